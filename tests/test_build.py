@@ -210,7 +210,7 @@ def test_another_source_is_another_teacher(place: Path) -> None:
 
 
 def test_one_build_a_folder(built: Path) -> None:
-    with locked(built / "work" / "made.json", wait=False), pytest.raises(UserError, match="nobody else to write"):
+    with locked(built / "work" / "made.json", wait=False), pytest.raises(UserError, match="exclusive access to"):
         build(built / "recipe.toml", built / "work", built)
 
 

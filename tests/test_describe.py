@@ -203,7 +203,7 @@ def claiming(path: Path, **values: Any) -> Path:
     return path
 
 
-FORM = "expected metadata of the contract's form; received "
+FORM = "expected metadata as the contract defines it; received "
 ATTENTION = {
     "kind": "attention",
     "heads": 6,

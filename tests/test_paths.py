@@ -164,7 +164,7 @@ def test_nor_inside_of_a_folder_that_is_read(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config").write_text("{}")
     for inside in (folder / "config", tmp_path / "hf" / ".." / "hf" / "config"):
-        with pytest.raises(UserError, match="expected an output outside of what is read"):
+        with pytest.raises(UserError, match="expected an output outside of input folders"):
             check_outputs([("log", inside)], [folder])
     check_outputs([("checkpoint", folder / "new.pt")], [folder])
 
@@ -221,7 +221,7 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    message = "expected nobody else to write .*m.pt; received a program that does; wait"
+    message = "expected exclusive access to .*m.pt; received another program writing it; wait"
     with pytest.raises(UserError, match=message), locked(tmp_path / "m.pt", wait=False):
         pass
     with locked(tmp_path / "other.pt", wait=False):
@@ -243,7 +243,7 @@ def test_two_finetunes_to_one_name(tmp_path: Path) -> None:
         batch=2,
         device="cpu",
     )
-    with locked(config.output, wait=False), pytest.raises(UserError, match="nobody else to write .*tuned.pt"):
+    with locked(config.output, wait=False), pytest.raises(UserError, match="exclusive access to .*tuned.pt"):
         finetune(config)
     assert not config.output.exists() and not config.log_path.exists()
     finetune(config)

@@ -1,8 +1,8 @@
-"""The command line: `t2r VERB`, a module a verb; `t2r-export` is `t2r export`.
+"""The command line `t2r VERB`, one module per verb; `t2r-export` is `t2r export`.
 
-A verb's module holds a click command named `command` and imports torch, onnx and the stages only inside its body, so
-that `--help` waits for none of them. Commands parse, call one library function and print; whatever else they seem to
-need belongs into a library function with its own test. The verbs that run graphs are those of `t2r-run`.
+A verb's module holds a click command named `command`, which imports torch, onnx and the pipeline stages in its body so
+that `--help` stays fast. Commands parse, call one library function and print. The verbs that run graphs are those of
+`t2r-run`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from t2r_runtime.cli import program
 
 VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
-    "choose": ("t2r_export.cli.choose", "Convert each layer to what costs least under a budget of state."),
+    "choose": ("t2r_export.cli.choose", "Choose the mixer of each layer within a state size budget."),
     "finetune": ("t2r_export.cli.finetune", "Train a converted model to match its teacher."),
-    "sample": ("t2r_export.cli.sample", "Sample text from a teacher to train its students on."),
-    "save": ("t2r_export.cli.save", "Write a model or a graph in another form."),
-    "evaluate": ("t2r_export.cli.evaluate", "Measure how well a model or a graph predicts a text."),
-    "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
+    "sample": ("t2r_export.cli.sample", "Sample training text from a teacher model."),
+    "save": ("t2r_export.cli.save", "Write a model or a graph in another format."),
+    "evaluate": ("t2r_export.cli.evaluate", "Measure nats per token or BLEU of a model or a graph."),
+    "export": ("t2r_export.cli.export", "Export a model as a recurrent ONNX graph (same as t2r-export)."),
     "quantize": ("t2r_export.cli.quantize", "Quantize the weights of an exported graph."),
-    "verify": ("t2r_export.cli.verify", "Prove that a graph, or every graph of a model, is still the model."),
-    **{verb: line for verb, line in VERBS_THAT_RUN.items() if verb != "score"},  # which is evaluate of a graph
+    "verify": ("t2r_export.cli.verify", "Compare a graph, or all graphs of a model, with the model."),
+    **{verb: line for verb, line in VERBS_THAT_RUN.items() if verb != "score"},  # the same as evaluate with a graph
     "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),
-    "bench": ("t2r_export.cli.bench", "Measure what graphs cost: time, memory, start-up, side by side."),
-    "build": ("t2r_export.cli.build", "Make the models of a recipe: convert and finetune as it says."),
-    "demo": ("t2r_export.cli.demo", "Export a small model, verify it, and let it generate a text."),
+    "bench": ("t2r_export.cli.bench", "Benchmark graphs side by side: latency, memory, start-up."),
+    "build": ("t2r_export.cli.build", "Convert and finetune the models of a recipe."),
+    "demo": ("t2r_export.cli.demo", "Export a small model, verify it and generate a text."),
 }
 
 
 class _Group(program.Group):
-    """The verbs, and lines for those that have other names now."""
+    """The verbs; a former name gets an error with the new one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -62,5 +62,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def export_main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `t2r-export`; returns the exit code."""
     command = copy.copy(program.load(*VERBS["export"]))
-    command.params = [*command.params, _VERSION]  # its own list: `t2r export` has no --version
+    command.params = [*command.params, _VERSION]  # a new list: `t2r export` has no --version
     return program.run(command, "t2r-export", arguments)

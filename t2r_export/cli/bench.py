@@ -1,10 +1,10 @@
-"""`t2r bench`: what exported graphs cost where they run, side by side."""
+"""`t2r bench`: latency, memory and start-up time of exported graphs, side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from t2r_export.providers.bench_translators import TranslatorFigures
     from t2r_export.providers.tune import Tried
 
-OF_DECODERS, OF_TRANSLATORS = ("steps", "prompt", "tune"), ("beam", "batch_size")  # options
+OF_DECODERS, OF_TRANSLATORS = ("steps", "prompt", "tune"), ("beam", "batch")  # options
+T = TypeVar("T")
 TRANSLATORS_HEAD = ["graph", "sentences/s", "ratio", "tokens/s", "memory", "start, s"]
 TUNED_HEAD = ["setting", "ms per step", "ratio", "prompt tokens/s", "memory"]
 HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory", "start, s", "limit, ms", "distance"]
@@ -33,98 +34,91 @@ HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory"
     type=click.IntRange(min=1),
     default=128,
     show_default=True,
-    help="Length of the prompt in tokens; the steps follow it.",
+    help="Prompt length in tokens; the steps follow it.",
 )
 @click.option(
     "--sentences",
     type=click.Path(path_type=Path),
-    help="Of translators: a file whose lines they translate, or a .tsv whose sources.",
+    help="Translators: file of lines to translate, or a .tsv whose sources to translate.",
 )
 @click.option(
     "--beam",
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="Width of the beam for --sentences; 1 is greedy.",
+    help="Beam width for --sentences; 1 is greedy.",
 )
 @click.option(
     "--batch-size",
+    "batch",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Sentences translated side by side.",
+    help="Number of sentences per batch.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Number of rounds; in each, the graphs take turns.",
+    help="Number of rounds; the graphs take turns in each.",
 )
 @click.option(
     "--starts",
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="Number of processes started per graph to time the first token, or sentence.",
+    help="Processes started per graph to time the first token or sentence.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
-@click.option("--tune", is_flag=True, help="Try threads and session options on one GRAPH, and say which to take here.")
-@providers.options
+@providers.threads_option
+@click.option("--tune", is_flag=True, help="Search for the fastest thread count and session options of one GRAPH.")
+@providers.option
 @json_option
-@click.pass_context
 def command(
-    context: click.Context,
     graphs: tuple[Path, ...],
-    steps: int,
-    prompt: int,
     sentences: Path | None,
-    beam: int,
-    batch_size: int,
-    rounds: int,
-    starts: int,
-    threads: int | None,
     tune: bool,
-    provider: str,
-    provider_options: tuple[str, ...],
-    allow_fallback: bool,
+    provider: providers.Provider,
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Measure each GRAPH, an exported file: time per step, prompts, memory, start, distance to the bandwidth limit.
+    """Benchmark each GRAPH, an exported file: time per step, prompts, memory, start, distance to the bandwidth limit.
 
-    Several graphs take turns in one run, and the ratio is of medians, to the first. Name a graph twice to see how far
-    two measurements of the same thing differ. Translators are measured on --sentences: how many they translate a
-    second, memory and start. With --tune one graph takes turns with itself, opened in several ways.
+    Several graphs take turns in one run; ratios are of medians, relative to the first graph. Name a graph twice to see
+    the measurement noise. Translators are measured on --sentences: sentences per second, memory and start. --tune
+    compares several configurations of one graph.
     """
     for graph in graphs:
         existing_graph(graph)
     if tune and len(graphs) != 1:
-        raise UserError("one GRAPH for --tune", str(len(graphs)), "tune each by itself")
-    _require_own(context, OF_TRANSLATORS if sentences is None else OF_DECODERS, sentences)
-    shared: dict[str, Any] = {"rounds": rounds, "starts": starts, "threads": threads, "provider": provider}
-    shared |= {"provider_options": providers.parsed(provider_options), "allow_fallback": allow_fallback}
+        raise UserError("one GRAPH for --tune", str(len(graphs)), "tune one graph at a time")
+    others = OF_TRANSLATORS if sentences is None else OF_DECODERS
+    _require_own(others, sentences)
+    given = {name: value for name, value in options.items() if name not in others}
+    given |= dict(zip(("provider", "provider_options", "allow_fallback"), provider, strict=True))
     if sentences is not None:
-        return _translators(graphs, sentences, {"beam": beam, "batch": batch_size, **shared}, as_json)
+        return _translators(graphs, sentences, given, as_json)
 
     from t2r_export.providers.bench import BenchConfig, bench
 
-    config = BenchConfig(steps=steps, prompt=prompt, **shared)
+    config = BenchConfig(**given)
     if tune:
         return _tune(graphs, config, as_json)
     found = bench(graphs, config, note)
     rows = [{**vars(figures), "distance": figures.distance} for figures in found.graphs]
     show(as_json, {**vars(found), "graphs": rows}, _text(found))
     for figures in found.graphs:
-        providers.note_split(provider, figures.placement)
+        providers.note_split(provider.name, figures.placement)
 
 
-def _require_own(context: click.Context, others: Sequence[str], sentences: Path | None) -> None:
-    """Refuse options of the other kind of model, where they were given."""
+def _require_own(others: Sequence[str], sentences: Path | None) -> None:
+    """Raise UserError if an option of the other kind of model was given."""
+    context = click.get_current_context()
     given = [name for name in others if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
     if given:
-        option = f"--{given[0].replace('_', '-')}"
+        option = next(one.opts[0] for one in context.command.params if one.name == given[0])
         if sentences is None:
-            raise UserError(f"--sentences beside {option}", "none", "name a file, or leave the option out")
+            raise UserError(f"--sentences with {option}", "none", "name a file, or leave the option out")
         raise UserError("one of --sentences and " + option, "both", "leave out one of them")
 
 
@@ -136,14 +130,13 @@ def _tune(graphs: Sequence[Path], config: BenchConfig, as_json: bool) -> None:
     given = ", ".join(["GRAPH", *(f"{name}={value!r}" for name, value in found.best.arguments.items())])
     tried = [{"setting": vars(one.setting), **vars(one.figures)} for one in found.tried]
     result = {"machine": found.machine, "tried": tried, "best": found.best.arguments}
-    show(as_json, result, f"{table(rows, TUNED_HEAD)}\n\ntake {found.best.name}: Decoder({given})")
+    show(as_json, result, f"{table(rows, TUNED_HEAD)}\n\nfastest: {found.best.name}: Decoder({given})")
 
 
 def _tuned_row(tried: Tried) -> list[str]:
     figures = tried.figures
-    memory = "-" if figures.memory is None else size(figures.memory)
-    rate = f"{figures.prompt.median:.0f}"
-    return [tried.setting.name, _spread(figures.milliseconds), f"{tried.ratio:.2f}", rate, memory]
+    spread, rate = _spread(figures.milliseconds), f"{figures.prompt.median:.0f}"
+    return [tried.setting.name, spread, f"{tried.ratio:.2f}", rate, _shown(figures.memory, size)]
 
 
 def _translators(graphs: Sequence[Path], sentences: Path, options: Mapping[str, Any], as_json: bool) -> None:
@@ -163,8 +156,8 @@ def _translator_row(figures: TranslatorFigures) -> list[str]:
         _spread(figures.sentences),
         f"{figures.ratio:.2f}",
         f"{figures.tokens_per_second:.0f}",
-        "-" if figures.memory is None else size(figures.memory),
-        "-" if figures.start is None else f"{figures.start.median:.2f}",
+        _shown(figures.memory, size),
+        _shown(figures.start, lambda start: f"{start.median:.2f}"),
     ]
 
 
@@ -174,7 +167,7 @@ def _text(found: Bench) -> str:
         return text
     speed = found.bandwidth
     rate = f"{speed.bytes_per_second / 1e9:.1f} GB/s, read by {speed.form}"
-    return f"{text}\n\nthe limit is from main memory at {rate}; what fits a cache can be below it"
+    return f"{text}\n\nthe limit assumes main memory at {rate}; a model that fits the cache can be faster"
 
 
 def _row(figures: GraphFigures) -> list[str]:
@@ -183,12 +176,16 @@ def _row(figures: GraphFigures) -> list[str]:
         _spread(figures.milliseconds),
         f"{figures.ratio:.2f}",
         f"{figures.prompt.median:.0f}",
-        "-" if figures.prompt_by_steps is None else f"{figures.prompt_by_steps.median:.0f}",
-        "-" if figures.memory is None else size(figures.memory),
-        "-" if figures.start is None else f"{figures.start.median:.2f}",
-        "-" if figures.limit is None else f"{figures.limit:.2f}",
-        "-" if figures.distance is None else f"{figures.distance:.2f}",
+        _shown(figures.prompt_by_steps, lambda steps: f"{steps.median:.0f}"),
+        _shown(figures.memory, size),
+        _shown(figures.start, lambda start: f"{start.median:.2f}"),
+        _shown(figures.limit, "{:.2f}".format),
+        _shown(figures.distance, "{:.2f}".format),
     ]
+
+
+def _shown(value: T | None, form: Callable[[T], str]) -> str:
+    return "-" if value is None else form(value)
 
 
 def _spread(values: Spread) -> str:

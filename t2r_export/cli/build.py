@@ -1,4 +1,4 @@
-"""`t2r build`: make the models of a recipe."""
+"""`t2r build`: convert and finetune the models of a recipe."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ FILE = click.Path(path_type=Path)
 
 @click.command("build")
 @click.argument("recipe", type=FILE)
-@click.option("--work", type=FILE, required=True, metavar="DIR", help="Folder for models and logs, kept between runs.")
+@click.option("--work", type=FILE, required=True, metavar="DIR", help="Folder of models and logs, kept between runs.")
 @click.option(
     "--data", type=FILE, help="Folder of the recipe's checkpoints and texts. Default: $T2R_DATA, or ../shared/data."
 )
-@click.option(
-    "--anew", is_flag=True, help="Make again what another recipe or text has made in DIR, which is refused otherwise."
-)
+@click.option("--anew", is_flag=True, help="Replace models in DIR that were built from another recipe or text.")
 @json_option
 def command(recipe: Path, work: Path, data: Path | None, anew: bool, as_json: bool) -> None:
-    """Make every model that RECIPE, a TOML file, describes; a second run goes on where the first one stopped."""
+    """Build every model of RECIPE, a TOML file; a second run resumes the first."""
     data = data or data_folder()
     read_recipe(recipe).check_files(data)
 

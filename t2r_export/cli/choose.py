@@ -1,4 +1,4 @@
-"""`t2r choose`: measure what each layer should become, and convert it."""
+"""`t2r choose`: measure candidate mixers per layer, and convert each layer to the best that fits."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ TRIED = [("linear", {"feature_size": count}) for count in (8, 16, 32, 64)]
     "--budget",
     metavar="BYTES",
     required=True,
-    help="Largest state per sequence, in bytes; 64k and 1.5M are understood.",
+    help="Maximum state size per sequence, in bytes, such as 64k or 1.5M.",
 )
-@click.option("--data", type=FILE, required=True, help="Text to train on and to measure on.")
+@click.option("--data", type=FILE, required=True, help="Text for training and measuring.")
 @click.option(
     "--mixer",
     "mixers",
     type=MIXER,
     multiple=True,
     is_eager=True,
-    help="Mixer to try, as t2r convert takes it; repeat for more.  [default: linear with 8, 16, 32 and 64 features]",
+    help="Candidate mixer, as for t2r convert. Repeatable.  [default: linear with 8, 16, 32 and 64 features]",
 )
 @click.option(
     "--state-length",
     type=click.IntRange(1),
     default=2048,
     show_default=True,
-    help="Tokens at which the size of growing states is counted.",
+    help="Tokens at which growing states are measured.",
 )
 @click.option(
     "--trial-steps",
     type=click.IntRange(0),
     default=300,
     show_default=True,
-    help="Training steps of the transfer stage per mixer tried.",
+    help="Training steps of the transfer stage per candidate.",
 )
 @force_option
 @json_option
@@ -65,8 +65,10 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Convert each layer of SOURCE to the mixer that costs the fewest nats per token under a budget of state; write
-    OUT. Softmax may stay."""
+    """Convert each layer of SOURCE to the mixer that minimizes nats per token within the state size budget; write OUT.
+
+    Layers may keep softmax attention.
+    """
     room, asked = read_bytes(budget), list(mixers) or TRIED
     for kind, values in asked:
         student_mixer(kind, values)  # before the model is read

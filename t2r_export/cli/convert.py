@@ -1,4 +1,4 @@
-"""`t2r convert`: swap softmax attention for another mixer."""
+"""`t2r convert`: replace softmax attention by another mixer."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ CROSS = Spelled(
     default=LinearConfig.kind,
     show_default=True,
     is_eager=True,
-    help=f"Mixer that replaces softmax attention, with its options: {', '.join(MIXERS)}; KIND:help lists a kind's.",
+    help=f"Mixer that replaces softmax attention, with options: {', '.join(MIXERS)}; KIND:help lists them.",
 )
 @click.option(
     "--layers",
     default="all",
     show_default=True,
-    help="Layers to convert: all, softmax (of a hybrid), none, every:N (each Nth stays softmax) or 0,2,5.",
+    help="Layers to convert: all, softmax (of a hybrid), none, every:N (keep every Nth) or 0,2,5.",
 )
 @click.option(
     "--cross",
     type=CROSS,
     is_eager=True,
-    help="Translators: mixer that looks at the source; merged reads prefix and source as one. Default: linear with 32 "
-    "features beside a linear mixer, else as it is.",
+    help="Translators: mixer of cross-attention; merged attends to prefix and source together. Default: linear with 32 "
+    "features if --mixer is linear, else unchanged.",
 )
-@click.option("--encoder", is_flag=True, help="Translators: convert the encoder's layers too.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the new parameters' random weights.")
+@click.option("--encoder", is_flag=True, help="Translators: also convert the encoder's layers.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the new parameters.")
 @force_option
 @json_option
 def command(
@@ -71,19 +71,18 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Swap softmax attention for another mixer in SOURCE (a model.pt or a Hugging Face folder);
-    write OUT.
+    """Replace softmax attention by another mixer in SOURCE (a model.pt or a Hugging Face folder); write OUT.
 
-    --mixer linear:feature_size=32,gate=data names a kind and its options.
+    For example --mixer linear:feature_size=32,gate=data.
     """
     kind, given = mixer
     if layers == "none" and not given:
-        kind = LinearConfig.kind  # no layer becomes one, whatever it needs
+        kind = LinearConfig.kind  # unused, and has no required options
     student_mixer(kind, given)  # before the model is read
     read_layers(layers)
     check_outputs([("checkpoint", out)], [existing_model(source)], force)
     if out.exists() and not force:
-        note(f"{out} is replaced: an untrained conversion, which can be made again")
+        note(f"replacing {out}, an untrained conversion")
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.convert import convert, provenance, source_mixers
@@ -92,7 +91,7 @@ def command(
     config, chosen = student_mixer(kind, given, loaded.config)
     if "positions" in given and not any(heads.positions for heads in loaded.config.heads):
         raise UserError(
-            "positions only for a rotary model",
+            "a model with rotary positions for positions",
             f"{given['positions']!r} for {loaded.config.positions_summary} positions",
             "leave it out",
         )
@@ -109,6 +108,6 @@ def command(
     show(
         as_json,
         {"out": out, "bytes": written, "layers": kinds, "config": model.config.to_dict()},
-        f"{out}: {kinds.count(kind)} of {len(kinds)} layers are {kind} now, {size(written)}; "
-        + ("their new parameters are untrained: t2r finetune trains them" if new else "they have no new parameters"),
+        f"{out}: {kinds.count(kind)} of {len(kinds)} layers converted to {kind}, {size(written)}; "
+        + ("train the new parameters with t2r finetune" if new else "no new parameters"),
     )

@@ -1,4 +1,4 @@
-"""`t2r demo`: the whole way on one small model, for someone who has just installed it."""
+"""`t2r demo`: export, verify and run one small model, to try out an installation."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ TEMPERATURE, TOP_P, SEED = 0.6, 0.9, 3  # the same text every time
 @click.option(
     "--prompt",
     metavar="TEXT",
-    help="Text to continue, or what a translator translates. Default: a beginning, or three sentences.",
+    help="Text to continue or, for translators, to translate. Default: built-in examples.",
 )
 @json_option
 def command(model: Path, prompt: str | None, as_json: bool) -> None:
-    """Export MODEL, prove that the graph is the model, and let it continue a text or translate."""
+    """Export MODEL, verify the graph, and continue a text or translate with it."""
     if not model.exists():
-        raise UserError(f"a model at {model}", "nothing", "run this from the project's folder, or name a model.pt")
+        raise UserError(f"a model at {model}", "nothing", "run it in the project's folder, or name a model.pt")
     if not as_json:
-        note(f"exporting {model}, comparing graph and model, writing a text …")
+        note(f"exporting and verifying {model}, generating a text …")
     from t2r_export.checkpoints import checkpoint
     from t2r_export.export import export
     from t2r_export.verify import verify
@@ -50,7 +50,7 @@ def command(model: Path, prompt: str | None, as_json: bool) -> None:
         files = {str(model): model.stat().st_size, "the graph": sum(file.stat().st_size for file in graph.files)}
         parity = verify(loaded, path, steps=STEPS)
         if not parity.passed:
-            raise CheckFailed("the exported graph is not the model: run t2r verify to see where")
+            raise CheckFailed("the exported graph differs from the model: run t2r verify for details")
         show_off = _written if loaded.config.encoder is None else _translated
         text, tokens, rate = show_off(path, prompt)
     data = {
@@ -67,7 +67,7 @@ def command(model: Path, prompt: str | None, as_json: bool) -> None:
 
 
 def _translated(graph: Path, sentence: str | None) -> tuple[str, int, float]:
-    """Sentences with their translations, how many tokens these have, and tokens per second, the sources read too."""
+    """Sentences with translations, the number of translated tokens, and tokens per second including encoding."""
     from t2r_runtime import Beam, Tokenizer, Translator
 
     translator = Translator(graph)
@@ -82,7 +82,7 @@ def _translated(graph: Path, sentence: str | None) -> tuple[str, int, float]:
 
 
 def _written(graph: Path, prompt: str | None) -> tuple[str, int, float]:
-    """The prompt as the graph continues it, how many tokens are new, and tokens per second, those of the prompt too."""
+    """The continued prompt, the number of new tokens, and tokens per second including the prompt."""
     prompt = STORY if prompt is None else prompt
     from t2r_runtime import Decoder, Sampling, Tokenizer
 

@@ -1,4 +1,4 @@
-"""`t2r inspect` for a person: a line for what is one, a table for layers and one for states; equal rows stand once."""
+"""Text of `t2r inspect`: properties, then tables of layers and states, in which equal rows are merged."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from t2r_runtime.errors import printable
 LAYERS = ("layers", "mixer", "options", "feed-forward", "fold")
 SOURCES = ("layers", "at the source", "options", "fold")
 STATES = ("states", "layers", "dtype", "shape", "bytes")
-FOR_PROGRAMS = ("metadata",)  # of the details, what `--json` alone shows
+FOR_PROGRAMS = ("metadata",)  # details that only `--json` shows
 
 
 def text(description: Description) -> str:
-    """The description for a person."""
+    """Format a description as text."""
     d = description
     out = [
         f"{d.file}: a {d.kind}, {d.parameters:,} parameters, vocabulary {d.vocab_size}",
@@ -28,7 +28,7 @@ def text(description: Description) -> str:
         + (f" at the start, {d.growth_bytes:,} more a token" if d.growth_bytes else ""),
     ]
     if d.break_even is not None:
-        out.append(f"break-even: a float32 key/value cache is larger from {d.break_even:,} tokens on")
+        out.append(f"break-even: smaller than a float32 key/value cache from {d.break_even:,} tokens on")
     for rows, head in ((d.rows, LAYERS), (d.sources, SOURCES)):
         if rows:
             out += ["", table([(ranges(numbers), *row) for row, numbers in _grouped(rows).items()], head)]
@@ -41,7 +41,7 @@ def text(description: Description) -> str:
 
 
 def _grouped(rows: Iterable[tuple[tuple[str, ...], int | None]]) -> dict[tuple[str, ...], list[int]]:
-    """The numbers that go with each row, where it has any."""
+    """Group equal rows, with their layer numbers."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for row, number in rows:
         groups.setdefault(row, []).extend([] if number is None else [number])
@@ -49,7 +49,7 @@ def _grouped(rows: Iterable[tuple[tuple[str, ...], int | None]]) -> dict[tuple[s
 
 
 def _state(spec: StateSpec) -> tuple[tuple[str, ...], int | None]:
-    """A row of the table, and the layer that the state's name ends in."""
+    """A row of the table of states, and the layer number at the end of the name, if any."""
     name, dot, layer = spec.name.rpartition(".")
     numbered = bool(dot) and layer.isascii() and layer.isdigit() and len(layer) < 5
     size = f"{spec.bytes(length=1):,} a token" if spec.grows else f"{spec.bytes():,}"
@@ -59,7 +59,7 @@ def _state(spec: StateSpec) -> tuple[tuple[str, ...], int | None]:
 
 
 def _words(value: Any) -> str:
-    """Plain data without the marks of JSON; what holds more data stands in brackets."""
+    """Format plain data without JSON punctuation; nested data in parentheses."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_inner(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""`t2r evaluate`: how well a model predicts a text, in windows of several lengths."""
+"""`t2r evaluate`: nats per token of a text, or BLEU of a translator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from t2r_export.cli.fields import fields
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import eval_tokens_option, note_each, shorter, size, table, with_error
+from t2r_export.cli.output import note_each, shorter, size, table, with_error
 from t2r_export.cli.renamed import Verb
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import (
@@ -52,27 +52,32 @@ FILE = click.Path(path_type=Path)
     type=click.Choice((*PARTS, "all", "none")),
     default="test",
     show_default=True,
-    help="Part of the text to use, as t2r finetune cuts it; none: tokenize the text, show its parts, measure nothing.",
+    help="Part of the text, split as by t2r finetune; none only tokenizes the text and shows the parts.",
 )
 @click.option(
     "--windows",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Largest number of windows per length; 0 is all.",
+    help="Maximum number of windows per length; 0 is all.",
 )
-@eval_tokens_option(
-    EVAL_TOKENS, "Largest number of tokens to predict per length, in windows or pairs evenly spread; 0 is all."
+@click.option(
+    "--eval-tokens",
+    type=click.IntRange(0),
+    metavar="N",
+    default=EVAL_TOKENS,
+    show_default=True,
+    help="Maximum number of predicted tokens per length, in evenly spaced windows or pairs; 0 is all.",
 )
 @click.option(
     "--bleu",
     type=click.IntRange(1),
     metavar="BEAM",
-    help="Translate the sources of TEXT with a beam of this width, 1 is greedy, and compare with its translations.",
+    help="Translate the sources of TEXT with this beam width and compute BLEU; 1 is greedy.",
 )
 @fields(ExportConfig, "past_end")
 @fields(FinetuneConfig, "split")
-@providers.options
+@providers.option
 @json_option
 def command(
     model: Path,
@@ -84,31 +89,27 @@ def command(
     eval_tokens: int,
     bleu: int | None,
     past_end: str,
-    provider: str,
-    provider_options: tuple[str, ...],
-    allow_fallback: bool,
+    provider: providers.Provider,
     as_json: bool,
 ) -> None:
     """Nats per token of MODEL (a model.pt, a Hugging Face folder or an exported graph) on TEXT.
 
-    For a checkpoint TEXT may be .jsonl, .parquet, a folder of them, or token ids as .npy. It is tokenized once, into
+    For a checkpoint TEXT may be .jsonl, .parquet, a folder of them, or token ids as .npy. The tokens are cached in
     $T2R_CACHE.
 
-    Behind ± is the standard error of the mean over windows, or pairs. The last quarter of the windows is shown beside
-    the whole: a model that was trained on short windows may be lost there.
+    ± is the standard error of the mean over windows or pairs. The last quarter of the windows is shown separately: a
+    model trained on short windows may degrade there.
 
-    A graph reads TEXT, a file or - for stdin, once from its start, a token a step, on any provider. With --json, the
-    log-probability of each token given those before it.
+    A graph reads TEXT, a file or - for stdin, once from its start, one token per step. --json includes the
+    log-probability of each token given the tokens before it.
 
-    A translator is measured on all of TEXT, a .tsv of pairs, per token of their translations; for --bleu, MODEL may be
-    its exported graph.
+    A translator is measured on all pairs of TEXT, a .tsv, per target token; with --bleu, MODEL may be its graph.
     """
     check_given()
     if text.suffix == ".tsv":
         return show_pairs(model, text, as_json, bleu=bleu is not None, beam=bleu or 1, eval_tokens=eval_tokens)
     if model.suffix in GRAPHS:
-        opened = {"provider": provider, "provider_options": provider_options, "allow_fallback": allow_fallback}
-        click.get_current_context().invoke(score, graph=model, text=text, as_json=as_json, **opened)
+        click.get_current_context().invoke(score, graph=model, text=text, provider=provider, as_json=as_json)
         return
     try:
         sizes = [] if lengths is None else [int(part) for part in lengths.split(",")]
@@ -153,7 +154,7 @@ def command(
 
 
 def show_corpus(corpus: Corpus, as_json: bool) -> None:
-    """What of a text is in each part, and where its tokens are."""
+    """Show the size of each part of a text, and the folder of its tokens."""
     parts = [corpus.part(name) for name in PARTS]
     rows = list(zip(PARTS, corpus.documents, map(len, parts), strict=True))
     heads = ["part", "documents", "tokens" if corpus.row is None else "rows"]
@@ -164,7 +165,7 @@ def show_corpus(corpus: Corpus, as_json: bool) -> None:
 
 
 def show_pairs(model: Path, pairs: Path, as_json: bool, **options: Any) -> None:
-    """What `command` does with a translator."""
+    """Evaluate a translator on pairs."""
     (existing_graph if model.suffix in GRAPHS else existing_model)(model)
     existing_file(pairs, "a file of pairs to measure on")
 

@@ -1,4 +1,4 @@
-"""`t2r export`, and under its own name `t2r-export`: a checkpoint becomes a recurrent ONNX graph."""
+"""`t2r export` and `t2r-export`: export a checkpoint as a recurrent ONNX graph."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from t2r_runtime.errors import UserError
     "how",
     type=quantizing.SCHEME,
     is_eager=True,
-    help=f"Quantize the weights by this scheme, with {quantizing.HELP}",
+    help=f"Quantization scheme of the weights, {quantizing.HELP}",
 )
 @click.option(
     "--format",
@@ -42,7 +42,7 @@ from t2r_runtime.errors import UserError
     type=click.Choice(FORMATS),
     default="graph",
     show_default=True,
-    help="graph: the file OUT, and its companions; genai: a folder OUT for onnxruntime-genai.",
+    help="graph: the file OUT and its companions; genai: a folder OUT for onnxruntime-genai.",
 )
 @quantizing.options
 @json_option
@@ -56,21 +56,21 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT, or a folder of one."""
+    """Export MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
     config = ExportConfig(**flat(ExportConfig, options))
     check_given()
     quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
     if form == "genai":
         check_genai(config, quantize)
         if check is not None:
-            raise UserError("no --check with --format genai", f"{check}", "give it to t2r export of the same scheme")
+            raise UserError("no --check with --format genai", f"{check}", "check --format graph with the same scheme")
         check_folder(out)
         existing_model(model)
     else:
         check_outputs(
             graph_outputs(out, config.companions), [existing_model(model), *quantizing.texts(check, quantize)]
         )
-    digest = sha256_beside(model) if os.path.isfile(model) else None  # before torch is imported, which takes as long
+    digest = sha256_beside(model) if os.path.isfile(model) else None  # in a thread, while torch is imported
     with importing():
         from t2r_export.checkpoints import checkpoint
         from t2r_export.export import export

@@ -1,6 +1,6 @@
-"""Options of commands that are fields of a config: their name, type, default and help are the field's own.
+"""Command line options generated from the fields of a config: name, type, default and help.
 
-A field with a `within`, as `loss.hidden`, is said inside of another option: `--loss hidden=5,kl_top=32`.
+A field whose `within` is `loss.hidden`, say, is part of another option: `--loss hidden=5,kl_top=32`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def fields(cls: type, *names: str) -> Callable[[F], F]:
-    """Options for these fields of a config, given to the command by the fields' names; without names for all of them.
+    """Add options for these fields of a config, or for all fields if no names are given.
 
-    Those that are within others are given as a mapping, by the name of the option that they are within (`flat`).
+    Fields within another option are passed to the command as a mapping, under the name of that option; see `flat`.
     """
     found = declared.options(cls)
     hints = typing.get_type_hints(cls)
@@ -47,12 +47,12 @@ def fields(cls: type, *names: str) -> Callable[[F], F]:
 
 
 def flat(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a config from what a command was given: what is within an option by the field's own name."""
+    """Convert the arguments of a command to the fields of a config: fields within an option get their own names."""
     result = dict(values)
     for name, field in declared.options(cls).items():
         group, _, inner = field.metadata.get("within", "").partition(".")
         said = values.get(group)
-        if isinstance(said, tuple):  # a kind, and its options
+        if isinstance(said, tuple):  # a kind and its options
             result[group], said = said
         elif group:
             result.pop(group, None)
@@ -81,7 +81,7 @@ def _option(name: str, field: dataclasses.Field[Any], hint: Any) -> Any:
 
 
 def _inside(name: str, inner: Fields, found: Fields) -> Any:
-    """The option that fields are within: a kind with them, where a field of that name lists the kinds."""
+    """The option that contains these fields; if a field has the option's name, it lists the kinds."""
     if name in found:
         kinds = dict.fromkeys(found[name].metadata["choices"], inner)
         form: dict[str, Any] = {"type": Spelled(f"{name}", kinds), "default": found[name].default, "show_default": True}
@@ -92,8 +92,8 @@ def _inside(name: str, inner: Fields, found: Fields) -> Any:
 
 
 TITLES = {
-    "split": "How a text is cut: into documents, and into parts to validate on and to test on; pairs by groups",
-    "loss": "Weights and forms of the losses",
-    "lora": "Train low-rank adapters of q, k, v and o instead of all weights in distill and task",
-    "every": "Steps between two saved states, and between two validations",
+    "split": "Split into documents and into training, validation and test parts; pairs are split by groups",
+    "loss": "Weights and options of the losses",
+    "lora": "Train low-rank adapters of q, k, v and o in the stages distill and task",
+    "every": "Steps between saved states and between validations",
 }

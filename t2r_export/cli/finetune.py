@@ -1,4 +1,4 @@
-"""`t2r finetune`: teach a converted model what its teacher knows."""
+"""`t2r finetune`: train a converted model to match its teacher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from t2r_export.config.stages import STAGES, USUAL_STAGES, parse_plan
 from t2r_runtime.cli.output import json_option, show
 
 FILE = click.Path(path_type=Path)
-INSIDE = ("accuracy_level", "budget")  # of a product, and of a choice before: nothing to train for
+INSIDE = ("accuracy_level", "budget")  # no effect on the rounding to train
 ROUNDING = Spelled(
     "a scheme",
     {
@@ -35,7 +35,7 @@ ROUNDING = Spelled(
 @click.argument("out", type=FILE)
 @click.option(
     "--stages",
-    help=f"Training stages, of {', '.join(STAGES)}, in order.  [default: {USUAL_STAGES}, without those that have "
+    help=f"Training stages in order, of {', '.join(STAGES)}.  [default: {USUAL_STAGES}, without those that have "
     "nothing to train in MODEL]",
 )
 @click.option("--steps", metavar="N,N", help="Number of steps per stage, or one for all. Default: the stage's own.")
@@ -50,8 +50,8 @@ ROUNDING = Spelled(
     "scheme",
     type=ROUNDING,
     is_eager=True,
-    help="Train a student that is trained already through the rounding of w8 or w4, with the scheme's options, folded: "
-    "the stage round. Its teacher is the student itself unless --teacher says another.",
+    help="Quantization-aware training of a trained student, folded, for w8 or w4 and its options: the stage round. The "
+    "teacher is the student itself unless --teacher is given.",
 )
 @fields(FinetuneConfig)
 @force_option
@@ -66,7 +66,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train MODEL, fresh from `t2r convert`, and write OUT.
+    """Train MODEL, written by `t2r convert`, and write OUT.
 
     On several devices: accelerate launch -m t2r_export finetune MODEL OUT …
     """

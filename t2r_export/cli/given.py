@@ -1,4 +1,4 @@
-"""What was typed, and whether each option of it has what it needs beside it."""
+"""Check that options are given together with the options they require."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from t2r_export.config.needs import NEEDS, check_needs
 
 
 def check_given(options: dict[str, Any] | None = None) -> None:
-    """Raise UserError if an option was typed without another that it needs: t2r_export.config.needs.
+    """Raise UserError if an option was given without one that it requires; see t2r_export.config.needs.
 
     Args:
-        options: the values that needs are looked up in; None: those of the command.
+        options: values to check the requirements against; None: those of the command.
     """
     context = click.get_current_context()
     typed = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]

@@ -1,4 +1,4 @@
-"""`t2r verify` without a graph: every provider with every precision, as a table."""
+"""`t2r verify` without a graph: a table of providers and precisions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def show_matrix(
     merged: Sequence[Path],
     as_json: bool,
 ) -> None:
-    """What `t2r verify` does without a graph."""
+    """Run `t2r verify` without a graph."""
     read = [providers.read(text) for text in chosen]
-    if options := [text for text, (_, given, _) in zip(chosen, read, strict=True) if given]:
-        raise UserError("a GRAPH beside options of a provider", options[0], "leave the options out")
+    if options := [text for text, each in zip(chosen, read, strict=True) if each.options]:
+        raise UserError("a GRAPH with options of a provider", options[0], "leave the options out")
     existing_model(model)
     for path in (*merged, *([] if calibrate is None else [calibrate])):
         existing_file(path, "a file to read")
@@ -52,13 +52,13 @@ def show_matrix(
     note_each(loaded.notes)
     matrix = parity_matrix(
         loaded,
-        [name for name, *_ in read] or tuple(PROVIDERS),
+        [each.name for each in read] or tuple(PROVIDERS),
         precisions or PRECISIONS,
         steps,
         calibrate,
         programs,
         [read_matrix(path) for path in merged],
-        allow_fallback=any(fallback for *_, fallback in read),
+        allow_fallback=any(each.allow_fallback for each in read),
         on_progress=lambda cell: note(f"{cell.provider}, {cell.precision}: {cell.reason or numbers(cell)}"),
     )
     show(as_json, matrix, text(matrix))
@@ -75,7 +75,7 @@ def _command(option: str) -> tuple[str, str]:
 
 
 def numbers(cell: Cell) -> str:
-    """What was measured."""
+    """Format the measurements of a cell."""
     if cell.exact:
         shown = f"{cell.logits:.1e}, {cell.state:.1e}"
     else:
@@ -84,7 +84,7 @@ def numbers(cell: Cell) -> str:
 
 
 def text(matrix: Matrix) -> str:
-    """The table, the reasons in it by number, and what each provider was measured with."""
+    """Format the table, its numbered reasons, and versions and steps of each provider."""
     columns = list(dict.fromkeys(cell.precision for cell in matrix.cells))
     reasons = list(dict.fromkeys(cell.reason for cell in matrix.cells if cell.reason is not None))
     shown = {
@@ -103,7 +103,7 @@ def text(matrix: Matrix) -> str:
 
 
 def _with(matrix: Matrix, provider: str) -> str:
-    """Versions, steps, and how the nodes were split where the provider did not run all of them."""
+    """Versions, steps, and the split of nodes if the provider did not run all of them."""
     parts = [f"{package} {version}" for package, version in matrix.versions[provider].items()]
     measured = [cell for cell in matrix.cells if cell.provider == provider and cell.reason is None]
     parts += [f"{steps} steps" for steps in sorted({cell.steps for cell in measured})]

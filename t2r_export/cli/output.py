@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how their results are written as text."""
+"""Options shared by several verbs, and formatting of their results."""
 
 from __future__ import annotations
 
@@ -15,37 +15,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def force_option(function: F) -> F:
-    """The option `--force` of verbs that write checkpoints, given to the command as `force`."""
-    text = "Replace the trained model, or whatever else stands at OUT."
+    """Add the option `--force`."""
+    text = "Replace a trained model or another file at OUT."
     return click.option("--force", is_flag=True, help=text)(function)
 
 
-def eval_tokens_option(default: int | None, text: str) -> Callable[[F], F]:
-    """The option `--eval-tokens` of verbs that evaluate, given to the command as `eval_tokens`."""
-    form: dict[str, Any] = {"type": click.IntRange(0), "metavar": "N"}
-    return click.option("--eval-tokens", default=default, show_default=default is not None, help=text, **form)
-
-
 def with_error(nats: float, standard_error: float) -> str:
-    """Nats per token, and their standard error where there is one."""
+    """Format nats per token, with the standard error if it is finite."""
     return f"{nats:.4f}" + (f" ± {standard_error:.4f}" if math.isfinite(standard_error) else "")
 
 
 def note_each(lines: Sequence[str]) -> None:
-    """What a person should know of an import, each on a line of stderr."""
+    """Print notes on stderr, one per line."""
     for line in lines:
         note(f"note: {line}")
 
 
 def shorter(length: int) -> int:
-    """A length that nobody chose; a line says so where the model's context is shorter than the usual one."""
+    """Print a note if a default length is shorter than usual; returns it."""
     if length < LENGTH:
-        note(f"{length} tokens at a time, the model's context")
+        note(f"using windows of {length} tokens, the model's context")
     return length
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), markdown: bool = False) -> str:
-    """Aligned columns, numbers to the right and text to the left; or a table of Markdown."""
+    """Format a table with aligned columns, or as Markdown."""
     if markdown:
         return "\n".join(f"| {' | '.join(map(str, line))} |" for line in [head, ["---"] * len(head), *rows])
     lines = [list(head)] if head else []
@@ -60,7 +54,7 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), markdown: 
 
 
 def size(count: float) -> str:
-    """A number of bytes with its unit: 1234567 -> '1.23 MB'."""
+    """Format a number of bytes: 1234567 -> '1.23 MB'."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""`t2r quantize`: fewer bits for a graph's weights, and its options for `t2r export`."""
+"""`t2r quantize`, and the options that it shares with `t2r export`."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 SCHEME = Spelled("a scheme", {name: takes(name) for name in SCHEMES})
-HELP = f"its options: {', '.join(SCHEMES)} (docs/quantization.md); NAME:help lists a scheme's."
+HELP = f"with options: {', '.join(SCHEMES)} (docs/quantization.md); NAME:help lists them."
 
 
 def options(function: F) -> F:
-    """The texts that a quantization reads, given to the command as `calibrate` and `check`."""
+    """Add the options `--calibrate` and `--check`."""
     for option in (
         click.option(
             "--check",
             type=FILE,
             metavar="TEXT",
-            help="Measure nats/token on this text, or pairs, before and after; exit 1 if the loss is too large.",
+            help="Text or pairs for measuring nats/token before and after; exit 1 if the increase exceeds the bound.",
         ),
         click.option(
             "--calibrate",
             type=FILE,
             metavar="TEXT",
-            help="int8-static: text, or pairs, to calibrate the ranges of activations on; w4:budget=N: to measure on.",
+            help="Text or pairs: int8-static calibrates activation ranges on it; w4:budget=N measures on it.",
         ),
     ):
         function = option(function)
@@ -54,9 +54,7 @@ def options(function: F) -> F:
 @click.command("quantize", cls=Verb)
 @click.argument("source", type=FILE)
 @click.argument("out", type=FILE)
-@click.option(
-    "--scheme", "how", type=SCHEME, required=True, is_eager=True, help=f"Scheme that rounds the weights, with {HELP}"
-)
+@click.option("--scheme", "how", type=SCHEME, required=True, is_eager=True, help=f"Quantization scheme, {HELP}")
 @options
 @json_option
 def command(
@@ -67,7 +65,7 @@ def command(
     check: Path | None,
     as_json: bool,
 ) -> None:
-    """Write the float32 graph SOURCE as OUT with fewer bits; its states stay float32."""
+    """Quantize the weights of the float32 graph SOURCE and write OUT; states stay float32."""
     config = QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
     check_outputs(graph_outputs(out), [existing_graph(source), *texts(check, config)])
 
@@ -79,14 +77,14 @@ def command(
 
 
 def texts(check: Path | None, config: QuantizeConfig | None) -> list[Path]:
-    """The texts that a quantization reads, which are there."""
+    """The texts that a quantization reads. Raises UserError if one does not exist."""
     given = [check, None if config is None else config.calibrate]
     return [existing_file(path, "a text or a .npy to read") for path in given if path is not None]
 
 
 @contextlib.contextmanager
 def failure_shown(as_json: bool) -> Iterator[None]:
-    """Print what was measured of a model that lost too much, and go on raising."""
+    """Print the measurements of a failed quality check before it is raised."""
     from t2r_export.quality.quantization import QualityCheckFailed
 
     try:
@@ -97,24 +95,22 @@ def failure_shown(as_json: bool) -> Iterator[None]:
 
 
 def data(report: QuantizeReport) -> dict[str, Any]:
-    """The report for a program."""
+    """The report as JSON data."""
     quality = None if report.quality is None else report.quality.to_dict()
     return {**vars(report), "files": {str(f): f.stat().st_size for f in report.files}, "quality": quality}
 
 
 def text(report: QuantizeReport, with_files: bool = True) -> str:
-    """The report for a person."""
+    """Format the report."""
     ratio = report.bytes_after / report.bytes_before
     lines = [f"{file}: {size(file.stat().st_size)}" for file in report.files if with_files]
-    lines.append(
-        f"{report.scheme}: weights of {size(report.bytes_before)} are {size(report.bytes_after)} now, {ratio:.0%}"
-    )
+    lines.append(f"{report.scheme}: weights {size(report.bytes_before)} -> {size(report.bytes_after)}, {ratio:.0%}")
     lines += [f"no {ROLES[role]}: {why}" for role, why in report.left_out.items()]
     return "\n".join(lines if report.quality is None else [*lines, quality_text(report.quality)])
 
 
 def quality_text(q: Quality) -> str:
-    """What the quantization costs."""
+    """Format the quality of a quantization."""
     rows = [
         [f"nats/token, {q.tokens:,} tokens", f"{q.nats_before:.4f}", f"{q.nats_after:.4f}", f"{q.loss:+.2%}"],
         [f"same greedy token, {q.steps:,} steps", "", "", f"{q.greedy_agreement:.2%}"],

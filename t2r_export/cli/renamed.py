@@ -1,4 +1,4 @@
-"""Older spellings of verbs and options: each is answered in one line with the new one."""
+"""Former names of verbs and options; each gets an error with the new name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.options import within
 
-_MIXER = (  # fields of mixers, which were options of their own
+_MIXER = (  # fields of mixers, formerly options
     "conv feature-map feature-size ffn-size fixed-sigma frequency-scale gate memory merge moving-average "
     "normalizer output-gate positions query-scale ramp redraw rotary-size shared-features sigma sinks span span-loss "
     "update-rule window"
@@ -27,7 +27,7 @@ _OTHERS = ("calibrate-steps", "activation-bits", "budget")
 
 
 def _inside(option: str, kind: str, names: Iterable[str]) -> dict[str, str]:
-    """Options that are fields of a kind now."""
+    """Former options that are now fields of a kind."""
     return {f"--{name}": f"{option} {kind}:{name.replace('-', '_')}=VALUE" for name in names}
 
 
@@ -65,7 +65,7 @@ OPTIONS: dict[str, dict[str, str]] = {  # by verb
 
 
 class Verb(click.Command):
-    """A command that knows the older spellings of its options."""
+    """A command that reports the new names of its former options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

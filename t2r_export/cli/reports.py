@@ -1,4 +1,4 @@
-"""The stages' reports as text, for the commands that share one."""
+"""Reports of export and verification as text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from t2r_export.config.layer_numbers import ranges
 from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFILL
 
 ILL_CONDITIONED = (
-    "its own float32 is as far from its float64, so no graph of it can be told from a faulty one. Train it further."
+    "its float32 differs from its float64 by as much, so verification cannot detect a faulty graph. Train it further."
 )
+COMPANIONS = {
+    PREFILL: "prefill graph: reads many tokens of a prompt per run",
+    DRAFT_CHECK: "draft-check graph: checks several draft tokens per run",
+    ENCODER: "encoder graph: reads a source once",
+    GENERATE: "generation graph: generates a text in one run",
+}
 
 GROUPS = {"layers": "layers", "crosses": "at the source, layers", "encoder": "encoder, layers"}  # of a model
 
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def export_text(report: ExportReport, files: dict[str, int]) -> str:
-    """What was exported; `files` are names and bytes."""
+    """Format an export report; `files` maps names to bytes."""
     states = report.signature.states
     kinds = [" and ".join(kinds_of(layer)) or "feed-forward" for layer in report.signature.layers]
     grows = any(state.grows for state in states)
@@ -31,14 +37,7 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         f"{' and '.join(f'{kinds.count(kind)} {kind}' for kind in dict.fromkeys(kinds))} layers",
         f"state: {size(state_bytes(report))} per sequence, {'growing with every token' if grows else 'constant'}",
     ]
-    if PREFILL in report.signature.graphs:
-        lines.append("prefill graph: reads many tokens of a prompt at once")
-    if DRAFT_CHECK in report.signature.graphs:
-        lines.append("draft-check graph: reads drafts of several tokens at once, and keeps what of them is right")
-    if ENCODER in report.signature.graphs:
-        lines.append("encoder graph: reads a source, once")
-    if GENERATE in report.signature.graphs:
-        lines.append("generation graph: generates a whole text in one run")
+    lines += [line for role, line in COMPANIONS.items() if role in report.signature.graphs]
     groups: dict[tuple[str, str], list[int]] = {}
     for fold in report.folds:
         groups.setdefault((fold.group, fold.status), []).append(fold.layer)
@@ -52,7 +51,7 @@ def state_bytes(report: ExportReport) -> int:
 
 
 def parity_text(report: Report) -> str:
-    """The parity table: what was measured, the model's own rounding where that was, and the bound."""
+    """Format the parity table: worst difference, the model's own rounding if measured, and tolerance."""
     rows = [
         [check.name, f"{check.worst:.1e}", _rounding(check.rounding), f"{check.tolerance:.0e}", _ok(check.passed)]
         for check in report.checks

@@ -1,4 +1,4 @@
-"""`t2r sample`: let a model write the text that its students are trained on."""
+"""`t2r sample`: sample training text from a teacher model."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ FILE = click.Path(path_type=Path)
 @click.command("sample")
 @click.argument("model", type=FILE)
 @click.argument("out", type=FILE, metavar="OUT.npy")
-@click.option("--tokens", type=click.IntRange(1), metavar="N", help="Number of tokens to write, over all texts.")
+@click.option("--tokens", type=click.IntRange(1), metavar="N", help="Total number of tokens to sample.")
 @click.option(
     "--sources",
     type=FILE,
-    help="Of a translator, in the place of --tokens: lines to translate, or a .tsv whose sources are.",
+    help="Translators, instead of --tokens: file of lines to translate, or a .tsv whose sources to translate.",
 )
 @click.option(
     "--beam",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Width of the beam for --sources, of an exported graph; 1 is greedy.",
+    help="Beam width for --sources, with an exported graph; 1 is greedy.",
 )
 @click.option(
     "--length",
@@ -45,9 +45,9 @@ FILE = click.Path(path_type=Path)
     type=click.FloatRange(0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Sampling temperature; 1 samples from the model's own probabilities.",
+    help="Sampling temperature; 1 samples from the model's distribution.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the sampling.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed of the sampling.")
 @fields(ExportConfig, "past_end")
 @json_option
 def command(
@@ -62,10 +62,10 @@ def command(
     past_end: str,
     as_json: bool,
 ) -> None:
-    """Write text sampled from MODEL, the teacher, as token ids: t2r finetune … --data OUT.npy.
+    """Sample text from MODEL, the teacher, as token ids for t2r finetune … --data OUT.npy.
 
-    Needs neither a corpus nor a tokenizer. A translator writes its own translations of --sources as pairs to a
-    .tsv, for t2r finetune … --pairs OUT.tsv.
+    Needs neither a corpus nor a tokenizer. A translator translates --sources and writes pairs to a .tsv, for t2r
+    finetune … --pairs OUT.tsv.
     """
     if (tokens is None) == (sources is None):
         raise click.UsageError("Give one of '--tokens' and '--sources'.")
@@ -95,7 +95,7 @@ def command(
 
 
 def write_pairs(model: Path, out: Path, sources: Path, beam: int, as_json: bool) -> None:
-    """What `command` does with a translator."""
+    """Translate sources with a translator and write the pairs."""
     existing_file(sources, "a text of sources")
     check_outputs([("file of pairs", out)], [existing_model(model), sources])
 

@@ -1,4 +1,4 @@
-"""`t2r save`: a model or a graph in another form: of another program, of a page, of one chip."""
+"""`t2r save`: write a model or a graph in another format."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ PRECISIONS = ("float32", "float16")
     "form",
     type=click.Choice([*FAMILIES, OURS, WEB, COMPILED]),
     required=True,
-    help="Of a model: the folder of a family (marian has a norm behind each sum, pegasus before each part and at the "
-    "end), or t2r, a model.pt. Of a graph: web, a folder for a web server with a list of sizes and hashes; compiled, "
-    "for one chip of a provider.",
+    help="Model: marian (post-norm) or pegasus (pre-norm), a Hugging Face folder; t2r, a model.pt. Graph: web, files "
+    "for a web server with sizes and hashes; compiled, for one device of a provider.",
 )
-@click.option("--weights", type=click.Choice(PRECISIONS), help="t2r: float16 takes half the bytes, and rounds.")
-@click.option("--page", type=FILE, metavar="DIR", help="web: folder of a page, whose files are copied too.")
-@click.option("--peer", type=FILE, metavar="GRAPH", help="web: another graph, that the page may run beside the first.")
-@providers.options
+@click.option("--weights", type=click.Choice(PRECISIONS), help="t2r: weight precision; float16 halves the size.")
+@click.option("--page", type=FILE, metavar="DIR", help="web: folder of a web page to copy to OUT.")
+@click.option("--peer", type=FILE, metavar="GRAPH", help="web: second graph for the page to run.")
+@providers.option
 @force_option
 @json_option
 def command(
@@ -48,22 +47,21 @@ def command(
     weights: str | None,
     page: Path | None,
     peer: Path | None,
-    provider: str,
-    provider_options: tuple[str, ...],
-    allow_fallback: bool,
+    provider: providers.Provider,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write SOURCE to OUT in another form: a model for transformers and CTranslate2 (a softmax translator's folder), or
-    as a model.pt; a graph for a page in a browser, or compiled ahead of time.
+    """Write SOURCE to OUT in another format.
 
-    A compiled graph is opened like any other, with the same provider. Name the chip with --provider qnn:soc_model=57.
+    A softmax translator becomes a folder for transformers and CTranslate2; any model a model.pt; a graph a folder for
+    web pages, or a graph compiled ahead of time. A compiled graph is opened like any other, with the same provider.
+    Name the device with --provider qnn:soc_model=57.
     """
     check_given()
     if form == WEB:
         return _web(source, out, page, peer, as_json)
     if form == COMPILED:
-        return _compiled(source, out, provider, providers.parsed(provider_options), allow_fallback, as_json)
+        return _compiled(source, out, provider, as_json)
     existing_model(source)
     if form == OURS:
         check_outputs([("checkpoint", out)], [source], force)
@@ -91,7 +89,7 @@ def _folder(loaded: Checkpoint, out: Path, family: str) -> list[Path]:
     from t2r_export.checkpoints.saving import save_folder
 
     if loaded.source_tokenizer is not None:
-        note("no tokenizer: the format has no place for one of each side")
+        note("no tokenizer written: the format has one for source and target together")
     return save_folder(loaded, out, family)
 
 
@@ -109,18 +107,15 @@ def _web(graph: Path, folder: Path, page: Path | None, peer: Path | None, as_jso
     show(as_json, {"folder": folder, **vars(packed), "bytes": total}, "\n".join(lines))
 
 
-def _compiled(
-    source: Path, out: Path, provider: str, options: dict[str, str], allow_fallback: bool, as_json: bool
-) -> None:
+def _compiled(source: Path, out: Path, provider: providers.Provider, as_json: bool) -> None:
     check_outputs([("compiled graph", out)], [existing_graph(source)])
 
     from t2r_export.providers.compile import compile_graph
 
     with providers.own_stdout():
-        report = compile_graph(source, out, provider, options, allow_fallback)
-    taken = f"{report.placement.get(provider, 0)} of {sum(report.placement.values())}"
+        report = compile_graph(source, out, *provider)
+    taken = f"{report.placement.get(provider.name, 0)} of {sum(report.placement.values())}"
+    programs = f"{report.programs} program{'s' if report.programs > 1 else ''}"
     lines = [f"{file}: {size(file.stat().st_size)}" for file in report.files]
-    lines.append(
-        f"{taken} operators compiled for {provider}, {report.programs} program{'s' if report.programs > 1 else ''}"
-    )
+    lines.append(f"{taken} operators compiled for {provider.name}, {programs}")
     show(as_json, report, "\n".join(lines))

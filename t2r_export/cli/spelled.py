@@ -1,6 +1,6 @@
-"""Types of options that are said as text: a kind with its fields, `linear:feature_size=32,gate=data`.
+"""Option types of a kind with fields, such as `linear:feature_size=32,gate=data`.
 
-`KIND:help` prints the fields of a kind with their defaults. The options are eager, so that this needs nothing beside.
+`KIND:help` prints the fields of a kind with their defaults. The options are eager, so `KIND:help` works alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ HELP = "help"
 
 
 class Spelled(click.ParamType[Any]):
-    """KIND:NAME=VALUE,NAME=VALUE, given to the command as the kind and its values by name."""
+    """KIND:NAME=VALUE,…; the command gets a tuple of the kind and a dict of values."""
 
     def __init__(self, what: str, kinds: Mapping[str, Fields]) -> None:
         """
         Args:
-            what: is chosen, with its article, for messages.
+            what: what is chosen, with its article, for error messages.
             kinds: the fields of each kind (`config.options.options`).
         """
         self.what, self.kinds, self.name = what, kinds, f"{'|'.join(kinds)}:NAME=VALUE,…"
@@ -50,12 +50,12 @@ class Spelled(click.ParamType[Any]):
 
 
 class Inside(click.ParamType[Any]):
-    """NAME=VALUE,NAME=VALUE, given to the command as values by name; `help` prints the fields."""
+    """NAME=VALUE,…; the command gets a dict of values. `help` prints the fields."""
 
     def __init__(self, option: str, fields: Fields) -> None:
         """
         Args:
-            option: the name of the option, for messages.
+            option: the name of the option, for error messages.
         """
         self.option, self.fields, self.name = option, fields, "NAME=VALUE,…"
 
@@ -81,7 +81,7 @@ def _help(context: click.Context, prefix: str, fields: Fields) -> NoReturn:
 
 
 def described(fields: Fields) -> str:
-    """The fields of a kind as a definition list."""
+    """Format the fields of a kind as a definition list."""
     formatter = click.HelpFormatter()
     rows = [(f"{name}={usual(field)}", _text(field)) for name, field in fields.items()]
     with formatter.indentation():

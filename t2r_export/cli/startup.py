@@ -1,4 +1,4 @@
-"""The garbage collector kept from looking at torch while it is imported."""
+"""Faster imports of torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """While torch is imported, which makes no garbage: an eighth of the time that it takes."""
+    """Disable garbage collection while torch is imported, which saves an eighth of the import time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

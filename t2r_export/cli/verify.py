@@ -1,4 +1,4 @@
-"""`t2r verify`: prove that a graph is still the model."""
+"""`t2r verify`: compare graphs with their model."""
 
 from __future__ import annotations
 
@@ -32,39 +32,41 @@ FILE = click.Path(path_type=Path)
     "chosen",
     multiple=True,
     metavar="NAME[+cpu][:KEY=VALUE,…]",
-    help="Execution provider of ONNX Runtime that runs the graph; with +cpu, the CPU runs the nodes that it does not "
-    "take. Without GRAPH repeat for more.  [default: cpu, without GRAPH every one]",
+    help="ONNX Runtime execution provider and its options; +cpu runs unsupported nodes on the CPU. Repeatable without "
+    "GRAPH.  [default: cpu, without GRAPH every one]",
 )
 @click.option(
-    "--steps", type=click.IntRange(1), help="Number of chained steps to compare.  [default: 1000, without GRAPH 256]"
+    "--steps",
+    type=click.IntRange(1),
+    help="Number of chained steps to compare.  [default: 1000, without GRAPH 256]",
 )
-@click.option("--rounding", is_flag=True, help="Show the model's own float32 error beside every bound.")
+@click.option("--rounding", is_flag=True, help="Show the model's own float32 rounding error beside each tolerance.")
 @click.option(
     "--reference",
     type=click.Choice(REFERENCES),
     default="float32",
     show_default=True,
-    help="Precision of MODEL's own steps; float64 shows what float32 costs GRAPH.",
+    help="Precision of MODEL's steps; float64 shows the float32 error of GRAPH.",
 )
 @click.option(
     "--precision",
     "precisions",
     multiple=True,
     metavar="S",
-    help="Without GRAPH: a scheme of t2r quantize, or none; repeat for more.  [default: every one]",
+    help="Without GRAPH: a scheme of t2r quantize, or none. Repeatable.  [default: every one]",
 )
 @click.option(
     "--calibrate",
     type=FILE,
     metavar="TEXT",
-    help="Without GRAPH: text to calibrate int8-static on. Default: text sampled from MODEL.",
+    help="Without GRAPH: calibration text of int8-static. Default: text sampled from MODEL.",
 )
 @click.option(
     "--python",
     "pythons",
     multiple=True,
     metavar="P=COMMAND",
-    help="Without GRAPH: command of the Python interpreter that has the provider P.",
+    help="Without GRAPH: Python interpreter of the provider P.",
 )
 @click.option(
     "--merge",
@@ -72,7 +74,7 @@ FILE = click.Path(path_type=Path)
     type=FILE,
     multiple=True,
     metavar="FILE",
-    help="Without GRAPH: keep the cells of this earlier --json output, and add to them; repeat for more.",
+    help="Without GRAPH: earlier --json output whose cells to keep. Repeatable.",
 )
 @json_option
 def command(
@@ -85,18 +87,18 @@ def command(
     as_json: bool,
     **of_matrix: Any,
 ) -> None:
-    """Compare GRAPH with MODEL, the checkpoint that it was exported from; exit 1 if it is out of tolerance.
+    """Compare GRAPH with MODEL, the checkpoint it was exported from; exit 1 if a difference exceeds its tolerance.
 
-    Without GRAPH, MODEL is exported for every provider and in every precision. A cell of the table holds the worst
-    difference of a logit, the worst one of a state relative to the state's largest value, and, where precision is given
-    up, the share of equal greedy tokens; or the number of the reason why it cannot be.
+    Without GRAPH, MODEL is exported for every provider in every precision. A cell of the table holds the worst
+    difference of logits, the worst difference of states relative to the state's largest value and, for reduced
+    precision, the share of equal greedy tokens; or the number of the reason why the combination is unsupported.
     """
     check_given()
     if graph is None:
         return show_matrix(model, chosen, steps=steps or 256, as_json=as_json, **of_matrix)
     if len(chosen) > 1:
-        raise UserError("one --provider beside a GRAPH", str(len(chosen)), "leave the others out")
-    provider, provider_options, allow_fallback = providers.read("".join(chosen) or "cpu")
+        raise UserError("one --provider with a GRAPH", str(len(chosen)), "leave the others out")
+    provider = providers.read("".join(chosen) or "cpu")
     existing_model(model)
     existing_graph(graph)
     steps = steps or 1000
@@ -107,14 +109,14 @@ def command(
 
     loaded = checkpoint.load(model)
     note_each(loaded.notes)
-    decoder = providers.opened(graph, provider, None, provider_options, allow_fallback)
+    decoder = providers.decoder(graph, provider, None)
     if graph.suffix == ".onnx":
         require_whole(read(graph), graph)
     with progress("verify", steps) as on_progress:
         report = verify(
             loaded,
             graph,
-            provider,
+            provider.name,
             steps,
             on_progress=on_progress,
             decoder=decoder,
@@ -122,7 +124,7 @@ def command(
             reference=reference,
         )
     show(as_json, {**report.to_dict(), "placement": decoder.placement}, parity_text(report))
-    providers.note_split(provider, decoder.placement)
+    providers.note_split(provider.name, decoder.placement)
     if not report.same_checkpoint:
         note(f"{graph} was exported from another file than {model}")
     if not report.passed:

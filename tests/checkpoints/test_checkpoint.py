@@ -522,7 +522,7 @@ def test_a_window_of_any_size_is_refused(tmp_path: Path) -> None:
     """A file of a few bytes whose states are many gigabytes: refused when it is opened."""
     long = dataclasses.replace(CONFIG, layers=(WindowConfig(1 << 20),) * 24)
     checkpoint.save(tmp_path / "long.pt", random_model(long), None, {})
-    with pytest.raises(UserError, match="states of at most 2,147,483,648 bytes a sequence; received "):
+    with pytest.raises(UserError, match="states of at most 2,147,483,648 bytes per sequence; received "):
         checkpoint.load(tmp_path / "long.pt")
     assert len(random_model(long).state_spec(max_state_bytes=1 << 40)) > 24
 

@@ -96,7 +96,7 @@ def test_nano_sort_ends_with_a_message(sorter: Path) -> None:
         decoder.step(0)
     assert str(caught.value) == (
         "expected at most 11 tokens, where this model's positions end; received 1 more after 11; "
-        "reset, read less, or export with --past-end clamp or wrap:N"
+        "reset, read fewer tokens, or export with --past-end clamp or wrap:N"
     )
     for name, value in decoder.state().items():
         np.testing.assert_array_equal(value, before[name])

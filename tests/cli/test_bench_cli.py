@@ -24,17 +24,19 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "graph.onnx"
 
 
-def test_a_table_with_a_line_per_graph(graph: Path, capsys: Output) -> None:
+def test_bench_table(graph: Path, capsys: Output) -> None:
     out, err = run(capsys, "bench", graph, graph, *SHORT, "--starts", 0)
     head, first, second, _, limit = out.splitlines()
     assert head.split("  ")[0] == "graph"
     assert first.split()[0] == second.split()[0] == str(graph)
     assert first.split()[3] == "1.00"
-    assert limit == "the limit is from main memory at 2.0 GB/s, read by a way; what fits a cache can be below it"
+    assert (
+        limit == "the limit assumes main memory at 2.0 GB/s, read by a way; a model that fits the cache can be faster"
+    )
     assert "turn 2 of 2" in err
 
 
-def test_one_object_for_programs(graph: Path, capsys: Output) -> None:
+def test_json_object(graph: Path, capsys: Output) -> None:
     out, _ = run(capsys, "bench", graph, *SHORT, "--starts", 1, "--json")
     found = json.loads(out)
     assert out.count("\n") == 1
@@ -46,20 +48,20 @@ def test_one_object_for_programs(graph: Path, capsys: Output) -> None:
     assert {"cpu", "torch", "onnxruntime"} <= found["machine"].keys()
 
 
-def test_settings_of_one_graph_and_which_to_take(graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune(graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("t2r_export.providers.tune.LEAST_GAIN", 100.0)  # nothing gains so much
     out, _ = run(capsys, "bench", graph, *SHORT, "--tune")
     head, *rows, _, take = out.splitlines()
     assert head.split("  ")[0] == "setting"
     assert [row.split("  ")[0] for row in rows[:3]] == ["the runtime's own", "the same again", "threads 1"]
-    assert take == "take the runtime's own: Decoder(GRAPH)"
+    assert take == "fastest: the runtime's own: Decoder(GRAPH)"
     out, _ = run(capsys, "bench", graph, *SHORT, "--tune", "--json")
     found = json.loads(out)
     assert (found["best"], found["tried"][2]["setting"]["threads"]) == ({}, 1)
     assert found["tried"][0]["milliseconds"]["count"] == 3
 
 
-def test_the_options_are_the_config(graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_options_reach_config(graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[BenchConfig] = []
     real = module.bench
 
@@ -109,7 +111,7 @@ def test_translators_on_sentences(translator: Path, tmp_path: Path, capsys: Outp
     "options, message",
     [
         ([], "expected sentences, for a translator; received none; name a file with --sentences"),
-        (["--beam", 2], "expected --sentences beside --beam; received none"),
+        (["--beam", 2], "expected --sentences with --beam; received none"),
         (["--sentences", "lines.txt", "--prompt", 2], "expected one of --sentences and --prompt; received both"),
         (["--sentences", "lines.txt", "--tune"], "expected one of --sentences and --tune; received both"),
         (["--sentences", "none.txt"], "none.txt"),
@@ -127,9 +129,9 @@ def test_options_of_the_other_kind(options: list[object], message: str, translat
         ([], "Missing argument 'GRAPH…'"),
         (["nothing.onnx", "--rounds", "0"], "0 is not in the range x>=1"),
         (["nothing.onnx", "--provider", "toaster"], "expected a provider of: cpu"),
-        ([__file__, __file__, "--tune"], "expected one GRAPH for --tune; received 2; tune each by itself"),
+        ([__file__, __file__, "--tune"], "expected one GRAPH for --tune; received 2; tune one graph at a time"),
     ],
 )
-def test_what_is_refused(arguments: list[str], message: str, capsys: Output) -> None:
+def test_invalid_arguments(arguments: list[str], message: str, capsys: Output) -> None:
     _, err = run(capsys, "bench", *arguments, code=2)
     assert message in err.splitlines()[-1]

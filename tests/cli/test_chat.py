@@ -52,7 +52,7 @@ class Counting:
         return self.decoder.stream(ids, *rest)
 
 
-def test_every_turn_is_as_from_the_start(graph: tuple[Path, str]) -> None:
+def test_chat_turn_equals_full_prompt(graph: tuple[Path, str]) -> None:
     path, template = graph
     decoder, other = Counting(Decoder(path)), Decoder(path)
     tokenizer = Tokenizer.of(other.signature)
@@ -88,7 +88,7 @@ def test_the_verb(graph: tuple[Path, str], capsys: Output, monkeypatch: pytest.M
     assert told == "".join(talk.answer("hello there")) + "\n"
 
 
-def test_answers_have_noise_of_their_own(graph: tuple[Path, str]) -> None:
+def test_seed_per_answer(graph: tuple[Path, str]) -> None:
     """At a temperature at which the noise alone chooses, one seed would give one answer, whatever was said."""
     decoder = Decoder(graph[0])
     rules = Sampling(temperature=1e9, seed=5)
@@ -97,7 +97,7 @@ def test_answers_have_noise_of_their_own(graph: tuple[Path, str]) -> None:
     assert first == second and first[0] != first[1]
 
 
-def test_an_answer_that_is_left_is_forgotten(graph: tuple[Path, str]) -> None:
+def test_abandoned_answer_discarded(graph: tuple[Path, str]) -> None:
     decoder = Decoder(graph[0])
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 12)
     expected = "".join(talk.answer("hello there"))
@@ -114,7 +114,7 @@ def test_without_a_template(tmp_path: Path, capsys: Output, monkeypatch: pytest.
     assert err == "t2r: expected a model with a chat template; received one without; write the prompt yourself\n"
 
 
-def test_a_template_that_refuses(tmp_path: Path) -> None:
+def test_template_raises(tmp_path: Path) -> None:
     decoder = Decoder(write(tmp_path, "{{ raise_exception('no') }}"))
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 12)
     with pytest.raises(UserError, match="received no; change the messages"):
@@ -130,7 +130,7 @@ def test_stdin_that_is_not_utf8_is_one_line(
 
 
 @pytest.mark.parametrize("template", ["{% for n in range(7000) %}abc{% endfor %}", "a" * 60_000])
-def test_what_a_template_writes_is_bounded(template: str, tmp_path: Path) -> None:
+def test_template_output_limit(template: str, tmp_path: Path) -> None:
     """Each token would be a step; none is read."""
     decoder = Counting(Decoder(write(tmp_path, template)))
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 3)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_what_a_template_writes_is_bounded(template: str, tmp_path: Path) -> Non
     assert (caught.value.kind, decoder.given) == ("position", [])
 
 
-def test_a_conversation_stays_within_the_context(tmp_path: Path) -> None:
+def test_chat_context_limit(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, position="learned", max_positions=12)
     torch.manual_seed(1)
     origin = {"chat_template": {"template": WHOLE, "tokens": {}}}

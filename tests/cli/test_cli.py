@@ -70,7 +70,7 @@ def test_version(capsys: Output) -> None:
     assert capsys.readouterr().out == "t2r-export 0.1.0, graph contract 1\n"
 
 
-def test_t2r_export_is_t2r_export(folder: Path, tmp_path: Path, capsys: Output) -> None:
+def test_t2r_export_equals_t2r_export_verb(folder: Path, tmp_path: Path, capsys: Output) -> None:
     out, err = run(capsys, "export", folder / "t2r.pt", tmp_path / "again.onnx")
     assert (tmp_path / "again.onnx").read_bytes() == (folder / "t2r.onnx").read_bytes()
     assert "again.onnx: " in out
@@ -95,7 +95,7 @@ def test_t2r_export_is_t2r_export(folder: Path, tmp_path: Path, capsys: Output) 
         (["generate", "nothing.onnx"], "nothing.onnx, which does not exist; check the path"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_usage_errors(
     arguments: list[str], message: str, capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -127,7 +127,7 @@ def test_convert_describes_itself(folder: Path, tmp_path: Path, capsys: Output) 
         ("evaluate", ["ids.npy", "--part", "all", "--lengths", "8"]),
     ],
 )
-def test_an_import_says_in_one_line_what_it_does_not_use(
+def test_import_notes(
     verb: str, rest: list[str], tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = folders.write_llama(tmp_path / "llama", favourite_colour="blue", mood=3, use_cache=True)
@@ -139,7 +139,7 @@ def test_an_import_says_in_one_line_what_it_does_not_use(
     json.loads(done.out)
 
 
-def test_convert_says_which_defaults_it_chose_and_why(folder: Path, tmp_path: Path, capsys: Output) -> None:
+def test_convert_notes_chosen_defaults(folder: Path, tmp_path: Path, capsys: Output) -> None:
     rotary = folders.write_llama(tmp_path / "llama")
     gate = "without a gate, linear attention is less accurate and fails on texts longer than those of training"
     behind = "features that rotate after the map can be folded"
@@ -164,7 +164,7 @@ def test_convert_says_which_defaults_it_chose_and_why(folder: Path, tmp_path: Pa
     assert "32 relu features, guard add 1e-06, positions keep, update rule gated, gate data" in out
 
 
-def test_inspect_says_rotary_and_what_the_folder_names(tmp_path: Path, capsys: Output) -> None:
+def test_inspect_folder(tmp_path: Path, capsys: Output) -> None:
     source = folders.write_llama(tmp_path / "llama", max_position_embeddings=77)
     out, _ = run(capsys, "inspect", source)
     assert "positions: rotary" in out
@@ -185,8 +185,8 @@ def spaced(table: str) -> str:
 def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> None:
     arguments = ["convert", folder / "model.pt", tmp_path / "w.pt", "--mixer", "window:window=5,sinks=2"]
     out, _ = run(capsys, *arguments)
-    assert "2 of 2 layers are window now" in out
-    assert out.endswith("; they have no new parameters\n")
+    assert "2 of 2 layers converted to window" in out
+    assert out.endswith("; no new parameters\n")
     run(capsys, "export", tmp_path / "w.pt", tmp_path / "w.onnx")
     for file in ("w.pt", "w.onnx"):
         out, _ = run(capsys, "inspect", tmp_path / file)
@@ -221,7 +221,7 @@ def test_convert_to_a_feature_map(
 ) -> None:
     mixer = f"linear:feature_map={name},feature_size={size},update_rule=linear{more}"
     out, _ = run(capsys, "convert", folder / "model.pt", tmp_path / "f.pt", "--mixer", mixer)
-    assert out.endswith("finetune trains them\n" if learns else "; they have no new parameters\n")
+    assert out.endswith("; train the new parameters with t2r finetune\n" if learns else "; no new parameters\n")
     run(capsys, "export", tmp_path / "f.pt", tmp_path / "f.onnx")
     described = [run(capsys, "inspect", tmp_path / file)[0] for file in ("f.pt", "f.onnx")]
     for out in described:
@@ -250,7 +250,7 @@ def test_convert_to_a_feature_map(
         ("linear:feature_size=3 --layers 0,9", "t2r: expected layers from 0 to 1; received 0,9; "),
         ("linear:feature_size=3 --layers some", "t2r: expected layers as all, softmax, none, every:N or 0,2,5; "),
         ("linear:feature_size=3,guard.eps=nan", "t2r: expected guard eps to be a finite positive number; "),
-        ("linear:feature_size=3,positions=drop", "t2r: expected positions only for a rotary model; "),
+        ("linear:feature_size=3,positions=drop", "t2r: expected a model with rotary positions for positions; "),
     ],
 )
 def test_convert_refuses(mixer: str, message: str, folder: Path, tmp_path: Path, capsys: Output) -> None:
@@ -279,7 +279,7 @@ def test_export_for_prompts(
     source = tmp_path_factory.mktemp("converted") / "model.pt"
     run(capsys, "convert", folder / "model.pt", source, "--mixer", mixer)
     out, _ = run(capsys, "export", source, tmp_path / "g.onnx", "--prefill", "--top-k", 2)
-    assert "prefill graph: reads many tokens of a prompt at once\n" in out
+    assert "prefill graph: reads many tokens of a prompt per run\n" in out
     assert len(list(tmp_path.iterdir())) == 3
     assert Decoder(tmp_path / "g.onnx").signature.top_k == 2
     out, _ = run(capsys, "quantize", tmp_path / "g.onnx", tmp_path / "q.onnx", "--scheme", "int8")
@@ -291,7 +291,7 @@ def test_export_and_generate_with_a_loop(
 ) -> None:
     graph = tmp_path / "g.onnx"
     out, _ = run(capsys, "export", folder / "t2r.pt", graph, "--generate", "--quantize", "w8")
-    assert "generation graph: generates a whole text in one run\n" in out
+    assert "generation graph: generates a text in one run\n" in out
     assert len(list(tmp_path.iterdir())) == 3
     arguments = ["generate", graph, "--prompt", "one day", "--max-tokens", 9, "--seed", 4]
     runs: list[int] = []
@@ -317,7 +317,7 @@ def test_verify_passes(folder: Path, capsys: Output) -> None:
     assert (result["passed"], result["steps"], result["same_checkpoint"]) == (True, 40, True)
 
 
-def test_verify_on_a_provider_that_takes_less(folder: Path, capsys: Output, pretender: str) -> None:
+def test_verify_with_fallback(folder: Path, capsys: Output, pretender: str) -> None:
     arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 3, "--provider"]
     _, err = run(capsys, *arguments, pretender, code=2)
     assert err.startswith("t2r: expected every node on nowhere; received ") and err.endswith("or allow fallback\n")
@@ -369,7 +369,7 @@ def test_inspect(folder: Path, capsys: Output) -> None:
 
 
 class TestGenerate:
-    def test_text_goes_to_stdout_alone(self, folder: Path, capsys: Output) -> None:
+    def test_only_text_on_stdout(self, folder: Path, capsys: Output) -> None:
         arguments = ["generate", folder / "t2r.onnx", "--prompt", "one day", "--max-tokens", 9, "--temperature", 0]
         out, err = run(capsys, *arguments)
         assert len(out) == 9
@@ -378,9 +378,7 @@ class TestGenerate:
         assert result["text"] == out
         assert [LETTERS[token] for token in result["tokens"]] == list(out)
 
-    def test_the_prompt_of_a_file(
-        self, folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_prompt_file(self, folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
         arguments = ["generate", folder / "t2r.onnx", "--max-tokens", 9, "--temperature", 0]
         expected = run(capsys, *arguments, "--prompt", "one day")[0]
         (tmp_path / "p.txt").write_text("one day")
@@ -391,7 +389,7 @@ class TestGenerate:
         assert "expected one of --prompt, --prompt-file and --ids; received several" in err
 
     @pytest.mark.parametrize("graph", ["t2r.onnx", "loop.onnx"])
-    def test_a_text_ends_before_a_stop(self, graph: str, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    def test_stop_string_excluded(self, graph: str, folder: Path, tmp_path: Path, capsys: Output) -> None:
         path = folder / graph
         if graph == "loop.onnx":
             path = tmp_path / graph
@@ -405,7 +403,7 @@ class TestGenerate:
             assert result["text"] == out and len(result["tokens"]) == min(len(out) + len(stop), 30)
         for wrong in (["--stop", ""], ["--stop", "a", "--ids", "1"]):
             given = arguments if "--ids" not in wrong else [*arguments[:2], *arguments[4:]]
-            assert "texts for --stop, and text to find them in" in run(capsys, *given, *wrong, code=2)[1]
+            assert "non-empty texts for --stop, and no --ids" in run(capsys, *given, *wrong, code=2)[1]
 
     def test_empty_prompt_starts_from_bos(self, folder: Path, capsys: Output) -> None:
         result = json.loads(run(capsys, "generate", folder / "t2r.onnx", "--max-tokens", 3, "--seed", 5, "--json")[0])
@@ -428,21 +426,21 @@ class TestGenerate:
         _, err = run(capsys, *arguments, "--repetition-penalty", 0, code=2)
         assert "expected a repetition_penalty from 0.01 to 100 (1 is none); received 0.0; choose another value" in err
 
-    def test_saved_state_goes_on(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    def test_load_state_continues(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
         state, graph = tmp_path / "state.npz", folder / "t2r.onnx"
         tail = ["--temperature", 0, "--max-tokens", 8]
         whole = run(capsys, "generate", graph, "--prompt", "it was so.", *tail)[0]
         assert run(capsys, "generate", graph, "--prompt", "it was", "--max-tokens", 0, "--save-state", state)[0] == ""
         assert run(capsys, "generate", graph, "--load-state", state, "--prompt", " so.", *tail)[0] == whole
 
-    def test_saved_state_has_read_what_was_written(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    def test_save_state_after_generate(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
         state, graph, greedy = tmp_path / "state.npz", folder / "t2r.onnx", ["--temperature", 0]
         first = run(capsys, "generate", graph, "--prompt", "it", "--max-tokens", 5, *greedy, "--save-state", state)[0]
         tail = ["--max-tokens", 4, *greedy]
         whole = run(capsys, "generate", graph, "--prompt", f"it{first} so", *tail)[0]
         assert run(capsys, "generate", graph, "--load-state", state, "--prompt", " so", *tail)[0] == whole
 
-    def test_saved_state_goes_on_without_a_prompt(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    def test_load_state_without_prompt(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
         state, graph, greedy = tmp_path / "state.npz", folder / "t2r.onnx", ["--temperature", 0]
         whole = run(capsys, "generate", graph, "--prompt", "it", "--max-tokens", 9, *greedy)[0]
         first = run(capsys, "generate", graph, "--prompt", "it", "--max-tokens", 5, *greedy, "--save-state", state)[0]
@@ -468,7 +466,7 @@ class TestGenerate:
         result = json.loads(run(capsys, *arguments, "--json")[0])
         assert (result["prompt"], result["tokens"], result["text"]) == ([3, 1], numbers, None)
         _, err = run(capsys, "generate", folder / "t2r.onnx", "--ids", "3,x", code=2)
-        assert err == "t2r: expected token numbers as 1,2,3; received '3,x'; correct --ids\n"
+        assert err == "t2r: expected token ids as 1,2,3; received '3,x'; correct --ids\n"
 
     def test_reports_a_split(self, folder: Path, capsys: Output, pretender: str) -> None:
         arguments = ["generate", folder / "t2r.onnx", "--max-tokens", 4, "--seed", 1, "--provider"]

@@ -15,7 +15,7 @@ from t2r_export.cli import VERBS
 FROZEN = Path(__file__).with_name("command_line.txt")
 
 
-def test_what_users_type_changes_on_purpose() -> None:
+def test_command_line_frozen() -> None:
     """If it should have changed: python tests/cli/command_line.py > tests/cli/command_line.txt"""
     before, now = FROZEN.read_text(encoding="utf-8"), described()
     difference = difflib.unified_diff(before.splitlines(), now.splitlines(), "frozen", "now", lineterm="", n=1)
@@ -49,7 +49,7 @@ def test_a_changed_option_differs(change: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_option_says_what_it_does(verb: str) -> None:
+def test_every_option_has_help(verb: str) -> None:
     command = commands()[verb]
     assert len((command.help or "").split()) >= 3
     for option in command.params:
@@ -59,7 +59,7 @@ def test_every_option_says_what_it_does(verb: str) -> None:
             assert said.strip().endswith(".") and said[0].isupper() or ": " in said, f"--{option.name}: {option.help!r}"
 
 
-def test_help_says_the_fields_terms() -> None:
+def test_help_terms() -> None:
     """Not names of our own, which a newcomer would have to translate."""
     banned = "graph for prompts|graph that writes|first other|tokens a second|ms a step|whole number"
     for verb, command in commands().items():

@@ -52,7 +52,7 @@ def test_scripts(program: str, entry: str, module: str, shell: str) -> None:
         ("t2r export ", "file,"),
     ],
 )
-def test_what_is_offered(typed: str, offered: str) -> None:
+def test_completion_candidates(typed: str, offered: str) -> None:
     count = len(typed.split(" ")) - 1
     answer = ask("main", _T2R_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=str(count))
     assert answer.strip() == offered

@@ -86,9 +86,12 @@ REFUSED_BY_THE_RUNTIME: dict[str, tuple[Callable[[Path], object], str]] = {
     "weights cut off": (lambda f: data(f).write_bytes(data(f).read_bytes()[:2000]), "expected an ONNX graph that ONNX"),
     "weights elsewhere": (edited(outside), "expected an ONNX graph that ONNX Runtime accepts; received External data"),
     "no companion": (lambda f: [c.unlink() for c in f.glob("*.prefill.onnx")], "expected the prefill graph g.onnx."),
-    "states {}": (says("states", {}), "expected metadata of the contract's form; received no list as states"),
+    "states {}": (says("states", {}), "expected metadata as the contract defines it; received no list as states"),
     "a state dropped": (without_a_state, "expected the inputs and outputs that the graph's metadata lists; received "),
-    "vocab_size 1.5": (says("vocab_size", 1.5), "expected metadata of the contract's form; received a bad value of vo"),
+    "vocab_size 1.5": (
+        says("vocab_size", 1.5),
+        "expected metadata as the contract defines it; received a bad value",
+    ),
     "no graph": (lambda f: (f / "g.onnx").write_bytes(b"no graph"), "expected an ONNX graph that ONNX Runtime accepts"),
     "a model.pt": (lambda f: torch.save({}, f / "g.onnx"), "expected an exported graph; received the checkpoint "),
     "safetensors": (
@@ -132,7 +135,7 @@ def ends(verb: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("damage", REFUSED_BY_THE_RUNTIME)
-def test_all_verbs_say_the_same(
+def test_damaged_graph_same_message_in_all_verbs(
     damage: str, verb: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(made, tmp_path / "copy"))
@@ -145,7 +148,7 @@ def test_all_verbs_say_the_same(
 
 @pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"generate", "evaluate", "translate"}))
 @pytest.mark.parametrize("damage", REFUSED_BY_THE_READER)
-def test_who_reads_all_compares_all(
+def test_snapshot_crc_checked(
     damage: str, verb: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(made, tmp_path / "copy"))
@@ -157,21 +160,21 @@ def test_who_reads_all_compares_all(
     assert said.count("\n") == 1
 
 
-def test_a_folder_in_a_graphs_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_instead_of_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").write_text("{}")
     assert main(["generate", str(tmp_path / "hf")]) == 2
     assert capsys.readouterr().err.endswith(f"export it first: t2r-export {tmp_path}/hf hf.onnx\n")
 
 
-def test_a_graph_in_a_checkpoints_place(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_graph_instead_of_checkpoint(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(made / "g.onnx"), str(made / "h.onnx")]) == 2
     assert f"expected a checkpoint; received the exported graph {made / 'g.onnx'}; name the model" in (
         capsys.readouterr().err
     )
 
 
-def test_nothing_else_is_said_of_a_whole_graph(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_valid_graph_has_no_other_message(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(made / "g.onnx")]) == 0
     assert capfd.readouterr().err == ""
 

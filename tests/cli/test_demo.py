@@ -53,16 +53,16 @@ def test_a_translator_translates(tmp_path: Path, capsys: Output) -> None:
     assert lines[::2] == list(demo.SENTENCES) and all(line.startswith("    ") for line in lines[1::2])
 
 
-def test_a_graph_that_is_not_the_model(model: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_differs_from_model(model: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     right, other = module.verify, convert(Transformer(CONFIG.build()), LinearConfig(16), seed=7)
     other = dataclasses.replace(checkpoint.load(model), model=other)
     monkeypatch.setattr(module, "verify", lambda loaded, *rest, **options: right(other, *rest, **options))
     out, err = run(capsys, "demo", model, "--json", code=1)
     assert out == ""
-    assert err == "t2r: check failed: the exported graph is not the model: run t2r verify to see where\n"
+    assert err == "t2r: check failed: the exported graph differs from the model: run t2r verify for details\n"
 
 
-def test_a_model_that_cannot_be_shown(model: Path, tmp_path: Path, capsys: Output) -> None:
+def test_demo_of_unsupported_model(model: Path, tmp_path: Path, capsys: Output) -> None:
     _, err = run(capsys, "demo", tmp_path / "none.pt", "--json", code=2)
     assert err.startswith(f"t2r: expected a model at {tmp_path / 'none.pt'}; received nothing; ")
     checkpoint.save(tmp_path / "mute.pt", checkpoint.load(model).model, None, {})

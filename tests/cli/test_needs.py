@@ -50,7 +50,7 @@ def options(verb: str) -> dict[str, click.Option]:
 
 
 @pytest.mark.parametrize("verb", NEEDS)
-def test_every_option_is_in_the_table_or_stands_for_itself(verb: str) -> None:
+def test_needs_table_covers_options(verb: str) -> None:
     assert sorted(options(verb)) == sorted([*(name for name in NEEDS[verb] if name not in WITHIN), *FREE[verb].split()])
 
 
@@ -68,7 +68,7 @@ def value(option: click.Option) -> list[str]:
 @pytest.mark.parametrize(
     "verb, name", [(verb, name) for verb, needs in NEEDS.items() for name in needs if name not in WITHIN]
 )
-def test_an_option_without_what_it_needs(
+def test_option_without_required_option(
     verb: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -89,7 +89,7 @@ def test_an_option_without_what_it_needs(
         ({"dropout": 0.1}, "align"),
     ],
 )
-def test_the_same_in_python(given: dict[str, object], stages: str) -> None:
+def test_jsonl_matches_python_api(given: dict[str, object], stages: str) -> None:
     config = {"model": Path("m"), "output": Path("o"), "data": (Path("t"),), "plan": parse_plan(stages)}
     name = next(iter(given))
     with pytest.raises(UserError, match=f"with {WITHIN.get(name, f'--{name}')}; received none"):

@@ -22,7 +22,7 @@ class Measured:
     file: Path
 
 
-def test_json_is_one_object_that_json_knows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_values(capsys: pytest.CaptureFixture[str]) -> None:
     show(True, {"a": Measured("ü", (0.5, math.nan, -math.inf), Path("x/y")), 3: [None, True]}, "text")
     out = capsys.readouterr().out
     assert json.loads(out) == {"a": {"name": "ü", "values": [0.5, None, None], "file": "x/y"}, "3": [None, True]}
@@ -30,7 +30,7 @@ def test_json_is_one_object_that_json_knows(capsys: pytest.CaptureFixture[str]) 
     assert "NaN" not in out
 
 
-def test_text_is_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_text_equals_decoder(capsys: pytest.CaptureFixture[str]) -> None:
     show(False, {}, "two\nlines")
     assert capsys.readouterr().out == "two\nlines\n"
 
@@ -66,9 +66,7 @@ def test_short_work_logs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_progress_on_a_terminal_is_one_line_that_goes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_on_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress("verify", 10, seconds=0.0) as advance:
         for done in (5, 10):

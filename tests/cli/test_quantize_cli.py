@@ -35,7 +35,7 @@ def text(tmp_path: Path) -> Path:
 def test_quantize(model: Path, text: Path, tmp_path: Path, capsys: Output) -> None:
     run(capsys, "export", model, tmp_path / "g.onnx")
     out, _ = run(capsys, "quantize", tmp_path / "g.onnx", tmp_path / "q.onnx", "--scheme", "fp16", "--check", text)
-    assert "fp16: weights of" in out
+    assert "fp16: weights " in out
     assert "nats/token, 1,280 tokens" in out
     assert "bound of nats/token +0.50%: ok" in out
     arguments = ["--scheme", "int8-static", "--calibrate", text, "--json"]
@@ -47,7 +47,7 @@ def test_quantize(model: Path, text: Path, tmp_path: Path, capsys: Output) -> No
 
 def test_export_quantized(model: Path, tmp_path: Path, capsys: Output) -> None:
     out, _ = run(capsys, "export", model, tmp_path / "q.onnx", "--quantize", "w4:block_size=16")
-    assert "w4: weights of" in out
+    assert "w4: weights " in out
     assert Decoder(tmp_path / "q.onnx").signature.quantization == "w4"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.pt", "q.onnx"]
     for mistake, known in (("int8:block_size=16", "none"), ("int8-static:head_bits=4", "calibrate_steps, activ")):
@@ -63,7 +63,7 @@ def test_help_of_a_scheme(capsys: Output) -> None:
         assert "  block_size=32 " in out and ("budget" in out) == (line[0] != "finetune")
 
 
-def test_ruin_is_exit_1(
+def test_quality_check_failure_exit_1(
     model: Path, text: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lossy(graph: onnx.ModelProto, *_: object) -> onnx.ModelProto:

@@ -13,14 +13,14 @@ from t2r_export.cli import renamed
 
 
 @pytest.mark.parametrize("verb", renamed.VERBS)
-def test_an_older_verb_names_the_new_one(verb: str, capsys: Output) -> None:
+def test_former_verb_names_new_one(verb: str, capsys: Output) -> None:
     new = renamed.VERBS[verb]
     assert run(capsys, verb, "a", "b", code=2)[1] == f"t2r: {verb} is `{new}` now; see `t2r --help`\n"
     assert not new.startswith("t2r ") or new.split()[1] in commands()
 
 
 @pytest.mark.parametrize("verb", renamed.OPTIONS)
-def test_an_older_spelling_names_the_new_one(verb: str, capsys: Output) -> None:
+def test_former_option_names_new_one(verb: str, capsys: Output) -> None:
     for old, new in renamed.OPTIONS[verb].items():
         for form in (old, f"{old} 3", f"{old}=3"):
             _, err = run(capsys, verb, "a", "b", *form.split(), code=2)

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-def test_it_is_the_models_own_score(folder: Path, capsys: Output) -> None:
+def test_score_matches_model(folder: Path, capsys: Output) -> None:
     result = json.loads(run(capsys, "evaluate", folder / "g.onnx", folder / "text.txt", "--json")[0])
     model, ids = checkpoint.load(folder / "m.pt").model, result["tokens"]
     with torch.no_grad():
@@ -43,7 +43,7 @@ def test_it_is_the_models_own_score(folder: Path, capsys: Output) -> None:
     out, err = run(capsys, "evaluate", folder / "g.onnx", folder / "text.txt")
     assert out == (
         f"{result['nats']:.4f} nats/token, perplexity {math.exp(result['nats']):.2f}, "
-        f"{result['bits_per_byte']:.4f} bits a byte, 33 tokens\n"
+        f"{result['bits_per_byte']:.4f} bits/byte, 33 tokens\n"
     )
     assert err == ""
 
@@ -63,7 +63,7 @@ def test_stdin(folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) ->
         (b"a" * 101, "a text of at most 100 bytes in"),
     ],
 )
-def test_what_is_no_text(
+def test_non_text_arguments(
     text: bytes, message: str, folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(score, "MAX_TEXT", 100)

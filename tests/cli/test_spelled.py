@@ -24,7 +24,7 @@ READ: list[tuple[str, tuple[str, dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize("text, found", READ)
-def test_a_kind_is_read(text: str, found: tuple[str, dict[str, Any]]) -> None:
+def test_parse_kind(text: str, found: tuple[str, dict[str, Any]]) -> None:
     assert read_kind(text) == found
     kind, values = found
     assert read_kind(f"{kind}:{written(values)}") == found
@@ -33,12 +33,12 @@ def test_a_kind_is_read(text: str, found: tuple[str, dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     "text", ["a:b", "a:=3", "a:b=1,", "a:b=1,b=2", "a:b=1,b.c=2", "a:b.c=1,b.c=2", "a:b.c=1,b=2", "a:.b=1", "a:b.=1"]
 )
-def test_what_is_no_kind_with_options(text: str) -> None:
+def test_invalid_kind_with_options(text: str) -> None:
     with pytest.raises(UserError, match="expected KIND:NAME=VALUE,NAME=VALUE, each NAME once; received "):
         read_kind(text)
 
 
-def test_a_value_nested_without_end_is_a_text() -> None:
+def test_deeply_nested_value_is_text() -> None:
     assert read_kind("a:b=" + "[" * 100_000)[1]["b"].startswith("[[")
 
 
@@ -59,7 +59,7 @@ def test_help_inside_an_option(group: str, capsys: Output) -> None:
     assert f"received {inner[0]}x; did you mean {inner[0]}?" in err
 
 
-def test_fields_within_an_option_are_those_of_the_config() -> None:
+def test_fields_within_option() -> None:
     given = {"loss": {"hidden": 3}, "lora": None, "optimizer": ("muon", {"clip": 2.0}), "start_positions": 4}
     said = flat(FinetuneConfig, {**given, "seed": 7})
     assert said == {"hidden": 3, "optimizer": "muon", "clip": 2.0, "start_positions": 4, "seed": 7}

@@ -12,13 +12,13 @@ from t2r_export.cli import main
 from t2r_export.cli.startup import importing
 
 
-def test_garbage_is_collected_again_after_an_import() -> None:
+def test_gc_enabled_after_import() -> None:
     with importing():
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
-def test_who_had_turned_it_off_finds_it_off() -> None:
+def test_gc_stays_disabled() -> None:
     gc.disable()
     try:
         with importing():
@@ -28,13 +28,13 @@ def test_who_had_turned_it_off_finds_it_off() -> None:
         gc.enable()
 
 
-def test_garbage_is_collected_again_after_a_failed_import() -> None:
+def test_gc_enabled_after_failed_import() -> None:
     with pytest.raises(ImportError), importing():
         import no_such_module  # noqa: F401
     assert gc.isenabled()
 
 
-def test_only_a_process_that_ends_freezes_what_it_holds() -> None:
+def test_gc_freeze_at_exit_only() -> None:
     """A program that calls `main` with arguments goes on afterwards."""
     main(["--version"])
     assert gc.get_freeze_count() == 0

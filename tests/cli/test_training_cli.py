@@ -73,7 +73,7 @@ def test_finetune_refuses(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> None:
+def test_finetune_on_sampled_tokens(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> None:
     teacher, ids = folder / "model.pt", tmp_path / "ids.npy"
     out, err = run(capsys, "sample", teacher, ids, "--tokens", 700, "--length", 40, "--seed", 1)
     assert out.startswith(f"{ids}: 700 tokens, 2.93 kB")
@@ -159,11 +159,11 @@ def test_finetune_needs_text(converted: Path, tmp_path: Path, capsys: Output) ->
     assert "Missing option '--data'" in err
 
 
-def test_a_short_context_shortens_what_nobody_chose(folder: Path, tmp_path: Path, capsys: Output) -> None:
+def test_default_length_limited_by_context(folder: Path, tmp_path: Path, capsys: Output) -> None:
     short = dataclasses.replace(CONFIG, position="learned", max_positions=32)
     checkpoint.save(tmp_path / "short.pt", Transformer(short.build()), letter_tokenizer(), {})
     text, ids = folder / "text.txt", tmp_path / "ids.npy"
-    line = "32 tokens at a time, the model's context\n"
+    line = "using windows of 32 tokens, the model's context\n"
     assert run(capsys, "sample", tmp_path / "short.pt", ids, "--tokens", 700)[1] == line
     out, err = run(capsys, "evaluate", tmp_path / "short.pt", text, "--json")
     assert err == line and [row["length"] for row in json.loads(out)["lengths"]] == [32]
@@ -177,7 +177,7 @@ def test_a_short_context_shortens_what_nobody_chose(folder: Path, tmp_path: Path
     assert "expected a length of at most 32" in err
 
 
-def test_positions_that_wrap_have_no_end(folder: Path, tmp_path: Path, capsys: Output) -> None:
+def test_positions_wrap(folder: Path, tmp_path: Path, capsys: Output) -> None:
     short = dataclasses.replace(CONFIG, position="learned", max_positions=16)
     checkpoint.save(tmp_path / "short.pt", Transformer(short.build()), letter_tokenizer(), {})
     text, ids, model = folder / "text.txt", tmp_path / "ids.npy", tmp_path / "short.pt"

@@ -50,7 +50,7 @@ def best(graph: Path, beam: Beam) -> list[Any]:
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_line_in_is_a_line_out(graph: Path, batch: int, end: str, typed: Type, capsys: Output) -> None:
+def test_line_per_input_line(graph: Path, batch: int, end: str, typed: Type, capsys: Output) -> None:
     beam = Beam(4, 0.6, max_tokens=9)
     texts = iter("".join(LETTERS[token] for token in one.tokens) for (one,) in best(graph, beam))
     expected = [next(texts) if line in READ else "" for line in LINES]
@@ -63,7 +63,7 @@ def test_a_line_in_is_a_line_out(graph: Path, batch: int, end: str, typed: Type,
     assert run(capsys, "translate", graph, "--length-penalty", 0.6, "--max-tokens", 9)[0].split("\n") == expected
 
 
-def test_the_n_best(graph: Path, typed: Type, capsys: Output) -> None:
+def test_n_best(graph: Path, typed: Type, capsys: Output) -> None:
     found = best(graph, Beam(4, n_best=3, max_tokens=9))
     typed("\n".join(LINES))
     out, _ = run(capsys, "translate", graph, "--n-best", 3, "--max-tokens", 9)
@@ -72,7 +72,7 @@ def test_the_n_best(graph: Path, typed: Type, capsys: Output) -> None:
     assert out.splitlines() == [text for line in LINES[:-1] for text in (next(filled) if line in READ else [""])]
 
 
-def test_json_is_an_object_a_line(graph: Path, typed: Type, capsys: Output) -> None:
+def test_json_lines(graph: Path, typed: Type, capsys: Output) -> None:
     found = iter(best(graph, Beam(1, max_tokens=9)))
     typed("\n".join(LINES))
     out, _ = run(capsys, "translate", graph, "--beam", 1, "--max-tokens", 9, "--json")
@@ -100,7 +100,7 @@ def translated(graph: Path, *sources: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("batch", [1, 5])
-def test_a_line_is_translated_sentence_by_sentence(reader: Path, batch: int, typed: Type, capsys: Output) -> None:
+def test_line_split_into_sentences(reader: Path, batch: int, typed: Type, capsys: Output) -> None:
     typed("bad. Abc. A\n\nBed\n")
     first = translated(reader, "bad.", "Abc.", "A")
     expected = [" ".join("".join(LETTERS[t] for t in one.tokens) for one in first), ""]
@@ -109,7 +109,7 @@ def test_a_line_is_translated_sentence_by_sentence(reader: Path, batch: int, typ
     assert out.splitlines() == expected
 
 
-def test_a_line_stays_whole_if_asked(reader: Path, typed: Type, capsys: Output) -> None:
+def test_no_split(reader: Path, typed: Type, capsys: Output) -> None:
     (whole,) = translated(reader, "bad. Abc.")
     for options in (["--no-split"], ["--n-best", 2]):
         typed("bad. Abc.\n")
@@ -152,7 +152,7 @@ def test_missing_numbers_are_reported(counter: Path, typed: Type, capsys: Output
     assert "missing" not in json.loads(out)["translations"][0] and "lacks" not in err
 
 
-def test_a_translation_that_is_cut_or_repeats_says_so(
+def test_translation_cut_or_repeating_noted(
     reader: Path, typed: Type, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from t2r_runtime import Translation
@@ -175,7 +175,7 @@ def test_a_translation_that_is_cut_or_repeats_says_so(
     ]
 
 
-def test_empty_lines_wait_for_nobody(graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+def test_empty_lines_written_at_once(graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     """A program that writes a line and waits for its answer is answered, whatever the line."""
 
     class Typing:
@@ -201,24 +201,24 @@ REFUSED: list[tuple[str | bytes, list[object], str]] = [
     (
         "bad\nabcdefghijklm\n",
         [],
-        "expected a source of at most 12 tokens; received 13 in line 2; cut it into sentences",
+        "expected a source of at most 12 tokens; received 13 in line 2; split it into sentences",
     ),
     (
         "bad\nxyz\n",
         [],
-        "expected a text; received an empty one in line 2; give some: this model has no BOS token to st",
+        "expected a text; received an empty one in line 2; give some text: this model has no BOS token",
     ),
     (
         b"bad\n\xff\n",
         [],
         "expected text in UTF-8 in line 2 of stdin; received the byte 0xff at offset 4; convert it to",
     ),
-    ("bad\n", ["--beam", 30], "expected a beam of at most the vocabulary, 29; received 30; choose a smaller one"),
+    ("bad\n", ["--beam", 30], "expected a beam of at most the vocabulary, 29; received 30; choose another value"),
 ]
 
 
 @pytest.mark.parametrize("text, options, message", REFUSED, ids=lambda value: str(value)[:20])
-def test_what_is_refused(
+def test_invalid_arguments(
     text: str | bytes, options: list[object], message: str, graph: Path, typed: Type, capsys: Output
 ) -> None:
     typed(text)
@@ -227,23 +227,23 @@ def test_what_is_refused(
     assert err.count("\n") == 1
 
 
-def test_each_verb_names_the_other(graph: Path, typed: Type, tmp_path: Path, capsys: Output) -> None:
+def test_wrong_verb_for_model(graph: Path, typed: Type, tmp_path: Path, capsys: Output) -> None:
     typed("bad\n")
-    message = "t2r: expected the graph of a decoder alone; received a translator's; use translate\n"
+    message = "t2r: expected the graph of a decoder; received a translator's; use translate\n"
     assert run(capsys, "generate", graph, "--prompt", "bad", code=2) == ("", message)
     assert run(capsys, "chat", graph, code=2) == ("", message)
     alone = graphs.save(tmp_path / "g.onnx", tokenizer=pieces())
-    message = "t2r: expected a translator; received the graph of a decoder alone; use Decoder, or t2r generate\n"
+    message = "t2r: expected a translator; received the graph of a decoder; use Decoder, or t2r generate\n"
     assert run(capsys, "translate", alone, code=2) == ("", message)
-    message = "t2r: expected a graph with a tokenizer in it; received one without; give token numbers, or export with a"
+    message = "t2r: expected a graph with a tokenizer; received one without; give token ids, or export with a"
     assert run(capsys, "translate", translators.save(tmp_path / "t"), code=2)[1].startswith(message)
 
 
-def test_layers_that_look_at_the_source_are_merged(tmp_path: Path, capsys: Output) -> None:
+def test_inspect_merged_layers(tmp_path: Path, capsys: Output) -> None:
     model, out = tmp_path / "t.pt", tmp_path / "m.pt"
     checkpoint.save(model, small.model("translator_softmax"), None, {})
     said, _ = run(capsys, "convert", model, out, "--mixer", "linear:feature_size=3", "--cross", "merged:shared=true")
-    assert said.startswith(f"{out}: 2 of 2 layers are linear now")
+    assert said.startswith(f"{out}: 2 of 2 layers converted to linear")
     made = checkpoint.load(out)
     assert [[part.kind for part in layer.mixers] for layer in made.config.layers] == [["merged"]] * 2
     assert made.provenance["convert"]["cross"] == to_plain(MergeConfig(shared=True))

@@ -35,7 +35,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("org/name o.pt", "ids are not downloaded: hf download org/name --local-dir FOLDER"),
         ("m.pt o.onnx", "a name for a checkpoint"),
         ("m.pt m.pt --force", "an output that is not an input"),
-        ("hf hf/model", "an output outside of what is read"),
+        ("hf hf/model", "an output outside of input folders"),
         ("m.pt t", "could not make again; received another file; name another file, or give --force"),
         ("m.pt o.pt --layers some", "layers as all, softmax, none, every:N or 0,2,5"),
         ("m.pt o.pt --mixer linear:feature_size=0", "feature_size to be an integer"),
@@ -115,8 +115,8 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt --calibrate none.txt", "none.txt, which does not exist"),
         ("m.pt --steps 0", "0 is not in the range"),
         ("m.pt g.onnx --precision w4", "no GRAPH with --precision"),
-        ("m.pt g.onnx --provider cpu --provider cpu", "one --provider beside a GRAPH"),
-        ("m.pt --provider cpu:a=b", "a GRAPH beside options of a provider"),
+        ("m.pt g.onnx --provider cpu --provider cpu", "one --provider with a GRAPH"),
+        ("m.pt --provider cpu:a=b", "a GRAPH with options of a provider"),
         ("m.pt --rounding", "a GRAPH with --rounding"),
         ("none.pt g.onnx", "a checkpoint at none.pt"),
         ("m.pt none.onnx", "none.onnx, which does not exist"),
@@ -129,7 +129,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("g.onnx --save-state g.onnx.0123456789ab.data", "an output that is not an input"),
         ("g.onnx --save-state m", "a regular file at m, or nothing; received a link"),
         ("g.onnx --load-state none.npz", "none.npz, which does not exist"),
-        ("g.onnx --ids 1,x", "token numbers as 1,2,3"),
+        ("g.onnx --ids 1,x", "token ids as 1,2,3"),
         ("g.onnx --temperature -1", "a temperature"),
         ("g.onnx --provider toaster", "a provider of: cpu"),
     ],
@@ -167,12 +167,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_verb_is_here() -> None:
+def test_run_verbs() -> None:
     assert set(VERBS) == set(MISTAKES)
 
 
 @pytest.mark.parametrize("verb", MISTAKES)
-def test_a_mistake_costs_nothing(verb: str, folder: Path) -> None:
+def test_invalid_arguments_fail_before_work(verb: str, folder: Path) -> None:
     before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
     lines, messages = zip(*MISTAKES[verb], strict=True)
     arguments = [sys.executable, "-c", PROGRAM, verb, *lines]
@@ -190,7 +190,7 @@ def integers(verb: str) -> list[click.Option]:
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if integers(verb)])
-def test_a_number_too_large_is_a_mistake_in_every_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_integer_overflow_in_every_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is read; a bound of 2^31 - 1, of seeds 2^63 - 1."""
     arguments = ["x"] * sum(isinstance(p, click.Argument) for p in commands()[verb].params)
     for option in integers(verb):

@@ -72,13 +72,13 @@ def test_layers_that_stayed_softmax(tmp_path: Path) -> None:
 def test_forks_open_a_companion_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, report = small.graph(tmp_path / "g.onnx", prefill=True, generate=True)
     opens: list[str] = []
-    original = session._open
+    original = session._Opening.open
 
-    def counted(path: Path, *given: object) -> object:
+    def counted(opening: session._Opening, path: Path, *given: Any) -> object:
         opens.append(path.name)
-        return original(path, *given)  # type: ignore[arg-type]
+        return original(opening, path, *given)
 
-    monkeypatch.setattr(session, "_open", counted)
+    monkeypatch.setattr(session._Opening, "open", counted)
     decoder = Decoder(report.files[0], threads=1)
     forks = [decoder.fork() for _ in range(8)]
     start = threading.Barrier(8)

@@ -145,7 +145,7 @@ def test_caches_keep_as_many(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "softmax", draft_check=True)
     decoder = Decoder(tmp_path / "g.onnx", threads=1)
     decoder.reset(batch=2)
-    with pytest.raises(UserError, match="the same for all sequences, whose caches have one length"):
+    with pytest.raises(UserError, match="equal for all sequences, whose caches have one length"):
         decoder.check([[1, 2], [3, 4]], [1, 2])
 
 

@@ -343,7 +343,7 @@ def failed(checkpoint: Any, place: Path, wrong: onnx.ModelProto) -> set[str]:
             "hybrid",
             {},
             "expected states of constant size for a generation graph (--generate); received a model whose k.1, v.1 "
-            "grow with every token; convert all its layers, or do without",
+            "grow with every token; convert all its layers",
         ),
         (
             "none",
@@ -394,7 +394,7 @@ class TestOpening:
             Decoder(tmp_path / "g.onnx")
         assert str(caught.value) == (
             f"expected the generation graph {report.signature.graphs['generate']} beside g.onnx; received none; "
-            "copy the files beside it too, or leave its role out of companions"
+            "copy the companions too, or leave its role out of companions"
         )
         assert len(Decoder(tmp_path / "g.onnx", companions=()).generate([1], 3, Sampling(stop_tokens=()))) == 3
 
@@ -405,7 +405,7 @@ class TestOpening:
         with pytest.raises(UserError) as caught:
             Decoder(tmp_path / "g.onnx").generate([1], 3)
         assert str(caught.value) == (
-            f"expected in {report.signature.graphs['generate']} the same model as in g.onnx; received another; "
+            f"expected {report.signature.graphs['generate']} to have the same model as g.onnx; received another model; "
             "export both again"
         )
 

@@ -319,7 +319,7 @@ class TestOpening:
             Decoder(tmp_path / "g.onnx")
         assert str(caught.value) == (
             f"expected the prefill graph {report.files[2].name} beside g.onnx; received none; "
-            "copy the files beside it too, or leave its role out of companions"
+            "copy the companions too, or leave its role out of companions"
         )
         assert Decoder(tmp_path / "g.onnx", companions=()).prefill([1, 2]).shape == (1, VOCABULARY)
 
@@ -333,7 +333,7 @@ class TestOpening:
         decoder.prefill([1, 2, 3, 4, 5])
         assert counted == [1, 1, 1, 1, 5]
         assert decoder.fork()._prefill_from == 5
-        with pytest.raises(UserError, match="at least 1 as prefill_from; received 0; correct it"):
+        with pytest.raises(UserError, match="as prefill_from of at least 1; received 0; choose another value"):
             Decoder(tmp_path / "g.onnx", prefill_from=0)
 
     def test_it_is_of_another_model(self, tmp_path: Path) -> None:
@@ -346,7 +346,8 @@ class TestOpening:
             decoder.prefill([1, 2])
         assert decoder.position == 1
         assert str(caught.value) == (
-            f"expected in {report.files[2].name} the same model as in g.onnx; received another; export both again"
+            f"expected {report.files[2].name} to have the same model as g.onnx; received another model; "
+            "export both again"
         )
 
     def test_it_is_opened_by_itself(self, tmp_path: Path) -> None:

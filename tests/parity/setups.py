@@ -47,8 +47,7 @@ WEBGPU = {
 # of [1, D], which is what a norm of the width reduces, all axes are the last one
 REDUCES_ALL = "version 1.21 reduces over all axes, whatever ReduceMean and ReduceMax are told"
 DNNL = dict.fromkeys(
-    ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "gated_delta_wide", "hybrid_sum", "hybrid_gated")
-    + ("product_keys", "mixed"),
+    ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "hybrid_sum", "hybrid_gated", "product_keys") + ("mixed",),
     REDUCES_ALL,
 )
 # an encoder's norms are of [M, D]

@@ -92,7 +92,7 @@ def test_real_processes(graph: Path) -> None:
 
 def test_what_is_refused(graph: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "decoder.onnx", "rotary_drop")
-    with pytest.raises(UserError, match="a translator; received the graph of a decoder alone"):
+    with pytest.raises(UserError, match="a translator; received the graph of a decoder"):
         bench_translations([tmp_path / "decoder.onnx"], SENTENCES, TranslationConfig(**SHORT))
     with pytest.raises(UserError, match="a source of at most 12 tokens; received 20"):
         bench_translations([graph], ["a" * 20], TranslationConfig(**SHORT))

@@ -130,10 +130,10 @@ def test_a_program_that_does_not_open_is_not_kept(paths: Saved, compiler: str, m
 
 
 def test_options_of_a_provider(paths: Saved, capsys: Output) -> None:
-    assert read("cuda") == ("cuda", (), False)
+    assert read("cuda") == ("cuda", {}, False)
     assert read("qnn+cpu:soc_model=57,shapes=a:1x2,b:3x4,htp_arch=75") == (
         "qnn",
-        ("soc_model=57", "shapes=a:1x2,b:3x4", "htp_arch=75"),
+        {"soc_model": "57", "shapes": "a:1x2,b:3x4", "htp_arch": "75"},
         True,
     )
     for mistake in ("cpu:x", "cuda+tpu", "cuda+", "tpu"):

@@ -26,7 +26,7 @@ def test_it_is_the_decoder(tmp_path: Path) -> None:
     np.testing.assert_array_equal(there.prefill([4, 2]), here.prefill([4, 2]))
     there.reset(batch=2)
     assert there.batch == 2
-    with pytest.raises(UserError, match="expected a graph that chooses the largest logits"):
+    with pytest.raises(UserError, match="expected a graph with top-k outputs"):
         there.top_k([[1], [2]])
     there.close()
 

@@ -53,7 +53,7 @@ def assert_close(received: dict[str, np.ndarray], expected: dict[str, np.ndarray
 
 @settings(max_examples=60)
 @given(kind=st.sampled_from(["constant", "silent"]), data=st.data())
-def test_any_order_of_coming_and_going(opened: Open, kind: str, data: st.DataObject) -> None:
+def test_batch_add_and_remove_in_any_order(opened: Open, kind: str, data: st.DataObject) -> None:
     decoder = opened(kind)
     batch = Batch(decoder)
     wanted: dict[int, dict[str, Any]] = {}
@@ -85,7 +85,7 @@ def test_any_order_of_coming_and_going(opened: Open, kind: str, data: st.DataObj
     assert all(written[handle] == expected[handle] for handle in left)
 
 
-def test_a_removed_text_goes_on_alone(opened: Open) -> None:
+def test_removed_text_continues_alone(opened: Open) -> None:
     decoder, batch = opened(), Batch(opened())
     whole = decoder.generate([3, 1, 4], 9, GREEDY)
     first, other = (batch.add(ids, 9, GREEDY) for ids in ([3, 1, 4], [1, 5]))
@@ -95,7 +95,7 @@ def test_a_removed_text_goes_on_alone(opened: Open) -> None:
     assert batch.sequences == (other,)
 
 
-def test_rows_move_only_when_texts_come_or_go(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_rows_move_on_change_only(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = Batch(opened())
     for ids in ([1], [2, 3]):
         batch.add(ids, 5, GREEDY)
@@ -111,7 +111,7 @@ def test_rows_move_only_when_texts_come_or_go(opened: Open, monkeypatch: pytest.
     assert moved == [2, 1, 1], "both, then the one that is handed out, then the one that stays"
 
 
-def test_the_decoder_keeps_its_own_text(opened: Open) -> None:
+def test_batch_leaves_decoder_unchanged(opened: Open) -> None:
     decoder = opened()
     decoder.prefill([4, 2])
     before = decoder.state()
@@ -122,7 +122,7 @@ def test_the_decoder_keeps_its_own_text(opened: Open) -> None:
     assert decoder.position == 2
 
 
-def test_few_logits_where_they_are_enough(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_k_outputs_used(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only if they are for every text."""
     requests = [{"ids": [n], "max_tokens": 4, "sampling": RULES[n]} for n in (0, 2)]
     expected = [alone(opened(), request) for request in requests]
@@ -143,7 +143,7 @@ def test_few_logits_where_they_are_enough(opened: Open, monkeypatch: pytest.Monk
     assert [[step[handle] for step in tokens] for handle in (0, 1)] == expected
 
 
-def test_positions_that_end(opened: Open) -> None:
+def test_positions_refuse(opened: Open) -> None:
     """Each text has its own, and what is refused leaves the batch as it was."""
     decoder, batch = opened("table"), Batch(opened("table"))
     early = batch.add([1, 2, 3, 4, 5], 5, GREEDY)  # 9 positions: the last token is not read
@@ -159,7 +159,7 @@ def test_positions_that_end(opened: Open) -> None:
     assert [step[late] for step in later] == decoder.generate([1], 9, GREEDY)
 
 
-def test_one_text_whose_logits_are_not_finite(opened: Open) -> None:
+def test_batch_nonfinite_logits(opened: Open) -> None:
     batch = Batch(opened())
     for ids in ([1, 2], [3, 4]):
         batch.add(ids, 3, GREEDY)
@@ -177,7 +177,7 @@ def test_one_text_whose_logits_are_not_finite(opened: Open) -> None:
             "both",
             {},
             "expected states of constant size for texts of different lengths side by side; received a model whose "
-            "cache.1 grow with every token; convert all its layers, or do without",
+            "cache.1 grow with every token; convert all its layers",
         ),
         ("constant", {"batch": 2}, "expected a graph of any batch; received one of 2; export it without --batch"),
     ],
@@ -188,13 +188,13 @@ def test_graphs_without_batches(kind: str, changes: dict[str, Any], message: str
     assert str(caught.value) == message
 
 
-def test_what_is_refused(opened: Open) -> None:
+def test_invalid_arguments(opened: Open) -> None:
     batch = Batch(opened())
     for ids, options, message in (
         ([], {}, "expected at least one token; received none; start from the BOS token, 1"),
         ([99], {}, r"expected ids in 0 … 10; received 99 … 99; use the tokenizer of this model"),
         ([[1], [2]], {}, r"expected ids of the shape \(1, T\) or \(T,\); received \(2, 1\); give one row"),
-        ([1], {"max_tokens": 0}, r"expected max_tokens from 1 to 2\^63 - 1; received 0; choose another"),
+        ([1], {"max_tokens": 0}, r"expected max_tokens of at least 1; received 0; choose another value"),
         ([1], {"sampling": Sampling(stop_tokens=[11])}, r"expected stop tokens in 0 … 10; received 11"),
     ):
         with pytest.raises(UserError, match=message):
@@ -204,13 +204,13 @@ def test_what_is_refused(opened: Open) -> None:
     handle = batch.add([1], 3)
     with pytest.raises(UserError) as caught:
         batch.remove(7)
-    assert str(caught.value) == "expected the handle of a text that goes on: 0; received 7; see Batch.sequences"
+    assert str(caught.value) == "expected the handle of an unfinished text: 0; received 7; choose another value"
     batch.remove(handle)
-    with pytest.raises(UserError, match="that goes on: none; received 0"):
+    with pytest.raises(UserError, match="unfinished text: none; received 0"):
         batch.remove(handle)
 
 
-def test_no_other_decoder_under_cuda_graphs(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_fork_under_cuda_graphs(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = opened()
     object.__setattr__(decoder._graph, "captured", True)
     with pytest.raises(UserError) as caught:

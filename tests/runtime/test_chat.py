@@ -62,7 +62,7 @@ def with_template(template: str, tokenizer: str = pieces()) -> Tokenizer:
 @pytest.mark.parametrize("prompt", [True, False])
 @pytest.mark.parametrize("talk", TALKS)
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_as_transformers_renders_it(name: str, talk: str, prompt: bool) -> None:
+def test_chat_template_matches_transformers(name: str, talk: str, prompt: bool) -> None:
     library = PreTrainedTokenizerFast(tokenizer_object=Library.from_str(pieces()), **TOKENS)
     library.chat_template = TEMPLATES[name]
     wanted = library.apply_chat_template(TALKS[talk], tokenize=False, add_generation_prompt=prompt)
@@ -79,7 +79,7 @@ def refused(template: str, why: str, messages: Any = TURN) -> None:
     assert str(caught.value).isprintable()
 
 
-def test_what_a_template_refuses() -> None:
+def test_template_rejects_messages() -> None:
     refused(LLAMA_2, "received roles must alternate; change the messages", [{"role": "assistant", "content": "a"}])
     refused("{{ messages[0].content.nothing() }}", "has no attribute 'nothing'")
 
@@ -99,7 +99,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_template_is_bounded(name: str) -> None:
-    refused(BAD[name], "expected a chat template that takes these messages; received ")
+    refused(BAD[name], "expected a chat template that accepts these messages; received ")
 
 
 INSIDE = [
@@ -117,8 +117,8 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("template", INSIDE)
-def test_nothing_of_python_is_reached(template: str) -> None:
-    refused(template, "expected a chat template that takes these messages; received ")
+def test_template_sandbox(template: str) -> None:
+    refused(template, "expected a chat template that accepts these messages; received ")
 
 
 OTHER_MESSAGES = [None, "hello", 3, [3], [{"content": "a"}], [{"role": 3}], [{"role": "user", "content": {1, 2}}]]
@@ -138,7 +138,7 @@ def test_without_a_template_or_jinja2(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(CHATML, r'the package jinja2; received a Python without it; pip install "t2r-runtime\[chat\]"')
 
 
-def test_it_travels_in_the_metadata() -> None:
+def test_template_in_metadata() -> None:
     made = {"template": CHATML, "tokens": TOKENS}
     written = graphs.signature(chat_template=made, tokenizer=pieces())
     read = Signature.from_metadata(written.to_metadata())
@@ -163,14 +163,14 @@ def test_it_travels_in_the_metadata() -> None:
     ],
     ids=str,
 )
-def test_a_bad_value_is_refused(value: Any) -> None:
+def test_invalid_value(value: Any) -> None:
     with pytest.raises(UserError, match="a bad value of chat_template"):
         Signature.from_metadata(graphs.signature(chat_template=value).to_metadata())
     with pytest.raises(UserError):
         Tokenizer(pieces(), 1, value)
 
 
-def test_the_end_of_a_turn() -> None:
+def test_end_of_turn_token() -> None:
     library = Library.from_str(byte_level())
     library.add_special_tokens([AddedToken("<|im_end|>", special=True)])
     made = Tokenizer(library.to_str(), None, {"template": CHATML, "tokens": {"eos_token": "<|im_end|>"}})

@@ -24,7 +24,7 @@ def tokens(batch: int, time: int, seed: int = 2) -> np.ndarray:
 
 @kinds
 @pytest.mark.parametrize("fixed", [None, 2])
-def test_steps_from_random_states_are_those_of_numpy(kind: str, fixed: int | None, opened: Open) -> None:
+def test_steps_from_random_states_match_numpy(kind: str, fixed: int | None, opened: Open) -> None:
     decoder, eager = opened(kind, batch=fixed), graphs.Eager(kind, batch=2)
     eager.states = graphs.random_states(kind, batch=2)
     decoder.set_state(eager.states)
@@ -38,7 +38,7 @@ def test_steps_from_random_states_are_those_of_numpy(kind: str, fixed: int | Non
 
 
 @kinds
-def test_prefill_is_its_steps(kind: str, opened: Open) -> None:
+def test_prefill_equals_steps(kind: str, opened: Open) -> None:
     ids = tokens(2, 7)
     one, other = opened(kind), opened(kind)
     one.reset(batch=2)
@@ -53,7 +53,7 @@ def test_prefill_is_its_steps(kind: str, opened: Open) -> None:
 
 
 @kinds
-def test_batch_is_its_rows(kind: str, opened: Open) -> None:
+def test_batch_equals_rows(kind: str, opened: Open) -> None:
     ids = tokens(3, 7)
     decoder = opened(kind)
     decoder.reset(batch=3)
@@ -84,7 +84,7 @@ def test_initial_values_are_those_of_the_metadata(opened: Open) -> None:
 
 
 @kinds
-def test_what_is_handed_out_is_the_callers(kind: str, opened: Open) -> None:
+def test_returned_arrays_are_copies(kind: str, opened: Open) -> None:
     decoder = opened(kind)
     logits, states = decoder.prefill([3, 1]), decoder.state()
     kept = logits.copy(), {name: array.copy() for name, array in states.items()}
@@ -98,7 +98,7 @@ def test_what_is_handed_out_is_the_callers(kind: str, opened: Open) -> None:
         np.testing.assert_array_equal(array, kept[1][name])
 
 
-def test_no_buffer_is_past_and_present(opened: Open) -> None:
+def test_past_and_present_buffers_differ(opened: Open) -> None:
     decoder = opened("both")
     decoder.step(1)
     bindings = decoder._states._bindings[LOGITS_ALONE]
@@ -111,7 +111,7 @@ def test_no_buffer_is_past_and_present(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("ids", [3, [3], np.array([3], np.uint8), np.array(3, np.int32)])
-def test_one_token_in_any_whole_dtype(ids: object, opened: Open) -> None:
+def test_step_integer_dtypes(ids: object, opened: Open) -> None:
     np.testing.assert_array_equal(opened().step(ids), opened().step([3]))
 
 
@@ -160,27 +160,27 @@ def test_reset_refuses_a_bad_batch(batch: int, opened: Open) -> None:
         opened().reset(batch=batch)
 
 
-def test_reset_refuses_what_does_not_fit_in_memory(opened: Open) -> None:
+def test_reset_memory_limit(opened: Open) -> None:
     decoder = opened()
     with pytest.raises(UserError, match="states of at most 17179869184 bytes; received .*; choose a smaller batch"):
         decoder.reset(batch=10**9)
     assert decoder.batch == 1
 
 
-def test_a_fixed_batch_stays(opened: Open) -> None:
+def test_fixed_batch_reset(opened: Open) -> None:
     decoder = opened(batch=2)
     assert decoder.batch == 2
     decoder.reset(batch=2)
-    with pytest.raises(UserError, match="a batch of 2, for which the graph was exported; received 3; export the model"):
+    with pytest.raises(UserError, match="a batch of 2, fixed at export; received 3; export the model"):
         decoder.reset(batch=3)
     with pytest.raises(UserError, match=r"S.0 float32 \(3, 3, 5, 4\) for float32 \('B', 3, 5, 4\)"):
         decoder.set_state(graphs.random_states("constant", batch=3))
 
 
-def test_no_step_past_the_last_position(opened: Open) -> None:
+def test_step_past_last_position(opened: Open) -> None:
     decoder = opened("table")
     decoder.prefill([1] * 8)
-    message = "at most 9 tokens, where this model's positions end; received 2 more after 8; reset, read less, or export"
+    message = "at most 9 tokens, where this model's positions end; received 2 more after 8; reset, read fewer tokens"
     with pytest.raises(UserError, match=message):
         decoder.prefill([1, 1])
     decoder.step(1)
@@ -192,13 +192,13 @@ def test_no_step_past_the_last_position(opened: Open) -> None:
         decoder.step(1)
 
 
-def test_a_graph_that_clamps_goes_on(opened: Open) -> None:
+def test_clamped_positions_unlimited(opened: Open) -> None:
     decoder = opened("constant", max_positions=2, past_end="clamp")
     decoder.prefill([1, 2, 3])
     assert decoder.position == 3
 
 
-def test_set_state_refuses_what_does_not_fit(opened: Open) -> None:
+def test_set_state_invalid(opened: Open) -> None:
     decoder = opened("both")
     decoder.prefill([1, 2])
     before = decoder.state()
@@ -222,7 +222,7 @@ def test_set_state_refuses_what_does_not_fit(opened: Open) -> None:
             np.testing.assert_array_equal(state, before[name])
 
 
-def test_position_without_a_state_that_says_it(opened: Open) -> None:
+def test_position_without_position_state(opened: Open) -> None:
     decoder = opened("growing")
     decoder.prefill([1, 2, 3])
     decoder.set_state(decoder.state())
@@ -232,7 +232,7 @@ def test_position_without_a_state_that_says_it(opened: Open) -> None:
     assert silent.position == 5
 
 
-def test_a_step_that_fails_leaves_the_states(tmp_path: Path) -> None:
+def test_failed_step_keeps_states(tmp_path: Path) -> None:
     # the table has 9 rows and the metadata promises 12: the graph itself refuses the tenth token
     decoder = Decoder(graphs.save(tmp_path / "g.onnx", "table", max_positions=12), threads=1)
     decoder.prefill([1] * 9)
@@ -247,7 +247,7 @@ def test_a_step_that_fails_leaves_the_states(tmp_path: Path) -> None:
         np.testing.assert_array_equal(state, before[name])
 
 
-def test_a_prompt_that_fails_has_been_read_up_to_there(tmp_path: Path) -> None:
+def test_failed_prefill_position(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx", "table", max_positions=12)  # as above
     decoder, other = Decoder(path, threads=1), Decoder(path, threads=1)
     ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 8, 7]
@@ -261,7 +261,7 @@ def test_a_prompt_that_fails_has_been_read_up_to_there(tmp_path: Path) -> None:
         np.testing.assert_array_equal(decoder.state()[name], state)
 
 
-def test_logits_that_are_not_finite_have_been_read(tmp_path: Path) -> None:
+def test_nonfinite_logits_position(tmp_path: Path) -> None:
     """The prompt has been read; the decoder goes on where it stands."""
 
     def infinite(model: onnx.ModelProto) -> None:
@@ -280,7 +280,7 @@ def test_logits_that_are_not_finite_have_been_read(tmp_path: Path) -> None:
 
 
 @kinds
-def test_top_is_the_largest_logits(kind: str, opened: Open) -> None:
+def test_top_k_largest_logits(kind: str, opened: Open) -> None:
     ids = tokens(2, 5)
     plain, decoder = opened(kind), opened(kind, top_k=3)
     for each in (plain, decoder):
@@ -296,7 +296,7 @@ def test_top_is_the_largest_logits(kind: str, opened: Open) -> None:
         np.testing.assert_array_equal(decoder.state()[name], value)
 
 
-def test_top_of_equals_is_the_lowest(tmp_path: Path) -> None:
+def test_top_k_ties(tmp_path: Path) -> None:
     def flat(model: onnx.ModelProto) -> None:
         for tensor in model.graph.initializer:
             if tensor.name == "w_o":
@@ -307,9 +307,7 @@ def test_top_of_equals_is_the_lowest(tmp_path: Path) -> None:
     assert np.ptp(logits) == 0
 
 
-def test_top_without_such_outputs(opened: Open) -> None:
+def test_top_k_without_outputs(opened: Open) -> None:
     with pytest.raises(UserError) as caught:
         opened().top_k([1])
-    assert str(caught.value) == (
-        "expected a graph that chooses the largest logits; received one without; export with --top-k"
-    )
+    assert str(caught.value) == ("expected a graph with top-k outputs; received one without; export with --top-k")

@@ -41,7 +41,7 @@ def test_every_raise_site_has_a_kind() -> None:
     assert len(sites) > 100
 
 
-def test_an_error_reaches_another_process_with_its_kind() -> None:
+def test_error_pickle_round_trip() -> None:
     error = pickle.loads(pickle.dumps(UserError("a", "b", "c", "token")))
     assert (error.kind, str(error)) == ("token", "expected a; received b; c")
 
@@ -128,7 +128,7 @@ def _without(decoder: Decoder, key: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_bad_use_is_of_its_kind(use: str, made: Decoder, tmp_path: Path) -> None:
+def test_invalid_use_kind(use: str, made: Decoder, tmp_path: Path) -> None:
     kind, run = USES[use]
     with pytest.raises(UserError) as caught:
         run(made, tmp_path)

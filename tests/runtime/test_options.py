@@ -43,7 +43,7 @@ def text(decoder: Decoder, sampling: Sampling) -> list[int]:
     return decoder.generate(PROMPT, COUNT, sampling)
 
 
-def test_what_the_caller_gives_comes_before_the_graph_and_the_graph_before_the_table() -> None:
+def test_option_precedence() -> None:
     assert Sampling().resolved() == SamplingOptions()
     assert Sampling().resolved(OF_GRAPH) == SamplingOptions(**OF_GRAPH)  # type: ignore[arg-type]
     assert Sampling(temperature=1, no_repeat_ngram=0).resolved({"temperature": 0, "top_k": 3}) == SamplingOptions(
@@ -54,7 +54,7 @@ def test_what_the_caller_gives_comes_before_the_graph_and_the_graph_before_the_t
     assert not Beam(early_stopping=False).resolved(OF_SEARCH).early_stopping
 
 
-def test_a_text_follows_the_graph(opened: Open) -> None:
+def test_graph_options_apply_to_text(opened: Open) -> None:
     plain, own = opened(), opened(generation=OF_GRAPH)
     assert text(own, asked()) == text(plain, asked(**OF_GRAPH)) != text(plain, asked())
     for name in OF_GRAPH:
@@ -63,7 +63,7 @@ def test_a_text_follows_the_graph(opened: Open) -> None:
         assert text(own, asked(**{name: table})) == text(plain, expected), name
 
 
-def test_every_way_to_generate_follows_the_graph(opened: Open, tmp_path: Path) -> None:
+def test_graph_options_apply_to_all_generators(opened: Open, tmp_path: Path) -> None:
     expected = text(opened(), asked(**OF_GRAPH))
     own = opened(generation=OF_GRAPH)
     own.reset()
@@ -74,7 +74,7 @@ def test_every_way_to_generate_follows_the_graph(opened: Open, tmp_path: Path) -
     assert PrefixCache(own).generate(PROMPT, COUNT, asked()) == expected
 
 
-def test_a_translation_follows_the_graph(translator: OpenTranslator) -> None:
+def test_graph_options_apply_to_translation(translator: OpenTranslator) -> None:
     plain, own = translator(), translator(generation=OF_SEARCH)
     sources = [[5, 7, 1, 2], [4, 3], [12, 1, 6]]
 
@@ -89,7 +89,7 @@ def test_a_translation_follows_the_graph(translator: OpenTranslator) -> None:
     assert own.generate(sources[0], 9) == plain.generate(sources[0], 9, greedy)
 
 
-def test_max_tokens_of_the_graph_end_where_positions_do(translator: OpenTranslator) -> None:
+def test_graph_max_tokens_limited_by_positions(translator: OpenTranslator) -> None:
     own = translator(max_positions=6, generation={"max_tokens": 40, "forced_end": False, "min_tokens": 40, "width": 1})
     ((best,),) = own.translate([[5, 7, 1]])
     assert len(best.tokens) == 6
@@ -97,7 +97,7 @@ def test_max_tokens_of_the_graph_end_where_positions_do(translator: OpenTranslat
         next(own.translate([[5, 7, 1]], Beam(max_tokens=40)))
 
 
-def test_more_translations_than_the_graph_is_wide(translator: OpenTranslator) -> None:
+def test_n_best_above_graph_width(translator: OpenTranslator) -> None:
     own = translator(generation={"width": 2})
     with pytest.raises(UserError, match="n_best of at most the width, 2; received 3"):
         own.translate([[5, 7, 1]], Beam(n_best=3))
@@ -134,7 +134,7 @@ def test_bad_options_of_a_translator(options: object, translator: OpenTranslator
         translator(generation=options)
 
 
-def test_a_companion_has_none(opened: Open) -> None:
+def test_companion_without_generation_options(opened: Open) -> None:
     signature = opened(generation=OF_GRAPH).signature
     assert signature.generation == OF_GRAPH
     assert signature.companion("prefill").generation is None

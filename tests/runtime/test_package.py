@@ -24,7 +24,7 @@ def loaded_by(program: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_the_names_of_the_contract_cost_no_onnxruntime() -> None:
+def test_contract_imports_no_onnxruntime() -> None:
     assert (
         loaded_by("import t2r_runtime.contract.signature, t2r_runtime.errors")
         & {"numpy", "onnxruntime", "tokenizers", "torch"}
@@ -32,7 +32,7 @@ def test_the_names_of_the_contract_cost_no_onnxruntime() -> None:
     )
 
 
-def test_running_a_graph_brings_in_no_torch_and_no_toolchain(tmp_path: Path) -> None:
+def test_runtime_imports_no_torch(tmp_path: Path) -> None:
     graph = str(graphs.save(tmp_path / "g.onnx"))
     loaded = loaded_by(f"from t2r_runtime import Decoder; Decoder({graph!r}, threads=1).generate([3], 5)")
     assert "onnxruntime" in loaded

@@ -52,7 +52,7 @@ def by_definition(row: list[float], text: list[int], penalty: float, ngram: int)
     top_k=st.integers(0, 4),
     seed=st.integers(0, 99),
 )
-def test_penalties_come_first(
+def test_penalties_before_temperature(
     row: list[float],
     text: list[int],
     penalty: float,
@@ -86,7 +86,7 @@ def test_a_known_text() -> None:
         assert Sampler(sampling(**rule)).pick(row, text=text) == expected, (rule, text)
 
 
-def test_logits_are_left_as_they_are() -> None:
+def test_logits_not_modified() -> None:
     row = np.array([1.0, -2.0], np.float32)
     Sampler(sampling(repetition_penalty=2, no_repeat_ngram=1)).pick(row, text=[0, 1])
     np.testing.assert_array_equal(row, [1, -2])
@@ -104,7 +104,7 @@ def by_hand(prompt: list[int], count: int, rules: Sampling) -> list[int]:
 
 
 @rules
-def test_the_prompt_and_the_text_have_occurred(rules: dict[str, Any], opened: Open) -> None:
+def test_penalties_cover_prompt_and_text(rules: dict[str, Any], opened: Open) -> None:
     given = sampling(**rules)
     plain = opened().generate([3, 1, 4], 12, sampling(temperature=given.temperature))
     written = opened().generate([3, 1, 4], 12, given)
@@ -113,7 +113,7 @@ def test_the_prompt_and_the_text_have_occurred(rules: dict[str, Any], opened: Op
 
 
 @rules
-def test_two_halves_are_the_whole(rules: dict[str, Any], opened: Open) -> None:
+def test_split_text_equals_whole(rules: dict[str, Any], opened: Open) -> None:
     given = sampling(**{**rules, "temperature": 0})
     whole = by_hand([3, 1, 4, 4], 12, given)
     decoder = opened()
@@ -126,7 +126,7 @@ def test_two_halves_are_the_whole(rules: dict[str, Any], opened: Open) -> None:
 
 
 @rules
-def test_texts_side_by_side_are_as_alone(rules: dict[str, Any], opened: Open) -> None:
+def test_batched_texts_equal_single(rules: dict[str, Any], opened: Open) -> None:
     given, prompts = sampling(**rules), ([3, 1, 4], [5], [2, 2, 7, 1])
     expected = [opened().generate(prompt, 9 + len(prompt), given) for prompt in prompts]
     batch = Batch(opened(top_k=3))
@@ -142,14 +142,14 @@ def test_texts_side_by_side_are_as_alone(rules: dict[str, Any], opened: Open) ->
     assert [written[handle] for handle in range(3)] == expected
 
 
-def test_the_largest_logits_are_not_enough(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_penalties_require_all_logits(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that gives the largest apart gives all of them too."""
     expected = opened().generate([3, 1], 12, sampling(no_repeat_ngram=1))
     decoder = opened(top_k=2)
     monkeypatch.setattr(decoder, "top_k", None)
     assert decoder.generate([3, 1], 12, sampling(no_repeat_ngram=1)) == expected
     message = (
-        "expected all logits, whose order penalties change; received 2 of them; give all, or leave out "
+        "expected all logits for penalties; received the 2 largest; give all, or leave out "
         "repetition_penalty and no_repeat_ngram"
     )
     with pytest.raises(UserError) as caught:
@@ -160,14 +160,14 @@ def test_the_largest_logits_are_not_enough(opened: Open, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "text, message",
     [
-        ([4, 2], "expected a text of tokens in 0 … 3; received 2 … 4; give what the decoder has read"),
+        ([4, 2], "expected a text of tokens in 0 … 3; received 2 … 4; give the tokens that the decoder has read"),
         ([-1], "expected a text of tokens in 0 … 3; received -1 … -1"),
         *(([wrong], r"expected a text of tokens, integers \(N,\); received") for wrong in (0.5, [1], None, "a")),
-        ("ab", r"expected a text of tokens, integers \(N,\); received 'ab'; give one row of them"),
+        ("ab", r"expected a text of tokens, integers \(N,\); received 'ab'; give a one-dimensional array"),
         ([[1], [2, 3]], "expected a text of tokens as an array"),
     ],
 )
-def test_a_text_of_other_tokens(text: Any, message: str) -> None:
+def test_penalties_reject_unknown_tokens(text: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Sampler(sampling(no_repeat_ngram=1)).pick(np.ones(4), text=text)
 
@@ -179,7 +179,7 @@ def test_logits_of_other_tokens(tokens: Any) -> None:
 
 
 class TestHistory:
-    def test_of_what_was_read(self, opened: Open) -> None:
+    def test_history_after_read(self, opened: Open) -> None:
         decoder = opened()
         assert decoder.history().tolist() == []
         decoder.prefill([3, 1])
@@ -190,7 +190,7 @@ class TestHistory:
         decoder.reset()
         assert decoder.history().tolist() == []
 
-    def test_states_tell_no_tokens(self, opened: Open, tmp_path: Any) -> None:
+    def test_set_state_clears_history(self, opened: Open, tmp_path: Any) -> None:
         decoder = opened()
         decoder.prefill([3, 1])
         decoder.save_state(tmp_path / "s.npz")
@@ -218,10 +218,10 @@ class TestHistory:
         assert [decoder.history(row).tolist() for row in range(2)] == [[8, 9], [1, 2, 6, 10]]
         assert short.history().tolist() == [8]
         for wrong in (2, -1, "x"):
-            with pytest.raises(UserError, match="expected a row in 0 … 1; received"):
+            with pytest.raises(UserError, match="expected a row from 0 to 1; received"):
                 decoder.history(wrong)  # type: ignore[arg-type]
 
-    def test_it_ends(self, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_conversation_ends(self, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
         """However long a text becomes, the last tokens of it alone are kept."""
         monkeypatch.setattr("t2r_runtime.decode.history.RECENT", 7)
         decoder, read = opened(), list[int]()
@@ -233,7 +233,7 @@ class TestHistory:
             assert decoder.history().tolist() == read[-7:]
         assert decoder._history._tokens.shape[1] < 40
 
-    def test_what_is_refused_is_not_read(self, opened: Open) -> None:
+    def test_rejected_ids_not_read(self, opened: Open) -> None:
         decoder: Decoder = opened()
         with pytest.raises(UserError):
             decoder.prefill([99])

@@ -34,7 +34,7 @@ def same_states(one: Decoder, other: Decoder) -> None:
     room=st.sampled_from([0, 200, 600, 1 << 20]),
     on_disk=st.booleans(),
 )
-def test_no_text_ever_sees_another_ones_state(
+def test_batch_isolation(
     kind: str, read: list[list[int]], room: int, on_disk: bool, opened: Open, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("states") if on_disk else None
@@ -51,7 +51,7 @@ def test_no_text_ever_sees_another_ones_state(
             assert sum(file.stat().st_size for file in folder.iterdir()) <= 1000 or len(list(folder.iterdir())) == 1
 
 
-def test_what_two_texts_share_is_read_once(opened: Open) -> None:
+def test_shared_prefix_read_once(opened: Open) -> None:
     cache = PrefixCache(opened(), block=BLOCK)
     for text, reused in (
         ([1, 2, 3, 4, 5, 6, 7], 0),
@@ -66,7 +66,7 @@ def test_what_two_texts_share_is_read_once(opened: Open) -> None:
         assert cache.reused == reused, text
 
 
-def test_long_prefixes_give_way_first(opened: Open) -> None:
+def test_eviction_order(opened: Open) -> None:
     decoder = opened()
     size = sum(state.nbytes for state in decoder.state().values())
     cache = PrefixCache(decoder, 2 * size, BLOCK)
@@ -76,7 +76,7 @@ def test_long_prefixes_give_way_first(opened: Open) -> None:
     assert cache.reused == 6
 
 
-def test_memory_is_bounded_while_a_text_is_read(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_memory_limit(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = opened()
     size = sum(state.nbytes for state in decoder.state().values())
     cache, prefill, seen = PrefixCache(decoder, 2 * size, BLOCK), decoder.prefill, list[int]()
@@ -91,7 +91,7 @@ def test_memory_is_bounded_while_a_text_is_read(opened: Open, monkeypatch: pytes
     assert max(seen) == 2 * size and len(seen) == 2 + 5
 
 
-def test_generate_writes_what_the_decoder_writes(opened: Open) -> None:
+def test_generate_equals_decoder(opened: Open) -> None:
     cache, alone = PrefixCache(opened("both"), block=BLOCK), opened("both")
     sampling = Sampling(seed=5, stop_tokens=(), repetition_penalty=1.3, no_repeat_ngram=2)  # they look back
     for text in ([3], [3, 1, 4, 1, 5], [3, 1, 4, 1, 5, 9, 2], [3, 1, 4, 1, 5]):
@@ -114,7 +114,7 @@ def test_rewind(count: int, opened: Open) -> None:
     same_states(cache.decoder, alone)
 
 
-def test_a_rewind_that_cannot_be(opened: Open) -> None:
+def test_invalid_rewind(opened: Open) -> None:
     cache = PrefixCache(opened(), block=BLOCK)
     cache.read([1, 2, 3])
     for count in (-1, 4, "1", True):
@@ -125,7 +125,7 @@ def test_a_rewind_that_cannot_be(opened: Open) -> None:
         cache.rewind(0)
 
 
-def test_a_folder_serves_another_process(opened: Open, tmp_path: Path) -> None:
+def test_prefix_folder_shared_between_processes(opened: Open, tmp_path: Path) -> None:
     text = [1, 2, 3, 4, 5, 6, 7]
     first, second = (PrefixCache(opened("both"), 1 << 20, BLOCK, tmp_path / "new") for _ in range(2))
     logits = first.read(text)
@@ -144,7 +144,7 @@ def test_a_folder_serves_another_process(opened: Open, tmp_path: Path) -> None:
     assert fourth.reused == 6, "written anew"
 
 
-def test_a_state_under_another_texts_name_is_not_used(opened: Open, tmp_path: Path) -> None:
+def test_mismatched_prefix_state_ignored(opened: Open, tmp_path: Path) -> None:
     cache = PrefixCache(opened("both"), 1 << 20, BLOCK, tmp_path)
     cache.read([1, 2, 3, 4, 5, 6, 7])
     short, long = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_size)
@@ -154,7 +154,7 @@ def test_a_state_under_another_texts_name_is_not_used(opened: Open, tmp_path: Pa
     assert again.reused == 0, "a state that has read fewer tokens"
 
 
-def test_the_oldest_files_go(opened: Open, tmp_path: Path) -> None:
+def test_prefix_folder_evicts_oldest_files(opened: Open, tmp_path: Path) -> None:
     cache = PrefixCache(opened(), 0, BLOCK, tmp_path)
     cache.read([1, 2, 3, 4])
     (one,) = tmp_path.iterdir()
@@ -175,18 +175,18 @@ def test_the_oldest_files_go(opened: Open, tmp_path: Path) -> None:
         ({"max_disk_bytes": None}, "max_disk_bytes of at least 0; received None"),
     ],
 )
-def test_values_that_cannot_be(options: dict[str, int], message: str, opened: Open) -> None:
+def test_invalid_values(options: dict[str, int], message: str, opened: Open) -> None:
     with pytest.raises(UserError, match=message):
         PrefixCache(opened(), **options)
 
 
-def test_what_is_no_text(opened: Open, translator: OpenTranslator, tmp_path: Path) -> None:
+def test_non_text_arguments(opened: Open, translator: OpenTranslator, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a Decoder as decoder"):
         PrefixCache("x")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="a decoder of texts alone; received a translator's"):
+    with pytest.raises(UserError, match="a decoder without a source; received a translator's"):
         PrefixCache(translator().start([[1, 2]]))
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="expected a folder at"):
+    with pytest.raises(UserError, match="expected a writable folder"):
         PrefixCache(opened(), folder=tmp_path / "file")
     cache = PrefixCache(opened("table"), block=BLOCK)
     with pytest.raises(UserError, match="ids in 0"):
@@ -200,7 +200,7 @@ def test_two_threads_at_once(opened: Open) -> None:
     cache, found = PrefixCache(opened(), block=BLOCK), []
 
     def other() -> None:
-        with pytest.raises(UserError, match="one thread at a time to use a prefix cache") as caught:
+        with pytest.raises(UserError, match="one thread at a time in a prefix cache") as caught:
             cache.read([1])
         found.append(caught.value)
 
@@ -211,7 +211,7 @@ def test_two_threads_at_once(opened: Open) -> None:
     assert found
 
 
-def test_a_history_that_cannot_be(opened: Open) -> None:
+def test_invalid_history(opened: Open) -> None:
     decoder = opened()
     for history in ([[1, 2]], [0.5]):
         with pytest.raises(UserError, match="a history of one sequence, integers"):

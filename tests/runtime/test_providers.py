@@ -36,7 +36,7 @@ def test_an_unknown_provider_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_IN_THE_CPU_WHEEL)
-def test_a_missing_provider_says_what_to_install(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_provider_install_hint(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CPU])
     monkeypatch.setattr(providers.importlib.util, "find_spec", lambda _: None)
     message = refused(graphs.save(tmp_path / "g.onnx"), provider=name)
@@ -46,7 +46,7 @@ def test_a_missing_provider_says_what_to_install(name: str, tmp_path: Path, monk
     assert entry.install.startswith(("install onnxruntime", "use an ONNX Runtime built"))
 
 
-def test_a_plugin_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_from_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: name)
     assert find_provider("webgpu") is PROVIDERS["webgpu"]
 
@@ -60,7 +60,7 @@ def test_a_plugin_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert message.startswith("expected a device for WebGpuExecutionProvider; received none on this machine; see docs/")
 
 
-def test_a_provider_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_fails_to_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: name)
     message = refused(graphs.save(tmp_path / "g.onnx"), provider="qnn", provider_options={"backend_type": "none"})
     assert message.startswith("expected an ONNX graph that qnn's QNNExecutionProvider here accepts; received ")
@@ -71,7 +71,7 @@ def test_the_cpu_runs_every_node(tmp_path: Path) -> None:
     assert decoder.placement == {"cpu": len(graphs.model().graph.node)}
 
 
-def test_fallback_is_an_error_that_names_the_nodes(pretender: str, tmp_path: Path) -> None:
+def test_fallback_error_names_nodes(pretender: str, tmp_path: Path) -> None:
     model = graphs.model()
     message = refused(graphs.save(tmp_path / "g.onnx"), provider=pretender)
     total = len(model.graph.node)
@@ -89,11 +89,11 @@ def test_allowed_fallback_is_reported(pretender: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(decoder.step(3), Decoder(path, threads=1).step(3))
 
 
-def test_one_node_elsewhere_is_one_too_many() -> None:
+def test_single_node_fallback() -> None:
     entry = PROVIDERS["xnnpack"]
     a, b, c = Node("a", "Gemm"), Node("b", "Gemm"), Node("c", "Sin")
     check_placement("xnnpack", entry, {entry.ort_name: [a, b]})
-    message = r"received 1 of 3 on another provider \(1 Sin\): c; it takes matrix products only, or"
+    message = r"received 1 of 3 on another provider \(1 Sin\): c; it supports matrix products only, or"
     with pytest.raises(UserError, match=message):
         check_placement("xnnpack", entry, {entry.ort_name: [a, b], CPU: [c]})
     with pytest.raises(UserError, match=r"received 3 of 3 on another provider \(2 Gemm, 1 Sin\): a, b, c;"):
@@ -150,7 +150,7 @@ def test_cuda_graphs_need_constant_shapes(tmp_path: Path, monkeypatch: pytest.Mo
     )
 
 
-def test_each_binding_has_a_cuda_graph_of_its_own(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_graph_id_per_binding(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph replays the addresses that it was captured with. The CPU takes the numbers, and does without."""
     decoder, call = opened(top_k=3), States._call
     object.__setattr__(decoder._graph, "captured", True)

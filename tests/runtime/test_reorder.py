@@ -24,7 +24,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "graph":
         monkeypatch.setitem(gather.PROVIDERS, "cpu", CPU)
     if request.param == "host":
-        monkeypatch.setattr("t2r_runtime.session.states.gather_rows", lambda *given: right(*given[:3], "webgpu"))
+        monkeypatch.setattr("t2r_runtime.session.buffers.gather_rows", lambda *given: right(*given[:3], "webgpu"))
     return str(request.param)
 
 
@@ -37,7 +37,7 @@ def filled(kind: str, opened: Open, length: int = 3) -> Decoder:
 
 @kinds
 @pytest.mark.parametrize("rows", ROWS)
-def test_reorder_is_rows_of_the_states(kind: str, rows: list[int], way: str, opened: Open) -> None:
+def test_reorder_selects_rows(kind: str, rows: list[int], way: str, opened: Open) -> None:
     decoder, expected = filled(kind, opened), opened(kind)
     decoder.step([1, 2, 3])  # from here on the states stand in the second buffers
     expected.set_state({name: state[rows] for name, state in decoder.state().items()}, decoder.position)
@@ -54,7 +54,7 @@ def test_reorder_is_rows_of_the_states(kind: str, rows: list[int], way: str, ope
 
 
 @kinds
-def test_no_state_comes_to_the_host(kind: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reorder_stays_on_device(kind: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = filled(kind, opened)
     for name in ("read", "write"):
         monkeypatch.setattr(States, name, None)
@@ -63,7 +63,7 @@ def test_no_state_comes_to_the_host(kind: str, opened: Open, monkeypatch: pytest
     decoder.step([1, 2])
 
 
-def test_as_many_rows_need_no_new_buffers(opened: Open) -> None:
+def test_reorder_reuses_buffers(opened: Open) -> None:
     decoder = filled("constant", opened)
     states = decoder._states
     decoder.reorder([2, 2, 0])
@@ -111,14 +111,14 @@ def test_caches_of_several_decoders(opened: Open) -> None:
 @pytest.mark.parametrize(
     "rows, message",
     [
-        ([], "expected rows (N,) of a batch, integers in 0 … 2; received []; name those to go on with"),
-        ([0, 3], "expected rows (N,) of a batch, integers in 0 … 2; received [0, 3]; name those to go on with"),
-        ([-1], "expected rows (N,) of a batch, integers in 0 … 2; received [-1]; name those to go on with"),
-        (1, "expected rows (N,) of a batch, integers in 0 … 2; received 1; name those to go on with"),
-        ([True], "expected rows (N,) of a batch, integers in 0 … 2; received [True]; name those to go on with"),
+        ([], "expected rows (N,) of a batch, integers in 0 … 2; received []; choose rows to keep"),
+        ([0, 3], "expected rows (N,) of a batch, integers in 0 … 2; received [0, 3]; choose rows to keep"),
+        ([-1], "expected rows (N,) of a batch, integers in 0 … 2; received [-1]; choose rows to keep"),
+        (1, "expected rows (N,) of a batch, integers in 0 … 2; received 1; choose rows to keep"),
+        ([True], "expected rows (N,) of a batch, integers in 0 … 2; received [True]; choose rows to keep"),
     ],
 )
-def test_what_is_refused(rows: object, message: str, opened: Open) -> None:
+def test_invalid_arguments(rows: object, message: str, opened: Open) -> None:
     decoder = filled("both", opened)
     before = decoder.state()
     with pytest.raises(UserError) as caught:
@@ -131,5 +131,5 @@ def test_what_is_refused(rows: object, message: str, opened: Open) -> None:
 def test_a_fixed_batch(opened: Open) -> None:
     decoder = opened("constant", batch=2)
     decoder.reorder([1, 1])
-    with pytest.raises(UserError, match="expected a batch of 2, for which the graph was exported; received 1; export"):
+    with pytest.raises(UserError, match="expected a batch of 2, fixed at export; received 1; export"):
         decoder.reorder([1])

@@ -65,7 +65,7 @@ def allowed_by_definition(row: list[float], temperature: float, top_k: int, top_
         ({"min_p": 0.6, "top_p": 0.7}, [0, 0.4, 0.25, 0, 0]),
     ],
 )
-def test_tokens_come_as_often_as_their_probability_says(rules: dict[str, float], expected: list[float]) -> None:
+def test_sampling_frequencies(rules: dict[str, float], expected: list[float]) -> None:
     draws = 20_000
     sampler = Sampler(Sampling(seed=0, **rules))  # type: ignore[arg-type]
     counts = np.bincount([sampler.pick(LOGITS) for _ in range(draws)], minlength=5)
@@ -82,7 +82,7 @@ def test_tokens_come_as_often_as_their_probability_says(rules: dict[str, float],
     top_p=st.sampled_from([0.3, 0.9, 1.0]),
     seed=st.integers(0, 9),
 )
-def test_the_largest_are_enough(
+def test_top_k_logits_suffice(
     row: list[int], temperature: float, top_k: int, more: int, top_p: float, seed: int
 ) -> None:
     logits = np.array(row, np.float32)
@@ -97,7 +97,7 @@ def test_limit() -> None:
     assert [Sampling(**rule).resolved().limit for rule in rules] == [1, 1, 5, 0]  # type: ignore[arg-type]
 
 
-def test_greedy_takes_the_lowest_of_equals() -> None:
+def test_greedy_ties() -> None:
     logits = np.array([1, 3, 3, 0], np.float32)
     assert [Sampler(Sampling(temperature=0)).pick(logits) for _ in range(3)] == [1, 1, 1]
     assert {Sampler(Sampling(top_k=2, seed=seed)).pick(np.ones(5)) for seed in range(30)} == {0, 1}
@@ -110,7 +110,7 @@ def test_a_seed_gives_the_same_tokens() -> None:
     assert first != [other.pick(LOGITS) for _ in range(40)]
 
 
-def test_logits_are_left_as_they_are() -> None:
+def test_logits_not_modified() -> None:
     logits = LOGITS.copy()
     Sampler(Sampling(temperature=0.3, top_k=3, top_p=0.5)).pick(logits)
     np.testing.assert_array_equal(logits, LOGITS)
@@ -118,7 +118,7 @@ def test_logits_are_left_as_they_are() -> None:
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_logits_that_are_not_finite(bad: float, temperature: float) -> None:
+def test_nonfinite_logits(bad: float, temperature: float) -> None:
     message = f"expected finite logits; received {bad} at token 2; check the graph with t2r verify"
     with pytest.raises(UserError, match=message):
         Sampler(Sampling(temperature)).pick(np.array([0, 1, bad, 2], np.float32))

@@ -11,7 +11,7 @@ from t2r_runtime.decode.score import score
 
 
 @pytest.mark.parametrize("kind", ["constant", "both", "silent"])
-def test_each_token_given_those_before_it(kind: str, opened: Open) -> None:
+def test_score_per_token(kind: str, opened: Open) -> None:
     decoder, other, text = opened(kind), opened(kind), [3, 1, 4, 1, 5, 9, 2]
     decoder.prefill([7, 7])  # of another text
     seen: list[int] = []
@@ -24,7 +24,7 @@ def test_each_token_given_those_before_it(kind: str, opened: Open) -> None:
         assert found[place - 1] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_text_that_cannot_be_scored(opened: Open) -> None:
+def test_score_rejects(opened: Open) -> None:
     with pytest.raises(UserError, match="a text of at least 2 tokens to score; received 1"):
         score(opened(), [3])
     with pytest.raises(UserError, match="ids in 0"):

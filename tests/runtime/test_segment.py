@@ -26,18 +26,18 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("sentences", CUT, ids=lambda s: s[0])
-def test_sentences_are_cut_where_they_end(sentences: list[str]) -> None:
+def test_split_sentences(sentences: list[str]) -> None:
     between = "" if "。" in sentences[0] else " "
     assert split_sentences(f"  {between.join(sentences)}\t") == sentences
 
 
 @pytest.mark.parametrize("line", WHOLE)
-def test_abbreviations_numbers_and_initials_end_nothing(line: str) -> None:
+def test_abbreviations_do_not_end_sentences(line: str) -> None:
     assert " ".join(split_sentences(line)) == line
     assert len(split_sentences(line)) <= 1
 
 
-def test_no_word_is_lost() -> None:
+def test_split_sentences_keeps_words() -> None:
     line = "One.  Two!   three? Four… Five." * 20
     assert " ".join(split_sentences(line)).split() == line.split()
 

@@ -31,7 +31,7 @@ def test_no_file(tmp_path: Path) -> None:
     assert refused(tmp_path / "no.onnx") == message
 
 
-def test_no_regular_file(tmp_path: Path) -> None:
+def test_not_a_regular_file(tmp_path: Path) -> None:
     assert refused(tmp_path).endswith("which is not a file; check the path")
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
     assert refused(tmp_path / "pipe").endswith("which is not a file; check the path")
@@ -53,7 +53,7 @@ def test_a_truncated_graph(part: float, tmp_path: Path) -> None:
     refused(path)
 
 
-def test_a_graph_without_our_metadata(tmp_path: Path) -> None:
+def test_graph_without_metadata(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx", edit=lambda model: model.ClearField("metadata_props"))
     message = "expected a step graph with t2r metadata; received a graph without the key t2r.contract; export the model"
     assert refused(path).startswith(message)
@@ -62,13 +62,13 @@ def test_a_graph_without_our_metadata(tmp_path: Path) -> None:
 SOURCE_KEYS = sorted(graphs.signature("source").to_metadata().keys() - graphs.signature().to_metadata().keys())
 
 
-def test_a_decoder_alone_has_no_key_of_a_source() -> None:
+def test_decoder_metadata_without_source_keys() -> None:
     sources = [f"t2r.source_{name}" for name in ("length", "states", "tokenizer", "vocab_size")]
     assert SOURCE_KEYS == ["t2r.banned_tokens", "t2r.max_source", *sources, "t2r.start_states", "t2r.start_tokens"]
 
 
 @pytest.mark.parametrize("key", [key for key in SOURCE_KEYS if key != "t2r.source_states"])
-def test_a_missing_key_of_a_translator_is_named(key: str) -> None:
+def test_missing_source_key_named(key: str) -> None:
     metadata = {k: v for k, v in graphs.signature("source").to_metadata().items() if k != key}
     with pytest.raises(UserError, match=f"the metadata key {key}"):
         Signature.from_metadata(metadata)
@@ -110,7 +110,7 @@ def test_a_malformed_value_of_a_translator(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(graphs.signature().to_metadata()))
-def test_a_missing_key_is_named(key: str, tmp_path: Path) -> None:
+def test_missing_metadata_key_named(key: str, tmp_path: Path) -> None:
     def drop(model: onnx.ModelProto) -> None:
         kept = {k: v for k, v in graphs.metadata(model).items() if k != key}
         helper.set_model_props(model, kept)
@@ -187,14 +187,14 @@ def many_states(count: int = 200, size: int = 1 << 31) -> list[dict[str, object]
 
 
 @pytest.mark.parametrize("states", [many_states(), many_states(1, (1 << 29) + 1), many_states(3, 1 << 28)])
-def test_states_are_bounded_together(states: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_size_limit(states: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "full", None)  # nothing is made for them
     message = refused(_with_value(tmp_path, "states", json.dumps(states)))
-    assert message.startswith("expected states of at most 2,147,483,648 bytes a sequence; received ")
+    assert message.startswith("expected states of at most 2,147,483,648 bytes per sequence; received ")
     assert "raise max_state_bytes" in message
 
 
-def test_the_caller_may_allow_more_or_less(tmp_path: Path) -> None:
+def test_max_state_bytes(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx")
     needed = sum(spec.bytes() for spec in graphs.states("constant"))
     assert Decoder(path, max_state_bytes=needed).step(1).shape == (1, graphs.VOCABULARY)
@@ -212,8 +212,8 @@ def test_no_json(text: str, tmp_path: Path) -> None:
     refused(_with_value(tmp_path, "layers", text))
 
 
-def test_a_bad_value_is_named(tmp_path: Path) -> None:
-    message = "expected metadata of the contract's form; received a bad value of batch; a bad value of past_end; export"
+def test_invalid_metadata_value_named(tmp_path: Path) -> None:
+    message = "expected metadata as the contract defines it; received a bad value of batch; a bad value of past_end"
     path = graphs.save(tmp_path / "g.onnx", batch=-1, past_end="wrap", edit=None)
     assert refused(path).startswith(message)
     path = graphs.save(tmp_path / "g.onnx", eos_tokens=(99,))
@@ -250,12 +250,12 @@ def add_input(model: onnx.ModelProto) -> None:
         (add_input, "unexpected inputs past_\\x1b[31m;"),
     ],
 )
-def test_another_interface_than_promised(edit: Callable[[onnx.ModelProto], None], message: str, tmp_path: Path) -> None:
+def test_interface_differs_from_metadata(edit: Callable[[onnx.ModelProto], None], message: str, tmp_path: Path) -> None:
     received = refused(graphs.save(tmp_path / "g.onnx", edit=edit))
     assert received.startswith("expected the inputs and outputs that the graph's metadata lists; received " + message)
 
 
-def test_all_wrong_shapes_are_told_together(tmp_path: Path) -> None:
+def test_all_wrong_shapes_reported(tmp_path: Path) -> None:
     sizes = (graphs.StateSpec("S.0", "float32", ("B", 3, 4, 5)), graphs.Z, graphs.POSITION)
 
     def promise(model: onnx.ModelProto) -> None:
@@ -312,7 +312,7 @@ def test_an_unknown_operator(tmp_path: Path) -> None:
     assert "NoSuchOperator" in refused(graphs.save(tmp_path / "g.onnx", edit=strange))
 
 
-def test_what_strangers_write_fits_a_terminal() -> None:
+def test_unprintable_metadata_escaped() -> None:
     assert printable(ValueError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : a : b\n\tc \x1b[0m")) == "a : b c \\x1b[0m"
     assert printable(ValueError()) == "ValueError"
     assert printable("x" * 400) == "x" * 299 + "…"

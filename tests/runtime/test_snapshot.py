@@ -32,9 +32,7 @@ from t2r_runtime import Decoder, UserError
     cut=st.integers(0, 8),
 )
 @example(kind="both", columns=[[3, 1], [4, 1], [5, 9]], cut=0)  # before the first token: caches of length 0
-def test_going_on_is_bit_for_bit_the_same(
-    kind: str, columns: list[list[int]], cut: int, opened: Open, tmp_path: Path
-) -> None:
+def test_save_load_round_trip(kind: str, columns: list[list[int]], cut: int, opened: Open, tmp_path: Path) -> None:
     batch, cut = len(columns[0]), min(cut, len(columns))
     whole, first, second = opened(kind), opened(kind), opened(kind)
     second.prefill([7, 7])  # what was there before does not matter, nor does the batch
@@ -80,7 +78,7 @@ def test_numpy_opens_it(saved: tuple[Decoder, Path]) -> None:
             np.testing.assert_array_equal(archive[name], state)
 
 
-def test_the_same_states_give_the_same_bytes(saved: tuple[Decoder, Path], tmp_path: Path) -> None:
+def test_snapshot_deterministic(saved: tuple[Decoder, Path], tmp_path: Path) -> None:
     saved[0].save_state(tmp_path / "again.npz")
     assert (tmp_path / "again.npz").read_bytes() == saved[1].read_bytes()
 
@@ -90,21 +88,23 @@ def test_another_model(saved: tuple[Decoder, Path], opened: Open) -> None:
     assert refused(opened("both", checkpoint_sha256="ab" * 32), saved[1]).startswith(message)
 
 
-def test_the_same_model_exported_otherwise(saved: tuple[Decoder, Path], opened: Open) -> None:
+def test_snapshot_of_other_export(saved: tuple[Decoder, Path], opened: Open) -> None:
     assert "unexpected cache.1; take them from the same model" in refused(opened("constant"), saved[1])
     assert "(2, 3, 5, 4) for float32 ('B', 3, 5, 4)" in refused(opened("both", batch=3), saved[1])
 
 
-def test_no_snapshot(opened: Open, tmp_path: Path) -> None:
+def test_not_a_snapshot(opened: Open, tmp_path: Path) -> None:
     assert refused(opened(), tmp_path / "no.npz").endswith("no.npz, which does not exist; check the path")
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     message = refused(opened(), tmp_path / "other.npz")
     assert message.startswith("expected a snapshot written by save_state; received ")
-    assert message.endswith("other.npz: no t2r.json in it, or a name twice; read the prompt again and save it")
+    assert message.endswith(
+        "other.npz: no t2r.json, or a repeated name; read the prompt with this model and save it again"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_what_a_stranger_may_try(saved: tuple[Decoder, Path]) -> None:
+def test_untrusted_snapshots(saved: tuple[Decoder, Path]) -> None:
     decoder, path = saved
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -119,8 +119,8 @@ def test_what_a_stranger_may_try(saved: tuple[Decoder, Path]) -> None:
         (members | {"../z.0.npy": members["z.0.npy"]}, "unexpected ../z.0"),
         (members | {"z.0": members["z.0.npy"]}, "'z.0' is not an array"),
         (members | {"z.0.npy": npy(np.zeros((2, 3, 5)))}, "z.0 float64 (2, 3, 5) for float32"),
-        (members | {"z.0.npy": npy(np.array([{}]))}, "'z.0.npy' is not as long"),
-        (members | {"z.0.npy": members["z.0.npy"] + b"more"}, "'z.0.npy' is not as long"),
+        (members | {"z.0.npy": npy(np.array([{}]))}, "'z.0.npy' has a size other"),
+        (members | {"z.0.npy": members["z.0.npy"] + b"more"}, "'z.0.npy' has a size other"),
         (members | {"z.0.npy": npy(np.zeros(3)).replace(b"(3,)", b"(9" + b"9" * 12 + b",)")}, ""),
         (members | {"z.0.npy": b"\x93NUMPY\x02\x00" + members["z.0.npy"][8:]}, "format other than 1.0"),
         (members | {"position.npy": npy(np.array([2, -2], np.int32))}, "positions of at least 0"),
@@ -133,12 +133,12 @@ def test_what_a_stranger_may_try(saved: tuple[Decoder, Path]) -> None:
     assert "is compressed" in refused(decoder, path)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("z.0.npy", members["z.0.npy"])
-    assert "or a name twice" in refused(decoder, path)
+    assert "or a repeated name" in refused(decoder, path)
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_damaged_file_is_refused_or_harmless(data: st.DataObject, saved: tuple[Decoder, Path]) -> None:
+def test_damaged_file(data: st.DataObject, saved: tuple[Decoder, Path]) -> None:
     decoder, path = saved
     good = bytearray(path.read_bytes())
     damage: Callable[[], bytearray] = data.draw(st.sampled_from([cut_off, flip]))(data, good)
@@ -167,7 +167,7 @@ def flip(data: st.DataObject, good: bytearray) -> bytearray:
     return changed
 
 
-def test_a_token_that_waits_to_be_read(opened: Open, tmp_path: Path) -> None:
+def test_save_state_with_token(opened: Open, tmp_path: Path) -> None:
     decoder, path = opened(), tmp_path / "s.npz"
     whole = decoder.generate([3, 1], 9, graphs.GREEDY)
     decoder.reset()
@@ -182,7 +182,7 @@ def test_a_token_that_waits_to_be_read(opened: Open, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [-1, graphs.VOCABULARY, "3", 1.0, True, [1]])
-def test_a_token_that_is_none(token: Any, opened: Open, tmp_path: Path) -> None:
+def test_save_state_invalid_token(token: Any, opened: Open, tmp_path: Path) -> None:
     decoder, path = opened(), tmp_path / "s.npz"
     with pytest.raises(UserError, match="expected a token in 0 … 10, or None"):
         decoder.save_state(path, token)
@@ -190,7 +190,7 @@ def test_a_token_that_is_none(token: Any, opened: Open, tmp_path: Path) -> None:
     members = {info.filename: content for info, content in contents(path)}
     members["t2r.json"] = members["t2r.json"].replace(b'"token": 3', f'"token": {json.dumps(token)}'.encode())
     write(path, members, zipfile.ZIP_STORED)
-    with pytest.raises(UserError, match="has a token that the model has not"):
+    with pytest.raises(UserError, match="has a token out of range"):
         decoder.load_state(path)
 
 
@@ -199,12 +199,12 @@ def contents(path: Path) -> list[tuple[zipfile.ZipInfo, bytes]]:
         return [(info, archive.read(info)) for info in archive.infolist()]
 
 
-def test_a_place_that_cannot_be_written(saved: tuple[Decoder, Path], tmp_path: Path) -> None:
+def test_unwritable_output(saved: tuple[Decoder, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="to be able to write"):
         saved[0].save_state(tmp_path / "no" / "s.npz")
 
 
-def test_a_failed_save_leaves_the_old_file(saved: tuple[Decoder, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_keeps_old_file(saved: tuple[Decoder, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     decoder, path = saved
     before = path.read_bytes()
 
@@ -273,7 +273,7 @@ def by_the_page(head: str, arrays: dict[str, np.ndarray]) -> bytes:
 
 
 @pytest.mark.parametrize("token", [None, 3])
-def test_the_file_is_what_the_contract_says_to_the_byte(token: int | None, opened: Open, tmp_path: Path) -> None:
+def test_snapshot_bytes_match_contract(token: int | None, opened: Open, tmp_path: Path) -> None:
     decoder = opened("both")
     decoder.reset(2)
     decoder.prefill([[1, 2, 3], [4, 5, 6]])
@@ -287,7 +287,7 @@ def test_the_file_is_what_the_contract_says_to_the_byte(token: int | None, opene
     assert opened("both").load_state(tmp_path / "t") == token
 
 
-def test_columns_first_are_refused(opened: Open, tmp_path: Path) -> None:
+def test_fortran_order_rejected(opened: Open, tmp_path: Path) -> None:
     """They are numpy's, but in no other language."""
     decoder = opened("constant")
     path = tmp_path / "s"
@@ -297,5 +297,5 @@ def test_columns_first_are_refused(opened: Open, tmp_path: Path) -> None:
         for name, array in decoder.state().items():
             with archive.open(name + ".npy", "w") as member:
                 np.lib.format.write_array(member, np.asfortranarray(array), version=(1, 0))
-    with pytest.raises(UserError, match="first dimension runs fastest"):
+    with pytest.raises(UserError, match="in Fortran order"):
         decoder.load_state(path)

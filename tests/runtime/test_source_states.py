@@ -24,7 +24,7 @@ SOURCES = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
 
 
 @pytest.mark.parametrize("cache", [False, True])
-def test_steps_are_those_of_numpy(cache: bool, translator: Open) -> None:
+def test_steps_match_numpy(cache: bool, translator: Open) -> None:
     """From sources of different lengths, side by side and alone."""
     eager = Eager(cache=cache)
     states = eager.encode(*translators.padded(SOURCES))
@@ -40,7 +40,7 @@ def test_steps_are_those_of_numpy(cache: bool, translator: Open) -> None:
             np.testing.assert_allclose(alone.step(column[row]), logits[row : row + 1], **CLOSE)
 
 
-def test_a_decoder_takes_sources_of_any_length(translator: Open) -> None:
+def test_decoder_sources_of_any_length(translator: Open) -> None:
     opened = translator()
     decoder = opened.start(SOURCES[:1])
     for source in (*SOURCES, SOURCES[0]):
@@ -53,7 +53,7 @@ def test_a_decoder_takes_sources_of_any_length(translator: Open) -> None:
 
 @pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1], [2], [0, 2, 1, 1]])
 @pytest.mark.parametrize("cache", [False, True])
-def test_rows_take_their_sources_along(rows: list[int], cache: bool, translator: Open) -> None:
+def test_take_rows_with_sources(rows: list[int], cache: bool, translator: Open) -> None:
     decoder = translator(cache=cache).start(SOURCES)
     decoder.step([1, 2, 3])  # from here on the states stand in the second buffers
     expected = decoder.fork()
@@ -128,7 +128,7 @@ def refused(call: Callable[[], object], message: str) -> None:
     assert str(caught.value).isprintable()
 
 
-def test_memory_is_bounded_before_it_is_taken(translator: Open, tmp_path: Path) -> None:
+def test_batch_memory_limit(translator: Open, tmp_path: Path) -> None:
     opened = Translator(translators.save(tmp_path / "t", max_source=None), threads=1, max_state_bytes=2000)
     opened.encode([[1] * 100])
     refused(lambda: opened.encode([[1] * 1000]), "expected states of at most 16000 bytes; received 28")
@@ -142,11 +142,11 @@ def test_memory_is_bounded_before_it_is_taken(translator: Open, tmp_path: Path) 
 @pytest.mark.parametrize(
     "name, shape", [("source_k", (2, 0, 7)), ("source_k", (2, 3, 8)), ("source_k", (1, 3, 7)), ("source_m", (2, 3))]
 )
-def test_states_of_other_forms(name: str, shape: tuple[int, ...], translator: Open) -> None:
+def test_set_state_wrong_source_shapes(name: str, shape: tuple[int, ...], translator: Open) -> None:
     decoder = translator().start(SOURCES[:2])
     states = {**decoder.state(), name: np.zeros(shape, np.float32)}
     refused(
-        lambda: decoder.set_state(states), "expected the states of this graph, one batch size, one cache length and"
+        lambda: decoder.set_state(states), "expected the states of this graph, with equal batch sizes, cache lengths"
     )
 
 
@@ -160,12 +160,12 @@ SOURCES_REFUSED: list[tuple[Any, str]] = [
     ([[1], [1.5]], "expected a source of at least one token, integers (M,); received [1.5]; encode it"),
     ([[1, 13]], "expected tokens of a source in 0 … 12; received 1 … 13; use the source's tokenizer"),
     ([[-1]], "expected tokens of a source in 0 … 12; received -1 … -1; use the source's tokenizer"),
-    ([[1] * 13], "expected a source of at most 12 tokens; received 13; cut it into sentences"),
+    ([[1] * 13], "expected a source of at most 12 tokens; received 13; split it into sentences"),
 ]
 
 
 @pytest.mark.parametrize("sources, message", SOURCES_REFUSED, ids=lambda value: str(value)[:30])
-def test_sources_that_are_refused(sources: Any, message: str, translator: Open) -> None:
+def test_invalid_sources(sources: Any, message: str, translator: Open) -> None:
     refused(lambda: translator().encode(sources), message)
 
 
@@ -186,11 +186,11 @@ BEAMS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("options, message", BEAMS, ids=lambda value: str(value)[:40])
-def test_beams_that_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_beams(options: dict[str, Any], message: str) -> None:
     refused(lambda: Beam(**options), message)
 
 
-def test_what_is_refused_before_a_source_is_read(translator: Open) -> None:
+def test_invalid_arguments_before_encoding(translator: Open) -> None:
     opened, sources = translator(), iter(SOURCES)
     for call, message in (
         (
@@ -211,16 +211,16 @@ def test_what_is_refused_before_a_source_is_read(translator: Open) -> None:
     assert list(sources) == SOURCES
 
 
-def test_positions_that_end(translator: Open) -> None:
+def test_positions_refuse(translator: Open) -> None:
     """Nobody asked for more than there are."""
     best = list(translator(max_positions=9).translate(SOURCES, Beam(width=3)))
     assert {len(one.tokens) for (one,) in best} == {9}
     assert max(len(one.tokens) for (one,) in translator().translate(SOURCES, Beam(width=3))) > 9
 
 
-def test_a_graph_that_is_no_translator(tmp_path: Path) -> None:
+def test_graph_without_source(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx")
-    message = "expected a translator; received the graph of a decoder alone; use Decoder, or t2r generate"
+    message = "expected a translator; received the graph of a decoder; use Decoder, or t2r generate"
     refused(lambda: Translator(path), message)
     path = graphs.save(tmp_path / "g.onnx", "source")
     message = "expected a translator's step graph, which names its encoder; received none; export the model again"
@@ -231,9 +231,7 @@ def test_a_missing_encoder(tmp_path: Path) -> None:
     path = translators.save(tmp_path / "t")
     (tmp_path / "t" / "encoder.onnx").unlink()
     for kind in (Translator, Decoder):
-        message = (
-            "expected the encoder graph encoder.onnx beside step.onnx; received none; copy the files beside it too"
-        )
+        message = "expected the encoder graph encoder.onnx beside step.onnx; received none; copy the companions too"
         refused(lambda kind=kind: kind(path), message)  # type: ignore[misc]
     Decoder(path, companions=())
 
@@ -244,11 +242,12 @@ def test_an_encoder_of_another_checkpoint(tmp_path: Path) -> None:
         helper.set_model_props(encoder, other.to_metadata())
 
     opened = Translator(translators.save(tmp_path / "t", edit=edit), threads=1)
-    refused(lambda: opened.encode([[1]]), "expected in encoder.onnx the same model as in step.onnx; received another")
+    message = "expected encoder.onnx to have the same model as step.onnx; received another model"
+    refused(lambda: opened.encode([[1]]), message)
 
 
 @pytest.mark.parametrize("top_k", [None, 20])
-def test_logits_that_are_not_finite(top_k: int | None, translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nonfinite_logits(top_k: int | None, translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     right, bad = Translator.encode, np.full((1, 7), np.nan, np.float32)
     monkeypatch.setattr(Translator, "encode", lambda self, sources: right(self, sources) | {"h": bad})
     refused(lambda: list(translator(top_k=top_k).translate([[1]])), "expected finite logits; received others; check")

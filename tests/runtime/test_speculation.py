@@ -92,9 +92,7 @@ def test_lookup_and_model(made: dict[str, Decoder], name: str, sampling: str) ->
 @given(
     count=st.integers(1, 60), share=st.floats(0, 1), taken=st.integers(1, 60), stop=st.integers(0, small.VOCABULARY - 1)
 )
-def test_property_a_text_may_end_anywhere(
-    made: dict[str, Decoder], count: int, share: float, taken: int, stop: int
-) -> None:
+def test_stop_at_any_token(made: dict[str, Decoder], count: int, share: float, taken: int, stop: int) -> None:
     """At its last token, at a stop token or because nobody wants more: all but the last has been read."""
     decoder, rules = made["gated_rotary"], Sampling(1, seed=7, stop_tokens=(stop,))
     expected = by_steps(decoder, count, rules)[:taken]
@@ -115,7 +113,7 @@ def test_property_a_text_may_end_anywhere(
         np.testing.assert_allclose(decoder.state()[name], value, rtol=1e-3, atol=2e-4, err_msg=name)
 
 
-def test_a_stream_that_is_closed(made: dict[str, Decoder]) -> None:
+def test_closed_stream(made: dict[str, Decoder]) -> None:
     decoder, rules = made["none"], SAMPLINGS["greedy"]
     expected = by_steps(decoder, 40, rules)
     decoder.reset()
@@ -126,7 +124,7 @@ def test_a_stream_that_is_closed(made: dict[str, Decoder]) -> None:
     np.testing.assert_array_equal(decoder.history(), [*PROMPT, *taken[:-1]])
 
 
-def test_right_guesses_take_fewer_runs(made: dict[str, Decoder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_drafts_save_runs(made: dict[str, Decoder], monkeypatch: pytest.MonkeyPatch) -> None:
     decoder, rules, runs = made["none"], SAMPLINGS["greedy"], []
     text = [*PROMPT, *by_steps(decoder, 200, rules)]
     run = decoder._states._run
@@ -147,7 +145,7 @@ def test_the_end_of_positions(tmp_path: Path) -> None:
         assert_same_text(decoder, count, rules, draft)
 
 
-def test_goes_on_from_where_it_stands(made: dict[str, Decoder]) -> None:
+def test_generate_continues(made: dict[str, Decoder]) -> None:
     decoder, rules = made["hybrid_gated"], Sampling(0, stop_tokens=(), no_repeat_ngram=5)
     expected = by_steps(decoder, 60, rules)
     decoder.reset()
@@ -166,11 +164,11 @@ def test_refusals(made: dict[str, Decoder], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a draft-check graph beside the step graph; received none"):
         plain.stream([1], 3, draft="lookup")
     small.graph(tmp_path / "other.onnx", small.with_layers(small.GPT2, small.LINEAR, vocab_size=19))
-    with pytest.raises(UserError, match="a draft model of the same 17 tokens"):
+    with pytest.raises(UserError, match="a draft model of a decoder with the same 17 tokens"):
         Model(Decoder(tmp_path / "other.onnx", threads=1), decoder.signature)
 
 
-def test_lookup_finds_the_longest_row_at_its_latest_place() -> None:
+def test_lookup_longest_latest_match() -> None:
     lookup = Lookup()
     request = None
     lookup.read([7, 8, 1, 2, 9, 8, 1, 3, 6, 8])
@@ -181,7 +179,7 @@ def test_lookup_finds_the_longest_row_at_its_latest_place() -> None:
     assert lookup.kind() == 3 and lookup.propose(2, request) == [9, 8]  # type: ignore[arg-type]
 
 
-def test_lookup_goes_on_as_a_text_that_repeats_itself() -> None:
+def test_lookup_periodic_continuation() -> None:
     lookup = Lookup()
     lookup.read([4, 5, 6] * 3)
     assert lookup.propose(7, None) == [4, 5, 6, 4, 5, 6, 4]  # type: ignore[arg-type]
@@ -203,22 +201,22 @@ def paced(pace: Pace, kind: str, share_right: float, tokens: int, slope: float) 
 
 @pytest.mark.parametrize("slope", [0.05, 0.3, 1.2])
 @pytest.mark.parametrize("length", [200, 1000])
-def test_pace_loses_little_where_guesses_do_not_pay(slope: float, length: int) -> None:
+def test_pace_bounded_loss(slope: float, length: int) -> None:
     took, depths = paced(Pace(Times()), "wrong", 0.0, length, slope)
     assert any(depths) and took < 1.03
 
 
-def test_pace_gains_where_guesses_pay() -> None:
+def test_pace_gains_with_good_drafts() -> None:
     assert paced(Pace(Times()), "right", 1.0, 200, 0.1)[0] < 0.5
     assert paced(Pace(Times()), "mixed", 0.7, 400, 0.1)[0] < 0.85
 
 
-def test_pace_tries_nothing_that_cannot_pay() -> None:
+def test_pace_skips_hopeless_drafts() -> None:
     """Earlier texts have timed the runs."""
     assert not any(paced(Pace(Times({1: 1.0, 2: 2.0, 16: 16.0})), "unknown", 0.0, 200, 1.0)[1])
 
 
-def test_pace_judges_each_kind_by_itself() -> None:
+def test_pace_per_kind() -> None:
     pace = Pace(Times({1: 1.0}))
     for _ in range(40):
         pace.judged("wrong", 3, 1, 0, 1)
@@ -226,7 +224,7 @@ def test_pace_judges_each_kind_by_itself() -> None:
     assert pace.depth("wrong", 1) == 0 and pace.depth("right", 1) > 0
 
 
-def test_pace_tries_again_after_a_rest() -> None:
+def test_pace_retries_after_rest() -> None:
     pace = Pace(Times({1: 1.0}))
     for _ in range(5):
         pace.judged("poor", 1, 1, 0, 1)
@@ -236,14 +234,14 @@ def test_pace_tries_again_after_a_rest() -> None:
     assert pace.depth("poor", 1) > 0
 
 
-def test_the_first_run_of_a_size_does_not_count() -> None:
+def test_pace_ignores_first_run_of_size() -> None:
     times = Times()
     for seconds in (9.0, 1.0, 1.1):
         times.ran(2, seconds)
     assert 1.0 < times.seconds[2] < 1.1
 
 
-def test_a_drafter_may_have_nothing_to_say(made: dict[str, Decoder]) -> None:
+def test_drafter_without_drafts(made: dict[str, Decoder]) -> None:
     class Silent(Told):
         def propose(self, most: int, request: Request) -> Sequence[int]:
             return []
@@ -251,14 +249,14 @@ def test_a_drafter_may_have_nothing_to_say(made: dict[str, Decoder]) -> None:
     assert_same_text(made["none"], 30, SAMPLINGS["greedy"], Silent([], 1.0))
 
 
-def test_pace_guesses_more_where_all_comes_true() -> None:
+def test_pace_depth_grows_with_acceptance() -> None:
     pace = Pace(Times())
     _, depths = paced(pace, "right", 1.0, 600, 0.1)
     assert depths[:2] == [0, 0] and min(depths[2:]) > 0 and depths[-1] == 15
     assert pace.trusts("right", 15, 1)
 
 
-def test_pace_trusts_no_guesses_that_are_often_wrong() -> None:
+def test_pace_trusts_by_acceptance() -> None:
     pace = Pace(Times())
     for _ in range(20):
         pace.judged("poor", 3, 1, 0, 1)

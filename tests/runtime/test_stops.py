@@ -22,7 +22,7 @@ letters = st.text("abc", max_size=12)
 @given(st.lists(letters, max_size=6), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))
 @example(["ab", "cd"], ["abcd", "bc"])
 @example(["a", "b"], ["b", "ab"])
-def test_pieces_change_nothing(pieces: list[str], stops: list[str]) -> None:
+def test_stop_independent_of_pieces(pieces: list[str], stops: list[str]) -> None:
     until, written = Until(stops), ""
     for piece in pieces:
         before = until.found
@@ -33,7 +33,7 @@ def test_pieces_change_nothing(pieces: list[str], stops: list[str]) -> None:
     assert (written + until.end(), found) == ended("".join(pieces), stops)
 
 
-def test_nothing_certain_is_held_back() -> None:
+def test_stop_holds_back_only_prefixes() -> None:
     until = Until(["END", "."])
     assert [until.feed(piece) for piece in ("on", "E", "N", "C", "EN", "D.", "x")] == ["on", "", "", "ENC", "", "", ""]
     assert until.found and until.end() == ""

@@ -16,20 +16,20 @@ MARK = b"\xef\xbb\xbf"
 
 
 @pytest.mark.parametrize("place", ["file", "stdin"])
-def test_a_byte_order_mark_is_no_text(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_byte_order_mark_removed(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = MARK + "Größe\r\n".encode() + MARK
     (tmp_path / "t.txt").write_bytes(raw)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
     assert read_text("-" if place == "stdin" else tmp_path / "t.txt") == "Größe\r\n\ufeff"  # one inside stays
 
 
-def test_lines_come_without_the_mark_and_their_ends() -> None:
+def test_decode_lines() -> None:
     assert list(decode_lines([MARK + b"a\r\n", b"\n", MARK + b"b"], "t")) == ["a", "", "\ufeffb"]
     assert list(decode_lines([MARK], "t")) == [""]
 
 
 @pytest.mark.parametrize("raw, offset", [(b"\xff\xfea\0", 0), (MARK + b"a\xe9b", 4), ("é".encode()[:1], 0)])
-def test_other_bytes_are_refused_by_their_place(raw: bytes, offset: int, tmp_path: Path) -> None:
+def test_not_utf8_offset(raw: bytes, offset: int, tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(raw)
     expected = f"expected text in UTF-8 in {path}; received the byte 0x{raw[offset]:02x} at offset {offset}; convert"
@@ -37,14 +37,14 @@ def test_other_bytes_are_refused_by_their_place(raw: bytes, offset: int, tmp_pat
         read_text(path)
 
 
-def test_a_line_says_its_number_and_its_place_in_the_file() -> None:
+def test_invalid_line_number_and_offset() -> None:
     found = decode_lines([b"ab\n", b"c\xff\n"], "-")
     assert next(found) == "ab"
     with pytest.raises(UserError, match="in line 2 of stdin; received the byte 0xff at offset 4;"):
         next(found)
 
 
-def test_a_text_is_bounded_before_it_is_read(tmp_path: Path) -> None:
+def test_text_size_limit(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(b"abcd")
     assert read_text(tmp_path / "t.txt", most=4) == "abcd"
     with pytest.raises(UserError, match="a text of at most 3 bytes in"):
@@ -55,6 +55,7 @@ def test_a_text_is_bounded_before_it_is_read(tmp_path: Path) -> None:
 
 # what reads other files than a user's text: ours, the system's, and the JSON of a checkpoint's folder
 OTHERS = {
+    "t2r_export/data/encoding.py",  # its request
     "t2r_export/describe.py",
     "runtimes/python/t2r_runtime/contract/chat_worker.py",  # its request
     "runtimes/python/t2r_runtime/conformance.py",
@@ -77,7 +78,7 @@ OTHERS = {
 READING = re.compile(r"\.read_text\(|\.decode\((\"utf|'utf|\))|sys\.stdin(?!\.isatty|\.buffer\.readline)")
 
 
-def test_nobody_else_reads_text() -> None:
+def test_text_read_in_one_place() -> None:
     sources = [*(ROOT / "t2r_export").rglob("*.py"), *(ROOT / "runtimes" / "python" / "t2r_runtime").rglob("*.py")]
     found = {str(path.relative_to(ROOT)) for path in sources if READING.search(path.read_text(encoding="utf-8"))}
     assert found <= OTHERS

@@ -61,12 +61,12 @@ def used_elsewhere(in_use: InUse) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("method", DECODER_METHODS)
-def test_a_decoder_in_two_threads_is_an_error(method: str, opened: Open, tmp_path: Path) -> None:
+def test_decoder_concurrent_use(method: str, opened: Open, tmp_path: Path) -> None:
     decoder, use = opened(top_k=2), DECODER_METHODS[method]
     decoder.save_state(tmp_path / "s.npz")
     with (
         used_elsewhere(decoder.in_use),
-        pytest.raises(UserError, match="one thread at a time to use a decoder") as caught,
+        pytest.raises(UserError, match="one thread at a time in a decoder") as caught,
     ):
         use(decoder, tmp_path)
     assert (caught.value.kind, decoder.position) == ("state", 0)
@@ -74,15 +74,15 @@ def test_a_decoder_in_two_threads_is_an_error(method: str, opened: Open, tmp_pat
 
 
 @pytest.mark.parametrize("method", BATCH_METHODS)
-def test_a_batch_in_two_threads_is_an_error(method: str, opened: Open) -> None:
+def test_batch_concurrent_use(method: str, opened: Open) -> None:
     batch = Batch(opened())
     batch.add(IDS, 3)
-    with used_elsewhere(batch.in_use), pytest.raises(UserError, match="one thread at a time to use a batch"):
+    with used_elsewhere(batch.in_use), pytest.raises(UserError, match="one thread at a time in a batch"):
         BATCH_METHODS[method](batch)
     BATCH_METHODS[method](batch)
 
 
-def test_no_step_of_four_threads_is_lost(opened: Open) -> None:
+def test_steps_of_four_threads(opened: Open) -> None:
     decoder = opened()
 
     def steps(_: int) -> int:
@@ -100,14 +100,14 @@ def test_no_step_of_four_threads_is_lost(opened: Open) -> None:
     assert decoder.position == decoder.state()["position"][0] == done
 
 
-def test_a_generate_may_use_its_decoder(opened: Open) -> None:
+def test_callback_may_use_decoder(opened: Open) -> None:
     decoder = opened()
     seen: list[int] = []
     decoder.generate(IDS, 3, ONE_MORE, callback=lambda _: seen.append(int(decoder.state()["position"][0])))
     assert seen == [5, 6, 7]
 
 
-def test_forks_in_threads_are_as_alone(opened: Open) -> None:
+def test_forks_in_threads(opened: Open) -> None:
     decoder = opened()
     ids = np.random.default_rng(0).integers(0, graphs.VOCABULARY, (4, 60))
     alone = []

@@ -68,7 +68,7 @@ def streamed(text: Tokenizer, ids: list[int], prompt: list[int] | tuple[()] = ()
 @given(written=writings)
 @example(written=" once  upon a 日本 time")
 @example(written="日本語日本語")
-def test_what_was_written_comes_back_piece_by_piece(text: Tokenizer, written: str) -> None:
+def test_stream_pieces_join_to_text(text: Tokenizer, written: str) -> None:
     ids = text.encode(written) if written or text is PIECES else []
     parts = streamed(text, ids)
     assert "".join(parts) == text.decode(ids) == written
@@ -81,7 +81,7 @@ def test_what_was_written_comes_back_piece_by_piece(text: Tokenizer, written: st
 @example(before="once", after=" upon")  # its space must stay
 @example(before="日", after="本")
 @example(before="語本" * 8, after="語本")  # a row of bytes that is longer than the context
-def test_a_prompt_is_context_and_is_not_repeated(text: Tokenizer, before: str, after: str) -> None:
+def test_stream_excludes_prompt(text: Tokenizer, before: str, after: str) -> None:
     ids = text.encode(before + after)
     for cut in range(1, len(ids)):
         head = text.decode(ids[:cut])
@@ -100,12 +100,12 @@ def test_any_tokens_give_text(text: Tokenizer, ids: list[int]) -> None:
 
 
 @given(ids=st.lists(st.integers(0, 260), max_size=12), written=writings)
-def test_garbage_does_not_spoil_what_follows(ids: list[int], written: str) -> None:
+def test_invalid_bytes_before_text(ids: list[int], written: str) -> None:
     end = [2]  # a special token separates the bytes
     assert "".join(streamed(PIECES, [*ids, *end, *PIECES.encode("a" + written)[1:]])).endswith("a" + written)
 
 
-def test_endless_garbage_is_not_kept() -> None:
+def test_endless_invalid_bytes_flushed() -> None:
     stream = BYTES.stream()
     byte = BYTES.encode("日")[0]
     out = [stream.feed(byte) for _ in range(500)]
@@ -113,33 +113,35 @@ def test_endless_garbage_is_not_kept() -> None:
     assert len(stream._pending) < 20
 
 
-def test_a_character_waits_for_its_bytes() -> None:
+def test_stream_holds_incomplete_character() -> None:
     parts = streamed(PIECES, [3 + byte for byte in "é😀".encode()])
     assert parts == ["", "é", "", "", "", "😀", ""]
     assert streamed(PIECES, [3 + "é".encode()[0]]) == ["", "\N{REPLACEMENT CHARACTER}"]
     assert PIECES.encode("é") == [1, 3 + 256 + 2, *(3 + byte for byte in "é".encode())]
 
 
-def test_special_tokens_are_not_text() -> None:
+def test_special_tokens_not_decoded() -> None:
     assert streamed(PIECES, [1, 259, 2, 260]) == ["", "once", "", " upon", ""]
     assert PIECES.decode([1, 259, 2, 260]) == "once upon"
 
 
-def test_an_empty_text_is_bos() -> None:
+def test_empty_text_encodes_to_bos() -> None:
     assert PIECES.encode("") == [1]
     assert Tokenizer(byte_level(), bos_token=5).encode("") == [5]
-    with pytest.raises(UserError, match="expected a text; received an empty one; give some: this model has no BOS"):
+    with pytest.raises(
+        UserError, match="expected a text; received an empty one; give some text: this model has no BOS"
+    ):
         BYTES.encode("")
 
 
-def test_a_tokenizer_cannot_cut_a_prompt() -> None:
+def test_truncation_disabled() -> None:
     asked: dict[str, Any] = json.loads(pieces())
     asked["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
     assert Tokenizer(json.dumps(asked)).encode("aaaa") == PIECES.encode("aaaa")
     assert len(PIECES.encode("aaaa")) == 5
 
 
-def test_text_that_is_no_unicode() -> None:
+def test_lone_surrogates() -> None:
     with pytest.raises(UserError, match="expected text in UTF-8; received .*; check how it was typed or decoded"):
         PIECES.encode("\udcff")
 
@@ -151,14 +153,12 @@ def test_no_tokenizer(tokenizer: str) -> None:
 
 
 def test_a_graph_without_tokenizer() -> None:
-    with pytest.raises(
-        UserError, match="expected a graph with a tokenizer in it; received one without; give token num"
-    ):
+    with pytest.raises(UserError, match="expected a graph with a tokenizer; received one without; give token ids"):
         Tokenizer.of(graphs.signature())
     assert isinstance(Tokenizer.of(graphs.signature(tokenizer=pieces())).stream(), StreamingDetokenizer)
 
 
-def test_the_public_tokenizer_streams_its_own_story(data: Path) -> None:
+def test_stream_published_tokenizer(data: Path) -> None:
     folder = data / "checkpoints" / "stories260K"
     text = Tokenizer((folder / "tokenizer.json").read_text(encoding="utf-8"), bos_token=1)
     ids = json.loads((folder / "expected_greedy_ids.json").read_text())["greedy_ids"]
@@ -166,7 +166,7 @@ def test_the_public_tokenizer_streams_its_own_story(data: Path) -> None:
     assert "".join(streamed(text, ids[9:], ids[:9])) == text.decode(ids)[len(text.decode(ids[:9])) :]
 
 
-def test_without_tokenizers_all_but_text_works(tmp_path: Path) -> None:
+def test_works_without_tokenizers(tmp_path: Path) -> None:
     graph = graphs.save(tmp_path / "g.onnx")
     program = (
         "import sys; sys.modules['tokenizers'] = None\n"

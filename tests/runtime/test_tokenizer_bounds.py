@@ -208,7 +208,7 @@ def little_memory() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_a_bound_is_taken_and_no_more(name: str, little_memory: None) -> None:
+def test_integer_option_bounds(name: str, little_memory: None) -> None:
     taken, refused = (with_parts(**parts) for parts in BOUNDS[name])
     assert Tokenizer(taken).encode("ab")
     with pytest.raises(UserError) as caught:
@@ -229,9 +229,7 @@ def test_the_contract_has_these_numbers() -> None:
     assert {*named, bounds.MAX_ID + 1} <= said
 
 
-def test_added_tokens_that_grow_are_refused_before_the_library_sees_them(
-    little_memory: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_added_token_growth_limit(little_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """0.65 MB that the library makes 4 GB of while it opens the file."""
     text = with_parts(
         added_tokens=added(*(f"{n:04}" + "a" * 196 for n in range(2000)), normalized=True),
@@ -243,7 +241,7 @@ def test_added_tokens_that_grow_are_refused_before_the_library_sees_them(
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "BertNormalizer", "ByteLevel"])
-def test_no_character_grows_more_than_the_table_says(form: str) -> None:
+def test_growth_table(form: str) -> None:
     grown = getattr(normalizers, form)().normalize_str
     most = bounds.GROWTH["normalizer", form]
     sample = [chr(code) for code in range(1, 0x30000) if not 0xD800 <= code < 0xE000]
@@ -259,14 +257,14 @@ IDS: list[list[dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("entries", IDS)
-def test_the_library_numbers_added_tokens_as_the_contract_does(entries: list[dict[str, Any]]) -> None:
+def test_added_token_ids(entries: list[dict[str, Any]]) -> None:
     text = with_parts(added_tokens=entries)
     Tokenizer(text)
     library = Library.from_str(text)
     assert all(library.token_to_id(e["content"]) == e["id"] for e in entries if e["content"])
 
 
-def test_a_text_that_grows_too_much_is_refused(little_memory: None) -> None:
+def test_text_growth_limit(little_memory: None) -> None:
     grows = sequence(*[replace("a", "aa")] * 12)
     made = Tokenizer(with_parts(normalizer=grows))
     assert len(made.encode("b" * 50_000)) == 50_000
@@ -279,7 +277,7 @@ def test_a_text_that_grows_too_much_is_refused(little_memory: None) -> None:
         made.encode_documents(["b", "a" * 50_000])
 
 
-def test_a_text_costs_a_unigram_the_bytes_of_its_longest_piece() -> None:
+def test_unigram_work_limit() -> None:
     """Of 256 a text may grow 4 times, and a short one to 64 KiB."""
     model = unigram("b", *("a" * size for size in range(1, 257)))
     made = Tokenizer(with_parts(model=model, normalizer=sequence(*[replace("a", "aa")] * 5)))
@@ -291,7 +289,7 @@ def test_a_text_costs_a_unigram_the_bytes_of_its_longest_piece() -> None:
         made.encode("a" * 32_768)
 
 
-def test_tokens_whose_text_is_too_large_are_refused(little_memory: None) -> None:
+def test_decoded_text_size_limit(little_memory: None) -> None:
     model = bpe({"a" * 4096: 0, "b": 1})
     grown = Tokenizer(with_parts(model=model, decoder=sequence(*[replace("a", "aa")] * 6, name="decoders")))
     assert len(grown.decode([0, 1])) == 4096 * 64 + 1

@@ -50,7 +50,7 @@ PANICS = {
 
 
 @pytest.mark.parametrize("name", PANICS)
-def test_a_panic_is_one_line(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_panic_is_user_error(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     text = with_json(**PANICS[name])
     if name.startswith("a stride"):
         assert Tokenizer(text).encode("abcde") == [0, 1, 2, 3, 4]
@@ -60,7 +60,7 @@ def test_a_panic_is_one_line(name: str, capfd: pytest.CaptureFixture[str]) -> No
     assert capfd.readouterr() == ("", "")
 
 
-def test_neither_cut_nor_filled_up() -> None:
+def test_truncation_and_padding_disabled() -> None:
     """By nobody: training and the runtime see the same tokens."""
     made = Library.from_str(letters())
     made.enable_truncation(2)
@@ -79,7 +79,7 @@ def test_documents_have_no_special_tokens() -> None:
 
 
 @pytest.mark.parametrize("text", [pieces(), byte_level()], ids=["pieces", "bytes"])
-def test_usual_ones_are_taken(text: str) -> None:
+def test_common_regexes_accepted(text: str) -> None:
     usual = normalizers.Sequence(
         [
             normalizers.NFKC(),
@@ -102,7 +102,7 @@ def test_no_tokenizer(text: Any) -> None:
         Tokenizer(text)
 
 
-def test_no_text_and_no_tokens() -> None:
+def test_stream_without_tokens() -> None:
     text: Any = Tokenizer(letters())
     for call, argument in ((text.encode, 3), (text.decode, "ab"), (text.decode, [-1]), (text.encode_documents, [b"a"])):
         with pytest.raises(UserError):

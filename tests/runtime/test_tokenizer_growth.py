@@ -33,7 +33,7 @@ def spent(tokenizer: Tokenizer, text: str) -> float:
 
 
 @pytest.mark.parametrize("name", GROWING)
-def test_work_is_linear_in_the_text(name: str) -> None:
+def test_linear_time(name: str) -> None:
     parts, unit, end = GROWING[name]
     tokenizer = Tokenizer(with_parts(**parts), bos_token=0)
     texts = [f"b{unit * count}{end}" for count in (SHORT, TIMES * SHORT)]
@@ -42,7 +42,7 @@ def test_work_is_linear_in_the_text(name: str) -> None:
     assert long < MOST * max(short, 1e-3)
 
 
-def test_edges_written_otherwise_match_the_same() -> None:
+def test_linear_edges_equivalent() -> None:
     slow, fast = (normalizers.Replace(Regex(text), "_").normalize_str for text in (EDGES, LINEAR_EDGES))
     for number in range(4**7):
         text = "".join("  a\n"[number >> 2 * place & 3] for place in range(7))

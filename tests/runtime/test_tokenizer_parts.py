@@ -46,7 +46,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("part", UNKNOWN)
-def test_another_part_is_refused_by_its_name(part: str, tmp_path: Path) -> None:
+def test_unsupported_part_named(part: str, tmp_path: Path) -> None:
     decoder = Decoder(graphs.save(tmp_path / "g.onnx", tokenizer=UNKNOWN[part]), threads=1)
     decoder.step([1])  # the graph runs, without its tokenizer
     with pytest.raises(UserError, match=re.escape(f"received {part};")) as caught:
@@ -88,7 +88,7 @@ KNOWN: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_these_are_opened(name: str) -> None:
+def test_graphs_opened(name: str) -> None:
     Tokenizer.of(graphs.signature(tokenizer=KNOWN[name]()))
 
 
@@ -102,7 +102,7 @@ def test_the_contract_lists_these_parts() -> None:
     assert tuple(listed.splitlines()) == REGEXES
 
 
-def test_byte_levels_own_expression_is_the_first() -> None:
+def test_byte_level_expression() -> None:
     """Text of all kinds is cut by both in the same places."""
     text = "I'm  here, they'll\n\n 12345 tests' ünïts  \t!!end 日本"
     own = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)
@@ -120,6 +120,6 @@ def test_bounds(tmp_path: Path) -> None:
     assert caught.value.kind == "metadata"
 
 
-def test_a_part_is_named_once() -> None:
+def test_unknown_part_named_once() -> None:
     lower = normalizers.Sequence([normalizers.Lowercase(), normalizers.Lowercase()])
     assert unknown_parts(json.loads(changed(normalizer=lower))) == ["the normalizer Lowercase"]

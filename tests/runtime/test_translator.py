@@ -30,7 +30,7 @@ def beam(width: int, **options: Any) -> Beam:
 @pytest.mark.parametrize("length_penalty", [0.6, 1.0])
 @pytest.mark.parametrize("width", [1, 4, 8])
 @pytest.mark.parametrize("seed", [1, 4])
-def test_the_n_best_of_transformers(
+def test_n_best_match_transformers(
     seed: int, width: int, length_penalty: float, top_k: int | None, translator: Open
 ) -> None:
     rules = beam(width, length_penalty=length_penalty)
@@ -41,7 +41,7 @@ def test_the_n_best_of_transformers(
         assert_same(list(opened.translate(SOURCES, rules, batch)), expected)
 
 
-def test_log_sum_is_that_of_all_logits(translator: Open) -> None:
+def test_log_sum_output(translator: Open) -> None:
     states = States(translator(top_k=17)._graph, 3)
     states.reset()
     for token in range(3):
@@ -68,7 +68,7 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("cache", [False, True])
-def test_each_rule_is_that_of_transformers(options: dict[str, Any], width: int, cache: bool, translator: Open) -> None:
+def test_penalties_match_transformers(options: dict[str, Any], width: int, cache: bool, translator: Open) -> None:
     rules = beam(width, **options)
     for seed in (1, 4):
         expected = generated(Eager(seed, cache), SOURCES, rules, LONGEST)
@@ -86,7 +86,7 @@ def test_several_ends(width: int, translator: Open) -> None:
         assert_same(list(opened.translate(SOURCES, beam(width), 3)), expected)
 
 
-def test_sources_that_come_one_by_one(translator: Open) -> None:
+def test_sources_consumed_lazily(translator: Open) -> None:
     """A translation is given as soon as it and all before are done, and no source is taken before there is room."""
     taken: list[int] = []
 
@@ -105,7 +105,7 @@ def test_sources_that_come_one_by_one(translator: Open) -> None:
     assert list(opened.translate([], rules)) == []
 
 
-def test_states_within_sentences_move_alone(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reorder_keeps_sources(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """While nobody comes or goes, what no step changes is not copied, and nothing where all rows stay."""
     calls: list[str] = []
     for name in ("take", "reorder"):
@@ -121,19 +121,19 @@ def test_states_within_sentences_move_alone(translator: Open, monkeypatch: pytes
     assert calls == []
 
 
-def test_sentences_of_one_length_use_the_same_memory(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    bound: list[str] = []
-    right = States._bind_source
-    monkeypatch.setattr(
-        States, "_bind_source", lambda self, spec, buffer: bound.append(spec.name) or right(self, spec, buffer)
-    )
+def test_equal_source_lengths_reuse_buffers(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = translator(1)
+    bound: list[str] = []
+    right = States._replace
+    monkeypatch.setattr(
+        States, "_replace", lambda self, spec, buffer: bound.append(spec.name) or right(self, spec, buffer)
+    )
     list(opened.translate(SOURCES[:1] * 5, beam(4), batch=1))
     constant = [spec.name for spec in opened.signature.constant]
     assert sorted(bound) == sorted(constant * 2)  # those of the row that enters, and of the four that go on
 
 
-def test_the_graph_chooses_where_it_can(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beam_uses_top_k_outputs(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[str, ...]] = []
     right = States.step
     monkeypatch.setattr(States, "step", lambda self, ids, wanted: read.append(wanted) or right(self, ids, wanted))
@@ -196,7 +196,7 @@ def sources_that_stay_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_seen(name: str, translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detects_fault(name: str, translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, rules = translator(1), beam(4)
     expected = generated(Eager(1), SOURCES, rules, LONGEST)
     assert_same(list(opened.translate(SOURCES, rules)), expected)

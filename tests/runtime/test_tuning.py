@@ -40,43 +40,43 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 
 
 @pytest.mark.parametrize("times, threads", [(0.01, 1), (0.9, 1), (1.9, 1), (2.1, 2), (8.1, 8)])
-def test_a_thread_has_enough_to_read(times: float, threads: int, sized: Any) -> None:
+def test_threads_by_graph_size(times: float, threads: int, sized: Any) -> None:
     assert threads_for(sized(times), "cpu", None) == threads
 
 
-def test_a_graph_for_more_than_half_of_the_cores_has_all(sized: Any) -> None:
+def test_threads_large_graph(sized: Any) -> None:
     assert threads_for(sized(9.1), "cpu", None) is None, "ONNX Runtime's choice: one a physical core"
     assert threads_for(sized(9.1, usable=12), "cpu", None) == 12, "ONNX Runtime counts those of others too"
     assert threads_for(sized(2.1, usable=3), "cpu", None) == 3
     assert threads_for(sized(0.1, usable=1), "cpu", None) == 1
 
 
-def test_cores_that_cannot_be_counted(sized: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_core_count(sized: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = sized(100)
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
     assert threads_for(path, "cpu", None) is None
 
 
-def test_providers_that_count_for_themselves(sized: Any) -> None:
+def test_threads_of_other_providers(sized: Any) -> None:
     path = sized(0.1)
     assert [threads_for(path, name, None) for name in ("cpu", "dnnl", "openvino", "cuda")] == [1, 1, None, None]
 
 
-def test_what_the_caller_says(sized: Any) -> None:
+def test_threads_given(sized: Any) -> None:
     assert threads_for(sized(0.1, usable=2), "openvino", 5) == threads_for(sized(100), "cpu", 5) == 5
 
 
 @pytest.mark.parametrize("threads", [0, -1, True, 1.5, 4097, "2"])
-def test_no_number_of_threads(threads: Any, tmp_path: Path) -> None:
+def test_invalid_threads(threads: Any, tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx")
     with pytest.raises(UserError) as caught:
         Decoder(path, threads=threads)
     received = f"expected a number of threads from 1 to 4096; received {threads!r}"
-    assert str(caught.value) == f"{received}; leave it out for as many as the graph's size asks for"
+    assert str(caught.value) == f"{received}; choose another value"
     assert caught.value.kind == "provider"
 
 
-def test_weights_in_a_file_of_their_own_count(tmp_path: Path) -> None:
+def test_weight_bytes_include_external_data(tmp_path: Path) -> None:
     for name, size in (("g[1].onnx", 100), ("g[1].onnx.0123456789ab.data", 5000), ("g1.onnx.0123456789ab.data", 70)):
         (tmp_path / name).write_bytes(bytes(size))
     for name in ("g[1].onnx.loop.data", "g[1].onnx.gone.data"):
@@ -84,9 +84,7 @@ def test_weights_in_a_file_of_their_own_count(tmp_path: Path) -> None:
     assert weight_bytes(tmp_path / "g[1].onnx") == 5100
 
 
-def test_steps_have_few_threads_and_what_reads_many_tokens_has_all(
-    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_of_companions(tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "threads_for", lambda path, provider, asked: asked or 1)
     monkeypatch.setattr(session, "usable_cores", lambda: 3)
     golden = Path(__file__).parents[2] / "models" / "tiny"
@@ -97,7 +95,7 @@ def test_steps_have_few_threads_and_what_reads_many_tokens_has_all(
     assert [threads for threads, _ in opened] == [1, 3, 1, 1, 2, 2, 1, 3]
 
 
-def test_entries_reach_every_session(opened: Opened) -> None:
+def test_session_config_applies_to_all_sessions(opened: Opened) -> None:
     golden = Path(__file__).parents[2] / "models" / "tiny"
     decoder = Decoder(golden / "prefill.onnx", session_config={"session.force_spinning_stop": "0", "my.entry": "5"})
     assert decoder.prefill([1, 2, 3]).shape[0] == 1
@@ -105,7 +103,7 @@ def test_entries_reach_every_session(opened: Opened) -> None:
     assert opened[1][1]["session.force_spinning_stop"] == "0", "the caller's own go before ours"
 
 
-def test_entries_reach_every_session_of_a_translator(opened: Opened) -> None:
+def test_session_config_applies_to_translator(opened: Opened) -> None:
     golden = Path(__file__).parents[2] / "models" / "tiny"
     translator = Translator(golden / "translator.onnx", session_config={"my.entry": "5"})
     assert len(list(translator.translate([[1, 3]]))) == 1
@@ -114,7 +112,7 @@ def test_entries_reach_every_session_of_a_translator(opened: Opened) -> None:
 
 @pytest.mark.parametrize("config", [[("a", "b")], {"a": 1}, {1: "a"}, "a=b"])
 @pytest.mark.parametrize("kind", [Decoder, Translator])
-def test_entries_of_another_kind(kind: type, config: Any, tmp_path: Path) -> None:
+def test_session_config_types(kind: type, config: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="session_config; received") as caught:
         kind(graphs.save(tmp_path / "g.onnx"), session_config=config)
     assert caught.value.kind == "provider"

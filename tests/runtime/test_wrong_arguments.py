@@ -61,7 +61,7 @@ def test_folders_of_a_prefix_cache(wrong: Any, path: Path, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pipes_are_neither_read_nor_replaced(path: Path, tmp_path: Path) -> None:
+def test_pipes_rejected(path: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     decoder = Decoder(path, threads=1)
@@ -86,7 +86,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ", ".join(options))
-def test_how_a_graph_is_opened(options: dict[str, Any], path: Path) -> None:
+def test_open_arguments(options: dict[str, Any], path: Path) -> None:
     refused(lambda: Decoder(path, **options))
 
 
@@ -167,7 +167,7 @@ OTHERS: list[Callable[[], object]] = [
 
 
 @pytest.mark.parametrize("number", range(len(OTHERS)))
-def test_all_others(number: int) -> None:
+def test_other_wrong_arguments(number: int) -> None:
     refused(OTHERS[number])
 
 

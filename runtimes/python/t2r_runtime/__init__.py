@@ -1,12 +1,11 @@
-"""Run a T2R step graph with ONNX Runtime: numpy and onnxruntime, and tokenizers for text; never torch.
+"""Runs T2R step graphs with ONNX Runtime; requires numpy, onnxruntime and tokenizers.
 
     decoder = Decoder("model.onnx")
     tokenizer = Tokenizer.of(decoder.signature)
     ids = decoder.generate(tokenizer.encode("Once upon a time"), max_tokens=100, sampling=Sampling(temperature=0))
     print(tokenizer.decode(ids))
 
-A name is imported when it is first asked for, and onnxruntime and tokenizers when the first graph or tokenizer is
-opened: a program that needs less (the exporter, `--help`) waits for less.
+Names are imported on first use, and onnxruntime and tokenizers when the first graph or tokenizer is opened.
 """
 
 from __future__ import annotations

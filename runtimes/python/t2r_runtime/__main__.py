@@ -1,6 +1,6 @@
-"""Where the program `t2r-run` begins, and `python -m t2r_runtime`, which is the same.
+"""Entry point of `t2r-run` and `python -m t2r_runtime`.
 
-Imports nothing before Ctrl-C ends the process with one line: the command line itself takes a while to import.
+Handles Ctrl-C before the command line is imported, which takes a while.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def begin(program: str, module: str, name: str) -> int:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return int(entry())
-    except KeyboardInterrupt:  # in the few steps before and after a command, which handles its own
+    except KeyboardInterrupt:  # before or after the command, which handles Ctrl-C itself
         end()
 
 

@@ -1,4 +1,4 @@
-"""Arguments of another kind than they must be: each is a UserError, as a value out of range is."""
+"""Checks of arguments; an argument of the wrong type or out of range is a UserError."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from t2r_runtime.errors import Kind, UserError, printable, shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LARGEST = (1 << 63) - 1  # what a graph takes for a whole number
+LARGEST = (1 << 63) - 1  # of int64
 
 
 def require_kind(value: object, types: type | tuple[type, ...], expected: str, kind: Kind) -> None:
-    """Refuse a value of another type.
+    """Raise UserError unless `value` has one of `types`.
 
     Args:
-        expected: names the argument and its type, as in "a Sampling as sampling".
-        kind: of the error, here and below.
+        expected: the argument and its type, such as "a Sampling as sampling".
+        kind: the kind of the error.
     """
     if not isinstance(value, types):
         received = f"{type(value).__name__} {shown(value)}"
@@ -28,39 +28,36 @@ def require_kind(value: object, types: type | tuple[type, ...], expected: str, k
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number, and not a whole one that no float reaches; True and False are none."""
+    """Whether `value` is a finite number that a float can represent, and not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def require_value(good: bool, expected: str, received: object, kind: Kind) -> None:
-    """Refuse a value out of range. Raises UserError."""
+    """Raise UserError unless `good`."""
     if not good:
         raise UserError(expected, shown(received), "choose another value", kind)
 
 
-def array_of(value: object, what: str, kind: Kind) -> NDArray[Any]:
-    """The value as an array.
+def require_int(value: object, what: str, least: int, kind: Kind, most: int = LARGEST) -> None:
+    """Raise UserError unless `value` is an int, not a bool, from `least` to `most`."""
+    bounds = f"of at least {least}" if most == LARGEST else f"from {least} to {most}"
+    require_value(type(value) is int and least <= value <= most, f"{what} {bounds}", value, kind)
 
-    Raises:
-        UserError: rows of different lengths, or what numpy makes no array of.
-    """
+
+def array_of(value: object, what: str, kind: Kind) -> NDArray[Any]:
+    """Convert `value` to an array. Raises UserError if numpy cannot, as for rows of different lengths."""
     import numpy as np
 
     try:
         return np.asarray(value)
-    except Exception as error:  # another library's array says in its own way that it is none of numpy's
-        do = "make all rows as long as each other"
-        raise UserError(f"{what} as an array", printable(error), do, kind) from error
+    except Exception as error:  # other libraries' arrays raise errors of any type
+        raise UserError(f"{what} as an array", printable(error), "give rows of equal length", kind) from error
 
 
 def iterated(values: object, expected: str, kind: Kind) -> Iterator[Any]:
-    """The values of anything that can be iterated, but a text.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Iterate over `values`. Raises UserError if it is a string or not iterable."""
     if not isinstance(values, str | bytes) and isinstance(values, Iterable):
-        with contextlib.suppress(TypeError):  # an array without axes says that it can be iterated, and cannot
+        with contextlib.suppress(TypeError):  # an array without axes is Iterable, and raises
             return iter(values)
     raise UserError(expected, shown(values), "give a list", kind)
 

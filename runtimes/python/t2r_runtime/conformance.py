@@ -1,7 +1,7 @@
-"""What a runtime must compute, tried: python -m t2r_runtime.conformance models/tiny
+"""Conformance tests: python -m t2r_runtime.conformance models/tiny
 
-A line a case, then `N passed, N failed`; the exit code is 1 if any failed. runtimes/CONTRACT.md, "Conformance", says
-what is in each kind of case. This program is the example for those of other languages.
+Prints one line per case, then `N passed, N failed`; the exit code is 1 if any failed. runtimes/CONTRACT.md,
+"Conformance", defines the cases. This program is the example for other languages.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t2r_runtime.contract.options import DECODER
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
@@ -23,21 +24,21 @@ from t2r_runtime.text.tokenizer import Tokenizer
 from t2r_runtime.translate.beam import Beam
 from t2r_runtime.translate.translator import Translator
 
-Case = Mapping[str, Any]  # what is in a case's file
+Case = Mapping[str, Any]  # content of a case's file
 Array = NDArray[Any]
-SCORE = 1e-4  # how far that of a translation may be off
-OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "seed", "stop_tokens")
+SCORE = 1e-4  # tolerance of translation scores
+OPTIONS = (*DECODER, "seed", "stop_tokens")
 
 
 class Wrong(Exception):
-    """What was computed is not what it must be."""
+    """A result differs from the expected one."""
 
 
 def main(folder: str) -> int:
-    """Try all cases of a folder, print a line for each, and give the exit code.
+    """Run all cases of a folder, print a line for each, and return the exit code.
 
     Raises:
-        UserError: no index there, or one of another form.
+        UserError: the index is missing or malformed.
     """
     passed, failed = 0, 0
     for name, kind, file in _cases(Path(folder)):
@@ -64,7 +65,7 @@ def _cases(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def array(entry: Mapping[str, Any]) -> Array:
-    """An array of the golden files."""
+    """Convert an array of the golden files."""
     return np.array(entry["data"]).reshape(entry["shape"])
 
 

@@ -1,10 +1,8 @@
-"""What can go wrong, sorted by who can fix it.
+"""Errors and their exit codes.
 
-A command of the toolchain ends in one of three ways besides success, each with an exit code:
-
-    1  a check failed   the tools worked, the model did not pass (t2r_export.errors.CheckFailed)
-    2  UserError        the user can fix it; one line says how
-    3  a bug            any other exception; the traceback goes to a file
+1  a failed check: the model did not pass (t2r_export.errors.CheckFailed)
+2  UserError: an error that the user can fix, in one line
+3  a bug: any other exception; the traceback is written to a file
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import reprlib
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-# what is wrong, in the same words in every language: runtimes/CONTRACT.md, "Errors"
+# kinds of errors in all languages: runtimes/CONTRACT.md, "Errors"
 Kind = Literal[
     "file",
     "graph",
@@ -41,41 +39,39 @@ _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 6
 
 
 class T2RError(Exception):
-    """Base of the errors that a command turns into one line and an exit code."""
+    """Base of errors that commands report in one line, with an exit code."""
 
     exit_code = 2
     prefix = ""  # of the line
 
 
 class UserError(T2RError, ValueError):
-    """Something the user can fix.
+    """An error that the user can fix.
 
     Args:
-        expected: what should have been there.
-        received: what was there instead.
-        do: the next thing to try, as an instruction.
-        kind: what it is about. All errors of t2r_runtime have one; those of the toolchain and of command lines have
-            none.
+        expected: what was expected.
+        received: what was received instead.
+        do: what to try next, as an instruction.
+        kind: the kind of error; always given in t2r_runtime except for command lines, never in the toolchain.
     """
 
     exit_code = 2
 
     def __init__(self, expected: str, received: str, do: str, kind: Kind | None = None) -> None:
-        # one line, whatever is quoted in it: the name of a file, another library's words
+        # file names and messages of libraries may contain line breaks
         super().__init__(printable(f"expected {expected}; received {received}; {do}", None))
         self.expected, self.received, self.do, self.kind = expected, received, do, kind
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str, Kind | None]]:
-        """An error reaches another process whole: the default would pass the one line as the first argument."""
+        """Pickle all arguments; the default would pass the message as the first."""
         return type(self), (self.expected, self.received, self.do, self.kind)
 
 
 def printable(text: object, limit: int | None = 300) -> str:
-    """A text, or an error's, on one line that is safe to print: it may quote a foreign file, or a library.
+    """Convert a text or an exception to one line that is safe to print.
 
-    Line breaks and repeated spaces become one space, unprintable characters are escaped, ONNX Runtime's preamble
-    `[ONNXRuntimeError] : 1 : FAIL : ` is dropped, and the line is cut at `limit` characters. An error without a text is
-    its type.
+    White space is collapsed, unprintable characters are escaped, the prefix `[ONNXRuntimeError] : 1 : FAIL : ` is
+    removed, and the line is truncated to `limit` characters. An exception without a message becomes its type.
     """
     line = " ".join(str(text).split())
     if line.startswith("[ONNXRuntimeError] : "):
@@ -88,16 +84,16 @@ def printable(text: object, limit: int | None = 300) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as Python spells it, on one line that is safe to print and no longer than a message can be."""
+    """The repr of a value on one short line that is safe to print."""
     try:
         return printable(_SHORT.repr(value), 100)
-    except ValueError:  # an integer of more digits than Python writes
+    except ValueError:  # an integer with too many digits to convert
         return f"a number of type {type(value).__name__}"
 
 
 def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
-    """The known name that is nearest to a misspelt one, as a question; `otherwise` where none is near."""
-    import difflib  # which `--help` does without
+    """Suggest the known name nearest to a misspelt one; `otherwise` if none is near."""
+    import difflib  # not needed for --help
 
     near = difflib.get_close_matches(name, list(map(str, known)), n=1) if isinstance(name, str) else []
     return f"did you mean {near[0]}?" if near else otherwise

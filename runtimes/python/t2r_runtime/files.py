@@ -1,4 +1,4 @@
-"""Files: inputs that are there, and outputs that are whole or not there."""
+"""Input files, and atomic output files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 LOCKS: bool = fcntl is not None
 
-PREFIX = 40  # characters of a name that stand in a temporary one: a name has 255 bytes
-PART = re.compile(r"\.[a-z0-9_]{8}\.part$")  # how the names that tempfile makes end
-OTHERS = {  # what may stand in an output's place, and is not to be replaced
+PREFIX = 40  # characters of a name kept in temporary names, which are limited to 255 bytes
+PART = re.compile(r"\.[a-z0-9_]{8}\.part$")  # suffix of names made by tempfile
+OTHERS = {  # file types that outputs do not replace
     stat.S_IFLNK: "a link",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
@@ -33,10 +33,10 @@ OTHERS = {  # what may stand in an output's place, and is not to be replaced
 
 
 def existing_file(path: str | Path, what: str) -> Path:
-    """`path` as a Path, if it is a regular file: a pipe or a device would be read for ever.
+    """Check that `path` is a regular file; reading a pipe or a device may not end.
 
     Raises:
-        UserError: it is none, or no path at all.
+        UserError: it is not.
     """
     require_path(path)
     if not os.path.isfile(path):
@@ -46,18 +46,17 @@ def existing_file(path: str | Path, what: str) -> Path:
 
 
 def require_path(path: object) -> None:
-    """Refuse what is no text and no path."""
+    """Raise UserError unless `path` is a str or a PathLike."""
     require_kind(path, (str, os.PathLike), "a path", "file")
 
 
 def replaceable(path: str | Path) -> int | None:
-    """The permissions of the file that an output at `path` would replace; None where nothing stands.
+    """The permissions of the file that an output at `path` would replace; None if there is none.
 
-    Only a regular file that may be written is replaced. A link is none: whether it or what it points to is meant, and
-    beside which of the two a graph's other files go, nobody has said.
+    Only a writable regular file is replaced. A link is ambiguous: it or its target could be meant.
 
     Raises:
-        UserError: something else stands there, or no file can stand there.
+        UserError: another kind of file exists there, or the path is invalid.
     """
     require_path(path)
     if os.path.isdir(path):
@@ -66,29 +65,26 @@ def replaceable(path: str | Path) -> int | None:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise unwritable(path, error) from error
     if not stat.S_ISREG(mode):
         kind = OTHERS.get(stat.S_IFMT(mode), "something else")
         target = f" to {os.readlink(path)}" if stat.S_ISLNK(mode) else ""
         raise UserError(f"a regular file at {path}, or nothing", f"{kind}{target}", "name another file", "file")
     if not mode & 0o222:
-        raise UserError(
-            f"a file that may be written at {path}", "a read-only one", "name another file, or chmod u+w", "file"
-        )
+        do = "name another file, or chmod u+w"
+        raise UserError(f"a writable file at {path}", "a read-only one", do, "file")
     return stat.S_IMODE(mode) & 0o777
 
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path in the same folder; rename it to `path` if the body succeeds, remove it if not.
+    """Yield a temporary path in the same folder, which is renamed to `path` if the body succeeds, else removed.
 
-    The file that stood at `path` stays untouched until the rename, whatever happens: a full disk, Ctrl-C, kill -9. The
-    new one has its permissions.
+    A file at `path` is unchanged until the rename, which keeps its permissions.
 
     Raises:
-        UserError: the folder is missing or not writable, what stands at `path` is not `replaceable`, or the disk is
-            full.
+        UserError: the folder is missing or not writable, `path` is not `replaceable`, or the disk is full.
     """
     require_path(path)
     path = Path(path)
@@ -98,7 +94,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
             yield part
             _flush(part)
             if permissions is None:
-                # mkstemp makes files that only their owner can read; give the usual permissions of a new file
+                # mkstemp creates files that only the owner can read; use the default permissions instead
                 umask = os.umask(0)
                 os.umask(umask)
                 permissions = 0o666 & ~umask
@@ -110,12 +106,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_beside(path: Path, folder: bool = False) -> Iterator[Path]:
-    """Yield a new temporary file, or folder, in the folder of `path`; it is gone at the end.
+    """Yield a new temporary file or folder in the folder of `path`, and remove it at the end.
 
-    It is locked while its process lives. What killed processes left of the same `path` is not, and is removed first.
+    It is locked while its process lives; unlocked ones left by killed processes are removed first.
 
     Raises:
-        UserError: nothing can be made there.
+        UserError: it cannot be created.
     """
     prefix = f".{path.name[:PREFIX]}."
     try:
@@ -132,33 +128,33 @@ def temporary_beside(path: Path, folder: bool = False) -> Iterator[Path]:
 
 
 def _new_part(parent: Path, prefix: str, folder: bool) -> tuple[Path, int | None]:
-    """A new temporary file or folder, and the handle that holds its lock."""
+    """Create a temporary file or folder; returns it and the handle of its lock."""
     while True:
         if folder:
             name = tempfile.mkdtemp(dir=parent, prefix=prefix, suffix=".part")
             handle = os.open(name, os.O_RDONLY) if LOCKS else None
         else:
             handle, name = tempfile.mkstemp(dir=parent, prefix=prefix, suffix=".part")
-        if not LOCKS:  # and an open file could not be renamed
+        if not LOCKS:  # Windows, where an open file cannot be renamed
             if handle is not None:
                 os.close(handle)
             return Path(name), None
         assert handle is not None
-        with contextlib.suppress(OSError):  # a file system without locks: nothing is ever taken for abandoned there
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is removed as abandoned
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.path.lexists(name):  # another process may have taken it for abandoned before it was locked
+        if os.path.lexists(name):  # another process may have removed it before it was locked
             return Path(name), handle
         os.close(handle)
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove the temporary files and folders with this prefix that no process has locked."""
+    """Remove unlocked temporary files and folders with this prefix."""
     if not LOCKS:
         return
     with os.scandir(parent) as entries:
         found = [entry.path for entry in entries if entry.name.startswith(prefix) and PART.search(entry.name)]
     for name in found:
-        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+        with contextlib.suppress(OSError):  # locked, or removed by another process
             handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,26 +165,26 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: str | Path, wait: bool) -> Iterator[None]:
-    """Be the only program that writes `path`, among those that ask; a program that dies no longer is.
+    """Hold an advisory lock for writing `path`, released when the process ends.
 
-    The lock is the operating system's, on a file beside `path` that is gone at the end.
+    The lock is on a file beside `path`, removed at the end.
 
     Args:
-        wait: for the other's end, where there is one.
+        wait: wait for another holder instead of raising.
 
     Raises:
-        UserError: another program writes `path`, and `wait` is false; or no file can be beside it.
+        UserError: another process holds the lock and `wait` is false, or the lock file cannot be created.
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}.lock")
     try:
         handle = _locked(beside, wait)
-        while not _stands(handle, beside):  # its holder has ended since, and with it the file
+        while not _stands(handle, beside):  # its holder has removed the file meanwhile
             os.close(handle)
             handle = _locked(beside, wait)
     except BlockingIOError:
         do = "wait for its end, or name another file"
-        raise UserError(f"nobody else to write {path}", "a program that does", do, "file") from None
+        raise UserError(f"exclusive access to {path}", "another program writing it", do, "file") from None
     except OSError as error:
         raise unwritable(path, error) from error
     try:
@@ -199,7 +195,7 @@ def locked(path: str | Path, wait: bool) -> Iterator[None]:
 
 
 def _locked(path: Path, wait: bool) -> int:
-    """The handle of a file that is locked, where the system and the file system have locks."""
+    """Open and lock a file, if the system and the file system support locks."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
         if LOCKS:
@@ -232,7 +228,7 @@ def _flush(path: Path) -> None:
 
 
 def unwritable(path: str | Path, error: Exception) -> UserError:
-    """That nothing can be written at `path`, and why."""
+    """The error of a path that cannot be written."""
     why = getattr(error, "strerror", None) or str(error)
     do = "choose another place, or make room there"
     return UserError(f"to be able to write {printable(path)}", why, do, "file")

@@ -1,8 +1,7 @@
-"""What may be written where, asked before the work for it begins.
+"""Checks of output paths before any work.
 
-no output is an input, or a file that belongs to one
-only a regular file is replaced, in a folder that can be written to
-endings fit: nothing that is no model is named like one
+An output must not be an input or one of its files; it replaces regular files only, in a writable folder; and its suffix
+must match its kind.
 """
 
 from __future__ import annotations
@@ -25,25 +24,24 @@ MODELS = (".pt", *GRAPHS, ".safetensors", ".gguf", ".npy")
 
 @dataclass(frozen=True)
 class Kind:
-    """What the name of an output may end in."""
+    """Allowed suffixes of an output."""
 
-    only: tuple[str, ...] = ()  # one of these, where there are any
+    only: tuple[str, ...] = ()  # one of these, if any
     never: tuple[str, ...] = MODELS
 
 
 def check_output(what: str, path: Path, kind: Kind, inputs: Iterable[Path]) -> bool:
-    """Check the name and the place of an output.
+    """Check the path of an output.
 
     Args:
-        what: the output is, for messages.
+        what: what the output is, for error messages.
         inputs: files and folders that are read.
 
     Returns:
-        Whether a file stands at `path` that is not empty.
+        Whether `path` is an existing, non-empty file.
 
     Raises:
-        UserError: an output that is an input, is named for something else, is no regular file, or lies in no folder
-            that can be written to.
+        UserError: the output is an input, has a wrong suffix, is not a regular file, or its folder is not writable.
     """
     fits = path.suffix in kind.only if kind.only else path.suffix.lower() not in kind.never
     if not fits:
@@ -56,23 +54,23 @@ def check_output(what: str, path: Path, kind: Kind, inputs: Iterable[Path]) -> b
     if not folder.is_dir():
         raise unwritable(path, OSError(errno.ENOENT, f"no folder {folder}"))
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise unwritable(path, OSError(errno.EACCES, f"a folder that may not be written to, {folder}"))
+        raise unwritable(path, OSError(errno.EACCES, f"the folder {folder} is not writable"))
     return stands and path.stat().st_size > 0
 
 
 def beside(graph: Path) -> Iterator[Path]:
-    """The weights' files and companions of the graphs that stand or stood at `graph`."""
+    """External data and companions of the current and former graphs at `graph`."""
     for ending in (".data", *(f".{role}.onnx" for role in ROLES if role != STEP)):
         yield from graph.parent.glob(f"{glob.escape(graph.name)}.{'[0-9a-f]' * DIGEST}{ending}")
 
 
 def _check_apart(path: Path, source: Path) -> None:
-    """Whether `path` is `source`, in that folder, or a file that belongs to one of the two graphs."""
+    """Raise UserError if `path` is `source`, in that folder, or shares a file with it."""
     if not path.exists():
         return
     if source.is_dir():
         if path.resolve().is_relative_to(source.resolve()):
-            raise UserError("an output outside of what is read", f"{path} in {source}", "name another place", "file")
+            raise UserError("an output outside of input folders", f"{path} in {source}", "name another place", "file")
         return
     written, read = [path, *beside(path)], [source, *beside(source)]
     if any(_same(one, other) for one in written for other in read):

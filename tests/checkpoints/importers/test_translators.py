@@ -177,7 +177,7 @@ def test_a_forced_first_token_is_generated(width: int, penalty: float, tmp_path:
     assert all(one.tokens[0] == 6 for one in best)
     if width > 1:
         np.testing.assert_allclose([one.score for one in best], found.sequences_scores, atol=1e-4)
-    with pytest.raises(UserError, match="max_tokens of more than 1, which every translation begins with; received 1"):
+    with pytest.raises(UserError, match="max_tokens above 1, the number of forced tokens; received 1"):
         translator.translate([source], Beam(width, max_tokens=1))
 
 

@@ -47,9 +47,7 @@ def answered(folder: Path, lines: list[Any], *arguments: object, code: int = 0) 
 
 @pytest.mark.parametrize("options", [GREEDY, DRAWN, [*GREEDY, "--stop", "c", "--stop", "fa"]])
 @pytest.mark.parametrize("width", [1, 2, 9])
-def test_each_line_is_generated_as_it_is_alone(
-    options: list[str], width: int, graph: Path, tmp_path: Path, capsys: Output
-) -> None:
+def test_jsonl_equals_single_lines(options: list[str], width: int, graph: Path, tmp_path: Path, capsys: Output) -> None:
     lines = [{"prompt": prompt, "name": [number, "ü"]} for number, prompt in enumerate(PROMPTS)]
     found = answered(tmp_path, lines, "generate", graph, *options, "--batch-size", width)
     for line, answer in zip(lines, found, strict=True):
@@ -88,7 +86,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("width", [1, 4])
-def test_a_bad_line_is_named_by_its_number(width: int, graph: Path, tmp_path: Path, capsys: Output) -> None:
+def test_invalid_line_reports_number(width: int, graph: Path, tmp_path: Path, capsys: Output) -> None:
     lines = [{"prompt": "a"}, *BAD, {"prompt": "b"}]
     found = answered(tmp_path, lines, "generate", graph, *GREEDY, "--batch-size", width, code=2)
     assert [each.get("line") for each in found] == [None, *range(2, len(BAD) + 2), None]
@@ -98,7 +96,7 @@ def test_a_bad_line_is_named_by_its_number(width: int, graph: Path, tmp_path: Pa
     assert f"received {len(BAD)} without: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …; see " in said[-1]
 
 
-def test_a_line_that_is_too_long_is_bad(graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_too_long(graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("t2r_runtime.cli.bulk.MAX_LINE", 20)
     lines = [b'{"prompt": "abc"}', b'{"prompt": "%s"}' % (b"a" * 50), b'{"prompt": "b"}']
     found = answered(tmp_path, lines, "generate", graph, *GREEDY, code=2)
@@ -136,7 +134,7 @@ def test_an_interrupted_run_is_resumed(
     assert answered(tmp_path, lines, *command, code=2) == whole
     assert count == 100 + len(lines) - done
     said = capsys.readouterr().err
-    assert f"{done} lines were answered before" in said
+    assert f"resuming after {done} answered lines" in said
     assert "received 1 without: 2; see " in said
 
 
@@ -148,7 +146,7 @@ def test_other_options_start_again(graph: Path, tmp_path: Path, monkeypatch: pyt
     assert not part.exists()
 
 
-def test_out_is_no_other_file(graph: Path, tmp_path: Path, capsys: Output) -> None:
+def test_jsonl_out_conflicts(graph: Path, tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "in.jsonl").write_text('{"prompt": "a"}\n')
     (tmp_path / "notes").write_text("of a year")
     others = {"notes": "another file", "in.jsonl": "for both", "none/x": "no folder", "x.pt": "x.pt"}
@@ -157,7 +155,7 @@ def test_out_is_no_other_file(graph: Path, tmp_path: Path, capsys: Output) -> No
         assert message in capsys.readouterr().err
     with locked(tmp_path / "out", wait=False):
         run("generate", graph, *GREEDY, "--jsonl", tmp_path / "in.jsonl", tmp_path / "out", code=2)
-    assert "nobody else to write" in capsys.readouterr().err
+    assert "exclusive access to" in capsys.readouterr().err
     run("generate", graph, "--prompt", "a", "--jsonl", tmp_path / "in.jsonl", tmp_path / "out", code=2)
     assert "--jsonl has its prompts in IN" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "notes"]

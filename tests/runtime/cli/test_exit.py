@@ -44,8 +44,8 @@ USER_ENDINGS = [
     (
         OSError(errno.ENOSPC, "No space left on device", "/x/y.onnx"),
         2,
-        "t2r: expected to be able to use /x/y.onnx; received No space left on device; "
-        "choose another place, or make room\n",
+        "t2r: expected access to /x/y.onnx; received No space left on device; "
+        "choose another path, or free disk space\n",
     ),
     (MemoryError(), 2, "t2r: expected enough memory; received none left; use a smaller batch, length or model\n"),
 ]
@@ -78,7 +78,7 @@ def _in_a_clean_up() -> None:
 
 
 @pytest.mark.parametrize("body", [_in_an_import, _in_a_clean_up])
-def test_ctrl_c_where_libraries_do_not_expect_it(body: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_during_import(body: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert ending(body, capsys) == (130, "t2r: interrupted\n")
@@ -87,7 +87,7 @@ def test_ctrl_c_where_libraries_do_not_expect_it(body: Callable[[], None], capsy
         signal.signal(signal.SIGINT, before)
 
 
-def test_thirty_ctrl_c_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
     """What the first one unwinds is not interrupted by the others."""
     cleaned = []
 
@@ -127,7 +127,7 @@ runpy.run_module("t2r_export", run_name="__main__")
 
 
 @pytest.mark.parametrize("when", ODD_TIMES)
-def test_ctrl_c_at_odd_times(when: str, tmp_path: Path) -> None:
+def test_ctrl_c_at_any_time(when: str, tmp_path: Path) -> None:
     """No traceback, neither of Python's own start nor of its end."""
     line, code = ODD_TIMES[when]
     (tmp_path / "x.pt").write_bytes(b"no model")
@@ -144,7 +144,7 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert "Some help." in capsys.readouterr().out
 
 
-def test_success_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_success_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert ending(lambda: None, capsys) == (0, "")
 
 
@@ -154,7 +154,7 @@ def test_mistyped_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert line == "t2r: No such option '--colour'; see `t2r --help`\n"
 
 
-def test_hostile_name_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unprintable_name_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     _, line = ending(raising(UserError("a tensor", "\x1b[2Jw\nx\u202e", "look")), capsys)
     assert line == "t2r: expected a tensor; received \\x1b[2Jw x\\u202e; look\n"
 
@@ -180,14 +180,14 @@ def test_bug_writes_a_report(
         assert Path(match[1]).stat().st_mode & 0o077 == 0
 
 
-def test_bug_without_a_place_for_its_report(
+def test_bug_report_without_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     code, text = ending(raising(ZeroDivisionError("by zero")), capsys)
     assert code == 3
     assert "Traceback" in text
-    assert re.search(r"t2r: bug: ZeroDivisionError: by zero; the report is above, since no file could be", text)
+    assert re.search(r"t2r: bug: ZeroDivisionError: by zero; the report is above, as no file could be", text)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and /dev/full are POSIX")
@@ -207,7 +207,7 @@ def test_closed_pipe_is_quiet() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_full_disk_behind_stdout() -> None:
+def test_stdout_on_full_disk() -> None:
     program = (
         "import click, sys; from t2r_runtime.cli import exit as errors\n"
         "sys.exit(errors.run(click.Command('probe', callback=lambda: click.echo('x')), 't2r', []))"
@@ -215,5 +215,5 @@ def test_full_disk_behind_stdout() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("t2r: expected to be able to use")
+    assert done.stderr.startswith("t2r: expected access to")
     assert done.stderr.count("\n") == 1

@@ -1,6 +1,6 @@
-"""The command line `t2r-run VERB`: running exported graphs, with this package and click alone.
+"""The command line `t2r-run`, which runs exported graphs and needs this package and click only.
 
-`t2r` of the toolchain has the same verbs, by the same modules.
+`t2r` of the toolchain includes these verbs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from t2r_runtime.cli import program
 
 VERBS: program.Verbs = {
     "generate": ("t2r_runtime.cli.generate", "Continue a text with an exported graph."),
-    "chat": ("t2r_runtime.cli.chat", "Talk with the exported graph of a chat model."),
-    "score": ("t2r_runtime.cli.score", "Measure how well an exported graph predicts a text."),
+    "chat": ("t2r_runtime.cli.chat", "Chat with the exported graph of a chat model."),
+    "score": ("t2r_runtime.cli.score", "Measure nats per token of an exported graph on a text."),
     "translate": ("t2r_runtime.cli.translate", "Translate lines of text with an exported translator."),
 }
 t2r_run = program.Group(VERBS, help="Run exported graphs.", params=[program.version_option("t2r-runtime", __version__)])

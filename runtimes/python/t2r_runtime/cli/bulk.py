@@ -1,10 +1,10 @@
 """`--jsonl IN OUT`: a JSON object per line of IN, answered by one per line of OUT, in the same order.
 
-A line of OUT has the keys of its line of IN and those of the answer. A line that has no answer becomes
-`{"line": 3, "error": "…"}`, and the others go on.
+A line of OUT has the keys of its line of IN and those of the answer. A line that cannot be answered becomes
+`{"line": 3, "error": "…"}`; the others continue.
 
-Answers are first written to a hidden file beside OUT, which is renamed at the end. Its name depends on IN, the graph
-and the options, so that the same command goes on where an earlier one stopped.
+Answers are written to a hidden file beside OUT, which is renamed at the end. Its name depends on IN, the graph and the
+options, so the same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from t2r_runtime.text.texts import decoded
 
 MAX_LINE = 1 << 24  # bytes
 DIGITS = 8
-NAMED = 10  # numbers of bad lines in a message
+NAMED = 10  # line numbers in an error message
 Given = dict[str, Any]
 
 
 def option(keys: str) -> Callable[[F], F]:
-    """The option `--jsonl`; `keys` says what a line holds."""
+    """Add the option `--jsonl`; `keys` describes a line of IN."""
     path = click.Path(path_type=Path)
-    text = f"Answer every line of IN, a JSON object with {keys}, by a line of OUT. An interrupted run is resumed."
+    text = f"Answer each line of IN, a JSON object with {keys}, by a line of OUT. Resumes an interrupted run."
     return click.option("--jsonl", type=(path, path), metavar="IN OUT", help=text)
 
 
 class Bulk:
-    """The lines of a file, and their answers.
+    """Reads the lines of a file and writes their answers.
 
     Args:
         paths: IN and OUT.
-        graph: what answers them, beside the options of the current command.
+        graph: the graph that answers; its bytes and the command's options identify a run to resume.
 
     Raises:
-        UserError: no IN, an OUT that cannot be written or is another file, or another program that writes it.
+        UserError: IN does not exist, OUT cannot be written or is not a JSON lines file, or another program writes it.
     """
 
     def __init__(self, paths: tuple[Path, Path], graph: Path) -> None:
@@ -62,8 +62,8 @@ class Bulk:
                     raise UserError(expected, "another file", "name another file", "file")
         self._name = f".{self._out.name}.{_digest([self._source, graph])}.lines"
         self._stack = contextlib.ExitStack()
-        self._given: dict[int, Given] = {}  # that have no answer
-        self._answers: dict[int, bytes] = {}  # that wait for those of earlier lines
+        self._given: dict[int, Given] = {}  # lines without an answer
+        self._answers: dict[int, bytes] = {}  # waiting for earlier lines
         self._done = 0
         self.bad: list[int] = []
 
@@ -98,7 +98,7 @@ class Bulk:
             raise UserError(f"lines of {self._source} that have an answer", received, f"see {self._out}", "file")
 
     def __iter__(self) -> Iterator[tuple[int, Given]]:
-        """The lines that have no answer yet, with their numbers from 1; those that are no JSON object are answered."""
+        """Yield the unanswered lines, with their numbers from 1; a line that is not a JSON object gets an error."""
         with self._source.open("rb") as file:
             for number in itertools.count(1):
                 raw = rest = file.readline(MAX_LINE)
@@ -116,7 +116,7 @@ class Bulk:
                         yield number, given
 
     def put(self, number: int, answer: Given | UserError) -> None:
-        """Answer a line; it is written when all before it are."""
+        """Answer a line; it is written after all lines before it."""
         given = self._given.pop(number, {})
         if isinstance(answer, UserError):
             note(f"line {number}: {answer}")
@@ -131,21 +131,21 @@ class Bulk:
         self._file.flush()
 
     def texts(self, key: str) -> Iterator[tuple[int, str]]:
-        """The texts of the lines, with their numbers."""
+        """Yield the texts of the lines, with their numbers."""
         for number, given in self:
             with self.answering(number):
                 yield number, text_of(given, key)
 
     @contextlib.contextmanager
     def answering(self, number: int) -> Iterator[None]:
-        """Answer a line by the UserError that its work raises."""
+        """Answer a line with the UserError that the body raises."""
         try:
             yield
         except UserError as error:
             self.put(number, error)
 
     def _resume(self) -> None:
-        """Count the lines that an earlier run has answered; what it wrote of the next is cut off."""
+        """Count the lines answered by an earlier run; a partial line at the end is removed."""
         self._file.seek(0)
         whole = 0
         for raw in self._file:
@@ -155,11 +155,11 @@ class Bulk:
                     self.bad.append(self._done)
         self._file.truncate(whole)
         if self._done:
-            note(f"{self._done} lines were answered before")
+            note(f"resuming after {self._done} answered lines")
 
 
 def text_of(given: Given, key: str) -> str:
-    """A line's text. Raises UserError: it has none."""
+    """The text of a line. Raises UserError if it has none."""
     value = given.get(key)
     if not isinstance(value, str):
         raise UserError(f'a text as "{key}"', shown(value) if key in given else "none", "correct the line")
@@ -171,7 +171,7 @@ def _object(raw: bytes, number: int, whole: bool) -> Given:
         if not whole:
             raise ValueError(f"more than {MAX_LINE:,} bytes")
         value = json.loads(decoded(raw, f"line {number}"))
-        json.dumps(plain(value), ensure_ascii=False).encode()  # half a surrogate pair can be read, and not written
+        json.dumps(plain(value), ensure_ascii=False).encode()  # raises for a lone surrogate
     except UserError:
         raise
     except (ValueError, RecursionError) as error:
@@ -182,7 +182,7 @@ def _object(raw: bytes, number: int, whole: bool) -> Given:
 
 
 def _digest(files: list[Path]) -> str:
-    """`DIGITS` hex digits of the files' bytes and the options of the current command."""
+    """Hash of the files and of the options of the current command, `DIGITS` hex digits."""
     options = click.get_current_context().params
     found = hashlib.sha256(json.dumps(options, default=str, sort_keys=True).encode())
     for path in files:

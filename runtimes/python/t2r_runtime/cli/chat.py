@@ -1,7 +1,7 @@
-"""`t2r chat`: talk with an exported graph of a chat model, a line on stdin a turn.
+"""`t2r-run chat`: chat with an exported graph, one line of stdin per turn.
 
-stdout holds the answers and nothing else. The state stays between turns: of what the template makes of all messages, no
-more is read than what is new, wherever that begins with the very tokens that were read before.
+Only the answers go to stdout. The state is kept between turns: the template renders all messages, and if the rendered
+tokens begin with those read before, only the new ones are read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from t2r_runtime.cli import providers, sampling
 from t2r_runtime.errors import UserError
 from t2r_runtime.text.texts import STDIN, decode_lines
 
-MAX_WRITTEN = 1 << 14  # tokens that a template may write around a message, where positions do not end
+MAX_WRITTEN = 1 << 14  # tokens that a template may add to a message, for models without a context limit
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Sampling, Tokenizer
@@ -26,30 +26,29 @@ if TYPE_CHECKING:
 
 @click.command("chat")
 @click.argument("graph", type=click.Path(path_type=Path))
-@click.option("--system", metavar="TEXT", help="What the model is told before the first turn.")
+@click.option("--system", metavar="TEXT", help="System message before the first turn.")
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
     default=512,
     show_default=True,
-    help="Largest number of tokens of an answer.",
+    help="Maximum number of tokens per answer.",
 )
 @sampling.options
-@providers.options
+@providers.threads_option
+@providers.option
 def command(
     graph: Path,
     system: str | None,
     max_tokens: int,
     rules: Sampling,
     threads: int | None,
-    provider: str,
-    provider_options: tuple[str, ...],
-    allow_fallback: bool,
+    provider: providers.Provider,
 ) -> None:
-    """Talk with GRAPH, an exported .onnx file of a chat model: a line a turn; Ctrl-D ends."""
+    """Chat with GRAPH, an exported .onnx file of a chat model: one line per turn; Ctrl-D ends."""
     from t2r_runtime import Tokenizer
 
-    decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
+    decoder = providers.decoder_alone(graph, provider, threads)
     rules = sampling.of_graph(rules, decoder.signature)
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), rules, max_tokens)
     if system is not None:
@@ -62,20 +61,20 @@ def command(
 
 @dataclass
 class Conversation:
-    """Messages, and a decoder that has read what the template made of them."""
+    """Messages, and a decoder that has read them as the template renders them."""
 
     decoder: Decoder
     tokenizer: Tokenizer
     sampling: Sampling
     max_tokens: int
     messages: list[dict[str, str]] = field(default_factory=list)
-    read: list[int] = field(default_factory=list)  # by the decoder, from the start of the text
+    read: list[int] = field(default_factory=list)  # tokens that the decoder has read
 
     def answer(self, said: str) -> Iterator[str]:
-        """The answer to what the user said, as it comes.
+        """Yield the answer to a user message, piece by piece.
 
         Raises:
-            UserError: a model without a chat template, one that refuses the messages, or a text that is too long.
+            UserError: no chat template, messages that the template rejects, or too many tokens.
         """
         asked = [*self.messages, {"role": "user", "content": said}]
         ids = self.tokenizer.encode(self.tokenizer.chat(asked), special_tokens=False)
@@ -94,29 +93,28 @@ class Conversation:
         self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
 
     def _require_room(self, tokens: int, written: int) -> None:
-        """Refuse a text that the template makes too long: each of its tokens is a step.
+        """Raise UserError if the rendered messages are too long: each token is a step.
 
         Args:
-            tokens: of all messages.
-            written: at least so many new ones come of the template, and not of what the user said.
+            tokens: number of tokens of all messages.
+            written: lower bound of the new tokens that come from the template, not from the user.
         """
-        signature = self.decoder.signature
-        most = signature.max_positions if signature.past_end == "refuse" else None
+        most = self.decoder.signature.reach
         for number, limit, of in ((tokens, most, "the model's context"), (written, MAX_WRITTEN, "a chat template")):
             if limit is not None and number > limit:
                 expected = f"at most {limit:,} tokens of {of}"
-                raise UserError(expected, f"{number:,}", "say less, or export another chat template", "position")
+                raise UserError(expected, f"{number:,}", "shorten the message or change the template", "position")
 
     def _unread(self, ids: list[int]) -> list[int]:
-        """What of the text is new; all of it where it does not go on from what was read, which is forgotten then."""
-        read, self.read = self.read, []  # nobody knows how much was, if the answer is interrupted
+        """The tokens to read: those after `read`, or after a reset all of them if `ids` does not continue `read`."""
+        read, self.read = self.read, []  # unknown if the answer is interrupted
         if read and ids[: len(read)] == read and len(ids) > len(read):
             return ids[len(read) :]
         self.decoder.reset()
         return ids
 
     def _rules(self) -> Sampling:
-        """Sampling that stops at the end of a turn, too, as the template has it; each answer has a seed of its own."""
+        """The sampling options, with the template's end-of-turn token as a stop token, and a new seed per answer."""
         import dataclasses
 
         end = self.tokenizer.end_of_turn
@@ -126,7 +124,7 @@ class Conversation:
 
 
 def _lines() -> Iterator[str]:
-    """What the user types, without empty lines; a terminal shows where. Raises UserError: it is not UTF-8."""
+    """Yield the non-empty lines of stdin; a terminal shows a prompt. Raises UserError if one is not UTF-8."""
     lines = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
     while True:
         if sys.stdin.isatty():

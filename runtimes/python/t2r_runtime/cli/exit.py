@@ -1,13 +1,13 @@
-"""How a command ends: its exit code, and at most one line on stderr.
+"""Exit codes of commands, and at most one line on stderr.
 
     0    done
     1    a check failed (t2r_export.errors.CheckFailed)
-    2    the user can fix it (UserError, a mistyped command, a full disk)
+    2    an error that the user can fix (UserError, a mistyped command, a full disk)
     3    a bug: the line names the file that holds the traceback
     130  interrupted with Ctrl-C
-    141  the reader of our output has closed it, as `head` does; nothing is printed
+    141  stdout was closed by its reader, such as `head`; nothing is printed
 
-The numbers 130 and 141 are what a shell reports for SIGINT and SIGPIPE.
+130 and 141 are what a shell reports for SIGINT and SIGPIPE.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ USER = UserError.exit_code
 BUG = 3
 INTERRUPTED = 130
 PIPE_CLOSED = 141
-AGAIN = 0.05  # seconds until a lost Ctrl-C is raised once more
-PATIENCE = 1.0  # seconds after a Ctrl-C in which others are ignored, so that what it unwinds can clean up
+AGAIN = 0.05  # seconds until a lost Ctrl-C is raised again
+PATIENCE = 1.0  # seconds in which further Ctrl-C are ignored, so that cleanup can finish
 
-# errors of the machine, in whichever library they occur
+# errors of the environment, raised by any library
 ENVIRONMENT = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
@@ -45,17 +45,15 @@ REPORTED_PACKAGES = ("t2r-export", "t2r-runtime", "torch", "onnx", "onnxruntime"
 
 
 def run(command: click.Command, program: str, arguments: Sequence[str], last: bool = False) -> int:
-    """Run a click command, say how it ended, and return the process's exit code.
-
-    Only SystemExit and its like get past.
+    """Run a click command, report its error, and return the exit code.
 
     Args:
-        last: the process ends with this command, and ignores Ctrl-C from there on.
+        last: the process ends after this command, and ignores Ctrl-C from then on.
     """
     with _interrupts(last) as seen:
         try:
             code = _run(command, program, arguments, seen)
-        except KeyboardInterrupt:  # one more, while the end was being printed
+        except KeyboardInterrupt:  # while the error was being printed
             code = INTERRUPTED
     try:
         sys.stdout.flush()
@@ -66,10 +64,10 @@ def run(command: click.Command, program: str, arguments: Sequence[str], last: bo
 
 @contextlib.contextmanager
 def _interrupts(last: bool) -> Iterator[list[float]]:
-    """Yield a list that gets the time of every Ctrl-C that is raised, where nobody else handles them.
+    """Yield a list of the times of all Ctrl-C, unless the caller has its own handler.
 
-    A library written in C may turn KeyboardInterrupt into an error of its own while it is imported, and Python only
-    prints one that comes while it cleans up: that one is raised again.
+    A C extension may turn KeyboardInterrupt into another error while it is imported, and Python prints and drops one
+    raised in a finalizer: that one is raised again.
     """
     seen: list[float] = []
     if threading.current_thread() is not threading.main_thread():
@@ -90,7 +88,7 @@ def _interrupts(last: bool) -> Iterator[list[float]]:
         nonlocal lost
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             lost = True
-            threading.Timer(AGAIN, _thread.interrupt_main).start()  # not in here, where it would be lost too
+            threading.Timer(AGAIN, _thread.interrupt_main).start()  # raised here it would be dropped too
         else:
             hook(unraisable)
 
@@ -107,9 +105,9 @@ def _interrupts(last: bool) -> Iterator[list[float]]:
 
 def _run(command: click.Command, program: str, arguments: Sequence[str], interrupts: Sequence[float]) -> int:
     try:
-        if any("\0" in argument for argument in arguments):  # no shell can pass one, a program that calls this can
+        if any("\0" in argument for argument in arguments):  # possible only when called from Python
             raise UserError("arguments without a zero byte", "one with it", "leave it out")
-        # not command.main(): it prints and ends the process by itself, with codes that mean something else here
+        # not command.main(), which prints errors and exits with other codes
         with command.make_context(program, list(arguments), help_option_names=["-h", "--help"]) as context:
             command.invoke(context)
         sys.stdout.flush()
@@ -137,12 +135,12 @@ def _run(command: click.Command, program: str, arguments: Sequence[str], interru
 
 def _end(program: str, message: str, code: int) -> int:
     with contextlib.suppress(BrokenPipeError):
-        # messages quote names from foreign files; a terminal must not obey what is in them
+        # messages may quote control characters from files
         click.echo(f"{program}: {printable(message, limit=None)}", err=True)
     return code
 
 
-RENAMED = {  # older spellings of options, of every verb
+RENAMED = {  # former options of every verb
     "--provider-option": "--provider NAME:KEY=VALUE",
     "--allow-fallback": "--provider NAME+cpu",
 }
@@ -157,7 +155,7 @@ def _usage(error: click.ClickException, program: str) -> str:
 
 
 def _nearest(error: click.ClickException) -> str:
-    """The choice that a misspelt one is nearest to, for a person."""
+    """A suggestion for a misspelt choice."""
     param = getattr(error, "param", None)
     given = re.match(r"'(.*)' is not one of ", getattr(error, "message", ""))
     if param is None or not isinstance(param.type, click.Choice) or given is None:
@@ -167,13 +165,13 @@ def _nearest(error: click.ClickException) -> str:
 
 
 def _environment(error: Exception) -> str | None:
-    """A line for an error of the machine (memory, disk, permission), or None for any other."""
-    # torch's own class by its name: this module must not import torch
+    """The message of an error of the environment (memory, disk, permission), or None for any other."""
+    # torch's class by name, since this module must not import torch
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return str(UserError("enough memory", str(error) or "none left", "use a smaller batch, length or model"))
     if isinstance(error, OSError) and error.errno in ENVIRONMENT:
         place = error.filename if error.filename is not None else "a file"
-        return str(UserError(f"to be able to use {place}", str(error.strerror), "choose another place, or make room"))
+        return str(UserError(f"access to {place}", str(error.strerror), "choose another path, or free disk space"))
     return None
 
 
@@ -194,13 +192,13 @@ def _report_bug(program: str, arguments: Sequence[str], error: Exception) -> int
     )
     summary = f"bug: {type(error).__name__}: {error}"
     try:
-        # a new name each time, readable by its owner alone: the command line may quote a prompt
+        # readable by the owner only: the command line may contain a prompt
         handle, path = tempfile.mkstemp(prefix="t2r-", suffix=".log")
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(report)
     except OSError as failure:
         click.echo(report, err=True)
-        return _end(program, f"{summary}; the report is above, since no file could be written ({failure})", BUG)
+        return _end(program, f"{summary}; the report is above, as no file could be written ({failure})", BUG)
     return _end(program, f"{summary}; please report it with the file {path}", BUG)
 
 
@@ -214,7 +212,7 @@ def _version(package: str) -> str:
 
 
 def _forget_stdout() -> None:
-    """Point stdout at nothing: the interpreter's last flush would complain, and change the exit code to 120."""
+    """Redirect stdout to null: the interpreter's last flush would fail and change the exit code to 120."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())

@@ -1,7 +1,7 @@
-"""`t2r generate`: continue a text with an exported graph.
+"""`t2r-run generate`: continue a text with an exported graph.
 
-stdout holds the new text and nothing else; the prompt goes to stderr, so that a terminal shows both. Where GRAPH has a
-generation graph and stdout is not a terminal, that graph generates the text in one run; the text is the same.
+The new text goes to stdout and the prompt to stderr, so that a terminal shows both. If GRAPH has a generation graph and
+stdout is not a terminal, one run of that graph generates the same text.
 """
 
 from __future__ import annotations
@@ -32,33 +32,30 @@ if TYPE_CHECKING:
 
 @click.command("generate")
 @click.argument("graph", type=click.Path(path_type=Path))
-@click.option("--prompt", default="", metavar="TEXT", help="Text to continue; an empty one starts from BOS.")
+@click.option("--prompt", default="", metavar="TEXT", help="Text to continue; an empty text starts from BOS.")
 @click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the text to continue; - is stdin.")
-@click.option("--stop", "stops", multiple=True, metavar="TEXT", help="Text before which the new text ends. Repeatable.")
+@click.option("--stop", "stops", multiple=True, metavar="TEXT", help="Text that ends the output, excluded. Repeatable.")
 @click.option("--ids", metavar="1,2,3", help="Prompt as token ids; the output is token ids too.")
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=0),
     default=200,
     show_default=True,
-    help="Largest number of tokens to generate; 0 only reads the prompt.",
+    help="Maximum number of new tokens; 0 only reads the prompt.",
 )
 @click.option(
     "--draft",
     metavar="lookup|GRAPH",
-    help="Guess several tokens and check them in one run: by what this text has had before, or by a smaller model.",
+    help="Speculative decoding: draft tokens by prompt lookup or with a smaller model.",
 )
 @sampling.options
-@providers.options
+@providers.threads_option
+@providers.option
 @bulk.option('a "prompt" or "ids"')
 @click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Lines of --jsonl that are continued side by side.",
+    "--batch-size", type=click.IntRange(min=1), default=1, show_default=True, help="Number of --jsonl lines per batch."
 )
-@click.option("--save-state", type=click.Path(path_type=Path), help="File to save the state after the text to.")
+@click.option("--save-state", type=click.Path(path_type=Path), help="File to save the final state to.")
 @click.option("--load-state", type=click.Path(path_type=Path), help="File of a saved state to continue from.")
 @json_option
 def command(
@@ -71,9 +68,7 @@ def command(
     draft: str | None,
     rules: Sampling,
     threads: int | None,
-    provider: str,
-    provider_options: tuple[str, ...],
-    allow_fallback: bool,
+    provider: providers.Provider,
     jsonl: tuple[Path, Path] | None,
     batch_size: int,
     save_state: Path | None,
@@ -91,29 +86,25 @@ def command(
     if save_state is not None:
         from t2r_runtime.session import snapshot
 
-        snapshot.check_place(save_state, graph)  # it may be the one that was loaded
-    if ids is not None:
-        _numbers(ids, goes_on=load_state is not None)
+        snapshot.check_place(save_state, graph)  # may be the file of --load-state
+    given = None if ids is None else _numbers(ids, resumed=load_state is not None)
     if sum((bool(prompt), prompt_file is not None, ids is not None)) > 1:
         raise UserError("one of --prompt, --prompt-file and --ids", "several", "leave out the others")
     if stops and (ids is not None or "" in stops):
-        raise UserError("texts for --stop, and text to find them in", "none, or --ids", "leave it out")
+        raise UserError("non-empty texts for --stop, and no --ids", "other options", "leave one out")
     if prompt_file is not None:
         prompt = read_text(prompt_file, most=MAX_TEXT)
-    decoder = providers.decoder_alone(
-        graph, provider, threads, provider_options, allow_fallback, prefill_from=PREFILL_FROM
-    )
+    decoder = providers.decoder_alone(graph, provider, threads, prefill_from=PREFILL_FROM)
     rules = sampling.of_graph(rules, decoder.signature)
     if jsonl is not None:
         with bulk.Bulk(jsonl, graph) as lines:
             _answer(lines, decoder, max_tokens, rules, stops, batch_size)
-        return providers.note_split(provider, decoder.placement)
+        return providers.note_split(provider.name, decoder.placement)
     guess = _guess(draft, threads)
-    chosen = decoder.load_state(load_state) if load_state is not None else None
-    before, goes_on = ([], False) if chosen is None else ([chosen], True)
-    tokenizer = None if ids is not None else Tokenizer.of(decoder.signature)
-    new = _numbers(ids, goes_on) if ids is not None else _encode(tokenizer, prompt, decoder, goes_on)
-    read = [*before, *new]
+    chosen = None if load_state is None else decoder.load_state(load_state)
+    tokenizer = Tokenizer.of(decoder.signature) if given is None else None
+    new = given if tokenizer is None else _encode(tokenizer, prompt, decoder, resumed=chosen is not None)
+    read = [*([] if chosen is None else [chosen]), *(new or [])]
     printer = _Printer(tokenizer, read, prompt, stops, silent=as_json)
     started = time.perf_counter()
     written: list[int] = []
@@ -131,19 +122,19 @@ def command(
     seconds = time.perf_counter() - started
     printer.end()
     if save_state is not None:
-        decoder.save_state(save_state, [*read, *written][-1])  # which has not been read yet
+        decoder.save_state(save_state, [*read, *written][-1])  # not read yet
     count = len(read) + len(written)
     if as_json:
         result = {"prompt": read, "tokens": written, "text": printer.text, "seconds": seconds}
         show(True, {**result, "position": decoder.position, "placement": decoder.placement}, "")
     else:
         note(f"\n{count} tokens in {seconds:.2f} s, {count / seconds:.0f} tokens/s")
-    providers.note_split(provider, decoder.placement)
+    providers.note_split(provider.name, decoder.placement)
 
 
 @dataclass
 class _Text:
-    """A line that is continued."""
+    """A line of --jsonl being continued."""
 
     number: int
     read: list[int]
@@ -151,7 +142,7 @@ class _Text:
     written: list[int] = field(default_factory=list)
 
     def token(self, token: int) -> bool:
-        """Whether the text goes on."""
+        """Add a token; returns whether the text continues."""
         self.written.append(token)
         return self.printer.token(token)
 
@@ -163,12 +154,12 @@ class _Text:
 def _answer(
     lines: bulk.Bulk, decoder: Decoder, max_tokens: int, rules: Sampling, stops: Sequence[str], width: int
 ) -> None:
-    """Continue every line as it would be alone, `width` of them side by side."""
+    """Continue every line, `width` of them in a batch."""
     from t2r_runtime import Batch
     from t2r_runtime.decode.batch import NOT_FINITE
 
     texts = _texts(lines, decoder, stops)
-    if width == 1:  # of any graph
+    if width == 1:  # works with any graph
         for text in texts:
             decoder.reset()
             with lines.answering(text.number):
@@ -212,44 +203,45 @@ def _texts(lines: bulk.Bulk, decoder: Decoder, stops: Sequence[str]) -> Iterator
 
 
 def _guess(draft: str | None, threads: int | None) -> str | Decoder | None:
-    """What guesses tokens, as Decoder.generate takes it: a graph is opened on the CPU."""
+    """The `draft` of Decoder.generate; a graph is opened on the CPU."""
     from t2r_runtime.decode.speculation import LOOKUP
 
     if draft is None or draft == LOOKUP:
         return draft
-    return providers.decoder_alone(existing_graph(draft), "cpu", threads, (), allow_fallback=False)
+    return providers.decoder_alone(Path(draft), providers.CPU, threads)
 
 
-def _numbers(ids: str, goes_on: bool) -> list[int]:
-    """The prompt's tokens; of a text that goes on by itself, also none."""
-    if goes_on and not ids:
+def _numbers(ids: str, resumed: bool) -> list[int]:
+    """Parse --ids; may be empty after --load-state."""
+    if resumed and not ids:
         return []
     try:
         return [int(number) for number in ids.split(",")]
     except ValueError:
-        raise UserError("token numbers as 1,2,3", repr(ids), "correct --ids") from None
+        raise UserError("token ids as 1,2,3", repr(ids), "correct --ids") from None
 
 
-def _encode(tokenizer: Tokenizer | None, prompt: str, decoder: Decoder, goes_on: bool) -> list[int]:
-    """The prompt's tokens; of a text that goes on by itself, also none."""
-    assert tokenizer is not None
-    if goes_on and not prompt:
+def _encode(tokenizer: Tokenizer, prompt: str, decoder: Decoder, resumed: bool) -> list[int]:
+    """The prompt's tokens; may be empty if the loaded state includes a chosen token."""
+    if resumed and not prompt:
         return []
     read = tokenizer.encode(prompt)
-    if decoder.position == 0 and not goes_on:
+    if decoder.position == 0 and not resumed:
         return read
     if read[:1] == [decoder.signature.bos_token]:
-        read = read[1:]  # this text began before
-    if not read and not goes_on:
+        read = read[1:]  # already read
+    if not read and not resumed:
         raise UserError("a prompt to continue a saved state with", "an empty one", "give one with --prompt")
     return read
 
 
 class _Printer:
-    """Writes tokens to stdout as they come, as text, or as numbers where there is no tokenizer; before the first one,
-    the prompt to stderr. Text ends before the first of `stops`, and what may begin one waits.
+    """Streams tokens to stdout as text, or as ids without a tokenizer, after printing the prompt to stderr.
 
-    `text` is what was written; None of numbers.
+    The text ends before the first of `stops`; a possible beginning of one is held back.
+
+    Attributes:
+        text: the text so far; None without a tokenizer.
     """
 
     def __init__(
@@ -261,7 +253,7 @@ class _Printer:
         self.text = "" if tokenizer else None
 
     def token(self, token: int) -> bool:
-        """Whether the text goes on."""
+        """Add a token; returns whether the text continues."""
         if self._prompt and not self._silent:
             click.echo(self._prompt, err=True, nl=False)
             self._prompt = ""

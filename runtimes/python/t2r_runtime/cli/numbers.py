@@ -1,4 +1,4 @@
-"""Whole numbers on the command line: none is larger than what it counts can be, whichever option takes it."""
+"""Bounds of integer options, so that sizes computed from them do not overflow."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import click
 from click.types import IntParamType
 
-MOST = (1 << 31) - 1  # of tokens, steps, rows: a product of two of them fits into 64 bits
+MOST = (1 << 31) - 1  # the product of two fits into 64 bits
 MOST_SEED = (1 << 63) - 1
 
 
 class _Bounded:
-    """Beside an integer type of click: at most `most`, whatever the sign."""
+    """Mixin of click's integer types: bounds the absolute value by `most`."""
 
     most = MOST
 

@@ -1,4 +1,4 @@
-"""What commands print: text, or one JSON object for programs. stdout holds nothing else."""
+"""Output of commands: text or one JSON object on stdout, notes on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def json_option(function: F) -> F:
-    """The option `--json`, given to the command as `as_json`."""
+    """Add the option `--json`; the command gets `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
 
 
@@ -25,12 +25,12 @@ def show(as_json: bool, data: Any, text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on stderr, so that stdout holds results only."""
+    """Print a line on stderr."""
     click.echo(text, err=True)
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON knows it: dataclasses are objects, paths are texts, and NaN and infinity are null."""
+    """Convert to JSON types: dataclasses become objects, paths strings, NaN and infinity null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""A program of verbs: each is a module that holds a click command named `command`, imported when it is asked for.
+"""A program of subcommands (verbs), each a module with a click command named `command`, imported on use.
 
-Such a module imports numpy and what is heavier only inside its body, so that `--help` waits for none of it.
+These modules import numpy and heavier packages inside functions, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Verbs = Mapping[str, tuple[str, str]]  # verb: (module, help in one line)
 
 
 class Group(click.Group):
-    """A command of verbs."""
+    """A click group that imports its commands on use."""
 
     def __init__(self, verbs: Verbs, **options: Any) -> None:
         super().__init__(**options)
@@ -49,7 +49,7 @@ class Group(click.Group):
 
 
 def load(module: str, text: str) -> click.Command:
-    """The command of a module."""
+    """Import a module and return its `command`."""
     command = importlib.import_module(module).command
     assert isinstance(command, click.Command)
     command.short_help = text
@@ -58,7 +58,7 @@ def load(module: str, text: str) -> click.Command:
 
 
 def version_option(package: str, version: str) -> click.Option:
-    """The option `--version` of a program."""
+    """The option `--version`."""
 
     def show(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
         if asked:
@@ -72,14 +72,14 @@ def version_option(package: str, version: str) -> click.Option:
 
 
 def run(command: click.Command, program: str, arguments: Sequence[str] | None) -> int:
-    """Run a command with these arguments, or with those of the process, which then ends; returns the exit code."""
+    """Run a command and return its exit code; without `arguments`, run with those of the process, which then ends."""
     if arguments is not None:
         return ends.run(command, program, arguments)
     variable = f"_{program}_COMPLETE".replace("-", "_").upper()
-    if variable in os.environ:  # a shell asks what could be typed, or how it may ask
+    if variable in os.environ:  # shell completion
         from click.shell_completion import shell_complete
 
         return shell_complete(command, {}, program, variable, os.environ[variable])
     code = ends.run(command, program, sys.argv[1:], last=True)
-    gc.freeze()  # the end of the process would look through all modules first: with torch, a quarter of a second
+    gc.freeze()  # skips a last collection at exit, which takes 0.25 s with torch
     return code

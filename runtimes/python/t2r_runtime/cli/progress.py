@@ -1,4 +1,4 @@
-"""Progress of long work, on stderr: one line that changes on a terminal, a plain line now and then in a log."""
+"""Progress on stderr: an updating line on a terminal, periodic lines in a log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _CLEAR = "\r\x1b[K"
 
 @contextlib.contextmanager
 def progress(what: str, total: int, seconds: float | None = None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of steps done so far, of `total`.
+    """Yield a function to call with the number of completed steps.
 
     Args:
-        what: is being done; stands before the numbers.
-        seconds: between two lines. Work that takes less time prints none.
+        what: label before the numbers.
+        total: number of steps.
+        seconds: minimum time between two lines; None chooses by the kind of output.
     """
     terminal = sys.stderr.isatty()
     pause = seconds if seconds is not None else TERMINAL_SECONDS if terminal else LOG_SECONDS

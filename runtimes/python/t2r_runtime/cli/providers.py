@@ -1,13 +1,13 @@
-"""The options that choose a provider, and the report of a graph whose nodes are split between providers."""
+"""The options `--provider` and `--threads`, and the graphs that they open."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -22,13 +22,22 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def read(text: str) -> tuple[str, tuple[str, ...], bool]:
-    """`qnn+cpu:soc_model=57,htp_arch=75` -> a provider, its options, and whether the CPU runs what it does not take.
+class Provider(NamedTuple):
+    """A value of `--provider`."""
 
-    What has no = goes on with the value before it, so that values may have commas.
+    name: str
+    options: dict[str, str]
+    allow_fallback: bool
+
+
+CPU = Provider("cpu", {}, False)
+
+
+def read(text: str) -> Provider:
+    """Parse a provider, such as `qnn+cpu:soc_model=57,htp_arch=75`. A part without = continues the previous value.
 
     Raises:
-        UserError: no such provider, or another form.
+        UserError: an unknown provider or a malformed text.
     """
     name, _, rest = text.partition(":")
     name, plus, other = name.partition("+")
@@ -42,36 +51,31 @@ def read(text: str) -> tuple[str, tuple[str, ...], bool]:
         else:
             raise UserError("a provider as NAME:KEY=VALUE,KEY=VALUE", repr(text), "correct --provider")
     if plus and other != "cpu":
-        raise UserError("+cpu behind a provider, or nothing", repr(f"+{other}"), "correct --provider")
-    return name, tuple(given), bool(plus)
+        raise UserError("+cpu or nothing after a provider's name", repr(f"+{other}"), "correct --provider")
+    return Provider(name, {key: value for key, _, value in (option.partition("=") for option in given)}, bool(plus))
 
 
-def options(function: F) -> F:
-    """The option `--provider`, given to the command as `provider`, `provider_options` and `allow_fallback`."""
-
-    def split_up(context: click.Context, option: click.Parameter, value: str) -> str:
-        name, context.params["provider_options"], context.params["allow_fallback"] = read(value)
-        return name
-
+def option(function: F) -> F:
+    """Add the option `--provider`; the command gets a Provider as `provider`."""
     return click.option(
         "--provider",
         default="cpu",
         show_default=True,
         metavar="NAME[+cpu][:KEY=VALUE,…]",
-        callback=split_up,
-        help="Execution provider of ONNX Runtime that runs the graph, with options for it; with +cpu, the CPU runs the "
-        "nodes that it does not take.",
+        callback=lambda context, parameter, value: read(value),
+        help="ONNX Runtime execution provider and its options; +cpu runs unsupported nodes on the CPU.",
     )(function)
 
 
-def parsed(given: Sequence[str]) -> dict[str, str]:
-    """Options as a provider takes them."""
-    return {key: value for key, _, value in (option.partition("=") for option in given)}
+def threads_option(function: F) -> F:
+    """Add the option `--threads`; None chooses by the size of the graph."""
+    text = "Number of intra-op threads. Default: chosen by the size of the graph."
+    return click.option("--threads", type=click.IntRange(min=1), help=text)(function)
 
 
 @contextlib.contextmanager
 def own_stdout() -> Iterator[None]:
-    """Send to stderr what native libraries print meanwhile; the QNN simulator greets on stdout, where results go."""
+    """Redirect what native libraries print on stdout to stderr; the QNN simulator prints a greeting."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -82,67 +86,42 @@ def own_stdout() -> Iterator[None]:
         os.close(kept)
 
 
-def opened(
-    graph: Path,
-    provider: str,
-    threads: int | None,
-    provider_options: Sequence[str],
-    allow_fallback: bool,
-    **more: int,
-) -> Decoder:
-    """The graph as the options say. `more` are arguments of t2r_runtime.Decoder."""
-    decoder: Decoder = _opened("Decoder", graph, provider, threads, provider_options, allow_fallback, **more)
-    return decoder
-
-
-def decoder_alone(
-    graph: Path,
-    provider: str,
-    threads: int | None,
-    provider_options: Sequence[str],
-    allow_fallback: bool,
-    **more: int,
-) -> Decoder:
-    """`opened`, of a model without an encoder."""
-    decoder = opened(graph, provider, threads, provider_options, allow_fallback, **more)
-    if decoder.signature.source is not None:
-        raise UserError("the graph of a decoder alone", "a translator's", "use translate")
-    return decoder
-
-
-def translator(
-    graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
-) -> Translator:
-    """The translator as the options say."""
-    made: Translator = _opened("Translator", graph, provider, threads, provider_options, allow_fallback)
-    return made
-
-
-def _opened(
-    kind: str,
-    graph: Path,
-    provider: str,
-    threads: int | None,
-    provider_options: Sequence[str],
-    allow_fallback: bool,
-    **more: int,
-) -> Any:
-    """What of the runtime opens a graph, by its name, on this one."""
+def decoder(graph: Path, provider: Provider, threads: int | None, prefill_from: int = 1) -> Decoder:
+    """Open a decoder; see t2r_runtime.Decoder. A translator's graph is accepted."""
     existing_graph(graph)
 
-    import t2r_runtime
+    from t2r_runtime import Decoder
+
+    name, options, allow_fallback = provider
+    with own_stdout():
+        return Decoder(graph, name, threads, options, allow_fallback, prefill_from=prefill_from)
+
+
+def decoder_alone(graph: Path, provider: Provider, threads: int | None, prefill_from: int = 1) -> Decoder:
+    """Open a decoder that is not a translator's. Raises UserError if it is."""
+    opened = decoder(graph, provider, threads, prefill_from)
+    if opened.signature.source is not None:
+        raise UserError("the graph of a decoder", "a translator's", "use translate")
+    return opened
+
+
+def translator(graph: Path, provider: Provider, threads: int | None) -> Translator:
+    """Open a translator; see t2r_runtime.Translator."""
+    existing_graph(graph)
+
+    from t2r_runtime import Translator
 
     with own_stdout():
-        return getattr(t2r_runtime, kind)(graph, provider, threads, parsed(provider_options), allow_fallback, **more)
+        return Translator(graph, provider.name, threads, provider.options, provider.allow_fallback)
 
 
 def note_split(provider: str, placement: Mapping[str, int]) -> None:
-    """Say on stderr who runs how many nodes, if anybody but `provider` runs any."""
+    """Print on stderr how many nodes each provider runs, if another than `provider` runs any."""
     if any(name != provider for name in placement):
         note(split(provider, placement))
 
 
 def split(provider: str, placement: Mapping[str, int]) -> str:
-    """Who runs how many nodes, `provider` first, even if it takes none."""
+    """How many nodes each provider runs, `provider` first, even if it runs none."""
     others = ", ".join(f"{name} {count}" for name, count in placement.items() if name != provider)
     return f"{provider} runs {placement.get(provider, 0)} of {sum(placement.values())} nodes, {others}"

@@ -1,4 +1,4 @@
-"""`t2r score`: how well an exported graph predicts a text, on any provider: what `evaluate` is for a checkpoint."""
+"""`t2r-run score`: how well an exported graph predicts a text."""
 
 from __future__ import annotations
 
@@ -18,30 +18,28 @@ from t2r_runtime.text.texts import read_text
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Tokenizer
 
-MAX_TEXT = 1 << 26  # bytes: each of its tokens is a run of the graph
+MAX_TEXT = 1 << 26  # bytes: each token is a run of the graph
 
 
 @click.command("score")
 @click.argument("graph", type=click.Path(path_type=Path))
 @click.argument("text", type=click.Path(path_type=Path), required=False)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
-@providers.options
+@providers.threads_option
+@providers.option
 @bulk.option('a "text"')
 @json_option
 def command(
     graph: Path,
     text: Path | None,
     threads: int | None,
-    provider: str,
-    provider_options: tuple[str, ...],
-    allow_fallback: bool,
+    provider: providers.Provider,
     jsonl: tuple[Path, Path] | None,
     as_json: bool,
 ) -> None:
     """Nats per token of GRAPH, an exported .onnx file, on TEXT, a file or - for stdin.
 
-    The text is read once from its start, state to state, a token a step. With --json, the log-probability of each token
-    given those before it.
+    The text is read once from its start, one token per step. --json includes the log-probability of each token given
+    the tokens before it.
     """
     from t2r_runtime import Tokenizer
 
@@ -49,7 +47,7 @@ def command(
     if (text is None) == (jsonl is None):
         raise click.UsageError("Give one of TEXT and '--jsonl'.")
     written = "" if text is None else read_text(text, most=MAX_TEXT)
-    decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
+    decoder = providers.decoder_alone(graph, provider, threads)
     tokenizer = Tokenizer.of(decoder.signature)
     if jsonl is not None:
         with bulk.Bulk(jsonl, graph) as lines:
@@ -60,22 +58,18 @@ def command(
         result = _scored(decoder, tokenizer, written, shown=True)
         nats, count = result["nats"], len(result["log_probabilities"])
         perplexity = f"{math.exp(nats):.2f}" if nats < 500 else "inf"
-        bits = f"{result['bits_per_byte']:.4f} bits a byte"
+        bits = f"{result['bits_per_byte']:.4f} bits/byte"
         line = f"{nats:.4f} nats/token, perplexity {perplexity}, {bits}, {count:,} tokens"
         show(as_json, {**result, "placement": decoder.placement}, line)
-    providers.note_split(provider, decoder.placement)
+    providers.note_split(provider.name, decoder.placement)
 
 
 def _scored(decoder: Decoder, tokenizer: Tokenizer, text: str, shown: bool = False) -> dict[str, Any]:
-    """What is said of a text. Raises UserError: it has less than two tokens, or more than the model has positions."""
+    """The scores of a text. Raises UserError if it has fewer than two tokens or more than the model has positions."""
     from t2r_runtime.decode.score import score
 
     ids = tokenizer.encode(text)
-    with progress("tokens scored", max(len(ids) - 1, 0)) if shown else contextlib.nullcontext(_silent) as on_progress:
-        found = score(decoder, ids, on_progress)
+    with progress("tokens scored", max(len(ids) - 1, 0)) if shown else contextlib.nullcontext() as on_progress:
+        found = score(decoder, ids, on_progress or (lambda done: None))
     nats, bits = -float(found.mean()), -float(found.sum()) / math.log(2) / max(len(text.encode()), 1)
     return {"nats": nats, "bits_per_byte": bits, "tokens": ids, "log_probabilities": found.tolist()}
-
-
-def _silent(done: int) -> None:
-    pass

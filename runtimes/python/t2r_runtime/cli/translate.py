@@ -1,7 +1,6 @@
-"""`t2r translate`: a line of stdin becomes a line on stdout, the translations of its sentences.
+"""`t2r-run translate`: translate stdin line by line, split into sentences.
 
-stdout holds the translations and nothing else, in the order of the lines, each as soon as it is there. An empty line is
-an empty line.
+Only the translations go to stdout, in the order of the lines, each as soon as it is ready. Empty lines stay empty.
 """
 
 from __future__ import annotations
@@ -32,36 +31,33 @@ Refuse = Callable[[int, UserError], None]
 @click.command("translate")
 @click.argument("graph", type=click.Path(path_type=Path))
 @click.option(
-    "--beam",
-    "width",
-    type=click.IntRange(min=1),
-    help="Width of the beam; 1 is greedy.  [default: the graph's, or 4]",
+    "--beam", "width", type=click.IntRange(min=1), help="Beam width; 1 is greedy.  [default: the graph's, or 4]"
 )
 @click.option(
     "--n-best",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Translations of each line, at most the beam's width; above 1, each is a line after its score and a tab.",
+    help="Number of translations per line, at most the beam width; above 1, one per line, after its score and a tab.",
 )
 @click.option(
     "--length-penalty",
     type=float,
-    help="A score is a translation's log-probability over its length to this power.  [default: the graph's, or 1]",
+    help="Divide log-probabilities by the length to this power for the score.  [default: the graph's, or 1]",
 )
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
-    help="Most tokens of a translation.  [default: the graph's, or 256; fewer where the model's positions end]",
+    help="Maximum tokens per translation.  [default: the graph's, or 256; fewer where the model's positions end]",
 )
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), default=1, show_default=True, help="Sentences translated side by side."
+    "--batch-size", type=click.IntRange(min=1), default=1, show_default=True, help="Number of sentences per batch."
 )
 @click.option(
     "--no-split",
     "whole",
     is_flag=True,
-    help="Translate each line as one source. Default: sentence by sentence, unless --n-best is above 1.",
+    help="Do not split lines into sentences. Default: split, unless --n-best is above 1.",
 )
 @click.option(
     "--check-numbers",
@@ -70,9 +66,9 @@ Refuse = Callable[[int, UserError], None]
     "JSON.",
 )
 @bulk.option('a "source"')
-@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
-@providers.options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line: source and translations.")
+@providers.threads_option
+@providers.option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line: source and translations.")
 def command(
     graph: Path,
     width: int | None,
@@ -84,17 +80,15 @@ def command(
     check_numbers: bool,
     jsonl: tuple[Path, Path] | None,
     threads: int | None,
-    provider: str,
-    provider_options: tuple[str, ...],
-    allow_fallback: bool,
+    provider: providers.Provider,
     as_json: bool,
 ) -> None:
-    """Translate lines of text on stdin with GRAPH, an exported .onnx file of a translator."""
+    """Translate lines of stdin with GRAPH, an exported .onnx file of a translator."""
     from t2r_runtime import Beam, Tokenizer
     from t2r_runtime.translate.search import Rules
 
     beam = Beam(width, length_penalty, max_tokens=max_tokens, n_best=n_best)
-    translator = providers.translator(graph, provider, threads, provider_options, allow_fallback)
+    translator = providers.translator(graph, provider, threads)
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
 
     most = Rules(beam, translator.signature).max_tokens
@@ -132,7 +126,7 @@ def command(
                 lambda line: answers.put(line.number, {"translations": told(line)}),
                 answers.put,
             )
-    providers.note_split(provider, translator.placement)
+    providers.note_split(provider.name, translator.placement)
 
 
 def _refuse(number: int, error: UserError) -> None:
@@ -149,10 +143,7 @@ def _missing(line: str, translation: str, tokenizer: Tokenizer) -> list[str]:
 
 
 def _joined(sentences: Sequence[Translation], target: Tokenizer, most: int, ends: Sequence[int]) -> dict[str, Any]:
-    """What is said of the translation of a line: its text is that of its sentences with a space between them.
-
-    Its score is the mean of theirs, weighted by their tokens.
-    """
+    """The translation of a line: its sentences joined by spaces; its score is their mean, weighted by tokens."""
     tokens = [one.tokens for one in sentences]
     bodies = [each[:-1] if each[-1:] and each[-1] in ends else each for each in tokens]
     return {
@@ -166,7 +157,7 @@ def _joined(sentences: Sequence[Translation], target: Tokenizer, most: int, ends
 
 @dataclass
 class Line:
-    """A line of stdin: the number of its sentences, and the n best translations of those that are done."""
+    """A line of stdin, its number of sentences, and the n best translations of each finished one."""
 
     text: str
     number: int
@@ -175,23 +166,23 @@ class Line:
 
 
 class Lines:
-    """Lines of text, which are read no further than there is room to translate them.
+    """Translates lines, and reads no more of them than fit the batch.
 
     Args:
-        whole: a line is one source; else each of its sentences is.
+        whole: translate each line as one source, without splitting it into sentences.
     """
 
     def __init__(self, translator: Translator, tokenizer: Tokenizer, batch: int, whole: bool) -> None:
         self._translator, self._tokenizer, self._batch, self._whole = translator, tokenizer, batch, whole
-        self._waiting: collections.deque[Line] = collections.deque()  # read, and not written
+        self._waiting: collections.deque[Line] = collections.deque()  # read and not yet written
 
     def translate(self, lines: Iterable[tuple[int, str]], beam: Beam, write: Write, refuse: Refuse) -> None:
-        """All of them.
+        """Translate all lines.
 
         Args:
-            lines: numbers and texts.
-            write: takes each line with its translations, in the lines' order; an empty line has none.
-            refuse: takes the number of a line with a source that is no source of the model, and why.
+            lines: pairs of line number and text.
+            write: called with each translated line, in order; an empty line has no translations.
+            refuse: called with the number of a line that cannot be translated, and the error.
         """
         for best in self._translator.translate(self._sources(lines, write, refuse), beam, self._batch):
             self._waiting[0].found.append(best)
@@ -215,6 +206,6 @@ class Lines:
         return ids
 
     def _pass_done(self, write: Write) -> None:
-        """Write the lines before which no other waits; an empty one is done at once."""
+        """Write the finished lines at the head of the queue; an empty line is finished at once."""
         while self._waiting and len(self._waiting[0].found) == self._waiting[0].sentences:
             write(self._waiting.popleft())

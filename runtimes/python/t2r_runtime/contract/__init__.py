@@ -1,1 +1,1 @@
-"""The contract between a graph and a runtime: metadata, options of generation, sampling."""
+"""The contract between graph and runtime: metadata, generation options, sampling."""

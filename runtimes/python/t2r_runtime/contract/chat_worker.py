@@ -1,10 +1,9 @@
-"""A program of its own: renders one chat template in jinja2's sandbox, within bounds that the system keeps.
+"""Subprocess that renders one chat template in jinja2's sandbox, with resource limits.
 
     python -P chat_worker.py < request.json > answer.json
 
-A template is a stranger's program. The sandbox keeps it from Python's internals, but not from looping for ever or
-from asking for all memory in one filter; a process can be given a limit of both, and be ended. It imports nothing of
-the runtime, so that it starts as fast as jinja2 does.
+A template is an untrusted program. The sandbox hides Python's internals, but limits neither time nor memory; those are
+limits of the process. This module does not import the runtime, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ SECONDS = 5  # of the processor
 
 
 def environment() -> Any:
-    """jinja2's immutable sandbox, with the names that chat templates expect beside jinja2's own."""
+    """jinja2's immutable sandbox, with the globals and filters that chat templates expect."""
     from jinja2 import TemplateError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     from jinja2.utils import Namespace
 
     class Generation(Extension):
-        """`{% generation %}` marks what a model says, for its training: to render, it is what stands in it."""
+        """`{% generation %}` marks the model's output for training; it renders as its content."""
 
         tags = {"generation"}
 
@@ -45,7 +44,7 @@ def environment() -> Any:
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        # jinja2's own escapes what HTML must not hold
+        # jinja2's own escapes HTML
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     def named(*given: Any, **names: Any) -> Namespace:
@@ -67,23 +66,23 @@ def environment() -> Any:
 
 
 def render(request: dict[str, Any]) -> dict[str, str]:
-    """The text, or why there is none."""
+    """The rendered text, or an error."""
     try:
         text = environment().from_string(request["template"]).render(**request["names"])
     except MemoryError:
-        return {"error": "it asks for more memory than a text is worth"}
-    except Exception as error:  # a template can raise whatever Python does
+        return {"error": "rendering exceeded its memory limit"}
+    except Exception as error:  # a template can raise any exception
         return {"error": f"{error or type(error).__name__}"[:1000]}
     if len(text) > request["limit"]:
-        return {"error": f"its text has more than {request['limit']} characters"}
+        return {"error": f"the rendered text has more than {request['limit']} characters"}
     return {"text": text}
 
 
 def main() -> None:
     """Answer the request on stdin."""
     request = json.load(sys.stdin)
-    environment()  # imported before memory is short
-    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits; the time is kept by the caller
+    environment()  # import jinja2 before memory is limited
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits; the caller has a timeout
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

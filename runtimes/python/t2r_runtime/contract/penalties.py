@@ -1,4 +1,4 @@
-"""What holds a text off from repeating itself: logits lowered by what has occurred, before anything is chosen."""
+"""Penalties on the logits of earlier tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Logits = NDArray[np.floating[Any]]
 
 
 def penalized(logits: Logits, text: NDArray[np.int64], penalty: float, ngram: int) -> Logits:
-    """Logits (vocabulary,) after both penalties, in their own precision.
+    """Apply both penalties to logits (vocabulary,), in their precision.
 
     Args:
-        text: what has occurred, oldest first (T,).
-        penalty: divides positive logits of tokens that have occurred, and multiplies negative ones (Keskar et al. 2019,
-            arXiv 1909.05858, section 4.1, for logits of either sign); 1 is none.
-        ngram: no `ngram` tokens in a row occur twice: the logit of a token that would complete such a row is -inf. If
-            that leaves no token, none is forbidden. 0 is none.
+        text: earlier tokens (T,), oldest first.
+        penalty: divides positive and multiplies negative logits of earlier tokens (Keskar et al. 2019, arXiv
+            1909.05858, section 4.1); 1 is none.
+        ngram: a token that would complete an n-gram of this length a second time gets -inf, unless that leaves no
+            token; 0 is none.
     """
     if penalty != 1:
         old, factor = logits[text], logits.dtype.type(penalty)

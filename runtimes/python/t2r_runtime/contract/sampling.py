@@ -1,9 +1,9 @@
-"""From logits to a token: penalties, temperature, top-k, top-p (nucleus, Holtzman et al. 2020), min-p (Nguyen et al.
-2024, arXiv 2407.01082), in this order, then a draw.
+"""Sampling: penalties, temperature, top-k, top-p (nucleus, Holtzman et al. 2020) and min-p (Nguyen et al. 2024, arXiv
+2407.01082), in this order.
 
-Arithmetic is float64 and starts from the largest logit, so that neither a small temperature nor large logits overflow.
-A draw is the largest of scores and Gumbel noise, which a graph can make too (t2r_runtime.contract.noise): the same
-seed gives the same text whether a program or a graph writes it.
+Arithmetic is float64, relative to the largest logit, so that small temperatures and large logits do not overflow. The
+sample is the argmax of scores plus Gumbel noise (t2r_runtime.contract.noise), so a seed gives the same text here and in
+a generation graph.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from t2r_runtime.errors import UserError, shown
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the tokens of a text are chosen, and which of them end it.
+    """Sampling options and stop tokens.
 
-    None is an option that is not given: the graph's (`Signature.generation`), or else the default in brackets.
+    None selects the graph's option (`Signature.generation`) or else the default in brackets.
 
     Args:
-        temperature: divides the logits; 0 is greedy (the largest logit, of equals the lowest token) [1].
-        top_k: only the k largest logits; 0 is no limit [0]. Of equals at the edge, the lowest tokens stay.
-        top_p: only the most probable tokens that together reach p; 1 is no limit [1]. The first always stays.
-        seed: of the noise; the same seed gives the same tokens. None is a new one for each text.
-        stop_tokens: a token that ends the text; None is the graph's eos_tokens, () is none. Whether the model has them
-            is checked when a text begins.
-        min_p: only tokens at least this many times as probable as the most probable one; 0 is no limit [0].
-        repetition_penalty: above 1, tokens that have occurred become less likely, below 1 more; 1 is none [1].
-        no_repeat_ngram: no row of so many tokens occurs twice; 0 is no limit [0]. See `penalties` for both.
+        temperature: divides the logits; 0 is greedy (the largest logit; of equal logits the lowest token) [1].
+        top_k: keep the k largest logits; 0 is no limit [0]. Of equal logits the lowest tokens are kept.
+        top_p: keep the smallest set of most likely tokens whose probabilities sum to at least p; 1 is no limit [1].
+        seed: random seed; None draws a new one for each text.
+        stop_tokens: tokens that end the text; None is the graph's eos_tokens, () is none. Checked against the
+            vocabulary when a text begins.
+        min_p: keep tokens at least this many times as likely as the most likely one; 0 is no limit [0].
+        repetition_penalty: above 1 earlier tokens become less likely, below 1 more likely; 1 is none [1].
+        no_repeat_ngram: n-grams of this length occur at most once; 0 is no limit [0].
 
-    What has occurred is all that a decoder has read since its start, its prompts and its own text, and no more than the
-    last 65,536 tokens of it (`Decoder.history`).
+    Penalties apply to the tokens that the decoder has read since its start, prompts included, up to the last 65,536
+    (`Decoder.history`).
 
     Raises:
         UserError: a value out of range.
@@ -63,36 +63,41 @@ class Sampling:
         self.resolved()
 
     def resolved(self, generation: Mapping[str, Any] | None = None) -> SamplingOptions:
-        """All options, of a graph with this `Signature.generation`."""
+        """Resolve all options for a graph with this `Signature.generation`."""
         return resolved(SamplingOptions, self, generation)
 
 
 class Sampler:
-    """Chooses the tokens of one text: the rules, and the noise of one seed, of which each draw takes the next.
+    """Samples the tokens of one text.
 
     Args:
         generation: the graph's options, `Signature.generation`.
+
+    Attributes:
+        sampling: the resolved options.
+        seed: 32-bit seed.
+        draws: number of tokens chosen so far.
     """
 
     def __init__(self, sampling: Sampling, generation: Mapping[str, Any] | None = None) -> None:
         require_kind(sampling, Sampling, "a Sampling", "sampling")
         self.sampling = sampling.resolved(generation)
-        self.seed = int.from_bytes(os.urandom(4)) if sampling.seed is None else word(sampling.seed)  # 32 bits
-        self.draws = 0  # how often a token was chosen
+        self.seed = int.from_bytes(os.urandom(4)) if sampling.seed is None else word(sampling.seed)
+        self.draws = 0
 
     def pick(self, logits: Logits, tokens: ArrayLike | None = None, text: ArrayLike = ()) -> int:
-        """One token for logits (vocabulary,); a logit of -inf is never chosen.
+        """Choose a token from logits (vocabulary,); a logit of -inf is never chosen.
 
         Args:
-            tokens: whose logits these are, where they are not all: the `sampling.limit` largest, or more of them. The
-                same token is chosen as from all.
-            text: what has occurred, integers (T,), oldest first. Penalties look back on it, and nothing else does.
+            tokens: the tokens of `logits`, integers (N,), if these are only the largest, at least `sampling.limit`. The
+                result is the same as for all logits.
+            text: earlier tokens for the penalties, integers (T,), oldest first.
 
         Raises:
-            UserError: NaN or +inf among the logits, or nothing but -inf; penalties of logits that are not all.
+            UserError: logits with NaN or +inf, or only -inf; or penalties with `tokens`.
         """
         if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.dtype.kind != "f" or not logits.size:
-            raise UserError("logits, floats (vocabulary,)", shown(logits), "give one row of them", "sampling")
+            raise UserError("logits, floats (vocabulary,)", shown(logits), "give a one-dimensional array", "sampling")
         if tokens is not None:
             tokens = _row_of_integers(tokens, "tokens")
             if tokens.size != logits.size:
@@ -112,30 +117,24 @@ class Sampler:
 
     def _penalized(self, logits: Logits, tokens: NDArray[np.int64] | None, text: ArrayLike) -> Logits:
         if tokens is not None:
-            raise UserError(
-                "all logits, whose order penalties change",
-                f"{logits.size} of them",
-                "give all, or leave out repetition_penalty and no_repeat_ngram",
-                "sampling",
-            )
+            do = "give all, or leave out repetition_penalty and no_repeat_ngram"
+            raise UserError("all logits for penalties", f"the {logits.size} largest", do, "sampling")
         occurred = _row_of_integers(text, "a text of tokens")
         if occurred.size and not 0 <= occurred.min() <= occurred.max() < logits.size:
-            received = f"{occurred.min()} … {occurred.max()}"
-            raise UserError(
-                f"a text of tokens in 0 … {logits.size - 1}", received, "give what the decoder has read", "token"
-            )
+            expected, received = f"a text of tokens in 0 … {logits.size - 1}", f"{occurred.min()} … {occurred.max()}"
+            raise UserError(expected, received, "give the tokens that the decoder has read", "token")
         rules = self.sampling
         return penalized(logits, occurred, rules.repetition_penalty, rules.no_repeat_ngram)
 
     def _allowed(self, logits: Logits, best: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The places of those that may be chosen, rising, and their scores: logarithms of their weights.
+        """Indices of the candidates, ascending, and their scores, the logarithms of their weights.
 
-        They are ranked by the logits themselves: scores and weights that differ little become equal by rounding.
+        Candidates are ranked by logits, since scores and weights may round to equal values.
         """
         temperature, top_k, top_p = self.sampling.temperature, self.sampling.top_k, self.sampling.top_p
         scores = logits.astype(np.float64)
         scores -= float(logits[best])  # at most 0
-        with np.errstate(over="ignore"):  # a tiny temperature: -inf is the right limit
+        with np.errstate(over="ignore"):  # -inf is the right limit at a tiny temperature
             scores /= temperature
         places = np.arange(scores.size)
         if 0 < top_k < scores.size:
@@ -145,9 +144,9 @@ class Sampler:
             places = np.sort(np.concatenate([above, ties]))
         if top_p < 1:
             weights = np.exp(scores[places])
-            # those below this weight add up to less than 1 - p: left out before the sort, which takes longest
+            # smaller weights sum to less than 1 - p: dropped before sorting, which is slowest
             large = weights >= (1 - top_p) * weights.mean()
-            total = weights.cumsum()[-1]  # one after the other, as every runtime can: sum() adds in pairs
+            total = weights.cumsum()[-1]  # sequential, as in every runtime; sum() adds pairwise
             places, weights = places[large], weights[large]
             order = np.argsort(-logits[places], kind="stable")
             before = np.cumsum(weights[order]) - weights[order]
@@ -158,7 +157,7 @@ class Sampler:
 
 
 def _largest(logits: Logits) -> int:
-    """The place of the largest, of equals the lowest; all must be finite or -inf, and not all of them -inf."""
+    """Index of the largest logit, the lowest of equals. Raises UserError on NaN or +inf, or if all are -inf."""
     best = int(np.argmax(logits))  # the first NaN, if there is one
     if not math.isfinite(logits[best]):
         raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify", "graph")
@@ -168,5 +167,5 @@ def _largest(logits: Logits) -> int:
 def _row_of_integers(value: ArrayLike, what: str) -> NDArray[np.int64]:
     row = array_of(value, what, "token")
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-        raise UserError(f"{what}, integers (N,)", shown(value), "give one row of them", "sampling")
+        raise UserError(f"{what}, integers (N,)", shown(value), "give a one-dimensional array", "sampling")
     return row.astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a translator's graphs say of the source beside its states: the keys that a decoder alone does not have."""
+"""Metadata of translators: keys that describe the source."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-MAX_SPECIAL = 1024  # tokens that a text starts from, or that are never chosen
-MAX_SOURCE_LENGTH = 1 << 20  # tokens that every source may be filled up to
+MAX_SPECIAL = 1024  # start tokens or banned tokens
+MAX_SOURCE_LENGTH = 1 << 20  # tokens
 
 
 @dataclass(frozen=True)
 class Source:
-    """How a source is read, and how a translation of it starts.
+    """How a source is encoded and how its translation starts.
 
     Each field is the metadata key of its name, with `source_` before vocab_size and tokenizer.
     """
 
-    start_states: tuple[str, ...]  # states that the encoder starts; all others start as `initial`
+    start_states: tuple[str, ...]  # states that the encoder initializes; others start as `initial`
     source_vocab_size: int
-    source_tokenizer: str | None  # the text of a tokenizer.json; None: that of the target
-    max_source: int | None  # the most tokens of a source; None where there is no end
-    source_length: int | None  # M of a graph whose M is one number, to which sources are filled up; None: any
+    source_tokenizer: str | None  # text of a tokenizer.json; None: the target's
+    max_source: int | None  # maximum tokens of a source; None: no limit
+    source_length: int | None  # fixed M, to which sources are padded; None: any length
     start_tokens: tuple[int, ...]  # read before the first choice
     banned_tokens: tuple[int, ...]  # never chosen
 
     def problems(self, vocab_size: int, chained: Collection[str], most: int) -> list[str]:
-        """What is wrong with values that come from a stranger.
+        """Describe invalid values.
 
         Args:
-            vocab_size: of the target. chained: names of the states that a step changes. most: the largest vocabulary.
+            vocab_size: target vocabulary.
+            chained: names of the states that a step changes.
+            most: largest source vocabulary.
         """
 
         def tokens(value: Any, fewest: int) -> bool:

@@ -1,1 +1,1 @@
-"""Decoders: one text, many side by side, saved prefixes, drafts."""
+"""Decoders: single texts, batches, cached prefixes, speculative decoding."""

@@ -1,4 +1,4 @@
-"""Many texts through one graph at once, each with its own states, added and removed between steps.
+"""Continuous batching: texts are added and removed between steps.
 
     batch = Batch(Decoder("model.onnx"))
     for prompt in prompts:
@@ -7,8 +7,8 @@
         for handle, token in batch.step().items():
             ...
 
-The usual way with softmax pads every cache to the longest, or pages it. Here a text is one row of each state, whatever
-its length, so a text that comes or goes is a row more or less. A step reads the weights once for all of them.
+Softmax attention needs padded or paged caches. Here a text of any length is one row of each state. A step reads the
+weights once for all texts.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.decode.generate as generate
-from t2r_runtime.checks import require_kind
+from t2r_runtime.checks import require_kind, require_value
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
-from t2r_runtime.errors import UserError, shown
+from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import TokenIds
 from t2r_runtime.session.threads import InUse, alone
 
-NOT_FINITE = -1  # in place of a token, as a generation graph has it
+NOT_FINITE = -1  # replaces a token, as in a generation graph
 
 
 @dataclass
 class _Sequence:
-    """What one text is continued by, and its newest token, which no step has read yet."""
+    """A text, and its newest token, which no step has read."""
 
     request: generate.Request
     left: int
@@ -42,18 +42,18 @@ class _Sequence:
 
 
 class Batch:
-    """Texts side by side; none so far.
+    """Generates several texts at once.
 
     Args:
-        decoder: whose graph they go through. It keeps its own text.
+        decoder: its graph is used; its own text is not affected.
 
     Raises:
-        UserError: caches that grow, whose lengths would have to be the same; or a graph of a fixed batch.
+        UserError: the graph has growing caches, whose lengths would have to be equal, or a fixed batch.
 
-    A batch belongs to one thread at a time, as a decoder does.
+    A batch must be used by one thread at a time.
 
-    Each text is what it would be alone, but for rounding: products of more rows may add in another order. With the
-    quantization int8 texts influence each other a little, since it scales a whole batch at once.
+    Each text equals the one generated alone, except for rounding: products of more rows may sum in another order. int8
+    quantization scales activations over the batch, so texts influence each other slightly.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -62,16 +62,16 @@ class Batch:
         signature.require_constant("for texts of different lengths side by side")
         if signature.batch is not None:
             raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch", "batch")
-        self.in_use = InUse("batch", "give each thread a Batch of its own")
+        self.in_use = InUse("batch", "give each thread its own Batch")
         self._all = decoder.fork()
         self._count = itertools.count()
         self._sequences: dict[int, _Sequence] = {}
-        self._rows: list[int] = []  # whose states the rows of `_all` are; some may have ended
-        self._new: dict[int, Decoder] = {}  # those that are in no row yet
+        self._rows: list[int] = []  # handles of the rows of `_all`; some may have ended
+        self._new: dict[int, Decoder] = {}  # texts without a row in `_all`
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """The handles of the texts that go on, oldest first."""
+        """Handles of the unfinished texts, oldest first."""
         return tuple(self._sequences)
 
     @alone
@@ -82,17 +82,17 @@ class Batch:
         sampling: Sampling = Sampling(),
         states: Mapping[str, ArrayLike] | None = None,
     ) -> int:
-        """Begin a text: read its prompt but for the last token, which the next step reads.
+        """Add a text and read its prompt except for the last token, which the next step reads.
 
         Args:
             ids, max_tokens, sampling: as for Decoder.generate.
-            states: what the text goes on from, as Decoder.set_state takes it (of a translator, what `encode` gives).
+            states: states to start from, as for Decoder.set_state (for translators the result of `encode`).
 
         Returns:
-            The text's handle: 0, 1, 2, … in order of addition.
+            The handle: 0, 1, 2, … in order of addition.
 
         Raises:
-            UserError: as for Decoder.generate. The batch is as before then.
+            UserError: as for Decoder.generate. The batch is unchanged then.
         """
         reader = self._all.fork()
         if states is not None:
@@ -107,11 +107,11 @@ class Batch:
 
     @alone
     def step(self) -> dict[int, int]:
-        """One more token for every text.
+        """Generate one token of every text.
 
         Returns:
-            Handle → token, oldest first; empty if there are no texts. A text ends, and is removed, with a stop token or
-            its last of max_tokens; and with -1 if its logits are not finite, whatever the others' are.
+            Handle → token, oldest first. A text is removed after a stop token or max_tokens, and with the token -1 if
+            its logits are not finite.
         """
         if not self._sequences:
             return {}
@@ -127,22 +127,17 @@ class Batch:
 
     @alone
     def remove(self, handle: int) -> dict[str, NDArray[Any]]:
-        """End a text.
+        """Remove a text.
 
         Returns:
-            Its states, as Decoder.set_state takes them. All but its newest token has been read.
+            Its states, as for Decoder.set_state. All tokens but the newest have been read.
 
         Raises:
-            UserError: there is no such text, or it has ended.
+            UserError: the handle is unknown, or its text has ended.
         """
-        if type(handle) is not int or handle not in self._sequences:
-            going = ", ".join(map(str, self._sequences)) or "none"
-            raise UserError(
-                f"the handle of a text that goes on: {going}",
-                shown(handle),
-                "see Batch.sequences",
-                "batch",
-            )
+        going = ", ".join(map(str, self._sequences)) or "none"
+        known = type(handle) is int and handle in self._sequences
+        require_value(known, f"the handle of an unfinished text: {going}", handle, "batch")
         del self._sequences[handle]
         alone = self._new.pop(handle, None)
         if alone is None:
@@ -162,7 +157,7 @@ class Batch:
         return sequence.token
 
     def _settle(self) -> None:
-        """Make the rows those of the texts that go on: only what has come or gone since the last step costs."""
+        """Update the rows if texts were added or removed since the last step."""
         if self._rows == list(self._sequences):
             return
         kept = [row for row, handle in enumerate(self._rows) if handle in self._sequences]

@@ -1,12 +1,9 @@
-"""Guesses of what comes next: what a draft-check graph reads at once (t2r_runtime.decode.speculation).
-
-Whatever is guessed, the text is the one that single steps would write; good guesses make it come sooner.
-"""
+"""Drafters of speculative decoding (t2r_runtime.decode.speculation). Drafts change the speed, not the text."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,39 +12,39 @@ from numpy.typing import ArrayLike
 
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.decode.generate import Request, next_logits
+from t2r_runtime.decode.reader import Reader
 from t2r_runtime.errors import UserError
-from t2r_runtime.session.stepper import Stepper, TokenIds
+from t2r_runtime.session.stepper import TokenIds
 
-LONGEST, SHORTEST = 6, 2  # tokens that a place is found by
+LONGEST, SHORTEST = 6, 2  # n-gram lengths
 
 
 class Drafter(Protocol):
-    """What guesses."""
+    """Proposes draft tokens."""
 
     def read(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these."""
+        """Append tokens to the text."""
         ...
 
     def kind(self) -> object:
-        """Of which kind a guess would be now; None where there is none. Those of one kind come true about equally
-        often."""
+        """The kind of the next draft, for acceptance statistics; None if there is no draft."""
         ...
 
     def propose(self, most: int, request: Request) -> Sequence[int]:
-        """At most so many tokens that may come next."""
+        """Propose at most this many next tokens."""
         ...
 
 
 class Lookup:
-    """What came after the last tokens when they stood in this text before (prompt lookup: Saxena 2023, and LLMA, Yang
-    et al. 2023, arXiv 2304.04487): the longest row of 6 to 2 tokens that did, at its latest place. No model.
+    """Prompt lookup (Saxena 2023; LLMA, Yang et al. 2023, arXiv 2304.04487): the continuation of the latest earlier
+    occurrence of the longest suffix of 6 to 2 tokens.
     """
 
     def __init__(self) -> None:
         self._text: list[int] = []
-        self._ends: dict[tuple[int, ...], int] = {}  # where rows of tokens ended last
-        self._place: int | None = None  # where the longest row that ends the text ended before
-        self._size = 0  # of that row
+        self._ends: dict[tuple[int, ...], int] = {}  # end of the last occurrence of each n-gram
+        self._place: int | None = None  # end of the earlier occurrence
+        self._size = 0  # its n-gram length
 
     def read(self, tokens: Sequence[int]) -> None:
         text, ends = self._text, self._ends
@@ -61,46 +58,39 @@ class Lookup:
                 ends[row] = len(text)
 
     def kind(self) -> object:
-        """How many of the last tokens stood together before."""
+        """The length of the matching suffix."""
         return None if self._place is None else self._size
 
     def propose(self, most: int, request: Request) -> Sequence[int]:
         return () if self._place is None else self._continued(self._place, most)
 
     def _continued(self, place: int, most: int) -> list[int]:
-        """What stands there; where the text ends, it goes on as a text that repeats itself would."""
+        """The tokens from `place`, repeated periodically past the end of the text."""
         period = len(self._text) - place
         return [self._text[place + n % period] for n in range(most)]
 
 
-class DraftStepper(Stepper, Protocol):
-    """A Decoder, which imports this module."""
-
-    def set_state(self, states: Mapping[str, ArrayLike], position: int = 0, history: ArrayLike = ()) -> None: ...
-
-
 class Model:
-    """A smaller model of the same tokens. It draws with the noise of the text itself, so that it guesses the tokens of
-    sampled texts as well as it can.
+    """A smaller model with the same tokens. It uses the text's random numbers, to match sampled texts too.
 
     Args:
-        decoder: at the start of a text, and for these drafts alone.
+        decoder: at the start of a text, used for these drafts only.
+        text_of: signature of the text's model.
 
     Raises:
-        UserError: other tokens than those of the text's model.
+        UserError: the models have different tokens.
     """
 
-    def __init__(self, decoder: DraftStepper, text_of: Signature) -> None:
+    def __init__(self, decoder: Reader, text_of: Signature) -> None:
         ours, theirs = decoder.signature, text_of
         same = ours.tokenizer == theirs.tokenizer or None in (ours.tokenizer, theirs.tokenizer)
         if ours.vocab_size != theirs.vocab_size or not same or ours.source is not None:
-            expected = f"a draft model of the same {theirs.vocab_size} tokens, a decoder alone"
-            raise UserError(
-                expected, f"one of {ours.vocab_size} others", "choose a model with the same tokenizer", "graph"
-            )
+            expected = f"a draft model of a decoder with the same {theirs.vocab_size} tokens"
+            do = "choose a model with the same tokenizer"
+            raise UserError(expected, f"one of {ours.vocab_size} others", do, "graph")
         self._decoder = decoder
-        self._unread: list[int] = []  # of the text, by the decoder at its last certain place
-        self._guessed: list[int] = []  # read behind that place
+        self._unread: list[int] = []  # accepted tokens that the decoder has not read
+        self._guessed: list[int] = []  # draft tokens read after the accepted ones
         self._certain, self._position = decoder.state(), decoder.position
         self._history: ArrayLike = ()
 
@@ -117,7 +107,7 @@ class Model:
         last = self._catch_up(looks_back)
         if limit is not None:
             most = min(most, limit - self._position)
-        ahead = replace(request, sampler=copy.copy(request.sampler))  # the draws to come, none of them taken
+        ahead = replace(request, sampler=copy.copy(request.sampler))  # a copy, so that no draw is consumed
         tokens: list[int] = []
         for _ in range(most):
             self._guessed.append(tokens[-1] if tokens else last)
@@ -127,7 +117,7 @@ class Model:
         return tokens
 
     def _catch_up(self, looks_back: bool) -> int:
-        """Let the decoder have read all of the text but its last token; that token."""
+        """Read the text except for its last token, which is returned."""
         *before, last = self._unread
         if self._guessed and before[: len(self._guessed)] == self._guessed:
             before = before[len(self._guessed) :]

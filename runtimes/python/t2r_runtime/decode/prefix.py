@@ -1,12 +1,12 @@
-"""What a text began with is read once: states after whole blocks of tokens, kept for the next text that begins so.
+"""Prefix caching: keeps the states after blocks of tokens for other texts with the same prefix.
 
 cache = PrefixCache(Decoder("model.onnx"), max_bytes=1 << 28)
-cache.generate(system + question, 200)  # reads all of it
-cache.generate(system + another, 200)  # reads what stands behind the blocks that both have
-cache.rewind(50)  # the text without its last 50 tokens
+cache.generate(system + question, 200)  # reads all tokens
+cache.generate(system + another, 200)  # reads the tokens after the common blocks
+cache.rewind(50)  # removes the last 50 tokens
 
-A softmax decoder keeps a cache for each token of a prefix. Here a prefix of any length is one state of one size, so
-that many can be kept; but a state cannot be cut, so that it serves only texts that have all of what it has read.
+The state of a prefix has constant size, so many prefixes can be kept; but it cannot be truncated, so it serves only
+texts that contain the whole prefix.
 """
 
 from __future__ import annotations
@@ -32,28 +32,27 @@ from t2r_runtime.session.stepper import require_room, token_ids
 from t2r_runtime.session.threads import InUse, alone
 
 States = Mapping[str, NDArray[Any]]
-SUFFIX = ".state"  # of the files of a folder
+SUFFIX = ".state"  # of the files in `folder`
 
 
 class PrefixCache:
-    """None so far.
+    """Caches decoder states of shared prompt prefixes.
 
     Args:
-        decoder: of one text, for the cache alone from now on: its states are set and read.
-        max_bytes: the most that kept states take in memory; those that were used longest ago give way, and of one
-            text those of its longest prefixes first.
-        block: tokens between two states of a text. Smaller blocks find longer prefixes and keep more states.
-        folder: where states are files too, which another process finds again; nobody else should write there, since a
-            state says nothing of the text that it claims to have read. States are found again by the bytes of the
-            step graph's file, the providers that run it and whether a prefill graph does. The file is read whole
-            here; it is small where the graph has companions, since its weights then lie in a file of their own, whose
-            name holds their hash.
-        max_disk_bytes: the most that the files there take.
+        decoder: used by the cache exclusively; it must have a batch of 1.
+        max_bytes: memory limit of the states. The least recently used are evicted first, and of one text those of its
+            longest prefixes.
+        block: number of tokens between cached states. Smaller blocks find longer prefixes but keep more states.
+        folder: folder to store states in, for other processes. It must be trusted, as states do not prove which text
+            they belong to. Keys include a hash of the step graph's file, its providers and whether a prefill graph
+            reads blocks. The file is hashed here; it is small if the graph has companions, as its weights are then in
+            a file whose name contains their hash.
+        max_disk_bytes: size limit of the files in `folder`.
 
     Raises:
         UserError: a value out of range, a translator's decoder, or a batch other than 1.
 
-    What is found is bit for bit what reading would give, since a text is read in the same blocks either way.
+    Cached states equal recomputed ones bit for bit, since texts are always read in the same blocks.
     """
 
     def __init__(
@@ -74,40 +73,39 @@ class PrefixCache:
         if folder is not None:
             require_path(folder)
         if decoder.signature.source is not None:
-            raise UserError(
-                "a decoder of texts alone", "a translator's", "its states are those of its source too", "graph"
-            )
+            do = "use the decoder of a language model"
+            raise UserError("a decoder without a source", "a translator's", do, "graph")
         decoder.reset(batch=1)
-        self.in_use = InUse("prefix cache", "give each thread one of its own")
+        self.in_use = InUse("prefix cache", "give each thread its own")
         self.decoder, self.block, self.max_bytes = decoder, block, max_bytes
-        self.reused = 0  # tokens of the last text that were not read again
-        self._kept: OrderedDict[bytes, States] = OrderedDict()  # by the digest of a text, the longest unused first
+        self.reused = 0  # tokens of the last text found in the cache
+        self._kept: OrderedDict[bytes, States] = OrderedDict()  # by digest, least recently used first
         self._files = None if folder is None else _Files(Path(folder), decoder, max_disk_bytes)
         self._start = b"" if folder is None else _digest_of_reader(decoder, block)
 
     @property
     def kept_bytes(self) -> int:
-        """What the kept states take."""
+        """Size of the cached states in memory."""
         return sum(map(_size, self._kept.values()))
 
     @alone
     def read(self, ids: ArrayLike) -> NDArray[np.float32]:
-        """Stand behind a text as if the decoder had just read it all.
+        """Read a text from its start, using the longest cached prefix.
 
         Args:
-            ids: the whole text from its start, integers (T,), T of at least 1.
+            ids: the text, integers (T,), T of at least 1.
 
         Returns:
-            The logits after its last token, float32 (1, vocabulary).
+            Logits after its last token, float32 (1, vocabulary).
 
         Raises:
-            UserError: as of Decoder.prefill. The decoder stands at the start of a text then.
+            UserError: as for Decoder.prefill. The decoder is reset then.
         """
         self.decoder.reset()
         text = token_ids(ids, self.decoder.signature, 1).array[0]
         require_room(self.decoder, text.size)
         digests = self._digests(text[: (text.size - 1) // self.block * self.block])
-        for digest in digests:  # these give way last
+        for digest in digests:  # evicted last
             if digest in self._kept:
                 self._kept.move_to_end(digest)
         self.reused = self._found(text, digests)
@@ -117,7 +115,7 @@ class PrefixCache:
             if self._files is not None:
                 self._files.write(digests[place], states, self.decoder.position)
             self._keep(digests[place], states, digests)
-        for digest in reversed(digests):  # the shortest was used last
+        for digest in reversed(digests):  # the shortest is the most recently used
             if digest in self._kept:
                 self._kept.move_to_end(digest)
         return self.decoder.prefill(text[len(digests) * self.block :])
@@ -130,7 +128,7 @@ class PrefixCache:
         sampling: Sampling = Sampling(),
         callback: Callable[[int], object] | None = None,
     ) -> list[int]:
-        """Decoder.generate behind `ids`, the whole text from its start, which is read as by `read`.
+        """`read` a text from its start and generate, as Decoder.generate does.
 
         Raises:
             UserError: as for `read` and Decoder.generate.
@@ -143,23 +141,25 @@ class PrefixCache:
 
     @alone
     def rewind(self, count: int) -> None:
-        """Stand where the decoder stood `count` tokens ago: from the nearest state that is kept, the rest read again.
+        """Remove the last `count` tokens, by reading the remaining text from the nearest cached state.
 
         Raises:
-            UserError: more tokens than were read, or a text whose beginning is no longer known (65,536 tokens).
+            UserError: more tokens than were read, or a text of more than 65,536 tokens.
         """
         text = self.decoder.history()
         require_value(type(count) is int and 0 <= count <= text.size, f"a count in 0 … {text.size}", count, "position")
         if self.decoder.position != text.size:
             received = f"{self.decoder.position} tokens"
-            raise UserError(f"a text of at most {RECENT} tokens, read by this cache", received, "read it anew", "token")
+            raise UserError(
+                f"a text of at most {RECENT} tokens, read by this cache", received, "read it again", "token"
+            )
         if count == text.size:
             self.decoder.reset()
         elif count:
             self.read(text[: text.size - count])
 
     def _digests(self, text: NDArray[np.int64]) -> list[bytes]:
-        """Of the text up to the end of each block."""
+        """Digests of the text up to the end of each block."""
         digest, found = self._start, []
         for block in text.reshape(-1, self.block):
             digest = _digest(digest + block.astype("<i8").tobytes())
@@ -167,7 +167,7 @@ class PrefixCache:
         return found
 
     def _found(self, text: NDArray[np.int64], digests: list[bytes]) -> int:
-        """Set the states of the longest prefix that is kept; its tokens."""
+        """Set the states of the longest cached prefix; returns its length."""
         for blocks in range(len(digests), 0, -1):
             digest, tokens = digests[blocks - 1], blocks * self.block
             states = self._kept.get(digest)
@@ -181,30 +181,30 @@ class PrefixCache:
         return 0
 
     def _keep(self, digest: bytes, states: States, text: list[bytes]) -> None:
-        """Keep states of a text, whose digests are `text`, where there is room for them."""
+        """Cache states of the text with the digests `text`, if they fit."""
         if _size(states) > self.max_bytes:
-            return  # others would give way for nothing
+            return  # would evict all others and still not fit
         self._kept[digest] = states
         left = self.kept_bytes
         while left > self.max_bytes:
             oldest = next(iter(self._kept))
-            # nothing is left but shorter prefixes of the same text
+            # if only shorter prefixes of this text are left, drop the new one
             left -= _size(self._kept.pop(digest if oldest in text else oldest))
 
 
 class _Files:
-    """States as the snapshots of a folder (t2r_runtime.session.snapshot), each under the digest of its text."""
+    """Snapshots in a folder (t2r_runtime.session.snapshot), named by the digest of their text."""
 
     def __init__(self, folder: Path, decoder: Decoder, max_bytes: int) -> None:
         self._folder, self._signature, self._max_bytes = folder, decoder.signature, max_bytes
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:  # a ValueError of a name with a null character
-            expected = f"a folder at {printable(folder)}, or room for one"
+        except (OSError, ValueError) as error:  # ValueError: a null character in the name
+            expected = f"a writable folder {printable(folder)}"
             raise UserError(expected, printable(error), "name another", "file") from error
 
     def read(self, digest: bytes, tokens: int) -> States | None:
-        """The states after so many tokens; a file that is damaged or of another model goes, as if it had not been."""
+        """Load the states after `tokens` tokens; a damaged file or one of another model is deleted."""
         import t2r_runtime.session.snapshot as snapshot
 
         path = self._path(digest)
@@ -213,7 +213,7 @@ class _Files:
         with contextlib.suppress(UserError):
             states, position, _ = snapshot.load(path, self._signature)
             if position == tokens:
-                os.utime(path)  # used just now
+                os.utime(path)  # mark as recently used
                 return states
         path.unlink(missing_ok=True)
         return None
@@ -231,7 +231,7 @@ class _Files:
             if left <= self._max_bytes:
                 return
             if file != path:
-                with contextlib.suppress(OSError):  # another process was first
+                with contextlib.suppress(OSError):  # another process deleted it
                     file.unlink()
                 left -= about.st_size
 
@@ -240,8 +240,7 @@ class _Files:
 
 
 def _digest_of_reader(decoder: Decoder, block: int) -> bytes:
-    """What states depend on beside the text: every byte of the graph, which any option of a quantization changes, who
-    runs it, and whether a block is read at once, which a quantized graph rounds otherwise than steps."""
+    """Hash of what states depend on besides the text: the graph, its providers, and whether blocks are prefilled."""
     import hashlib
 
     try:
@@ -254,7 +253,7 @@ def _digest_of_reader(decoder: Decoder, block: int) -> bytes:
 
 
 def _digest(data: bytes) -> bytes:
-    import hashlib  # what a first token needs not waits until it is needed
+    import hashlib  # not needed for a first token
 
     return hashlib.sha256(data).digest()
 

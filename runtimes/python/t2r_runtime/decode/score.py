@@ -1,4 +1,4 @@
-"""How likely a graph finds a text, token by token."""
+"""Log-probabilities of a text."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from t2r_runtime.session.stepper import Stepper, TokenIds, require_room, token_i
 def score(
     stepper: Stepper, ids: ArrayLike, on_progress: Callable[[int], object] = lambda done: None
 ) -> NDArray[np.float64]:
-    """Read a text from its start, and take the log-probability of each token given those before it.
+    """Compute the log-probability of each token of a text given the tokens before it.
 
     Args:
-        ids: the whole text (T,), T of at least 2; its first token is given, not scored.
-        on_progress: called with the number of tokens that are scored.
+        ids: the text (T,), T of at least 2; its first token is not scored.
+        on_progress: called with the number of scored tokens.
 
     Returns:
-        Natural logarithms, float64 (T - 1,). Their mean, negated, is nats per token.
+        Natural logarithms, float64 (T - 1,). Nats per token are their negated mean.
 
     Raises:
-        UserError: tokens of another form or range, less than two of them, or more than the model has positions.
+        UserError: invalid tokens, fewer than two, or more than the model has positions.
     """
     stepper.reset(batch=1)
     text = token_ids(ids, stepper.signature, 1).array[0]

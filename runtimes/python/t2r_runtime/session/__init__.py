@@ -1,1 +1,1 @@
-"""ONNX Runtime sessions, and the states that go through them."""
+"""ONNX Runtime sessions and recurrent states."""

@@ -1,8 +1,7 @@
-"""Rows of tensors, copied where the tensors lie.
+"""Copies rows of tensors in the memory of their device.
 
-In main memory numpy copies them, on the tensors themselves. A device's memory is not the host's to index, so there a
-graph of Gather and Concat does it; it is a few dozen bytes, written here without the onnx package. Memory that belongs
-to one session (WebGPU) no other one reads: there rows go through the host.
+On the CPU numpy copies them in place. On CUDA an ONNX graph of Gather and Concat does, serialized here without the onnx
+package. WebGPU memory belongs to one session, so rows are copied through the host.
 """
 
 from __future__ import annotations
@@ -21,32 +20,30 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 Rows = NDArray[np.int64]
-PROVIDERS = {"cuda": "CUDAExecutionProvider"}  # by device: who runs the graph there
-ELEMENTS = {"float32": 1, "int32": 6, "int64": 7, "float16": 10}  # ONNX's numbers of dtypes
+PROVIDERS = {"cuda": "CUDAExecutionProvider"}  # by device
+ELEMENTS = {"float32": 1, "int32": 6, "int64": 7, "float16": 10}  # TensorProto.DataType
 IR_VERSION, OPSET = 8, 13
 
 
 def row_numbers(rows: ArrayLike, batch: int) -> NDArray[np.int64]:
-    """Check rows of a batch → int64 (N,).
+    """Check row indices of a batch → int64 (N,).
 
     Raises:
-        UserError: none, no integers, or others than the batch has.
+        UserError: no rows, not integers, or out of range.
     """
     array = array_of(rows, "rows", "batch")
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= batch:
-        shown = printable(array.tolist())
-        raise UserError(
-            f"rows (N,) of a batch, integers in 0 … {batch - 1}", shown, "name those to go on with", "batch"
-        )
+        expected = f"rows (N,) of a batch, integers in 0 … {batch - 1}"
+        raise UserError(expected, printable(array.tolist()), "choose rows to keep", "batch")
     return array.astype(np.int64)
 
 
 def gather_rows(parts: Sequence[tuple[ort.OrtValue, Rows]], out: ort.OrtValue, dtype: str, device: str) -> None:
-    """Copy rows of the first axis, those of one tensor below those of another, into `out`, which is none of them.
+    """Concatenate rows (first axis) of tensors into `out`, which is not one of them.
 
     Args:
-        parts: tensors of `dtype` on `device`, and which of their rows; they may repeat.
-        out: as many rows as are taken, otherwise of the tensors' shape.
+        parts: tensors of `dtype` on `device`, each with row indices, which may repeat.
+        out: of the tensors' shape, with as many rows as indices.
     """
     if device in PROVIDERS:
         on_device(parts, out, session(dtype, len(parts), PROVIDERS[device]))
@@ -54,7 +51,7 @@ def gather_rows(parts: Sequence[tuple[ort.OrtValue, Rows]], out: ort.OrtValue, d
     whole = np.empty(tuple(out.shape()), dtype) if device != "cpu" else out.numpy()
     first = 0
     for value, rows in parts:
-        # rows are in range; any other mode than clip would write to a copy of `out` first
+        # rows are in range; modes other than clip copy `out` first
         np.take(value.numpy(), rows, axis=0, out=whole[first : first + len(rows)], mode="clip")
         first += len(rows)
     if device != "cpu":
@@ -62,7 +59,7 @@ def gather_rows(parts: Sequence[tuple[ort.OrtValue, Rows]], out: ort.OrtValue, d
 
 
 def on_device(parts: Sequence[tuple[ort.OrtValue, Rows]], out: ort.OrtValue, graph: ort.InferenceSession) -> None:
-    """`gather_rows` by a `session` for as many parts."""
+    """`gather_rows` with a `session` for that number of parts."""
     binding = graph.io_binding()
     for i, (value, rows) in enumerate(parts):
         binding.bind_ortvalue_input(f"x{i}", value)
@@ -73,7 +70,7 @@ def on_device(parts: Sequence[tuple[ort.OrtValue, Rows]], out: ort.OrtValue, gra
 
 @once
 def session(dtype: str, parts: int, provider: str) -> ort.InferenceSession:
-    """A graph that takes rows of so many tensors of `dtype`: y = Concat(Gather(x0, rows0), Gather(x1, rows1), …)."""
+    """A graph that concatenates rows of tensors of `dtype`: y = Concat(Gather(x0, rows0), Gather(x1, rows1), …)."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -82,7 +79,7 @@ def session(dtype: str, parts: int, provider: str) -> ort.InferenceSession:
 
 
 def _graph(dtype: str, parts: int) -> bytes:
-    """An ONNX ModelProto; the numbers are those of its fields in onnx.proto."""
+    """Serialize an ONNX ModelProto; numbers are field numbers of onnx.proto."""
     taken = [f"y{i}" for i in range(parts)] if parts > 1 else ["y"]
     nodes = [_node("Gather", [f"x{i}", f"rows{i}"], y) for i, y in enumerate(taken)]
     if parts > 1:
@@ -109,7 +106,7 @@ def _value(name: str, element: int) -> bytes:
 
 
 def _message(*fields: tuple[int, Any]) -> bytes:
-    """Protobuf: of each field its number with the kind of its content, an integer or bytes, and the content."""
+    """Serialize a protobuf message of integer and bytes fields."""
     out = b""
     for number, content in fields:
         if isinstance(content, int):
@@ -120,7 +117,7 @@ def _message(*fields: tuple[int, Any]) -> bytes:
 
 
 def _integer(value: int) -> bytes:
-    """Base 128, least significant digit first; all but the last byte have the top bit set."""
+    """A protobuf varint."""
     digits = bytearray()
     while value > 0x7F:
         digits.append(value & 0x7F | 0x80)

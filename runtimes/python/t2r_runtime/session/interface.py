@@ -1,8 +1,8 @@
-"""What a graph's inputs and outputs must be for its metadata, and what is fed to them first: runtimes/CONTRACT.md."""
+"""Inputs and outputs of graphs as runtimes/CONTRACT.md defines them for given metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,19 +33,19 @@ from t2r_runtime.contract.signature import (
 )
 from t2r_runtime.errors import UserError, printable
 
-# beside ids and states, of a generation graph:
-MAX_TOKENS = "max_tokens"  # int64 (): the most that are generated
-STOP_TOKENS = "stop_tokens"  # int64 (any number): the text ends with the first of them
+# inputs of a generation graph besides ids and states, and its output:
+MAX_TOKENS = "max_tokens"  # int64 (): maximum number of new tokens
+STOP_TOKENS = "stop_tokens"  # int64 (N,): the text ends with the first of them
 TEMPERATURE = "temperature"  # float64 (): 0 is greedy
-TOP_K = "top_k"  # int64 (): draw from that many of the largest logits, 0 from all
-TOP_P = "top_p"  # float64 (): of those, from the most probable that together reach it, 1 from all
-MIN_P = "min_p"  # float64 (): of those, the ones at least so many times as probable as the first, 0 for all
-REPETITION_PENALTY = "repetition_penalty"  # float64 (): of logits of tokens that have occurred, 1 is none
-NO_REPEAT_NGRAM = "no_repeat_ngram"  # int64 (): no row of so many tokens occurs twice, 0 is no limit
-OCCURRED = "occurred"  # int64 (any number): the tokens read before, oldest first, where penalties look back on them
-SEED = "seed"  # int64 (): of the noise, 0 … 2^32 - 1
-DRAWN = "drawn"  # int64 (): tokens that were chosen with this seed before
-GENERATED = "tokens"  # int64 (N,): what was generated
+TOP_K = "top_k"  # int64 (): 0 is no limit
+TOP_P = "top_p"  # float64 (): 1 is no limit
+MIN_P = "min_p"  # float64 (): 0 is no limit
+REPETITION_PENALTY = "repetition_penalty"  # float64 (): 1 is none
+NO_REPEAT_NGRAM = "no_repeat_ngram"  # int64 (): 0 is no limit
+OCCURRED = "occurred"  # int64 (N,): earlier tokens, oldest first, for the penalties
+SEED = "seed"  # int64 (): 0 … 2^32 - 1
+DRAWN = "drawn"  # int64 (): number of earlier draws with this seed
+GENERATED = "tokens"  # int64 (N,): the new tokens
 WHOLE_NUMBERS = (MAX_TOKENS, TOP_K, NO_REPEAT_NGRAM, SEED, DRAWN)
 REAL_NUMBERS = (TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY)
 
@@ -54,25 +54,16 @@ Array = NDArray[Any]
 
 
 def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
-    """Refuse a graph whose inputs and outputs are not exactly those of `signature`.
+    """Check that the inputs and outputs of a graph are exactly those of `signature`.
 
     Args:
         inputs, outputs: name → (dtype, dimensions); a dimension that is not a number is free.
 
     Raises:
-        UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
+        UserError: lists all missing and unexpected names, or else all wrong dtypes and shapes.
     """
     wanted_in, wanted_out = _FORMS.get(signature.role, _step)(signature)
-    problems = [
-        f"{label} {', '.join(sorted(names))}"
-        for label, names in (
-            ("missing inputs", wanted_in.keys() - inputs.keys()),
-            ("unexpected inputs", inputs.keys() - wanted_in.keys()),
-            ("missing outputs", wanted_out.keys() - outputs.keys()),
-            ("unexpected outputs", outputs.keys() - wanted_out.keys()),
-        )
-        if names
-    ]
+    problems = [*_names(wanted_in, inputs, " inputs"), *_names(wanted_out, outputs, " outputs")]
     if not problems:
         pairs = [(name, form, inputs[name]) for name, form in wanted_in.items()]
         pairs += [(name, form, outputs[name]) for name, form in wanted_out.items()]
@@ -91,7 +82,7 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
 
 
 def first_feeds(signature: Signature) -> dict[str, Array]:
-    """Inputs of one run that reads token 0 at the start of a text: input name → array."""
+    """Inputs of a run that reads token 0 at the start of a text, by name."""
     batch = 1 if signature.role == GENERATE else signature.batch or 1
     if signature.role == ENCODER:
         length = 2 if signature.source is None else signature.source.source_length or 2
@@ -108,10 +99,10 @@ def first_feeds(signature: Signature) -> dict[str, Array]:
 def generation_feeds(
     sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int], occurred: ArrayLike
 ) -> dict[str, Array]:
-    """What a generation graph takes beside the token and the states: input name → array.
+    """Inputs of a generation graph besides the token and the states, by name.
 
     Args:
-        occurred: the tokens read before this one, oldest first (T,); none where the sampling does not look back.
+        occurred: earlier tokens (T,), oldest first; empty without penalties.
     """
     sampling = sampler.sampling
     whole = {MAX_TOKENS: max_tokens, TOP_K: sampling.top_k, SEED: sampler.seed, DRAWN: sampler.draws}
@@ -133,17 +124,13 @@ def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int,
         found: name → (dtype, shape).
 
     Returns:
-        The batch size and the length of the caches that grow (0 if there are none).
+        The batch size, and the length of growing caches (0 if there are none).
 
     Raises:
-        UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
+        UserError: lists all missing and unexpected names, or else all wrong dtypes and shapes.
     """
     specs = {spec.name: spec for spec in signature.states}
-    problems = [
-        f"{label} {', '.join(sorted(names))}"
-        for label, names in (("missing", specs.keys() - found.keys()), ("unexpected", found.keys() - specs.keys()))
-        if names
-    ]
+    problems = _names(specs, found)
     letters: dict[str, int] = {} if signature.batch is None else {BATCH: signature.batch}
     if not problems:
         problems = [
@@ -153,7 +140,7 @@ def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int,
         ]
     if problems:
         raise UserError(
-            "the states of this graph, one batch size, one cache length and one length of the sources in all of them",
+            "the states of this graph, with equal batch sizes, cache lengths and source lengths",
             printable("; ".join(problems)),
             "take them from the same model",
             "snapshot",
@@ -162,23 +149,22 @@ def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int,
 
 
 def tokens_read(states: Mapping[str, Array], batch: int, length: int, otherwise: int) -> NDArray[np.int64]:
-    """How many tokens each sequence has read (B,): its position state, else its cache's length, else `otherwise`.
+    """Number of tokens read by each sequence (B,): its position state, else the length of its cache, else `otherwise`.
 
     Raises:
         UserError: a negative position.
     """
     positions = states[POSITION].astype(np.int64) if POSITION in states else np.full(batch, length or otherwise)
     if positions.min() < 0:
-        raise UserError(
-            "positions of at least 0", "a negative one", "take the states from a decoder or a snapshot", "snapshot"
-        )
+        do = "take the states from a decoder or a snapshot"
+        raise UserError("positions of at least 0", "a negative one", do, "snapshot")
     return positions
 
 
 def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     """Inputs and outputs of a step, prefill or draft-check graph: name → (dtype, dimensions)."""
     checks = signature.role == DRAFT_CHECK
-    rows: tuple[int | str | None, ...] = (BATCH, TOKENS) if checks else (BATCH,)  # that have logits
+    rows: tuple[int | str | None, ...] = (BATCH, TOKENS) if checks else (BATCH,)  # with logits
     wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,) if signature.role == STEP else (BATCH, TOKENS))}
     wanted_out: dict[str, Form] = {LOGITS: ("float32", (*rows, signature.vocab_size))}
     wanted_in |= {spec.past: (spec.dtype, spec.shape) for spec in signature.states}
@@ -220,6 +206,12 @@ def _encoder(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
 _FORMS = {GENERATE: _generate, ENCODER: _encoder}
 
 
+def _names(wanted: Collection[str], found: Collection[str], what: str = "") -> list[str]:
+    """Describe missing and unexpected names."""
+    differences = {"missing": set(wanted) - set(found), "unexpected": set(found) - set(wanted)}
+    return [f"{label}{what} {', '.join(sorted(names))}" for label, names in differences.items() if names]
+
+
 def _agrees(wanted: Form, got: Form, batch: int | None) -> bool:
     def fits(want: int | str | None, have: int | str | None) -> bool:
         if want == BATCH and batch is not None:
@@ -230,7 +222,7 @@ def _agrees(wanted: Form, got: Form, batch: int | None) -> bool:
 
 
 def _fits(spec: StateSpec, dtype: str, shape: tuple[int, ...], letters: dict[str, int]) -> bool:
-    """Whether a state has its form; fills in `letters` from the first state that shows them."""
+    """Whether a state has the dtype and shape of its spec; adds unknown dimensions to `letters`."""
     if dtype != spec.dtype or len(shape) != len(spec.shape):
         return False
     for want, have in zip(spec.shape, shape, strict=True):

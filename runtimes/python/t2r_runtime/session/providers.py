@@ -1,8 +1,7 @@
-"""The execution providers of ONNX Runtime: one table, how each is opened, and proof of what each really runs.
+"""Execution providers of ONNX Runtime: how each is opened, and which nodes it runs.
 
-ONNX Runtime gives every node that a provider does not take to the CPU, with no more than a warning. Here that is an
-error which names the nodes, unless the caller allows it; and what ran where can always be asked for. The flag
-session.disable_cpu_ep_fallback would refuse too, but names no node.
+ONNX Runtime runs nodes that a provider does not support on the CPU, with a warning at most. Here that is an error that
+names the nodes, unless the caller allows fallback. The flag session.disable_cpu_ep_fallback names no node.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ if TYPE_CHECKING:
 
 
 class Node(NamedTuple):
-    """A node of a graph as ONNX Runtime runs it."""
+    """A node of an optimized graph."""
 
     name: str
     operator: str
 
 
-Placement = dict[str, list[Node]]  # ONNX Runtime's name of a provider → the nodes that it took
+Placement = dict[str, list[Node]]  # ONNX Runtime's name of a provider → its nodes
 
 CPU = "CPUExecutionProvider"
 RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # ignored before ONNX Runtime 1.24
-NAMED_NODES = NAMED_OPERATORS = 6  # of those that fell back, in an error
-# A chip has to be named where there is none: without soc_model the simulator computes in float32, and wrongly.
+NAMED_NODES = NAMED_OPERATORS = 6  # listed in an error
+# Without soc_model the simulator computes in float32, with wrong results.
 QNN_SIMULATOR = {"htp_arch": "75", "soc_model": "57"} if platform.machine().lower() in ("x86_64", "amd64") else {}
 
 
 @dataclass(frozen=True)
 class Provider:
-    """How one execution provider is found, opened and fed."""
+    """Properties of an execution provider."""
 
     ort_name: str
-    install: str  # what to do where it is missing
-    plugin: str | None = None  # the Python module that brings its library, if it is not part of onnxruntime
-    options: Mapping[str, str] = field(default_factory=dict)  # the caller's go before these
-    device: str = "cpu"  # where states, ids and logits live between steps, in ONNX Runtime's words
-    fixed_batch: bool = False  # takes nothing of a graph whose batch is free
-    compiles: bool = False  # its compiled programs can be kept in a file and opened again
-    partial: bool = False  # never takes a whole step graph, so that it needs allow_fallback
-    elsewhere: frozenset[str] = frozenset()  # operators on the lengths of sources that it may leave to the CPU
-    hint: str = "export the graph for this provider"  # what to do where it did not take every node
+    install: str  # what to do if it is missing
+    plugin: str | None = None  # Python module of its library, if not part of onnxruntime
+    options: Mapping[str, str] = field(default_factory=dict)  # overridden by the caller's
+    device: str = "cpu"  # memory of states, ids and logits between steps
+    fixed_batch: bool = False  # requires a fixed batch size
+    compiles: bool = False  # supports ahead-of-time compilation to a file
+    partial: bool = False  # supports no whole step graph, so requires allow_fallback
+    elsewhere: frozenset[str] = frozenset()  # operators on source lengths that may run on the CPU
+    hint: str = "export the graph for this provider"  # what to do if it does not support every node
 
 
 PROVIDERS: dict[str, Provider] = {
@@ -66,7 +65,7 @@ PROVIDERS: dict[str, Provider] = {
     "openvino": Provider(
         "OpenVINOExecutionProvider",
         "install onnxruntime-openvino in an environment without onnxruntime",
-        options={"device_type": "CPU", "precision": "ACCURACY"},  # its own default may compute in bfloat16
+        options={"device_type": "CPU", "precision": "ACCURACY"},  # the default may compute in bfloat16
         hint="export with the target portable",
     ),
     "webgpu": Provider(
@@ -81,7 +80,7 @@ PROVIDERS: dict[str, Provider] = {
         "QNNExecutionProvider",
         "install onnxruntime-qnn beside onnxruntime",
         plugin="onnxruntime_qnn",
-        # left to itself it gives the logits' last DequantizeLinear to the CPU
+        # otherwise the last DequantizeLinear runs on the CPU
         options={"backend_type": "htp", "offload_graph_io_quantization": "0", **QNN_SIMULATOR},
         fixed_batch=True,
         compiles=True,
@@ -91,13 +90,13 @@ PROVIDERS: dict[str, Provider] = {
         "XnnpackExecutionProvider",
         "use an ONNX Runtime built with XNNPACK: Debian's python3-onnxruntime, or the packages for Android and iOS",
         partial=True,
-        hint="it takes matrix products only",
+        hint="it supports matrix products only",
     ),
     "dnnl": Provider(
         "DnnlExecutionProvider",
         "use an ONNX Runtime built with oneDNN: Debian's python3-onnxruntime",
         partial=True,
-        hint="it takes float arithmetic only",
+        hint="it supports float arithmetic only",
     ),
     "coreml": Provider(
         "CoreMLExecutionProvider",
@@ -116,17 +115,17 @@ PROVIDERS: dict[str, Provider] = {
 
 
 def named(name: str) -> Provider:
-    """The entry of PROVIDERS, installed or not. Raises UserError for an unknown name, with the known ones."""
+    """The entry of PROVIDERS, installed or not. Raises UserError for an unknown name."""
     if not isinstance(name, str) or name not in PROVIDERS:
         raise UserError(f"a provider of: {', '.join(PROVIDERS)}", shown(name), "choose one of these", "provider")
     return PROVIDERS[name]
 
 
 def find_provider(name: str) -> Provider:
-    """The entry of PROVIDERS, if this installation has what it needs.
+    """The entry of PROVIDERS of an installed provider.
 
     Raises:
-        UserError: an unknown name, with the known ones; one that is not installed, with what to install.
+        UserError: an unknown name, or a provider that is not installed.
     """
     chosen = named(name)
 
@@ -145,7 +144,7 @@ def find_provider(name: str) -> Provider:
 
 
 def versions(name: str) -> dict[str, str]:
-    """The packages that a provider runs with here, and their versions.
+    """Versions of the installed packages of a provider.
 
     Raises:
         UserError: as for `find_provider`.
@@ -166,13 +165,14 @@ def versions(name: str) -> dict[str, str]:
 def open_session(
     path: Path, provider: Provider, options: ort.SessionOptions, extra: Mapping[str, str]
 ) -> ort.InferenceSession:
-    """A session of the graph at `path` that asks for `provider` first and records what each provider took.
+    """Open a session on `provider` that records the placement of nodes.
 
     Args:
-        extra: options of the provider, over those of the table.
+        extra: provider options, over those of the table.
 
     Raises:
-        UserError: a plugin without a device here. Exception: whatever ONNX Runtime has against the graph.
+        UserError: no device for a plugin.
+        Exception: ONNX Runtime rejects the graph.
     """
     import onnxruntime as ort
 
@@ -199,11 +199,11 @@ def _opened(
 ) -> ort.InferenceSession:
     import onnxruntime as ort
 
-    # asked of the installation: ONNX Runtime lists a registered plugin among the providers that it was built with
+    # a registered plugin is listed among the built-in providers, so check the installation
     if provider.plugin is None or importlib.util.find_spec(provider.plugin) is None:
         if provider.device == "cuda" and hasattr(ort, "preload_dlls"):
-            ort.preload_dlls()  # CUDA's libraries out of their Python packages
-        # enable_fallback would open the session again with the CPU alone, after a line on standard output
+            ort.preload_dlls()  # CUDA libraries from Python packages
+        # enable_fallback would retry on the CPU and print to stdout
         return ort.InferenceSession(
             str(path), sess_options=options, providers=[(provider.ort_name, dict(chosen))], enable_fallback=0
         )
@@ -212,10 +212,10 @@ def _opened(
 
 
 def placement(session: ort.InferenceSession, provider: Provider, feeds: Callable[[], Mapping[str, Any]]) -> Placement:
-    """The nodes that each provider took; a part of the graph that became one kernel counts as its nodes, if known.
+    """The nodes of each provider; the nodes of a fused kernel are listed individually if known.
 
     Args:
-        feeds: makes inputs for one step. ONNX Runtime before 1.24 has no other way to tell than a profile of one.
+        feeds: returns the inputs of one step, which is profiled before ONNX Runtime 1.24.
     """
     taken: Placement = {}
     if hasattr(session, "get_provider_graph_assignment_info"):
@@ -230,7 +230,7 @@ def placement(session: ort.InferenceSession, provider: Provider, feeds: Callable
             profile = Path(session.end_profiling())
             written = profile.read_text()
             profile.unlink()
-            with contextlib.suppress(OSError):  # another's, with other things in it
+            with contextlib.suppress(OSError):  # not empty: not ours
                 profile.parent.rmdir()
         events = json.loads(written)
         for event in events:
@@ -242,11 +242,7 @@ def placement(session: ort.InferenceSession, provider: Provider, feeds: Callable
 
 
 def check_placement(name: str, provider: Provider, taken: Placement, spared: Collection[str] = ()) -> None:
-    """Refuse a session some of whose nodes run elsewhere than on the provider, but those of the `spared` operators.
-
-    Raises:
-        UserError: names the nodes, and says what would help.
-    """
+    """Raise UserError if nodes run on other providers, except operators in `spared`."""
     others = [node for where, nodes in taken.items() if where != provider.ort_name for node in nodes]
     elsewhere = [node for node in others if node.operator not in spared]
     if elsewhere:
@@ -265,13 +261,13 @@ def check_placement(name: str, provider: Provider, taken: Placement, spared: Col
 
 
 def counted(taken: Placement) -> dict[str, int]:
-    """`taken` for people: this package's names, and how many nodes."""
+    """Number of nodes per provider, by the names of PROVIDERS."""
     names = {entry.ort_name: name for name, entry in PROVIDERS.items()}
     return dict(Counter({names.get(where, where): len(nodes) for where, nodes in taken.items()}))
 
 
 def _plugin_device(provider: Provider) -> ort.OrtEpDevice:
-    """The most special device that a plugin offers: an NPU before a GPU before a CPU (which is a simulator)."""
+    """The preferred device of a plugin: NPU, GPU, then CPU (a simulator)."""
     import onnxruntime as ort
 
     assert provider.plugin is not None
@@ -279,7 +275,7 @@ def _plugin_device(provider: Provider) -> ort.OrtEpDevice:
     def offered() -> list[ort.OrtEpDevice]:
         return [device for device in ort.get_ep_devices() if device.ep_name == provider.ort_name]
 
-    if not offered():  # nothing, or not registered yet: a library can be registered once in a process
+    if not offered():  # none, or not registered yet; a library can be registered once per process
         try:
             library = importlib.import_module(provider.plugin).get_library_path()
             ort.register_execution_provider_library(provider.ort_name, library)

@@ -1,4 +1,4 @@
-"""Why a graph was not opened: ONNX Runtime's words, and where they leave a reader alone, ours."""
+"""Errors of graphs that cannot be opened."""
 
 from __future__ import annotations
 
@@ -9,39 +9,34 @@ from pathlib import Path
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file, require_path
 
-OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # ONNX Runtime reads newer opsets than its own where this is 0
+OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # 0 lets ONNX Runtime load newer opsets
 _TOO_NEW = re.compile("Current official support for domain .* is till opset [0-9]+")
 _TOO_NEW_FORMAT = re.compile("Unsupported model IR version: [0-9]+, max supported IR version: [0-9]+")
 _UNKNOWN_OPERATOR = re.compile(r"([\w.]+:\w+)\(-?[0-9]+\) is not a registered function/op")
 _NO_DATA = re.compile('External data path does not exist: "([^"]+)"')
 _BAD_DATA = re.compile("External (data path|initializer)")
-_HEADER_BYTES = 8  # of safetensors: the length of the JSON that follows
+_HEADER_BYTES = 8  # of safetensors: the length of the JSON header
 
 
 def existing_graph(path: str | Path) -> Path:
-    """`path` as a Path, if a file is there that is no checkpoint.
+    """Check that `path` is a file and not a checkpoint.
 
     Raises:
-        UserError: there is none; or it is a Hugging Face folder, a model.pt or safetensors by its first bytes, and how
-            it is exported.
+        UserError: the file does not exist, or is a Hugging Face folder, a model.pt or a safetensors file.
     """
     require_path(path)
     path = Path(path)
     if _is_checkpoint(path):
-        raise UserError(
-            "an exported graph",
-            f"the checkpoint {path}",
-            f"export it first: t2r-export {path} {path.stem}.onnx",
-            "graph",
-        )
+        do = f"export it first: t2r-export {path} {path.stem}.onnx"
+        raise UserError("an exported graph", f"the checkpoint {path}", do, "graph")
     return existing_file(path, "an ONNX file")
 
 
 def not_opened(path: Path, who: str, error: Exception) -> UserError:
-    """The error of a graph that ONNX Runtime did not open.
+    """Convert an exception of ONNX Runtime for the graph at `path`.
 
     Args:
-        who: opened it, as in "ONNX Runtime".
+        who: the software that rejected the graph, such as "ONNX Runtime".
     """
     text = str(error)
     if too_new := _TOO_NEW.search(text):
@@ -58,7 +53,7 @@ def not_opened(path: Path, who: str, error: Exception) -> UserError:
         return UserError(
             f"the weights {printable(Path(lost[1]).name)} beside {path}",
             "no such file",
-            "copy the files beside it too, under their own names",
+            "copy the files beside the graph too, without renaming them",
             "weights",
         )
     if too_new := _TOO_NEW_FORMAT.search(text):
@@ -76,7 +71,7 @@ def _is_checkpoint(path: Path) -> bool:
     with open(path, "rb") as file:
         head = file.read(_HEADER_BYTES + 1)
     if head.startswith(b"PK"):
-        import zipfile  # which no graph waits for
+        import zipfile  # imported only for archives
 
         try:
             with zipfile.ZipFile(path) as archive:

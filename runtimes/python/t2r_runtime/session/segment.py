@@ -1,14 +1,14 @@
-"""A line of text cut into sentences, each of which a translator reads alone.
+"""Sentence segmentation for translators.
 
-The rule is small and leaves a line whole where it is not sure: a full stop behind a number, an initial or a usual
-abbreviation ends nothing, nor does one before a small letter.
+The rules are conservative: a full stop after a number, an initial or a common abbreviation does not end a sentence, nor
+does one before a lowercase letter.
 """
 
 from __future__ import annotations
 
 import re
 
-# a run of marks and what closes behind it; white space follows, but for the marks of Chinese and Japanese
+# end marks and closing quotes, followed by white space except in Chinese and Japanese
 _END = re.compile(r"""(?:(?<![.!?…])[.!?…]+["'”’“‘»«)\]]*(?=\s)|[。！？]+[」』”’）]*)\s*""")
 _OPENING = "\"'„“”‚‘’«»([¿¡-–—"
 _ABBREVIATED = (
@@ -21,7 +21,7 @@ ABBREVIATIONS = frozenset(_ABBREVIATED.split())
 
 
 def split_sentences(line: str) -> list[str]:
-    """The sentences of a line, without white space around them; joined with a space they are its words."""
+    """Split a line into stripped sentences."""
     found, begin = [], 0
     for match in _END.finditer(line):
         if _ends(line, begin, match):
@@ -42,7 +42,7 @@ def _ends(line: str, begin: int, match: re.Match[str]) -> bool:
 
 
 def repeats(tokens: list[int]) -> bool:
-    """Whether tokens end in a loop: at most 16 of them, four times or more, and 12 tokens or more in all."""
+    """Whether tokens end in a loop of at most 16 tokens, repeated at least four times and over at least 12 tokens."""
     for period in range(1, 17):
         same = 0
         while same + period < len(tokens) and tokens[-1 - same] == tokens[-1 - same - period]:

@@ -1,14 +1,14 @@
-"""Open a step graph that may come from a stranger: every way in which it is not ours ends in one line.
+"""Opens a step graph of unknown origin; every defect is an error of one line.
 
-Checked here, before the first step: the file, the provider, the metadata, that the graph's inputs and outputs are
-exactly those the metadata promises, and that the provider runs it. A state under another name would otherwise stay at
-its initial value, and a node without a provider would run on the CPU, both silently.
+Checked before the first step: the file, the provider, the metadata, that the inputs and outputs are those of the
+metadata, and that the provider runs the graph. Otherwise a state of another name would keep its initial value, and a
+node that the provider does not support would run on the CPU, both silently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from t2r_runtime.session.tuning import threads_for, usable_cores
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-IN_SESSIONS = (PREFILL, DRAFT_CHECK)  # sessions of their own beside the step's, on the same states
+IN_SESSIONS = (PREFILL, DRAFT_CHECK)  # roles that share the states of the step graph
 TYPES = {
     "tensor(double)": "float64",
     "tensor(float)": "float32",
@@ -45,7 +45,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Graph:
-    """An opened step graph: the session, what its metadata says, where its states live and what ran where."""
+    """An opened step graph."""
 
     path: Path
     session: ort.InferenceSession
@@ -54,8 +54,73 @@ class Graph:
     placement: Mapping[str, int]  # provider → number of nodes
     captured: bool = False  # steps are replayed as CUDA graphs
     max_state_bytes: int = MAX_STATE_BYTES  # of all states at batch 1, as the caller allows
-    # by role, what opens another graph of the same states when it is first used
+    # by role, opens a companion on first use
     companions: Mapping[str, Callable[[], ort.InferenceSession]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """How a step graph and its companions are opened."""
+
+    name: str  # of the provider
+    provider: providers.Provider
+    extra: Mapping[str, str]  # provider options
+    allow_fallback: bool
+    max_state_bytes: int
+
+    @property
+    def captured(self) -> bool:
+        """Whether steps are replayed as CUDA graphs."""
+        return self.extra.get("enable_cuda_graph", "0") in ("1", "True", "true") and self.provider.device == "cuda"
+
+    def open(
+        self, path: Path, role: str, options: ort.SessionOptions
+    ) -> tuple[ort.InferenceSession, Signature, providers.Placement]:
+        """Open and check a graph of this role."""
+        try:
+            session = providers.open_session(path, self.provider, options, self.extra)
+            metadata = session.get_modelmeta().custom_metadata_map
+        except UserError:
+            raise
+        except Exception as error:  # ONNX Runtime's errors have no common base below Exception
+            who = "ONNX Runtime" if self.name == "cpu" else f"{self.name}'s {self.provider.ort_name} here"
+            raise not_opened(path, who, error) from error
+        signature = Signature.from_metadata(metadata, self.max_state_bytes)
+        if signature.role != role:
+            do = "open the step graph that names it"
+            raise UserError(f"a {ROLES[role]}", f"a {ROLES[signature.role]}", do, "graph")
+        signature.require_memory(signature.batch or 1, self.max_state_bytes)
+        check_interface(signature, forms(session.get_inputs()), forms(session.get_outputs()))
+        if self.captured:
+            signature.require_constant("for CUDA graphs (enable_cuda_graph)")
+        try:
+            taken = providers.placement(session, self.provider, lambda: first_feeds(signature))
+        except Exception as error:  # as above
+            expected = f"a first step on {self.name}"
+            raise UserError(expected, printable(error), "choose another provider", "provider") from error
+        if not self.allow_fallback:
+            spared = () if signature.source is None else self.provider.elsewhere
+            providers.check_placement(self.name, self.provider, taken, spared)
+        return session, signature, taken
+
+    def companion(
+        self, step: Path, signature: Signature, role: str, options: ort.SessionOptions
+    ) -> Callable[[], ort.InferenceSession]:
+        """A function that opens a companion of the step graph at `step` once; that takes as long as the step graph."""
+        path = step.with_name(signature.graphs[role])
+        if not path.is_file():
+            do = "copy the companions too, or leave its role out of companions"
+            raise UserError(f"the {ROLES[role]} {path.name} beside {step.name}", "none", do, "file")
+
+        @once
+        def opened() -> ort.InferenceSession:
+            session, other, _ = self.open(path, role, options)
+            if other != signature.companion(role):
+                expected = f"{path.name} to have the same model as {step.name}"
+                raise UserError(expected, "another model", "export both again", "graph")
+            return session
+
+        return opened
 
 
 def open_graph(
@@ -68,137 +133,61 @@ def open_graph(
     companions: Collection[str] = COMPANIONS,
     max_state_bytes: int = MAX_STATE_BYTES,
 ) -> Graph:
-    """Open `path` and check that it is a step graph of this contract.
+    """Open the step graph at `path` and check that it follows the contract.
 
-    The companions that it names must lie beside it; each is opened, and checked, when it is first used.
+    The companions that it names must be beside it; each is opened and checked on first use.
 
     Args:
-        path: the .onnx file; weights stored outside of it must lie in its folder.
+        path: the .onnx file; external weights must be in its folder.
         provider: a key of t2r_runtime.PROVIDERS.
-        threads: threads inside an operator; None is as many as `tuning` finds right for the graph's bytes,
-            and for companions that read many tokens in a run one a physical core that this process may use.
-        provider_options: passed on to the provider, over those of PROVIDERS.
-        allow_fallback: let other providers run the nodes that this one does not take.
-        config: entries of ONNX Runtime's session configuration, for this graph and its companions.
-        companions: roles of the companions to have too. On WebGPU those that share states with the step are left
-            out, where the memory of states is one session's; and the generation graph is for the CPU alone.
-        max_state_bytes: the most that all states may take at batch 1; more is refused before any is made.
+        threads: intra-op threads. None chooses by the size of the graph (`tuning`); companions that read many tokens
+            per run get one thread per usable physical core.
+        provider_options: options of the provider, over those of PROVIDERS.
+        allow_fallback: let other providers run the nodes that this one does not support.
+        config: session configuration entries of ONNX Runtime, for this graph and its companions.
+        companions: roles of the companions to use. On WebGPU those that share states with the step graph are not
+            used, as memory belongs to one session; the generation graph runs on the CPU only.
+        max_state_bytes: maximum size of all states at batch 1.
 
     Raises:
-        UserError: an unknown or missing provider, no such file, not a graph, a graph that ONNX Runtime or the provider
-            refuses, no metadata of ours, inputs and outputs that are not those of the metadata, or nodes that the
-            provider did not take.
+        UserError: an unknown or missing provider, a missing file, a graph that ONNX Runtime or the provider rejects,
+            missing or invalid metadata, other inputs and outputs than in the metadata, or nodes that the provider does
+            not support.
     """
     extra = _texts({} if provider_options is None else provider_options, "provider_options")
     roles = listed(companions, "roles of companions", "graph")
     require_kind(max_state_bytes, int, "a number of bytes as max_state_bytes", "metadata")
-    chosen = providers.find_provider(provider)
-    captured = _captured(chosen, extra)
+    opening = _Opening(provider, providers.find_provider(provider), extra, allow_fallback, max_state_bytes)
     path = existing_graph(path)
     given = _texts({} if config is None else config, "session_config")
     steps = threads_for(path, provider, threads)
-    session, signature, taken = _open(
-        path, provider, _options(steps, given), extra, allow_fallback, max_state_bytes, STEP
-    )
-    left_out = [*((GENERATE,) if provider != "cpu" else ()), *(IN_SESSIONS if chosen.device == "webgpu" else ())]
+    session, signature, taken = opening.open(path, STEP, _options(steps, given))
+    device = opening.provider.device
+    left_out = [*((GENERATE,) if provider != "cpu" else ()), *(IN_SESSIONS if device == "webgpu" else ())]
+    # prompts differ in length: companions are not captured
+    free = replace(opening, extra={key: value for key, value in extra.items() if key != "enable_cuda_graph"})
     others = {}
     for role in signature.graphs:
         if role in roles and role not in left_out:
             more = dict(given)
             if role in IN_SESSIONS:
-                # for many rows, products of weights as they lie in the file are as fast: no second copy of them
+                # prepacking does not speed up products of many rows, and copies the weights
                 if signature.quantization == "none":
                     more.setdefault("session.disable_prepacking", "1")
-                more.setdefault("session.force_spinning_stop", "1")  # not in the way of the steps
-            # what reads many tokens in a run gives more threads enough to do
+                more.setdefault("session.force_spinning_stop", "1")  # spinning threads would slow down the steps
             count = usable_cores() if threads is None and role != GENERATE else steps
-            options = _options(count, more)
-            # prompts differ in length: no captured graphs
-            free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}
-            others[role] = _when_used(path, signature, role, provider, options, free, allow_fallback, max_state_bytes)
-    return Graph(path, session, signature, chosen.device, providers.counted(taken), captured, max_state_bytes, others)
-
-
-def _when_used(
-    step: Path,
-    signature: Signature,
-    role: str,
-    provider: str,
-    options: ort.SessionOptions,
-    extra: Mapping[str, str],
-    allow_fallback: bool,
-    max_state_bytes: int,
-) -> Callable[[], ort.InferenceSession]:
-    """What opens the companion that the step graph at `step` names, once: it takes as long as that one."""
-    path = step.with_name(signature.graphs[role])
-    if not path.is_file():
-        do = "copy the files beside it too, or leave its role out of companions"
-        raise UserError(f"the {ROLES[role]} {path.name} beside {step.name}", "none", do, "file")
-
-    @once
-    def opened() -> ort.InferenceSession:
-        session, other, _ = _open(path, provider, options, extra, allow_fallback, max_state_bytes, role)
-        if other != signature.companion(role):
-            raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again", "graph")
-        return session
-
-    return opened
-
-
-def _open(
-    path: Path,
-    provider: str,
-    options: ort.SessionOptions,
-    extra: Mapping[str, str],
-    allow_fallback: bool,
-    max_state_bytes: int,
-    role: str,
-) -> tuple[ort.InferenceSession, Signature, providers.Placement]:
-    """One graph of this contract, of that role."""
-    chosen = providers.find_provider(provider)
-    try:
-        session = providers.open_session(path, chosen, options, extra)
-        metadata = session.get_modelmeta().custom_metadata_map
-    except UserError:
-        raise
-    except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-        who = "ONNX Runtime" if provider == "cpu" else f"{provider}'s {chosen.ort_name} here"
-        raise not_opened(path, who, error) from error
-    signature = Signature.from_metadata(metadata, max_state_bytes)
-    if signature.role != role:
-        do = "open the step graph that names it"
-        raise UserError(f"a {ROLES[role]}", f"a {ROLES[signature.role]}", do, "graph")
-    signature.require_memory(signature.batch or 1, max_state_bytes)
-    check_interface(
-        signature,
-        forms(session.get_inputs()),
-        forms(session.get_outputs()),
-    )
-    if _captured(chosen, extra):
-        signature.require_constant("for CUDA graphs (enable_cuda_graph)")
-    try:
-        taken = providers.placement(session, chosen, lambda: first_feeds(signature))
-    except Exception as error:  # as above
-        raise UserError(
-            f"a first step on {provider}", printable(error), "choose another provider", "provider"
-        ) from error
-    if not allow_fallback:
-        providers.check_placement(provider, chosen, taken, () if signature.source is None else chosen.elsewhere)
-    return session, signature, taken
-
-
-def _captured(provider: providers.Provider, extra: Mapping[str, str]) -> bool:
-    """Whether steps are to be replayed as CUDA graphs."""
-    return extra.get("enable_cuda_graph", "0") in ("1", "True", "true") and provider.device == "cuda"
+            others[role] = free.companion(path, signature, role, _options(count, more))
+    placement = providers.counted(taken)
+    return Graph(path, session, signature, device, placement, opening.captured, max_state_bytes, others)
 
 
 def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptions:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong arrives as an exception; the log would say it a second time
-    # No plan of which results share memory: it is made when a graph is opened, at worst in the square of its nodes, and
-    # what is freed goes back to the arena, where the next result finds it.
+    options.log_severity_level = 4  # errors are raised; the log would repeat them
+    # Planning memory reuse takes up to quadratic time in the number of nodes when a graph is opened; the arena reuses
+    # freed memory anyway.
     options.enable_mem_reuse = False
     if threads is not None:
         options.intra_op_num_threads = threads
@@ -208,7 +197,7 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
 
 
 def _texts(options: Mapping[str, str], name: str) -> dict[str, str]:
-    """A mapping of texts to texts, and nothing else: ONNX Runtime's own messages name neither."""
+    """Check a mapping of str to str; ONNX Runtime's messages name neither key nor value."""
     require_kind(options, Mapping, f"a mapping of texts as {name}", "provider")
     for text in (*options.keys(), *options.values()):
         require_kind(text, str, f"texts in {name}", "provider")
@@ -216,5 +205,5 @@ def _texts(options: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def forms(nodes: Sequence[ort.NodeArg]) -> dict[str, Form]:
-    """Inputs or outputs of a session by name, each with its dtype and dimensions."""
+    """Dtype and dimensions of the inputs or outputs of a session, by name."""
     return {node.name: (TYPES.get(node.type, node.type), tuple(node.shape or ())) for node in nodes}

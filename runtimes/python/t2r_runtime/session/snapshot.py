@@ -1,15 +1,13 @@
-"""The states of a decoder as a file: an uncompressed .npz that numpy opens, one member a state.
+"""Snapshots: the states of a decoder in an uncompressed .npz file, one member per state.
 
     t2r.json       {"snapshot": 1, "checkpoint_sha256": "…", "position": 517, "token": 3}
-    S.3.npy …      one array a state, as in the graph's metadata
+    S.3.npy …      one array per state of the graph's metadata
 
-`token` is one that was chosen and has not been read; null, or not there at all, if there is none.
+`token` has been chosen but not read; null or missing if there is none. runtimes/CONTRACT.md, "Snapshots", defines the
+format byte by byte, for all languages.
 
-runtimes/CONTRACT.md, "Snapshots", says what it is to the byte: one written in any language loads in every other.
-
-A snapshot may come from a stranger. Nothing in it is ever unpickled or unpacked: members are stored, not compressed, so
-that a small file cannot become a large array, and names, dtypes and shapes are compared with the graph before any is
-read.
+Snapshots are untrusted. Nothing is unpickled or decompressed, and names, dtypes and shapes are checked against the
+graph before an array is read.
 """
 
 from __future__ import annotations
@@ -24,8 +22,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t2r_runtime.checks import require_value
 from t2r_runtime.contract.signature import Signature
-from t2r_runtime.errors import UserError, printable, shown
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file, replacing
 from t2r_runtime.outputs import Kind, check_output
 from t2r_runtime.session.interface import check_states
@@ -34,12 +33,13 @@ VERSION = 1
 HEAD = "t2r.json"
 MAX_HEAD_BYTES = 1 << 16
 WHAT = "a snapshot written by save_state"
+ANEW = "read the prompt with this model and save it again"
 
 Array = NDArray[Any]
 
 
 def check_place(path: Path, graph: Path) -> None:
-    """Raise UserError unless a snapshot of `graph` may be written to `path`: another file is not replaced."""
+    """Raise UserError unless a snapshot of `graph` may be written to `path`; only another snapshot is replaced."""
     if check_output("saved state", path, Kind(), [graph]):
         try:
             with zipfile.ZipFile(path) as archive:
@@ -47,21 +47,19 @@ def check_place(path: Path, graph: Path) -> None:
         except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
             ours = False
         if not ours:
-            raise UserError(f"a saved state or nothing at {path}", "another file", "name another file", "file")
+            raise UserError(f"a saved state or no file at {path}", "another file", "choose another path", "file")
 
 
 def save(
     path: str | Path, signature: Signature, states: Mapping[str, Array], position: int, token: int | None = None
 ) -> None:
-    """Write states to `path`, whole or not at all.
+    """Write states to `path` atomically.
 
     Raises:
-        UserError: the place cannot be written to, or a token that the model has not.
+        UserError: the file cannot be written, or the token is out of range.
     """
-    if not _is_token(token, signature):
-        raise UserError(
-            f"a token in 0 … {signature.vocab_size - 1}, or None", shown(token), "give one of this model", "token"
-        )
+    expected = f"a token in 0 … {signature.vocab_size - 1}, or None"
+    require_value(_is_token(token, signature), expected, token, "token")
     head = {"snapshot": VERSION, "checkpoint_sha256": signature.checkpoint_sha256, "position": position}
     head |= {} if token is None else {"token": token}
     with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
@@ -74,9 +72,9 @@ def save(
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-    """A member to write, the same on every system: ZipInfo dates it 1980."""
+    """Open a member for writing, with equal bytes on every system; ZipInfo dates it 1980."""
     info = zipfile.ZipInfo(name)
-    info.create_system = 3  # which Windows would make 0
+    info.create_system = 3  # 0 on Windows otherwise
     return archive.open(info, "w", force_zip64=True)
 
 
@@ -84,10 +82,10 @@ def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int,
     """Read states for the graph of `signature`.
 
     Returns:
-        The states by name, the number of tokens they have read, and the token that was chosen then, if there is one.
+        The states by name, the number of tokens read, and the chosen token, if any.
 
     Raises:
-        UserError: not a snapshot, a damaged one, one of another model, or one whose states have another form.
+        UserError: not a snapshot, or damaged, of another model, or with other states.
     """
     path = existing_file(path, WHAT)
     try:
@@ -99,7 +97,7 @@ def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int,
             return {name: _array(archive, members[name + ".npy"]) for name in forms}, position, token
     except UserError:
         raise
-    except Exception as error:  # numpy reads a header with Python's own parser, which raises anything
+    except Exception as error:  # numpy parses headers as Python literals, with errors of any type
         raise _damaged(path, printable(error)) from error
 
 
@@ -107,7 +105,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     infos = archive.infolist()
     members = {info.filename: info for info in infos}
     if HEAD not in members or len(members) != len(infos):
-        raise ValueError(f"no {HEAD} in it, or a name twice")
+        raise ValueError(f"no {HEAD}, or a repeated name")
     for info in infos:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise ValueError(f"{info.filename!r} is compressed")
@@ -121,22 +119,14 @@ def _check_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo, signature: Sign
     if not isinstance(head, dict) or type(head.get("position")) is not int or not 0 <= head["position"] < 1 << 62:
         raise ValueError(f"{HEAD} is malformed")
     if head.get("snapshot") != VERSION:
-        raise UserError(
-            f"a snapshot of version {VERSION}",
-            f"version {head.get('snapshot')!r}",
-            "read the prompt again and save it",
-            "snapshot",
-        )
+        received = f"version {head.get('snapshot')!r}"
+        raise UserError(f"a snapshot of version {VERSION}", received, ANEW, "snapshot")
     theirs, ours = head.get("checkpoint_sha256"), signature.checkpoint_sha256
     if theirs != ours:
-        raise UserError(
-            f"a snapshot of the checkpoint {ours[:12]}",
-            f"one of the checkpoint {str(theirs)[:12]!r}",
-            "read the prompt again with this model and save it",
-            "snapshot",
-        )
+        received = f"one of the checkpoint {str(theirs)[:12]!r}"
+        raise UserError(f"a snapshot of the checkpoint {ours[:12]}", received, ANEW, "snapshot")
     if not _is_token(head.get("token"), signature):
-        raise ValueError(f"{HEAD} has a token that the model has not")
+        raise ValueError(f"{HEAD} has a token out of range")
     return head["position"], head.get("token")
 
 
@@ -145,13 +135,13 @@ def _is_token(value: object, signature: Signature) -> bool:
 
 
 def _form(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[str, tuple[int, ...]]:
-    """The dtype and shape in a member's header, if the member is as long as they say."""
+    """Dtype and shape of a member, whose size must match them."""
     if not info.filename.endswith(".npy"):
         raise ValueError(f"{info.filename!r} is not an array")
     with archive.open(info) as member:
         shape, dtype = _header(member)
         if dtype.hasobject or member.tell() + math.prod(shape) * dtype.itemsize != info.file_size:
-            raise ValueError(f"{info.filename!r} is not as long as its header says")
+            raise ValueError(f"{info.filename!r} has a size other than in its header")
     return str(dtype), shape
 
 
@@ -160,14 +150,14 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         raise ValueError("an array format other than 1.0")
     shape, columns_first, dtype = np.lib.format.read_array_header_1_0(member)
     if columns_first:
-        raise ValueError("an array whose first dimension runs fastest")
+        raise ValueError("an array in Fortran order")
     return shape, dtype
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
-    with archive.open(info) as member:  # reading to the end compares the checksum
+    with archive.open(info) as member:  # reading to the end checks the CRC
         return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
 
 
 def _damaged(path: Path, why: str) -> UserError:
-    return UserError(WHAT, f"{path}: {why}", "read the prompt again and save it", "snapshot")
+    return UserError(WHAT, f"{path}: {why}", ANEW, "snapshot")

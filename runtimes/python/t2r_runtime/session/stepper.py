@@ -1,4 +1,4 @@
-"""What reads tokens and keeps its states between them, whoever it is: the protocol, and the check of what it reads."""
+"""The Stepper protocol, and checks of token ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from t2r_runtime.errors import UserError
 
 @dataclass(frozen=True)
 class TokenIds:
-    """Tokens that `token_ids` has checked, so that nobody checks them again: int64 (B, T)."""
+    """Token ids checked by `token_ids`: int64 (B, T)."""
 
     array: NDArray[np.int64]
 
@@ -25,14 +25,14 @@ Ids = ArrayLike | TokenIds
 
 
 class Stepper(Protocol):
-    """A step graph in use: a Decoder, here or in another process. What is generated needs no more of it than this.
+    """An opened step graph: a Decoder, in this or another process. Text generation requires only this protocol.
 
-    B is `batch`, the number of sequences side by side.
+    B is `batch`, the number of sequences.
     """
 
     @property
     def signature(self) -> Signature:
-        """What the graph's metadata says."""
+        """The graph's metadata."""
         ...
 
     @property
@@ -46,58 +46,58 @@ class Stepper(Protocol):
         ...
 
     def history(self, row: int = 0) -> NDArray[np.int64]:
-        """The last tokens that a sequence has read since the start, oldest first (T,); see `decode.history`."""
+        """The latest tokens that a sequence has read, oldest first (T,)."""
         ...
 
     def reset(self, batch: int | None = None) -> None:
-        """Go back to the start of a text, of `batch` sequences; None leaves their number as it is."""
+        """Restart, with `batch` sequences; None keeps their number."""
         ...
 
     def step(self, ids: Ids) -> NDArray[np.float32]:
-        """Read one token of each sequence (B,) → the logits of the next, float32 (B, vocabulary)."""
+        """Read one token of each sequence (B,) → next-token logits, float32 (B, vocabulary)."""
         ...
 
     def prefill(self, ids: Ids) -> NDArray[np.float32]:
-        """Read a prompt (B, T) → the logits after its last token, float32 (B, vocabulary)."""
+        """Read a prompt (B, T) → logits after its last token, float32 (B, vocabulary)."""
         ...
 
     def top_k(self, ids: Ids) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """`prefill`, of whose logits only the `signature.top_k` largest and their tokens come back (B, top_k)."""
+        """`prefill`, but return the `signature.top_k` largest logits and their tokens (B, top_k)."""
         ...
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Copies of all states, name → array."""
+        """Copy all states, name → array."""
         ...
 
     def set_state(self, states: Mapping[str, ArrayLike], position: int = 0) -> None:
-        """Go on from copies of `states`."""
+        """Continue from a copy of `states`."""
         ...
 
 
 class SourceReader(Protocol):
-    """A translator's encoder graph in use: a Translator, here or in another process."""
+    """An opened encoder graph: a Translator, in this or another process."""
 
     @property
     def signature(self) -> Signature:
-        """What the step graph's metadata says."""
+        """The step graph's metadata."""
         ...
 
     def encode(self, sources: Iterable[ArrayLike]) -> dict[str, NDArray[Any]]:
-        """Read sources → the states that their translations start from, a row each."""
+        """Encode sources → the initial states of their translations, one row per source."""
         ...
 
 
 def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") -> TokenIds:
-    """Check ids, and bring them to their form. Here, and nowhere else.
+    """Check token ids and convert them to int64 (B, T).
 
-    The range is checked because a graph's Gather takes -1 for the last token, silently.
+    The range is checked because Gather accepts -1 as the last token.
 
     Args:
-        ids: integers of the shape `form`; without B if `batch` is 1.
+        ids: integers of shape `form`; B may be left out if `batch` is 1.
         form: "(B, T)", or "(B,)" for one token of each sequence.
 
     Raises:
-        UserError: none at all, others than the model's, or another shape.
+        UserError: no ids, ids out of range, or another shape.
     """
     if isinstance(ids, TokenIds):
         return ids
@@ -110,12 +110,8 @@ def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") 
     if array.dtype.kind not in "iu":
         raise UserError("ids that are integers", f"{array.dtype}", "encode the text first", "token")
     if array.min() < 0 or array.max() >= vocabulary:
-        raise UserError(
-            f"ids in 0 … {vocabulary - 1}",
-            f"{array.min()} … {array.max()}",
-            "use the tokenizer of this model",
-            "token",
-        )
+        received = f"{array.min()} … {array.max()}"
+        raise UserError(f"ids in 0 … {vocabulary - 1}", received, "use the tokenizer of this model", "token")
     axes = 1 if form == "(B,)" else 2
     whole = array[np.newaxis] if batch == 1 and array.ndim == axes - 1 else array
     if whole.ndim != axes or whole.shape[0] != batch:
@@ -126,16 +122,9 @@ def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") 
 
 
 def require_room(stepper: Stepper, tokens: int) -> None:
-    """Refuse to read more tokens than the model has positions.
-
-    Raises:
-        UserError: it ends before.
-    """
+    """Raise UserError if the model has too few positions for `tokens` more."""
     limit, position = stepper.signature.reach, stepper.position
     if limit is not None and position + tokens > limit:
-        raise UserError(
-            f"at most {limit} tokens, where this model's positions end",
-            f"{tokens} more after {position}",
-            "reset, read less, or export with --past-end clamp or wrap:N",
-            "position",
-        )
+        expected = f"at most {limit} tokens, where this model's positions end"
+        do = "reset, read fewer tokens, or export with --past-end clamp or wrap:N"
+        raise UserError(expected, f"{tokens} more after {position}", do, "position")

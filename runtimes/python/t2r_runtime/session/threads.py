@@ -1,8 +1,7 @@
-"""What threads share and what they do not: one user at a time, and one first use.
+"""Thread safety: exclusive use without waiting, and initialization once.
 
-ONNX Runtime lets other Python code run while it computes, so that two threads with one decoder would step from the same
-states, and one of the steps would be lost without a word. A thread that finds the decoder in use does not wait for it:
-waiting would hide that two texts are mixed.
+ONNX Runtime releases the GIL, so two threads stepping one decoder would read the same states and lose a step. The
+second thread gets an error rather than waiting, which would hide that two texts are mixed.
 """
 
 from __future__ import annotations
@@ -19,23 +18,22 @@ R = TypeVar("R")
 
 
 class InUse:
-    """Held by the thread that uses something; that thread may enter again, as `generate` does to step."""
+    """A reentrant lock that raises UserError instead of waiting for another thread."""
 
     def __init__(self, what: str, do: str) -> None:
         self._what, self._do = what, do
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
-        """Raises UserError where another thread is inside."""
         if not self._lock.acquire(blocking=False):
-            raise UserError(f"one thread at a time to use a {self._what}", "two at once", self._do, "state")
+            raise UserError(f"one thread at a time in a {self._what}", "two", self._do, "state")
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
 
 class Used(Protocol):
-    """What has methods of one thread at a time."""
+    """An object whose methods exclude other threads."""
 
     @property
     def in_use(self) -> InUse: ...
@@ -45,7 +43,7 @@ U = TypeVar("U", bound=Used)
 
 
 def alone(method: Callable[Concatenate[U, P], R]) -> Callable[Concatenate[U, P], R]:
-    """A method that is an error while another thread is in one of the same object."""
+    """Decorate a method to raise UserError while another thread is in a decorated method of the same object."""
 
     @functools.wraps(method)
     def held(self: U, /, *given: P.args, **named: P.kwargs) -> R:
@@ -56,7 +54,7 @@ def alone(method: Callable[Concatenate[U, P], R]) -> Callable[Concatenate[U, P],
 
 
 def once(function: Callable[P, R]) -> Callable[P, R]:
-    """functools.cache, where threads that come during the first call wait for it instead of making a second."""
+    """functools.cache, except that concurrent first calls wait for one result."""
     lock, kept = threading.Lock(), functools.cache(function)
 
     @functools.wraps(function)

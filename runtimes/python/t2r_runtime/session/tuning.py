@@ -1,8 +1,7 @@
-"""What was measured of sessions: how many threads a step graph gets where the caller does not say, by its bytes.
+"""Default number of threads, by the size of a step graph.
 
-A step has hundreds of operators, and each ends when the last of its threads does: to wait for each other pays where a
-thread has enough to read meanwhile. What a machine really likes says `t2r bench GRAPH --tune`, whose figures
-BYTES_A_THREAD is from (docs/performance.md, "Threads and session options").
+A step has hundreds of operators, and each synchronizes its threads, which pays off only if a thread reads enough
+weights. BYTES_A_THREAD was measured with `t2r bench GRAPH --tune` (docs/performance.md, "Threads and session options").
 """
 
 from __future__ import annotations
@@ -12,39 +11,37 @@ import glob
 import os
 from pathlib import Path
 
-from t2r_runtime.errors import UserError, shown
+from t2r_runtime.checks import require_int
 
 MAX_THREADS = 4096
-# Tokens of the prompt of a process that reads one prompt: to open the prefill graph takes as long as that many steps.
+# Prompt length from which a process that reads one prompt gains from opening the prefill graph.
 PREFILL_FROM = 33
 BYTES_A_THREAD = 2 << 20  # of weights
-COUNTED = ("cpu", "xnnpack", "dnnl")  # providers whose threads are ONNX Runtime's own, which this module counts
-DO = "leave it out for as many as the graph's size asks for"
+COUNTED = ("cpu", "xnnpack", "dnnl")  # providers that use ONNX Runtime's thread pool
 
 
 def threads_for(path: Path, provider: str, asked: int | None) -> int | None:
-    """Threads inside an operator of the step graph at `path`; None leaves them to ONNX Runtime: one a physical core.
+    """Number of intra-op threads of the step graph at `path`; None is ONNX Runtime's default, one per physical core.
 
     Args:
-        asked: what the caller wants; None is for this module to say.
+        asked: the caller's choice; None chooses by the size of the graph.
 
     Raises:
-        UserError: `asked` is not a number of threads.
+        UserError: `asked` is out of range.
     """
     if asked is not None:
-        if type(asked) is not int or not 1 <= asked <= MAX_THREADS:
-            raise UserError(f"a number of threads from 1 to {MAX_THREADS}", shown(asked), DO, "provider")
+        require_int(asked, "a number of threads", 1, "provider", MAX_THREADS)
         return asked
     all_cores = usable_cores()
     if provider not in COUNTED:
         return all_cores
     wanted = max(1, weight_bytes(path) // BYTES_A_THREAD)
-    # of cores that are counted twice, since they run two threads each, a half are cores
+    # half of the logical cores: the number of physical ones with two threads each
     return wanted if wanted <= (all_cores or os.cpu_count() or 1) // 2 else all_cores
 
 
 def usable_cores() -> int | None:
-    """The cores that this process may use where that is not all of them: ONNX Runtime counts the machine's."""
+    """Number of cores that this process may use, or None if it may use all."""
     if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
         return None
     usable = len(os.sched_getaffinity(0))
@@ -52,9 +49,9 @@ def usable_cores() -> int | None:
 
 
 def weight_bytes(path: Path) -> int:
-    """About what the weights of the graph at `path` take: its file, and those of weights beside it."""
+    """Approximate size of the weights of the graph at `path`: its file and its external data."""
     total = 0
     for file in (path, *path.parent.glob(f"{glob.escape(path.name)}.*.data")):
-        with contextlib.suppress(OSError):  # a link to nowhere or to itself: whoever opens the graph says so
+        with contextlib.suppress(OSError):  # a broken link: reported when the graph is opened
             total += file.stat().st_size
     return total

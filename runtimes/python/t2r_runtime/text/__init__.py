@@ -1,1 +1,1 @@
-"""Text to token ids and back."""
+"""Tokenizers and text files."""

@@ -1,4 +1,4 @@
-"""Texts that end a text: what is written is held back where it may be the beginning of one."""
+"""Stop strings of streamed text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 
 class Until:
-    """A text that comes in pieces, up to the first of `stops` that is complete in it; of those that are complete at the
-    same character, up to the longest. How the text is cut into pieces changes nothing.
+    """Truncates a streamed text before the first stop string to be complete, of several the longest.
+
+    The result does not depend on how the text is split into pieces. A possible beginning of a stop string is held back.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -16,7 +17,7 @@ class Until:
         self.found = False
 
     def feed(self, piece: str) -> str:
-        """What of the text is certain now; "" when it has ended."""
+        """Add a piece; returns the text that is certain now, "" after a stop."""
         if self.found:
             return ""
         self._waiting += piece
@@ -32,11 +33,11 @@ class Until:
         return certain
 
     def end(self) -> str:
-        """What was held back, when nothing more comes."""
+        """Return the text held back at the end."""
         rest, self._waiting = self._waiting, ""
         return rest
 
     def _begun(self, stop: str) -> int:
-        """How many characters at the end of what waits begin `stop`."""
+        """Length of the longest suffix of the waiting text that begins `stop`."""
         longest = min(len(stop) - 1, len(self._waiting))
         return next((n for n in range(longest, 0, -1) if self._waiting.endswith(stop[:n])), 0)

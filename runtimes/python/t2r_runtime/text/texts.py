@@ -1,4 +1,4 @@
-"""Text wherever it comes in, from a file or stdin: UTF-8, without a byte order mark at its start."""
+"""Reads UTF-8 text from files and stdin, without a byte order mark."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
-STDIN = "-"  # the path that means it
+STDIN = "-"  # the path of stdin
 
 
 def read_text(path: str | Path, what: str = "a text", most: int | None = None) -> str:
-    """The text of a file, or of stdin where the path is `-`.
+    """Read the text of a file, or of stdin if the path is `-`.
 
     Args:
-        what: the file is.
-        most: bytes.
+        what: what the file is, for error messages.
+        most: maximum size in bytes.
 
     Raises:
-        UserError: no such file, one that cannot be read, that is larger, or that is not UTF-8.
+        UserError: the file is missing, unreadable, too large or not UTF-8.
     """
     size = -1 if most is None else most + 1
     try:
@@ -32,17 +32,17 @@ def read_text(path: str | Path, what: str = "a text", most: int | None = None) -
                 raw = file.read(size)
     except OSError as error:
         received = error.strerror or str(error)
-        raise UserError(f"to be able to read {path}", received, "name an existing file", "file") from error
+        raise UserError(f"read access to {path}", received, "name another file", "file") from error
     if most is not None and len(raw) > most:
-        raise UserError(f"{what} of at most {most:,} bytes in {path}", "more", "cut it", "file")
+        raise UserError(f"{what} of at most {most:,} bytes in {path}", "more", "shorten it", "file")
     return decoded(raw, _named(path))
 
 
 def decode_lines(lines: Iterable[bytes], name: str | Path) -> Iterator[str]:
-    """The lines of a file or of stdin as text, each as soon as it is there, without its line break.
+    """Yield the lines of a file or of stdin as text, without line breaks.
 
     Raises:
-        UserError: one that is not UTF-8, when it is reached.
+        UserError: a line is not UTF-8.
     """
     at = 0
     for number, line in enumerate(lines, 1):
@@ -51,14 +51,14 @@ def decode_lines(lines: Iterable[bytes], name: str | Path) -> Iterator[str]:
 
 
 def decoded(raw: bytes, name: str, at: int = 0) -> str:
-    """Bytes of a file as text.
+    """Decode bytes of a file.
 
     Args:
-        name: of the file.
-        at: where the bytes begin in the file; a byte order mark is dropped at 0 alone.
+        name: name of the file, for error messages.
+        at: offset of the bytes in the file; a byte order mark is dropped at offset 0.
 
     Raises:
-        UserError: they are not UTF-8; it says at which byte of the file.
+        UserError: not UTF-8, with the offset of the invalid byte.
     """
     mark = len(codecs.BOM_UTF8) if at == 0 and raw.startswith(codecs.BOM_UTF8) else 0
     try:

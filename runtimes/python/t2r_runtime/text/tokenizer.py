@@ -1,4 +1,4 @@
-"""Text to tokens and back, with the tokenizer that travels inside the graph."""
+"""The tokenizer stored in a graph."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.text.tokenizer_file import Library
 from t2r_runtime.text.tokenizer_parts import require_size
 
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no character, or not yet one
-MAX_UNFINISHED = 16  # characters: one has at most 4 bytes, so that a longer row of these will never be any
-CONTEXT = 32  # tokens of a prompt that may matter for the text of the next one
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # decoded from incomplete or invalid UTF-8
+MAX_UNFINISHED = 16  # a character has at most 4 bytes, so longer runs are invalid
+CONTEXT = 32  # tokens of a prompt that may affect the text of the next
 
 
 class Tokenizer:
-    """A tokenizer.
+    """Converts text to tokens and back.
 
     Args:
-        tokenizer: the text of a tokenizer.json.
-        bos_token: stands in for an empty prompt; None if the model has none.
-        chat_template: how messages become a text, as t2r_runtime.contract.chat has it; None if the model has none.
-        any_parts: False refuses parts that runtimes/CONTRACT.md does not list.
+        tokenizer: text of a tokenizer.json.
+        bos_token: replaces an empty prompt, if given.
+        chat_template: see t2r_runtime.contract.chat.is_chat_template.
+        any_parts: False rejects components that runtimes/CONTRACT.md does not list.
 
     Raises:
         UserError: see t2r_runtime.text.tokenizer_file.Library.
@@ -49,28 +49,24 @@ class Tokenizer:
         """The tokenizer in a graph's metadata.
 
         Raises:
-            UserError: there is none, it is malformed, or has parts that runtimes/CONTRACT.md does not list.
+            UserError: no tokenizer, a malformed one, or components that runtimes/CONTRACT.md does not list.
         """
         require_kind(signature, Signature, "a graph's signature", "tokenizer")
         if signature.tokenizer is None:
-            raise UserError(
-                "a graph with a tokenizer in it",
-                "one without",
-                "give token numbers, or export with a tokenizer",
-                "tokenizer",
-            )
+            do = "give token ids, or export with a tokenizer"
+            raise UserError("a graph with a tokenizer", "one without", do, "tokenizer")
         return cls._in_graph(signature.tokenizer, signature.bos_token, signature.chat_template)
 
     @classmethod
     def of_source(cls, signature: Signature) -> Tokenizer:
-        """The tokenizer of a translator's source, which is the target's where it has none of its own.
+        """The tokenizer of a translator's source, by default that of the target.
 
         Raises:
-            UserError: as for `of`, and for the graph of a decoder alone.
+            UserError: as for `of`, or the graph is not a translator's.
         """
         require_kind(signature, Signature, "a graph's signature", "tokenizer")
         if signature.source is None:
-            raise UserError("a translator", "the graph of a decoder alone", "use Tokenizer.of", "graph")
+            raise UserError("a translator", "the graph of a decoder", "use Tokenizer.of", "graph")
         own = signature.source.source_tokenizer
         return cls.of(signature) if own is None else cls._in_graph(own)
 
@@ -78,21 +74,21 @@ class Tokenizer:
     def _in_graph(
         cls, tokenizer: str, bos_token: int | None = None, chat_template: Mapping[str, Any] | None = None
     ) -> Tokenizer:
-        """One that came with a graph: of parts that every runtime has."""
+        """A tokenizer of a graph, which may have only the components that every runtime supports."""
         require_size(tokenizer)
         return cls(tokenizer, bos_token, chat_template, any_parts=False)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
-        """The text that a chat model goes on with after `messages`, by its own template.
+        """Render messages with the model's chat template.
 
-        Encode it with `special_tokens=False`: the template has written them.
+        Encode the text with `special_tokens=False`, as the template adds them.
 
         Args:
-            messages: `{"role": "user", "content": "…"}`, of plain JSON data, oldest first.
-            add_generation_prompt: end where the model's answer begins.
+            messages: dicts such as `{"role": "user", "content": "…"}` of plain JSON data, oldest first.
+            add_generation_prompt: append the prefix of the model's answer.
 
         Raises:
-            UserError: a model without a template, and see t2r_runtime.contract.chat.render.
+            UserError: no chat template; see also t2r_runtime.contract.chat.render.
         """
         if self._chat is None:
             raise UserError("a model with a chat template", "one without", "write the prompt yourself", "tokenizer")
@@ -100,38 +96,35 @@ class Tokenizer:
 
     @property
     def end_of_turn(self) -> int | None:
-        """The token that ends a turn by the template's own `eos_token`, beside those that the graph names; or None."""
+        """The `eos_token` of the chat template, which ends a turn besides the graph's eos_tokens, if there is one."""
         text = None if self._chat is None else self._chat["tokens"].get("eos_token")
         found = None if text is None else self._library.tokenizer.token_to_id(text)
         return None if found is None else int(found)
 
     def encode(self, text: str, special_tokens: bool = True) -> list[int]:
-        """Token numbers, with the special tokens that the tokenizer itself puts around a text.
-
-        An empty text is the BOS token.
+        """Encode a text to token ids; an empty text becomes the BOS token.
 
         Args:
-            special_tokens: False leaves out those around the text, which has its own: what `chat` gives.
+            special_tokens: add the tokenizer's special tokens; False for the output of `chat`.
 
         Raises:
-            UserError: an empty text, and a model without a BOS token; or text that cannot be UTF-8.
+            UserError: an empty text for a model without a BOS token, or lone surrogates.
         """
         _require_text(text)
         ids = self._library.encode(text, special_tokens)
         if not ids and self._bos is None:
-            raise UserError(
-                "a text", "an empty one", "give some: this model has no BOS token to start from", "tokenizer"
-            )
+            do = "give some text: this model has no BOS token"
+            raise UserError("a text", "an empty one", do, "tokenizer")
         return ids or [int(self._bos or 0)]
 
     def encode_documents(self, texts: Sequence[str], special_tokens: bool = False) -> list[list[int]]:
-        """Token numbers of each text, without special tokens around it: to train on, where a model sees no others.
+        """Encode several texts to token ids.
 
         Args:
-            special_tokens: put those around each that the tokenizer puts around a text: to translate from.
+            special_tokens: add the tokenizer's special tokens to each text.
 
         Raises:
-            UserError: text that cannot be UTF-8.
+            UserError: a text with lone surrogates.
         """
         documents = listed(texts, "a list of texts", "tokenizer")
         for text in documents:
@@ -139,36 +132,35 @@ class Tokenizer:
         return [found.ids for found in self._library.encode_batch(documents, special_tokens)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, without special tokens."""
+        """Decode token ids to text, without special tokens."""
         return self._library.decode(ids)
 
     def stream(self, prompt: Iterable[int] = ()) -> StreamingDetokenizer:
-        """Text of the tokens that follow `prompt`, as they come."""
+        """A StreamingDetokenizer for the tokens after `prompt`."""
         return StreamingDetokenizer(self, prompt)
 
 
 class StreamingDetokenizer:
-    """Turns tokens into text one by one, and never hands out half a character.
+    """Decodes a stream of tokens to text, without splitting characters.
 
-    A token's text depends on its neighbours: a space before it is dropped at the start of a text only, and a
-    character's bytes can be spread over several tokens. So new tokens are decoded together with a few before them (the
-    context, whose text is out already), and what is new is the difference. Characters that may still be waiting for
-    their last bytes stay inside until the next token shows what they are.
+    The text of a token depends on its neighbours: a leading space is dropped at the start of a text only, and the bytes
+    of a character may be spread over several tokens. So new tokens are decoded together with a few earlier ones, the
+    context, whose text is removed from the result. Incomplete characters are held back.
 
     Args:
-        tokenizer: of the model.
-        prompt: what comes before; it is not handed out again.
+        tokenizer: the model's tokenizer.
+        prompt: tokens before the stream, whose text is not returned.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int] = ()) -> None:
         require_kind(tokenizer, Tokenizer, "a Tokenizer", "tokenizer")
         self._tokenizer = tokenizer
         self._pending: list[int] = []
-        self._given = 0  # characters of the pending tokens' text that are out
+        self._given = 0  # returned characters of the pending tokens
         self._start_from(_tail(tokenizer, listed(prompt, "tokens as the prompt", "tokenizer")))
 
     def feed(self, token: int) -> str:
-        """The text that `token` completes; "" if it completes none."""
+        """Add a token; returns the text that it completes, which may be empty."""
         self._pending.append(token)
         new = self._new()
         whole = new.rstrip(UNFINISHED)
@@ -176,12 +168,12 @@ class StreamingDetokenizer:
             whole = new
         fresh = whole[self._given :]
         self._given = max(self._given, len(whole))
-        if new and whole == new:  # without text only special tokens came, and the context stays what it is
+        if new and whole == new:  # keep the context if only special tokens came
             self._start_from(self._pending)
         return fresh
 
     def end(self) -> str:
-        """What was still waiting for the rest of a character. Call it once, after the last token."""
+        """Return the text held back. Call it once, after the last token."""
         fresh = self._new()[self._given :]
         self._start_from(self._pending or self._context)
         return fresh
@@ -195,7 +187,7 @@ class StreamingDetokenizer:
         both = self._tokenizer.decode(self._context + self._pending)
         if both.startswith(self._before):
             return both[len(self._before) :]
-        # bytes that continue the context's last bytes and spoil them together: on their own they read right
+        # invalid bytes at the end of the context change its text; the pending tokens decode correctly alone
         return self._tokenizer.decode(self._pending)
 
 
@@ -203,12 +195,12 @@ def _require_text(text: object) -> None:
     require_kind(text, str, "a text", "tokenizer")
     try:
         str(text).encode()
-    except UnicodeEncodeError as error:  # what Python makes of an argument that is no UTF-8
+    except UnicodeEncodeError as error:  # lone surrogates, as from undecodable arguments
         raise UserError("text in UTF-8", printable(error), "check how it was typed or decoded", "tokenizer") from error
 
 
 def _tail(tokenizer: Tokenizer, prompt: list[int]) -> list[int]:
-    """The end of a prompt, not beginning inside a character: its stray bytes would spoil those that follow them."""
+    """The last tokens of a prompt, starting at a character boundary."""
     tail = prompt[-CONTEXT:]
     cuts = (tail[skipped:] for skipped in range(4))
     return next((cut for cut in cuts if not tokenizer.decode(cut).startswith(UNFINISHED)), tail)

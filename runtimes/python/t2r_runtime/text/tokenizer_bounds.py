@@ -1,7 +1,7 @@
-"""Bounds of a tokenizer.json: the table of runtimes/CONTRACT.md, computed before any library sees the text.
+"""Limits of a tokenizer.json (the table of runtimes/CONTRACT.md), checked before the library parses it.
 
-A tokenizer.json may come from a stranger, and a small one can ask for more memory than there is: normalizers put many
-characters in the place of one, and the library normalizes every added token while it opens the file.
+A small untrusted tokenizer.json can exhaust memory: normalizers replace one character by many, and the library
+normalizes all added tokens when it loads the file.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.text.tokenizer_parts import DO, FORM, REGEXES, Data, Part, field, parts_of
 
 MAX_ID = (1 << 24) - 1
-MAX_PIECE, MAX_UNIGRAM_PIECE = 1 << 12, 1 << 8  # bytes; Unigram looks for a piece at every byte of a text
+MAX_PIECE, MAX_UNIGRAM_PIECE = 1 << 12, 1 << 8  # bytes; Unigram looks up pieces at every byte
 MAX_ADDED, MAX_ADDED_BYTES, MAX_ADDED_TOTAL = 1 << 16, 1 << 10, 1 << 22
-MAX_INSERTED = 1 << 8  # bytes that one part looks for, or inserts
+MAX_INSERTED = 1 << 8  # bytes of a pattern or insertion of a component
 MAX_INSERTED_IDS = 1 << 8
-MERGING = 16  # what a byte costs a BPE, in bytes of the longest piece of a Unigram
-MAX_GROWTH = {"normalizer": 1 << 12, "pre_tokenizer": 1 << 6, "decoder": 1 << 6}  # bytes for one
-# how many bytes a part makes of one at most; measured over all of Unicode
+MERGING = 16  # work per byte of a BPE, relative to a lookup of one byte by Unigram
+MAX_GROWTH = {"normalizer": 1 << 12, "pre_tokenizer": 1 << 6, "decoder": 1 << 6}  # output bytes per input byte
+# maximum output bytes per input byte of a component, measured over all of Unicode
 GROWTH: dict[tuple[str, str], float] = {
     ("normalizer", "NFC"): 3,
     ("normalizer", "NFD"): 3,
     ("normalizer", "NFKC"): 11,
     ("normalizer", "NFKD"): 11,
-    ("normalizer", "Lowercase"): 1.5,  # from here on what runs in Python alone, to train with
+    ("normalizer", "Lowercase"): 1.5,  # the rest is supported in Python only, for training
     ("normalizer", "BertNormalizer"): 3,
     ("normalizer", "ByteLevel"): 2,
     ("decoder", "ByteLevel"): 3,
@@ -38,15 +38,14 @@ GROWTH: dict[tuple[str, str], float] = {
 
 @dataclass(frozen=True)
 class Bounded:
-    """A tokenizer.json within the bounds.
+    """A tokenizer.json within the limits.
 
     Attributes:
-        data: its JSON.
-        work: what one byte of a text costs at most: bytes that the normalizer and the pre-tokenizer make of it, times
-            `looks`.
-        looks: what the model does with each byte that reaches it.
-        token_bytes: bytes of text that one token becomes, at most.
-        large: contents of added tokens that may be too large when they are normalized.
+        data: the parsed JSON.
+        work: maximum work per input byte: output bytes of normalizer and pre-tokenizer, times `looks`.
+        looks: work of the model per byte that reaches it.
+        token_bytes: maximum bytes of text per token.
+        large: added tokens whose normalized size must be checked.
     """
 
     data: Data
@@ -57,11 +56,11 @@ class Bounded:
 
 
 def bounded(text: str) -> Bounded:
-    """Parse a tokenizer.json, and refuse what is past a bound.
+    """Parse a tokenizer.json and check its limits.
 
     Raises:
-        UserError: a value past a bound.
-        ValueError, RecursionError: no JSON.
+        UserError: a limit is exceeded.
+        ValueError, RecursionError: not JSON.
     """
     data = json.loads(text)
     if not isinstance(data, dict):
@@ -82,14 +81,14 @@ def bounded(text: str) -> Bounded:
 
 
 def require_added_size(content: str, normalized: str) -> None:
-    """Refuse an added token whose content is too large when it is normalized. Raises UserError."""
+    """Raise UserError if the normalized content of an added token is too large."""
     _require(MAX_ADDED_BYTES, _size(normalized), f"bytes of the added token {printable(content, 40)}, normalized")
 
 
 def _pieces(model: Data) -> tuple[Mapping[str, int], int, int]:
-    """The ids of all pieces, their number, and the bytes of the longest. Raises UserError."""
+    """The ids of all pieces, their number, and the size of the longest in bytes."""
     vocab = field(model, "vocab", (dict, list))
-    if isinstance(vocab, list):  # of Unigram: a piece's id is its place
+    if isinstance(vocab, list):  # of Unigram: ids are indices
         if not all(isinstance(entry, list) and entry and isinstance(entry[0], str) for entry in vocab):
             raise UserError(FORM, "other pieces than a text and a score each", DO, "tokenizer")
         most, ids = MAX_UNIGRAM_PIECE, {entry[0]: number for number, entry in enumerate(vocab)}
@@ -108,7 +107,7 @@ def _pieces(model: Data) -> tuple[Mapping[str, int], int, int]:
 def _require_added(
     entries: Sequence[Any], pieces: Mapping[str, int], count: int, parts: Sequence[Part]
 ) -> tuple[str, ...]:
-    """The contents that may be too large when they are normalized. Raises UserError."""
+    """Check added tokens; returns those whose normalized size must be checked."""
     _require(MAX_ADDED, len(entries), "added tokens")
     total, large, new = 0.0, [], dict[str, int]()
     for entry in entries:
@@ -137,7 +136,7 @@ def _require_added(
 
 
 def _require_templates(parts: Sequence[Part]) -> None:
-    """Refuse a post-processor that repeats a text or leaves it out, or inserts many ids. Raises UserError."""
+    """Raise UserError if a post-processor repeats or drops the text, or inserts too many ids."""
     inserted: list[Any] = []
     for part in parts:
         if part["type"] == "RobertaProcessing":
@@ -157,7 +156,7 @@ def _require_templates(parts: Sequence[Part]) -> None:
 
 
 def _require_short(component: str, part: Part) -> None:
-    """Refuse long texts that a part looks for or inserts. Raises UserError."""
+    """Raise UserError if a pattern or insertion of a component is too long."""
     kind = part["type"]
     texts = {name: part[name] for name in ("content", "prepend", "replacement") if isinstance(part.get(name), str)}
     for name, text in {**texts, "pattern": _pattern(part) or ""}.items():
@@ -170,7 +169,7 @@ def _require_short(component: str, part: Part) -> None:
 
 
 def _grown(component: str, parts: Sequence[Part], size: float) -> float:
-    """How many bytes the parts make of `size` bytes, at most."""
+    """Maximum output bytes of the components for `size` input bytes."""
     for part in parts:
         if part["type"] == "Prepend":
             size += _size(field(part, "prepend", str))
@@ -185,7 +184,7 @@ def _growth(component: str, part: Part) -> float:
         content, pattern = _size(field(part, "content", str)), _pattern(part)
         if pattern is not None:
             return max(1.0, content / _size(pattern))
-        # another regular expression may match nothing, and what it inserts comes on top
+        # an unknown regular expression may match the empty string, so the content is added
         return max(1.0, content) if part["pattern"].get("Regex") in REGEXES else 1.0 + content
     if kind == "Precompiled":
         return _longest_replacement(field(part, "precompiled_charsmap", str))
@@ -204,7 +203,7 @@ def _longest_replacement(charsmap: str) -> float:
 
 
 def _pattern(part: Part) -> str | None:
-    """The text that a part looks for; None if it looks for none, or for a regular expression."""
+    """The string pattern of a component, if it has one."""
     pattern = part.get("pattern")
     found = pattern.get("String") if isinstance(pattern, dict) else None
     return found if isinstance(found, str) else None

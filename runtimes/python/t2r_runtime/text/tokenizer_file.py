@@ -1,9 +1,7 @@
-"""The text of a tokenizer.json as the library's tokenizer: the one place that makes one, to run and to train.
+"""Loads a tokenizer.json with the tokenizers library.
 
-A tokenizer.json may come from a stranger, and can ask for more than a vocabulary. It can ask for all memory, which
-`tokenizer_bounds` finds out before. It can cut or fill up every text, which is switched off. It can make the
-library panic, which is no Exception in Python. And one regular expression of blanks takes the library quadratic time,
-so it is written otherwise.
+A tokenizer.json may be untrusted. Memory is limited by `tokenizer_bounds`, truncation and padding are disabled, panics
+of the library become UserError, and a regular expression that takes quadratic time is replaced.
 """
 
 from __future__ import annotations
@@ -20,34 +18,32 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.text.tokenizer_bounds import Bounded, bounded, require_added_size
 from t2r_runtime.text.tokenizer_parts import DO, EDGES, FORM, LISTS, parts_of, require_known
 
-MAX_TEXT = 1 << 26  # bytes of tokens that may be long
-FREE_TOKEN = 1 << 12  # there may be more tokens if each becomes no more bytes than this
-MAX_WORK = 1 << 10  # for a byte of a text, over all of it: see Bounded.work
-FREE_WORK = 1 << 24  # for a short text, whatever its length
-LINEAR_EDGES = "^ +|(?<! ) +$"  # matches what EDGES does: a run of blanks is looked at once, not from each of them
+MAX_TEXT = 1 << 26  # bytes of decoded text, if tokens may be long
+FREE_TOKEN = 1 << 12  # bytes per token up to which MAX_TEXT does not apply
+MAX_WORK = 1 << 10  # per byte of a text, see Bounded.work
+FREE_WORK = 1 << 24  # allowed for any short text
+LINEAR_EDGES = "^ +|(?<! ) +$"  # equivalent to EDGES in linear time
 LESS = "give less at once"
-_stderr = threading.Lock()  # of the process: one thread may turn it aside
+_stderr = threading.Lock()  # one thread may redirect stderr
 
 
 class Library:
-    """A tokenizers.Tokenizer within the bounds, that neither cuts nor fills up.
+    """A tokenizers.Tokenizer within the limits, without truncation and padding.
 
     Args:
-        text: of a tokenizer.json.
-        any_parts: False refuses parts that runtimes/CONTRACT.md does not list.
+        text: text of a tokenizer.json.
+        any_parts: False rejects components that runtimes/CONTRACT.md does not list.
 
     Raises:
-        UserError: not a tokenizer.json that the library takes, one past a bound, or the package tokenizers is not
-            installed.
+        UserError: the library rejects the file, a limit is exceeded, or the package tokenizers is not installed.
     """
 
     def __init__(self, text: str, any_parts: bool = True) -> None:
         try:
             import tokenizers
         except ImportError as error:
-            raise UserError(
-                "the package tokenizers", "a Python without it", "pip install tokenizers", "tokenizer"
-            ) from error
+            do = "pip install tokenizers"
+            raise UserError("the package tokenizers", "a Python without it", do, "tokenizer") from error
         if not isinstance(text, str):
             raise UserError(FORM, type(text).__name__, DO, "tokenizer")
         with no_panic(FORM):
@@ -61,36 +57,32 @@ class Library:
             self.tokenizer.no_padding()
             for content in file.large:
                 require_added_size(content, self.tokenizer.normalizer.normalize_str(content))
-            self.tokenizer.decode(self.tokenizer.encode("a").ids)  # some parts panic as soon as they run
+            self.tokenizer.decode(self.tokenizer.encode("a").ids)  # some components panic on use
 
     def encode(self, text: str, special_tokens: bool) -> list[int]:
-        """Token numbers of a text.
-
-        Raises:
-            UserError: the library does not take it, or makes too much of it.
-        """
-        with no_panic("a text that this tokenizer takes"):
+        """Encode a text to token ids. Raises UserError if the library rejects it or it grows too much."""
+        with no_panic("a text that this tokenizer accepts"):
             self._require_text(text)
             found: list[int] = self.tokenizer.encode(text, add_special_tokens=special_tokens).ids
             return found
 
     def encode_batch(self, texts: Sequence[str], special_tokens: bool) -> list[Any]:
-        """The library's Encoding of each text, whose `ids` are its tokens. Raises UserError as `encode` does."""
-        with no_panic("texts that this tokenizer takes"):
+        """The library's Encoding of each text. Raises UserError as `encode` does."""
+        with no_panic("texts that this tokenizer accepts"):
             for text in texts:
                 self._require_text(text)
             return list(self.tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens, without special ones. Raises UserError: the library does not take them, or too many."""
-        with no_panic("tokens that this tokenizer takes"):
+        """Decode tokens, without special ones. Raises UserError if they are invalid or too many."""
+        with no_panic("tokens that this tokenizer accepts"):
             if self._token_bytes > FREE_TOKEN and len(ids) * self._token_bytes > MAX_TEXT:
                 most = int(MAX_TEXT // self._token_bytes)
                 raise UserError(f"at most {most:,} tokens, some of which are long", f"{len(ids):,}", LESS, "tokenizer")
             return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _require_text(self, text: str) -> None:
-        """Refuse a text that costs too much; it is tried in slices, each of which stays small."""
+        """Raise UserError if a text takes too much work; it is tested in slices to limit memory."""
         step = max(1, int(FREE_WORK // (4 * self._work)))  # characters, of at most 4 bytes
         if self._work <= MAX_WORK or len(text) <= step:
             return
@@ -103,7 +95,7 @@ class Library:
                 raise UserError(expected, f"{made:,} or more of {size:,}", LESS, "tokenizer")
 
     def _cut(self, text: str) -> str:
-        """What the normalizer and the pre-tokenizer make of a text."""
+        """The output of normalizer and pre-tokenizer."""
         made, cutter = self.tokenizer.normalizer, self.tokenizer.pre_tokenizer
         text = text if made is None else made.normalize_str(text)
         return text if cutter is None else "".join(piece for piece, _ in cutter.pre_tokenize_str(text))
@@ -111,10 +103,10 @@ class Library:
 
 @contextlib.contextmanager
 def no_panic(expected: str) -> Iterator[None]:
-    """Whatever the library raises is a UserError: its own Exceptions, and its panics, which are BaseExceptions.
+    """Convert the library's exceptions and panics, which are BaseExceptions, to UserError.
 
     Args:
-        expected: what the library was to be given.
+        expected: the expected input, for the message.
     """
     try:
         yield
@@ -128,7 +120,7 @@ def no_panic(expected: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep a panic's own report off stderr, where what goes wrong is one line; anything else is passed on."""
+    """Suppress the report of a panic on stderr; other output is passed on."""
     with _stderr, tempfile.TemporaryFile() as report:
         try:
             kept = os.dup(2)
@@ -149,7 +141,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _linear(text: str, file: Bounded) -> str:
-    """The same tokenizer without the regular expression that takes quadratic time."""
+    """Replace the regular expression that takes quadratic time."""
     parts = [part for component in LISTS for part in parts_of(file.data, component)]
     slow = [part["pattern"] for part in parts if part.get("pattern") == {"Regex": EDGES}]
     for pattern in slow:

@@ -1,7 +1,6 @@
-"""The parts of a tokenizer.json that a graph may carry, for runtimes in all languages: runtimes/CONTRACT.md, "Text".
+"""Components of a tokenizer.json that all runtimes support: runtimes/CONTRACT.md, "Text".
 
-The library here takes more. But a graph that ran in Python alone would be no graph of the contract, so an export says
-what is not in the table, and every runtime refuses it by its name.
+The Python library supports more. An export reports unsupported components, and every runtime rejects them by name.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ Data = dict[str, Any]
 Part = dict[str, Any]
 FORM = "the text of a tokenizer.json"
 DO = "use the tokenizer that the model was trained with"
-MAX_PARTS = 64  # of a component, its Sequences counted
-LISTS = {  # what a Sequence holds
+MAX_PARTS = 64  # per kind of component, including Sequences
+LISTS = {  # field of a Sequence
     "normalizer": "normalizers",
     "pre_tokenizer": "pretokenizers",
     "decoder": "decoders",
     "post_processor": "processors",
 }
-MAX_BYTES = 1 << 24  # of the text of a tokenizer.json
+MAX_BYTES = 1 << 24  # of a tokenizer.json
 PARTS = {
     "model": ("BPE", "Unigram"),
     "normalizer": ("NFC", "NFD", "NFKC", "NFKD", "Strip", "Prepend", "Replace", "Precompiled"),
@@ -30,7 +29,7 @@ PARTS = {
     "decoder": ("ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"),
     "post_processor": ("TemplateProcessing", "RobertaProcessing", "ByteLevel"),
 }
-NONE_OF = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")  # what a BPE may not have
+NONE_OF = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")  # unsupported fields of BPE
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 EDGES = "^ +| +$"
@@ -44,7 +43,7 @@ REGEXES = (
 
 
 def field(data: Any, name: str, kind: Any, default: Any = None) -> Any:
-    """A value of a JSON object. Raises UserError: no such value, or one of another type; null is none."""
+    """A field of a JSON object. Raises UserError if it is missing, null or of another type."""
     found = data.get(name) if isinstance(data, Mapping) else None
     found = default if found is None else found
     if not isinstance(found, kind) or isinstance(found, bool):
@@ -53,10 +52,10 @@ def field(data: Any, name: str, kind: Any, default: Any = None) -> Any:
 
 
 def parts_of(data: Data, component: str) -> list[Part]:
-    """The parts of a component of a tokenizer.json in their order, those of a Sequence in its place.
+    """The parts of a component in order, with Sequences flattened.
 
     Raises:
-        UserError: too many of them, or one that is no object with a type: the library guesses what that is.
+        UserError: too many parts, or one without a type, which the library would guess.
     """
     if data.get(component) is None:
         return []
@@ -75,7 +74,7 @@ def parts_of(data: Data, component: str) -> list[Part]:
 
 
 def unknown_parts(data: Data) -> list[str]:
-    """What a tokenizer.json has that is not in the table, each by its name; none twice."""
+    """Names of unsupported components, without duplicates."""
     model = field(data, "model", dict)
     kind = model.get("type", "BPE" if "merges" in model else "without a type")
     found = [] if kind in PARTS["model"] else [f"the model {kind}"]
@@ -90,22 +89,17 @@ def unknown_parts(data: Data) -> list[str]:
 
 
 def require_size(text: str) -> None:
-    """Refuse a tokenizer of more bytes than a runtime parses. Raises UserError."""
+    """Raise UserError if a tokenizer exceeds the size limit of runtimes."""
     if (size := len(text.encode(errors="replace"))) > MAX_BYTES:
-        raise UserError(
-            f"a tokenizer of at most {MAX_BYTES:,} bytes", f"{size:,}", "export with another tokenizer", "tokenizer"
-        )
+        expected = f"a tokenizer of at most {MAX_BYTES:,} bytes"
+        raise UserError(expected, f"{size:,}", "export with another tokenizer", "tokenizer")
 
 
 def require_known(data: Data) -> None:
-    """Refuse a tokenizer.json with parts that are not in the table. Raises UserError, which names them."""
+    """Raise UserError if a tokenizer.json has unsupported components."""
     if unknown := unknown_parts(data):
-        raise UserError(
-            "a tokenizer of the parts that runtimes/CONTRACT.md lists",
-            ", ".join(unknown),
-            "encode elsewhere, and give token numbers",
-            "tokenizer",
-        )
+        expected = "a tokenizer with components that runtimes/CONTRACT.md lists"
+        raise UserError(expected, ", ".join(unknown), "encode elsewhere, and give token ids", "tokenizer")
 
 
 def _regex(part: Part) -> str | None:

@@ -1,4 +1,4 @@
-"""What a beam search is asked for, and what it gives; t2r_runtime.translate.search does it."""
+"""Options and results of beam search (t2r_runtime.translate.search)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from t2r_runtime.contract.options import BeamOptions, resolved
 
 
 class Translation(NamedTuple):
-    """One of the n best: its tokens, one that ended it the last of them, and its score, of which more is better."""
+    """A translation: its tokens, including an end token, and its score (higher is better)."""
 
     tokens: list[int]
     score: float
@@ -19,21 +19,20 @@ class Translation(NamedTuple):
 
 @dataclass(frozen=True)
 class Beam:
-    """How a translation is searched.
+    """Options of beam search.
 
-    None is an option that is not given: the graph's (`Signature.generation`), or else the default in brackets.
+    None selects the graph's option (`Signature.generation`) or else the default in brackets.
 
     Args:
-        width: hypotheses that go on side by side; 1 is greedy [4].
-        length_penalty: a score is the sum of log-probabilities over the number of tokens to this power [1].
-        early_stopping: True ends a sentence when `width` hypotheses are finished; False, when moreover none that goes
-            on would be better than the worst of them if it ended now; "never", if it ended at any length [False].
-        max_tokens: the most of a translation, its end among them [256, or fewer where positions end before].
-        min_tokens: before the end [0].
-        forced_end: the last of `max_tokens` is an end, whatever its probability [True].
-        n_best: how many translations of a sentence to give, at most `width`.
-        repetition_penalty, no_repeat_ngram: as in t2r_runtime.Sampling; what has occurred are the start tokens and the
-            hypothesis.
+        width: number of hypotheses; 1 is greedy [4].
+        length_penalty: scores are sums of log-probabilities divided by the number of tokens to this power [1].
+        early_stopping: True stops when `width` hypotheses are finished; False when in addition no unfinished one would
+            score higher than the worst of them if it ended now; "never" if it ended at any length [False].
+        max_tokens: maximum number of tokens, including the end token [256, or fewer if the model has fewer positions].
+        min_tokens: minimum number of tokens before the end token [0].
+        forced_end: force an end token at `max_tokens` [True].
+        n_best: number of translations per sentence, at most `width`.
+        repetition_penalty, no_repeat_ngram: as in t2r_runtime.Sampling, over start tokens and hypothesis.
 
     Raises:
         UserError: a value out of range.
@@ -50,13 +49,13 @@ class Beam:
     no_repeat_ngram: int | None = None
 
     def __post_init__(self) -> None:
-        _check(resolved(BeamOptions, self, {"width": self.n_best}))  # a width that is not given may be any
+        _check(resolved(BeamOptions, self, {"width": self.n_best}))  # without a width, any n_best is valid
 
     def resolved(self, generation: Mapping[str, Any] | None = None) -> BeamOptions:
-        """All options, of a graph with this `Signature.generation`.
+        """Resolve all options for a graph with this `Signature.generation`.
 
         Raises:
-            UserError: an n_best above the graph's width.
+            UserError: `n_best` exceeds the width.
         """
         options = resolved(BeamOptions, self, generation)
         _check(options)

@@ -1,7 +1,6 @@
-"""Beam search: the best hypotheses of a sentence go on side by side. runtimes/CONTRACT.md, "The search", defines it.
+"""Beam search over several sentences, as defined in runtimes/CONTRACT.md, "The search".
 
-Numbers alone: what a step gave goes in, and the rows of the step that go on come out, so that whoever has the states
-moves them. Several sentences are searched side by side, each at a length of its own.
+The search takes the outputs of a step and returns the rows of the step to continue from; the caller moves the states.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.checks import require_kind
+from t2r_runtime.checks import require_kind, require_value
 from t2r_runtime.contract.penalties import penalized
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.states import LOGITS_ALONE, TOP_LOG
 from t2r_runtime.translate.beam import Beam, Translation
 
-MAX_TOKENS = 256  # of a translation, where nobody says more and the model has no fewer positions
+MAX_TOKENS = 256  # default limit of a translation
 
 Array = NDArray[Any]
 
 
 class Rules:
-    """A Beam for one model: what may be chosen, and how many of the largest logits are enough to choose from.
+    """A Beam resolved for one model.
 
     Raises:
-        UserError: a width above the vocabulary, more tokens than the model has positions, or none that may be chosen.
+        UserError: a width above the vocabulary, too few positions, or no token that may be chosen.
     """
 
     def __init__(self, beam: Beam, signature: Signature) -> None:
@@ -44,30 +43,28 @@ class Rules:
         self.max_tokens = _longest(beam.max_tokens, self.beam.max_tokens, signature, len(self.forced))
         vocabulary = signature.vocab_size
         width = self.beam.width
-        if width > vocabulary:
-            raise UserError(
-                f"a beam of at most the vocabulary, {vocabulary}", str(width), "choose a smaller one", "sampling"
-            )
+        require_value(width <= vocabulary, f"a beam of at most the vocabulary, {vocabulary}", width, "sampling")
         if len({*self.ends.tolist(), *self.banned.tolist()}) == vocabulary:
             raise UserError("a token that is neither an end nor banned", "none", "export the model again", "metadata")
         self.candidates = 1 if width == 1 else max(2, 1 + len(self.ends)) * width
         enough = self.candidates + len(self.banned) + (len(self.ends) if self.beam.min_tokens else 0)
         self.enough = min(enough, vocabulary)
         few = signature.has_log_sum and self.enough <= (signature.top_k or 0) and not self.beam.looks_back
-        self.wanted = TOP_LOG if few else LOGITS_ALONE  # the outputs of a step that the search reads
+        self.wanted = TOP_LOG if few else LOGITS_ALONE  # required outputs of a step
 
     def choices(self, outputs: Sequence[Array], texts: Array, lengths: Array) -> tuple[Array, Array]:
-        """What may come next, with what it adds to a score.
+        """Candidate tokens and their log-probabilities.
 
         Args:
-            outputs: those `wanted` of a step, of R rows.
-            texts: what each row has written (R, length or more). lengths: of each row (R,).
+            outputs: the outputs `wanted` of a step with R rows.
+            texts: tokens of each row (R, length or more).
+            lengths: number of tokens of each row (R,).
 
         Returns:
-            What is added, float64 (R, C), largest first, and the tokens, int64 (R, C). -inf is never chosen.
+            Log-probabilities, float64 (R, C), in descending order, and tokens, int64 (R, C). -inf is never chosen.
 
         Raises:
-            UserError: logits that are not finite.
+            UserError: logits are not finite.
         """
         if self.wanted is TOP_LOG:
             logits, tokens, log_sums = outputs
@@ -87,8 +84,8 @@ class Rules:
         return added, tokens
 
     def _of_all(self, logits: Array, texts: Array, lengths: Array) -> tuple[Array, Array]:
-        """`choices` from logits (R, vocabulary): the `enough` largest of each row, of equals the lowest token first."""
-        greedy = self.beam.width == 1  # the penalties are then those of t2r_runtime.Sampling, on logits
+        """`choices` from logits (R, vocabulary): the `enough` largest per row, of equals the lowest token first."""
+        greedy = self.beam.width == 1  # penalties apply to logits, as in t2r_runtime.Sampling
         log_sums = _log_sums(logits)
         values = logits.astype(np.float64) - (0 if greedy else log_sums)
         values[:, self.banned] = -np.inf
@@ -103,11 +100,11 @@ class Rules:
         return (added - log_sums if greedy else added), tokens
 
     def normalized(self, sum_of_logs: float, tokens: int) -> float:
-        """The score of so many tokens."""
+        """The score of a hypothesis."""
         return sum_of_logs / math.pow(tokens, self.beam.length_penalty)
 
     def ended(self, finished: Sequence[Translation], best: float, tokens: int) -> bool:
-        """Whether a sentence is done, whose best hypothesis that goes on has that sum and so many tokens."""
+        """Whether a sentence is done, given the sum and length of its best unfinished hypothesis."""
         if tokens == self.max_tokens or best == -np.inf:
             return True
         if len(finished) < self.beam.width:
@@ -120,7 +117,7 @@ class Rules:
 
 @dataclass
 class Sentence:
-    """A source that is being translated, and what is finished of it, best first."""
+    """A source, and its finished translations, best first."""
 
     handle: int
     source_length: int
@@ -128,29 +125,29 @@ class Sentence:
 
 
 class Search:
-    """Sentences side by side, S of them with R hypotheses each: rows of a step, those of one sentence together.
+    """Beam search over S sentences with R hypotheses each; rows of a step are grouped by sentence.
 
-    A search starts with one hypothesis a sentence, of the tokens that are forced.
+    It starts with one hypothesis per sentence, the forced tokens.
     """
 
     def __init__(self, rules: Rules, sentences: Sequence[Sentence]) -> None:
         self.rules, self.sentences = rules, list(sentences)
         count = len(self.sentences)
-        self.sums = np.zeros((count, 1))  # of log-probabilities (S, R), largest first
+        self.sums = np.zeros((count, 1))  # sums of log-probabilities (S, R), descending
         forced = np.array(rules.forced, np.int64)
-        self.texts = np.zeros((count, 1, forced.size + 16), np.int64)  # with room behind the first `lengths`
+        self.texts = np.zeros((count, 1, forced.size + 16), np.int64)  # capacity beyond the first `lengths`
         self.texts[:, :, : forced.size] = forced
-        self.lengths = np.full(count, forced.size)  # tokens of each sentence's hypotheses
-        self.newest = np.zeros((count, 1), np.int64)  # the last token of each, which no step has read
+        self.lengths = np.full(count, forced.size)  # number of tokens per hypothesis of each sentence
+        self.newest = np.zeros((count, 1), np.int64)  # the last token of each hypothesis, not read yet
 
     def advance(self, outputs: Sequence[Array]) -> tuple[NDArray[np.int64], list[bool]]:
-        """One more token for every hypothesis; of each sentence, the best `width` go on.
+        """Extend the hypotheses by one token and keep the best `width` per sentence.
 
         Args:
-            outputs: those that `rules.wanted` names, of a step that has read `newest`.
+            outputs: the outputs `rules.wanted` of a step that has read `newest`.
 
         Returns:
-            The rows of that step from which hypotheses go on (S, width), and which sentences are done.
+            The rows of the step that the hypotheses continue from (S, width), and which sentences are done.
         """
         rules, width = self.rules, self.rules.beam.width
         count, hypotheses = self.sums.shape
@@ -164,7 +161,7 @@ class Search:
                 text = texts[rows[sentence, place], : before[sentence]].tolist()
                 self._finish(sentence, [*text, int(tokens[sentence, place])], float(sums[sentence, place]))
             sums[ends] = -np.inf
-            going = np.argsort(ends, axis=1, kind="stable")[:, :width]  # those that do not end, in their order
+            going = np.argsort(ends, axis=1, kind="stable")[:, :width]  # unfinished ones, in order
             going += (np.arange(count) * ends.shape[1])[:, None]
             sums, tokens, rows = sums.take(going), tokens.take(going), rows.take(going)
         self.sums, self.newest, rows = sums[:, :width], tokens[:, :width], rows[:, :width]
@@ -175,25 +172,25 @@ class Search:
         return rows, [rules.ended(sentence.finished, *sum_and_length) for sentence, *sum_and_length in best]
 
     def _candidates(self, added: Array, tokens: Array) -> tuple[Array, Array, Array]:
-        """The best of what may come next of each sentence: sums, tokens, and rows of the step, (S, candidates) each."""
+        """The best candidates per sentence: sums, tokens and rows of the step, (S, candidates) each."""
         count = len(self.sentences)
         sums = self.sums.reshape(-1, 1) + added
         if sums.size == count:
             return sums, tokens, np.arange(count)[:, None]
         sums = sums.reshape(count, -1)
-        # by their places among all, which tell the row too
+        # indices into all candidates, which imply the row
         places = np.argsort(-sums, axis=1, kind="stable")[:, : self.rules.candidates]
         places += (np.arange(count) * sums.shape[1])[:, None]
         return sums.take(places), tokens.take(places), places // added.shape[1]
 
     def keep(self, places: Sequence[int]) -> None:
-        """Go on with these sentences alone."""
+        """Keep these sentences."""
         self.sentences = [self.sentences[place] for place in places]
         self.sums, self.texts = self.sums[places], self.texts[places]
         self.lengths, self.newest = self.lengths[places], self.newest[places]
 
     def join(self, other: Search) -> None:
-        """Go on with another's sentences too, below these; all have `width` hypotheses."""
+        """Append the sentences of another search; all have `width` hypotheses."""
         room = max(self.texts.shape[2], other.texts.shape[2])
         self.texts = np.concatenate([_with_room(search.texts, room) for search in (self, other)])
         self.sums = np.concatenate([self.sums, other.sums])
@@ -209,38 +206,31 @@ class Search:
 
 
 def _longest(given: int | None, wanted: int | None, signature: Signature, forced: int) -> int:
-    """`max_tokens`, forced ones among them. The last is not read, and one start token is: a token for each position.
+    """Resolve `max_tokens`, which includes forced tokens. A start token is read and the last token is not.
 
     Args:
-        given: by the caller. wanted: by the caller or the graph.
+        given: the caller's option.
+        wanted: the caller's or the graph's option.
     """
     if wanted is not None and wanted <= forced:
-        raise UserError(
-            f"max_tokens of more than {forced}, which every translation begins with",
-            str(wanted),
-            "ask for more",
-            "sampling",
-        )
+        expected = f"max_tokens above {forced}, the number of forced tokens"
+        raise UserError(expected, str(wanted), "choose a larger value", "sampling")
     most, least = signature.reach, given or forced + 1
     if most is not None and most < least:
-        raise UserError(
-            f"max_tokens of at most {most}: this model's positions end at {most}",
-            str(least),
-            "ask for fewer, or export with --past-end clamp or wrap:N",
-            "position",
-        )
+        expected = f"max_tokens of at most {most}: this model's positions end at {most}"
+        raise UserError(expected, str(least), "ask for fewer, or export with --past-end clamp or wrap:N", "position")
     return given or min(wanted or MAX_TOKENS, most or MAX_TOKENS)
 
 
 def _among(tokens: Array, vocabulary: int) -> NDArray[np.bool_]:
-    """Of each token whether it is one of these (vocabulary,)."""
+    """Mask of these tokens (vocabulary,)."""
     table = np.zeros(vocabulary, bool)
     table[tokens] = True
     return table
 
 
 def _largest(values: Array, count: int) -> Array:
-    """Places of the `count` largest of (N,), largest first, of equals the first."""
+    """Indices of the `count` largest values (N,), in descending order, of equals the first."""
     if count == 1:
         return np.array([np.argmax(values)])
     edge = np.partition(values, values.size - count)[values.size - count]
@@ -249,13 +239,13 @@ def _largest(values: Array, count: int) -> Array:
 
 
 def _with_room(texts: Array, length: int) -> Array:
-    """Texts with room for `length` tokens, or for twice as many."""
+    """Grow the capacity of texts to at least `length`, doubling it."""
     room = texts.shape[2]
     return texts if length <= room else np.pad(texts, ((0, 0), (0, 0), (0, max(length, 2 * room) - room)))
 
 
 def _log_sums(logits: Array) -> Array:
-    """log Σ exp of each row, float64 (R, 1)."""
+    """Log-sum-exp of each row, float64 (R, 1)."""
     largest = logits.max(axis=1, keepdims=True)
     _require_finite(largest)
     sums = np.exp(logits - largest).sum(axis=1, keepdims=True, dtype=np.float64)

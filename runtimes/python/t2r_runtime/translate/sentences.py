@@ -1,4 +1,4 @@
-"""Sentences that are translated side by side: their rows of the states, which come, move and go as the search says."""
+"""Batched translation: moves the states of sentences as the beam search requires."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from t2r_runtime.translate.beam import Translation
 from t2r_runtime.translate.search import Rules, Search, Sentence
 
 Array = NDArray[Any]
-Part = tuple[States, NDArray[np.int64]]  # states, and the rows of them that go on
+Part = tuple[States, NDArray[np.int64]]  # states, and their rows to keep
 
 
 class Sentences:
-    """None so far.
+    """Translates sentences in one batch.
 
-    Sentences of different lengths, and at different places of their translations, are rows like any others: what the
-    decoder remembers has one size. Where caches grow, all must have entered together (`mixed`).
+    Sentences may have different lengths and enter at any time, as states have constant size. With growing caches all
+    must enter together (`mixed` is False).
     """
 
     def __init__(self, graph: Graph, rules: Rules) -> None:
         self._graph, self._rules = graph, rules
         self._count = 0
         self._search = Search(rules, [])
-        self._states: States | None = None  # of the rows of `_search`, in its order
-        self._entering: States | None = None  # kept for the next that enter
+        self._states: States | None = None  # rows of `_search`, in order
+        self._entering: States | None = None  # reused for the next sentences
         self.mixed = not any(spec.grows for spec in graph.signature.states)
 
     @property
     def going(self) -> int:
-        """How many are not done."""
+        """Number of unfinished sentences."""
         return len(self._search.sentences)
 
     def step(self, entering: Sequence[NDArray[np.int64]], states: Mapping[str, Array]) -> dict[int, list[Translation]]:
-        """One more token for all of them, and the first for those that enter.
+        """Extend all sentences by one token, and add new ones.
 
         Args:
-            entering: their sources, which are numbered on from 0.
-            states: what their translations start from, a row each.
+            entering: new sources, numbered in order from 0.
+            states: initial states of their translations, one row per source.
 
         Returns:
-            Of those that are done, by number, the n best translations, best first; fewer where there are no more.
+            For each finished sentence, by number, at most `n_best` translations, best first.
         """
         searches: list[Search] = []
         parts: list[Part] = []
@@ -75,7 +75,7 @@ class Sentences:
         return self._states, self._states.step(self._search.newest.reshape(-1), self._rules.wanted)
 
     def _start(self, states: Mapping[str, Array]) -> tuple[States, list[Array]]:
-        """Read the start tokens, one row a sentence."""
+        """Read the start tokens, one row per sentence."""
         batch = len(next(iter(states.values())))
         if self._entering is None or self._entering.batch != batch:
             self._entering = States(self._graph, batch)
@@ -84,7 +84,7 @@ class Sentences:
         return self._entering, self._entering.prefill(start, self._rules.wanted)
 
     def _settle(self, searches: Sequence[Search], parts: Sequence[Part]) -> None:
-        """Make the rows those of the hypotheses that go on."""
+        """Gather the rows of the unfinished hypotheses."""
         if not searches:
             self._search = Search(self._rules, [])
             return
@@ -93,11 +93,11 @@ class Sentences:
             self._search.join(other)
         rows = sum(len(taken) for _, taken in parts)
         (states, taken), *more = parts
-        if not more and states.batch == rows and taken.tolist() == list(range(rows)):  # all go on where they are
+        if not more and states.batch == rows and taken.tolist() == list(range(rows)):  # rows are unchanged
             if states is self._entering:
                 self._states, self._entering = states, self._states
             return
-        if not more and states.batch == rows and states is self._states:  # nobody came or went
+        if not more and states.batch == rows and states is self._states:  # same sentences
             states.reorder(taken)
             return
         if self._states is not None and self._states.batch == rows:

@@ -1,4 +1,4 @@
-"""A translator's graphs in use: a source is encoded once, and its translation is chosen token by token.
+"""Translates with the graphs of an encoder-decoder model.
 
 translator = Translator("de-en.onnx")
 for (best,) in translator.translate([[5, 17, 2], [8, 2]], Beam(width=4)):
@@ -14,17 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-import t2r_runtime.decode.generate as generate
-from t2r_runtime.checks import array_of, iterated, listed
+from t2r_runtime.checks import array_of, iterated, listed, require_int
 from t2r_runtime.contract.sampling import Sampling
-from t2r_runtime.contract.signature import (
-    COMPANIONS,
-    ENCODER,
-    MAX_STATE_BYTES,
-    SOURCE_IDS,
-    SOURCE_LENGTHS,
-    Signature,
-)
+from t2r_runtime.contract.signature import ENCODER, SOURCE_IDS, SOURCE_LENGTHS, Signature
 from t2r_runtime.contract.source import Source
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.errors import UserError, printable, shown
@@ -36,16 +28,17 @@ Array = NDArray[Any]
 
 
 class Translator:
-    """A translator: its step graph, opened, and the companions beside it.
+    """Translates with a step graph and its encoder graph.
 
     Args:
-        path: the step graph, an .onnx file; all others as for Decoder. `session_config` reaches the encoder's
-            session too.
+        path: the step graph, an .onnx file.
+        provider, threads, provider_options, allow_fallback, **options: as for Decoder. `session_config` applies to the
+            encoder too.
 
     Raises:
-        UserError: as for Decoder; a graph of a decoder alone, or one that names no encoder.
+        UserError: as for Decoder, or the graph is not a translator's.
 
-    What it opened does not change: threads may share a translator.
+    Threads may share a translator.
     """
 
     def __init__(
@@ -55,55 +48,44 @@ class Translator:
         threads: int | None = None,
         provider_options: Mapping[str, str] | None = None,
         allow_fallback: bool = False,
-        max_state_bytes: int = MAX_STATE_BYTES,
-        session_config: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> None:
-        self._decoder = Decoder(
-            path,
-            provider,
-            threads,
-            provider_options,
-            allow_fallback,
-            COMPANIONS,
-            max_state_bytes,
-            session_config=session_config,
-        )
+        self._decoder = Decoder(path, provider, threads, provider_options, allow_fallback, **options)
         self._graph = self._decoder._graph
         if self.signature.source is None:
-            raise UserError("a translator", "the graph of a decoder alone", "use Decoder, or t2r generate", "graph")
+            raise UserError("a translator", "the graph of a decoder", "use Decoder, or t2r generate", "graph")
         if ENCODER not in self._graph.companions:
-            raise UserError(
-                "a translator's step graph, which names its encoder", "none", "export the model again", "graph"
-            )
+            expected = "a translator's step graph, which names its encoder"
+            raise UserError(expected, "none", "export the model again", "graph")
         started = [spec for spec in self.signature.chained if spec.name in self.source.start_states]
-        self._encoded = [*self.signature.constant, *started]  # what the encoder gives, and the names of its outputs
+        self._encoded = [*self.signature.constant, *started]  # states from the encoder, then the names of its outputs
         self._encoded_as = [spec.name if spec.constant else spec.present for spec in self._encoded]
 
     @property
     def signature(self) -> Signature:
-        """What the step graph's metadata says."""
+        """The step graph's metadata."""
         return self._graph.signature
 
     @property
     def source(self) -> Source:
-        """What it says of the source."""
+        """The metadata of the source."""
         assert self.signature.source is not None
         return self.signature.source
 
     @property
     def placement(self) -> dict[str, int]:
-        """How many of the step graph's nodes each provider runs; see Decoder."""
+        """Number of nodes of the step graph that each provider runs; see Decoder."""
         return self._decoder.placement
 
     def encode(self, sources: Iterable[ArrayLike]) -> dict[str, Array]:
-        """Read sources → the states that their translations start from, a row each, as `Decoder.set_state` takes them.
+        """Encode sources to the initial states of their translations, one row per source, for `Decoder.set_state`.
 
         Args:
-            sources: of each its tokens (M,), with the special tokens that the tokenizer puts around them.
+            sources: tokens (M,) of each source, with the tokenizer's special tokens.
 
         Raises:
-            UserError: no source, one without a token or with more than `max_source`, tokens that the source's
-                vocabulary has not, or states that exceed what one graph may ask for.
+            UserError: no source, an empty one, one longer than `max_source`, tokens out of range, or states that exceed
+                the memory limit.
         """
         rows = [self.checked(source) for source in listed(sources, "sources as a list", "token")]
         if not rows:
@@ -124,15 +106,14 @@ class Translator:
         states: dict[str, Array] = {}
         for spec, state in zip(self._encoded, map(np.asarray, found), strict=True):
             if state.shape != (shape := spec.dims(len(rows), source=ids.shape[1])):
-                raise UserError(
-                    f"{spec.name} {shape} from the encoder", f"{state.shape}", "export the model again", "graph"
-                )
+                expected = f"{spec.name} {shape} from the encoder"
+                raise UserError(expected, f"{state.shape}", "export the model again", "graph")
             states[spec.name] = state
         others = (spec for spec in signature.chained if spec.name not in states)
         return {spec.name: np.full(spec.dims(len(rows)), spec.initial, spec.dtype) for spec in others} | states
 
     def start(self, sources: Iterable[ArrayLike]) -> Decoder:
-        """A decoder that is about to read the start tokens of a translation of each source.
+        """Encode sources, and return a decoder that has not yet read the start tokens.
 
         Raises:
             UserError: as for `encode`.
@@ -148,7 +129,7 @@ class Translator:
         sampling: Sampling = Sampling(temperature=0),
         callback: Callable[[int], object] | None = None,
     ) -> list[int]:
-        """One translation, greedy or sampled, as Decoder.generate writes a text: no token is forced.
+        """Translate one source, greedily or by sampling, without forced tokens; see Decoder.generate.
 
         Raises:
             UserError: as for `encode` and Decoder.generate.
@@ -156,44 +137,40 @@ class Translator:
         return self.start([source]).generate(self.source.start_tokens, max_tokens, sampling, callback)
 
     def stream(self, source: ArrayLike, max_tokens: int, sampling: Sampling = Sampling(temperature=0)) -> Iterator[int]:
-        """`generate`, one token at a time; what it refuses, it refuses at once."""
-        return generate.stream(self.start([source]), self.source.start_tokens, max_tokens, sampling)
+        """Like `generate`, but yield each token as it is chosen. Arguments are checked immediately."""
+        return self.start([source]).stream(self.source.start_tokens, max_tokens, sampling)
 
     def translate(
         self, sources: Iterable[ArrayLike], beam: Beam = Beam(), batch: int = 32
     ) -> Iterator[list[Translation]]:
-        """The n best translations of each source, in the sources' order, as soon as they and all before are done.
+        """Yield the n best translations of each source, in order, as soon as they are ready.
 
         Args:
-            sources: as for `encode`; each is taken when there is room for it.
-            batch: the most sentences side by side; those that are done leave, and others enter. Caches that grow have
-                one length, so that with them others enter when all have left.
+            sources: as for `encode`; consumed as the batch has room.
+            batch: maximum number of sentences in the batch. Finished sentences are replaced, with growing caches only
+                when all are finished.
 
         Raises:
-            UserError: a value out of range, more tokens than positions, or a graph of a fixed batch, at once; and as
-                for `encode`, when a source is taken.
+            UserError: immediately for a value out of range, too few positions, or a graph of a fixed batch; as for
+                `encode` when a source is consumed.
         """
         rules = Rules(beam, self.signature)
-        if type(batch) is not int or batch < 1:
-            raise UserError("a batch of at least 1", shown(batch), "choose another", "batch")
+        require_int(batch, "a batch", 1, "batch")
         if self.signature.batch is not None:
             if self.signature.batch != 1 or rules.beam.width != 1:
-                raise UserError(
-                    f"a graph of any batch for a beam of {rules.beam.width}",
-                    f"one of {self.signature.batch}",
-                    "export it without --batch, or translate greedily with a batch of 1",
-                    "batch",
-                )
+                expected = f"a graph of any batch for a beam of {rules.beam.width}"
+                do = "export it without --batch, or translate greedily with a batch of 1"
+                raise UserError(expected, f"one of {self.signature.batch}", do, "batch")
             batch = 1
         self.signature.require_memory(batch * rules.beam.width, self._graph.max_state_bytes)
         found = iterated(sources, "sources that can be iterated", "token")
         return self._translations(found, Sentences(self._graph, rules), batch)
 
     def checked(self, source: ArrayLike) -> NDArray[np.int64]:
-        """A source's tokens (M,).
+        """Check the tokens of a source → int64 (M,).
 
         Raises:
-            UserError: they are none, too many, no integers, or others than the source's vocabulary has.
+            UserError: no tokens, too many, not integers, or out of range.
         """
         array, source_of = array_of(source, "a source", "token"), self.source
         if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
@@ -202,12 +179,8 @@ class Translator:
             expected = f"tokens of a source in 0 … {source_of.source_vocab_size - 1}"
             raise UserError(expected, f"{array.min()} … {array.max()}", "use the source's tokenizer", "token")
         if source_of.max_source is not None and array.size > source_of.max_source:
-            raise UserError(
-                f"a source of at most {source_of.max_source} tokens",
-                f"{array.size}",
-                "cut it into sentences",
-                "position",
-            )
+            expected = f"a source of at most {source_of.max_source} tokens"
+            raise UserError(expected, f"{array.size}", "split it into sentences", "position")
         return array.astype(np.int64)
 
     def _translations(
@@ -224,12 +197,12 @@ class Translator:
     def _portions(
         self, sources: Iterator[ArrayLike], sentences: Sentences, batch: int
     ) -> Iterator[Sequence[NDArray[np.int64]]]:
-        """Before each step, the sources that enter, until none are left and all have been translated."""
+        """Yield the sources to add before each step, until all are translated."""
         more = True
         while more or sentences.going:
             room = batch - sentences.going
             taken: list[NDArray[np.int64]] = []
-            # a few at a time: whoever enters, the states of all are copied
+            # several at a time, as adding copies the states of all
             if more and room >= max(batch // 4, 1) and (sentences.mixed or not sentences.going):
                 for source in sources:
                     taken.append(self.checked(source))

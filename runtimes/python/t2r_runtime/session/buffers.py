@@ -1,0 +1,169 @@
+"""Memory of the recurrent states of a batch, chained by name between steps.
+
+A state of constant shape has two buffers: a step reads one and writes the other. One buffer for input and output works
+on the CPU today, but operators may write before they have read, and WebGPU forbids it. A growing state, the cache of a
+softmax layer, gets a new buffer at each step. A constant state, such as the encoded source, has one buffer, replaced
+when its length changes.
+
+With a provider that has its own memory, the buffers are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.session.gather import Rows, gather_rows
+from t2r_runtime.session.session import Graph
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+Array = NDArray[Any]
+Parts = Sequence[tuple[Mapping[str, "ort.OrtValue"], Rows]]  # states by name, and rows of them
+
+
+class Buffers:
+    """All states of `batch` sequences, uninitialized before `reset`, `write` or `take`.
+
+    Raises:
+        UserError: the states exceed the memory limit of a graph.
+    """
+
+    def __init__(self, graph: Graph, batch: int) -> None:
+        specs = graph.signature.states
+        self.batch = batch
+        self._graph, self._session, self._device = graph, graph.session, graph.device
+        self._longest = 0  # longest source within the memory limit so far
+        self._require_memory(source=1)
+        self._growing = [spec for spec in specs if spec.grows]
+        self._constant = [spec for spec in specs if spec.constant]
+        self._chained = [spec for spec in specs if not (spec.grows or spec.constant)]
+        self._fixed = [*self._chained, *self._constant]
+        self._buffers = [  # constant states are added to both when their shapes are known
+            {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._chained} for _ in range(2)
+        ]
+        self._nothing = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._growing}
+        self._caches: dict[str, ort.OrtValue] = {}
+        self._turn = 0  # index of the buffers that the next step reads
+
+    def reset(self) -> None:
+        """Set every state to its initial value, with sources of length 1."""
+        self._turn = 0
+        for spec in self._fixed:
+            self._place(spec, np.full(spec.dims(self.batch), spec.initial, spec.dtype))
+        self._caches = dict(self._nothing)
+
+    def read(self) -> dict[str, Array]:
+        """Copy all states, name → array."""
+        return {name: np.array(value.numpy()) for name, value in self._values().items()}
+
+    def write(self, states: Mapping[str, Array]) -> None:
+        """Copy in states that `check_states` has accepted for this batch; the length of the sources may change.
+
+        Raises:
+            UserError: the states exceed the memory limit of a graph; they are unchanged then.
+        """
+        self._require_memory(max((spec.source_length(states[spec.name].shape) for spec in self._fixed), default=1))
+        for spec in self._fixed:
+            self._place(spec, states[spec.name])
+        for spec in self._growing:
+            cache = self._empty(states[spec.name].shape, spec.dtype)
+            cache.update_inplace(np.ascontiguousarray(states[spec.name]))
+            self._caches[spec.name] = cache
+
+    def take(self, parts: Sequence[tuple[Buffers, Rows]], source: int | None = None) -> None:
+        """Concatenate rows of states of the same graph, `batch` in all. Self may be one of the parts.
+
+        Caches must have equal lengths. Sources of different lengths are padded with zeros, which no step reads.
+
+        Args:
+            source: length to which sources are cut; None is that of the longest.
+
+        Raises:
+            UserError: the states exceed the memory limit of a graph; they are unchanged then.
+        """
+        values = [(states._values(), rows) for states, rows in parts]
+        self._take_sources(values, source)
+        self._take_chained(values)
+
+    def reorder(self, rows: Rows) -> None:
+        """Take `batch` rows of these states, each in place of one with the same source. Constant states are kept."""
+        self._take_chained([(self._values(), rows)])
+
+    def _take_chained(self, parts: Parts) -> None:
+        there = 1 - self._turn
+        for spec in self._chained:
+            found = [(value[spec.name], rows) for value, rows in parts]
+            gather_rows(found, self._buffers[there][spec.name], spec.dtype, self._device)
+        for spec in self._growing:
+            found = [(value[spec.name], rows) for value, rows in parts]
+            out = self._empty((self.batch, *found[0][0].shape()[1:]), spec.dtype)
+            gather_rows(found, out, spec.dtype, self._device)
+            self._caches[spec.name] = out
+        self._turn = there
+
+    def _take_sources(self, parts: Parts, source: int | None) -> None:
+        named = [(spec, value[spec.name]) for spec in self._constant for value, _ in parts]
+        lengths = [spec.source_length(tuple(value.shape())) for spec, value in named]
+        longest = max(lengths, default=1) if source is None else source
+        self._require_memory(longest)
+        for spec in self._constant:
+            found = [(value[spec.name], rows) for value, rows in parts]
+            out = self._source_buffer(spec, longest, [value for value, _ in found])
+            if all(value.shape()[1:] == out.shape()[1:] for value, _ in found):
+                gather_rows(found, out, spec.dtype, self._device)
+            else:
+                out.update_inplace(_padded([(value.numpy(), rows) for value, rows in found], tuple(out.shape())))
+            if out is not self._buffers[0].get(spec.name):
+                self._replace(spec, out)
+
+    def _source_buffer(self, spec: StateSpec, length: int, read: Sequence[ort.OrtValue]) -> ort.OrtValue:
+        """The buffer of a constant state to write to: the current one, unless its length differs or it is read."""
+        shape, now = spec.dims(self.batch, source=length), self._buffers[0].get(spec.name)
+        if now is not None and tuple(now.shape()) == shape and not any(value is now for value in read):
+            return now
+        return self._empty(shape, spec.dtype)
+
+    def _place(self, spec: StateSpec, array: Array) -> None:
+        """Copy a fixed state to the buffer that the next step reads."""
+        buffer = self._buffers[self._turn].get(spec.name)
+        if buffer is None or tuple(buffer.shape()) != array.shape:  # a new source, or one of another length
+            buffer = self._empty(array.shape, spec.dtype)
+            self._replace(spec, buffer)
+        buffer.update_inplace(np.ascontiguousarray(array))
+
+    def _replace(self, spec: StateSpec, buffer: ort.OrtValue) -> None:
+        """Replace the buffer of a constant state."""
+        for buffers in self._buffers:
+            buffers[spec.name] = buffer
+
+    def _require_memory(self, source: int) -> None:
+        if source > self._longest:
+            self._graph.signature.require_memory(self.batch, self._graph.max_state_bytes, source)
+            self._longest = source
+
+    def _values(self) -> dict[str, ort.OrtValue]:
+        return self._buffers[self._turn] | self._caches
+
+    def _empty(self, shape: tuple[int, ...], dtype: str) -> ort.OrtValue:
+        import onnxruntime as ort
+
+        kind = np.dtype(dtype).type
+        if self._device == "webgpu":  # memory belongs to a session
+            return self._session.create_ortvalue_from_shape_and_type(shape, kind, self._device)
+        return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, self._device, 0)
+
+
+def _padded(parts: Sequence[tuple[Array, Rows]], shape: tuple[int, ...]) -> Array:
+    """Concatenate rows of arrays, each cut or zero-padded to `shape`."""
+    whole, first = np.zeros(shape, parts[0][0].dtype), 0
+    for array, rows in parts:
+        here = tuple(slice(min(sizes)) for sizes in zip(shape[1:], array.shape[1:], strict=True))
+        whole[first : first + len(rows)][:, *here] = array[rows][:, *here]
+        first += len(rows)
+    return whole
