@@ -19,6 +19,7 @@ class HeadsConfig:
     qkv_bias: bool = True
     output_bias: bool = True
     qk_norm: bool = False  # RMS norm of each head of q and k before the rotation, with a scale shared by all heads
+    qk_norm_wide: bool = False  # that norm over all heads at once, with a scale for each number
     positions: PositionConfig | None = None  # rotation of q and k, or a bias of the scores
     gate: bool = False  # elementwise output gate: o ⊙ sigmoid(W x)
     scale: float | None = None  # of the scores; None: head_size^-0.5
@@ -27,6 +28,7 @@ class HeadsConfig:
 
     def __post_init__(self) -> None:
         check_values(self)
+        need(self.qk_norm or not self.qk_norm_wide, "qk_norm with qk_norm_wide", "none", "add qk_norm")
         divides = self.heads % self.kv_heads == 0
         need(divides, f"kv_heads to divide heads={self.heads}", self.kv_heads, "correct kv_heads")
         if self.positions is not None:

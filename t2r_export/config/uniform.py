@@ -123,7 +123,7 @@ class UniformConfig:
     """Shorthand for a ModelConfig. Fields without a comment are those of ModelConfig and its parts."""
 
     NORMS: ClassVar[tuple[str, ...]] = ("layer", "rms", "none")
-    NORM_POSITIONS: ClassVar[tuple[str, ...]] = ("pre", "post", "both")
+    NORM_POSITIONS: ClassVar[tuple[str, ...]] = ("pre", "post", "after", "both")
 
     vocab_size: int = limited(bounds=(1, MAX_VOCABULARY))
     width: int
@@ -133,7 +133,7 @@ class UniformConfig:
     ffn_size: int = 1
     norm: str = limited("layer", choices=NORMS)
     norm_eps: float = 1e-5
-    # pre: x + f(norm(x)); post: norm(x + f(x)); both: x + norm'(f(norm(x)))
+    # pre: x + f(norm(x)); post: norm(x + f(x)); after: x + norm(f(x)); both: x + norm'(f(norm(x)))
     norm_position: str = limited("pre", choices=NORM_POSITIONS)
     parallel: bool = False
     activation: str = "gelu_tanh"
@@ -206,8 +206,8 @@ class UniformConfig:
 
     def _sublayer(self) -> dict[str, Any]:
         """Norms and residual of every part."""
-        before = self._norm(self.norm_position != "post")
-        after, behind = self._norm(self.norm_position == "both"), self._norm(self.norm_position == "post")
+        before, after = (self._norm(self.norm_position in (one, "both")) for one in ("pre", "after"))
+        behind = self._norm(self.norm_position == "post")
         return {"norm": before, "norm_after": after, "norm_sum": behind, "residual": self.residual}
 
     def _layer(self, number: int) -> LayerConfig:
@@ -218,7 +218,11 @@ class UniformConfig:
         if isinstance(cross, MergeConfig):
             parts = [self._merged(mixer, cross, after, number)]
         elif cross is not None:
-            parts.append(self._attention(CrossConfig, cross, number, positions=None, qk_norm=False, gate=False))
+            parts.append(
+                self._attention(
+                    CrossConfig, cross, number, positions=None, qk_norm=False, qk_norm_wide=False, gate=False
+                )
+            )
         feed_forward = self._feed_forward(after, self.ffn_size)
         return self._parts(*parts, feed_forward)
 

@@ -34,6 +34,7 @@ SOFTMAX = UniformConfig(
 BLOCKS: dict[str, dict[str, Any]] = {
     "pre": {},
     "post": {"norm_position": "post", "norm": "layer"},
+    "after": {"norm_position": "after"},
     "both": {"norm_position": "both"},
     "parallel": {"parallel": True},
     "scales": {"embedding_scale": 3.5, "logit_scale": 0.25},
@@ -42,6 +43,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
 }
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "q and k norms": {"qk_norm": True},
+    "q and k norms over all heads": {"qk_norm": True, "qk_norm_wide": True},
     "part of a head": {"positions": RotaryConfig(theta=50.0, size=4)},
     "scale": {"scale": 0.9},
     "soft cap": {"softcap": 1.5},
@@ -74,6 +76,8 @@ def by_definition(model: Transformer, ids: Tensor) -> Tensor:
 
 
 def normed(norm: Any, x: Tensor) -> Tensor:
+    if norm.weight is None:
+        return x
     if norm.bias is not None:
         return torch.nn.functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps)
     return x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
@@ -89,7 +93,9 @@ def attention(model: Transformer, layer: int, x: Tensor) -> Tensor:
     made = model.blocks[layer].parts[0]
     a = made.config
     q, k, v = (part(x).unflatten(-1, (-1, a.head_size)) for part in (made.q, made.k, made.v))
-    if a.qk_norm:
+    if a.qk_norm_wide:
+        q, k = (normed(norm, y.flatten(1)).view_as(y) for norm, y in ((made.q_norm, q), (made.k_norm, k)))
+    elif a.qk_norm:
         q, k = normed(made.q_norm, q), normed(made.k_norm, k)
     q, k = rotated(a, q), rotated(a, k)
     scale = a.head_size**-0.5 if a.scale is None else a.scale
@@ -204,6 +210,10 @@ def test_one_rotation_for_all_layers_alike() -> None:
             "expected an even head_size of at most 16384 for rotary positions; received 7; correct head_size",
         ),
         (
+            lambda: SOFTMAX.with_attention(qk_norm_wide=True),
+            "expected qk_norm with qk_norm_wide; received none; add qk_norm",
+        ),
+        (
             lambda: SOFTMAX.with_attention(softcap=0),
             "expected softcap to be a finite positive number; received 0; correct softcap",
         ),
@@ -221,7 +231,7 @@ def test_one_rotation_for_all_layers_alike() -> None:
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, norm_position="middle"),
-            "expected norm_position to be one of pre, post, both; received 'middle'; choose one of those for "
+            "expected norm_position to be one of pre, post, after, both; received 'middle'; choose one of those for "
             "norm_position",
         ),
     ],

@@ -8,35 +8,53 @@ from t2r_export.checkpoints.importers.bart import BART
 from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.falcon_h1 import FALCON_H1
 from t2r_export.checkpoints.importers.folder import Imported, read
+from t2r_export.checkpoints.importers.gemma3 import GEMMA3_TEXT
 from t2r_export.checkpoints.importers.gpt2 import GPT2
+from t2r_export.checkpoints.importers.gpt_neox import GPT_NEOX
 from t2r_export.checkpoints.importers.granite import GRANITE
+from t2r_export.checkpoints.importers.granite_hybrid import GRANITE_HYBRID
 from t2r_export.checkpoints.importers.lfm2 import LFM2
 from t2r_export.checkpoints.importers.llama import LLAMA
 from t2r_export.checkpoints.importers.mamba2 import MAMBA2
 from t2r_export.checkpoints.importers.marian import MARIAN
 from t2r_export.checkpoints.importers.mistral import MISTRAL
 from t2r_export.checkpoints.importers.nemotron_h import NEMOTRON_H
+from t2r_export.checkpoints.importers.olmo2 import OLMO2
+from t2r_export.checkpoints.importers.opt import OPT
 from t2r_export.checkpoints.importers.pegasus import PEGASUS
+from t2r_export.checkpoints.importers.phi3 import PHI3
 from t2r_export.checkpoints.importers.qwen2 import QWEN2
 from t2r_export.checkpoints.importers.qwen3 import QWEN3
 from t2r_export.checkpoints.importers.qwen3_5 import QWEN3_5, QWEN3_5_TEXT
+from t2r_export.checkpoints.importers.smollm3 import SMOLLM3
+from t2r_export.checkpoints.importers.stablelm import STABLELM
+from t2r_export.checkpoints.importers.starcoder2 import STARCODER2
 
 IMPORTERS: dict[str, Importer] = {
     "bart": BART,
     "falcon_h1": FALCON_H1,
+    "gemma3_text": GEMMA3_TEXT,
     "gpt2": GPT2,
-    "granitemoehybrid": GRANITE,
+    "gpt_neox": GPT_NEOX,
+    "granite": GRANITE,
+    "granitemoehybrid": GRANITE_HYBRID,
     "lfm2": LFM2,
     "llama": LLAMA,
     "mamba2": MAMBA2,
     "marian": MARIAN,
     "mistral": MISTRAL,
     "nemotron_h": NEMOTRON_H,
+    "olmo2": OLMO2,
+    "opt": OPT,
     "pegasus": PEGASUS,
+    "phi3": PHI3,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "qwen3_5": QWEN3_5,
     "qwen3_5_text": QWEN3_5_TEXT,
+    "smollm3": SMOLLM3,
+    "stablelm": STABLELM,
+    "starcoder2": STARCODER2,
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -47,6 +47,7 @@ class Importer:
             its full name.
         prefix: what full names begin with; a checkpoint of the bare backbone leaves it out.
         outside: full names that have no prefix.
+        renamed: other full names that checkpoints have for tensors -> the names.
         copies: our config -> tensors that may be stored beside what they are tied to: full name -> the full name of the
             source that it is equal to.
         sines: it computes positions, and its files may store a table of them (stored_positions.py).
@@ -64,6 +65,7 @@ class Importer:
     buffers: re.Pattern[str]
     copies: Callable[[ModelConfig], dict[str, str]]
     outside: frozenset[str] = frozenset({HEAD})
+    renamed: Mapping[str, str] = field(default_factory=dict)
     sines: bool = False
     factors: Callable[[Fields], Mapping[str, float | Tensor]] = lambda _: {}
     nested: str | None = None
@@ -136,9 +138,13 @@ class Fields:
                     "use a model without it, or take the key out if the model was trained without it",
                 )
 
+    def reads(self, key: str) -> bool:
+        """Whether the family has the key."""
+        return self.keys is None or key in self.keys.read
+
     def get(self, key: str, null: Any = None) -> Any:
         """The value, unchecked; `null` where it is null."""
-        assert self.keys is None or key in self.keys.read, f"{key} is in no table"
+        assert self.reads(key), f"{key} is in no table"
         self.read.add(key)
         default = None if self.keys is None else self.keys.read[key]
         value = self.data.get(key, default)

@@ -123,6 +123,7 @@ def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
                 DOWNLOAD,
             )
         for name, tensor in stored.items():
+            name = importer.renamed.get(name, name)
             wrapped = importer.wrapper is not None and name.startswith(importer.wrapper)
             bare = name[len(importer.wrapper or "") :] if wrapped else name.removeprefix(importer.prefix)
             full = name if name in importer.outside else importer.prefix + bare

@@ -1,94 +1,58 @@
-"""Granite 4.0 (IBM, 2025): Mamba-2 and attention layers, each with a gated feed-forward; the dense ones alone.
+"""Granite 3 (IBM 2024): Llama with multipliers of embeddings, scores, parts and logits.
 
-Its attention rotates by `position_embedding_type`. What a part gives is multiplied by residual_multiplier, which goes
-into the part's last matrix here.
+What a part gives is multiplied by residual_multiplier, which goes into the part's last matrix here.
 """
 
 from __future__ import annotations
 
-import re
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
-from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
-from t2r_export.checkpoints.importers.sources import named
-from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, POSITIONS, decoder, importer, sliding_layers
 from t2r_export.config.model import ModelConfig
 
 MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
-MIXERS = {"mamba": "mamba2", "linear_attention": "mamba2", "attention": "softmax", "full_attention": "softmax"}
 KEYS = keys(
     read={
-        **{key: value for key, value in DECODER.items() if key != "intermediate_size"},
-        **PARTS,
+        **DECODER,
         **dict.fromkeys(MULTIPLIERS, 1.0),
-        "shared_intermediate_size": 1024,
         "attention_bias": False,
-        "num_local_experts": 8,
-        "position_embedding_type": None,
+        "mlp_bias": False,
         "bos_token_id": 1,
         "eos_token_id": 2,
     },
-    refused={"output_router_logits": (None, False)},
-    # of experts, or of no meaning to the class
-    harmless="intermediate_size mamba_chunk_size mlp_bias num_experts_per_tok router_aux_loss_coef",
-    aliases={"layers_block_type": "layer_types"},
+    refused=POSITIONS,
 )
 
 
 def _config(fields: Fields) -> ModelConfig:
-    if fields.get("num_local_experts") != 0:
-        raise fields.wrong("num_local_experts", "0, since experts are not supported", fields.get("num_local_experts"))
-    rotates = fields.choice("position_embedding_type", {"rope": "rope", "nope": ""}, "nope") == "rope"
-    bias, scale, count = fields.flag("attention_bias"), fields.number("attention_multiplier"), _layers(fields)
-    mamba2 = None
-    if "mamba2" in count:
-        inner = fields.number("mamba_expand") * fields.size("hidden_size")
-        mamba2 = part_of(fields, inner, fields.number("rms_norm_eps"))
+    bias = fields.flag("attention_bias")
     return decoder(
         fields,
-        tuple(mamba2 if kind == "mamba2" and mamba2 else SoftmaxConfig() for kind in count),
+        sliding_layers(fields, window=None, stated=False),
         qkv_bias=bias,
         output_bias=bias,
-        scale=scale,
-        rotates=rotates,
-        ffn="shared_intermediate_size",
-        embedding_scale=fields.number("embedding_multiplier"),
-        logit_scale=1 / fields.number("logits_scaling"),
+        ffn_bias=fields.flag("mlp_bias"),
+        **scales(fields),
     )
 
 
-def _layers(fields: Fields) -> list[str]:
-    """What each layer mixes by."""
-    count = fields.layers("num_hidden_layers")
-    types = fields.get("layer_types", ["mamba"] * count)
-    if not isinstance(types, list) or len(types) != count or not all(kind in MIXERS for kind in types):
-        raise fields.wrong("layer_types", f"{count} names, each one of {', '.join(MIXERS)}", types)
-    return [MIXERS[kind] for kind in types]
+def scales(fields: Fields) -> dict[str, Any]:
+    """What the multipliers are as arguments of `decoder`, but for that of the parts."""
+    return {
+        "heads": {"scale": fields.number("attention_multiplier")},
+        "embedding_scale": fields.number("embedding_multiplier"),
+        "logit_scale": 1 / fields.number("logits_scaling"),
+    }
 
 
-def _factors(fields: Fields) -> dict[str, float]:
-    ends = ("self_attn.o_proj", "mamba.out_proj", "shared_mlp.output_linear")
-    factor = fields.number("residual_multiplier")
-    return {f"{LAYER}.{end}.{kind}": factor for end in ends for kind in ("weight", "bias")}
+def last_matrices(*ends: str) -> Callable[[Fields], dict[str, float]]:
+    """`Importer.factors` of residual_multiplier, in the matrices of those names in a layer."""
+    names = [f"{LAYER}.{end}.{kind}" for end in ends for kind in ("weight", "bias")]
+    return lambda fields: dict.fromkeys(names, fields.number("residual_multiplier"))
 
 
-OURS: dict[str, Any] = {
-    **NAMES,
-    "mamba2.norm": f"{LAYER}.input_layernorm",
-    **mixer_names(f"{LAYER}.mamba"),
-    **dict.fromkeys(("dense.gate", "dense.up"), f"{LAYER}.shared_mlp.input_linear"),
-    "dense.down": f"{LAYER}.shared_mlp.output_linear",
-}
-
-GRANITE = Importer(
-    keys=KEYS,
-    config=_config,
-    sources=lambda model, weights: named(model, weights, OURS, mixer_transforms(f"{LAYER}.mamba")),
-    prefix="model.",
-    buffers=re.compile(r"model\.rotary_emb\.inv_freq"),
-    copies=tied_head("model.embed_tokens.weight"),
-    factors=_factors,
-)
+GRANITE = dataclasses.replace(importer(KEYS, _config), factors=last_matrices("self_attn.o_proj", "mlp.down_proj"))

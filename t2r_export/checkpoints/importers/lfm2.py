@@ -64,7 +64,7 @@ def _config(fields: Fields) -> ModelConfig:
         _layers(fields),
         qkv_bias=False,
         output_bias=False,
-        qk_norm=True,
+        heads={"qk_norm": True},
         eps="norm_eps",
         activation="silu",
         ffn_size=_ffn_size(fields),

@@ -7,7 +7,9 @@ their files with what stands here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
@@ -15,9 +17,11 @@ from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.rotary import ROTARY, rotary
 from t2r_export.checkpoints.importers.sources import Transform, named
 from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import PartConfig
+from t2r_export.config.parts import AttentionConfig, PartConfig
+from t2r_export.config.positions import PositionConfig
 from t2r_export.config.uniform import UniformConfig
 
 LAYER = "model.layers.{}"
@@ -56,68 +60,75 @@ def decoder(
     *,
     qkv_bias: bool,
     output_bias: bool,
-    qk_norm: bool = False,
     eps: str = "rms_norm_eps",
     ffn: str = "intermediate_size",
     activation: str | None = None,
-    scale: float | None = None,
     rotates: bool = True,
-    gate: bool = False,
-    partial: float | None = None,
+    rope: Mapping[str, Any] = MappingProxyType({}),
+    heads: Mapping[str, Any] = MappingProxyType({}),
     **others: Any,
 ) -> ModelConfig:
     """What the families of this shape have in common, from their config.json.
 
     Args:
-        eps: the key of the norms' eps. ffn: that of the feed-forward's size. activation: its own, where no key says it.
-        scale: of scores, where it is not that of the head's size. rotates: whether positions are rotary.
-        gate: of attention (`HeadsConfig`). partial: `rotary`'s.
-        others: fields of UniformConfig that the family has otherwise.
+        eps, ffn: the keys of the norms' eps and of the feed-forward's size.
+        activation: the feed-forward's, where the key hidden_act does not say it.
+        rotates: whether positions are rotary. rope: arguments of `rotary`.
+        heads: fields of HeadsConfig, and others: of UniformConfig, that the family has otherwise.
     """
+    query_heads, kv_heads, head_size = head_sizes(fields)
+    shared: dict[str, Any] = {
+        "vocab_size": fields.size("vocab_size"),
+        "width": fields.size("hidden_size"),
+        "layers": layers,
+        "norm": "rms",
+        "norm_eps": fields.number(eps),
+        "gated_ffn": True,
+        "ffn_bias": False,
+        "activation": activation or fields.choice("hidden_act", ACTIVATIONS),
+        "position": "none",
+        "tied_head": fields.flag("tie_word_embeddings"),
+    }
+    if "ffn_size" not in others:
+        shared["ffn_size"] = fields.size(ffn)
+    attention = HeadsConfig(
+        heads=query_heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        positions=rotary(fields, head_size, **{"others": MULTIPLE, **rope}) if rotates else None,
+        **heads,
+    )
+    return UniformConfig(**{**shared, "attention": attention, **others}).build()
+
+
+def head_sizes(fields: Fields) -> tuple[int, int, int]:
+    """Heads of queries, heads of keys and values, and numbers of a head."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    kv_heads = fields.size("num_key_value_heads", heads)
+    kv_heads = fields.size("num_key_value_heads", heads) if fields.reads("num_key_value_heads") else heads
     if heads % kv_heads:
         raise fields.wrong("num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads)
-    if fields.get("head_dim") is None and width % heads:
+    own = fields.reads("head_dim") and fields.get("head_dim") is not None
+    if not own and width % heads:
         raise fields.wrong("num_attention_heads", f"a divisor of hidden_size={width}", heads)
-    head_size = fields.size("head_dim", max(1, width // heads))
-    return UniformConfig(
-        vocab_size=fields.size("vocab_size"),
-        width=width,
-        layers=layers,
-        norm="rms",
-        norm_eps=fields.number(eps),
-        activation=activation or fields.choice("hidden_act", ACTIVATIONS),
-        gated_ffn=True,
-        position="none",
-        tied_head=fields.flag("tie_word_embeddings"),
-        attention=HeadsConfig(
-            heads=heads,
-            kv_heads=kv_heads,
-            head_size=head_size,
-            qkv_bias=qkv_bias,
-            output_bias=output_bias,
-            qk_norm=qk_norm,
-            gate=gate,
-            scale=scale,
-            positions=rotary(fields, head_size, partial, MULTIPLE) if rotates else None,
-        ),
-        **{"ffn_size": fields.size(ffn), "ffn_bias": False, **others},
-    ).build()
+    return heads, kv_heads, fields.size("head_dim") if own else width // heads
 
 
-def sliding_layers(fields: Fields, window: int | None, first: int = 0, stated: bool = True) -> tuple[MixerConfig, ...]:
+def sliding_layers(
+    fields: Fields, window: int | None, slides: Callable[[int], bool] = lambda _: True, stated: bool = True
+) -> tuple[MixerConfig, ...]:
     """Softmax layers, and windows of `window` tokens without sinks.
 
     Args:
         window: None: there are none.
-        first: windows begin with the layer of this number, where layer_types does not say.
+        slides: whether the layer of this number has the window, where layer_types does not say.
         stated: layer_types may say otherwise; false: transformers passes it over, so it must say the same.
     """
     count = fields.layers("num_hidden_layers")
     known = ("full_attention", "sliding_attention")
-    implied = [known[window is not None and layer >= first] for layer in range(count)]
-    types = fields.get("layer_types", implied)
+    implied = [known[window is not None and slides(layer)] for layer in range(count)]
+    types = fields.get("layer_types", implied) if fields.reads("layer_types") else implied
     if not isinstance(types, list) or len(types) != count or not all(kind in known for kind in types):
         raise fields.wrong("layer_types", f"{count} names, each one of {', '.join(known)}", types)
     if types != implied and not stated:
@@ -127,6 +138,16 @@ def sliding_layers(fields: Fields, window: int | None, first: int = 0, stated: b
     return tuple(
         WindowConfig(window, sinks=0) if window is not None and kind == known[1] else SoftmaxConfig() for kind in types
     )
+
+
+def with_positions(model: ModelConfig, positions: Sequence[PositionConfig | None]) -> ModelConfig:
+    """The model with other positions of attention, one a layer."""
+    layers = []
+    for layer, own in zip(model.layers, positions, strict=True):
+        first, *rest = layer.parts
+        assert isinstance(first, AttentionConfig)
+        layers.append(LayerConfig(parts=(replace(first, positions=own), *rest)))
+    return replace(model, layers=tuple(layers))
 
 
 NAMES = {

@@ -26,8 +26,9 @@ KEYS = keys(read=READ, refused=POSITIONS, harmless="attention_bias mlp_bias")  #
 def layers(fields: Fields) -> tuple[MixerConfig, ...]:
     """The first max_window_layers are softmax, the others windows, where use_sliding_window says so."""
     first, used = fields.size("max_window_layers", least=0), fields.flag("use_sliding_window")
-    window = fields.get("sliding_window") if used else None
-    return sliding_layers(fields, None if window is None else fields.size("sliding_window"), first)
+    used = used and fields.get("sliding_window") is not None
+    window = fields.size("sliding_window") if used else None
+    return sliding_layers(fields, window, lambda layer: layer >= first)
 
 
 def _config(fields: Fields) -> ModelConfig:

@@ -61,9 +61,8 @@ def _config(fields: Fields) -> ModelConfig:
         _layers(fields),
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=True,
-        gate=True,
-        partial=0.25,
+        heads={"qk_norm": True, "gate": True},
+        rope={"partial": 0.25},
         activation=fields.choice("hidden_act", {"silu": "silu", "swish": "silu"}),  # of the convolution, too
     )
 

@@ -25,31 +25,41 @@ ROTARY: dict[str, Any] = {
 PARTIAL = {**ROTARY, SHARE: None}  # of a family that may rotate a part of each head
 
 
-def rotary(fields: Fields, head_size: int, partial: float | None = None, others: Sequence[str] = ()) -> RotaryConfig:
+def rotary(
+    fields: Fields,
+    head_size: int,
+    partial: float | None = None,
+    others: Sequence[str] = (),
+    theta: str = "rope_theta",
+    share: str = SHARE,
+) -> RotaryConfig:
     """Rotary positions of heads of this size.
 
     Args:
         partial: the share of a head that rotates where the config does not say; None: transformers' class of the
             family rotates whole heads, so that the config may not say otherwise.
         others: rotary parameters that change nothing in a text.
+        theta, share: what these are called where they stand beside the rotary parameters and not among them.
     """
     new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
     if new and old and new != old:
         raise fields.wrong("rope_scaling", "absent beside rope_parameters", old)
-    fields.get("rope_theta")  # known, also where the one among them goes before it
+    for key in (theta, *([] if partial is None else [share])):
+        fields.get(key)  # known, also where the one among them goes before it
     trained, preferred = fields.get("max_position_embeddings"), fields.get(LENGTH)
     rope = Fields(new or old, f"the rotary parameters of {fields.where}")
     kind = rope.choice("rope_type", {name: name for name in TYPES}, rope.get("type", "default"))
-    theta = fields.number("rope_theta") if rope.get("rope_theta") is None else rope.number("rope_theta")
+    base = fields.number(theta) if rope.get("rope_theta") is None else rope.number("rope_theta")
     # as transformers has it: a length beside the rotary parameters goes before the one among them
     for key in (LENGTH, *others):
         rope.get(key)  # the first is of no meaning to some types
     scaling = TYPES[kind](rope, lambda: (fields if preferred is not None else rope).size(LENGTH, trained), trained)
-    size, known = _size(fields, rope, head_size, partial), rope.read - {"rope_type", "type", LENGTH, SHARE, *others}
+    size = _size(fields, rope, head_size, partial, share)
+    known = rope.read - {"rope_type", "type", LENGTH, SHARE, *others}
     unread = [key for key in rope.unread() if rope.data[key] is not None]
     if unread:
         raise fields.wrong("rotary parameters", f"for the type {kind} of {', '.join(sorted(known))}", ", ".join(unread))
-    return RotaryConfig(theta=theta, scaling=scaling, size=size)
+    return RotaryConfig(theta=base, scaling=scaling, size=size)
 
 
 def _yarn(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
@@ -93,13 +103,13 @@ TYPES: dict[str, Callable[[Fields, Callable[[], int], Any], ScalingConfig | None
 }
 
 
-def _size(fields: Fields, rope: Fields, head_size: int, partial: float | None) -> int | None:
+def _size(fields: Fields, rope: Fields, head_size: int, partial: float | None, key: str) -> int | None:
     """Numbers of a head that rotate; None: all."""
     if partial is None:
         if rope.get(SHARE, 1) != 1:
             raise rope.wrong(SHARE, "absent or 1", rope.get(SHARE))
         return None
-    share = rope.number(SHARE) if rope.get(SHARE) is not None else fields.number(SHARE, partial)
+    share = rope.number(SHARE) if rope.get(SHARE) is not None else fields.number(key, partial)
     size = int(head_size * share)
     if not 0 < size <= head_size or size % 2:  # of an odd number transformers rotates one more, by other frequencies
         raise rope.wrong(SHARE, f"a share of a head's {head_size} numbers that is an even number of them", share)

@@ -18,7 +18,7 @@ from t2r_export.config.parts import InsideConfig
 from t2r_export.config.tagged import resolve
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
 from t2r_export.model.mixers.linear import HeadNorm
-from t2r_export.model.ops import State, T
+from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.positions.base import build_positions
 from t2r_export.model.positions.turns import apply_rope
@@ -54,7 +54,8 @@ class Attention(Part):
             self.qkv = nn.Linear(site.width, sum(self.parts))
         self.o = nn.Linear(H * d, site.width, bias=config.output_bias)
         if config.qk_norm and not inside.borrows:
-            self.q_norm, self.k_norm = (HeadNorm(d, config.norm_eps, "rms_norm") for _ in "qk")
+            wide = config.qk_norm_wide
+            self.q_norm, self.k_norm = (HeadNorm(n * d if wide else d, config.norm_eps, "rms_norm") for n in (H, G))
         if config.gate:
             self.gate = nn.Linear(site.width, H * d, bias=config.qkv_bias)
 
@@ -78,7 +79,7 @@ class Attention(Part):
         both = ops.split_heads(both, H + G)
         q, k = ops.split(both, [H, G], axis=1)
         if self.config.qk_norm:
-            q, k = self.q_norm(q, ops), self.k_norm(k, ops)
+            q, k = self._normed(q, self.q_norm, ops), self._normed(k, self.k_norm, ops)
             both = ops.concat([q, k], axis=1) if self.rotates else both
         plain = q
         if self.rotates:
@@ -86,6 +87,11 @@ class Attention(Part):
             rotation = (step.absolute_rotation if self.inner.absolute else step.rotation)(self.sizes.rope)
             q, k = ops.split(apply_rope(both, rotation, ops), [H, G], axis=1)
         return Heads(q, k, ops.split_heads(v, G), plain, x)
+
+    def _normed(self, x: T, norm: HeadNorm, ops: Ops[T]) -> T:
+        """Heads x (B, heads, T, d), each divided by its root mean square, or all by that of all."""
+        wide = self.config.qk_norm_wide
+        return ops.split_heads(norm(ops.merge_heads(x), ops), x.shape[1]) if wide else norm(x, ops)
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         o, state = self.inner(self.project(x, step), state, step)  # (B, H, T, V)

@@ -103,7 +103,23 @@ NEMOTRON = {
     "n_groups": 3,
     "chunk_size": 16,
 }
+HEADS = {"num_attention_heads": 3, "num_key_value_heads": 1}
+GPT_NEOX = {key: value for key, value in {**LLAMA, **HEADS}.items() if key not in ("num_key_value_heads", "head_dim")}
+OPT = {
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "ffn_dim": 11,
+    "max_position_embeddings": 24,
+}
 OWN = {
+    "gemma3_text": {**LLAMA, "sliding_window": 5, "query_pre_attn_scalar": 7, "sliding_window_pattern": 2},
+    "gpt_neox": GPT_NEOX,
+    "opt": OPT,
+    "phi3": {**LLAMA, "pad_token_id": 0},
+    "smollm3": {**LLAMA, "pad_token_id": 0, "no_rope_layer_interval": 2},
+    "stablelm": {**GPT_NEOX, **HEADS},
     "nemotron_h": NEMOTRON,
     "falcon_h1": FALCON,
     "gpt2": GPT2,
@@ -116,6 +132,7 @@ SIZES = {**dict.fromkeys(IMPORTERS, LLAMA), **dict.fromkeys(TRANSLATORS, BART), 
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500.0}
 LINEAR = {"rope_type": "linear", "factor": 3.0}
 FULL, SLIDING = "full_attention", "sliding_attention"
+BY_LAYER = {FULL: {**LINEAR, "rope_theta": 50.0}, SLIDING: {"rope_type": "default", "rope_theta": 9.0}}
 
 # what a key is changed to, where its type says nothing better
 VALUES: dict[str, list[Any]] = {
@@ -128,13 +145,14 @@ VALUES: dict[str, list[Any]] = {
     "n_head": [2, 6],
     "n_positions": [21, 40],
     "num_attention_heads": [3, 12],
+    "num_hidden_layers": [5, 3],
     "num_key_value_heads": [1, 2, 6, None],
     "head_dim": [4, None],
     "n_inner": [None, 5],
     "rms_norm_eps": [0.1],
     "layer_norm_epsilon": [0.1],
     "rope_theta": [50.0, 3],
-    "rope_parameters": [LLAMA3, LINEAR, {"rope_type": "dynamic", "factor": 2.0}, {"rope_theta": 9}],
+    "rope_parameters": [LLAMA3, LINEAR, {"rope_type": "dynamic", "factor": 2.0}, {"rope_theta": 9}, BY_LAYER],
     "rope_scaling": [LLAMA3, LINEAR, {"type": "linear", "factor": 2.0}, {}],
     "original_max_position_embeddings": [9],
     "time_step_limit": [[0.3, 0.9], [-1.0, float("inf")], [0.9, 0.3], [0.0]],
@@ -169,7 +187,18 @@ VALUES: dict[str, list[Any]] = {
     "conv_L_cache": [2, 4, 1],
     "per_layer_config": [{"1": {"intermediate_size": 7}}, {}],
     "pruned_heads": [{"0": [1]}, {}],
-    "no_rope_layers": [[1, 0, 1], []],
+    "hidden_activation": ["gelu", "silu", "laplace"],
+    "layer_norm_eps": [0.1],
+    "norm_epsilon": [0.1],
+    "query_pre_attn_scalar": [5, None],
+    "sliding_window_pattern": [1, 3, None],
+    "final_logit_softcapping": [3.0, None],
+    "rope_local_base_freq": [50.0],
+    "rotary_emb_base": [50.0, 3],
+    "rotary_pct": [0.5, 0.4, 0.01],
+    "word_embed_proj_dim": [24, 12],
+    "no_rope_layer_interval": [1, 3],
+    "no_rope_layers": [[1, 0, 1], [0, 1, 1], [1, 1], []],
     "bos_token_id": [3, -1, 50256],
     "eos_token_id": [3, [2, 50256]],
     "pad_token_id": [0],
@@ -243,9 +272,12 @@ def test_a_key_that_is_called_read_is_read(family: str) -> None:
 def test_an_absent_key_means_what_it_means_to_transformers(family: str) -> None:
     config = config_class(family)
     fields = {name: field.default for name, field in config.__dataclass_fields__.items()}
+    thetas = dict.fromkeys(("rope_theta", "rotary_emb_base"), getattr(config, "default_theta", None))
+    if isinstance(config.default_theta, dict):
+        thetas = {"rope_theta": config.default_theta["global"], "rope_local_base_freq": config.default_theta["local"]}
     for key, value in IMPORTERS[family].keys.read.items():
-        if key == "rope_theta":
-            assert value == config.default_theta
+        if key in thetas:
+            assert value == thetas[key]
         elif key not in ("model_type", "quantization_config"):
             assert value == fields.get(key), key
 
@@ -263,7 +295,9 @@ def write(folder: Path, family: str, **changes: Any) -> Any:
     model = kind.from_config(config_class(family).from_dict(json.loads(json.dumps(data))))
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]  # sines are frozen
     for parameter in (*learned, *(buffer for name, buffer in model.named_buffers() if name == "final_logits_bias")):
-        spread = 0.15 if family == "qwen3_5_text" else 0.3  # a head whose output is small is float32's to move
+        spread = (
+            0.15 if family in ("gemma3_text", "qwen3_5_text") else 0.3
+        )  # a head whose output is small is float32's to move
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=spread)
     model.tie_weights()
     ids = torch.zeros(1, LENGTH, dtype=torch.int64)
@@ -353,6 +387,23 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_5_text", {"rope_parameters": {**LLAMA3, "partial_rotary_factor": 0.5}, "attention_bias": True}),
     ("qwen3_5_text", {"layer_types": [FULL, "linear_attention", FULL], "linear_num_key_heads": 6, "head_dim": 16}),
     ("lfm2", {"block_ffn_dim_multiplier": 1.7, "block_multiple_of": 3, "head_dim": 6, "conv_L_cache": 5}),
+    ("gpt_neox", {"rope_parameters": {**LINEAR, "rope_theta": 50.0}, "rotary_pct": 0.5, "rotary_emb_base": 9.0}),
+    ("gpt_neox", {"rope_scaling": LLAMA3, "original_max_position_embeddings": 6, "use_parallel_residual": False}),
+    ("opt", {"do_layer_norm_before": False, "enable_bias": False, "word_embed_proj_dim": 24}),
+    ("opt", {"_remove_final_layer_norm": True, "activation_function": "gelu", "tie_word_embeddings": False}),
+    ("smollm3", {"no_rope_layers": [0, 1, 0], "use_sliding_window": True, "sliding_window": 4}),
+    ("smollm3", {"use_sliding_window": True, "sliding_window": 4, "layer_types": [SLIDING, FULL, SLIDING]}),
+    ("granite", {"residual_multiplier": 0.22, "tie_word_embeddings": True, "logits_scaling": 0.5, "mlp_bias": True}),
+    ("olmo2", {"attention_bias": True, "head_dim": 4}),
+    ("phi3", {"sliding_window": 4, "partial_rotary_factor": 0.4, "rope_theta": 70.0}),
+    (
+        "gemma3_text",
+        {"rope_parameters": BY_LAYER, "layer_types": [FULL, SLIDING, FULL], "final_logit_softcapping": 3.0},
+    ),
+    ("gemma3_text", {"rope_scaling": LINEAR, "rope_theta": 70.0, "rope_local_base_freq": 9.0}),
+    ("gemma3_text", {"rope_parameters": {FULL: {**LLAMA3, "rope_theta": 70.0}}, "attention_bias": True}),
+    ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 0.5}),
+    ("starcoder2", {"sliding_window": 4, "use_bias": False, "hidden_act": "relu"}),
     ("gpt2", {"reorder_and_upcast_attn": True, "activation_function": "gelu_python"}),
 ]
 
@@ -380,6 +431,10 @@ def test_keys_together_are_obeyed(family: str, changes: dict[str, Any], tmp_path
         ("gpt2", "scale_attn_by_inverse_layer_idx", True),
         ("gpt2", "add_cross_attention", True),
         ("llama", "partial_rotary_factor", 0.5),
+        ("stablelm", "qk_layernorm", True),
+        ("opt", "layer_norm_elementwise_affine", False),
+        ("gemma3_text", "attn_logit_softcapping", 50.0),
+        ("gpt_neox", "rope_theta", 500.0),
         ("llama", "per_layer_config", {"1": {"rms_norm_eps": 0.5}}),
     ],
 )

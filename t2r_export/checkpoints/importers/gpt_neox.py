@@ -1,0 +1,84 @@
+"""GPT-NeoX (Black et al. 2022, arXiv 2204.06745), as Pythia is: attention and feed-forward beside each other, each
+behind a layer norm of its own, and rotary positions for a part of each head.
+
+Rows of the packed projection are of each head its query, key and value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from t2r_export.checkpoints.importers.base import Fields, tied_head
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import DECODER, decoder, importer
+from t2r_export.checkpoints.importers.sources import HEAD, Transform, permuted
+from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+
+LLAMAS = ("head_dim", "layer_types", "num_key_value_heads", "rms_norm_eps", "rope_theta")  # keys that it has otherwise
+KEYS = keys(
+    read={
+        **{key: value for key, value in DECODER.items() if key not in LLAMAS},
+        "vocab_size": 50432,
+        "hidden_size": 6144,
+        "intermediate_size": 24576,
+        "num_hidden_layers": 44,
+        "num_attention_heads": 64,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "attention_bias": True,
+        "use_parallel_residual": True,
+        "rotary_emb_base": 10000.0,
+        "rotary_pct": None,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
+    # transformers takes them for the rotation alone, or passes over them
+    refused={"head_dim": (None,), "rope_theta": (None,), "num_key_value_heads": (None,)},
+)
+
+
+def _config(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias")
+    return decoder(
+        fields,
+        (SoftmaxConfig(),) * fields.layers("num_hidden_layers"),
+        qkv_bias=bias,
+        output_bias=bias,
+        eps="layer_norm_eps",
+        rope={"partial": 0.25, "theta": "rotary_emb_base", "share": "rotary_pct"},
+        norm="layer",
+        parallel=fields.flag("use_parallel_residual"),
+        gated_ffn=False,
+        ffn_bias=True,
+    )
+
+
+LAYER = "gpt_neox.layers.{}"
+PACKED = f"{LAYER}.attention.query_key_value"
+NAMES = {
+    "embedding": "gpt_neox.embed_in",
+    "norm": "gpt_neox.final_layer_norm",
+    "head": "lm_head",
+    "attention.norm": f"{LAYER}.input_layernorm",
+    **{f"attention.{part}": PACKED for part in "qkv"},
+    "attention.o": f"{LAYER}.attention.dense",
+    "dense.norm": f"{LAYER}.post_attention_layernorm",
+    "dense.up": f"{LAYER}.mlp.dense_h_to_4h",
+    "dense.down": f"{LAYER}.mlp.dense_4h_to_h",
+}
+
+
+def _transforms(config: ModelConfig) -> dict[str, Transform]:
+    of_heads = permuted((config.heads[0].heads, 3, -1), (1, 0, 2))
+    return {f"{PACKED}.{kind}": of_heads for kind in ("weight", "bias")}
+
+
+GPT_NEOX = dataclasses.replace(
+    importer(KEYS, _config, NAMES, _transforms),
+    prefix="gpt_neox.",
+    renamed={"embed_out.weight": HEAD},
+    buffers=re.compile(r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"),
+    copies=tied_head("gpt_neox.embed_in.weight"),
+)

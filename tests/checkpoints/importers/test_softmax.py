@@ -1,0 +1,219 @@
+"""Folders of softmax families: logits of transformers, in torch and in graphs, and as students. All sizes differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import folders
+import small
+from checkpoints.importers.peers import TOLERANCE, logit_error
+from families import Family, imported
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
+from t2r_export.convert import convert
+from t2r_export.export import export
+from t2r_export.fold import fold
+from t2r_runtime.errors import UserError
+
+LENGTH = 47
+OWN = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6, "pad_token_id": 0}
+ENDS = {"bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 60}
+MHA = {**OWN, **ENDS, "intermediate_size": 11}
+GQA = {**MHA, "num_key_value_heads": 3}
+OPT = {**OWN, **ENDS, "ffn_dim": 11}
+GEMMA3 = {**GQA, "sliding_window": 5, "query_pre_attn_scalar": 7}
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 2.0, "attention_multiplier": 0.4}
+FULL, SLIDING = "full_attention", "sliding_attention"
+BY_LAYER = {
+    FULL: {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+    SLIDING: {"rope_type": "default", "rope_theta": 30.0},
+}
+FAMILIES = {
+    "gpt-neox": Family("GPTNeoX", {**MHA, "rotary_pct": 0.5}),
+    "gpt-neox one by one": Family(
+        "GPTNeoX",
+        {
+            **MHA,
+            "num_attention_heads": 3,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "opt": Family("OPT", OPT),
+    "opt norms behind": Family("OPT", {**OPT, "do_layer_norm_before": False, "enable_bias": False}),
+    "smollm3": Family("SmolLM3", {**GQA, "no_rope_layer_interval": 2, "head_dim": 10}),
+    "smollm3 windows": Family(
+        "SmolLM3",
+        {
+            **GQA,
+            "no_rope_layers": [0, 1, 0],
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "granite": Family("Granite", {**GQA, **GRANITE, "attention_bias": True, "mlp_bias": True}),
+    "olmo2": Family("Olmo2", {**GQA, "head_dim": 10}),
+    "olmo2 biases": Family("Olmo2", {**GQA, "attention_bias": True, "num_key_value_heads": 2}),
+    "phi3": Family("Phi3", {**GQA, "partial_rotary_factor": 0.5}),
+    "phi3 window": Family("Phi3", {**GQA, "sliding_window": 5}),
+    "gemma3": Family("Gemma3", {**GEMMA3, "head_dim": 10, "sliding_window_pattern": 2}, config="Gemma3Text"),
+    "gemma3 capped": Family(
+        "Gemma3",
+        {
+            **GEMMA3,
+            "head_dim": 4,
+            "final_logit_softcapping": 3.0,
+            "layer_types": [FULL, SLIDING, FULL],
+            "rope_parameters": BY_LAYER,
+        },
+        config="Gemma3Text",
+    ),
+    "stablelm": Family("StableLm", {**GQA, "partial_rotary_factor": 0.5}),
+    "stablelm beside": Family(
+        "StableLm",
+        {**GQA, "partial_rotary_factor": 0.5, "use_parallel_residual": True, "use_qkv_bias": True},
+    ),
+    "starcoder2": Family("Starcoder2", {**GQA, "use_bias": False, "tie_word_embeddings": False}),
+    "starcoder2 window": Family("Starcoder2", {**GQA, "sliding_window": 5}),
+}
+families = pytest.mark.parametrize("name", FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of each family transformers' model, ours and the folder, made when they are asked for."""
+
+    class Made(dict[str, Any]):
+        def __missing__(self, name: str) -> Any:
+            folder = tmp_path_factory.mktemp("family")
+            self[name] = (*imported(FAMILIES[name], folder), folder)
+            return self[name]
+
+    return Made()
+
+
+@families
+def test_random_models_agree_with_transformers(name: str, made: Any) -> None:
+    theirs, ours, _ = made[name]
+    assert logit_error(ours.model, theirs, LENGTH) < TOLERANCE
+    assert ours.notes == ()
+
+
+@families
+def test_the_graph_is_the_model(name: str, made: Any, tmp_path: Path) -> None:
+    ours = made[name][1]
+    export(ours, tmp_path / "g.onnx", ExportConfig(prefill=True))
+    assert small.proof(ours, tmp_path / "g.onnx", steps=58).passed
+
+
+@families
+def test_every_layer_can_become_linear(name: str, made: Any) -> None:
+    model = made[name][1].model
+    student = convert(model, LinearConfig(5, positions="drop"))
+    report = fold(student)[1]
+    normed = model.config.heads[0].qk_norm
+    assert {layer.reason for layer in report if not layer.folded} == (
+        {"q and k are normalized between the projection and φ (qk_norm)"} if normed else set()
+    )
+    assert all(layer.folded != normed for layer in report)
+
+
+def test_layers_with_a_window_have_one(made: Any) -> None:
+    kinds = {"smollm3": "sss", "smollm3 windows": "wsw", "phi3 window": "www", "gemma3": "wsw", "gemma3 capped": "sws"}
+    for name, expected in kinds.items():
+        found = small.mixers(made[name][1].config)
+        assert found == [SoftmaxConfig() if kind == "s" else WindowConfig(5, sinks=0) for kind in expected], name
+
+
+def test_the_head_of_a_gpt_neox_has_two_names(made: Any, tmp_path: Path) -> None:
+    theirs, ours, folder = made["gpt-neox"]
+    tensors = load_file(folder / "model.safetensors")
+    names = {"embed_out.weight": "lm_head.weight", "lm_head.weight": "embed_out.weight"}
+    assert names.keys() & tensors.keys()
+    save_file({names.get(name, name): tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    again = checkpoint.load(tmp_path).model.state_dict()
+    assert all(torch.equal(again[name], weight) for name, weight in ours.model.state_dict().items())
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("gpt-neox", {"num_attention_heads": 5}, "num_attention_heads in config.json to be a divisor of hidden_size=24"),
+    ("gpt-neox", {"rope_parameters": None, "rotary_pct": 0.25}, "share of a head's 4 numbers that is an even number"),
+    ("gpt-neox", {"head_dim": 4}, "head_dim in config.json to be absent or null"),
+    ("gpt-neox", {"hidden_act": "laplace"}, "hidden_act in config.json to be one of relu"),
+    ("opt", {"word_embed_proj_dim": 12}, "word_embed_proj_dim in config.json to be absent or hidden_size=24"),
+    ("gemma3", {"sliding_window": 0}, "sliding_window in config.json to be an integer of at least 1"),
+    ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine in config.json to be absent"),
+    ("opt", {"_remove_final_layer_norm": True}, "unexpected model.decoder.final_layer_norm.bias"),
+    ("opt", {"max_position_embeddings": 61}, "embed_positions.weight 62×24 instead of 63×24"),
+    (
+        "smollm3",
+        {"no_rope_layers": [1, 0]},
+        "no_rope_layers in config.json to be 3 numbers, 1 for a layer that rotates",
+    ),
+    ("smollm3", {"no_rope_layers": [1, 0, 2]}, "no_rope_layers in config.json to be 3 numbers"),
+    ("smollm3", {"layer_types": [SLIDING] * 3}, "layer_types in config.json to be without sliding_attention"),
+    ("granite", {"residual_multiplier": 0}, "residual_multiplier in config.json to be a finite positive number"),
+    ("granite", {"num_local_experts": 4}, "num_local_experts in config.json to be absent"),
+    ("olmo2", {"layer_types": [SLIDING] * 3}, "layer_types in config.json to be"),
+    ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}}, "rope_type in the rotary param"),
+    ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention in config.json to be absent"),
+    ("gemma3", {"rope_parameters": {"rope_theta": 9.0}}, "rope_parameters in config.json to be an object for full_att"),
+    ("gemma3", {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None}, "with a rope_type"),
+    ("gemma3", {"rope_parameters": BY_LAYER, "rope_scaling": BY_LAYER[FULL]}, "and no rope_scaling beside them"),
+    ("stablelm", {"qk_layernorm": True}, "qk_layernorm in config.json to be absent or null, false"),
+    ("starcoder2", {"use_bias": True}, "missing model.layers.0.mlp.c_fc.bias"),
+]
+
+
+def changed(folder: Path, target: Path, changes: dict[str, Any]) -> Path:
+    """A copy of a folder with other keys in its config.json; None takes a key away."""
+    for name in ("config.json", "model.safetensors"):
+        (target / name).write_bytes((folder / name).read_bytes())
+    folders.change_config(target, **changes)
+    return target
+
+
+@pytest.mark.parametrize("name, changes, message", REFUSED)
+def test_what_a_family_cannot_be_is_refused(
+    name: str, changes: dict[str, Any], message: str, made: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        checkpoint.load(changed(made[name][2], tmp_path, changes))
+    assert message in str(caught.value)
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("gpt-neox", {"use_parallel_residual": False}),
+    ("gpt-neox", {"layer_norm_eps": 0.1}),
+    ("opt", {"activation_function": "gelu"}),
+    ("smollm3", {"no_rope_layers": [1, 1, 1]}),
+    ("smollm3", {"no_rope_layers": [0, 1, 0]}),
+    ("granite", {"attention_multiplier": 0.5}),
+    ("granite", {"residual_multiplier": 0.5}),
+    ("granite", {"embedding_multiplier": 2.0}),
+    ("granite", {"logits_scaling": 3.0}),
+    ("olmo2", {"rms_norm_eps": 0.1}),
+    ("phi3 window", {"sliding_window": 6}),
+    ("gemma3", {"query_pre_attn_scalar": 8}),
+    ("gemma3 capped", {"final_logit_softcapping": 4.0}),
+    ("gemma3 capped", {"rope_parameters": {FULL: BY_LAYER[FULL], SLIDING: {"rope_theta": 60.0}}}),
+    ("stablelm", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
+    ("starcoder2 window", {"sliding_window": 4}),
+]
+
+
+@pytest.mark.parametrize("name, changes", WRONG)
+def test_the_comparison_sees_a_wrong_config(name: str, changes: dict[str, Any], made: Any, tmp_path: Path) -> None:
+    theirs, _, folder = made[name]
+    ours = checkpoint.load(changed(folder, tmp_path, changes)).model
+    assert logit_error(ours, theirs, LENGTH) > 1e-4
