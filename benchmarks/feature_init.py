@@ -34,7 +34,8 @@ from t2r_export.config.recipe import data_folder
 from t2r_export.config.stages import parse_plan
 from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
-from t2r_export.model.mixers.feature_maps import FeatureMaps, Relu
+from t2r_export.model.mixers.feature_maps import FeatureMaps
+from t2r_export.model.mixers.maps import Relu
 from t2r_export.model.transformer import Transformer
 
 T2R = ("own", "copy", "lifted", "pairs", "eye", "elu")

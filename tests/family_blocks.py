@@ -6,18 +6,93 @@ transformers has no module, has a definition in NumPy.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from t2r_export.model.mixers.convolution import convolved, shifted
-from t2r_export.model.mixers.decays import before_decay, block_linear, rg_lru, sigmoid_decay, skip, softplus_decay
-from t2r_export.model.mixers.norms import gated_rms_norm, group_norm, l2_norm
-from t2r_export.model.ops import Erase, Ops
+from t2r_export.model.mixers.convolution import convolved
+from t2r_export.model.mixers.decays import skip, softplus_decay
+from t2r_export.model.mixers.norms import gated_rms_norm, l2_norm
+from t2r_export.model.ops import Erase, Ops, T
 
 States = dict[str, Any]
+
+
+def sigmoid_decay(logits: T, heads: int, ops: Ops[T]) -> T:
+    """log g = -e^-½ · sigmoid(logits) of RWKV-7 (Peng et al. 2025, arXiv 2503.14456): g is above 0.545.
+
+    Args:
+        logits: rows (N, heads · K).
+
+    Returns:
+        (B, heads, T, K).
+    """
+    return ops.mul(ops.sigmoid(ops.split_heads(logits, heads)), -math.exp(-0.5))
+
+
+def before_decay(read: T, log_gate: T, ops: Ops[T]) -> T:
+    """What reads the decayed state as `read` reads the state before, for a decay that is never near 0: `Erase.read` of
+    RWKV-7. read and log_gate: (B, G, T, K)."""
+    return ops.mul(read, ops.exp(ops.mul(log_gate, -1.0)))
+
+
+def rg_lru(u: T, input_logits: T, decay_logits: T, rate: Tensor, first: T | None, state: T, ops: Ops[T]) -> tuple[T, T]:
+    """The real-gated linear recurrent unit (De et al. 2024, arXiv 2402.19427, eq. 1 to 4).
+
+        log a = -8 · sigmoid(decay_logits) · softplus(rate)      y_t = a y_{t-1} + √(1 - a²) sigmoid(input_logits) u
+
+    Args:
+        u, input_logits, decay_logits: rows (N, D). rate: (D).
+        first: rows (N, 1), 1 for the first token of a text, whose input stands for itself, else 0; None: none is one.
+        state: y before, (B, D); zeros before the first token.
+
+    Returns:
+        y, rows (N, D), and y after the last token (B, D).
+    """
+    rates = ops.mul(ops.softplus(ops.parameter(rate)), -8.0)
+    log_gate = ops.mul(ops.sigmoid(decay_logits), rates)
+    entering = ops.sqrt(
+        ops.mul(ops.expm1(ops.mul(log_gate, 2.0)), -1.0)
+    )  # 1 - a² would lose what a long memory lets in
+    if first is not None:
+        entering = ops.add(entering, ops.mul(ops.sub(1.0, entering), first))
+    x = ops.mul(ops.mul(u, ops.sigmoid(input_logits)), entering)
+    return ops.linear_recurrence(x, log_gate, state)
+
+
+def block_linear(x: T, weight: Tensor, bias: Tensor, ops: Ops[T]) -> T:
+    """A block-diagonal projection of rows x (N, blocks · I): weight (blocks, I, O), bias (blocks, O)."""
+    blocks = weight.shape[0]
+    y = ops.matmul(ops.split_heads(x, blocks), ops.parameter(weight))  # (B, blocks, T, O)
+    return ops.add(ops.merge_heads(y), ops.reshape(ops.parameter(bias), (bias.numel(),)))
+
+
+def shifted(rows: T, past: T, ops: Ops[T]) -> tuple[T, T]:
+    """The row of the token before each: rows (N, D) and the last token before them (B, 1, 1, D) -> the same shapes.
+
+    RWKV's token shift (Peng et al. 2023, arXiv 2305.13048); a convolution of the taps 1 and 0.
+    """
+    own = ops.split_heads(rows, 1)
+    if not ops.many:
+        return ops.merge_heads(past), own
+    joined = ops.concat([past, own], axis=2)
+    return ops.merge_heads(ops.drop_last(joined, 1)), ops.kept_buffer(joined, 1)
+
+
+def group_norm(x: T, weight: Tensor, bias: Tensor, eps: float, groups: int, ops: Ops[T]) -> T:
+    """Each group with mean 0 and variance 1, then scaled and shifted (Wu and He 2018, arXiv 1803.08494).
+
+    Args:
+        x: rows (N, groups · C). weight, bias: (groups · C).
+    """
+    width = x.shape[-1]
+    apart = ops.reshape(x, (0, groups, width // groups))
+    normed = ops.rms_norm(ops.sub(apart, ops.mean(apart)), None, eps)
+    scaled = ops.mul(ops.reshape(normed, (0, width)), ops.parameter(weight))
+    return ops.add(scaled, ops.parameter(bias))
 
 
 def randomised(module: nn.Module) -> nn.Module:

@@ -61,7 +61,7 @@ def test_a_model_prints_as_a_short_summary(folder: Path) -> None:
     lines = str(source.convert(feature_size=5, layers="0")).splitlines()
     assert lines[:1] == ["Model"] and len(lines) <= 12 and max(map(len, lines)) <= 160
     assert lines[1].startswith("  decoder of 2 layers, width 10, ")
-    assert lines[2].startswith("  layers 0: linear, 5 relu features") and lines[3] == "  layers 1: softmax"
+    assert lines[2].startswith("  layers 0: linear, feature_size=5") and lines[3] == "  layers 1: softmax"
     assert lines[4:6] == ["  positions: learned", "  vocabulary: 17 tokens, no tokenizer"]
     many = tuple(WindowConfig(n) for n in range(1, 40))
     assert len(str(t2r_export.Model.new(small.with_layers(small.LLAMA, *many).build())).splitlines()) <= 12

@@ -106,10 +106,10 @@ def test_why_it_grows_or_not(name: str, tmp_path: Path) -> None:
 def test_folded_spans(tmp_path: Path) -> None:
     config = SpanConfig(9, ramp=2)
     made, graph = both(tmp_path, dataclasses.replace(GPT2, layers=(config, config)))
-    assert "0-1 span span of at most 9 tokens, ramp 2" in " ".join(text(made).split())
+    assert "0-1 span span=9,ramp=2" in " ".join(text(made).split())
     spans = small.described(graph.layers[0])["spans"]
     assert len(spans) == G
-    assert f"0 span spans of {', '.join(map(str, spans))} tokens, ramp 2" in " ".join(text(graph).split())
+    assert f"0 span span=9,ramp=2,spans={spans}" in " ".join(text(graph).split())
 
 
 def test_packed_states_have_the_same_reason(tmp_path: Path) -> None:
@@ -144,7 +144,8 @@ def test_lines(tmp_path: Path) -> None:
     assert f"memory: {FIXED}" in said
     assert "bytes of a sequence: 604" in said
     assert "layers mixer options feed-forward fold" in said
-    assert "0-1 linear 5 relu features, guard add 0.001, positions drop dense folded" in said
+    options = "feature_size=5,positions=drop,query_scale=0.5,guard.kind=add,guard.eps=0.001"
+    assert f"0-1 linear {options} dense folded" in said
     assert "S 0-1 float32 B × 3 × 5 × 4 240" in said
     assert "position - int32 B 4" in said
     assert "special tokens: bos 1, eos (2)" in said

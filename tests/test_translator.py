@@ -214,7 +214,7 @@ def test_inspect_says_what_looks_at_the_source(tmp_path: Path) -> None:
         found = describe(file)
         assert found.sources == [(("linear", small.LINEAR_CROSS.summary(), status), layer) for layer in range(2)]
         assert "at the source" in text(found)
-    assert describe(tmp_path / "m.pt").details["encoder"].startswith("2 layers of linear, 6 relu features")
+    assert describe(tmp_path / "m.pt").details["encoder"].startswith("2 layers of linear, feature_size=6")
     assert describe(path).details["source"]["longest"] == small.M + 5
     shown = export_text(report, {"g.onnx": 5})
     assert "layers 0-1: folded\nat the source, layers 0-1: folded\nencoder, layers 0-1: folded" in shown

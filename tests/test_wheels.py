@@ -87,7 +87,14 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
         "t2r-export = t2r_export.__main__:export",
     ]
     assert metadata(wheels["t2r_runtime"]).get_all("Provides-Extra") == ["chat", "run"]
-    assert metadata(wheels["t2r_export"]).get_all("Provides-Extra") == ["bleu", "peers", "parquet", "plot", "test", "dev"]
+    assert metadata(wheels["t2r_export"]).get_all("Provides-Extra") == [
+        "bleu",
+        "peers",
+        "parquet",
+        "plot",
+        "test",
+        "dev",
+    ]
     versions = {package: metadata(wheel)["Version"] for package, wheel in wheels.items()}
     assert versions == {package: __import__(package).__version__ for package in FOLDERS}
 

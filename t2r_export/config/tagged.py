@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pkgutil
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from t2r_export.config.options import changed, written
 
 
 @dataclass(frozen=True)
@@ -15,8 +18,12 @@ class Kind:
     TABLE: ClassVar[str] = ""  # "module:NAME" of the table of kinds; set by abstract bases
 
     def summary(self) -> str:
-        """The options as text for reports, without the kind."""
-        return ""
+        """The options that differ from their defaults, as on the command line: `name=value,…`."""
+        base = next(cls for cls in type(self).__mro__ if "TABLE" in vars(cls))
+        hidden = {"folded", *(field.name for field in dataclasses.fields(base))}
+        said = [f for f in dataclasses.fields(self) if f.name not in hidden and changed(self, f)]
+        values = {field.name: getattr(self, field.name) for field in said}
+        return written({name: vars(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()})
 
 
 K_co = TypeVar("K_co", bound=Kind, covariant=True)

@@ -27,8 +27,8 @@ class Contents:
     def parameters(self) -> int:
         """Number of model parameters as recorded at export; if not recorded, the number of elements in all
         initializers."""
-        said = self.metadata.get(PARAMETERS, "")
-        return int(said) if said.isascii() and said.isdigit() and len(said) < 19 else self.elements
+        recorded = self.metadata.get(PARAMETERS, "")
+        return int(recorded) if recorded.isascii() and recorded.isdigit() and len(recorded) < 19 else self.elements
 
 
 def contents(path: Path) -> Contents:

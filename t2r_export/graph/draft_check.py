@@ -24,10 +24,10 @@ from t2r_runtime.contract.signature import MOST_CHECKED
 
 
 class Kept:
-    """Selects the tokens that update the states.
+    """The tokens that update the states.
 
     Args:
-        keep: (B,) int64, how many of the first; at least 1.
+        keep: (B,) int64, number of leading tokens; at least 1.
     """
 
     def __init__(self, prompt: Prompt, keep: Value) -> None:
@@ -59,7 +59,7 @@ class Kept:
         return ops.emit("GatherND", [x, self._indices[heads, count]], (B, heads, count, d), batch_dims=2)
 
     def of_cache(self, x: Value) -> Value:
-        """x (B, heads, P + T, d) -> (B, heads, P + keep, d). All rows keep equally many: a cache has one length."""
+        """x (B, heads, P + T, d) -> (B, heads, P + keep, d). All rows keep the same number of tokens."""
         ops, (B, heads, total, d) = self.ops, x.shape
         end = ops.sub(self._first, self.prompt.tokens)  # at most 0, and counted from the end
         length = ops.emit("Shape", [x], (1,), "int64", start=2, end=3)
@@ -68,10 +68,8 @@ class Kept:
 
     @cached_property
     def _first(self) -> Value:
-        """(1,): the first row's."""
-        ops = self.ops
-        bounds = [ops.constant([n], "int64") for n in (0, 1, 0)]
-        return ops.emit("Slice", [self.count, *bounds], (1,))
+        """(1,): `keep` of the first row."""
+        return self.ops.sliced(self.count, 0, 1, 0, 1)
 
     def _compared(self, op: str, padded: bool, other: Value) -> Value:
         ops, prompt = self.ops, self.prompt
@@ -113,10 +111,7 @@ class Few(Pieces):
         ops, n = self.ops, rows.shape[-1]
         assert isinstance(n, int)
         x = ops.reshape(rows, (0, heads, -1, n))
-        if not self.padded:
-            return x
-        bounds = [ops.constant([0], "int64"), self.prompt.tokens, ops.constant([2], "int64")]
-        return ops.emit("Slice", [x, *bounds], (x.shape[0], heads, self.prompt.length, n))
+        return self.prompt.trimmed(x) if self.padded else x
 
     def by_head(self, rows: Value, factor: Value) -> Value:
         return self.ops.mul(rows, factor)

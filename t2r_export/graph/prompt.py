@@ -74,9 +74,12 @@ class Prompt:
     def unblock(self, x: Value) -> Value:
         """(B, heads, N, size, d) -> (B, heads, T, d)."""
         ops, shape = self.ops, x.shape
-        x = ops.reshape(x, (0, 0, -1, shape[4]))  # type: ignore[arg-type]
-        bounds = [ops.constant([0], "int64"), self.tokens, ops.constant([2], "int64")]
-        return ops.emit("Slice", [x, *bounds], (*shape[:2], self.length, shape[4]))
+        return self.trimmed(ops.reshape(x, (0, 0, -1, shape[4])))  # type: ignore[arg-type]
+
+    def trimmed(self, x: Value) -> Value:
+        """The first T tokens of x (B, heads, ·, d)."""
+        bounds = [self.ops.constant([0], "int64"), self.tokens, self.ops.constant([2], "int64")]
+        return self.ops.emit("Slice", [x, *bounds], (*x.shape[:2], self.length, x.shape[3]))
 
     def range(self, start: Value, end: Value, length: Dim) -> Value:
         """start … end - 1, both (1,)."""

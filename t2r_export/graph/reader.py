@@ -1,4 +1,4 @@
-"""Read a bundle of graphs from disk. Every command uses this.
+"""Read a bundle of graphs from disk.
 
 The runtime's own checks run first, with its messages. In addition, this reads all weights, which the runtime does not
 do, and refuses files that do not match the hash in their name and weights that are not finite.
@@ -130,7 +130,7 @@ def _compare(name: str, digest: str) -> None:
     """Refuse a file whose name contains a hash that does not match its content."""
     named = _NAMED_FOR_CONTENT.search(name)
     if named and named[1] != digest[:DIGEST]:
-        raise UserError(f"in {name} what the hash in its name says", "other bytes: a damaged file", AGAIN)
+        raise UserError(f"{name} to match the hash in its name", "other content: a damaged file", AGAIN)
 
 
 def _mapped(tensor: onnx.TensorProto, entry: Mapping[str, str], path: Path) -> np.ndarray:

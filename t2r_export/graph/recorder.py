@@ -131,7 +131,7 @@ class Recorder:
         return Value(name, "float32", (rows, *tensors[0].shape[1:]))
 
     def constant(self, array: Any, dtype: str, name: str = "") -> Value:
-        """A small constant, stored once and shared; a large one needs a name."""
+        """A constant, stored once and shared. Large constants need a name."""
         array = np.asarray(array, dtype)
         same = array.size > 64 and (array == array.flat[0]).all()  # avoids a separate name for each row of zeros
         values = f"{array.flat[0]}s{array.size}" if same else "x".join(map(str, array.ravel().tolist()))

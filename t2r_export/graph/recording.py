@@ -35,7 +35,7 @@ from t2r_runtime.contract.signature import (
     StateSpec,
 )
 
-DAMPING = 2**-4  # of φ(q): while z fits into float16, φ(q)·z does too where φ(q) sums to 16; less would round more
+DAMPING = 2**-4  # factor of φ(q): φ(q)·z stays in float16 range if φ(q) sums to at most 16; smaller factors round more
 
 
 def build_graph(

@@ -1,15 +1,15 @@
-"""What is left of earlier tokens inside a chunk, Γ_ij = g_{j+1} ⋯ g_i: no decay, one a head, or one a key channel.
+"""Decay within a chunk, Γ_ij = g_{j+1} ⋯ g_i: none, per head, or per key channel.
 
-Every product is an exponential of a sum over its own log gates ("segsum", Dao and Gu 2024, arXiv 2405.21060), so a
-decay to nothing neither overflows nor costs its neighbours precision. Differences of two cumulative sums would do both.
+Each product is the exponential of a sum of its own log gates ("segsum", Dao and Gu 2024, arXiv 2405.21060), which is
+numerically stable for strong decays, unlike differences of cumulative sums.
 
-With one decay a channel, q_iᵀ Γ_ij k_j is no product of a matrix with a mask. Pairs are split by halves instead: of a
-block of 2b tokens, i in the upper half sees j in the lower half through the boundary m between them,
+With a decay per channel, q_iᵀ Γ_ij k_j is not a masked matrix product. Pairs are split by halves instead: in a block of
+2b tokens, i in the upper half sees j in the lower half through the boundary m,
 
     q_iᵀ Γ_ij k_j = (q_i ⊙ Γ_im) · (k_j ⊙ Γ_mj),    both factors at most 1,
 
-and blocks of 2, 4, 8 … tokens meet every pair once. That is log₂ C products a chunk and no tensor of C · C · K numbers
-(compare the secondary chunks of Yang et al. 2024, arXiv 2312.06635, section 4.3).
+and blocks of 2, 4, 8 … tokens cover every pair once: log₂ C products per chunk and no (C, C, K) tensor (compare the
+secondary chunks of Yang et al. 2024, arXiv 2312.06635, section 4.3).
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from torch import Tensor
 
 
 class Decay:
-    """No decay. X chunks of C tokens; `rows` may be several rows a token, one below the other: n · C.
+    """No decay. X chunks of C tokens; `rows` can have n rows per token, stacked: n · C.
 
     Attributes:
-        carry: Γ_C0, what the chunk leaves of the state before it: (X, 1, 1), (X, K, 1), or None for all.
+        carry: Γ_C0, the decay of the incoming state: (X, 1, 1), (X, K, 1), or None for no decay.
     """
 
     carry: Tensor | None = None
 
     def __init__(self, size: int, like: Tensor) -> None:
-        # a product with a mask: tril of a batch is several times slower on the CPU
+        # a mask, because batched tril is several times slower on the CPU
         self.share = torch.ones(size, size, dtype=like.dtype, device=like.device).tril()
 
     def scores(self, rows: Tensor, keys: Tensor, rate: Tensor | None = None) -> Tensor:
         """rows_iᵀ Γ_ij keys_j for j <= i, else 0: rows (X, n·C, K), keys (X, C, K) -> (X, n·C, C).
 
         Args:
-            rate: (X, n·C, 1), what each row is multiplied by.
+            rate: (X, n·C, 1), factors of the rows.
         """
         products = torch.bmm(rows, keys.mT)
         products = products if rate is None else rate * products
@@ -94,11 +94,11 @@ class ChannelDecay(HeadDecay):
 
 @lru_cache(maxsize=16)
 def halves(size: int) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]:
-    """For blocks of 2, 4, 8 … of `size` tokens: the pairs of their halves, and the gates from each token to the middle.
+    """Pairs and gate sums for blocks of 2, 4, 8 … of `size` tokens.
 
     Returns:
-        Of each, two matrices (size, size) of 0 and 1: row i, column j, where i in the upper half of a block sees j in
-        the lower; and row i, column t, where gate t is one of those between token i and the middle.
+        Per block size, two 0/1 matrices (size, size): [i, j] is 1 if i is in the upper and j in the lower half of a
+        block; [i, t] is 1 if gate t is between token i and the middle of its block.
     """
     row, column = np.indices((size, size))
     found, half = [], 1

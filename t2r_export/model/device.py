@@ -1,4 +1,4 @@
-"""Where a model computes."""
+"""Device selection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from t2r_runtime.errors import UserError
 
 
 def choose_device(name: str) -> torch.device:
-    """`cpu`, `cuda`, or with `auto` CUDA where there is one. Raises UserError where CUDA is missing."""
+    """Resolve `cpu`, `cuda` or `auto` (CUDA if available). Raises UserError if CUDA is requested but missing."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("a CUDA device", "none that torch can use", "choose device cpu")
+        raise UserError("a CUDA device", "none available to torch", "choose device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

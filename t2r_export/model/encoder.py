@@ -1,4 +1,4 @@
-"""The encoder: a stack whose layers see a whole source, and give rows that a decoder's layers look at."""
+"""The encoder: a bidirectional stack whose output a decoder's layers read."""
 
 from __future__ import annotations
 
@@ -11,19 +11,28 @@ from t2r_export.model.step import Step
 
 
 class Encoder(Stack):
-    """Reads sources, each from the front of its row.
+    """Encodes left-aligned sources.
 
     Args:
-        config: the encoder's. width: the decoder's.
+        config: the encoder's config.
+        width: D, of encoder and decoder.
     """
 
     def __init__(self, config: EncoderConfig, width: int) -> None:
         super().__init__(config, width, config.vocab_size)
 
     def run(self, ids: T, lengths: T, table: nn.Embedding, ops: Ops[T]) -> tuple[T, Step[T]]:
-        """Source ids (B, M), lengths (B,) of at most M, int32, and the decoder's table of tokens -> rows (B·M, D), and
-        what layers that look at them may ask."""
-        step = Step(ops, ops.sub(lengths, lengths), self.ropes, lengths=lengths)  # every source starts at 0
+        """Encode sources.
+
+        Args:
+            ids: (B, M).
+            lengths: (B,) int32, at most M.
+            table: the decoder's embedding, used if the encoder has none.
+
+        Returns:
+            Rows (B·M, D), and the context for parts that read them.
+        """
+        step = Step(ops, ops.sub(lengths, lengths), self.ropes, lengths=lengths)  # positions start at 0
         x = self.embed(ids, step, None if hasattr(self, "embedding") else table)
         for block in self.blocks:
             x, _ = block(x, {}, step)

@@ -1,4 +1,4 @@
-"""Random weights to train a model from, and to measure one with."""
+"""Random initialization of models."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from t2r_export.model.transformer import Transformer
 
 
 def initialize(config: ModelConfig, seed: int) -> Transformer:
-    """A model with random weights as GPT-2's: projections and tables normal, 0.02, and smaller by √(2L) where a layer
-    writes into the residual stream (Radford et al. 2019, section 2.3). Feature maps, recurrent layers and memories
-    start as their own class says. Tokens start at the size of the sines where those are added to them, or the model
-    would see little but its position, and at the size of one where no norm makes more of them."""
+    """A model with random weights as in GPT-2 (Radford et al. 2019, section 2.3).
+
+    Projections and embeddings are normal with standard deviation 0.02, output projections 0.02 / √(2L). Feature maps,
+    recurrent layers and memories have initializations of their own. Embeddings have the RMS of the sinusoids if these
+    are added, and standard deviation 1 in models without norms.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Transformer(config)

@@ -1,17 +1,14 @@
-"""The small set of operators that a model is written in.
+"""The operators that models are written in.
 
-A model takes its operators as an argument. With `TorchOps` it computes; with `GraphOps` of t2r_export.graph, the same
-code writes the ONNX graph. So there is one definition of a step and one of a sequence, the exporter needs to know no
-mixer, and writing a graph of 30 layers takes about as long as storing its weights. A test compares the two classes
-method by method, in value.
+Models take their operators as an argument: `TorchOps` computes, `GraphOps` of t2r_export.graph records the ONNX graph
+with the same code. A test compares the values of both, method by method.
 
-The operators also know how many tokens are read: one of each sequence (a step), or T of each. Two kinds of tensors:
+The operators process one token per sequence (a step) or T tokens per sequence. Tensors have one of two layouts:
 
-- rows, (N, D): one per token, N = B in a step, and B·T for T tokens, sequence after sequence. Norms, projections and
-  feed-forwards take rows.
-- heads, (B, heads, T, size), T = 1 in a step: what mixers take and give. `split_heads` and `merge_heads` convert.
+- rows (N, D): one per token, N = B in a step and B·T for T tokens, by sequence; for norms, projections, feed-forwards;
+- heads (B, heads, T, size), T = 1 in a step; for mixers. `split_heads` and `merge_heads` convert.
 
-Parameters are passed as the `torch.Tensor` that the module holds. `axis` may be negative.
+Parameters are passed as `torch.Tensor`. `axis` may be negative.
 """
 
 from __future__ import annotations
@@ -29,10 +26,9 @@ __all__ = ["MASKED", "Erase", "Ops", "Shaped", "State", "T", "update_rule"]
 
 
 class Erase(NamedTuple, Generic[T]):
-    """What a token takes out of the decayed state: S += write (readᵀ S).
+    """Rank-one correction of the decayed state: S += write (readᵀ S).
 
-    The delta rule reads and writes along its key. RWKV-7 and other rules with a transition of rank one have separate
-    vectors (Peng et al. 2025, arXiv 2503.14456).
+    The delta rule reads and writes along its key; RWKV-7 has separate vectors (Peng et al. 2025, arXiv 2503.14456).
     """
 
     read: T  # (B, G, T, K)
@@ -40,22 +36,22 @@ class Erase(NamedTuple, Generic[T]):
 
 
 class Ops(Primitives[T]):
-    """The operators of a model, those that depend on how many tokens are read included."""
+    """All operators of a model."""
 
     @property
     @abstractmethod
     def many(self) -> bool:
-        """Whether T tokens of each sequence are read, and not one."""
+        """Whether T tokens per sequence are read instead of one."""
 
-    # -- what depends on how many tokens are read
+    # -- depends on the number of tokens
 
     @abstractmethod
     def flatten_tokens(self, x: T) -> T:
-        """Embeddings (B, D) in a step, (B, T, D) otherwise -> rows (N, D)."""
+        """Embeddings (B, D) of a step or (B, T, D) -> rows (N, D)."""
 
     @abstractmethod
     def last_token(self, x: T) -> T:
-        """Rows (N, D) -> those of each sequence's last token (B, D)."""
+        """Rows (N, D) -> rows of the last tokens (B, D)."""
 
     @abstractmethod
     def split_heads(self, x: T, heads: int) -> T:
@@ -67,11 +63,11 @@ class Ops(Primitives[T]):
 
     @abstractmethod
     def advance(self, start: T) -> tuple[T, T]:
-        """The position `start` (B,) before these tokens -> each token's own (B, T), and that after them (B,)."""
+        """Position `start` (B,) of the first token -> positions of all tokens (B, T), and of the next token (B,)."""
 
     @abstractmethod
     def blocks(self, x: T, size: int) -> T:
-        """x (B, heads, T, d) -> (B, heads, N, size, d): N chunks of tokens, the last one filled up with zeros."""
+        """x (B, heads, T, d) -> N zero-padded chunks (B, heads, N, size, d)."""
 
     @abstractmethod
     def unblock(self, x: T) -> T:
@@ -79,11 +75,13 @@ class Ops(Primitives[T]):
 
     @abstractmethod
     def causal_attention(self, q: T, k: T, v: T, scale: float, softcap: float | None = None) -> T:
-        """softmax(scale · q kᵀ) v over the tokens up to each query's own (Vaswani et al. 2017, eq. 1).
+        """Causal attention softmax(scale · q kᵀ) v (Vaswani et al. 2017, eq. 1).
 
         Args:
-            q: (B, H, T, d). k: (B, G, P + T, d). v: (B, G, P + T, V). G divides H; the T are the last of the P + T.
-            softcap: of the scores, before the mask: `soft_cap`.
+            q: (B, H, T, d); G divides H.
+            k: (B, G, P + T, d), P cached tokens and the T tokens of q.
+            v: (B, G, P + T, V).
+            softcap: of the scores, see `soft_cap`.
 
         Returns:
             (B, H, T, V).
@@ -91,27 +89,23 @@ class Ops(Primitives[T]):
 
     @abstractmethod
     def causal_mask(self, past: T, new: T) -> T:
-        """For past (B, G, P, d) and new (B, G, T, d) behind it: float32 (T, P + T), 1 where a new token does not see
-        another, and else 0. It sees itself and those before it."""
+        """Mask (T, P + T) for past (B, G, P, d) and new (B, G, T, d): float32, 1 for later tokens, else 0."""
 
     @abstractmethod
     def causal_distance(self, keys: T, new: T) -> T:
-        """For keys (B, G, P + T, d), of which new (B, G, T, ·) are the last T: float32 (T, P + T), how many tokens each
-        stands behind each new one; negative for those that come after it."""
+        """Distances (T, P + T), float32, of keys (B, G, P + T, d) behind the new tokens (B, G, T, ·), their last T."""
 
     @abstractmethod
     def padding_mask(self, x: T, lengths: T) -> T:
-        """For x (B, G, M, d), of each row the first `lengths` (B,) tokens: float32 (B, 1, 1, M), 1 behind them and else
-        0."""
+        """Mask (B, 1, 1, M) for x (B, G, M, d) with `lengths` (B,): float32, 1 for padding, else 0."""
 
     @abstractmethod
     def lstm(self, x: T, h: T, c: T, weights: Sequence[Tensor]) -> tuple[T, T, T]:
-        """A layer of long short-term memory over T tokens: x rows (N, D), h and c (B, D), torch's four weights ->
-        y rows (N, D), h and c after."""
+        """An LSTM layer over T tokens: rows x (N, D), h and c (B, D), weights as in torch -> rows y (N, D), h and c."""
 
     @abstractmethod
     def gru(self, x: T, h: T, weights: Sequence[Tensor]) -> tuple[T, T]:
-        """The same of a gated recurrent unit, the reset gate behind the product as in cuDNN."""
+        """A GRU layer, as `lstm`, with the reset gate after the product as in cuDNN."""
 
     @abstractmethod
     def linear_attention_chunks(
@@ -125,66 +119,69 @@ class Ops(Primitives[T]):
         beta: T | None,
         erase: Erase[T] | None = None,
     ) -> tuple[T, T | None, T, T | None]:
-        """`linear_attention` of T tokens, as products over chunks; q and k have a head for each of S."""
+        """`linear_attention` of T tokens in parallel chunks, after `_spread`."""
 
     @abstractmethod
     def linear_recurrence_many(self, x: T, log_gate: T, state: T) -> tuple[T, T]:
         """`linear_recurrence` of T tokens."""
 
-    # -- states after the first few of the tokens, where a graph checks drafts; else after all of them
+    # -- draft-check graphs update the states with the first tokens only
 
     @property
     def keeps_all(self) -> bool:
-        """Whether states are those after the last token."""
+        """Whether all tokens update the states."""
         return True
 
     def of_kept(self, x: T) -> T:
-        """x (B, …, T), with zeros for the tokens that no state keeps."""
+        """x (B, …, T), with zeros for tokens that do not update the states."""
         return x
 
     def kept_cache(self, x: T) -> T:
-        """x (B, heads, P + T, d), a cache and the tokens behind it -> without those that no state keeps."""
+        """The cache after these tokens, from x (B, heads, P + T, d): the old cache and all tokens."""
         return x
 
     def kept_buffer(self, x: T, count: int) -> T:
-        """x (B, heads, count + T, d), a buffer and the tokens behind it -> the last `count` of what states keep."""
+        """The buffer after these tokens, from x (B, heads, count + T, d): the old buffer and all tokens."""
         return self.slice_last(x, count)
 
-    # -- composed of the others
+    # -- composed
 
     def pack_for_fused(self, x: T) -> T:
-        """A packed projection (N, numbers) in the form in which this target's `linear_attention` takes its parts."""
+        """Reshape a packed projection (N, n) once for the target's `linear_attention`."""
         return x
 
     def damp(self, q: T) -> T:
-        """φ(q) as this target computes with it: `divide` gives the same for any factor."""
+        """Scale φ(q) against overflow; the factor cancels in `divide`."""
         return q
 
     def divide(self, numerator: T, denominator: T, guard: Guard) -> T:
-        """numerator / guard(denominator), the denominator kept from zero as the model's config says."""
+        """numerator / guard(denominator)."""
         return self.div(numerator, self.guarded(denominator, guard.kind, guard.eps))
 
     def guarded(self, denominator: T, kind: str, eps: float) -> T:
         return self.maximum(denominator, eps) if kind == "clamp" else self.add(denominator, eps)
 
     def soft_cap(self, x: T, cap: float | None) -> T:
-        """cap · tanh(x / cap), or x where there is no cap (Gemma 2, arXiv 2408.00118, section 2)."""
+        """cap · tanh(x / cap), or x without a cap (Gemma 2, arXiv 2408.00118, section 2)."""
         return x if cap is None else self.mul(self.tanh(self.mul(x, 1.0 / cap)), cap)
 
     def rotate(self, x: T, cos: T, sin: T) -> T:
-        """The first 2F numbers of heads x (B, heads, T, d), their first half against the second, by angles of cosines
-        and sines (…, F), as complex numbers are multiplied; what is behind them stays (Su et al. 2021, eq. 34)."""
+        """Rotate the first 2F dimensions of x (B, heads, T, d), pairing i with i + F (Su et al. 2021, eq. 34).
+
+        Args:
+            cos, sin: (…, F).
+        """
         half, d = cos.shape[-1], x.shape[-1]
         a, b, *rest = self.split(x, [half, half, *([d - 2 * half] if d > 2 * half else [])])
         first, second = self.sub(self.mul(a, cos), self.mul(b, sin)), self.add(self.mul(b, cos), self.mul(a, sin))
         return self.concat([first, second, *rest])
 
     def accumulate(self, state: T, increment: T) -> T:
-        """state + increment, for a state that does nothing but grow: a graph may keep what the sum rounds off."""
+        """state + increment; float16-safe graphs compensate the rounding error."""
         return self.add(state, increment)
 
     def group_queries(self, q: T, kv_heads: int) -> T:
-        """q (B, H, T, d) -> (B, G, R·T, d): the R heads of a group below one another, each with all its tokens."""
+        """q (B, H, T, d) -> (B, G, R·T, d): stack the R query heads of each kv head."""
         return q if q.shape[1] == kv_heads else self.reshape(q, (0, kv_heads, -1, q.shape[-1]))
 
     def ungroup_queries(self, x: T, heads: int) -> T:
@@ -202,22 +199,22 @@ class Ops(Primitives[T]):
         beta: T | None = None,
         erase: Erase[T] | None = None,
     ) -> tuple[T, T | None, T, T | None]:
-        """Linear attention up to the guard and the division (Kasai et al. 2021, eq. 4 and 5).
+        """Linear attention without the division (Kasai et al. 2021, eq. 4 and 5).
 
-        What is given of log_gate, beta and erase makes the update rule (t2r_export.model.recurrences).
+        log_gate, beta and erase determine the update rule (t2r_export.model.recurrences).
 
         Args:
-            q: φ(q), (B, Hq, T, K); Hq is a multiple or a divisor of G. k: φ(k), (B, Gk, T, K); Gk divides G.
+            q: φ(q), (B, Hq, T, K); Hq is a multiple or a divisor of G.
+            k: φ(k), (B, Gk, T, K); Gk divides G.
             v: (B, G, T, V).
-            S, z: the state before, (B, G, K, V) and (B, G, K). A layer without the normalizer z has None for it.
-            log_gate: log of the share that is kept of S and z, at most 0: (B or 1, G, T or 1, 1 or K), one number a
-                head or one a key channel.
-            beta: (B, G, T, 1), the rate of the delta rule, which has no z.
-            erase: of rules with an erase vector of its own, which have no beta and no z: (B, G, T, K) each.
+            S, z: the states before, (B, G, K, V) and (B, G, K); z is None without a normalizer.
+            log_gate: log of the decay of S and z, at most 0: (B or 1, G, T or 1, 1 or K), per head or key channel.
+            beta: (B, G, T, 1), the rate of the delta rule; requires z=None.
+            erase: separate erase vectors, (B, G, T, K) each; require z=None and beta=None.
 
         Returns:
-            φ(q)ᵀS (B, H, T, V), φ(q)·z (B, H, T, 1), and the state after, S and z; None for what is of no z. H is the
-            larger of Hq and G; heads that share a query or a key head stand side by side.
+            φ(q)ᵀS (B, H, T, V), φ(q)·z (B, H, T, 1), and S and z after; None for missing z. H is the larger of Hq and
+            G; heads that share a query or key head are adjacent.
         """
         G, K = S.shape[1], S.shape[2]
         q, k = self._spread(q, k, G)
@@ -230,7 +227,7 @@ class Ops(Primitives[T]):
             v = self.mul(self.sub(v, self.matmul(k, S)), beta)
         if erase is not None:
             S = self.add(S, self.matmul(self.reshape(erase.write, (0, 0, K, 1)), self.matmul(erase.read, S)))
-        # the outer product as a MatMul: a broadcasting Mul of [·, K, 1] was silently wrong on one accelerator
+        # an outer product as MatMul, because a broadcasting Mul of [·, K, 1] was wrong on one accelerator
         S = self.accumulate(S, self.matmul(self.reshape(k, (0, 0, K, 1)), v))
         rows = self.group_queries(q, G)  # (B, G, R, K)
         numerator = self.ungroup_queries(self.matmul(rows, S), q.shape[1])
@@ -240,20 +237,20 @@ class Ops(Primitives[T]):
         return numerator, denominator, S, z
 
     def normalizer(self, q: T, k: T, z: T, log_gate: T | None = None) -> tuple[T, T]:
-        """What `linear_attention` does with z alone: the same arguments -> φ(q)·z (B, H, T, 1), and z after."""
+        """The normalizer of `linear_attention` alone: φ(q)·z (B, H, T, 1), and z after."""
         if not self.many:
             return self._step_normalizer(*self._spread(q, k, z.shape[1]), z, self._left_of_state(log_gate))
-        ones = self.add(self.mul(self.mean(k), 0.0), 1.0)  # z is the state of a value that is always 1
+        ones = self.add(self.mul(self.mean(k), 0.0), 1.0)  # z is S for v = 1
         ones = self.repeat_heads(ones, z.shape[1])
         denominator, _, z, _ = self.linear_attention(q, k, ones, self.unsqueeze(z, -1), None, log_gate)
         return denominator, self.squeeze(z, -1)
 
     def _spread(self, q: T, k: T, heads: int) -> tuple[T, T]:
-        """q and k with a head for each of the state's `heads`, where these share theirs."""
+        """Repeat shared heads of q and k to the state's `heads`."""
         return q if q.shape[1] > heads else self.repeat_heads(q, heads), self.repeat_heads(k, heads)
 
     def _left_of_state(self, log_gate: T | None) -> T | None:
-        """The share of S that a step keeps, (B or 1, G, 1, 1) or (B or 1, G, K, 1)."""
+        """The decay of S in a step, (B or 1, G, 1, 1) or (B or 1, G, K, 1)."""
         if log_gate is None:
             return None
         kept, size = self.exp(log_gate), log_gate.shape[-1]
@@ -267,13 +264,14 @@ class Ops(Primitives[T]):
         return self.ungroup_queries(denominator, q.shape[1]), z
 
     def linear_recurrence(self, x: T, log_gate: T, state: T) -> tuple[T, T]:
-        """y_t = exp(log_gate_t) ⊙ y_{t-1} + x_t, number by number (RG-LRU: De et al. 2024, arXiv 2402.19427, eq. 4).
+        """y_t = exp(log_gate_t) ⊙ y_{t-1} + x_t, elementwise (RG-LRU: De et al. 2024, arXiv 2402.19427, eq. 4).
 
         Args:
-            x, log_gate: rows (N, D), log_gate at most 0. state: y before, (B, D).
+            x, log_gate: rows (N, D); log_gate is at most 0.
+            state: y before, (B, D).
 
         Returns:
-            y, rows (N, D), and y after the last token (B, D).
+            y, rows (N, D), and the last y (B, D).
         """
         if self.many:
             return self.linear_recurrence_many(x, log_gate, state)
@@ -282,5 +280,5 @@ class Ops(Primitives[T]):
 
 
 def update_rule(log_gate: Any | None, beta: Any | None) -> str:
-    """The name that ONNX's LinearAttention has for the rule which these make."""
+    """The update_rule attribute of ONNX's LinearAttention."""
     return "_".join(name for name, part in (("gated", log_gate), ("delta", beta)) if part is not None) or "linear"

@@ -1,7 +1,4 @@
-"""The operators that do not depend on how many tokens are read: weights, arithmetic, shapes.
-
-`t2r_export.model.ops` adds those that do, and explains both.
-"""
+"""Operators that are independent of the number of tokens; t2r_export.model.ops adds the others."""
 
 from __future__ import annotations
 
@@ -13,21 +10,20 @@ from torch import Tensor, nn
 
 
 class Shaped(Protocol):
-    """What mixers may ask of a tensor: numbers, or in a graph letters, where a number is not known."""
+    """A tensor with a shape; in graphs, unknown dimensions are letters."""
 
     @property
     def shape(self) -> Any: ...
 
 
 T = TypeVar("T", bound=Shaped)
-# Added to the score of what a query must not see: exp of it is 0 in every precision. Finite, because providers differ
-# in what -inf gives, and within the range of float16.
+# Bias of masked scores: exp is 0 in every precision. Within float16, and finite because providers differ for -inf.
 MASKED = -3e4
-State = dict[str, T]  # states by name, batch first
+State = dict[str, T]  # by name, batch first
 
 
 class Primitives(ABC, Generic[T]):
-    """Weights, arithmetic and shapes. Operands broadcast as in NumPy unless said otherwise."""
+    """Weights, arithmetic and shapes. Operands broadcast as in NumPy unless noted."""
 
     # -- weights and constants
 
@@ -37,11 +33,11 @@ class Primitives(ABC, Generic[T]):
 
     @abstractmethod
     def constant(self, array: Any, dtype: str, name: str) -> T:
-        """A constant (a NumPy array), stored once for all of that name."""
+        """A constant from a NumPy array, stored once per name."""
 
     @abstractmethod
     def embedding(self, ids: T, table: T | Tensor) -> T:
-        """Rows of `table` (N, D) at `ids` (…) -> (…, D). An id outside 0..N-1 is an error."""
+        """Rows of `table` (N, D) at `ids` (…) -> (…, D). Ids must be in 0..N-1."""
 
     @abstractmethod
     def linear(self, x: T, weight: Tensor, bias: Tensor | None) -> T:
@@ -49,20 +45,20 @@ class Primitives(ABC, Generic[T]):
 
     @abstractmethod
     def linears(self, x: T, groups: Sequence[Sequence[nn.Linear]]) -> list[T]:
-        """Several projections of one x (N, I): for each group what its layers give, side by side, (N, sum of their O).
+        """Projections of one x (N, I) -> per group, the concatenated outputs (N, sum of O).
 
-        A graph computes them all in one product. All of them have a bias, or none has.
+        Graphs use a single Gemm. Either all layers have a bias, or none.
         """
 
     # -- arithmetic
 
     @abstractmethod
     def layer_norm(self, x: T, weight: Tensor, bias: Tensor, eps: float) -> T:
-        """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016)."""
+        """Layer norm over the last axis (Ba et al. 2016)."""
 
     @abstractmethod
     def rms_norm(self, x: T, weight: Tensor | None, eps: float) -> T:
-        """Divide the last axis by its root mean square, then scale, if given (Zhang and Sennrich 2019)."""
+        """RMS norm over the last axis, with an optional scale (Zhang and Sennrich 2019)."""
 
     @abstractmethod
     def add(self, a: T | float, b: T | float) -> T: ...
@@ -89,7 +85,7 @@ class Primitives(ABC, Generic[T]):
 
     @abstractmethod
     def remainder(self, x: T, divisor: int) -> T:
-        """Integers 0 <= x (…) modulo `divisor`, of the dtype of x."""
+        """x modulo `divisor`, for integers x >= 0."""
 
     @abstractmethod
     def relu(self, x: T) -> T: ...
@@ -102,11 +98,11 @@ class Primitives(ABC, Generic[T]):
 
     @abstractmethod
     def log_sigmoid(self, x: T) -> T:
-        """log(1 / (1 + exp(-x))), exact where the sigmoid is nearly 1."""
+        """log(1 / (1 + exp(-x))), accurate for large x."""
 
     @abstractmethod
     def elu(self, x: T) -> T:
-        """x where it is positive, exp(x) - 1 elsewhere (Clevert et al. 2016)."""
+        """x if x > 0, else exp(x) - 1 (Clevert et al. 2016)."""
 
     @abstractmethod
     def silu(self, x: T) -> T:
@@ -125,7 +121,7 @@ class Primitives(ABC, Generic[T]):
 
     @abstractmethod
     def expm1(self, x: T) -> T:
-        """exp(x) - 1 for x <= 0, exact where x is nearly 0."""
+        """exp(x) - 1 for x <= 0, accurate near 0."""
 
     @abstractmethod
     def sqrt(self, x: T) -> T: ...
@@ -142,36 +138,36 @@ class Primitives(ABC, Generic[T]):
 
     @abstractmethod
     def mean(self, x: T) -> T:
-        """Mean over the last axis, which stays with size 1."""
+        """Mean over the last axis, kept with size 1."""
 
     @abstractmethod
     def reduce_max(self, x: T) -> T:
-        """Largest number of the last axis, which stays with size 1."""
+        """Maximum over the last axis, kept with size 1."""
 
     @abstractmethod
     def top_k(self, x: T, count: int) -> tuple[T, T]:
-        """The largest `count` numbers of the last axis, falling, and their indices, int64: (…, count) each."""
+        """The `count` largest elements of the last axis in descending order, and their int64 indices."""
 
     @abstractmethod
     def gather(self, x: T, indices: T) -> T:
-        """Elements of x (…, N) at indices (…, M) of its last axis -> (…, M). The other axes are the same."""
+        """Elements of x (…, N) at indices (…, M) of the last axis -> (…, M); other axes must match."""
 
     # -- shapes
 
     @abstractmethod
     def cast(self, x: T, dtype: str) -> T:
-        """To `float32`, `int32` or `int64`."""
+        """Cast to `float32`, `int32` or `int64`."""
 
     @abstractmethod
     def reshape(self, x: T, shape: Sequence[int]) -> T:
-        """To `shape`; 0 keeps the axis at that place, -1, once, stands for what is left."""
+        """Reshape; 0 keeps the dimension at that index, a single -1 is inferred."""
 
     @abstractmethod
     def unsqueeze(self, x: T, axis: int) -> T: ...
 
     @abstractmethod
     def squeeze(self, x: T, axis: int) -> T:
-        """Drop an axis of size 1."""
+        """Remove an axis of size 1."""
 
     @abstractmethod
     def transpose(self, x: T, axes: Sequence[int]) -> T:
@@ -185,27 +181,24 @@ class Primitives(ABC, Generic[T]):
 
     @abstractmethod
     def repeat_heads(self, x: T, heads: int) -> T:
-        """x (B, G, T, d) -> (B, heads, T, d): each head `heads / G` times in a row. x itself where G is `heads`."""
+        """x (B, G, T, d) -> (B, heads, T, d): repeat each head heads / G times."""
 
     @abstractmethod
     def slice_from(self, x: T, start: int) -> T:
-        """x (B, heads, n, …) without the first `start` along n."""
+        """x[:, :, start:]"""
 
     @abstractmethod
     def slice_last(self, x: T, count: int) -> T:
-        """The last `count` of x (B, heads, n, d) along n."""
+        """The last `count` elements of axis 2."""
 
     @abstractmethod
     def drop_last(self, x: T, count: int) -> T:
-        """x (B, heads, n + count, …) without the last `count` along n."""
+        """x without the last `count` elements of axis 2."""
 
     @abstractmethod
     def pad_front(self, x: T, count: int) -> T:
-        """x (B, heads, n, d) with `count` zeros in front along n."""
+        """x (B, heads, n, d) with `count` leading zeros on axis 2."""
 
     @abstractmethod
     def digits(self, x: T, base: int, count: int) -> T:
-        """The digits of integers 0 <= x (…) < base^count, each as a row of its own table: int32 (…, count).
-
-        Entry i is the digit of base^i, plus i · base.
-        """
+        """Digits of integers 0 <= x (…) < base^count, int32 (…, count); entry i is digit i plus i · base."""

@@ -1,4 +1,4 @@
-"""How the state of linear attention takes in a token: the update rules, named as in ONNX's LinearAttention operator.
+"""Update rules of linear attention, named as in ONNX's LinearAttention operator.
 
     linear       S_t = S_{t-1} + k_t v_tᵀ                               Katharopoulos et al. 2020, arXiv 2006.16236
     gated        S_t = g_t S_{t-1} + k_t v_tᵀ                           Sun et al. 2023, arXiv 2307.08621
@@ -7,23 +7,22 @@
 
     erase        S_t = (I + e_t r_tᵀ) D_t S_{t-1} + k_t v_tᵀ            Peng et al. 2025, arXiv 2503.14456 (RWKV-7)
 
-and o_t = q_tᵀ S_t in all of them. q and k are features; β in [0, 1] is one number a head and token, g in (0, 1] is one
-number a head or one a key channel: g_t S is D_t S, D_t = diag(g_t) (Yang et al. 2024, arXiv 2312.06635; Kimi Team 2025,
-arXiv 2510.26692). The delta rules need keys of length 1: a longer one turns what it should correct into growth.
+with o_t = q_tᵀ S_t. q and k are features; β in [0, 1] is per head and token, g in (0, 1] per head or per key channel:
+g_t S is D_t S, D_t = diag(g_t) (Yang et al. 2024, arXiv 2312.06635; Kimi Team 2025, arXiv 2510.26692). The delta rules
+require keys of unit length; longer keys make the state diverge.
 
-The last rule has no name in the operator, and contains the others: with r = k, e = -βk and βv in place of v it is
+The erase rule has no name in the operator and generalizes the others: with r = k, e = -βk and βv for v it is
 gated_delta. RWKV-7 reads the state before its decay: r = κ̂ / g.
 
-Each rule has two forms of the same function: one token in the operators of a graph (`Ops.linear_attention`), and T
-tokens as matrix products over chunks, here for torch and in t2r_export.graph.prefill for a graph. Inside a chunk that
-starts from S_0, with Γ_ij = D_{j+1} ⋯ D_i,
+Each rule has two equivalent forms: single tokens (`Ops.linear_attention`), and T tokens in chunks, for torch here and
+for graphs in t2r_export.graph.prefill. In a chunk with initial state S_0 and Γ_ij = D_{j+1} ⋯ D_i,
 
     S_i = Γ_i0 S_0 + Σ_{j≤i} Γ_ij k_j u_jᵀ
     u_i = v_i, or β_i (v_i - S_0ᵀ Γ_i0 k_i - Σ_{j<i} (k_iᵀ Γ_ij k_j) u_j) for the delta rules,
 
-which is one triangular system a chunk (the WY form, Yang et al. 2024, arXiv 2406.06484 and 2412.06464), solved for all
-chunks at once, and linear in S_0. With an erase vector of its own the sum has a second term, Γ_ij e_j p_jᵀ, and the
-system is that of what each token reads, p_i = S_0ᵀ Γ_i0 r_i + Σ_{j<i} ((r_iᵀ Γ_ij k_j) v_j + (r_iᵀ Γ_ij e_j) p_j).
+a triangular system per chunk (the WY form, Yang et al. 2024, arXiv 2406.06484 and 2412.06464), linear in S_0 and solved
+for all chunks in parallel. For the erase rule the sum has a second term Γ_ij e_j p_jᵀ, and the system determines the
+reads p_i = S_0ᵀ Γ_i0 r_i + Σ_{j<i} ((r_iᵀ Γ_ij k_j) v_j + (r_iᵀ Γ_ij e_j) p_j).
 """
 
 from __future__ import annotations
@@ -48,20 +47,22 @@ def chunked_linear_attention(
     erase: Erase[Tensor] | None = None,
     chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """T tokens by the update rule that log_gate, beta and erase make: memory O(T·K·V/chunk + T·chunk), linear in T.
+    """Linear attention over T tokens; memory O(T·K·V/chunk + T·chunk).
 
     Args:
-        q: (B, H, T, K). k: (B, G, T, K). v: (B, G, T, V). G divides H. A last column of ones in v, with z as the
-            last column of S, carries the denominator along (not for the delta rules).
-        S: (B, G, K, V), the state before the first token.
+        q: (B, H, T, K); G divides H.
+        k: (B, G, T, K).
+        v: (B, G, T, V). A last column of ones, with z as the last column of S, computes the denominator (not for the
+            delta rules).
+        S: (B, G, K, V), the state before.
         log_gate: log g, at most 0, (B, G, T, 1) or (B, G, T, K), for the gated rules.
         beta: (B, G, T, 1), for the delta rules.
-        erase: (B, G, T, K) each, for rules that erase along a vector of its own. Not with beta.
-        chunk: tokens treated as one block; by default what `chunk_size` says.
+        erase: (B, G, T, K) each, for the erase rule; requires beta=None.
+        chunk: tokens per chunk; default `chunk_size`.
 
     Returns:
-        o (B, H, T, V) and the state after the last token. float32, or float64 where v is: states may only ever
-        grow, and bfloat16 would stop counting at 256 equal terms.
+        o (B, H, T, V) and the state after, in float32, or float64 if v is float64: bfloat16 sums stop growing after 256
+        equal terms.
     """
     B, H, T, K = q.shape
     G, V = v.shape[1], v.shape[3]
@@ -95,17 +96,18 @@ def chunked_linear_attention(
 
 
 def scanned(x: Tensor, log_gate: Tensor, state: Tensor) -> Tensor:
-    """y_t = exp(log_gate_t) ⊙ y_{t-1} + x_t for each number, by doubling: log₂ T sums of what stands 1, 2, 4 … before.
+    """y_t = exp(log_gate_t) ⊙ y_{t-1} + x_t elementwise, by recursive doubling in log₂ T steps.
 
     Args:
-        x, log_gate: (B, T, D), log_gate at most 0. state: y before the first token, (B, D).
+        x, log_gate: (B, T, D); log_gate is at most 0.
+        state: y before, (B, D).
 
     Returns:
-        y (B, T, D), float32, or float64 where the state is.
+        y (B, T, D), float32, or float64 if the state is float64.
     """
     wide = torch.float64 if state.dtype == torch.float64 else torch.float32
     y = torch.cat([state.to(wide).unsqueeze(1), x.to(wide)], dim=1)
-    sums = F.pad(log_gate.to(wide), (0, 0, 1, 0))  # each over the gates of its own last 1, 2, 4 … tokens
+    sums = F.pad(log_gate.to(wide), (0, 0, 1, 0))  # of the gates of the last 1, 2, 4 … tokens
     behind = 1
     while behind < y.shape[1]:
         y = y + F.pad(sums[:, behind:].exp() * y[:, :-behind], (0, 0, behind, 0))
@@ -115,9 +117,9 @@ def scanned(x: Tensor, log_gate: Tensor, state: Tensor) -> Tensor:
 
 
 def _blocks(x: Tensor, G: int, C: int) -> Tensor:
-    """x (B, heads, T, size) -> (B·G·N, heads/G·C, size): N chunks of C tokens, the last one filled up with zeros.
+    """x (B, heads, T, size) -> N zero-padded chunks of C tokens (B·G·N, heads/G·C, size).
 
-    A zero key, log gate and β add nothing to the state, and the outputs of zero queries are cut off.
+    Zero keys, log gates and rates leave the state unchanged.
     """
     B, heads, T, size = x.shape
     x = F.pad(x, (0, 0, 0, -T % C)) if T % C else x
@@ -126,22 +128,22 @@ def _blocks(x: Tensor, G: int, C: int) -> Tensor:
 
 
 def _delta(k: Tensor, v: Tensor, beta: Tensor, decay: Decay) -> tuple[Tensor, Tensor]:
-    """The delta rules' triangular system, solved for what does not depend on the chunk's first state S_0.
+    """Solve the delta rules' triangular system for unknown S_0.
 
     Returns:
         a (X, C, V) and W (X, C, K) with u = a - W S_0.
     """
-    system = decay.scores(k, k, beta)  # its diagonal is taken to be 1, and what is above is not read
+    system = decay.scores(k, k, beta)  # unitriangular: diagonal and above are ignored
     right = beta * torch.cat([v, decay.from_start(k)], dim=-1)
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     return solved[..., : v.shape[-1]], solved[..., v.shape[-1] :]
 
 
 def _erased(k: Tensor, v: Tensor, erase: Erase[Tensor], decay: Decay) -> tuple[Tensor, Tensor]:
-    """The same where the erase vector is not the key: of v and of what each token reads, one below the other.
+    """Solve the erase rule's triangular system, for v and the reads.
 
     Returns:
-        a (X, 2·C, V) and W (X, 2·C, K) with u = a - W S_0, which is written along [k; erase.write].
+        a (X, 2·C, V) and W (X, 2·C, K) with u = a - W S_0, written along [k; erase.write].
     """
     # token i reads the decayed state before its own writes
     written, system = (decay.scores(erase.read, x).tril(-1) for x in (k, erase.write))
@@ -152,12 +154,12 @@ def _erased(k: Tensor, v: Tensor, erase: Erase[Tensor], decay: Decay) -> tuple[T
 
 
 def _states(start: Tensor, added: Tensor, carry: Tensor | None) -> Tensor:
-    """The states before each of N chunks, and after the last.
+    """The states before each of N chunks and after the last.
 
     Args:
-        start: (B, G, K, V). added: (B·G·N, K, V), what each chunk adds.
-        carry: what each chunk leaves of the state before it: all (None), a share (B·G·N, 1 or K, 1), or a linear
-            function (B·G·N, K, K).
+        start: (B, G, K, V).
+        added: (B·G·N, K, V), the contribution of each chunk.
+        carry: transition of each chunk: the identity (None), factors (B·G·N, 1 or K, 1), or matrices (B·G·N, K, K).
 
     Returns:
         (B, G, N+1, K, V).
@@ -176,9 +178,7 @@ def _states(start: Tensor, added: Tensor, carry: Tensor | None) -> Tensor:
 
 
 def chunk_size(K: int, V: int, R: int) -> int:
-    """Tokens a chunk for which the scores (R·C a token) and the states (K·V/C a token) take about the same memory.
-
-    A power of two from 16 to 128. Small models gain most from small chunks.
-    """
+    """Tokens per chunk, a power of two from 16 to 128, that balances the memory of scores (R·C per token) and states
+    (K·V/C per token)."""
     balanced = math.sqrt(K * V / R)
     return min(max(1 << math.ceil(math.log2(max(balanced, 1.0))), 16), 128)

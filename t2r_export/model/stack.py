@@ -1,4 +1,4 @@
-"""A stack: what tokens look like to its first block, and its blocks. A decoder is one, and an encoder."""
+"""A stack of blocks with embeddings, positions and a last norm: a decoder or an encoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from t2r_export.config.model import StackConfig
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.model.block import Block, Norm
+from t2r_export.model.block import Block, BlockNorm
 from t2r_export.model.ops import Ops, T
 from t2r_export.model.parts.base import Site
 from t2r_export.model.positions.base import Positions, build_positions
@@ -16,14 +16,16 @@ from t2r_export.model.step import Step
 
 
 class Stack(nn.Module):
-    """Tables, positions, rotations, blocks and the last norm.
+    """Embeddings, positions, rotations, blocks and the last norm.
 
     Args:
-        config: the stack's. width: of its rows. vocab_size: rows of its table of tokens; None: it has none of its own.
+        config: the stack's config.
+        width: D.
+        vocab_size: size of the token embedding; None: no embedding.
     """
 
-    blocks: Sequence[Block]  # an nn.ModuleList, as is
-    ropes: Sequence[Positions]
+    blocks: Sequence[Block]  # nn.ModuleList
+    ropes: Sequence[Positions]  # nn.ModuleList
 
     def __init__(self, config: StackConfig, width: int, vocab_size: int | None) -> None:
         super().__init__()
@@ -31,17 +33,17 @@ class Stack(nn.Module):
         if vocab_size is not None:
             self.embedding = nn.Embedding(vocab_size, width)
         self.positions = build_positions(config.positions, width)
-        self.embedding_norm = None if config.embedding_norm is None else Norm(config.embedding_norm, width)
+        self.embedding_norm = None if config.embedding_norm is None else BlockNorm(config.embedding_norm, width)
         found = rotations(config)
         self.ropes = nn.ModuleList(build_positions(rotary, size) for rotary, size in found)  # type: ignore[assignment]
         above = [*config.layers[1:], None]
         lends = [layer is not None and any(part.borrows for part in layer.parts) for layer in above]
         blocks = (Block(layer, Site(width, found, lent)) for layer, lent in zip(config.layers, lends, strict=True))
         self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.norm = None if config.last_norm is None else Norm(config.last_norm, width)
+        self.norm = None if config.last_norm is None else BlockNorm(config.last_norm, width)
 
     def embed(self, ids: T, step: Step[T], table: nn.Embedding | None = None) -> T:
-        """What the first block sees: rows (N, D); `table` is another stack's, where this one has none."""
+        """Embed token ids as rows (N, D). Args: table: another stack's embedding, if this one has none."""
         ops = step.ops
         x = ops.flatten_tokens(ops.embedding(ids, (table or self.embedding).weight))
         if self.config.embedding_scale != 1.0:
@@ -51,11 +53,11 @@ class Stack(nn.Module):
         return x if self.embedding_norm is None else self.embedding_norm(x, ops)
 
     def normed(self, x: T, ops: Ops[T]) -> T:
-        """Rows behind the last block (N, D) as what follows sees them."""
+        """Apply the last norm to rows (N, D)."""
         return x if self.norm is None else self.norm(x, ops)
 
 
 def rotations(config: StackConfig) -> list[tuple[RotaryConfig, int]]:
-    """The different rotations of a stack's parts, each with the number of dimensions of a head that rotate."""
+    """The distinct rotations of a stack, each with the number of rotated dimensions per head."""
     asked = (rotation for layer in config.layers for part in layer.parts for rotation in part.rotations())
     return list(dict.fromkeys(asked))

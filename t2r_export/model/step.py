@@ -1,28 +1,30 @@
-"""What every layer may ask while tokens are read: operators, tokens seen, rotations. One object, made by the model.
+"""The context that all layers share while tokens are read: operators, positions, rotations.
 
-Whatever depends on the position alone is computed once and shared by all layers: a graph of 30 layers holds it once.
+Values that depend only on the position are computed once for all layers, so that graphs contain them once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from t2r_export.model.ops import Ops, T
 from t2r_export.model.positions.base import Positions
 from t2r_export.model.positions.turns import Rotation
 
+R = TypeVar("R")
+
 
 class Step(Generic[T]):
-    """The context of one step, or of one sequence of T tokens.
+    """The context of one step, or of T tokens.
 
     Args:
-        ops: the operators to compute with, or to record with.
-        start: (B,) int32, tokens that each sequence has read before; None in a model that counts none.
-        ropes: the model's rotations; a layer names its own by number.
-        wrap: the number that absolute positions are counted modulo; None where they are not.
-        lengths: (B,) integers, tokens of each source, where a layer asks for them.
+        ops: operators that compute or record.
+        start: (B,) int32, number of tokens read before; None if the model counts no positions.
+        ropes: the model's rotations, which layers index by number.
+        wrap: modulus of absolute positions; None: no wrapping.
+        lengths: (B,) integers, source lengths, if a layer needs them.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Step(Generic[T]):
     @property
     def start(self) -> T:
         """(B,) int32, tokens read before these."""
-        assert self._start is not None, "a layer that asks for the position says so (`needs_position`)"
+        assert self._start is not None, "layers that use positions must set needs_position"
         return self._start
 
     @cached_property
@@ -50,12 +52,12 @@ class Step(Generic[T]):
 
     @property
     def position(self) -> T:
-        """(B, T) int32, of each token."""
+        """(B, T) int32, the position of each token."""
         return self._advanced[0]
 
     @cached_property
     def place(self) -> T:
-        """(B, T) int32, the absolute position of each token: `position`, modulo `wrap` where there is one."""
+        """(B, T) int32, absolute positions: `position`, modulo `wrap` if set."""
         return self.position if self.wrap is None else self.ops.remainder(self.position, self.wrap)
 
     @property
@@ -65,69 +67,63 @@ class Step(Generic[T]):
 
     @cached_property
     def numbers(self) -> T:
-        """(B, 1, T, 1) float32, the position of each token."""
+        """(B, 1, T, 1) float32, the positions."""
         return self.ops.reshape(self.ops.cast(self.position, "float32"), (0, 1, -1, 1))
 
     def hidden(self, source: T) -> T:
-        """For keys of a source (B, G, M, d): 1 where a row of the batch has no token any more, else 0, (B, 1, 1, M)."""
+        """Padding mask (B, 1, 1, M) of source keys (B, G, M, d): 1 for padding, else 0."""
 
         def compute() -> T:
-            assert self.lengths is not None, "the layer has said that it asks for them"
+            assert self.lengths is not None, "layers that use lengths must set needs_lengths"
             return self.ops.padding_mask(source, self.lengths)
 
-        found: T = self.shared("hidden", compute)
-        return found
+        return self.shared("hidden", compute)
 
     def absolute_rotation(self, rope: int) -> Rotation[T]:
-        """cos and sin (B, 1, T, F) at each token's `place`, for what meets nothing that was rotated at another."""
+        """cos and sin (B, 1, T, F) at `place`."""
         if self.wrap is None:
             return self.rotation(rope)
-        found: Rotation[T] = self.shared(("place", rope), lambda: self.ropes[rope].rotate(self.place, self.ops))
-        return found
+        return self.shared(("place", rope), lambda: self.ropes[rope].rotate(self.place, self.ops))
 
     def rotation_to_place(self, rope: int, behind: int) -> Rotation[T]:
-        """What brings keys that stand so many tokens behind, rotated at their position, to their `place`."""
+        """The rotation that moves keys `behind` tokens back from their position to their `place`."""
 
         def compute() -> Rotation[T]:
             ops, wrap = self.ops, self.wrap
             assert wrap is not None
             position = ops.sub(self.position, behind)
-            position = ops.sub(position, ops.minimum(position, 0))  # before the first token nothing stands
+            position = ops.sub(position, ops.minimum(position, 0))  # clamp to 0
             cos, sin = self.ropes[rope].rotate(ops.sub(position, ops.remainder(position, wrap)), ops)
-            back = 1.0 / self.ropes[rope].magnitude  # the keys have been multiplied by it
+            back = 1.0 / self.ropes[rope].magnitude  # the keys already have this factor
             return Rotation(cos if back == 1.0 else ops.mul(cos, back), ops.mul(sin, -back))
 
-        found: Rotation[T] = self.shared(("to place", rope, behind), compute)
-        return found
+        return self.shared(("to place", rope, behind), compute)
 
     def rotation(self, rope: int, last: int | None = None, ahead: int = 0) -> Rotation[T]:
-        """cos and sin (B, 1, T, F) at each token's position, so many tokens ahead of it, or at `last` past it."""
+        """cos and sin (B, 1, T, F) at the positions, shifted by `ahead` or clamped to `last`."""
 
         def compute() -> Rotation[T]:
             position = self.position if last is None else self.ops.minimum(self.position, last)
             return self.ropes[rope].rotate(self.ops.add(position, ahead) if ahead else position, self.ops)
 
-        found: Rotation[T] = self.shared(("rotation", rope, last, ahead), compute)
-        return found
+        return self.shared(("rotation", rope, last, ahead), compute)
 
     def rotation_between(self, rope: int, start: int, stop: int) -> Rotation[T]:
-        """cos and sin (stop - start, F) at positions known beforehand."""
-        found: Rotation[T] = self.shared(
-            ("rotation", rope, start, stop),
-            lambda: self.ropes[rope].rotate_known(start, stop, self.ops, f"rope_{rope}"),
-        )
-        return found
+        """cos and sin (stop - start, F) at constant positions."""
+        rotate = self.ropes[rope].rotate_known
+        return self.shared(("rotation", rope, start, stop), lambda: rotate(start, stop, self.ops, f"rope_{rope}"))
 
-    def shared(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """What `compute` gives, computed by the first layer that asks for `key`."""
+    def shared(self, key: Hashable, compute: Callable[[], R]) -> R:
+        """The value for `key`, computed on first use."""
         if key not in self._shared:
             self._shared[key] = compute()
-        return self._shared[key]
+        value: R = self._shared[key]
+        return value
 
     def lend(self, name: str, value: T) -> None:
-        """Leave something for the layers above; the last that was lent under a name is what they get."""
+        """Store a value for the layers above; it replaces an earlier one of that name."""
         self._lent[name] = value
 
     def borrowed(self, name: str) -> T:
-        """What a layer below has lent under this name; the model's config has checked that there is one."""
+        """The value that a layer below has lent; configs ensure that it exists."""
         return self._lent[name]

@@ -1,4 +1,4 @@
-"""The operators of `t2r_export.model.ops`, computed at once by torch."""
+"""The operators of t2r_export.model.ops, computed by torch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 
 
 class TorchOps(Ops[Tensor]):
-    """The operators of a step, or of T tokens.
+    """Torch operators for a step or for T tokens.
 
     Args:
-        tokens: how many of each sequence are read; None: one, a step.
-        like: a weight of the model, for the device and the precision of constants.
+        tokens: T; None: a step.
+        like: a weight, for the device and dtype of constants.
     """
 
     def __init__(self, tokens: int | None = None, like: Tensor | None = None) -> None:
@@ -42,7 +42,7 @@ class TorchOps(Ops[Tensor]):
         return F.embedding(ids.to(table.device), table)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # what was computed from states is as wide as they are
+        # values computed from states can be wider than weights
         if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
             x = x.to(weight.dtype)
         return F.linear(x, weight, bias)
@@ -69,7 +69,7 @@ class TorchOps(Ops[Tensor]):
         return torch.as_tensor(a / b)
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        if a.dtype != b.dtype:  # weights in half precision beside states in full
+        if a.dtype != b.dtype:  # half-precision weights and float32 states
             wide = torch.promote_types(a.dtype, b.dtype)
             a, b = a.to(wide), b.to(wide)
         return torch.matmul(a, b)
@@ -179,7 +179,7 @@ class TorchOps(Ops[Tensor]):
         digit = x.long().unsqueeze(-1) // base**place % base
         return (digit + place * base).int()
 
-    # -- what depends on how many tokens are read
+    # -- depends on the number of tokens
 
     def flatten_tokens(self, x: Tensor) -> Tensor:
         return x.flatten(0, -2)
@@ -207,12 +207,12 @@ class TorchOps(Ops[Tensor]):
 
     def causal_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None = None) -> Tensor:
         T, total = q.shape[2], k.shape[2]
-        q, k = q.to(v.dtype), k.to(v.dtype)  # a rotation computes in float32
+        q, k = q.to(v.dtype), k.to(v.dtype)  # rotations are float32
         if softcap is not None:
             k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
             scores = self.soft_cap(q @ k.mT * scale, softcap)
             return torch.matmul(scores.masked_fill(~_seen(T, total, q.device), -torch.inf).softmax(-1), v)
-        # without a past torch needs no mask
+        # no mask is needed without past tokens
         mask = None if T == total else _seen(T, total, q.device)
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
@@ -230,7 +230,7 @@ class TorchOps(Ops[Tensor]):
         return (places >= lengths[:, None])[:, None, None].float()
 
     def lstm(self, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        # in the weights' own precision, because a state is carried through the whole text
+        # without autocast, because states accumulate over the whole text
         with torch.autocast(x.device.type, enabled=False):
             rows = x.to(weights[0].dtype).unflatten(0, (len(h), -1))
             state = [h[None].contiguous(), c[None].contiguous()]
@@ -259,7 +259,7 @@ class TorchOps(Ops[Tensor]):
         if z is None:
             o, S = chunked_linear_attention(q, k, v, S, log_gate, beta, erase)
             return o, None, S, None
-        # z is the state of a value that is always 1: a last column of v and of S carries numerator and denominator
+        # z is S for v = 1: an additional column of v and S computes the denominator
         both, after = chunked_linear_attention(
             q, k, F.pad(v, (0, 1), value=1.0), torch.cat([S, z.unsqueeze(-1)], dim=-1), log_gate, beta
         )
@@ -272,5 +272,5 @@ class TorchOps(Ops[Tensor]):
 
 
 def _seen(T: int, total: int, device: torch.device) -> Tensor:
-    """(T, total): whether each of the last T tokens sees each of all."""
+    """Causal mask (T, total) of the last T tokens."""
     return torch.ones(T, total, dtype=torch.bool, device=device).tril(total - T)

@@ -1,7 +1,6 @@
-"""The Transformer: `sequence` over T tokens, `step` for one, the same weights and the same numbers.
+"""The Transformer: one definition for single steps and for sequences of T tokens.
 
-Blocks of parts. The model never asks which of them a layer has: it hands each part its own
-states, named `<state>.<layer>` outside ("S.3"), and counts the position where anything asks for it.
+States are named `<state>.<layer>`, such as S.3. The position is a state if any part needs it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from t2r_runtime.errors import UserError
 
 
 class Transformer(Stack):
-    """A decoder whose layers each keep their own kind of state; with an encoder, a translator."""
+    """A decoder; with an encoder, a translator."""
 
     config: ModelConfig
 
@@ -49,80 +48,83 @@ class Transformer(Stack):
         self.asks_lengths = any(part.needs_lengths for part in parts)
 
     def end_positions(self, past_end: str) -> None:
-        """Choose what is beyond the model's last position: one of t2r_runtime.contract.signature.PAST_ENDS.
+        """Set the behavior past the last position: one of t2r_runtime.contract.signature.PAST_ENDS.
 
         Raises:
-            UserError: a wrap past the end of a learned table.
+            UserError: wrap:N with N beyond a learned table.
         """
         wrap, end = wrap_length(past_end), self.config.max_positions
         if wrap is not None and end is not None and wrap > end:
-            raise UserError(
-                f"past_end wrap:N with N of at most {end}, where this model's positions end",
-                past_end,
-                "choose a smaller N",
-            )
+            expected = f"past_end wrap:N with N of at most {end}, where this model's positions end"
+            raise UserError(expected, past_end, "choose a smaller N")
         self.positions.past_end = past_end
 
     def require_decoder(self, what: str, do: str) -> None:
-        """Raise UserError, with what to do, where this is a translator and `what` is for decoders alone."""
+        """Raise UserError for a translator. Args: what: the reason; do: the advice."""
         if self.encoder is not None:
             raise UserError(f"a decoder alone, {what}", "a translator", do)
 
     @property
     def reach(self) -> int | None:
-        """The most tokens that a text can have; None where there is no end."""
+        """Maximum number of tokens; None: unlimited."""
         return self.config.max_positions if self.positions.past_end == "refuse" else None
 
     # -- torch
 
     def forward(self, ids: Tensor, states: State[Tensor] | None = None) -> Tensor:
-        """ids (B, T) int64, the states before them (default: the initial ones) -> logits (B, T, vocabulary)."""
+        """ids (B, T) int64 and states (default: initial) -> logits (B, T, vocabulary)."""
         return self.prefill(ids, self.init_state(len(ids)) if states is None else states)[0]
 
     def start(self, source_ids: Tensor, source_lengths: Tensor) -> State[Tensor]:
-        """The states before a translation of sources (B, M) int64, of which row b has the first source_lengths[b]."""
+        """The initial states of a translation. Args: source_ids (B, M) int64, left-aligned; source_lengths (B,)."""
         encoded = self.encode(source_ids, source_lengths, self.ops(source_ids.shape[1]))
         return self._initial(len(source_ids)) | encoded
 
     def prefill(self, ids: Tensor, states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
-        """ids (B, T) int64, states -> logits (B, T, vocabulary) and the states after the last token."""
+        """ids (B, T) int64 and states -> logits (B, T, vocabulary) and the states after."""
         ops = self.ops(ids.shape[1])
         x, after = self._run(ids, states, ops)
         return self._logits(x, ops).view(*ids.shape, -1), after
 
     def step(self, ids: Tensor, states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
-        """ids (B,) int64, states -> logits (B, vocabulary) and the states after this token."""
+        """ids (B,) int64 and states -> logits (B, vocabulary) and the states after."""
         return self.run(ids, states, self.ops(None))
 
     def rows(self, ids: Tensor, states: State[Tensor]) -> Tensor:
-        """What stands behind the last block for ids (B, T), from `states`: rows (B·T, D), for `logits_of`."""
+        """Output rows (B·T, D) of the last block for ids (B, T), for `logits_of`."""
         return self._run(ids, states, self.ops(ids.shape[1]))[0]
 
     def traces(self, ids: Tensor, states: State[Tensor] | None = None) -> list[BlockTrace[Tensor]]:
-        """What happens inside every block for ids (B, T), from `states` (default: the initial ones): rows (B·T, D)."""
+        """Intermediate values (rows (B·T, D)) of every block for ids (B, T) and states (default: initial)."""
         states = self.init_state(len(ids)) if states is None else states
         step = self.context(states, self.ops(ids.shape[1]))
         return list(self.trace(self.embed(ids, step), states, step))
 
     def logits_of(self, rows: Tensor) -> Tensor:
-        """Logits (N, vocabulary) behind rows (N, D) that left the last block."""
+        """Logits (N, vocabulary) of output rows (N, D)."""
         return self._logits(rows, self.ops(len(rows)))
 
     def ops(self, tokens: int | None) -> TorchOps:
-        """torch's operators for this model: T tokens, or None for a step."""
+        """Torch operators for T tokens, or a step (None)."""
         return TorchOps(tokens, self.embedding.weight)
 
     # -- any operators
 
     def run(self, ids: T, states: State[T], ops: Ops[T]) -> tuple[T, State[T]]:
-        """A step, ids (B,), or where the operators read many tokens a sequence, ids (B, T): logits after the last token
-        (B, vocabulary), and the states after it."""
+        """Run with any operators.
+
+        Args:
+            ids: (B,) for a step, (B, T) for operators over many tokens.
+
+        Returns:
+            Logits (B, vocabulary) after the last token, and the states after it.
+        """
         x, after = self._run(ids, states, ops)
         return self._logits(ops.last_token(x), ops), after
 
     def encode(self, source_ids: T, source_lengths: T, ops: Ops[T]) -> State[T]:
-        """Sources (B, M), their lengths (B,), at least 1, and operators that read M tokens -> what comes of them."""
-        assert self.encoder is not None, "the model is a decoder alone"
+        """Source ids (B, M) and lengths (B,), at least 1 -> constant and initial states. Args: ops: for M tokens."""
+        assert self.encoder is not None, "the model has no encoder"
         lengths = ops.cast(source_lengths, "int32")
         x, step = self.encoder.run(source_ids, lengths, self.embedding, ops)
         states: State[T] = {SOURCE_LENGTH_STATE: lengths} if self.asks_lengths else {}
@@ -133,7 +135,7 @@ class Transformer(Stack):
 
     @property
     def start_states(self) -> list[str]:
-        """Names of the states that a source starts, which a step then changes: those of merged layers that are sums."""
+        """Names of non-constant states that the source initializes: sums of merged layers."""
         found = ((n, names) for n, block in enumerate(self.blocks) for part, names in block.readers if part.starts)
         return [f"{name}.{n}" for n, names in found for name in names.values()]
 
@@ -144,7 +146,7 @@ class Transformer(Stack):
         return ops.soft_cap(logits, self.config.logit_softcap)
 
     def _run(self, ids: T, states: State[T], ops: Ops[T]) -> tuple[T, State[T]]:
-        """Rows behind the last block (N, D), and the states after the last token."""
+        """Output rows (N, D) of the last block, and the states after."""
         step = self.context(states, ops)
         x = self.embed(ids, step)
         after = {name: value for name, value in states.items() if name.startswith(SOURCE)}
@@ -156,12 +158,12 @@ class Transformer(Stack):
         return x, after
 
     def context(self, states: State[T], ops: Ops[T]) -> Step[T]:
-        """What the layers may ask while tokens are read from these states on."""
+        """The layers' context for tokens that follow these states."""
         start, lengths = states[POSITION] if self.counts else None, states.get(SOURCE_LENGTH_STATE)
         return Step(ops, start, self.ropes, self.positions.wrap, lengths)
 
     def trace(self, x: T, states: State[T], step: Step[T]) -> Iterator[BlockTrace[T]]:
-        """The one walk over the blocks, from the first one's rows x (N, D)."""
+        """Run all blocks on rows x (N, D), one trace each."""
         for layer, block in enumerate(self.blocks):
             trace = block.trace(x, self.layer_state(states, layer), step)
             x = trace.output
@@ -170,25 +172,24 @@ class Transformer(Stack):
     # -- states
 
     def layer_state(self, states: State[Any], layer: int) -> State[Any]:
-        """One layer's states by their names in its block."""
+        """The states of a layer by block-level name."""
         return {name: states[f"{name}.{layer}"] for names in self.blocks[layer].names for name in names.values()}
 
     def fold_states(self, states: State[Tensor]) -> State[Tensor]:
-        """Every state as the model with its layers folded keeps it (`t2r_export.fold`)."""
+        """Convert states to those of the folded model (`t2r_export.fold`)."""
         after = {name: value for name, value in states.items() if name in (POSITION, SOURCE_LENGTH_STATE)}
         for layer, block in enumerate(self.blocks):
             after |= _named(block.fold_state(self.layer_state(states, layer)), layer)
         return after
 
     def state_spec(self, max_state_bytes: int = MAX_STATE_BYTES) -> list[StateSpec]:
-        """Every state of the model: the layers' in order, the position where it is used, and what is constant.
+        """All states: those of the layers in order, the position if used, then constant states.
 
         Raises:
-            UserError: they take more than that at batch 1: a config of a few bytes can ask for any window.
+            UserError: more than `max_state_bytes` at batch 1, which untrusted configs can request.
         """
-        specs = [
-            replace(s, name=f"{s.name}.{layer}") for layer, block in enumerate(self.blocks) for s in block.state_spec()
-        ]
+        layers = enumerate(self.blocks)
+        specs = [replace(spec, name=f"{spec.name}.{layer}") for layer, block in layers for spec in block.state_spec()]
         if self.counts:
             specs.append(StateSpec(POSITION, "int32", (BATCH,)))
         if self.asks_lengths:
@@ -198,10 +199,10 @@ class Transformer(Stack):
         return specs
 
     def init_state(self, batch: int) -> State[Tensor]:
-        """The states before the first token, on the model's device; float states in the model's precision.
+        """The initial states on the model's device; floating-point states are float64 in a float64 model.
 
         Raises:
-            UserError: a translator, whose states a source starts: `start`.
+            UserError: the model is a translator; use `start`.
         """
         if self.encoder is not None:
             raise UserError("a source for a translator", "none", "take the states from its start()")

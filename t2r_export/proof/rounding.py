@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from t2r_export.model.block import Norm
+from t2r_export.model.block import BlockNorm
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.side_by_side import Errors, Text, arrays, logit_error, state_error
@@ -68,7 +68,7 @@ def _nudged(model: Transformer) -> Iterator[None]:
         away = torch.where(torch.rand(x[first:].shape, generator=generator) < 0.5, -torch.inf, torch.inf)
         return torch.cat([x[:first], x[first:].nextafter(away)])
 
-    hooks = [module.register_forward_hook(nudge) for module in model.modules() if isinstance(module, Norm)]
+    hooks = [module.register_forward_hook(nudge) for module in model.modules() if isinstance(module, BlockNorm)]
     try:
         yield
     finally:

@@ -159,9 +159,9 @@ def test_convert_notes_chosen_defaults(folder: Path, tmp_path: Path, capsys: Out
         _, err = run(capsys, "convert", source, tmp_path / f"{number}.pt", "--mixer", mixer, "--layers", layers)
         assert err == ("" if said is None else f"note: default options: {said}; see docs/mixers.md)\n")
     out, _ = run(capsys, "inspect", tmp_path / "0.pt")
-    assert "6 relu features, guard add 1, positions after, update rule gated, gate data" in out
+    assert "feature_size=6,positions=after,guard.kind=add,guard.eps=1.0,update_rule=gated,gate=data" in out
     out, _ = run(capsys, "inspect", tmp_path / "4.pt")
-    assert "32 relu features, guard add 1e-06, positions keep, update rule gated, gate data" in out
+    assert "feature_size=32,guard.kind=add,guard.eps=1e-06,update_rule=gated,gate=data" in out
 
 
 def test_inspect_folder(tmp_path: Path, capsys: Output) -> None:
@@ -191,7 +191,7 @@ def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> No
     for file in ("w.pt", "w.onnx"):
         out, _ = run(capsys, "inspect", tmp_path / file)
         assert "memory: constant: all states have a fixed size\n" in out
-        assert "0-1 window window of 5 and 2 sinks dense not folded: window layers have no" in spaced(out)
+        assert "0-1 window window=5,sinks=2 dense not folded: window layers have no" in spaced(out)
         assert "sink_v 0-1 float32 B × 3 × 2 × 4 96" in spaced(out)
 
 
@@ -201,7 +201,7 @@ def test_convert_to_a_gated_hybrid(folder: Path, tmp_path: Path, capsys: Output)
     run(capsys, "export", tmp_path / "h.pt", tmp_path / "h.onnx")
     for file in ("h.pt", "h.onnx"):
         out, _ = run(capsys, "inspect", tmp_path / file)
-        said = "0-1 hybrid window of 3 and 2 sinks, 5 relu features of earlier tokens, merged by "
+        said = "0-1 hybrid window=3,feature_size=5,guard.kind=add,guard.eps=1e-06,update_rule=gated,gate=data,sinks=2 "
         assert said in spaced(out)
     run(capsys, "verify", tmp_path / "h.pt", tmp_path / "h.onnx", "--steps", 20)
 
@@ -225,10 +225,10 @@ def test_convert_to_a_feature_map(
     run(capsys, "export", tmp_path / "f.pt", tmp_path / "f.onnx")
     described = [run(capsys, "inspect", tmp_path / file)[0] for file in ("f.pt", "f.onnx")]
     for out in described:
-        assert f" linear {size} {name} features, " in spaced(out)
+        assert f" linear feature_size={size}," in spaced(out) and f"feature_map={name}" in spaced(out)
         assert f"S 0-1 float32 B × 3 × {size} × 4" in spaced(out)
         assert (" z 0-1 float32" in spaced(out)) == ("normalizer" not in more)
-    assert "positions keep dense folded" in spaced(described[1])
+    assert " dense folded" in spaced(described[1])
     run(capsys, "verify", tmp_path / "f.pt", tmp_path / "f.onnx", "--steps", 20)
 
 

@@ -119,7 +119,7 @@ def flipped(file: Path) -> None:
 
 # what the runtime does not look for, since it would read every weight: the verbs that do
 REFUSED_BY_THE_READER: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a flipped bit": (lambda f: flipped(data(f)), "what the hash in its name says; received other bytes: a damaged"),
+    "a flipped bit": (lambda f: flipped(data(f)), "to match the hash in its name; received other content: a damaged"),
     "a weight is NaN": (edited(not_finite(np.nan)), "expected finite weights in "),
     "a weight is infinite": (edited(not_finite(-np.inf)), "expected finite weights in "),
 }

@@ -25,7 +25,7 @@ def test_a_plan_is_read_from_lists_with_commas() -> None:
     assert parse_plan("distill") == (StagePlan("distill", STAGES["distill"].steps, None),)
 
 
-def test_rates_that_nobody_asked_for_fit_the_width() -> None:
+def test_default_learning_rates_scale_with_width() -> None:
     plan = config(plan=parse_plan("transfer,distill")).for_model(128, None).plan
     assert [stage.learning_rate for stage in plan] == [
         STAGES["transfer"].learning_rate,
@@ -89,7 +89,7 @@ def test_messages_about_options(changes: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_what_a_run_keeps_stands_beside_its_output() -> None:
+def test_run_files() -> None:
     assert config().state_path == Path("out/tuned.pt.training")
     assert config().log_path == Path("out/tuned.pt.jsonl")
     of_root = dataclasses.replace(config(), output=Path("/"))  # which is refused as an output, and not before
@@ -97,7 +97,7 @@ def test_what_a_run_keeps_stands_beside_its_output() -> None:
     assert config(log=Path("elsewhere")).log_path == Path("elsewhere")
 
 
-def test_a_recipe_holds_what_decides_about_the_result() -> None:
+def test_recipe_contains_result_options() -> None:
     plan = parse_plan("transfer,distill,task", "3,0,5", "0.1,0.1,0.2")
     recipe = config(plan=plan, seed=4, checkpoint_every=7).recipe()
     assert recipe["stages"] == [

@@ -87,7 +87,7 @@ def test_json_round_trip(uniform: UniformConfig) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_json_and_back_of_every_kind(name: str) -> None:
+def test_json_round_trip_every_kind(name: str) -> None:
     config = CONFIGS[name].build()
     assert read(json.loads(json.dumps(to_plain(CONFIGS[name])))) == config
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config

@@ -170,7 +170,7 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
 
 
 @pytest.mark.parametrize("recipe, what, by, message", REFUSED)
-def test_what_is_refused(recipe: str, what: str, by: str, message: str, tmp_path: Path) -> None:
+def test_invalid_recipe(recipe: str, what: str, by: str, message: str, tmp_path: Path) -> None:
     assert recipe.count(what) >= 1
     with pytest.raises(UserError, match=message):
         read(recipe.replace(what, by, 1), tmp_path)

@@ -30,7 +30,7 @@ def test_without_rotation_the_gate_is_the_default(model: ModelConfig | None) -> 
         assert student_mixer("linear", options, model)[1] == GATE
 
 
-def test_rotary_models_rotate_features_behind_the_map_too() -> None:
+def test_rotary_students_rotate_features() -> None:
     whole = {**GATE, "positions": "after"}
     assert suited("linear", {}, ROTARY) == suited("linear", {"feature_size": 8}, ROTARY) == whole
     assert suited("linear", {"feature_size": 5}, ROTARY) == {**whole, "rotary_size": 4}  # they rotate in pairs
@@ -98,7 +98,7 @@ def test_errors(kind: str, given: dict[str, Any], message: str) -> None:
             student_mixer(kind, given, model)
 
 
-def test_rotations_of_other_kinds_keep_their_options() -> None:
+def test_upgrade_keeps_rotary_options() -> None:
     scaled = LLAMA.with_attention(positions=RotaryConfig(5e5, LinearScaling(2.0))).build()
     assert student_mixer("linear", {"frequency_scale": 0.5}, scaled)[0] == LinearConfig(
         32, **GATE, positions="after", frequency_scale=0.5

@@ -73,7 +73,7 @@ def test_weights_of_version_1_are_renamed(position: str) -> None:
     assert renamed("embedding.weight") == "embedding.weight"
 
 
-def test_a_translators_feed_forward_stands_behind_both_mixers() -> None:
+def test_upgrade_translator_feed_forward_index() -> None:
     _, renamed = upgrade(to_plain(small.TRANSLATORS["softmax"]), 1)
     assert renamed("blocks.0.mixers.1.k.weight") == "blocks.0.parts.1.k.weight"
     assert renamed("blocks.0.ffn.down.bias") == "blocks.0.parts.2.down.bias"

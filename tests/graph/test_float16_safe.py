@@ -73,7 +73,7 @@ def test_a_state_is_its_two_parts() -> None:
 
 
 @pytest.mark.parametrize("options", [{"target": "fused"}, {"target": "standard"}, {"state_layout": "packed"}])
-def test_where_it_cannot_be(options: dict[str, str]) -> None:
+def test_unsupported_options(options: dict[str, str]) -> None:
     with pytest.raises(UserError, match="expected state_layout layers and a target of standard operators with float"):
         ExportConfig(float16_safe=True, **options)  # type: ignore[arg-type]
 
@@ -84,7 +84,7 @@ def test_not_with_a_graph_for_prompts() -> None:
 
 
 @pytest.mark.parametrize("layer", [small.WINDOW, small.linear(update_rule="gated", gate="data", guard=small.CLAMP)])
-def test_states_that_do_not_grow_are_kept_as_they_are(layer: MixerConfig, tmp_path: Path) -> None:
+def test_constant_size_states_unchanged(layer: MixerConfig, tmp_path: Path) -> None:
     config = small.with_layers(small.GPT2, layer)
     made, safe = small.graph(tmp_path / "g.onnx", config, float16_safe=True)
     _, plain = small.graph(tmp_path / "plain.onnx", config)

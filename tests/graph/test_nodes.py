@@ -42,7 +42,7 @@ def unknown(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("target", ["portable", "fused"])
 @pytest.mark.parametrize("name", ["gated_rotary", "hybrid_gated", "window_rotary", "delta_rotary", "memory_softmax"])
-def test_every_graph_says_which_dimensions_are_the_same(name: str, target: str, tmp_path: Path) -> None:
+def test_symbolic_dimension_names(name: str, target: str, tmp_path: Path) -> None:
     _, report = small.graph(tmp_path / "g.onnx", name, target=target, prefill=True, draft_check=True)
     graphs = [path for path in report.files if path.suffix == ".onnx"]
     assert len(graphs) == 3 and not any(map(unknown, graphs))

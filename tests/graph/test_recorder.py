@@ -156,7 +156,7 @@ def test_a_value_knows_how_it_is_stored() -> None:
     assert y.viewed(("B", 12)) == x, "back again is nothing"
 
 
-def test_a_change_of_shape_is_a_node_where_it_is_needed() -> None:
+def test_reshape_recorded_only_if_needed() -> None:
     ops = GraphOps(nn.Module(), "B")
     x = value("B", 12)
     y = ops.transpose(ops.unsqueeze(ops.reshape(ops.tanh(ops.reshape(x, (0, 3, 4))), (0, 12)), 1), (0, 2, 1))
@@ -202,7 +202,7 @@ SHARED["windows"] = dataclasses.replace(LLAMA, layers=(WindowConfig(3, sinks=2),
 
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("layers", [1, 2])
-def test_a_graph_holds_one_position_and_one_rotation(name: str, layers: int, tmp_path: Path) -> None:
+def test_position_and_rotation_recorded_once(name: str, layers: int, tmp_path: Path) -> None:
     """However many layers look at them: no layer counts tokens, or has a table, of its own."""
     config = SHARED[name]
     config = dataclasses.replace(

@@ -46,7 +46,7 @@ def test_the_latest_of_what_a_graph_uses(graph: onnx.ModelProto, release: str) -
     assert first_release(graph) == release
 
 
-def test_it_stands_in_the_metadata_where_more_than_the_least_is_needed(tmp_path: Path) -> None:
+def test_metadata_lists_required_opset(tmp_path: Path) -> None:
     plain, fused, rounded = (tmp_path / f"{name}.onnx" for name in ("plain", "fused", "w8"))
     small.graph(plain, "rotary_keep")
     small.graph(fused, "rotary_keep", target="fused", prefill=True)

@@ -119,7 +119,7 @@ def test_many_tokens(rule: str, heads: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_fused_reads_with_one_node_what_chunks_read_more_slowly(rule: str) -> None:
+def test_fused_prefill_uses_single_node(rule: str) -> None:
     """Counted by nodes; the numbers are those of `test_property_any_split_is_the_text`."""
     asked = RULES[rule]
     wanted = not asked.erase and (asked.delta or asked.decay == "channel")
@@ -166,7 +166,7 @@ def test_states_are_those_after_the_kept_tokens(rule: str, heads: str, target: s
 
 
 @pytest.mark.parametrize("target", MANY)
-def test_a_linear_recurrence_keeps_its_first_tokens(target: str) -> None:
+def test_linear_recurrence_draft_check(target: str) -> None:
     D, T, keep = 5, 9, (4, 9)
     ops, given = started(target, "check")
     rows = [Value(name, "float32", ("B*T", D)) for name in ("rows", "log_gate")]

@@ -86,7 +86,7 @@ def test_an_npu_graph_has_it_in_windows(tmp_path: Path) -> None:
     assert small.proof(made, tmp_path / "g.onnx", 40).passed
 
 
-def test_positions_that_wrap_do_not_change_distances() -> None:
+def test_wrap_preserves_distances() -> None:
     model, ids = small.model("alibi"), small.ids(length=13)
     expected = model(ids)
     model.end_positions("wrap:5")
@@ -109,7 +109,7 @@ REFUSED = "softmax, window, span or hybrid layers with alibi positions, or linea
         (lambda: dataclasses.replace(ALIBI, max_positions=9), "no max_positions with positions of the kind alibi"),
     ],
 )
-def test_what_cannot_have_it_is_refused_by_name(change: Any, message: str) -> None:
+def test_unsupported_alibi(change: Any, message: str) -> None:
     with pytest.raises(UserError) as caught:
         change()
     assert str(caught.value).startswith(f"expected {message}")

@@ -73,7 +73,7 @@ def test_a_text_is_what_transformers_computes(name: str) -> None:
 
 
 @torch.no_grad()
-def test_the_first_token_of_a_text_enters_an_rg_lru_whole() -> None:
+def test_rg_lru_first_token() -> None:
     made = block("rg_lru")
     x, empty = rows(made, 7), torch.zeros(B, made.width)
     made.peer.recurrent_states = None

@@ -17,7 +17,7 @@ WIDE = dataclasses.replace(GPT2, width=64, ffn_size=128, layers=(SOFTMAX, LSTMCo
 MEMORY = ProductKeyConfig(32, 16)
 
 
-def test_projections_are_small_and_smaller_where_they_write() -> None:
+def test_projection_initial_scale() -> None:
     made = initialize(WIDE.build(), 0).state_dict()
     for name, std in (
         ("embedding.weight", 0.02),
@@ -28,7 +28,7 @@ def test_projections_are_small_and_smaller_where_they_write() -> None:
     assert not made["blocks.0.parts.1.up.bias"].any()
 
 
-def test_other_parts_start_as_their_own_class_says() -> None:
+def test_other_parts_keep_own_initialization() -> None:
     made = initialize(dataclasses.replace(WIDE, feed_forwards=(MEMORY, Dense())).build(), 0)
     parameters = made.state_dict()
     gates = parameters["blocks.1.parts.0.rnn.weight_hh_l0"]

@@ -432,7 +432,7 @@ def test_every_operator_has_a_case() -> None:
     assert {case.split(":")[0] for case in CASES | MANY} == public(Ops)
 
 
-def test_every_operator_that_looks_at_the_tokens_has_both_cases() -> None:
+def test_token_operators_cover_both_modes() -> None:
     of_one, of_many = ({case.split(":")[0] for case in cases} for cases in (CASES, MANY))
     alone = {"blocks", "unblock", "causal_mask", "lstm", "gru", "linear_attention_chunks", "linear_recurrence_many"}
     looking = {name for name in public(Ops) if "self.many" in inspect.getsource(getattr(GraphOps, name))}

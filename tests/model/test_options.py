@@ -163,7 +163,7 @@ def test_windows_have_them_too(changes: dict[str, Any], tmp_path: Path) -> None:
         torch.testing.assert_close(window(ids), full(ids), rtol=1e-4, atol=1e-4)
 
 
-def test_norms_of_q_and_k_keep_a_layer_from_folding() -> None:
+def test_qk_norm_not_foldable() -> None:
     config = dataclasses.replace(
         SOFTMAX.with_attention(qk_norm=True), layers=(LinearConfig(5, positions="drop"), SoftmaxConfig())
     )

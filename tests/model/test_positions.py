@@ -100,7 +100,7 @@ def test_a_rope_is_the_formula() -> None:
         np.testing.assert_allclose(value.numpy(), expected, rtol=0, atol=1e-7)
 
 
-def test_positions_known_beforehand_are_computed_once() -> None:
+def test_constant_positions_computed_once() -> None:
     made = rope()
     first, again = (made.rotate_known(0, 3, TORCH, "rope") for _ in range(2))
     assert list(made._known) == [(0, 3)]
@@ -138,7 +138,7 @@ def test_frequencies() -> None:
     np.testing.assert_allclose(linear.numpy(), plain.numpy() / 4, rtol=1e-6)
 
 
-def test_llama3_scaling_keeps_fast_ones_and_slows_slow_ones() -> None:
+def test_llama3_scaling_frequencies() -> None:
     config = RotaryConfig(5e5, Llama3Scaling(8.0))
     plain, scaled = rotary_frequencies(RotaryConfig(5e5), 64), rotary_frequencies(config, 64)
     turns = 8192 * plain / (2 * math.pi)
@@ -160,7 +160,7 @@ def test_a_window_of_all_tokens_is_softmax(name: str) -> None:
     torch.testing.assert_close(small.by_steps(window, ids, window.init_state(2))[0], expected, rtol=0, atol=1e-6)
 
 
-def test_yarn_multiplies_cosines_and_sines_at_every_position() -> None:
+def test_yarn_attention_factor() -> None:
     made = model("yarn").ropes[0]
     assert isinstance(made, Rotary)
     place = np.array([[0, 1, 15, 16, 255, 4097, 100_000, 2**31 - 1]])
@@ -189,7 +189,7 @@ def test_steps_are_the_sequence(name: str, wrap: int | None) -> None:
 
 
 @torch.no_grad()
-def test_keys_that_leave_a_window_keep_their_size_where_positions_wrap() -> None:
+def test_wrapped_evicted_keys_keep_norm() -> None:
     """Before the end of N wrapping changes nothing, whatever YaRN multiplies by."""
     made, ids = model(small.with_layers(small.YARN, small.HYBRID)).double(), small.ids(length=23)
     expected = made(ids)

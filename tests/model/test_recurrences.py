@@ -92,7 +92,7 @@ def test_split_is_whole(rule: str, at: int) -> None:
 
 
 @pytest.mark.parametrize("rule", GATED)
-def test_a_weak_decay_behind_a_strong_one_keeps_its_precision(rule: str) -> None:
+def test_weak_decay_after_strong_decay_precision(rule: str) -> None:
     """In one chunk of float32, cumulative sums past 10⁵ would have steps of 0.008."""
     tensors = list(inputs(rule, T=16))
     log_gate = torch.full_like(tensors[4], -0.05)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_what_is_given_makes_the_rule(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["linear", "gated"])
-def test_a_normalizer_is_the_state_of_a_value_that_is_always_1(rule: str) -> None:
+def test_normalizer_equals_state_of_ones(rule: str) -> None:
     """T tokens with z, one gate for all of them as well, against steps and against sums of ones."""
     q, k, v, S, log_gate, _ = inputs(rule)
     z = torch.rand(S.shape[:3], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -219,7 +219,7 @@ def conformance(folder: Path) -> tuple[str, list[Tensor | None], list[Tensor]]:
 
 
 @pytest.mark.parametrize("case", CONFORMANCE)
-def test_conformance_of_steps_and_of_the_definition(case: str, data: Path) -> None:
+def test_steps_match_definition(case: str, data: Path) -> None:
     rule, arguments, expected = conformance(data / "onnx-node-tests" / f"test_linear_attention_{case}")
     assert update_rule(*arguments[4:]) == rule
     tolerance = 5e-3 if case == "fp16" else 2e-6

@@ -56,7 +56,7 @@ def test_favor_estimates_the_softmax_kernel() -> None:
     assert abs(estimate / np.exp(q @ k / 2) - 1) < 0.03
 
 
-def test_random_fourier_estimates_the_gaussian_kernel() -> None:
+def test_random_fourier_estimates_gaussian_kernel() -> None:
     random = np.random.default_rng(0)
     q, k = random.normal(size=(2, 4))
     weight = random.normal(size=(400_000, 4)) / 0.7

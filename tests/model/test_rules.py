@@ -71,7 +71,7 @@ def test_split_is_whole(case: tuple[str, str], at: int) -> None:
 
 
 @pytest.mark.parametrize("rule", CHANNELS)
-def test_a_weak_decay_behind_a_strong_one_keeps_its_precision(rule: str) -> None:
+def test_weak_decay_after_strong_decay_precision(rule: str) -> None:
     """In one chunk of float32, where cumulative sums past 10⁵ would have steps of 0.008."""
     given = rules.inputs(rule, "own", 32)
     given["log_gate"] = torch.full_like(given["log_gate"], -0.05)
@@ -100,7 +100,7 @@ def test_gradients_are_those_of_the_steps(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not (rule.delta or rule.erase)])
 @pytest.mark.parametrize("heads", SHARED)
-def test_a_normalizer_is_the_state_of_a_value_that_is_always_1(rule: str, heads: str) -> None:
+def test_normalizer_equals_state_of_ones(rule: str, heads: str) -> None:
     given = rules.inputs(rule, heads, 9)
     z = torch.rand(given["S"].shape[:3], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     ones = given | {"v": torch.ones_like(given["v"][..., :1]), "S": z[..., None]}
@@ -165,7 +165,7 @@ def test_a_linear_recurrence_is_its_definition(decay: str, T: int, seed: int) ->
             np.testing.assert_allclose(row.numpy(), wanted[:, t], rtol=tolerance, atol=tolerance)
 
 
-def test_gradients_of_a_linear_recurrence_are_those_of_the_steps() -> None:
+def test_linear_recurrence_gradients_match_steps() -> None:
     gradients = []
     for T in (None, 9):
         generator = torch.Generator().manual_seed(0)

@@ -41,7 +41,7 @@ def test_what_is_shared_is_computed_once() -> None:
     assert (first, other) == (["a"], ["b"])
 
 
-def test_a_rotation_is_shared_by_its_number_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_rotation_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     made = step()
     asked: list[torch.Tensor] = []
     right = type(made.ropes[0]).rotate
@@ -61,7 +61,7 @@ def test_known_rotations_are_shared_by_their_ends() -> None:
     assert made.rotation_between(0, 1, 5) is not made.rotation_between(0, 0, 5)
 
 
-def test_the_last_that_was_lent_is_what_is_borrowed() -> None:
+def test_borrow_returns_last_lent() -> None:
     made = step()
     first, second, other = torch.zeros(1), torch.ones(1), torch.ones(2)
     made.lend("weights", first)

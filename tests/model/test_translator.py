@@ -147,7 +147,7 @@ def test_merged_layers_are_their_definition(config: MixerConfig, tokens: int | N
     torch.testing.assert_close(y, made.o(o.transpose(1, 2).reshape(B * T, H * D)))
 
 
-def test_nothing_of_the_source_is_left_in_a_merged_step() -> None:
+def test_merged_step_has_no_source_inputs() -> None:
     """Its sums are where S and z start; under a gate they stay beside them."""
     merged, gated = (small.model(f"translator_{name}") for name in ("merged", "merged_gated"))
     assert not [s.name for s in merged.state_spec() if s.constant]

@@ -129,7 +129,7 @@ def test_npu_graphs_wrap(tmp_path: Path) -> None:
     assert small.proof(checkpoint, tmp_path / "g.onnx", steps=40).passed
 
 
-def test_the_proof_sees_a_graph_that_does_not_wrap(tmp_path: Path) -> None:
+def test_verify_detects_missing_wrap(tmp_path: Path) -> None:
     checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_keep")
     model = onnx.load(tmp_path / "g.onnx")
     (said,) = (entry for entry in model.metadata_props if entry.key == "t2r.past_end")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig
@@ -17,8 +17,7 @@ class HybridConfig(MixerConfig):
     """Softmax over a window and linear attention to all earlier tokens (Zhang et al. 2024, arXiv 2410.10254)."""
 
     kind: ClassVar[str] = "hybrid"
-    MERGED: ClassVar[dict[str, str]] = {"sum": "sum", "gate": "gate", "token": "a token gate"}  # for summaries
-    MERGES: ClassVar[tuple[str, ...]] = tuple(MERGED)
+    MERGES: ClassVar[tuple[str, ...]] = ("sum", "gate", "token")
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated")  # rules with a normalizer z
 
@@ -50,27 +49,11 @@ class HybridConfig(MixerConfig):
 
     def linear(self) -> LinearConfig:
         """The config of the linear part."""
-        return LinearConfig(
-            self.feature_size,
-            guard=self.guard,
-            feature_map=self.feature_map,
-            update_rule=self.update_rule,
-            gate=self.gate,
-            positions=self.positions,
-            rotary_size=self.rotary_size,
-            frequency_scale=self.frequency_scale,
-        )
+        names = {field.name for field in fields(LinearConfig)}
+        return LinearConfig(**{one.name: getattr(self, one.name) for one in fields(self) if one.name in names})
 
     def feature_rotation(self, heads: HeadsConfig) -> tuple[RotaryConfig, int] | None:
         return self.linear().feature_rotation(heads)
 
     def check(self, heads: HeadsConfig) -> None:
         self.linear().check(heads)
-
-    def summary(self) -> str:
-        first = f" and {self.sinks} sinks" if self.sinks else ""
-        rule = "" if self.update_rule == "linear" else f", update rule {self.update_rule}, gate {self.gate}"
-        return (
-            f"window of {self.window}{first}, {self.feature_size} {self.feature_map} features of earlier tokens, "
-            f"merged by {self.MERGED[self.merge]}{rule}{', features rotated' * (self.positions == 'after')}"
-        )

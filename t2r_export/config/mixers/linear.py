@@ -166,13 +166,3 @@ class LinearConfig(MixerConfig):
         need(possible(self.feature_size, d), expected, self.feature_size, "correct feature_size")
         expected = f"a head size of at most {FAVOR_HEAD} with the feature map favor"
         need(self.feature_map != "favor" or d <= FAVOR_HEAD, expected, d, "choose another feature map")
-
-    def summary(self) -> str:
-        guard = f"guard {self.guard.kind} {self.guard.eps:g}"
-        divided = guard if self.normalizer == "z" else f"normalizer {self.normalizer}"
-        memory = f", memory of {self.memory}" if self.memory else ""
-        rule = "" if self.update_rule == "linear" else f", update rule {self.update_rule}"
-        gate = "" if self.gate == "none" else f", gate {self.gate}{', moving average' * self.moving_average}"
-        features = f"{self.feature_size} {self.feature_map} features"
-        beside = f"{f', convolution of {self.conv} taps' if self.conv else ''}{', output gate' * self.output_gate}"
-        return f"{features}, {divided}, positions {self.positions}{memory}{rule}{gate}{beside}"

@@ -19,6 +19,3 @@ class SharedConfig(MixerConfig):
     @property
     def lends(self) -> bool:
         return True  # passes the borrowed weights on
-
-    def summary(self) -> str:
-        return "the attention weights of the layer below"

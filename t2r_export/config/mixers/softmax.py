@@ -31,9 +31,6 @@ class SoftmaxConfig(MixerConfig):
     def check_merged(self) -> None:
         require_none_merged(self, "memory")
 
-    def summary(self) -> str:
-        return f"memory of {self.memory}" if self.memory else ""
-
 
 @dataclass(frozen=True)
 class WindowConfig(MixerConfig):
@@ -47,10 +44,6 @@ class WindowConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         check_values(self)
-
-    def summary(self) -> str:
-        memory = f", memory of {self.memory}" if self.memory else ""
-        return f"window of {self.window} and {self.sinks} sinks{memory}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,3 @@ class SpanConfig(MixerConfig):
     def check(self, heads: HeadsConfig) -> None:
         wanted = heads.kv_heads if self.folded else 0
         need(len(self.spans) == wanted, f"{wanted} spans", f"{len(self.spans)}", "correct spans")
-
-    def summary(self) -> str:
-        spans = f"spans of {', '.join(map(str, self.spans))}" if self.folded else f"span of at most {self.span}"
-        return f"{spans} tokens, ramp {self.ramp}"

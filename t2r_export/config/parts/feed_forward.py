@@ -25,6 +25,9 @@ class DenseConfig(PartConfig):
     gated: bool = False
     bias: bool = True
 
+    def summary(self) -> str:
+        return ""  # usually equal in all layers
+
 
 @dataclass(frozen=True)
 class ProductKeyConfig(PartConfig):
@@ -43,6 +46,3 @@ class ProductKeyConfig(PartConfig):
         size("keys", self.keys, MAX_KEYS)
         size("top", self.top, self.keys)
         need(self.query_size % 2 == 0, "an even query_size", self.query_size, "correct it")
-
-    def summary(self) -> str:
-        return f"{self.keys}² values, {self.heads} heads, top {self.top}"

@@ -33,7 +33,3 @@ class GatedDeltaConfig(PartConfig):
     def convolved(self) -> list[int]:
         """Channels of q, k and v, the convolution's inputs."""
         return [*[self.key_heads * self.key_size] * 2, self.heads * self.value_size]
-
-    def summary(self) -> str:
-        keys = f"{self.key_heads} key heads of {self.key_size}"
-        return f"{self.heads} heads of {self.value_size}, {keys}, convolution of {self.taps} taps"

@@ -49,6 +49,3 @@ class Mamba2Config(PartConfig):
     def convolved(self) -> list[int]:
         """Channels of x, B and C, the convolution's inputs."""
         return [self.inner, *[self.groups * self.state_size] * 2]
-
-    def summary(self) -> str:
-        return f"{self.heads} heads of {self.head_size}, state {self.state_size}, convolution of {self.taps} taps"

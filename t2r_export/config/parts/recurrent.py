@@ -30,6 +30,3 @@ class AverageConfig(PartConfig):
     kind: ClassVar[str] = "average"
 
     ffn_size: int = option("Hidden size of a feed-forward on the mean; 0: none.", 0)
-
-    def summary(self) -> str:
-        return f"the mean of all tokens{f', feed-forward of {self.ffn_size}' if self.ffn_size else ''}"

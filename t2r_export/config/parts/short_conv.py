@@ -19,6 +19,3 @@ class ShortConvConfig(PartConfig):
 
     taps: int = limited(3, bounds=(2, MAX_TAPS))  # kernel size
     bias: bool = False  # of both projections and of the convolution
-
-    def summary(self) -> str:
-        return f"{self.taps} taps"

@@ -1,1 +1,1 @@
-"""The token mixers: one per file, behind the interfaces in `base`; t2r_export.config.mixers.MIXERS names them all."""
+"""Attention mixers, listed in t2r_export.config.mixers.INSIDES; `base` has their interface."""

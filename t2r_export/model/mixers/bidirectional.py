@@ -1,8 +1,4 @@
-"""What an encoder's layers do between q, k, v and their output: every token of a source sees every other.
-
-Softmax attention (Vaswani et al. 2017, section 3.2.3), and its linear form, in which all tokens read the same sums
-(t2r_export.model.mixers.cross). Neither keeps a state: a source is read once.
-"""
+"""Bidirectional attention of encoders, without states: softmax (Vaswani et al. 2017, section 3.2.3) and linear."""
 
 from __future__ import annotations
 
@@ -11,10 +7,10 @@ from torch import Tensor
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
 from t2r_export.model.mixers.cross import SourceSums
+from t2r_export.model.mixers.linear import ROTATED
 from t2r_export.model.mixers.source import attend_source
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import StateSpec
 
 
 class SoftmaxEncoder(AttentionMixer):
@@ -23,12 +19,9 @@ class SoftmaxEncoder(AttentionMixer):
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         return attend_source(heads.q, heads.k, heads.v, self.sizes, step), {}
 
-    def state_spec(self) -> list[StateSpec]:
-        return []
-
 
 class LinearEncoder(AttentionMixer):
-    """Linear attention in both directions, with any feature map."""
+    """Bidirectional linear attention with any feature map."""
 
     def __init__(self, sizes: HeadSizes, config: LinearConfig) -> None:
         super().__init__(sizes, config)
@@ -38,15 +31,12 @@ class LinearEncoder(AttentionMixer):
         S, z = self.over.sums(heads.k, heads.v, step)
         return self.over(heads.q, S, z, step.ops), {}
 
-    def state_spec(self) -> list[StateSpec]:
-        return []
-
     def packed_sizes(self) -> tuple[int, int]:
         return self.over.maps.of_queries.argument_size, 0
 
     def why_not_foldable(self) -> str | None:
         if self.sizes.rope is not None:
-            return "positions are rotated between the projection and φ (positions='keep')"
+            return ROTATED
         return None
 
     def packing(self) -> Packing:

@@ -1,15 +1,13 @@
-"""A short causal convolution over the channels of a layer: what each of them was a few tokens ago, weighted and summed.
+"""Short causal depthwise convolutions.
 
     y_t = Σ_j w_j ⊙ x_{t-n+1+j}    j = 0 … n-1, w (n, channels)
 
-Depthwise: a channel sees itself alone (H3, Fu et al. 2022, arXiv 2212.14052, section 3; Gated DeltaNet, Yang et al.
-2024, arXiv 2412.06464, section 3.4). In linear attention it stands behind the affine part of φ, on the arguments of
-its activation and on v, so that W_φ still folds into the projections (Kasai et al. 2021, eq. 8). It starts as the
-identity: a swapped layer is at first the one without it.
+See H3 (Fu et al. 2022, arXiv 2212.14052, section 3) and Gated DeltaNet (Yang et al. 2024, arXiv 2412.06464, section
+3.4). In linear attention it follows the affine part of φ and v, so that W_φ still folds (Kasai et al. 2021, eq. 8). It
+is initialized as the identity, so that converted layers initially equal those without it.
 
-The state is the last n - 1 inputs. They begin as zeros, as if a text began with tokens that say nothing. Channels stand
-last, and taps are products and sums: for 6,144 channels ONNX Runtime's CausalConvWithState (1.31 and 1.32, CPU) took 3
-times as long, for a token and for 256.
+The state is the last n - 1 inputs, initially zero. Each tap is a Mul and an Add over the last axis: for 6,144 channels
+ONNX Runtime's CausalConvWithState (1.31 and 1.32, CPU) took 3 times as long, for 1 and for 256 tokens.
 """
 
 from __future__ import annotations
@@ -24,10 +22,12 @@ from t2r_runtime.contract.signature import BATCH, StateSpec
 
 
 def convolved(rows: T, past: T, weight: Tensor, bias: Tensor | None, ops: Ops[T]) -> tuple[T, T]:
-    """y of rows (N, channels), and the state after.
+    """Convolve rows (N, channels); returns the result and the state after.
 
     Args:
-        past: (B, 1, n - 1, channels), the tokens before. weight: (n, channels), oldest first. bias: (channels).
+        past: (B, 1, n - 1, channels), previous inputs.
+        weight: (n, channels), oldest first.
+        bias: (channels).
     """
     taps = len(weight)
     joined = ops.concat([past, ops.split_heads(rows, 1)], axis=2)  # (B, 1, n - 1 + T, channels)
@@ -38,20 +38,8 @@ def convolved(rows: T, past: T, weight: Tensor, bias: Tensor | None, ops: Ops[T]
     return y, ops.kept_buffer(joined, taps - 1)
 
 
-def shifted(rows: T, past: T, ops: Ops[T]) -> tuple[T, T]:
-    """The row of the token before each: rows (N, D) and the last token before them (B, 1, 1, D) -> the same shapes.
-
-    RWKV's token shift (Peng et al. 2023, arXiv 2305.13048); a convolution of the taps 1 and 0.
-    """
-    own = ops.split_heads(rows, 1)
-    if not ops.many:
-        return ops.merge_heads(past), own
-    joined = ops.concat([past, own], axis=2)
-    return ops.merge_heads(ops.drop_last(joined, 1)), ops.kept_buffer(joined, 1)
-
-
 def _shifted(joined: T, taps: int, ops: Ops[T]) -> list[T]:
-    """What each tap sees of (B, 1, n - 1 + T, channels), oldest first."""
+    """The inputs of each tap from (B, 1, n - 1 + T, channels), oldest first."""
     if not ops.many:
         return ops.split(joined, [1] * taps, axis=2)
     last = taps - 1
@@ -60,7 +48,7 @@ def _shifted(joined: T, taps: int, ops: Ops[T]) -> list[T]:
 
 
 class ShortConvolution(nn.Module):
-    """`convolved` with weights that are trained, and its state."""
+    """`convolved` with trained weights."""
 
     def __init__(self, taps: int, channels: int, bias: bool = False) -> None:
         super().__init__()
@@ -70,7 +58,7 @@ class ShortConvolution(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """The identity."""
+        """Initialize as the identity."""
         self.weight.zero_()[-1] = 1.0
 
     def state_spec(self) -> StateSpec:
@@ -78,5 +66,5 @@ class ShortConvolution(nn.Module):
         return StateSpec("conv", "float32", (BATCH, 1, taps - 1, channels))
 
     def forward(self, rows: T, past: T, ops: Ops[T]) -> tuple[T, T]:
-        """Rows (N, channels) and the state before -> rows, and the state after."""
+        """Rows (N, channels) and the state before -> rows and the state after."""
         return convolved(rows, past, self.weight, self.bias, ops)

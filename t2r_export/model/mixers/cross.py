@@ -1,12 +1,11 @@
-"""How a decoder's layer looks at a source: what it keeps of it, once, and what a query then reads.
+"""Cross-attention mixers: constant states computed from the source, and how a query reads them.
 
-`softmax` keeps the source's keys and values (Vaswani et al. 2017, section 3.2.3). `linear` keeps their sums (Kasai et
-al. 2021, arXiv 2103.13076, section 2, for cross attention),
+`softmax` stores the source's keys and values (Vaswani et al. 2017, section 3.2.3). `linear` stores sums over the
+source's tokens m (Kasai et al. 2021, arXiv 2103.13076, section 2), so that a step does not depend on the length:
 
     S = Σ_m φ(k_m) v_mᵀ      z = Σ_m φ(k_m)      o_t = φ(q_t)ᵀ S / guard(φ(q_t)·z)
 
-over the tokens m of the source, whose number is then of no consequence for a step. What fills a row up to the longest
-source of its batch adds nothing to either.
+Padding contributes to neither.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.model.mixers.base import HeadSizes, Packing
 from t2r_export.model.mixers.feature_maps import FeatureMaps
-from t2r_export.model.mixers.linear import HeadNorm
+from t2r_export.model.mixers.linear import head_norm
 from t2r_export.model.mixers.source import attend_source, read_sums, sum_source
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.step import Step
@@ -26,41 +25,41 @@ from t2r_runtime.contract.signature import BATCH, SOURCE_LENGTH, StateSpec
 
 
 class CrossMixer(nn.Module):
-    """What happens between a decoder's queries, a source's keys and values, and the output of a cross layer."""
+    """The operation between the projections of a cross-attention layer."""
 
-    needs_lengths = False  # whether a query asks for the lengths of the sources
+    needs_lengths = False  # whether steps use the source lengths
 
     def __init__(self, sizes: HeadSizes, config: MixerConfig) -> None:
         super().__init__()
         self.sizes, self.config = sizes, config
 
     def state_spec(self) -> list[StateSpec]:
-        """What is kept of a source: constant states."""
+        """The constant states."""
         raise NotImplementedError
 
     def read(self, k: T, v: T, source: Step[T]) -> State[T]:
-        """k and v of a source (B, G, M, ·), and what is known of it -> the states. Borrowed weights need no k."""
+        """Source k and v (B, G, M, ·) and context -> states. Mixers that borrow weights ignore k."""
         raise NotImplementedError
 
     def forward(self, q: T, state: State[T], step: Step[T]) -> T:
-        """q (B, H, T, ·) and the states -> o (B, H, T, V)."""
+        """q (B, H, T, ·) and states -> o (B, H, T, V)."""
         raise NotImplementedError
 
     def argument_sizes(self) -> tuple[int, int]:
-        """Of a folded layer: arguments of φ per head that its projections give, of q and of k."""
+        """For folded layers: sizes per head of φ's arguments, for q and k."""
         raise NotImplementedError
 
     def packing(self) -> Packing | None:
-        """As an AttentionMixer's."""
+        """As `AttentionMixer.packing`."""
         return None
 
     def fold(self, like: Tensor) -> CrossMixer:
-        """The folded form, in the precision and on the device of `like`."""
+        """The folded mixer, with the dtype and device of `like`."""
         raise NotImplementedError
 
 
 class SoftmaxCross(CrossMixer):
-    """softmax(q·k / √d) v over the tokens of the source."""
+    """softmax(q·k / √d) v over the source."""
 
     needs_lengths = True
 
@@ -76,22 +75,21 @@ class SoftmaxCross(CrossMixer):
 
 
 class SourceSums(nn.Module):
-    """The sums of linear attention over a source, and what a query reads of them: of any feature map and normalizer."""
+    """Sums of linear attention over a source, with any feature map and normalizer."""
 
     def __init__(self, sizes: HeadSizes, config: LinearConfig) -> None:
         super().__init__()
         self.sizes, self.config = sizes, config
         self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, config)
-        if config.normalizer in ("group_norm", "rms_norm"):
-            self.norm = HeadNorm(sizes.size, sizes.eps, config.normalizer)
+        self.norm = head_norm(config, sizes)
 
     def sums(self, k: T, v: T, source: Step[T]) -> tuple[T, T | None]:
-        """k and v of a source (B, G, M, ·) -> S (B, G, K, V), and z (B, G, K) where it divides."""
+        """Source k and v (B, G, M, ·) -> S (B, G, K, V), and z (B, G, K) if it normalizes."""
         S, z = sum_source(self.maps.of_keys, k, v, source)
         return S, z if self.config.normalizer == "z" else None
 
     def forward(self, q: T, S: T, z: T | None, ops: Ops[T]) -> T:
-        """q (B, H, T, ·) and the sums -> o (B, H, T, V)."""
+        """q (B, H, T, ·) and sums -> o (B, H, T, V)."""
         config, phi = self.config, self.maps.of_queries
         if not config.folded and config.query_scale != 1.0:
             q = ops.mul(q, config.query_scale)
@@ -101,24 +99,24 @@ class SourceSums(nn.Module):
         o, denominator = read_sums(q, S, z, ops)
         if denominator is not None:
             o = ops.divide(o, denominator, config.guard)
-        return self.norm(o, ops) if config.normalizer in ("group_norm", "rms_norm") else o
+        normed: T = self.norm(o, ops)
+        return normed
 
     def packing(self) -> Packing:
-        """What a fold moves into the projections."""
+        """As `AttentionMixer.packing`."""
         of_q, of_k = self.maps.of_queries.affine(), self.maps.of_keys.affine()
         return Packing(of_q, of_k, self.config.query_scale, None)
 
     def fold(self, like: Tensor) -> SourceSums:
-        """The folded form, in the precision and on the device of `like`."""
+        """The folded sums, with the dtype and device of `like`."""
         made = SourceSums(self.sizes, dataclasses.replace(self.config, folded=True)).to(like)
         made.maps.load_folded(self.maps)
-        if self.config.normalizer in ("group_norm", "rms_norm"):
-            made.norm.load_state_dict(self.norm.state_dict())
+        made.norm.load_state_dict(self.norm.state_dict())
         return made
 
 
 class LinearCross(CrossMixer):
-    """Linear attention to the sums over the source."""
+    """Linear attention to a source."""
 
     def __init__(self, sizes: HeadSizes, config: LinearConfig) -> None:
         super().__init__(sizes, config)

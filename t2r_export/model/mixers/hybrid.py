@@ -1,25 +1,23 @@
-"""Linear attention and a softmax window in one layer: what is near exactly, what is far in a sum (LoLCATs, Zhang et al.
-2024, arXiv 2410.10254, section 3.2).
+"""Softmax over a window and linear attention to all earlier tokens (LoLCATs, Zhang et al. 2024, arXiv 2410.10254,
+section 3.2).
 
-A query sees the last W tokens, itself among them, by softmax, and every older one by its features: a token enters S and
-z at the step at which it leaves the window. With c the largest score in the window,
+A token enters S and z when it leaves the window of the last W tokens. With c the largest score in the window,
 
     sum    o = (γ Σ exp(q·k_i/√d - c) v_i + φ(q)ᵀS) / (γ Σ exp(q·k_i/√d - c) + φ(q)·z)     (their eq. 6)
     gate   o = g softmax(q·k/√d) v + (1 - g) φ(q)ᵀS / guard(φ(q)·z)
-    token  the same with g_t = sigmoid(w_m·x_t + b_m), computed from the present token (as arXiv 2603.15590)
+    token  as gate, with g_t = sigmoid(w_m·x_t + b_m) (as arXiv 2603.15590)
 
-with a learned factor γ, or gate g, for each query head. Until a token leaves, S and z are zero and both are softmax
-attention (the gate is open then). In a rotary model keys are kept as it rotates them, and φ of a key that
-leaves is what `mixers.linear` has for it with positions='keep'; or (positions='after') they are kept unrotated, rotate
-by their place in the window, and their features at their place in the text. The first tokens of a text may be sinks:
-they stay beside the window and never enter S and z.
+with a learned factor γ or gate g per query head. While no token has left the window, S and z are zero and the output is
+softmax attention. Rotary models store rotated keys, whose features are those of `mixers.linear` with positions='keep'.
+With positions='after', keys are stored unrotated and rotate by their position in the window, and features rotate by
+their position in the text. Sinks, the first tokens, stay visible and never enter S and z.
 
-With the update rule `gated`, S and z decay at every step, before they take in the token that leaves:
+With the update rule `gated`, S and z decay at every step:
 
     S_t = g_t S_{t-1} + φ(k_{t-W}) v_{t-W}ᵀ      z_t = g_t z_{t-1} + φ(k_{t-W})
 
-g_t is a head's own number, or computed from the present token x_t (`mixers.gates`). The leaving token's gate would have
-to be kept in the buffer for W steps; the present one's needs no state, and tells as well that what is far has ended.
+g_t is fixed per head or computed from the current token x_t (`mixers.gates`); the gate of token t - W would need a
+buffer of W gates.
 """
 
 from __future__ import annotations
@@ -28,21 +26,22 @@ import torch
 from torch import nn
 
 from t2r_export.config.mixers import HybridConfig
-from t2r_export.model.mixers.banded import SlidingWindow, empty_slot_mask, weighted
+from t2r_export.model.mixers.banded import empty_slot_mask, weighted
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.gates import Gates
 from t2r_export.model.mixers.linear import attend
+from t2r_export.model.mixers.sliding_window import SlidingWindow
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions.turns import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
-OPEN_GATE = 2.0  # where training of a gate starts: sigmoid(2) is 0.88, nearly the window alone
+OPEN_GATE = 2.0  # initial logit of a merge gate: weight sigmoid(2) = 0.88 for the window
 
 
 class HybridMixer(AttentionMixer):
-    """A softmax window over the last tokens, linear attention over all before them."""
+    """A softmax window over the last tokens, linear attention over all earlier tokens."""
 
     needs_position = True
     config: HybridConfig
@@ -54,7 +53,7 @@ class HybridMixer(AttentionMixer):
         self.near = SlidingWindow(sizes, config.window, config.sinks, None if self.rotates else sizes.rope)
         self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, linear)
         self.gates = Gates(sizes.width, sizes.kv_heads, linear)
-        # log γ, or what the gate is the sigmoid of: with `token` before x, whose part in it starts at 0, is added
+        # log γ, or the gate's logit or bias
         self.merge = nn.Parameter(torch.full((sizes.heads,), 0.0 if config.merge == "sum" else OPEN_GATE))
         if config.merge == "token":
             self.merge_weight = nn.Parameter(torch.zeros(sizes.heads, sizes.width))
@@ -74,7 +73,7 @@ class HybridMixer(AttentionMixer):
         return o, {**after, "S": S, "z": z}
 
     def _arguments(self, heads: Heads[T], k: T, step: Step[T]) -> tuple[T, T]:
-        """q and the k that leaves as φ takes them: where positions wrap, those of the window do not, and these do."""
+        """q and evicted k for φ, rotated by wrapped positions if positions wrap."""
         rope = self.sizes.rope
         if step.wrap is None or rope is None or not self.rotates:
             return heads.q, k
@@ -82,36 +81,33 @@ class HybridMixer(AttentionMixer):
         return q, apply_rope(k, step.rotation_to_place(rope, self.config.window), step.ops)
 
     def _rotations(self, step: Step[T]) -> tuple[Rotation[T] | None, Rotation[T] | None]:
-        """Of φ(q) and of the φ(k) that leaves, W tokens behind it: both as many ahead, so that none is negative."""
+        """Rotations of φ(q) and of the evicted φ(k), W tokens apart; both are shifted by W to be nonnegative."""
         rope = self.sizes.feature_rope
         return (None, None) if rope is None else (step.rotation(rope, ahead=self.config.window), step.rotation(rope))
 
     def _gone(self, step: Step[T]) -> T:
-        """(B, 1, T, 1), 1 where a token leaves the window that is no sink."""
+        """(B, 1, T, 1), 1 where the evicted token exists and is no sink."""
         ops, full = step.ops, float(self.config.window + self.config.sinks)
-        gone: T = step.shared(("gone", full), lambda: ops.sub(1.0, empty_slot_mask(full, step.numbers, ops)))
-        return gone
+        return step.shared(("gone", full), lambda: ops.sub(1.0, empty_slot_mask(full, step.numbers, ops)))
 
     def _merge(self, x: T, ops: Ops[T]) -> T:
-        """log γ, or what the gate is the sigmoid of: (H, 1, 1), or of the tokens in rows x (N, D), (B, H, T, 1)."""
+        """log γ or gate logits: (H, 1, 1), or (B, H, T, 1) computed from rows x (N, D)."""
         merge = ops.parameter(self.merge)
         if self.config.merge == "token":
             return ops.split_heads(ops.add(ops.linear(x, self.merge_weight, None), merge), self.sizes.heads)
         return ops.reshape(merge, (self.sizes.heads, 1, 1))
 
     def _merged(self, near: T, largest: T, far: T, far_weight: T, merge: T, gone: T, ops: Ops[T]) -> T:
-        """The window's softmax (B, H, T, d) with its largest weight (B, H, T, 1), and what the features give with
-        values and without, as one (B, H, T, d)."""
+        """Merge the window's output (B, H, T, d) and largest weight (B, H, T, 1) with linear attention's numerator
+        (B, H, T, d) and denominator (B, H, T, 1)."""
         if self.config.merge == "sum":
-            # Σ exp(score - c) is 1 / the largest weight, since that of the largest score c is 1
+            # Σ exp(score - c) = 1 / largest weight
             factor = ops.div(ops.exp(merge), largest)
             return ops.div(ops.add(ops.mul(near, factor), far), ops.add(factor, far_weight))
-        closed = ops.mul(ops.sigmoid(ops.mul(merge, -1.0)), gone)  # 1 - g, and 0 until there is something far
-        return ops.add(ops.mul(near, ops.sub(1.0, closed)), ops.mul(self._divided(far, far_weight, ops), closed))
-
-    def _divided(self, far: T, far_weight: T, ops: Ops[T]) -> T:
-        guard = self.config.guard
-        return ops.div(far, ops.guarded(far_weight, guard.kind, guard.eps))
+        closed = ops.mul(ops.sigmoid(ops.mul(merge, -1.0)), gone)  # 1 - g, and 0 while S is empty
+        kept, guard = ops.mul(near, ops.sub(1.0, closed)), self.config.guard
+        divided = ops.div(far, ops.guarded(far_weight, guard.kind, guard.eps))
+        return ops.add(kept, ops.mul(divided, closed))
 
     def state_spec(self) -> list[StateSpec]:
         G, K, d = self.sizes.kv_heads, self.config.feature_size, self.sizes.size
@@ -125,4 +121,4 @@ class HybridMixer(AttentionMixer):
         return self.config.window + self.config.sinks + 1
 
     def why_not_foldable(self) -> str | None:
-        return "a key gets its features when it leaves the window"
+        return "keys are mapped to features when they leave the window"

@@ -3,17 +3,15 @@
     S_t = S_{t-1} + φ(k_t) v_tᵀ      z_t = z_{t-1} + φ(k_t)      o_t = φ(q_t)ᵀ S_t / guard(φ(q_t)·z_t)
 
 With φ = relu(W_φ x + b_φ) this is T2R (Kasai et al. 2021, "Finetuning Pretrained Transformers into RNNs", arXiv
-2103.13076, eq. 4 to 8). Without the normalizer z, o is φ(q)ᵀS itself, or that normalised head by head. Other ways for
-S and z to take in a token stand in t2r_export.model.recurrences, what they ask of a token in `mixers.gates`.
+2103.13076, eq. 4 to 8). Without the normalizer z, o is φ(q)ᵀS, optionally with a norm per head. Other update rules are
+in t2r_export.model.recurrences, gates in `mixers.gates`.
 
-In a rotary model q and k may be rotated before φ (positions keep), or the features after it, in the numerator alone
-(positions after; Su et al. 2021, arXiv 2104.09864, eq. 19):
+In a rotary model q and k rotate before φ (positions keep), or the features of the numerator rotate (positions after; Su
+et al. 2021, arXiv 2104.09864, eq. 19):
 
     S_t = S_{t-1} + (R_t φ(k_t)) v_tᵀ      o_t = (R_t φ(q_t))ᵀ S_t / guard(φ(q_t)·z_t)
 
-Only differences of positions count then, and nothing stands between a projection and φ, so the layer folds.
-
-Folded, the map's affine part is inside the layer's packed projection, from x to [φ's arguments of q | of k | v |
+Then only relative positions matter, and the layer folds: a packed projection maps x to [φ's arguments of q | of k | v |
 gates].
 """
 
@@ -23,14 +21,17 @@ import dataclasses
 from typing import Generic, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.norm import NormConfig
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
 from t2r_export.model.mixers.convolution import ShortConvolution
-from t2r_export.model.mixers.feature_maps import EPS, FeatureMaps
+from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.gates import Control, Gates, OutputGate
+from t2r_export.model.mixers.maps import EPS
 from t2r_export.model.mixers.memory import Memory, attend_memory
+from t2r_export.model.mixers.norms import Norm
 from t2r_export.model.mixers.source import read_sums
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions.turns import Rotation, apply_rope
@@ -38,36 +39,28 @@ from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
+ROTATED = "positions are rotated between the projection and φ (positions='keep')"  # obstacle to folding
 
-class HeadNorm(nn.Module):
-    """o of each head (…, V) with mean 0 and variance 1, or divided by its root mean square, then scaled.
 
-    Group norm (Wu and He 2018) with one group per head, as RetNet has in place of z (Sun et al. 2023, arXiv
-    2307.08621); the root mean square form is DeltaNet's (Yang et al. 2024, arXiv 2406.06484). The scale is one for all
-    heads: the output projection could do a head's own.
+def head_norm(config: LinearConfig, sizes: HeadSizes) -> Norm:
+    """The norm of each head's output (…, V) that replaces z, or the identity; all heads share its scale.
+
+    group_norm is that of RetNet (Sun et al. 2023, arXiv 2307.08621), rms_norm that of DeltaNet (Yang et al. 2024, arXiv
+    2406.06484).
     """
-
-    def __init__(self, size: int, eps: float, kind: str) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(size))
-        self.bias = nn.Parameter(torch.zeros(size)) if kind == "group_norm" else None
-
-    def forward(self, o: T, ops: Ops[T]) -> T:
-        if self.bias is None:
-            return ops.rms_norm(o, self.weight, self.eps)
-        return ops.layer_norm(o, self.weight, self.bias, self.eps)
+    kind = {"group_norm": "layer", "rms_norm": "rms"}.get(config.normalizer)
+    return Norm(None if kind is None else NormConfig(kind, sizes.eps), sizes.size)
 
 
 class Features(NamedTuple, Generic[T]):
-    """What of T tokens the update rule takes, and what is left of them."""
+    """Inputs of the update rule for T tokens."""
 
     q: T  # φ(q), (B, H, T, K)
     k: T  # φ(k), (B, G, T, K)
     v: T  # (B, G, T, V)
     control: Control[T]
-    output_logits: T | None  # rows (N, H·V), of the output gate
-    after: State[T]  # the convolution's
+    output_logits: T | None  # of the output gate, rows (N, H·V)
+    after: State[T]  # convolution state after
 
 
 def attend(
@@ -80,7 +73,7 @@ def attend(
     of_k: Rotation[T] | None,
     ops: Ops[T],
 ) -> tuple[T, T | None, T, T | None]:
-    """`Ops.linear_attention`, with features that these rotate for S alone (Su et al. 2021, eq. 19)."""
+    """`Ops.linear_attention`; rotations apply to the features of S, not of z (Su et al. 2021, eq. 19)."""
     S, z = state["S"], state.get("z")
     if of_q is None or of_k is None:
         return ops.linear_attention(q, k, v, S, z, control.log_gate, control.beta)
@@ -93,9 +86,9 @@ def attend(
 
 
 class LinearMixer(AttentionMixer):
-    """Linear attention between projections that are its layer's, unfolded or folded."""
+    """Causal linear attention, unfolded or folded."""
 
-    absolute = True  # φ stands between the two rotations
+    absolute = True  # φ is applied after the rotation
     config: LinearConfig
 
     def __init__(self, sizes: HeadSizes, config: LinearConfig) -> None:
@@ -103,8 +96,7 @@ class LinearMixer(AttentionMixer):
         self.rotates = config.positions == "keep"
         self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, config)
         self.gates = Gates(sizes.width, sizes.kv_heads, config)
-        if config.normalizer in ("group_norm", "rms_norm"):
-            self.norm = HeadNorm(sizes.size, sizes.eps, config.normalizer)
+        self.norm = head_norm(config, sizes)
         if config.output_gate:
             self.output_gate = OutputGate(sizes.width, sizes.heads, sizes.size, config.folded)
         if config.conv:
@@ -115,12 +107,12 @@ class LinearMixer(AttentionMixer):
 
     @property
     def _channels(self) -> list[int]:
-        """Of the convolution: the arguments of φ(q) and of φ(k), and v."""
+        """Channels of the convolution: the arguments of φ(q) and φ(k), and v."""
         sizes, (q, k) = self.sizes, (self.maps.of_queries.argument_size, self.maps.of_keys.argument_size)
         return [sizes.heads * q, sizes.kv_heads * k, sizes.kv_heads * sizes.size]
 
     def features(self, heads: Heads[T], state: State[T], ops: Ops[T]) -> Features[T]:
-        """What the update rule takes of the tokens, and the convolution's state after them."""
+        """The inputs of the update rule."""
         q, k, v, after = heads.q, heads.k, heads.v, {}
         if not self.config.folded and self.config.query_scale != 1.0:
             q = ops.mul(q, self.config.query_scale)
@@ -139,7 +131,7 @@ class LinearMixer(AttentionMixer):
         return Features(q, k, v, control, output_logits, after)
 
     def _logits(self, heads: Heads[T], ops: Ops[T]) -> tuple[T | None, T | None]:
-        """Rows (N, ·) that the gates and the output gate are made of, where the layer has them."""
+        """Logits (N, ·) of the gates and of the output gate, if any."""
         gated = self.config.output_gate
         if not self.config.folded:
             return self.gates.logits(heads.x, ops), self.output_gate.logits(heads.x, ops) if gated else None
@@ -162,20 +154,19 @@ class LinearMixer(AttentionMixer):
             remembered, weight = attend_memory(q, self.memory.collect(self.maps.of_keys, ops), ops)
             o = ops.add(o, remembered)
             denominator = None if denominator is None else ops.add(denominator, weight)
-        if "source_S" in state:  # of a merged layer whose gate would forget it
+        if "source_S" in state:  # of a merged layer with a gate
             seen, share = read_sums(q, state["source_S"], state.get("source_z"), ops)
             o = ops.add(o, seen)
             denominator = None if denominator is None or share is None else ops.add(denominator, share)
         if denominator is not None:
             o = ops.divide(o, denominator, self.config.guard)
-        if self.config.normalizer in ("group_norm", "rms_norm"):
-            o = self.norm(o, ops)
+        o = self.norm(o, ops)
         if output_logits is not None:
             o = self.output_gate(o, output_logits, ops)
         return o, {"S": S, **({} if z is None else {"z": z}), **after}
 
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
-        """Shares of features that are 0 for every token of the batch, and the smallest φ(q)·z, before the guard."""
+        """Fractions of features that are 0 for all tokens, and the smallest φ(q)·z before the guard."""
         q, k, _, control, *_ = self.features(heads, state, step.ops)
         found = {
             "dead_queries": (q == 0).all(2).all(0).float().mean(),
@@ -198,7 +189,7 @@ class LinearMixer(AttentionMixer):
 
     def why_not_foldable(self) -> str | None:
         if self.rotates and self.sizes.rope is not None:
-            return "positions are rotated between the projection and φ (positions='keep')"
+            return ROTATED
         return None
 
     def packing(self) -> Packing:
@@ -214,8 +205,7 @@ class LinearMixer(AttentionMixer):
     def fold(self, like: Tensor) -> LinearMixer:
         folded = LinearMixer(self.sizes, dataclasses.replace(self.config, folded=True)).to(like)
         folded.maps.load_folded(self.maps)
-        if self.config.normalizer in ("group_norm", "rms_norm"):
-            folded.norm.load_state_dict(self.norm.state_dict())
+        folded.norm.load_state_dict(self.norm.state_dict())
         if self.config.conv:
             folded.conv.load_state_dict(self.conv.state_dict())
         if self.config.memory:
@@ -224,5 +214,5 @@ class LinearMixer(AttentionMixer):
 
 
 def _unit(x: T, ops: Ops[T]) -> T:
-    """x (…, K) divided by its length."""
+    """Scale x (…, K) to unit length."""
     return ops.mul(ops.rms_norm(x, None, EPS), x.shape[-1] ** -0.5)

@@ -2,9 +2,8 @@
 
     o_t = Σ_s w_ts v_s    with the w of the layer below, and v of this layer
 
-There is neither a query nor a key, nor a cache of keys, and no score is computed twice. Attention to the prefix and
-attention to a source each share with those of their own kind. The layer below lends its weights to the step, from which
-this one takes them: `Step.lend` and `Step.borrowed`.
+The layer has no queries, keys or key cache. Self-attention borrows from self-attention and cross-attention from
+cross-attention, through `Step.lend` and `Step.borrowed`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from t2r_runtime.contract.signature import BATCH, GROWING, SOURCE_LENGTH, StateS
 
 
 class SharedMixer(AttentionMixer):
-    """Attention to the prefix."""
+    """Self-attention."""
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
@@ -32,7 +31,7 @@ class SharedMixer(AttentionMixer):
 
 
 class SharedCross(CrossMixer):
-    """Attention to a source. The layer below has hidden what is behind it."""
+    """Cross-attention. The borrowed weights are already masked."""
 
     def read(self, k: T, v: T, source: Step[T]) -> State[T]:
         return {"source_v": v}

@@ -1,10 +1,10 @@
-"""Softmax attention with an explicit cache: the teacher, and the layers that a hybrid keeps.
+"""Causal softmax attention with a key/value cache.
 
-o_t = Σ_{s≤t} softmax_s(q_t·k_s / √d) v_s (Vaswani et al. 2017, eq. 1). Its state is the keys (rotated where the model
-rotates) and values of every token so far: the one mixer whose state grows.
+o_t = Σ_{s≤t} softmax_s(q_t·k_s / √d) v_s (Vaswani et al. 2017, eq. 1). The states are the rotated keys and the values
+of all tokens so far.
 
-A persistent memory (Sukhbaatar et al. 2019, arXiv 1907.01470, eq. 9) is N trained keys and values beside those of the
-tokens. They have no place in the text: a query that meets them is not rotated.
+A persistent memory (Sukhbaatar et al. 2019, arXiv 1907.01470, eq. 9) adds N trained keys and values without positions,
+to which queries are not rotated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, GROWING, StateSpec
 
-PREFIX_WEIGHTS = "weights of the prefix"  # by which a step has them, for layers that share them
+PREFIX_WEIGHTS = "weights of the prefix"  # name for Step.lend
 
 
 class SoftmaxMixer(AttentionMixer):
@@ -48,20 +48,20 @@ class SoftmaxMixer(AttentionMixer):
         return o, {"k": ops.kept_cache(k), "v": ops.kept_cache(v)}
 
     def _beside(self, heads: Heads[T], past: T, k: T, v: T, other: tuple[T, T, T, T | None], step: Step[T]) -> T:
-        """Attention to the tokens and to others, one softmax over both.
+        """Attention with one softmax over the tokens and further keys.
 
         Args:
-            other: the queries that meet the others, their keys and values, and what their scores are changed by.
+            other: queries, keys, values and score bias of the further keys.
         """
         ops, sizes = step.ops, self.sizes
-        # scaling q, not the scores: d numbers per head instead of P + T
+        # scale q instead of the scores: d elements per head instead of P + T
         q, theirs = (ops.group_queries(ops.mul(x, sizes.scale), sizes.kv_heads) for x in (heads.q, other[0]))
         tokens = attend(q, k, v, ops, self._bias(heads, past, k, step), sizes.softcap)
         others = attend(theirs, other[1], other[2], ops, other[3], sizes.softcap)
         return ops.ungroup_queries(merge_softmax(tokens, others, ops), sizes.heads)
 
     def _bias(self, heads: Heads[T], past: T, k: T, step: Step[T]) -> T | None:
-        """What scores are changed by, (R·T, P + T) or (G, R·T, P + T): the same for all layers."""
+        """Causal mask and position bias of the scores, (R·T, P + T) or (G, R·T, P + T); shared by all layers."""
         ops, per_group = step.ops, self.sizes.heads // self.sizes.kv_heads
 
         def mask() -> T:
@@ -78,8 +78,7 @@ class SoftmaxMixer(AttentionMixer):
             grouped = ops.reshape(of_heads, (G, -1, 0))
             return grouped if hidden is None else ops.add(grouped, hidden)
 
-        found: T = step.shared(("score bias", positions.key, G), bias)
-        return found
+        return step.shared(("score bias", positions.key, G), bias)
 
     def state_spec(self) -> list[StateSpec]:
         shape = (BATCH, self.sizes.kv_heads, GROWING, self.sizes.size)
@@ -87,10 +86,10 @@ class SoftmaxMixer(AttentionMixer):
 
 
 def merge_softmax(first: tuple[T, T, T], second: tuple[T, T, T], ops: Ops[T]) -> T:
-    """What one softmax over two sets of keys gives, from `attend` to each of them.
+    """Combine the results of `attend` for two sets of keys into one softmax.
 
-    A set's share is Σ exp(score) = exp(c) / w for its largest score c and largest weight w. So no sum over a cache that
-    grows is taken apart, and the larger of the two c keeps both shares within range.
+    The share of a set is Σ exp(score) = exp(c) / w, with its largest score c and largest weight w; shares are relative
+    to the larger c.
     """
     tops = [ops.reduce_max(scores) for _, scores, _ in (first, second)]
     top = ops.reduce_max(ops.concat(tops))

@@ -1,14 +1,11 @@
-"""Adaptive attention span: softmax attention in which every head learns how far back it looks (Sukhbaatar et al. 2019,
-arXiv 1905.07799).
+"""Adaptive attention span: softmax attention with a learned span per head (Sukhbaatar et al. 2019, arXiv 1905.07799).
 
-A token at distance x weighs m(x)·exp(score), where the soft mask m(x) = clamp((R + z - x) / R, 0, 1) (eq. 3) falls from
-1 to 0 over the ramp R behind the head's learned span z. Training adds z to the loss (`penalty`, eq. 7), so that a head
-keeps only what it needs.
+A token at distance x has weight m(x)·exp(score), where the soft mask m(x) = clamp((R + z - x) / R, 0, 1) (eq. 3) falls
+from 1 to 0 over the ramp R beyond the learned span z. The loss includes z (`penalty`, eq. 7).
 
-In training the state is a buffer of the largest span for every kv head. The fold gives each kv head a buffer of its
-own, as long as the longest span among its query heads, ⌈R + z⌉ tokens; the masks become constants. Nothing that was
-cut off weighed anything, so the two are the same function. Rotary positions rotate a key by its place in the buffer,
-as in `mixers.window`.
+In training, the buffers of all kv heads have the largest span. Folding shortens each kv head's buffer to the longest
+span ⌈R + z⌉ of its query heads and makes the masks constant, without changing the function. Rotary positions rotate
+keys by their buffer position, as in `mixers.window`.
 """
 
 from __future__ import annotations
@@ -32,16 +29,15 @@ from t2r_runtime.contract.signature import BATCH, StateSpec
 
 
 class Group(NamedTuple):
-    """kv heads that share a buffer of one length: all of them in training, each its own where folded."""
+    """kv heads that share a buffer: all heads in training, one head each if folded."""
 
-    end: str  # of the states' names
+    end: str  # suffix of state names
     heads: int
     length: int
 
 
 class SpanMixer(AttentionMixer):
-    """Softmax attention with a soft mask over distances for each query head, learned or, folded with its masks as
-    constants."""
+    """Softmax attention with a soft mask over distances per query head."""
 
     rotates = False
     needs_position = True
@@ -51,29 +47,29 @@ class SpanMixer(AttentionMixer):
     def __init__(self, sizes: HeadSizes, config: SpanConfig) -> None:
         super().__init__(sizes, config)
         R = sizes.heads // sizes.kv_heads
-        # of the slots, oldest first; on the CPU even where a model is laid out on the meta device
+        # of the slots, oldest first; on the CPU, so that models on the meta device have values
         ages = torch.arange(config.span - 1, -1, -1, device="cpu").float()
         self.register_buffer("ages", ages, persistent=False)
         if config.folded:
             for g, length in enumerate(config.spans):
                 self.register_buffer(f"log_mask_{g}", torch.zeros(R, length))
         else:
-            self.span = nn.Parameter(torch.ones(sizes.heads))  # z as a share of what it can be, at first all
+            self.span = nn.Parameter(torch.ones(sizes.heads))  # z as a fraction of the maximum
 
     def mask(self) -> Tensor:
-        """m (H, span) at each distance, 0 to span - 1."""
+        """m (H, span) for distances 0 to span - 1."""
         R, reach = self.config.ramp, self.config.span - self.config.ramp
         inside = self.span.clamp(0, 1)
-        z = (self.span + (inside - self.span).detach()) * reach  # past its bounds a span can still be called back
+        z = (self.span + (inside - self.span).detach()) * reach  # gradients also flow outside the bounds
         distance = self.ages.flip(0).to(z.dtype)
         return ((R + z[:, None] - distance) / R).clamp(0, 1)
 
     def penalty(self) -> Tensor:
-        """λ times the mean span, as a share of the largest."""
+        """span_loss times the mean span as a fraction of the maximum."""
         return self.config.span_loss * self.span.clamp(0, 1).mean()
 
     def log_mask(self) -> Tensor:
-        """log m (H, span) at each distance, `MASKED` where m is 0, with what positions add to scores there."""
+        """log m (H, span) per distance (`MASKED` where m is 0) plus the position bias."""
         if not self.config.folded:
             m = self.mask()
             log_m = torch.where(m > 0, m.clamp(min=torch.finfo(m.dtype).tiny).log(), MASKED)
@@ -92,13 +88,13 @@ class SpanMixer(AttentionMixer):
         return [Group(str(g), 1, length) for g, length in enumerate(self.config.spans)]
 
     def _log_mask(self, group: Group, step: Step[T]) -> T:
-        """log m (heads · R, length) of a group's slots, oldest first."""
+        """log m (heads · R, length) of a group, oldest slot first."""
         if self.config.folded:
             return step.ops.parameter(self.get_buffer(f"log_mask_{group.end}"))
-        return step.ops.parameter(self.log_mask().flip(-1))  # the exporter folds, so this is never recorded
+        return step.ops.parameter(self.log_mask().flip(-1))  # never recorded: exports fold first
 
     def _split(self, x: T, step: Step[T]) -> list[T]:
-        """x (B, heads, T, d) -> a part for each group."""
+        """Split x (B, heads, T, d) by group."""
         share = x.shape[1] // self.sizes.kv_heads
         return step.ops.split(x, [group.heads * share for group in self.groups], axis=1)
 
@@ -115,7 +111,7 @@ class SpanMixer(AttentionMixer):
         return ops.concat(out, axis=1), {name: after[name] for name in state}
 
     def _attend_buffer(self, group: Group, q: T, new: Sequence[T], past: Sequence[T], step: Step[T]) -> tuple[T, T, T]:
-        """One token's output (B, heads · R, 1, d), and the buffers of k and v after it."""
+        """Output (B, heads · R, 1, d) of one token, and the buffers of k and v after it."""
         ops, n = step.ops, group.length
         keys, v_after = (append(buffer, x, ops)[1] for buffer, x in zip(past, new, strict=True))
         k_after = keys
@@ -129,7 +125,7 @@ class SpanMixer(AttentionMixer):
         return ops.ungroup_queries(y, q.shape[1]), k_after, v_after
 
     def _attend_band(self, group: Group, q: T, new: Sequence[T], past: Sequence[T], step: Step[T]) -> tuple[T, T, T]:
-        """The same of T tokens."""
+        """`_attend_buffer` for T tokens."""
         ops, n, heads = step.ops, group.length, q.shape[1]
         band, per_group = Band(n), heads // group.heads
         rows = band.queries(q, group.heads, ops)
@@ -160,15 +156,15 @@ class SpanMixer(AttentionMixer):
         return None
 
     def spans(self) -> tuple[int, ...]:
-        """Tokens that each kv head needs: as many as the query head of its group with the longest span."""
+        """Buffer length of each kv head: the longest span of its query heads."""
         if self.config.folded:
             return self.config.spans
-        used = (self.mask() > 0).sum(-1)  # (H): the mask only falls
+        used = (self.mask() > 0).sum(-1)  # (H); masks are monotonic
         return tuple(used.view(self.sizes.kv_heads, -1).max(-1).values.tolist())
 
     @torch.no_grad()
     def fold(self, like: Tensor) -> SpanMixer:
-        """A buffer of its own length for every kv head, and the masks as constants."""
+        """Constant masks, and a buffer length per kv head."""
         config = dataclasses.replace(self.config, folded=True, spans=self.spans())
         folded = SpanMixer(self.sizes, config).to(like)
         kept = {name: weight for name, weight in self.state_dict().items() if name != "span"}
@@ -181,6 +177,6 @@ class SpanMixer(AttentionMixer):
         return state if self.config.folded else self._cut(state)
 
     def _cut(self, state: State[Tensor]) -> State[Tensor]:
-        """States at full length, `k` and `v`, as the folded mixer keeps them."""
+        """Convert full-length buffers to those of the folded mixer."""
         lengths = enumerate(self.spans())
         return {f"{name}{g}": state[name][:, g : g + 1, -length:] for g, length in lengths for name in "kv"}

@@ -1,25 +1,24 @@
-"""A sliding softmax window with sink tokens: softmax attention in a state of fixed size (StreamingLLM, Xiao et al.
-2023, arXiv 2309.17453).
+"""Sliding-window softmax attention with sinks, in a state of fixed size (StreamingLLM, Xiao et al. 2023, arXiv
+2309.17453).
 
-A query sees the first s tokens of the text, the sinks, and the last W, itself among them. Up to W + s tokens that is
-all of them, and the layer is softmax attention. The state is a buffer of the last W keys and values, which moves up by
-one at every step, and the s sinks beside it. Positions that stand in the embedding need nothing here; rotary ones
-rotate a key by its place in the buffer (`banded.SlidingWindow`).
+A query sees the first s tokens (sinks) and the last W tokens including itself: the first W + s tokens get full softmax
+attention. See `sliding_window.SlidingWindow` for states and rotary positions.
 """
 
 from __future__ import annotations
 
 from t2r_export.config.mixers import WindowConfig
-from t2r_export.model.mixers.banded import SlidingWindow, transposed, weighted
+from t2r_export.model.mixers.banded import transposed, weighted
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.memory import Memory
+from t2r_export.model.mixers.sliding_window import SlidingWindow
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import StateSpec
 
 
 class WindowMixer(AttentionMixer):
-    """Softmax attention over the first and the last tokens, with grouped key/value heads."""
+    """Softmax attention over the first and last tokens with grouped key/value heads."""
 
     rotates = False
     needs_position = True
@@ -34,7 +33,7 @@ class WindowMixer(AttentionMixer):
         ops = step.ops
         _, after = self.near.append(heads, state, step)
         scores, values = self.near.scores(heads, state, after, step)
-        if self.memory is not None:  # no place in the text: the query meets it without a rotation
+        if self.memory is not None:  # without positions: queries are not rotated
             key, value = ops.parameter(self.memory.k), ops.parameter(self.memory.v)  # (G, N, d)
             if ops.many:  # (G, 1, N, d): the same for every chunk
                 key, value = ops.unsqueeze(key, 1), ops.unsqueeze(value, 1)

@@ -1,1 +1,1 @@
-"""The parts of a layer: one per file, behind the interface in `base`; t2r_export.config.parts.PARTS names them all."""
+"""The parts of a layer, listed in t2r_export.config.parts.PARTS; `base` has their interface."""

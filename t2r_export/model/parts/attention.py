@@ -1,8 +1,7 @@
-"""Attention: projections, heads, norms of q and k, rotation and fold, around what any attention mixer does.
+"""Self-attention: projections, norms and rotation of q and k, a mixer, and folding.
 
-The layer projects, the mixer computes, and neither knows the other's kind (t2r_export.model.mixers.base). Unfolded, a
-layer holds the pretrained projections. Folded, a mixer's own maps are inside one packed projection from x to [φ's
-arguments of q | of k | v | what the mixer projects beside], which is what the exported graph computes.
+Unfolded layers have the pretrained projections. Folded layers have one packed projection from x to [φ's arguments of q,
+of k, v, extra], as exported graphs compute it.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from torch import Tensor, nn
 
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import INSIDES, MixerConfig
+from t2r_export.config.norm import NormConfig
 from t2r_export.config.parts import InsideConfig
 from t2r_export.config.tagged import resolve
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
-from t2r_export.model.mixers.linear import HeadNorm
+from t2r_export.model.mixers.norms import Norm
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.positions.base import build_positions
@@ -27,10 +27,7 @@ from t2r_runtime.contract.signature import StateSpec
 
 
 class Attention(Part):
-    """q, k, v and the output around one attention mixer, `inner`.
-
-    An inside that borrows the attention weights of the layer below has neither queries nor keys.
-    """
+    """Projections around an attention mixer, `inner`. Mixers that borrow attention weights have no q and k."""
 
     config: InsideConfig
 
@@ -40,7 +37,7 @@ class Attention(Part):
         H, G, d = config.heads, config.kv_heads, config.head_size
         rope, feature_rope = [*map(site.rope, config.rotations()), None, None][:2]
         self.sizes = sizes = head_sizes(site, config, rope, feature_rope)
-        # in the order in which weights are drawn: q, k, v, the inside's own, o
+        # the order determines random initialization: q, k, v, mixer, o
         if not inside.packed:
             if not inside.borrows:
                 self.q = nn.Linear(site.width, H * d, bias=config.qkv_bias)
@@ -54,22 +51,22 @@ class Attention(Part):
             self.qkv = nn.Linear(site.width, sum(self.parts))
         self.o = nn.Linear(H * d, site.width, bias=config.output_bias)
         if config.qk_norm and not inside.borrows:
-            wide = config.qk_norm_wide
-            self.q_norm, self.k_norm = (HeadNorm(n * d if wide else d, config.norm_eps, "rms_norm") for n in (H, G))
+            wide, norm = config.qk_norm_wide, NormConfig("rms", config.norm_eps)
+            self.q_norm, self.k_norm = (Norm(norm, n * d if wide else d) for n in (H, G))
         if config.gate:
             self.gate = nn.Linear(site.width, H * d, bias=config.qkv_bias)
 
     @property
     def rotates(self) -> bool:
-        """Whether q and k are rotated between their projection and the mixer."""
+        """Whether the layer rotates q and k."""
         return self.sizes.rope is not None and self.inner.rotates
 
     def project(self, x: T, step: Step[T]) -> Heads[T]:
-        """Rows x (N, D) -> what the mixer takes of them."""
+        """Rows x (N, D) -> inputs of the mixer."""
         ops, H, G = step.ops, self.sizes.heads, self.sizes.kv_heads
         if self.config.inside.borrows:
             v = ops.split_heads(ops.linear(x, self.v.weight, self.v.bias), G)
-            return Heads(v, v, v, v, x)  # there are no queries and keys, and nothing asks for them
+            return Heads(v, v, v, v, x)  # q and k are unused
         if self.config.inside.packed:
             packed = ops.pack_for_fused(ops.linear(x, self.qkv.weight, self.qkv.bias))
             q, k, v, *extra = ops.split(packed, self.parts)
@@ -88,7 +85,7 @@ class Attention(Part):
             q, k = ops.split(apply_rope(both, rotation, ops), [H, G], axis=1)
         return Heads(q, k, ops.split_heads(v, G), plain, x)
 
-    def _normed(self, x: T, norm: HeadNorm, ops: Ops[T]) -> T:
+    def _normed(self, x: T, norm: Norm, ops: Ops[T]) -> T:
         """Heads x (B, heads, T, d), each divided by its root mean square, or all by that of all."""
         wide = self.config.qk_norm_wide
         return ops.split_heads(norm(ops.merge_heads(x), ops), x.shape[1]) if wide else norm(x, ops)
@@ -121,21 +118,19 @@ class Attention(Part):
         return self.inner.fold_state(state)
 
     def _remade(self, inside: MixerConfig) -> Attention:
-        """This part around another mixer, with fresh weights."""
+        """This part with another mixer and initial weights."""
         return type(self)(self.site, dataclasses.replace(self.config, inside=inside))
 
     @torch.no_grad()
     def fold(self) -> Attention:
-        """W̃ = W_φ W, b̃ = b_φ + W_φ b for q and k (eq. 8), any scale of q inside; computed in float64."""
+        """W̃ = W_φ W, b̃ = b_φ + W_φ b for q and k (eq. 8) with the scale of q, computed in float64."""
         assert self.why_not_foldable() is None
         inner, packing = self.inner.fold(self.o.weight), self.inner.packing()
         made = self._remade(inner.config).to(self.o.weight)
         made.inner.load_state_dict(inner.state_dict())
-        for name in ("o", *(["gate"] if self.config.gate else [])):
-            made.get_submodule(name).load_state_dict(self.get_submodule(name).state_dict())
+        copy_modules(made, self, "o", *(["gate"] if self.config.gate else []))
         if packing is None:
-            for name in ("q", "k", "v", *(["q_norm", "k_norm"] if self.config.qk_norm else [])):
-                made.get_submodule(name).load_state_dict(self.get_submodule(name).state_dict())
+            copy_modules(made, self, "q", "k", "v", *(["q_norm", "k_norm"] if self.config.qk_norm else []))
         else:
             parts = self._packed(packing)
             made.qkv.weight.copy_(torch.cat([weight for weight, _ in parts]))
@@ -143,7 +138,7 @@ class Attention(Part):
         return made
 
     def _packed(self, packing: Packing) -> list[tuple[Tensor, Tensor]]:
-        """Weights (n, D) and biases (n) of the packed projection, one below the other, float64."""
+        """Weights (n, D) and biases (n) of the packed projection in order, float64."""
         parts = [
             folded(self.q, packing.q, packing.query_scale),
             folded(self.k, packing.k, 1.0),
@@ -156,12 +151,25 @@ class Attention(Part):
 
 
 def head_sizes(site: Site, config: HeadsConfig, rope: int | None = None, feature_rope: int | None = None) -> HeadSizes:
-    """What a mixer is told of its heads."""
+    """The head sizes of a mixer."""
     scale = config.head_size**-0.5 if config.scale is None else config.scale
     shape = (site.width, config.heads, config.kv_heads, config.head_size)
     biased = config.positions is not None and config.positions.biases
     bias = build_positions(config.positions, config.heads) if biased else None
     return HeadSizes(*shape, config.norm_eps, rope, scale, config.softcap, feature_rope, site.lends, bias)
+
+
+def copy_modules(made: nn.Module, source: nn.Module, *names: str) -> None:
+    """Copy the weights of the named submodules."""
+    for name in names:
+        made.get_submodule(name).load_state_dict(source.get_submodule(name).state_dict())
+
+
+def load_folded(made: nn.Linear, own: nn.Linear, affine: tuple[Tensor, Tensor | None] | None, scale: float) -> None:
+    """Set the weights of a projection to those of `folded`."""
+    weight, bias = folded(own, affine, scale)
+    made.weight.copy_(weight)
+    made.bias.copy_(bias)
 
 
 def _bias(projection: nn.Linear) -> Tensor:
@@ -172,7 +180,7 @@ def _bias(projection: nn.Linear) -> Tensor:
 
 
 def folded(projection: nn.Linear, affine: tuple[Tensor, Tensor | None] | None, scale: float) -> tuple[Tensor, Tensor]:
-    """Weight (heads·A, D) and bias (heads·A) of x -> W_φ · scale · (W x + b) + b_φ, the arguments of φ, float64."""
+    """Weight (heads·A, D) and bias (heads·A) of W_φ · scale · (W x + b) + b_φ, the arguments of φ, float64."""
     weight, bias = projection.weight.double() * scale, _bias(projection) * scale
     if affine is None:
         return weight, bias

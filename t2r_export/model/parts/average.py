@@ -1,11 +1,10 @@
-"""Averages in place of attention: every token so far counts alike (AAN, Zhang et al. 2018, arXiv 1805.00631).
+"""Averages in place of attention (AAN, Zhang et al. 2018, arXiv 1805.00631).
 
     m_t = (x_1 + … + x_t) / t      g_t = FFN(m_t), or m_t      i, f = σ(W [x_t; g_t] + b)      y_t = i · x_t + f · g_t
 
-with FFN(m) = W₂ relu(W₁ m + b₁) + b₂. The state is the sum; by how much it is divided is the model's position.
+with FFN(m) = W₂ relu(W₁ m + b₁) + b₂. The state is the sum; the position gives the divisor.
 
-The sum over T tokens is linear attention of one head whose only feature is always 1, so that prompts and training read
-chunks of them side by side.
+Sums over T tokens are computed as linear attention with one head and the constant feature 1.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from t2r_runtime.contract.signature import BATCH, StateSpec
 
 
 class Average(Part):
-    """The gated mean of a layer's inputs."""
+    """The gated mean of the inputs."""
 
     needs_position = True
 
@@ -37,15 +36,15 @@ class Average(Part):
         if not ops.many:
             total = ops.accumulate(state["sum"], x)
             return self._gated(x, total, step), {"sum": total}
-        one: T = step.shared("one", lambda: ops.add(ops.mul(step.numbers, 0.0), 1.0))  # (B, 1, T, 1)
+        one = step.shared("one", lambda: ops.add(ops.mul(step.numbers, 0.0), 1.0))  # (B, 1, T, 1)
         before = ops.reshape(state["sum"], (0, 1, 1, D))
         sums, _, after, _ = ops.linear_attention(one, one, ops.split_heads(x, 1), before, None)
         return self._gated(x, ops.merge_heads(sums), step), {"sum": ops.reshape(after, (0, D))}
 
     def _gated(self, x: T, sums: T, step: Step[T]) -> T:
-        """Rows x (N, D), and the sums up to each of them (N, D) -> y (N, D)."""
+        """Rows x (N, D) and their cumulative sums (N, D) -> y (N, D)."""
         ops = step.ops
-        count: T = step.shared("tokens with this", lambda: ops.reshape(ops.add(step.numbers, 1.0), (-1, 1)))
+        count = step.shared("tokens with this", lambda: ops.reshape(ops.add(step.numbers, 1.0), (-1, 1)))
         g = ops.div(sums, count)
         if self.has_ffn:
             hidden = ops.relu(ops.linear(g, self.up.weight, self.up.bias))

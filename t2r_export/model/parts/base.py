@@ -1,7 +1,6 @@
-"""What a part of a layer offers: the interface written once.
+"""The interface of parts, which map rows of the model's width to rows and have named states.
 
-A part maps rows of the model's width to rows, and keeps what it must remember in named states of known shape.
-Everything else (blocks, export, verification, the runtimes) works from that and from the config's declarations alone.
+Blocks, export, verification and runtimes depend only on this interface and on the declarations of `PartConfig`.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from t2r_export.model.step import Step
 
 @dataclass(frozen=True)
 class Site:
-    """What a part is told of the model that it stands in."""
+    """Properties of the model that a part needs."""
 
     width: int  # D
-    rotations: Sequence[tuple[RotaryConfig, int]] = ()  # the model's, by number
-    lends: bool = False  # whether the layer above takes this part's attention weights
+    rotations: Sequence[tuple[RotaryConfig, int]] = ()  # of the model
+    lends: bool = False  # whether the layer above borrows this part's attention weights
 
     def rope(self, rotation: tuple[RotaryConfig, int] | None) -> int | None:
         """The number of a rotation."""
@@ -33,38 +32,37 @@ class Site:
 
 
 class Part(Stateful):
-    """A part of a layer, with fresh weights."""
+    """Base of the parts of a layer."""
 
     config: PartConfig
-    needs_lengths = False  # of a part that reads a source: whether a step asks for the lengths of the sources
-    starts = False  # whether its states start with what it reads of a source
+    needs_lengths = False  # whether steps use the source lengths
+    starts = False  # whether `read` initializes the states
 
     def __init__(self, site: Site, config: PartConfig) -> None:
         super().__init__()
         self.site, self.width, self.config = site, site.width, config
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        """T tokens of each sequence, T = 1 in a step: rows x (B·T, D), the state before them -> y (B·T, D), the state
-        after the last."""
+        """Rows x (B·T, D) of T tokens (T = 1 in a step) and the states before -> y (B·T, D) and the states after."""
         raise NotImplementedError
 
     def read(self, x: T, source: Step[T]) -> State[T]:
-        """Of a part that reads a source: the encoder's rows x (B·M, D), and what is known of the source -> states."""
+        """Encoder rows x (B·M, D) and the source's context -> states. For parts that read a source."""
         raise NotImplementedError
 
     def statistics(self, x: Tensor, state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
-        """How well the features of a batch are, for the training log: scalars by name, none by default.
+        """Scalar diagnostics of a batch for the training log. Arguments as `forward`.
 
-        Arguments as `forward`'s. Names that begin with `smallest` or `largest` are extremes, the others means.
+        Names with the prefix `smallest` or `largest` are extremes, others are means.
         """
         return {}
 
     def fold(self) -> Part:
-        """The same function with its feature map inside its projections. Only where not yet done and it can be."""
+        """The folded part, with the feature map inside the projections. Only if `why_not_foldable` is None."""
         raise NotImplementedError
 
 
 def build_part(site: Site, config: PartConfig) -> Part:
-    """The part that `config` describes, with fresh weights."""
+    """Create the part of a config with initial weights."""
     part: Part = resolve(PARTS[config.kind].model)(site, config)
     return part

@@ -1,7 +1,6 @@
-"""Attention to a source: a decoder's queries, a source's keys and values, and the fold, around any cross mixer.
+"""Cross-attention: queries from the decoder, keys and values from the encoder output, around a cross mixer.
 
-Its keys and values are computed from the encoder's output, once, and so W_φ is folded into q in the step and into k in
-the encoder's graph.
+Keys and values are computed once per source, in the encoder's graph.
 """
 
 from __future__ import annotations
@@ -16,17 +15,14 @@ from t2r_export.config.parts import CrossConfig
 from t2r_export.config.tagged import resolve
 from t2r_export.model.mixers.cross import CrossMixer
 from t2r_export.model.ops import State, T
-from t2r_export.model.parts.attention import folded, head_sizes
+from t2r_export.model.parts.attention import copy_modules, head_sizes, load_folded
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import StateSpec
 
 
 class Cross(Part):
-    """q from the decoder's rows, k and v from the encoder's, and the output around one cross mixer, `inner`.
-
-    An inside that borrows the attention weights of the layer below has neither queries nor keys.
-    """
+    """Projections around a cross mixer, `inner`. Mixers that borrow attention weights have no q and k."""
 
     config: CrossConfig
 
@@ -69,13 +65,7 @@ class Cross(Part):
         inner = self.inner.fold(self.o.weight)
         made = Cross(self.site, dataclasses.replace(self.config, inside=inner.config)).to(self.o.weight)
         made.inner.load_state_dict(inner.state_dict())
-        for mine, own, affine, scale in (
-            (made.q, self.q, packing.q, packing.query_scale),
-            (made.k, self.k, packing.k, 1.0),
-        ):
-            weight, bias = folded(own, affine, scale)
-            mine.weight.copy_(weight)
-            mine.bias.copy_(bias)
-        made.v.load_state_dict(self.v.state_dict())
-        made.o.load_state_dict(self.o.state_dict())
+        load_folded(made.q, self.q, packing.q, packing.query_scale)
+        load_folded(made.k, self.k, packing.k, 1.0)
+        copy_modules(made, self, "v", "o")
         return made

@@ -1,4 +1,4 @@
-"""The dense feed-forward: what a layer does to each token by itself."""
+"""The dense feed-forward."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from t2r_export.config.parts import DenseConfig
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import StateSpec
 
 
 class Dense(Part):
-    """down(act(up(x))), or down(act(gate(x)) · up(x)) where gated (Shazeer 2020)."""
+    """down(act(up(x))), or down(act(gate(x)) · up(x)) if gated (Shazeer 2020)."""
 
     config: DenseConfig
 
@@ -34,12 +33,9 @@ class Dense(Part):
             hidden = ops.mul(activate(gate, activation, ops), up)
         return ops.linear(hidden, self.down.weight, self.down.bias), {}
 
-    def state_spec(self) -> list[StateSpec]:
-        return []
-
 
 def activate(x: T, name: str, ops: Ops[T]) -> T:
-    """An activation by the name that a config gives it."""
+    """Apply an activation of t2r_export.config.parts.attention.ACTIVATIONS."""
     known: dict[str, Callable[[], T]] = {
         "relu": lambda: ops.relu(x),
         "relu2": lambda: ops.mul(ops.relu(x), ops.relu(x)),  # So et al. 2021, arXiv 2109.08668

@@ -1,9 +1,9 @@
-"""A gated delta net (Yang et al. 2024, arXiv 2412.06464), as Qwen3.5 has it.
+"""A gated delta net (Yang et al. 2024, arXiv 2412.06464), as in Qwen3.5.
 
     q, k, v = silu(conv(W x))    q̂ = l2(q) / √K    k̂ = l2(k)    β = σ(W_b x)    g = exp(-exp(A) softplus(W_a x + b))
     S_t = g S_{t-1} + β k̂ (v - g S_{t-1}ᵀ k̂)ᵀ               y = W_o (norm(Sᵀ q̂) ⊙ silu(W_z x))
 
-Each key head serves H / key_heads value heads in a row. The norm is of each head's output, with one scale for all.
+Each key head serves H / key_heads consecutive value heads. The norm is per head, with a scale shared by all heads.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
-L2_EPS = 1e-6  # inside the root
+L2_EPS = 1e-6  # added under the root
 
 
 class GatedDelta(Part):
-    """Projections, convolution, delta rule, norm and gate, output."""
+    """Projections, convolution, delta rule, gated norm, output."""
 
     config: GatedDeltaConfig
 

@@ -1,10 +1,9 @@
-"""Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): linear attention with a decay a head, behind a short convolution.
+"""Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): linear attention with a decay per head after a short convolution.
 
     z, u, dt = W x         x, B, C = silu(conv(u))         dt = clamp(softplus(dt + b))
     S_t = exp(-exp(A) dt) S_{t-1} + B (dt x)ᵀ              y = Sᵀ C + D x        o = W_o norm(y ⊙ silu(z))
 
-B takes the place of keys, C that of queries, each shared by the heads of a group. The clamp of dt holds in steps as in
-prompts.
+B are the keys and C the queries, shared by the heads of a group. Prompts and steps clamp dt alike.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from t2r_runtime.contract.signature import BATCH, StateSpec
 
 
 class Mamba2(Part):
-    """Projection, convolution, state space, gate and norm, output."""
+    """Projection, convolution, state space, gated norm, output."""
 
     config: Mamba2Config
 
     def __init__(self, site: Site, config: Mamba2Config) -> None:
         super().__init__(site, config)
-        self.sizes = [config.inner, sum(config.convolved), config.heads]  # of z; of x, B and C; of dt
+        self.sizes = [config.inner, sum(config.convolved), config.heads]  # z; x, B and C; dt
         self.project = nn.Linear(site.width, sum(self.sizes), bias=config.bias)
         self.conv = ShortConvolution(config.taps, self.sizes[1], config.conv_bias)
         self.A_log = nn.Parameter(torch.log(torch.arange(1.0, config.heads + 1)))

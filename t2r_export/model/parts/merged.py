@@ -1,17 +1,15 @@
-"""The merged layer: one attention to prefix and source, with one query and one normalizer (CAN, Li et al. 2021, arXiv
-2101.00542, section 3).
+"""Merged layers: joint attention to prefix and source (CAN, Li et al. 2021, arXiv 2101.00542, section 3).
 
-Of linear attention both are sums, and sums simply add:
+In linear attention the sums add:
 
     o_t = φ(q_t)ᵀ (S_source + S_t) / guard(φ(q_t)·(z_source + z_t))
 
-So S_source and z_source are where S and z start, and nothing of the source is left in a step. A gate would forget them:
-there they stay apart, constant states that are added when they are read. A softmax layer keeps the source's keys and
-values, and one softmax is over them and the prefix's. Keys and values of the source have projections of their own,
-unless the config shares the prefix's.
+S_source and z_source are the initial S and z. With a gate they are separate constant states, which would decay
+otherwise. Softmax layers store the source's keys and values and apply one softmax to source and prefix. The source has
+its own key and value projections unless `shared`.
 
-As published, a softmax layer takes the feed-forward in as well: its first matrix is part of the values, so that one
-product gives what the attention weighs and what the activation sees, and the second matrix is the layer's output,
+As published, softmax layers can include the feed-forward: its first matrix is the value projection, its second matrix
+the output projection,
 
     y = W_down act(Σ_i a_i (W_v x_i + b))
 """
@@ -29,7 +27,7 @@ from t2r_export.model.mixers.base import Heads
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.mixers.source import sum_source
 from t2r_export.model.ops import State, T
-from t2r_export.model.parts.attention import Attention, folded
+from t2r_export.model.parts.attention import Attention, load_folded
 from t2r_export.model.parts.base import Site
 from t2r_export.model.parts.dense import activate
 from t2r_export.model.step import Step
@@ -37,15 +35,15 @@ from t2r_runtime.contract.signature import BATCH, SOURCE, SOURCE_LENGTH, StateSp
 
 
 class Merged(Attention):
-    """Attention that reads a source too; with a feed-forward inside it is a layer's only part."""
+    """Self-attention that also reads a source, optionally with a feed-forward inside."""
 
     config: MergedConfig
 
     def __init__(self, site: Site, config: MergedConfig) -> None:
         super().__init__(site, config)
         packed, width = config.inside.packed, site.width
-        self.of_values = config.hidden or config.kv_heads * config.head_size  # numbers of all values
-        self.own = not config.shared or packed  # a packed projection is of the prefix alone
+        self.of_values = config.hidden or config.kv_heads * config.head_size  # size of all values
+        self.own = not config.shared or packed  # packed projections are for the prefix only
         if self.own:
             arguments = self.inner.packed_sizes()[0] if packed else config.head_size
             self.source_k = nn.Linear(width, config.kv_heads * arguments, bias=config.qkv_bias or packed)
@@ -57,12 +55,11 @@ class Merged(Attention):
             self.o = nn.Linear(config.hidden, width, bias=config.hidden_bias)
         linear = config.inside if isinstance(config.inside, LinearConfig) else None
         self.needs_lengths = linear is None
-        # whether the source is where the part's states start, and not beside them
         self.starts = linear is not None and linear.update_rule == "linear"
 
     @property
     def of_source(self) -> tuple[nn.Linear, nn.Linear]:
-        """What projects the source's keys and values."""
+        """The source's key and value projections."""
         return (self.source_k, self.source_v) if self.own else (self.k, self.v)
 
     def read(self, x: T, source: Step[T]) -> State[T]:
@@ -95,7 +92,7 @@ class Merged(Attention):
             return own
         if isinstance(self.config.inside, LinearConfig):
             return [*own, *(replace(s, name=SOURCE + s.name, constant=True) for s in own if s.name in ("S", "z"))]
-        size = self.of_values // self.sizes.kv_heads  # of a value
+        size = self.of_values // self.sizes.kv_heads  # per value head
         own = [replace(s, shape=(*s.shape[:-1], size)) if s.name == "v" else s for s in own]
         shape = (BATCH, self.sizes.kv_heads, SOURCE_LENGTH)
         sizes = {"k": self.sizes.size, "v": size}
@@ -103,12 +100,10 @@ class Merged(Attention):
 
     @torch.no_grad()
     def fold(self) -> Merged:
-        """As attention, and the same of the source's keys."""
+        """Fold attention and the source's keys."""
         made, packing = super().fold(), self.inner.packing()
         assert isinstance(made, Merged) and packing is not None
         of_keys, of_values = self.of_source
-        weight, bias = folded(of_keys, packing.k, 1.0)
-        made.source_k.weight.copy_(weight)
-        made.source_k.bias.copy_(bias)
+        load_folded(made.source_k, of_keys, packing.k, 1.0)
         made.source_v.load_state_dict(of_values.state_dict())
         return made

@@ -1,4 +1,4 @@
-"""Product-key memory: a feed-forward that reads a few rows of a large table."""
+"""Product-key memory."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ from t2r_export.config.parts import ProductKeyConfig
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import StateSpec
 
 QUERY_EPS = 1e-5
 
 
 class ProductKey(Part):
-    """Product-key memory (Lample et al. 2019, arXiv 1907.05242, sec. 3): a large table, of which a token reads little.
+    """Product-key memory (Lample et al. 2019, arXiv 1907.05242, section 3): sparse reads of a large table.
 
     A query's halves q₁, q₂ each score n sub-keys; the top of each, added in pairs, hold the top of all n² keys:
 
         s_ij = q₁·k₁_i + q₂·k₂_j      y = Σ_heads Σ_top softmax(s)_ij v_(n·i + j)
 
-    The query goes through a layer norm where the paper has a batch norm, which spreads the use of the keys as well.
-    A batch norm would in training let a token see the later ones of its own text, and its running statistics would be
-    neither weights nor states; a layer norm is one function in training and in a step.
+    Queries have a layer norm instead of the paper's batch norm, which would leak later tokens during training.
 
-    Which keys are the top ones is a hard choice: where two scores differ by less than rounding, two providers may read
-    different values, with nearly the same weight.
+    If scores differ by less than rounding, providers may select different keys with nearly equal weights.
     """
 
     config: ProductKeyConfig
@@ -34,13 +30,13 @@ class ProductKey(Part):
     def __init__(self, site: Site, config: ProductKeyConfig) -> None:
         super().__init__(site, config)
         self.query = nn.Linear(site.width, config.heads * config.query_size)
-        self.norm = nn.LayerNorm(config.query_size, eps=QUERY_EPS)  # the same for all heads
+        self.norm = nn.LayerNorm(config.query_size, eps=QUERY_EPS)  # shared by all heads
         self.keys = nn.Parameter(torch.empty(2 * config.heads, config.query_size // 2, config.keys))
         self.values = nn.Parameter(torch.empty(config.keys**2, site.width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As the authors' code: scores of the size of one, outputs of the size of the residual stream."""
+        """As in the authors' code: scores and outputs of unit scale."""
         bound = (self.config.query_size // 2) ** -0.5
         nn.init.uniform_(self.keys, -bound, bound)
         nn.init.normal_(self.values, std=self.values.shape[1] ** -0.5)
@@ -52,11 +48,8 @@ class ProductKey(Part):
         values = ops.embedding(ops.reshape(places, (-1, heads * top)), self.values)  # (B, heads · top, D)
         return ops.reshape(ops.matmul(weights, values), (-1, self.values.shape[1])), {}
 
-    def state_spec(self) -> list[StateSpec]:
-        return []
-
     def _nearest(self, x: T, ops: Ops[T]) -> tuple[T, T]:
-        """x (B, D) -> the scores of the top keys and the numbers of their values, (B, heads, top) each."""
+        """Rows x (N, D) -> scores of the top keys and indices of their values, (N, heads, top) each."""
         heads, size, keys, top = self.config.heads, self.config.query_size, self.config.keys, self.config.top
         query = ops.reshape(ops.linear(x, self.query.weight, self.query.bias), (-1, heads, size))
         query = ops.layer_norm(query, self.norm.weight, self.norm.bias, QUERY_EPS)
@@ -67,8 +60,7 @@ class ProductKey(Part):
         return best, ops.gather(self._pairs(found, keys, ops), chosen)
 
     def _pairs(self, halves: T, stride: int, ops: Ops[T]) -> T:
-        """What the first half found times `stride`, plus what the second found: (B, heads, 2, top) -> all pairs,
-        (B, heads, top²)."""
+        """Sums of all pairs, stride · first half + second half: (N, heads, 2, top) -> (N, heads, top²)."""
         heads, top = self.config.heads, self.config.top
         first, second = ops.split(halves, [1, 1], axis=2)
         first = ops.reshape(first, (-1, heads, top, 1))

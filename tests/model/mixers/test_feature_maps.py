@@ -23,8 +23,9 @@ from t2r_export.config.mixers.linear import FEATURE_SIZES
 from t2r_export.config.model import ModelConfig
 from t2r_export.fold import fold
 from t2r_export.model.initialize import initialize
-from t2r_export.model.mixers.feature_maps import FEATURE_MAPS, Favor, RandomFourier
+from t2r_export.model.mixers.feature_maps import FEATURE_MAPS
 from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.mixers.random_maps import Favor, RandomFourier
 from t2r_export.model.ops import State
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
@@ -225,7 +226,7 @@ def test_queries_and_keys_see_the_same_directions(name: str) -> None:
         torch.testing.assert_close(scale, scale[..., :1].expand_as(scale), rtol=1e-4, atol=1e-4)
 
 
-def test_favor_has_orthogonal_directions_and_a_bound() -> None:
+def test_favor_directions_orthogonal_and_bounded() -> None:
     made = Favor(G, 8, LinearConfig(13, feature_map="favor")).double()
     directions = made.weight.mT * 8**0.25  # (G, m, d)
     products = directions @ directions.mT
@@ -249,7 +250,7 @@ def test_nothing_is_divided_by_zero() -> None:
 
 
 @pytest.mark.parametrize("name", ["hedgehog", "rfa"])
-def test_a_map_from_nothing_starts_where_its_method_says(name: str) -> None:
+def test_feature_map_initialization(name: str) -> None:
     made = initialize(dataclasses.replace(GPT2, layers=(config(name),)).build(), seed=0)
     maps = made.blocks[0].mixers[0].inner.maps.of_queries  # type: ignore[union-attr]
     if name == "hedgehog":
@@ -345,7 +346,7 @@ def orthonormal(columns: np.ndarray) -> np.ndarray:
     return made
 
 
-def test_random_directions_are_those_of_the_documentation() -> None:
+def test_random_directions_match_docs() -> None:
     d, heads = 5, 3
     rfa = RandomFourier(heads, d, LinearConfig(6, feature_map="rfa")).weight
     expected = [np.reshape(normals(head, d * 3), (d, 3)) / math.sqrt(d) for head in range(heads)]
@@ -358,7 +359,7 @@ def test_random_directions_are_those_of_the_documentation() -> None:
 
 
 @pytest.mark.parametrize("name", ["rfa", "favor"])
-def test_two_models_of_one_config_have_the_same_directions(name: str) -> None:
+def test_random_directions_deterministic(name: str) -> None:
     layer = config(name)
     models = [Transformer(dataclasses.replace(small.WIDE, layers=(layer, layer)).build()) for _ in range(2)]
     torch.manual_seed(3)

@@ -160,7 +160,7 @@ def test_every_form_is_one_function(
 @merges
 @models
 @kinds
-def test_it_is_softmax_attention_until_a_token_leaves(model: str, merge: str, kind: str) -> None:
+def test_equals_softmax_before_eviction(model: str, merge: str, kind: str) -> None:
     teacher = small.model(dataclasses.replace(MODELS[model], layers=(small.SOFTMAX,) * 2)).double()
     student, ids = convert(teacher, HybridConfig(9, K, merge=merge, **KINDS[kind])), small.ids(length=14)
     same = 9 + small.mixers(student.config)[0].sinks  # type: ignore[attr-defined, union-attr]
@@ -174,7 +174,7 @@ def test_it_is_softmax_attention_until_a_token_leaves(model: str, merge: str, ki
 
 
 @torch.no_grad()
-def test_a_token_enters_the_sums_when_it_leaves_the_window() -> None:
+def test_evicted_token_enters_sums() -> None:
     made, x = mixer("learned", "sum", 3), text(8)
     _, after = made(x, empty(made))
     k, v = (layer(x).view(B, 8, G, V).transpose(1, 2) for layer in (made.k, made.v))
@@ -210,7 +210,7 @@ def test_the_present_token_decays_what_is_far() -> None:
 
 
 @torch.no_grad()
-def test_a_gated_hybrid_starts_near_the_one_without() -> None:
+def test_gated_hybrid_initially_near_ungated() -> None:
     torch.manual_seed(0)
     configs = HybridConfig(3, K), HybridConfig(3, K, update_rule="gated", gate="data")
     plain, gated = (Alone(GPT2, layer(GPT2, config).double()) for config in configs)
@@ -221,7 +221,7 @@ def test_a_gated_hybrid_starts_near_the_one_without() -> None:
 
 
 @torch.no_grad()
-def test_a_gate_of_the_token_starts_as_the_learned_one() -> None:
+def test_token_gate_initially_equals_learned_gate() -> None:
     torch.manual_seed(0)
     configs = [HybridConfig(3, K, merge=merge, sinks=1) for merge in ("gate", "token")]
     plain, token = (Alone(LLAMA, layer(LLAMA, config).double()) for config in configs)
@@ -234,7 +234,7 @@ def test_a_gate_of_the_token_starts_as_the_learned_one() -> None:
 @models
 @pytest.mark.parametrize("target", ["portable", "fused", "npu"])
 @pytest.mark.parametrize("kind", ["data", "fixed_sinks"])
-def test_the_graph_of_gates_and_sinks_is_the_model(
+def test_graph_with_gates_and_sinks_matches_model(
     model: str, merge: str, target: str, kind: str, tmp_path: Path
 ) -> None:
     layers = (HybridConfig(5, K, merge=merge, **KINDS[kind]),) * 2
@@ -258,9 +258,11 @@ def test_the_graph_is_the_model(model: str, merge: str, target: str, tmp_path: P
     (kind, options, _, fold), _ = described.rows[1]
     assert (kind, options) == (
         "hybrid",
-        f"window of 5, 6 hedgehog features of earlier tokens, merged by {HybridConfig.MERGED[merge]}",
+        "window=5,feature_size=6,feature_map=hedgehog,"
+        + f"merge={merge}," * (merge != "sum")
+        + "guard.kind=clamp,guard.eps=0.01",
     )
-    assert fold.startswith("not folded: a key")
+    assert fold.startswith("not folded: keys are")
 
 
 @merges
@@ -275,7 +277,7 @@ def test_every_weight_learns(merge: str, kind: str) -> None:
 
 def test_gates_and_sinks_are_in_the_summary() -> None:
     assert HybridConfig(4, K, **KINDS["fixed_sinks"]).summary() == (
-        "window of 4 and 1 sinks, 5 relu features of earlier tokens, merged by sum, update rule gated, gate fixed"
+        "window=4,feature_size=5,guard.kind=add,guard.eps=1e-06,update_rule=gated,gate=fixed,sinks=1"
     )
 
 

@@ -128,7 +128,7 @@ def test_folded_is_unfolded(case: str) -> None:
         torch.testing.assert_close(received, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_what_rotates_before_the_feature_map_does_not_fold() -> None:
+def test_rotation_before_map_not_foldable() -> None:
     made = mixer("rotary_keep")
     assert made.rotates
     assert made.why_not_foldable() == "positions are rotated between the projection and φ (positions='keep')"
@@ -170,7 +170,7 @@ def test_heads_have_their_own_maps_unless_shared() -> None:
 
 
 @torch.no_grad()
-def test_a_convolution_and_an_output_gate_start_as_nothing() -> None:
+def test_conv_and_output_gate_initially_identity() -> None:
     plain = layer(GPT2, LINEAR).double()
     both = layer(GPT2, dataclasses.replace(LINEAR, conv=4, output_gate=True)).double()
     missing, unexpected = both.load_state_dict(plain.state_dict(), strict=False)
@@ -252,7 +252,7 @@ def test_every_weight_learns() -> None:
         assert weight.grad.abs().sum() > 0, name
 
 
-def test_a_query_heads_features_begin_as_its_groups() -> None:
+def test_query_map_initialized_from_key_map() -> None:
     maps = layer(GPT2, LINEAR).inner.maps
     assert len(maps.k.weight.detach().unique()) == maps.k.weight.numel()
     for head in range(H):

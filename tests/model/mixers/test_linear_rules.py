@@ -164,7 +164,7 @@ def test_state_spec() -> None:
 
 
 @torch.no_grad()
-def test_a_gated_layer_starts_near_the_one_without() -> None:
+def test_gated_layer_initially_near_ungated() -> None:
     torch.manual_seed(0)
     configs = LinearConfig(K), LinearConfig(K, update_rule="gated", gate="data")
     plain, gated = (Alone(GPT2, layer(GPT2, config).double()) for config in configs)
@@ -239,14 +239,14 @@ def test_a_moving_average_forgets_its_start() -> None:
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(options: dict[str, object], message: str) -> None:
+def test_invalid_combinations(options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError) as caught:
         LinearConfig(K, **options)  # type: ignore[arg-type]
     assert str(caught.value) == message
 
 
 def test_a_rule_is_in_the_summary() -> None:
-    assert "update rule" not in LinearConfig(K).summary()
-    assert "update rule gated, gate data, moving average" in RULES["average"].summary()
-    assert "update rule delta" in RULES["delta"].summary()
+    assert "update_rule" not in LinearConfig(K).summary()
+    assert "update_rule=gated,gate=data,moving_average=true" in RULES["average"].summary()
+    assert "update_rule=delta" in RULES["delta"].summary()
     assert dataclasses.replace(GPT2, layers=(RULES["gated"], SoftmaxConfig())).layers[0].folded is False

@@ -102,13 +102,13 @@ def test_a_fresh_memory_says_nothing() -> None:
     torch.testing.assert_close(made(x, state)[0], without(x, state)[0])
 
 
-def test_states_start_at_zero_and_the_graph_holds_the_memory(tmp_path: Path) -> None:
+def test_memory_is_graph_weight(tmp_path: Path) -> None:
     _, report = small.graph(tmp_path / "g.onnx", "memory")
     assert all(spec.initial == 0 for spec in report.signature.states)
     assert [small.described(layer).get("memory") for layer in report.signature.layers] == [4, 3]
 
 
-def test_the_teacher_of_a_model_with_a_memory_is_not_guessed() -> None:
+def test_memory_requires_explicit_teacher() -> None:
     config = dataclasses.replace(CONFIGS["none"], layers=(small.SOFTMAX,))
     converted = convert(small.model(config), LinearConfig(K, memory=N))
     assert isinstance(converted, Transformer)

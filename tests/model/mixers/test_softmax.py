@@ -96,11 +96,11 @@ def test_large_scores_of_a_memory_and_of_tokens() -> None:
         torch.testing.assert_close(stepped, y[:, 0], rtol=1e-10, atol=1e-10)
 
 
-def test_a_memory_learns_and_starts_with_nothing_in_it() -> None:
+def test_memory_initialization_and_gradients() -> None:
     made, x, state = setting("rotary", 0, 2)
     made(x, state, START)[0].square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None and weight.grad.abs().sum() > 0, name
     fresh = layer(LLAMA, SoftmaxConfig(memory=2)).inner
     assert not fresh.memory.v.any() and fresh.memory.k.any()
-    assert fresh.config.summary() == "memory of 2"
+    assert fresh.config.summary() == "memory=2"

@@ -140,7 +140,7 @@ def test_a_wrong_fold_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @torch.no_grad()
 @models
-def test_it_starts_as_softmax_attention_on_what_is_near(model: str) -> None:
+def test_initially_softmax_over_window(model: str) -> None:
     teacher = small.model(dataclasses.replace(MODELS[model], layers=(small.SOFTMAX,) * 2)).double()
     student, ids = convert(teacher, SpanConfig(SPAN, RAMP)), small.ids(length=12)
     near = SPAN - RAMP + 1

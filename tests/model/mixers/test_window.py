@@ -99,7 +99,7 @@ def test_split_anywhere(model: str, size: tuple[int, int], length: int, data: st
 @torch.no_grad()
 @pytest.mark.parametrize("model", [GPT2, LLAMA], ids=["learned", "rotary"])
 @pytest.mark.parametrize("window, sinks", [(9, 0), (5, 4), (1, 8), (20, 30)])
-def test_it_is_softmax_attention_until_a_token_leaves(model: ModelConfig, window: int, sinks: int) -> None:
+def test_equals_softmax_before_eviction(model: ModelConfig, window: int, sinks: int) -> None:
     teacher = small.model(dataclasses.replace(model, layers=(small.SOFTMAX,) * 2)).double()
     student = convert(teacher, WindowConfig(window, sinks))
     assert student.state_dict().keys() == teacher.state_dict().keys(), "nothing to learn is new"

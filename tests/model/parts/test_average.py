@@ -59,7 +59,7 @@ def test_sequence_and_step_are_the_definition(ffn_size: int, length: int) -> Non
 
 
 @torch.no_grad()
-def test_without_a_feed_forward_and_with_open_gates_it_is_the_mean() -> None:
+def test_average_without_ffn_is_mean() -> None:
     made, x, state = setting(0)
     made.layer.gates.weight.zero_()
     made.layer.gates.bias.copy_(torch.tensor([-40.0, 40.0]).repeat_interleave(WIDTH))

@@ -90,7 +90,7 @@ def test_every_weight_learns() -> None:
         assert used.any() if name == "values" else used.all(), name
 
 
-def test_fresh_weights_are_of_the_size_that_training_wants() -> None:
+def test_initial_scale() -> None:
     made = ProductKey(Site(64), ProductKeyConfig(32, 16))
     assert float(made.keys.detach().abs().max()) <= 8**-0.5
     assert float(made.values.detach().std()) == pytest.approx(64**-0.5, rel=0.02)
@@ -113,7 +113,7 @@ def test_a_graph_of_memories_is_the_model(prefill: bool, tmp_path: Path) -> None
     assert small.proof(made, tmp_path / "g.onnx", 20).passed
 
 
-def test_without_a_feed_forward_nothing_of_it_is_left() -> None:
+def test_no_feed_forward_has_no_weights() -> None:
     made = small.model(dataclasses.replace(GPT2, feed_forwards=(Dense(), NO_FFN)))
     names = {name for name, _ in made.named_parameters()}
     assert any(name.startswith("blocks.0.parts.1") for name in names)
@@ -141,7 +141,7 @@ def test_inspect_names_what_is_not_dense(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "m.pt", made.model, None, {})
     for path in (tmp_path / "g.onnx", tmp_path / "m.pt"):
         shown = [feed_forward for (_, _, feed_forward, _), _ in describe(path).rows]
-        assert shown == ["dense", "product_key, 5² values, 2 heads, top 3", "none"]
+        assert shown == ["dense", "product_key, keys=5,query_size=6,heads=2,top=3", "none"]
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "mixed"])

@@ -107,7 +107,10 @@ def test_states_and_words() -> None:
         "conv": ("float32", ("B", 1, 2, H * V + 2 * G * K)),
     }
     assert made.why_not_foldable() == "mamba2 layers have no feature map to fold"
-    assert MAMBA2.summary() == "6 heads of 4, state 5, convolution of 3 taps"
+    assert (
+        MAMBA2.summary()
+        == "heads=6,head_size=4,state_size=5,groups=3,taps=3,bias=true,least_step=0.3,largest_step=0.9,norm_groups=3"
+    )
 
 
 def test_a_fresh_layer_forgets_slowly_and_at_once() -> None:

@@ -103,7 +103,7 @@ def test_weights_are_those_of_the_layer_below() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("base", [GPT2, LLAMA, ROTARY], ids=["gpt2", "llama", "rotary"])
-def test_with_the_values_of_the_layer_below_it_is_that_layer(base: UniformConfig) -> None:
+def test_shared_layer_with_equal_values(base: UniformConfig) -> None:
     """And a layer that lends its weights is the one that does not."""
     below, above, step = pair(base)
     above.load_state_dict({name: w for name, w in below.state_dict().items() if name in above.state_dict()})
@@ -138,7 +138,7 @@ def test_weights_over_a_source() -> None:
             np.testing.assert_allclose(received[row * T + t].numpy(), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_two_layers_above_each_other_share_one_layers_weights() -> None:
+def test_consecutive_shared_layers() -> None:
     made, ids = small.model("shared_weights"), small.ids()
     states = small.states(made)
     assert [s.name for s in made.state_spec()] == ["k.0", "v.0", "v.1", "v.2", "position"]
@@ -194,7 +194,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("changes, message", WRONG)
-def test_what_cannot_share(changes: dict[str, Any], message: str) -> None:
+def test_invalid_sharing(changes: dict[str, Any], message: str) -> None:
     base = small.translator(base=small.with_layers(GPT2, SOFTMAX, SHARED))
     with pytest.raises(UserError, match=re.escape(message)):
         dataclasses.replace(base, **changes)

@@ -1,0 +1,172 @@
+"""Softmax attention over a sliding window with attention sinks, for window and hybrid layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from t2r_export.model.mixers.banded import Band, append, empty_slot_mask, rotated_buffer, transposed
+from t2r_export.model.mixers.base import Heads, HeadSizes
+from t2r_export.model.ops import MASKED, Ops, State, T
+from t2r_export.model.positions.base import Positions
+from t2r_export.model.positions.turns import apply_rope
+from t2r_export.model.step import Step
+from t2r_runtime.contract.signature import BATCH, StateSpec
+
+
+@dataclass(frozen=True)
+class SlidingWindow:
+    """Softmax over the last W tokens and the first s tokens, the sinks (StreamingLLM, Xiao et al. 2023, arXiv
+    2309.17453).
+
+    The states are buffers of the last W keys and values and of the sinks. With `rope`, keys are stored unrotated and
+    rotated by their buffer position, so that angles stay bounded; the query is at position min(t, W + s - 1). Tokens in
+    the window have their true distance; sink i has its true distance, but at most W + s - 1 - i. Score biases use the
+    same distances.
+    """
+
+    sizes: HeadSizes
+    window: int
+    sinks: int
+    rope: int | None
+
+    @property
+    def per_group(self) -> int:
+        return self.sizes.heads // self.sizes.kv_heads
+
+    @property
+    def last(self) -> int:
+        """Largest query position relative to the sinks."""
+        return self.window + self.sinks - 1
+
+    def state_spec(self) -> list[StateSpec]:
+        G, d = self.sizes.kv_heads, self.sizes.size
+        sizes = {"k": self.window, "v": self.window}
+        if self.sinks:
+            sizes |= {"sink_k": self.sinks, "sink_v": self.sinks}
+        return [StateSpec(name, "float32", (BATCH, G, size, d)) for name, size in sizes.items()]
+
+    def append(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[dict[str, T], State[T]]:
+        """Evicted k and v (B, G, T, ·), and the buffers after these tokens."""
+        ops, after, evicted = step.ops, {}, {}
+        for name, new in (("k", heads.k), ("v", heads.v)):
+            if ops.many:
+                joined = ops.concat([state[name], new], axis=2)  # (B, G, W + T, d)
+                evicted[name], after[name] = ops.drop_last(joined, self.window), ops.kept_buffer(joined, self.window)
+            else:
+                evicted[name], after[name] = append(state[name], new, ops)
+        return evicted, {**after, **self._sinks_after(heads, state, step, of_states=True)}
+
+    def _sinks_after(self, heads: Heads[T], state: State[T], step: Step[T], of_states: bool) -> State[T]:
+        """The sinks after these tokens, for the states or for this run's queries."""
+        if not self.sinks:
+            return {}
+        ops = step.ops
+        here, free = self._sink_slots(step, of_states and not ops.keeps_all)
+        pairs = (("sink_k", heads.k), ("sink_v", heads.v))
+        return {name: ops.add(ops.mul(state[name], free), ops.matmul(here, new)) for name, new in pairs}
+
+    def _sink_slots(self, step: Step[T], of_kept: bool) -> tuple[T, T]:
+        """One-hot (B, 1, s, T) assignment of tokens to sinks, and (B, 1, s, 1), 1 for sinks without a new token."""
+
+        def compute() -> tuple[T, T]:
+            ops = step.ops
+            distance = ops.sub(self._slot_numbers(ops), transposed(step.numbers, ops))
+            here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))
+            here = ops.of_kept(here) if of_kept else here
+            return here, ops.sub(1.0, ops.reduce_max(here))
+
+        return step.shared(("sink slots", self.sinks, of_kept), compute)
+
+    def _slot_numbers(self, ops: Ops[T]) -> T:
+        """Slot numbers (s, 1)."""
+        return ops.constant(np.arange(float(self.sinks))[:, None], "float32", f"slots_{self.sinks}")
+
+    def scores(self, heads: Heads[T], state: State[T], after: State[T], step: Step[T]) -> tuple[list[T], list[T]]:
+        """Masked scores of sinks and window, concatenated in a one-item list, and the list of their values.
+
+        Rows are (B, G, R) in a step and (B, G, N, R·C) for many tokens; `outputs` restores them.
+        """
+        ops, G = step.ops, self.sizes.kv_heads
+        q = ops.mul(heads.q, self.sizes.scale)
+        if ops.many:
+            band = Band(self.window)
+            rows = band.queries(q, G, ops)
+            keys, values = (band.keys(state[name], new, ops) for name, new in (("k", heads.k), ("v", heads.v)))
+            if self.rope is not None:
+                rows, keys = band.rotated(rows, keys, self.rope, self.per_group, step)
+        else:
+            keys, values, here = after["k"], after["v"], q
+            if self.rope is not None:
+                here, keys = rotated_buffer(q, keys, self.rope, step)
+            rows = ops.group_queries(here, G)
+        scores, parts = self._biased(ops.matmul(rows, transposed(keys, ops)), self._near_bias, step), [values]
+        if self.sinks:
+            seen = after if ops.keeps_all else self._sinks_after(heads, state, step, of_states=False)
+            of_sinks = self._biased(self._sink_scores(q, seen["sink_k"], step), self._sink_bias, step)
+            scores = ops.concat([of_sinks, scores])
+            parts.insert(0, ops.unsqueeze(seen["sink_v"], 2) if ops.many else seen["sink_v"])
+        return [ops.add(scores, self._bias(step))], parts
+
+    def _biased(self, scores: T, bias: Callable[[Positions, Step[T]], T], step: Step[T]) -> T:
+        """Scores with softcap and position bias."""
+        scores, positions = step.ops.soft_cap(scores, self.sizes.softcap), self.sizes.bias
+        if positions is None:
+            return scores
+        key = bias.__name__, self.window, self.sinks, positions.key, self.sizes.kv_heads
+        return step.ops.add(scores, step.shared(key, lambda: bias(positions, step)))
+
+    def _near_bias(self, positions: Positions, step: Step[T]) -> T:
+        """Position bias of the window's scores, (G, R, W) or (G, 1, R·C, L)."""
+        W, G, band = self.window, self.sizes.kv_heads, Band(self.window)
+        distance = band.distance() if step.ops.many else np.arange(W - 1, -1, -1)[None]
+        known = positions.known_bias(distance).reshape(G, -1, distance.shape[1])
+        known = known[:, None] if step.ops.many else known
+        return step.ops.constant(known, "float32", f"{positions.name}_of_{G}x{'x'.join(map(str, distance.shape))}")
+
+    def _sink_bias(self, positions: Positions, step: Step[T]) -> T:
+        """Position bias of the sinks' scores, (B, G, R, s) or (B, G, N, R·C, s)."""
+        ops = step.ops
+        place = ops.minimum(step.numbers, float(self.last))
+        distance = ops.sub(place, ops.squeeze(self._slot_numbers(ops), 1))  # (B, 1, T, s)
+        return self.rows(positions.score_bias(distance, ops), step)
+
+    def _sink_scores(self, q: T, sinks: T, step: Step[T]) -> T:
+        ops, G = step.ops, self.sizes.kv_heads
+        if self.rope is not None:
+            q = apply_rope(q, step.rotation(self.rope, self.last), ops)
+            sinks = apply_rope(sinks, step.rotation_between(self.rope, 0, self.sinks), ops)
+        if not ops.many:
+            return ops.matmul(ops.group_queries(q, G), transposed(sinks, ops))
+        return ops.matmul(Band(self.window).queries(q, G, ops), ops.unsqueeze(transposed(sinks, ops), 2))
+
+    def _bias(self, step: Step[T]) -> T:
+        """Mask of the scores: `MASKED` for empty slots and tokens outside the window, else 0."""
+
+        def compute() -> T:
+            ops, W, s = step.ops, self.window, self.sinks
+            if not ops.many:  # slots fill after this many tokens; those of the window after the sinks
+                valid_from = np.concatenate([np.arange(float(s)), np.arange(W - 1.0, -1.0, -1.0) + s])
+                slots = ops.constant(valid_from, "float32", f"valid_from_{s}_{W}")
+                return ops.mul(empty_slot_mask(slots, step.numbers, ops), MASKED)
+            band = Band(W)
+            bias = band.bias(step, s, self.per_group)
+            if not s:
+                return bias
+            yet = empty_slot_mask(ops.squeeze(self._slot_numbers(ops), 1), step.numbers, ops)  # (B, 1, T, s)
+            yet = ops.mul(band.queries(yet, 1, ops), MASKED)  # (B, 1, N, C, s)
+            return ops.concat([ops.concat([yet] * self.per_group, axis=3), bias])
+
+        return step.shared(("window bias", self.window, self.sinks, self.per_group), compute)
+
+    def rows(self, q: T, step: Step[T]) -> T:
+        """Queries (B, H, T, d) -> rows, as in `scores`."""
+        G = self.sizes.kv_heads
+        return Band(self.window).queries(q, G, step.ops) if step.ops.many else step.ops.group_queries(q, G)
+
+    def outputs(self, y: T, step: Step[T]) -> T:
+        """Rows as in `scores` -> (B, H, T, ·)."""
+        H = self.sizes.heads
+        return Band(self.window).outputs(y, H, step.ops) if step.ops.many else step.ops.ungroup_queries(y, H)
