@@ -1,1 +1,1 @@
-"""Teaching a converted model what its teacher knows."""
+"""Training of converted models: stages, losses, resumable state, logs."""

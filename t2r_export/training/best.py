@@ -1,6 +1,6 @@
-"""What a stage keeps: the weights of its best validation. The start of the stage is one, so no stage makes it worse.
+"""Keep the weights of a stage's best validation. The first validation is before the first step.
 
-Only the main process validates, remembers and decides; when a stage ends, every process gets its weights.
+Only the main process validates; at the end of a stage its weights are broadcast to all processes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kept:
-    """What became of a stage, by what its validations compare (`Stage.score`)."""
+    """Result of a stage: validation scores (`Stage.score`)."""
 
     stage: str
-    step: int  # whose weights are kept; 0: those from before the stage
+    step: int  # step whose weights are kept; 0: before the stage
     steps: int
     best: float
     last: float  # after the last step
 
     def line(self) -> str | None:
-        """What to say about it: nothing where the last step was the best."""
+        """A message for the log; None if the last step was the best."""
         if self.step == self.steps:
             return None
         whose = f"of step {self.step} of {self.steps}" if self.step else "from before it"
@@ -40,7 +40,7 @@ class Kept:
 
 
 def remember(state: TrainingState, step: int, score: float, student: nn.Module) -> None:
-    """Note a validation. Where it is the best so far, its weights are copied, on the CPU."""
+    """Record a validation score; copy the weights to the CPU if it is the best so far."""
     score = score if math.isfinite(score) else math.inf
     if state.best is None or score < state.best["score"]:
         weights = {name: weight.detach().to("cpu", copy=True) for name, weight in student.state_dict().items()}
@@ -51,7 +51,7 @@ def remember(state: TrainingState, step: int, score: float, student: nn.Module) 
 def keep_best(
     state: TrainingState, stage: str, steps: int, student: nn.Module, accelerator: Accelerator
 ) -> Kept | None:
-    """Give the student the weights of the stage's best validation, in every process. None outside the main one."""
+    """Load the weights of the stage's best validation in all processes. Returns None outside the main process."""
     from accelerate.utils import broadcast
 
     kept = None

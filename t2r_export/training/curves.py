@@ -1,7 +1,4 @@
-"""Training curves: the logs that `finetune` writes, as rows of a table, as CSV and as a drawing.
-
-A log begins with the options of its run. Its other lines say how many tokens the run had learned from.
-"""
+"""Training curves: read the logs of `finetune`; write them as CSV or as a plot."""
 
 from __future__ import annotations
 
@@ -24,24 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Point:
-    """The record of one step; None where the log has no value."""
+    """Log values of one step; None if not logged."""
 
     stage: str
     step: int  # of the stage
-    tokens: int  # of the run, up to here
-    loss: float | None = None  # the stage's own, mean since the point before
+    tokens: int  # of the run so far
+    loss: float | None = None  # of the stage, mean since the previous point
     learning_rate: float | None = None
-    validation_loss: float | None = None  # the stage's own, on the valid part
+    validation_loss: float | None = None  # of the stage, on the valid part
     validation_nats: float | None = None  # per token, on the same windows
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The points of one run. Where steps were repeated after a resume, the last ones count."""
+    """The points of one run. Steps repeated after a resume replace the earlier ones."""
 
     name: str
     points: list[Point]
-    teacher: float | None  # nats per token on the windows of validations; known at the end of the run
+    teacher: float | None  # nats per token on the validation windows; None before the run is complete
 
     def stages(self) -> list[list[Point]]:
         """The points of each stage."""
@@ -49,10 +46,10 @@ class Curve:
 
 
 def read_curves(logs: Sequence[Path]) -> list[Curve]:
-    """One curve per log, named after its file, or its path where two files have one name.
+    """One curve per log, named after its file, or its path if file names repeat.
 
     Raises:
-        UserError: no log, or a file that is not a log.
+        UserError: no log, or another kind of file.
     """
     if not logs:
         raise UserError("at least one log", "none", "name the .jsonl files that t2r finetune wrote")
@@ -82,11 +79,10 @@ def _curve(name: str, lines: list[dict[str, Any]]) -> Curve:
         if line.get("event") == "start":
             plan = [part["stage"] for part in line["stages"]]
             stage = line["stage"]
-            # steps after the state that this run began with are repeated
+            # a resumed run repeats the steps after its saved state
             found = {key: point for key, point in found.items() if key <= (stage, line["step"])}
         elif line.get("event") == "done":
-            before_it = line["before"]  # a log from before texts had three parts has one figure for both
-            teacher = before_it.get("teacher_valid", before_it.get("teacher"))
+            teacher = line["before"].get("teacher_valid")
         else:
             stage = plan.index(line["stage"], stage)  # a plan may have a stage twice
             key = (stage, line["step"])
@@ -97,7 +93,7 @@ def _curve(name: str, lines: list[dict[str, Any]]) -> Curve:
 
 
 def write_csv(curves: Sequence[Curve], path: Path) -> None:
-    """All points as one table: the run's name and the fields of `Point`, empty where there is no value."""
+    """Write all points as CSV with the run's name and the fields of `Point`; missing values are empty."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     names = [field.name for field in fields(Point)]
@@ -108,9 +104,9 @@ def write_csv(curves: Sequence[Curve], path: Path) -> None:
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Losses against tokens, one colour per run: nats per token in validation above, the stages' losses below.
+    """Plot validation nats per token (above) and the losses of the stages (below) against tokens.
 
-    The same curves give the same file: it holds no date.
+    The file depends only on the curves: it contains no date.
 
     Raises:
         UserError: matplotlib is missing, or `path` is neither .svg nor .png.
@@ -119,7 +115,6 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
         above, below = figure.subplots(2, 1, sharex=True)
         _draw_nats(above, curves)
         _draw_losses(below, curves)
-        # below the axes, where it covers no curve
         figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(curves), 3))
 
 
@@ -136,7 +131,7 @@ def _draw_nats(axes: Axes, curves: Sequence[Curve]) -> None:
 
 def _draw_losses(axes: Axes, curves: Sequence[Curve]) -> None:
     for number, curve in enumerate(curves):
-        for stage in curve.stages():  # each stage has its own loss, so no line leads from one to the next
+        for stage in curve.stages():  # stages have different losses: no line connects them
             trained = [(p.tokens, p.loss) for p in stage if p.loss is not None]
             valid = [(p.tokens, p.validation_loss) for p in stage if p.validation_loss is not None]
             axes.plot(*_columns(trained), color=_colour(number), linewidth=0.8, alpha=0.6)
@@ -154,5 +149,5 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
 
 
 def _colour(number: int) -> str:
-    """The colour of a run: matplotlib's ten, repeated."""
+    """One of matplotlib's ten colours."""
     return f"C{number % 10}"

@@ -1,4 +1,4 @@
-"""Diagnostics of a training run: statistics of the mixers' features, and where values first stop being finite."""
+"""Diagnostics of training: feature statistics, and the origin of non-finite values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from t2r_export.training.stages import Stage
 
 @torch.no_grad()
 def feature_statistics(model: Transformer, batches: Iterable[Batch]) -> list[dict[str, float]]:
-    """Statistics of each layer's features (see `Part.statistics`) over batches.
+    """Feature statistics of each layer (`Part.statistics`) over batches.
 
-    Over the batches, a statistic called `smallest…` is a minimum, `largest…` a maximum, and any other a mean.
+    Statistics named `smallest…` are reduced by minimum, `largest…` by maximum, others by mean.
     """
     values: list[dict[str, list[float]]] = [{} for _ in model.blocks]
     for batch in batches:
@@ -40,13 +40,12 @@ def _combined(name: str, values: list[float]) -> float:
 
 
 def first_not_finite(stage: Stage, batch: Batch) -> str | None:
-    """Where a value first is not finite when a stage computes the loss of a batch, and its gradients.
+    """Find the first non-finite value in the loss of a batch and its gradients, in order of computation.
 
-    Searched in the order of computation: weights, then the modules' outputs, then gradients, from the loss back to the
-    first layer. Leaves no gradients behind.
+    Checks weights, outputs of modules, then gradients from the loss back to the first layer. Clears all gradients.
 
     Returns:
-        A description, `the output of student.blocks.2.parts.0.inner.maps.q`; None if everything is finite.
+        A description such as `the output of student.blocks.2.parts.0.inner.maps.q`; None if all values are finite.
     """
     for name, weight in stage.named_parameters():
         if not bool(weight.isfinite().all()):
@@ -69,7 +68,7 @@ def first_not_finite(stage: Stage, batch: Batch) -> str | None:
 
 def _watch(name: str, found: list[str]) -> Callable[[nn.Module, Any, Any], None]:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        # of a mixer or block only the output: a state may hold infinity on purpose
+        # only the output of a mixer or block: states may contain infinity on purpose
         value: Tensor = output[0] if isinstance(output, tuple) else output
         if not bool(value.isfinite().all()):
             found.append(name)

@@ -1,4 +1,4 @@
-"""Drawings as files that are the same bytes for the same numbers. Needs the extra `plot` (matplotlib)."""
+"""Reproducible plots: equal data gives equal files. Needs the extra `plot` (matplotlib)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from t2r_runtime.files import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS = {".svg": "Date", ".png": "Software"}  # and what of its metadata would differ between two runs
+FORMATS = {".svg": "Date", ".png": "Software"}  # format → metadata key that would differ between runs
 
 
 @contextlib.contextmanager
 def drawing(*paths: Path, size: tuple[float, float], dpi: int = 120) -> Iterator[Figure]:
-    """A figure of `size` inches, written to every path, .svg or .png, at the end of the context.
+    """A figure of `size` inches, written to every path at the end of the context.
 
     Raises:
         UserError: matplotlib is missing, or a path is neither .svg nor .png.
@@ -29,7 +29,7 @@ def drawing(*paths: Path, size: tuple[float, float], dpi: int = 120) -> Iterator
             raise UserError(f"a file that ends in {' or '.join(FORMATS)}", str(path), "choose one of the two")
     try:
         import matplotlib
-        from matplotlib.figure import Figure  # no pyplot: nothing opens a window, nothing is global
+        from matplotlib.figure import Figure  # not pyplot: no window, no global state
     except ImportError as error:
         raise UserError("matplotlib, to draw with", str(error), "pip install 't2r-export[plot]'") from error
     with matplotlib.rc_context({"svg.hashsalt": "t2r", "svg.fonttype": "none"}):

@@ -1,8 +1,7 @@
-"""Dropout: in training, numbers of what each part of a block gives are left out at random (Srivastava et al. 2014).
+"""Dropout on mixer and feed-forward outputs before the residual sum (Srivastava et al. 2014).
 
-Each number of a mixer's or a feed-forward's output is 0 with a chance, and the others are larger by as much, before the
-output is added to the residual stream (Vaswani et al. 2017, section 5.4). Which ones is a function of the seed and the
-step, so that a run resumes to the same bits. A teacher and validations leave nothing out.
+Placement as in Vaswani et al. 2017, section 5.4. The mask is a function of seed and step, so a resumed run is
+bit-identical. Teachers and validations use no dropout.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from torch import Tensor, nn
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
 
-STREAM = 3  # of random numbers; start positions have another
+STREAM = 3  # random stream; start positions use another
 
 
 @contextmanager
 def dropped(student: Transformer, chance: float, seed: int, step: int, process: int = 0) -> Iterator[None]:
-    """Inside, the parts of the student's blocks, and of its encoder's, leave out each number with this chance.
+    """Context in which all parts of decoder and encoder blocks apply dropout with probability `chance`.
 
-    Args:
-        seed, step, process: what is left out is a function of these, and of the order of the parts.
+    The masks are a function of `seed`, `step`, `process` and the order of the parts.
     """
     if not chance:
         yield

@@ -1,6 +1,6 @@
-"""What a run of finetuning begins with: its teacher, and batches of its text or its pairs, checked against the student.
+"""Inputs of a finetuning run: teacher and batches, validated against the student.
 
-A teacher that nobody gives is rebuilt from a student that was converted and not trained since.
+Without `config.teacher`, the teacher is rebuilt from a converted, untrained student.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from t2r_runtime.errors import UserError
 
 @dataclass(frozen=True)
 class Inputs:
-    """A run that can begin."""
+    """Validated inputs of a run."""
 
     teacher: Transformer | None
     batches: Batches
-    config: FinetuneConfig  # as it suits the models and the text
+    config: FinetuneConfig  # with defaults resolved
     identity: dict[str, Any]  # equal for the same run
-    notes: list[str]  # what was chosen, a line each
+    notes: list[str]  # resolved defaults, one line each
 
 
 def find_inputs(config: FinetuneConfig, loaded: Checkpoint, processes: int) -> Inputs:
-    """What `config` names, for the student `loaded`.
+    """Load the inputs that `config` names for the student `loaded`.
 
     Raises:
-        UserError: a file that cannot be used, or a teacher, text or pairs that do not suit the student.
+        UserError: an unusable file, or a teacher, text or pairs that do not match the student.
     """
     _check_kind(config, loaded.config, processes)
     teacher, teacher_sha256 = _teacher(config, loaded)
@@ -81,7 +81,7 @@ def _tokenized(tokenizers: Tokenizers, model: ModelConfig) -> Callable[[Sequence
 
 
 def _check_kind(config: FinetuneConfig, model: ModelConfig, processes: int) -> None:
-    """Text is for a decoder alone and pairs are for a translator, whose batches are not cut for several devices."""
+    """Raise UserError unless decoders get text, and translators get pairs on a single device."""
     if config.pairs and model.encoder is None:
         raise UserError("a translator, to train on pairs", "a decoder alone", "give it a text with --data")
     if config.data and model.encoder is not None:
@@ -100,9 +100,10 @@ def _check_windows(config: FinetuneConfig, loaded: Checkpoint) -> None:
 def _suited(
     config: FinetuneConfig, student: Checkpoint, teacher: Transformer | None, corpus: Corpus | None
 ) -> tuple[FinetuneConfig, list[str]]:
-    """What nobody chose, as it suits the models and the text; a line for each of it that is not the usual.
+    """Resolve defaults that depend on models and data, and drop idle optional stages; notes on unusual choices.
 
-    `corpus`: of a text; None: there are pairs.
+    Args:
+        corpus: the text; None for pairs.
     """
     asked, notes = config, []
     row = None if corpus is None else corpus.row
@@ -120,7 +121,7 @@ def _suited(
 
 def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer | None, str | None]:
     if config.rounding is not None and config.teacher is None:
-        # as it is before the rounding; a fold keeps what it does not change, so that training would change both
+        # unrounded; a copy, because folding shares unchanged weights and training would change both
         return copy.deepcopy(student.model), student.sha256
     if config.teacher is not None:
         loaded = checkpoint.load(config.teacher)
@@ -138,7 +139,7 @@ def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer |
 
 
 def _check_sources(teacher: ModelConfig, student: ModelConfig) -> None:
-    """Raise UserError unless both read sources, of one vocabulary, or neither does."""
+    """Raise UserError unless both are translators with one source vocabulary, or both are decoders."""
     mine, theirs = (None if m.encoder is None else m.encoder.vocab_size or m.vocab_size for m in (student, teacher))
     if mine != theirs:
         expected, received = (
@@ -149,10 +150,10 @@ def _check_sources(teacher: ModelConfig, student: ModelConfig) -> None:
 
 
 def original(converted: Checkpoint) -> Transformer:
-    """The model that a converted, still untrained one was made from, with a copy of its weights: conversion keeps them.
+    """Rebuild the source model of a converted, untrained checkpoint, with copies of the weights it kept.
 
     Raises:
-        UserError: not a conversion of t2r, or trained since, or without some of its source's weights.
+        UserError: not a conversion by t2r, trained since, or incomplete weights of the source.
     """
     if "finetune" in converted.provenance:
         raise _no_teacher("weights trained since")
@@ -171,7 +172,7 @@ def original(converted: Checkpoint) -> Transformer:
 
 
 def _without_mixers(config: ModelConfig) -> dict[str, Any]:
-    """What a conversion leaves as it is, of a model and of its layers."""
+    """The parts of a config that a conversion keeps."""
     rest = [[to_plain(part) for part in layer.parts if not part.mixes] for layer in config.layers]
     return {**config.to_dict(), "layers": rest}
 

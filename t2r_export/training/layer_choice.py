@@ -1,9 +1,8 @@
-"""Which layers to convert, and to what, under a budget of state: measured one layer at a time.
+"""Choose a mixer per layer under a budget of state bytes.
 
-Each candidate mixer replaces softmax attention in every layer at once and is trained by attention transfer, whose
-losses are per layer, so that one short run trains them all. Then the teacher is evaluated on the valid part with a
-single block replaced: the increase in nats per token is assumed to be additive over blocks, which is an approximation.
-The chosen model is also measured as a whole.
+Each candidate mixer replaces all softmax layers and is trained by attention transfer, whose losses are per layer. The
+teacher is then evaluated on the valid part with a single block replaced; increases in nats per token are assumed to add
+up over blocks, an approximation. The chosen model is also evaluated as a whole.
 """
 
 from __future__ import annotations
@@ -37,41 +36,41 @@ WARMUP, CLIP = 0.05, 1.0  # of the transfer, as in finetuning
 
 @dataclass(frozen=True)
 class Option:
-    """One mixer in one layer, with all that the layer is then."""
+    """One candidate layer."""
 
     layer: int
     config: LayerConfig
-    cost: float  # nats per token above the teacher with only this block replaced
-    bytes: int  # of its state, per sequence
+    cost: float  # nats per token above the teacher, with only this block replaced
+    bytes: int  # of its states, per sequence
 
     @property
     def mixer(self) -> MixerConfig | PartConfig:
-        """What the layer mixes by, as a person chooses it."""
+        """The mixer of the layer."""
         return mixer_of(self.config.mixers[0])
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How candidates are measured."""
+    """How candidates are trained and evaluated."""
 
-    steps: int = 300  # of transfer, for each mixer
+    steps: int = 300  # of transfer, per mixer
     batch: int = 4  # windows per step
-    window: int = 256  # tokens of a window, in transfer and validation; fewer where positions end
-    valid: int = 32  # windows of the valid part at most, evenly spread
-    seed: int = 0  # of the order of the text
+    window: int = 256  # tokens per window; limited by the model's positions
+    valid: int = 32  # maximum windows of the valid part, evenly spread
+    seed: int = 0  # of the order of windows
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The measurements and the model with the chosen mixers."""
+    """Result of `choose`."""
 
-    model: Transformer  # with the chosen mixers as transfer left them, before any finetuning
-    options: list[Option]  # all that were measured, layer by layer; the teacher's own first
+    model: Transformer  # with the chosen mixers after transfer, before finetuning
+    options: list[Option]  # all candidates, layer by layer, the teacher's own layer first
     chosen: list[Option]  # one per layer
-    bytes: int  # of the model's state, per sequence
-    teacher_nats: float  # per token, on those windows
-    nats: float  # the model's, measured
-    tokens: int  # that was trained on, all mixers together
+    bytes: int  # of the model's states, per sequence
+    teacher_nats: float  # per token, on the validation windows
+    nats: float  # per token, of the chosen model
+    tokens: int  # trained on, over all mixers
 
 
 def choose(
@@ -83,19 +82,18 @@ def choose(
     trial: Trial = Trial(),
     on_progress: Callable[[str], object] = lambda line: None,
 ) -> Choice:
-    """The mixer of each layer that costs least, in sum, with a state of at most `budget`.
+    """Choose the mixers with the smallest total cost whose states fit into `budget`.
 
     Args:
         teacher: a softmax model.
-        candidates: the teacher converted, with one mixer in all layers: a model for each mixer that a layer may get; it
-            may also stay as it is. They are trained in place.
-        corpus: the train part for transfer and the valid part for measuring; the test part is not read.
-        budget: bytes of a sequence's state, float32: exact for states of fixed size, at `length` tokens for those
-            that grow.
-        on_progress: called with a line for each candidate.
+        candidates: the teacher converted to one mixer in all layers, a model per mixer; trained in place. Every layer
+            may also stay softmax.
+        corpus: train part for transfer, valid part for evaluation; the test part is not read.
+        budget: float32 state bytes per sequence; growing states count at `length` tokens.
+        on_progress: called with a line per candidate.
 
     Raises:
-        UserError: a budget below the smallest state that is possible, no candidates, too little text.
+        UserError: a budget below the smallest possible state, no candidates, too little text.
         CheckFailed: the loss of transfer is not finite.
     """
     teacher.require_decoder("to choose mixers for by its text", "name the mixer for t2r convert")
@@ -133,17 +131,17 @@ def choose(
 
 
 def state_bytes(block: Block, length: int) -> int:
-    """Of one sequence after `length` tokens."""
+    """State bytes of one sequence after `length` tokens."""
     return sum(spec.bytes(1, length) for spec in block.state_spec())
 
 
 def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> list[Option]:
-    """One option of each layer with the smallest sum of costs whose bytes fit into `room`.
+    """The option per layer with the smallest total cost whose bytes fit into `room`.
 
-    Exact: dynamic programming over the layers keeps every sum of bytes for which no smaller one is as good.
+    Exact dynamic programming: keeps every Pareto-optimal pair of bytes and cost.
 
     Raises:
-        UserError: none fits; `budget` is the number that the message names.
+        UserError: no combination fits; the message refers to `budget`.
     """
     least = [min(option.bytes for option in layer) for layer in options]
     if sum(least) > room:
@@ -152,7 +150,7 @@ def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> lis
             f"{budget}",
             "raise it, or offer mixers with smaller states",
         )
-    after = [sum(least[layer + 1 :]) for layer in range(len(options))]  # the least that the layers after it need
+    after = [sum(least[layer + 1 :]) for layer in range(len(options))]  # minimum bytes of later layers
     best: list[tuple[int, float, tuple[Option, ...]]] = [(0, 0.0, ())]
     for layer, choices in enumerate(options):
         sums = [(b + o.bytes, i + o.cost, (*picks, o)) for b, i, picks in best for o in choices]
@@ -164,9 +162,9 @@ def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> lis
 
 
 def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps: int) -> float:
-    """Train the student's new parameters in place, as the transfer stage does. Returns the mean of the last ten losses.
+    """Train the student's new parameters in place by attention transfer; returns the mean of the last ten losses.
 
-    A student without new parameters (a window of softmax attention) is not trained: 0.
+    Returns 0 for a student without new parameters, such as windowed softmax attention.
     """
     if not Transfer.trains(student, teacher):
         return 0.0
@@ -194,7 +192,7 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
 
 
 def _with_block(teacher: Transformer, layer: int, block: Block, batches: list[Batch]) -> float:
-    """Nats per token of the teacher with one block replaced; afterwards the teacher is unchanged."""
+    """Nats per token of the teacher with one block temporarily replaced."""
     blocks: nn.ModuleList = teacher.blocks  # type: ignore[assignment]
     own = blocks[layer]
     blocks[layer] = block
@@ -205,7 +203,7 @@ def _with_block(teacher: Transformer, layer: int, block: Block, batches: list[Ba
 
 
 def _assemble(teacher: Transformer, chosen: Sequence[Option], students: dict[LayerConfig, Transformer]) -> Transformer:
-    """The teacher with the chosen blocks, with a copy of every weight."""
+    """The teacher with the chosen blocks; all weights are copied."""
     weights = {n: w for n, w in teacher.state_dict().items() if not n.startswith("blocks.")}
     for option in chosen:
         place = f"blocks.{option.layer}."

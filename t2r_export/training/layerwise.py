@@ -1,4 +1,4 @@
-"""The stages that teach layer by layer: new layers map the teacher's hidden states as the teacher's layers do."""
+"""Layer-wise stages: new layers learn to map the teacher's hidden states as the teacher's layers do."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from t2r_export.training.losses import squared_error, variance
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError
 
-Place = tuple[int, int]  # a layer, and the number of a mixing part in its block
+Place = tuple[int, int]  # layer, number of a mixing part in its block
 
 
 class LayerwiseStage(Stage):
-    """Base of the stages in which new layers learn to map the teacher's hidden states as the teacher's layers do.
+    """Base of the layer-wise stages.
 
-    The loss is the sum over the new layers of the squared error, divided by the variance of what the teacher's layer
-    adds to the residual stream: layers weigh alike, and one whose output is 0 starts near 1.
+    The loss sums over new layers the squared error divided by the variance of the teacher layer's contribution to the
+    residual stream: layers have equal weight, and a zero output has a loss near 1.
     """
 
     name: ClassVar[str]
-    nothing_new: ClassVar[tuple[str, str, str]]  # what a UserError says where no layer is new
-    whole_blocks: ClassVar[bool] = False  # whether blocks are run, and not new mixers alone
+    nothing_new: ClassVar[tuple[str, str, str]]  # arguments of the UserError if no layer is new
+    whole_blocks: ClassVar[bool] = False  # run whole blocks instead of new mixers only
     variance: Tensor  # (new places)
 
     def __init__(
@@ -57,7 +57,7 @@ class LayerwiseStage(Stage):
 
     @classmethod
     def trained(cls, student: Transformer, teacher: Transformer) -> dict[Place, set[str]]:
-        """What is trained of each layer and mixing part, names behind `blocks.N.parts.`; only what is new is there."""
+        """Trained parameters of each new mixing part, as names behind `blocks.N.parts.`."""
         places = [(n, m) for n, block in enumerate(student.blocks) for m in block.mixing]
         same = [(n, m) for n, m in places if n < len(teacher.blocks) and m in teacher.blocks[n].mixing]
         found = {place: cls.trained_names(student, teacher, *place) for place in same}
@@ -65,21 +65,21 @@ class LayerwiseStage(Stage):
 
     @classmethod
     def trained_names(cls, student: Transformer, teacher: Transformer, layer: int, mixer: int) -> set[str]:
-        """What is trained so that this mixer's, or its block's, output becomes the teacher's; none if it is not new."""
+        """Parameters to train for this mixer, or its block; empty if it is not new."""
         raise NotImplementedError
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
-        """What the teacher's layer adds to the residual stream, rows (B·T, D): the scale of the error."""
+        """Contribution of the teacher's layer to the residual stream, rows (B·T, D): the scale of the error."""
         raise NotImplementedError
 
     def output_and_target(
         self, block: Block, teacher: BlockTrace[Tensor], mixer: int, state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The student's output for the teacher's input, and the teacher's output, rows (B·T, D) each."""
+        """Student's and teacher's output for the teacher's input, rows (B·T, D) each."""
         raise NotImplementedError
 
     def score(self, loss: float, nats: float) -> float:
-        return loss  # nats come later: what fits its teacher's layers best need not be best as a whole yet
+        return loss  # nats are for later stages: the best fit per layer need not be best as a whole
 
     def trainable(self) -> dict[str, nn.Parameter]:
         names = {f"blocks.{layer}.parts.{name}" for (layer, _), names in self.new.items() for name in names}
@@ -110,7 +110,7 @@ class LayerwiseStage(Stage):
 
 
 class Transfer(LayerwiseStage):
-    """Each new mixer's output. A mixer is new if it has parameters that the teacher's lacks; only those are trained."""
+    """Match the output of each new mixer: one with parameters that the teacher's lacks. Trains only those."""
 
     name = "transfer"
     nothing_new = (
@@ -124,11 +124,11 @@ class Transfer(LayerwiseStage):
         ours, theirs = (_part_parameters(model.blocks[layer], mixer) for model in (student, teacher))
         rest = [any(not part.mixes for part in model.config.layers[layer].parts) for model in (student, teacher)]
         if rest == [False, True]:
-            return set()  # the feed-forward is inside the mixer then, which the teacher's mixers do not give
+            return set()  # the student's mixer includes the feed-forward, the teacher's does not
         return ours - theirs
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
-        """A merged layer gives the sum of what the teacher's own mixer gives and the one that looks at the source."""
+        """For a merged layer, the sum of the teacher's self-attention and cross-attention."""
         theirs = [m for m, part in enumerate(teacher.parts) if part.mixes]
         last = mixer == block.mixing[-1]
         places = theirs[theirs.index(mixer) :] if last else [mixer]
@@ -142,10 +142,9 @@ class Transfer(LayerwiseStage):
 
 
 class Align(LayerwiseStage):
-    """Each new block's output, by all weights of its new mixers. A mixer is new if it is another than the teacher's.
+    """Match the output of each new block by training all weights of its new mixers: those unlike the teacher's.
 
-    The residual stream passes both blocks unchanged. The feed-forward is not trained: gradients go through it to the
-    mixers.
+    Feed-forwards are frozen; gradients pass through them to the mixers.
     """
 
     name = "align"
@@ -159,10 +158,10 @@ class Align(LayerwiseStage):
     @classmethod
     def trained_names(cls, student: Transformer, teacher: Transformer, layer: int, mixer: int) -> set[str]:
         mixing = student.blocks[layer].mixing
-        if mixer != mixing[0]:  # a block's output is compared once
+        if mixer != mixing[0]:  # one comparison per block
             return set()
         ours, theirs = (model.config.layers[layer].mixers for model in (student, teacher))
-        ends = [*range(1, len(mixing)), None]  # the last of a merged layer looks at the source too
+        ends = [*range(1, len(mixing)), None]  # the last mixer of a merged layer also reads the source
         new = [m for n, (m, end) in enumerate(zip(mixing, ends, strict=True)) if ours[n:end] != theirs[n:end]]
         return {name for m in new for name in _part_parameters(student.blocks[layer], m)}
 
@@ -176,5 +175,5 @@ class Align(LayerwiseStage):
 
 
 def _part_parameters(block: Block, number: int) -> set[str]:
-    """Their names, behind `blocks.N.parts.`."""
+    """Names of a part's parameters behind `blocks.N.parts.`."""
     return {f"{number}.{name}" for name, _ in block.parts[number].named_parameters()}

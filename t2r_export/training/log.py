@@ -1,16 +1,17 @@
-"""The log of a training run: a progress bar on a terminal, plain lines otherwise, and JSON lines in a file.
+"""Log of a training run: a progress bar on terminals, plain lines otherwise, and a JSON Lines file.
 
-The file is for programs: one object per line, appended, so that a resumed run continues it (and writes the steps after
-its last saved state again, after a line with the event "start").
+A resumed run appends to the file: a line with the event "start", then the steps after the saved state.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,19 +21,19 @@ SECONDS = 20.0  # between two plain lines
 
 
 class TrainingLog:
-    """Bar, lines and file of one run. A log that is not `enabled` (every process but the main one) does nothing."""
+    """Bar, lines and file of one run. Only the main process has an `enabled` log; others do nothing."""
 
     def __init__(self, path: Path | None, enabled: bool = True, seconds: float = SECONDS) -> None:
         self.enabled, self.seconds = enabled, seconds
         self._file = _open(path) if enabled and path is not None else None
         self._stage, self._before = Stopwatch("", 0, 0, 0), 0
-        self.end_seconds = 0.0  # that the run takes behind its last step
+        self.end_seconds = 0.0  # duration of the run after its last step
         self._bar: Any = None
         self._validation = ""
         self._last_line = -math.inf
 
     def message(self, text: str) -> None:
-        """A line on stderr; above the progress bar where there is one."""
+        """Write a line to stderr, above the progress bar."""
         if not self.enabled:
             return
         if self._bar is not None:
@@ -41,7 +42,7 @@ class TrainingLog:
             sys.stderr.write(f"{text}\n")
 
     def record(self, **fields: Any) -> None:
-        """A line in the file."""
+        """Write a line to the file."""
         if self._file is not None:
             self._file.write(json.dumps(_plain(fields)) + "\n")
             self._file.flush()
@@ -49,11 +50,13 @@ class TrainingLog:
     def start_stage(
         self, name: str, done: int, steps: int, tokens: int, others: tuple[int, int] = (0, 0), every: int = 0
     ) -> None:
-        """Begin this stage, of which `done` of `steps` steps were run earlier, after `tokens` tokens of the run.
+        """Begin a stage.
 
         Args:
-            others: steps of the stages before this one, and behind it.
-            every: steps between two validations; 0: there are none.
+            done: steps of the stage completed earlier.
+            tokens: tokens of the run so far.
+            others: steps of the stages before and after this one.
+            every: steps between validations; 0: none.
         """
         self.close_bar()
         self._before, behind = others
@@ -67,7 +70,7 @@ class TrainingLog:
             self._bar = tqdm(total=total, initial=first, desc=name, unit="step", dynamic_ncols=True)
 
     def progress(self, done: int, loss: float, learning_rate: float, tokens: int) -> None:
-        """`done` steps of the stage are complete; `loss` is the mean since the last call, `tokens` those of the run."""
+        """Report `done` steps of the stage, the mean `loss` since the last call, and the `tokens` of the run so far."""
         rate = self._stage.lap(tokens)
         place = {"stage": self._stage.name, "step": done, "tokens": tokens}
         self.record(**place, loss=loss, learning_rate=learning_rate, tokens_per_second=round(rate, 1))
@@ -87,16 +90,15 @@ class TrainingLog:
     def validation(
         self, done: int, loss: float, nats: float, tokens: int, layers: Sequence[Mapping[str, float]] = ()
     ) -> None:
-        """On the valid part after `done` steps and `tokens` tokens of the run: the stage's own loss, nats per token,
-        and the statistics of each layer's features (none for most kinds of mixer)."""
+        """Report a validation: loss of the stage, nats per token, and feature statistics per layer."""
         self._validation = f", validation {loss:.4f} ({nats:.3f} nats/token)"
         statistics = {"layers": [dict(layer) for layer in layers]} if any(layers) else {}
         place = {"stage": self._stage.name, "step": done, "tokens": tokens}
         self.record(**place, validation_loss=loss, validation_nats=nats, **statistics)
 
-    def aside(self) -> Pause:
-        """A context whose duration counts neither in tokens/s nor in the time left: evaluation, saving."""
-        return Pause(self._stage)
+    def aside(self) -> AbstractContextManager[None]:
+        """Context for evaluation and saving: its duration is excluded from tokens/s and the time left."""
+        return self._stage.paused()
 
     def close_bar(self) -> None:
         if self._bar is not None:
@@ -113,7 +115,7 @@ class TrainingLog:
 
 
 class Stopwatch:
-    """Time spent on the steps of a stage, and what the run is expected to take from there on."""
+    """Speed of a stage, and an estimate of the time left."""
 
     def __init__(
         self,
@@ -125,46 +127,39 @@ class Stopwatch:
         behind: int = 0,
         every: int = 0,
     ) -> None:
-        """`behind`: steps of later stages. `every`: steps between two pauses; 0: there are none."""
+        """`behind`: steps of later stages. `every`: steps between pauses; 0: none."""
         self.name, self.first, self.steps, self.tokens, self.clock = name, done, steps, tokens, clock
         self.behind, self.every, self.pause = behind, every, 0.0
         self.started = self.lapped = clock()
 
     def lap(self, tokens: int) -> float:
-        """Tokens per second since the last lap, where the run has seen `tokens`."""
+        """Tokens per second since the last lap; `tokens` counts those of the run so far."""
         now = self.clock()
         rate = (tokens - self.tokens) / max(now - self.lapped, 1e-9)
         self.lapped, self.tokens = now, tokens
         return rate
 
     def left(self, done: int) -> float:
-        """Seconds for the steps of the run that are left, at this stage's mean speed so far, and for their pauses."""
+        """Estimated seconds of the remaining steps of the run and their pauses, at this stage's mean speed."""
         made, rest = max(done - self.first, 1), self.steps - done + self.behind
         pauses = -(-rest // self.every) if self.every else 0
         return (self.clock() - self.started) / made * rest + pauses * self.pause
 
-    def shift(self, seconds: float) -> None:
-        """Leave a pause of so many `seconds` out of the measurement."""
-        self.pause = max(self.pause, seconds)
-        self.started += seconds
-        self.lapped += seconds
-
-
-class Pause:
-    """A context whose duration a stopwatch leaves out."""
-
-    def __init__(self, watch: Stopwatch) -> None:
-        self.watch = watch
-
-    def __enter__(self) -> None:
-        self.began = self.watch.clock()
-
-    def __exit__(self, *_: object) -> None:
-        self.watch.shift(self.watch.clock() - self.began)
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context whose duration is excluded from the measurement."""
+        began = self.clock()
+        try:
+            yield
+        finally:
+            seconds = self.clock() - began
+            self.pause = max(self.pause, seconds)
+            self.started += seconds
+            self.lapped += seconds
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON can say it: NaN and infinity are null."""
+    """`value` for JSON, with NaN and infinity as null."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,9 +1,9 @@
-"""Low-rank adaptation (LoRA, Hu et al. 2022, arXiv 2106.09685, section 4.1) of the attention's projections.
+"""Low-rank adaptation (LoRA, Hu et al. 2022, arXiv 2106.09685, section 4.1) of the projections of attention.
 
-    W' = W + (alpha / rank) · B A        A (rank, in) random, B (out, rank) zero at the start
+    W' = W + (alpha / rank) · B A        A (rank, in) random, B (out, rank) initially zero
 
-W rests, A and B are trained. An adapter is a parametrization of the projection's weight, so a model with adapters is
-run, and saved, like any other; `merge` puts W' in the place of W and leaves an ordinary model.
+W is frozen, A and B are trained. An adapter is a parametrization of the weight, so models with adapters run and save as
+usual; `merge` replaces W by W'.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from torch.nn.utils import parametrize
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-PROJECTIONS = ("q", "k", "v", "o")  # of a mixer: those that it has
+PROJECTIONS = ("q", "k", "v", "o")  # of a mixer, if it has them
 
 
 class LowRank(nn.Module):
-    """What an adapter makes of a weight (out, in)."""
+    """The adapter of a weight (out, in)."""
 
     def __init__(self, weight: Tensor, rank: int, alpha: float, generator: torch.Generator) -> None:
         super().__init__()
         rows, columns = weight.shape
         self.scale = alpha / rank
-        # uniform as nn.Linear draws its weights; on the CPU, so that every device starts alike
+        # uniform as the weights of nn.Linear; drawn on the CPU, equal for all devices
         A = (torch.rand(rank, columns, generator=generator) * 2 - 1) * columns**-0.5
         self.A = nn.Parameter(A.to(weight))
         self.B = nn.Parameter(torch.zeros(rows, rank).to(weight))
 
     def forward(self, weight: Tensor) -> Tensor:
-        with torch.autocast(weight.device.type, enabled=False):  # the weight is as exact as `merge` will make it
+        with torch.autocast(weight.device.type, enabled=False):  # same precision as `merge`
             return torch.addmm(weight, self.B, self.A, alpha=self.scale)
 
 
 def attach(model: Transformer, rank: int, alpha: float, seed: int) -> None:
-    """Give every mixer's projections an adapter. Ensures that the model computes what it did before.
+    """Add an adapter to the projections of every mixer. The model's output does not change.
 
     Raises:
-        UserError: no mixer has one of the projections.
+        UserError: no mixer has projections.
     """
     projections = list(_projections(model))
     if not projections:
@@ -56,12 +56,12 @@ def attach(model: Transformer, rank: int, alpha: float, seed: int) -> None:
 
 
 def attached(weights: Iterable[str]) -> bool:
-    """Whether these are the names of the weights of a model with adapters."""
+    """Whether these weight names belong to a model with adapters."""
     return any(".parametrizations." in name and name.endswith(".A") for name in weights)
 
 
 def trainable(model: Transformer) -> dict[str, nn.Parameter]:
-    """The adapters, and what else the mixers have beside their projections: feature maps, gates."""
+    """Parameters of the adapters, and of mixers outside their projections: feature maps, gates."""
     adapters = {
         f"{place}.{name}"
         for place, module in model.named_modules()
@@ -77,12 +77,12 @@ def trainable(model: Transformer) -> dict[str, nn.Parameter]:
 
 @torch.no_grad()
 def merge(model: Transformer) -> None:
-    """Add what the adapters learned to the weights and remove them. Nothing to do for a model without."""
+    """Merge the adapters into the weights and remove them, if there are any."""
     for projection in _projections(model):
         forms: Any = getattr(projection, "parametrizations", None)
         if forms is not None and isinstance(forms.weight[0], LowRank):
             parametrize.remove_parametrizations(projection, "weight")
-            # the weight has come in behind the bias: back to where a loaded model has it
+            # removal registers the weight behind the bias; restore the order of a loaded model
             bias = projection.bias
             del projection.bias
             projection.register_parameter("bias", bias)

@@ -1,4 +1,4 @@
-"""The losses of the stages: distances between a student and its teacher, and cross-entropy."""
+"""Losses of the stages: divergences between student and teacher, and cross-entropy."""
 
 from __future__ import annotations
 
@@ -9,16 +9,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SMALLEST = 1e-30  # of a share that is divided by: it may underflow
-PIECE = 1 << 22  # numbers in float32 at a time: a processor's caches hold them, and they keep a GPU busy
+SMALLEST = 1e-30  # lower bound of a divisor that may underflow
+PIECE = 1 << 22  # float32 values processed at a time: fits the caches of a CPU, keeps a GPU busy
 
 
-class Divergence(torch.autograd.Function):
+class _Loss(torch.autograd.Function):
+    """Base of the losses: `forward` saves the gradient with respect to its first argument, the student's logits.
+
+    Custom functions need half the time of autograd, which keeps several tensors of the size of the logits.
+    """
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * gradients[0], None, None, None  # torch ignores surplus None
+
+
+class Divergence(_Loss):
     """KL(p ‖ q), mean over tokens, of logits (N, vocabulary): q's from the student, p's from the teacher.
 
-    Its gradient for q's logits is (q - p)/N. A custom function because autograd keeps several tensors of the size of
-    the logits until the backward pass, the largest tensors with a large vocabulary, and takes twice as long. Softmax is
-    taken of PIECE numbers at a time, so that none of that size is in float32 unless the logits are.
+    The gradient for q's logits is (q - p)/N. Softmax is computed in pieces: no float32 tensor has the size of the
+    logits unless they are float32.
     """
 
     @staticmethod
@@ -33,17 +44,11 @@ class Divergence(torch.autograd.Function):
         ctx.save_for_backward(gradient)
         return loss / len(logits)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (difference,) = ctx.saved_tensors
-        return difference * gradients[0], None
 
+class CrossEntropy(_Loss):
+    """Label-smoothed cross-entropy of logits (N, vocabulary), mean over tokens, computed in pieces.
 
-class CrossEntropy(torch.autograd.Function):
-    """Mean over tokens of -log q of the label, of logits (N, vocabulary), the label's probability smoothed.
-
-    Its gradient is (q - p)/N, where p is smoothing / vocabulary everywhere, and 1 - smoothing more at the label. A
-    custom function for the reasons of Divergence, and by pieces as well.
+    The gradient is (q - p)/N, where p is smoothing / vocabulary everywhere, plus 1 - smoothing at the label.
     """
 
     @staticmethod
@@ -60,23 +65,17 @@ class CrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(gradient)
         return loss / n
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (difference,) = ctx.saved_tensors
-        return difference * gradients[0], None, None
 
-
-class TopDivergence(torch.autograd.Function):
+class TopDivergence(_Loss):
     """KL(p ‖ q), mean over tokens, of K + 1 outcomes: the teacher's K most likely tokens, and any other token.
 
-    For q's logits (N, vocabulary), and of p the K probabilities (N, K), their places (N, K) and the sum of the rest
-    (N). The bucket keeps p and q distributions: were both renormalised over the K, the student could give the rest any
-    share for nothing; were the K taken as they are, it would learn to be surer than its teacher (Anshumann et al. 2025,
-    arXiv 2503.16870, on what the largest alone teach). Never more than the KL of all tokens, and the same where K is
-    the vocabulary.
+    Takes q's logits (N, vocabulary), the K largest probabilities of p (N, K), their indices (N, K) and the remaining
+    probability (N). Without the last outcome, renormalized probabilities would leave the rest unconstrained, and raw
+    ones would make the student overconfident (Anshumann et al. 2025, arXiv 2503.16870). A lower bound of the full KL,
+    equal to it where K is the vocabulary.
 
-    Its gradient is (q - p)/N for the K, and q·(1 - rest of p / rest of q)/N for the others. Beside the student's logits
-    it needs one tensor of their size, and none of the teacher.
+    The gradient is (q - p)/N for the K, and q·(1 - rest of p / rest of q)/N for the others. Needs one tensor of the
+    size of the logits.
     """
 
     @staticmethod
@@ -89,15 +88,10 @@ class TopDivergence(torch.autograd.Function):
         ctx.save_for_backward(q.div_(len(logits)).to(logits.dtype))
         return loss / len(logits)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        (difference,) = ctx.saved_tensors
-        return difference * gradients[0], None, None, None
-
 
 def divergence_target(logits: Tensor, top: int) -> tuple[Tensor, ...]:
-    """What `divergence` compares with, from a teacher's logits (N, vocabulary): those, where `top` is 0, or its `top`
-    largest probabilities, with which the logits need not be kept."""
+    """Target of `divergence` from a teacher's logits (N, vocabulary): its `top` largest probabilities, or all logits
+    if `top` is 0."""
     if not top:
         return (logits,)
     p = F.softmax(logits, -1, dtype=_wide(logits))
@@ -106,14 +100,14 @@ def divergence_target(logits: Tensor, top: int) -> tuple[Tensor, ...]:
 
 
 def divergence(logits: Tensor, target: tuple[Tensor, ...]) -> Tensor:
-    """KL of a student's logits (N, vocabulary) from what `divergence_target` gave, a scalar."""
+    """KL divergence of a student's logits (N, vocabulary) from a `divergence_target`, a scalar."""
     kind = Divergence if len(target) == 1 else TopDivergence
     loss: Tensor = kind.apply(logits, *target)
     return loss
 
 
 def _pieces(logits: Tensor) -> Iterator[slice]:
-    """Rows of logits (N, vocabulary), PIECE numbers at a time."""
+    """Slices of rows of logits (N, vocabulary), PIECE values each."""
     rows = max(1, PIECE // logits.shape[1])
     return (slice(first, first + rows) for first in range(0, len(logits), rows))
 
@@ -123,10 +117,9 @@ def _wide(logits: Tensor) -> torch.dtype:
 
 
 def variance(samples: Iterable[Sequence[Tensor]]) -> Tensor:
-    """Variance of each layer's outputs over all tokens, mean over the width: samples × layers of (T, D) -> (layers).
+    """Variance of each layer's outputs over all tokens, mean over the width: samples × layers of (T, D) → (layers).
 
-    Accumulated over single windows, so that it needs no more memory than training, and is the same for any number of
-    processes.
+    Accumulated per window: needs no more memory than training, and does not depend on the number of processes.
     """
     sums = []
     for sample in samples:
@@ -142,10 +135,10 @@ def squared_error(found: Tensor, target: Tensor) -> Tensor:
 
 
 def next_token_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy, mean over tokens, of logits (N, vocabulary) and labels (N,).
+    """Cross-entropy of logits (N, vocabulary) and labels (N,), mean over tokens.
 
-    With `smoothing`, that much of the label's probability is spread over all tokens (Szegedy et al. 2016, arXiv
-    1512.00567, section 7).
+    Args:
+        smoothing: label smoothing (Szegedy et al. 2016, arXiv 1512.00567, section 7).
     """
     loss: Tensor = CrossEntropy.apply(logits, labels, smoothing)
     return loss

@@ -1,4 +1,4 @@
-"""Memory that a training run keeps for its next step."""
+"""Reuse of freed memory between training steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-# options of glibc's mallopt, from its malloc.h: as a run wants them, and as they are where nobody chose
+# options of glibc's mallopt (malloc.h): for training, and the defaults
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 KEEPING = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: (1 << 31) - 1, M_TOP_PAD: 1 << 28}
 USUAL = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17, M_TOP_PAD: 1 << 17}
@@ -15,10 +15,10 @@ USUAL = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17, M_TOP_PAD: 1 << 17}
 
 @contextlib.contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Inside, memory that is freed stays with the process where the C library is glibc; elsewhere nothing changes.
+    """Context in which glibc keeps freed memory in the process; without glibc, nothing changes.
 
-    Each step frees tensors that the next one allocates again. Those above 32 MiB, such as the logits of some thousand
-    tokens, glibc gives back to the system at once, which then clears them anew page by page.
+    By default glibc returns tensors above 32 MiB, such as logits, to the system at once; the next step would allocate
+    them again, and the system clear them page by page.
     """
     libc = _glibc()
     if libc is None:
@@ -33,7 +33,7 @@ def freed_memory_kept() -> Iterator[None]:
 
 
 def _glibc() -> Any:
-    """The C library of this process, or None where it has no such options."""
+    """The C library of this process; None if it lacks these options."""
     try:
         libc = ctypes.CDLL(None)
         return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None

@@ -1,4 +1,4 @@
-"""The optimizers: AdamW, or Muon for the blocks' matrices and AdamW for everything else."""
+"""Optimizers: AdamW, or Muon for matrices in blocks with AdamW for other parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from t2r_export.training.muon import Muon
 
 BETAS = (0.9, 0.95)
-BLOCKS = ("blocks.", "encoder.blocks.")  # where a model's blocks stand
+BLOCKS = ("blocks.", "encoder.blocks.")  # name prefixes of a model's blocks
 
 Optimizer = torch.optim.Optimizer
 
@@ -19,12 +19,12 @@ Optimizer = torch.optim.Optimizer
 def make_optimizer(
     parameters: Mapping[str, nn.Parameter], rate: float, weight_decay: float, kind: str = "adamw"
 ) -> Optimizer | CombinedOptimizer:
-    """The optimizer of a stage, for parameters by name.
+    """The optimizer for named parameters.
 
     Args:
-        kind: `adamw`, or `muon`: Muon (Jordan et al. 2024) for the matrices inside the blocks, with steps of AdamW's
-            size (Liu et al. 2025, arXiv 2502.16982, section 2.2), so that one learning rate serves both.
-        weight_decay: of matrices only; biases and norms do not decay.
+        kind: `adamw`, or `muon`: Muon (Jordan et al. 2024) for matrices in blocks, with updates scaled to the RMS of
+            AdamW (Liu et al. 2025, arXiv 2502.16982, section 2.2) so that both share a learning rate.
+        weight_decay: for matrices only, not for biases and norms.
     """
     if kind == "adamw":
         return _adamw(list(parameters.values()), rate, weight_decay)
@@ -43,14 +43,14 @@ def _adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> 
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    # one kernel for all tensors: the loop over them took as long as a small model's whole backward pass
+    # fused: the loop over tensors took as long as the backward pass of a small model
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
 
 
 class CombinedOptimizer:
-    """Several optimizers, each of its own parameters, with the interface of one."""
+    """Several optimizers of disjoint parameters behind the interface of one."""
 
-    found_inf: Tensor | None = None  # set as by torch's gradient scaler: a true value skips the step
+    found_inf: Tensor | None = None  # as torch's gradient scaler sets it: a true value skips the step
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
         self.parts = list(parts)
@@ -77,7 +77,7 @@ class CombinedOptimizer:
 
 
 def restore(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Load what `state_dict` gave. Raises ValueError, or another exception of torch, where it is of another model."""
+    """Load a state of `state_dict`. Raises ValueError or other exceptions for the state of another model."""
     optimizer.load_state_dict(state)
     for part in getattr(optimizer, "parts", [optimizer]):
         for parameter, values in part.state.items():

@@ -1,7 +1,5 @@
-"""Text sampled from a model: training data for its students where there is no corpus.
-
-Tokens are drawn from the model's own next-token distribution, so that a student is trained on the contexts that its
-teacher generates (data-free distillation as in LLM-QAT, Liu et al. 2023, arXiv 2305.17888, section 3.1).
+"""Sample training text from a model, for distillation without a corpus (LLM-QAT, Liu et al. 2023, arXiv 2305.17888,
+section 3.1).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from torch import Tensor
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-BATCH = 64  # texts sampled in parallel; with another number, the same seed gives other texts
+BATCH = 64  # texts sampled in parallel; the texts of a seed depend on it
 MAX_TOKENS = 1 << 32
 
 
@@ -29,16 +27,16 @@ def sample(
     seed: int = 0,
     on_progress: Callable[[int], object] = lambda done: None,
 ) -> npt.NDArray[np.int32]:
-    """Sample `count` tokens (N,): texts of `length` tokens, one after the other, each from the initial state.
+    """Sample token ids (N,), N = `count`: concatenated texts of `length` tokens, each from the initial state.
 
-    A text begins with the beginning-of-text token, or with the end-of-text token, or, where a model has neither, with
-    a random token. After an end-of-text token comes the next beginning, as in training text.
+    A text begins with the beginning-of-text token, else the end-of-text token, else a random token. After an
+    end-of-text token the next beginning-of-text token follows, as in training text.
 
     Args:
-        on_progress: called with the number of tokens written so far.
+        on_progress: called with the number of tokens sampled so far.
 
     Raises:
-        UserError: a number out of range, a length past the model's last position, logits that are not finite.
+        UserError: a number out of range, a length beyond the model's last position, or non-finite logits.
     """
     model.require_decoder("to sample texts from", "give it sources to translate")
     limit = model.reach
@@ -58,14 +56,14 @@ def sample(
 
 
 def _write(model: Transformer, batch: int, length: int, temperature: float, generator: torch.Generator) -> Tensor:
-    """Texts (batch, length), int64 on the CPU. Drawn on the CPU, so that they depend only on the seed."""
+    """Texts (batch, length), int64 on the CPU, drawn on the CPU for equal results on all devices."""
     config, device = model.config, model.embedding.weight.device
     begin = config.bos_token if config.bos_token is not None else next(iter(config.eos_tokens), None)
     if begin is None:
         token = torch.randint(config.vocab_size, (batch,), generator=generator)
     else:
         token = torch.full((batch,), begin)
-    # where one token ends a text and begins the next, nothing has to come between the two
+    # a token that both ends and begins texts needs no separate beginning-of-text token
     ends = torch.tensor([t for t in config.eos_tokens if t != config.bos_token], dtype=torch.int64)
     text, states = [token], model.init_state(batch)
     while len(text) < length:

@@ -1,17 +1,16 @@
-"""The stages of finetuning: what each one trains, and by which loss.
+"""The stages of finetuning.
 
-    transfer  the new mixers' own parameters (φ), so that each layer's output is what the teacher's layer gives for the
-              teacher's own hidden states: attention transfer, Zhang et al. 2024 (LoLCATs), arXiv 2410.10254, sec. 3.1
-    align     all weights of the new mixers, so that each block's output is what the teacher's block gives for the
-              teacher's own hidden states (RADLADS, Goldstein et al. 2025, arXiv 2505.03005, step 1)
-    distill   all weights, so that the student's next-token distribution is the teacher's (Hinton et al. 2015), and on
-              the way the output of each block
-    round     the same, of a folded student whose weights are rounded as its export will round them
-    task      all weights, on the text itself: the recipe of Kasai et al. 2021 (T2R), arXiv 2103.13076, section 3
+    transfer  trains parameters that only the new mixers have (φ): each mixer matches the teacher's output for the
+              teacher's hidden states. Attention transfer, Zhang et al. 2024 (LoLCATs), arXiv 2410.10254, section 3.1
+    align     trains all weights of new mixers: each block matches the teacher's output for the teacher's hidden states
+              (RADLADS, Goldstein et al. 2025, arXiv 2505.03005, step 1)
+    distill   trains all weights to match the teacher's next-token distribution (Hinton et al. 2015), optionally also
+              the outputs of blocks
+    round     distill for a folded student whose weights are rounded as its export rounds them
+    task      trains all weights on the text, as Kasai et al. 2021 (T2R), arXiv 2103.13076, section 3
 
-A stage is a module whose `forward` is its loss, so that it can be wrapped for several devices as a whole. A new stage
-is a class and an entry in `t2r_export.config.stages.STAGES`, which names it. Transfer and align are in
-t2r_export.training.layerwise.
+A stage is a module whose `forward` is the loss, so that it can be wrapped for several devices. A new stage needs a
+class and an entry in `t2r_export.config.stages.STAGES`. Transfer and align are in t2r_export.training.layerwise.
 """
 
 from __future__ import annotations
@@ -35,18 +34,19 @@ from t2r_runtime.errors import UserError
 
 @dataclass(frozen=True)
 class LossWeights:
-    """What losses are made of: in the distill stage KL, and the weights of what it adds to it."""
+    """Options of the losses of distill (first three) and task."""
 
-    hidden: float = 0.0
-    cross_entropy: float = 0.0
-    kl_top: int = 0  # of so many of the teacher's most likely tokens, and one bucket; 0: of all tokens
-    label_smoothing: float = 0.0  # of the task stage's cross-entropy
+    hidden: float = 0.0  # weight of hidden states
+    cross_entropy: float = 0.0  # weight of cross-entropy
+    kl_top: int = 0  # KL over this many of the teacher's most likely tokens and one bucket; 0: all tokens
+    label_smoothing: float = 0.0
 
 
 class Stage(nn.Module):
-    """Base of the stages. Requires a student, and a teacher where the stage's kind needs one.
+    """Base of the stages. Exactly the parameters of `trainable` require gradients.
 
-    Ensures that exactly the parameters of `trainable` require gradients.
+    Args:
+        teacher: None for stages that need none.
     """
 
     def __init__(
@@ -59,38 +59,39 @@ class Stage(nn.Module):
             parameter.requires_grad_(name in chosen)
         if teacher is not None:
             teacher.requires_grad_(False)
-        student.train()  # random feature maps may draw anew; nothing else differs
+        student.train()  # only affects random feature maps, which may redraw
 
     @classmethod
     def trains(cls, student: Transformer, teacher: Transformer | None) -> bool:
-        """Whether the stage has anything to train in this student."""
+        """Whether the stage has parameters to train in this student."""
         return True
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The student's parameters that this stage changes, by name."""
+        """The student's parameters that this stage trains, by name."""
         every = dict(self.student.named_parameters())
         return lora.trainable(self.student) if lora.attached(every) else every
 
     def teacher_traces(self, batch: Batch) -> Iterator[list[BlockTrace[Tensor]]]:
-        """The teacher's blocks on each sequence of a batch, one at a time."""
+        """Traces of the teacher's blocks, one sequence at a time."""
         assert self.teacher is not None
         for one in batch.split(1):
             yield self.teacher.traces(one.ids, initial_states(self.teacher, one))
 
     def measure(self, batch: Batch) -> None:
-        """Compute the constants of the loss, once, from a batch."""
+        """Compute constants of the loss from a batch, once."""
 
     def penalty(self) -> Tensor:
-        """The sum of the mixers' own penalties, a scalar; part of the loss where all weights are trained."""
+        """Sum of the mixers' penalties, a scalar; added to the loss where all weights are trained."""
         return torch.stack(
             [mixer.penalty().to(self.device) for block in self.student.blocks for mixer in block.mixers]
         ).sum()
 
     def score(self, loss: float, nats: float) -> float:
-        """What the validations of a stage are compared by, lower is better: nats per token and the mixers' penalties.
+        """Validation score, lower is better: nats per token plus penalties.
 
         Args:
-            loss, nats: the stage's own loss and nats per token on the valid part.
+            loss: loss of the stage on the valid part.
+            nats: nats per token on the valid part.
         """
         return nats + float(self.penalty())
 
@@ -99,20 +100,20 @@ class Stage(nn.Module):
         return self.student.embedding.weight.device
 
     def states(self, batch: Batch) -> State[Tensor]:
-        """What the student reads a batch from: its initial states, with positions counted from the batch's start."""
+        """Initial states of the student, with positions from the batch's start."""
         states = initial_states(self.student, batch)
         return states if batch.start is None else {**states, POSITION: batch.start}
 
     def forward(self, batch: Batch) -> Tensor:
-        """The loss of a batch, a float32 scalar: a mean over the tokens that are predicted."""
+        """Loss of a batch, a float32 scalar, mean over predicted tokens."""
         raise NotImplementedError
 
 
 class Distill(Stage):
     """KL(teacher ‖ student) of the next token, plus the weighted terms of `LossWeights`.
 
-    `hidden` times the share of variance of the teacher's block outputs that the student's own do not explain, mean
-    over blocks; `cross_entropy` times the cross-entropy of the text.
+    `hidden` weighs the unexplained share of variance of the teacher's block outputs, mean over blocks; `cross_entropy`
+    weighs the cross-entropy of the text.
     """
 
     variance: Tensor  # (L)
@@ -150,15 +151,15 @@ class Distill(Stage):
 
 
 class Round(Distill):
-    """The same, of a student whose weights are rounded on the way (t2r_export.training.straight_through)."""
+    """Distill for a student with rounded weights (t2r_export.training.straight_through)."""
 
     def forward(self, batch: Batch) -> Tensor:
-        with parametrize.cached():  # each weight is rounded once
+        with parametrize.cached():  # rounds each weight once
             return super().forward(batch)
 
 
 class Task(Stage):
-    """Cross-entropy of the text. Also trains a model from random weights."""
+    """Cross-entropy of the text. Also trains models from random weights."""
 
     def forward(self, batch: Batch) -> Tensor:
         rows = self.student.rows(batch.ids, self.states(batch))
@@ -167,6 +168,7 @@ class Task(Stage):
 
 
 def check_alike(student: Transformer, teacher: Transformer, purpose: str, otherwise: str) -> None:
+    """Raise UserError unless both models have the same number of layers and width."""
     if len(student.blocks) != len(teacher.blocks) or student.config.width != teacher.config.width:
         raise UserError(
             f"a teacher with the student's layers and width for {purpose}",

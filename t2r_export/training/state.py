@@ -1,9 +1,8 @@
-"""The saved state of a training run: all that `--resume` needs to continue as if there had been no interruption.
+"""Saved state of a training run, for `--resume`.
 
-The order of the data, the positions where it starts and the learning rate are functions of the step, redrawn feature
-maps follow from the previous draw, and nothing else in training is random: so the weights, those of the stage's best
-validation, the optimizer's moments and two counters are the whole state. The file is beside the output and is replaced
-as a whole: a kill at any moment leaves the previous one.
+Weights, the weights of the stage's best validation, optimizer moments and two counters are the whole state: data order,
+start positions and learning rate are functions of the step, and redrawn feature maps follow from the previous draw. The
+file is replaced atomically: a kill at any moment leaves the previous state.
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ AGAIN = "delete it and start again without --resume"
 
 @dataclass
 class TrainingState:
-    """Where a run stands: `step` steps of stage number `stage` are done."""
+    """Progress of a run: `step` steps of stage number `stage` are complete."""
 
     identity: dict[str, Any]  # equal for the same run: options, data, models
     weights: dict[str, Tensor]
     stage: int = 0
     step: int = 0
-    optimizer: dict[str, Any] | None = None  # of the stage under way; None before its first step
+    optimizer: dict[str, Any] | None = None  # of the current stage; None before its first step
     tokens: int = 0
     measured: dict[str, float] = field(default_factory=dict)  # nats before training
-    best: dict[str, Any] | None = None  # of the stage under way: step, score, weights, and the last score
-    kept: list[dict[str, Any]] = field(default_factory=list)  # of the stages that are done, fields of `best.Kept`
+    best: dict[str, Any] | None = None  # of the current stage: step, score, weights, last score
+    kept: list[dict[str, Any]] = field(default_factory=list)  # of completed stages, fields of `best.Kept`
 
 
 def save_state(path: Path, state: TrainingState) -> None:
-    """Write the state, whole or not at all. Raises UserError where that is not possible."""
+    """Write the state atomically. Raises UserError if the file cannot be written."""
     write_archive(path, {"format": FORMAT, "version": VERSION, **vars(state)})
 
 
 def load_state(path: Path, identity: Mapping[str, Any]) -> TrainingState:
-    """Read a state that belongs to the run `identity`; tensors come on the CPU.
+    """Read the state of the run `identity`; tensors are on the CPU.
 
     Raises:
-        UserError: not such a file, or one of a run with other options, data or models; the message names them.
+        UserError: another kind of file, or a run with other options, data or models; the message names them.
     """
     try:
         check_archive(existing_file(path, "a training state"), "a training state", AGAIN)
@@ -69,12 +68,12 @@ def load_state(path: Path, identity: Mapping[str, Any]) -> TrainingState:
 
 
 def damaged(path: Path, received: str) -> UserError:
-    """What to raise for a state that cannot be gone on with."""
+    """The error for a state that cannot be resumed."""
     return UserError(f"a training state of version {VERSION} in {path}", received, AGAIN)
 
 
 def _check(state: TrainingState, path: Path) -> None:
-    """Raise UserError unless every value has the type that it is written with."""
+    """Raise UserError unless all values have the expected types."""
     counts = (state.stage, state.step, state.tokens)
     fine = (
         all(type(count) is int and 0 <= count < 1 << 62 for count in counts)
@@ -99,14 +98,14 @@ def _are_weights(value: Any) -> bool:
 
 
 def _has(value: Any, **types: type) -> bool:
-    """Whether this is a dict of exactly these keys, each of its type."""
+    """Whether `value` is a dict of exactly these keys with values of these types."""
     if not isinstance(value, dict) or set(value) != set(types):
         return False
     return all(type(value[name]) is kind for name, kind in types.items())
 
 
 def check_identity(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
-    """Raise UserError, naming what differs, unless both describe the same run."""
+    """Raise UserError unless both describe the same run; the message names the differences."""
     keys = sorted({*saved, *wanted})
     differing = [key for key in keys if saved.get(key) != wanted.get(key)]
     if differing:

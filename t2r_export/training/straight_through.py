@@ -1,10 +1,9 @@
-"""Training through the rounding that export will do: what the exported graph multiplies by is what is trained.
+"""Quantization-aware training with straight-through gradients (Bengio et al. 2013, arXiv 1308.3432, section 4).
 
-Each weight that becomes a product of the graph is rounded in every forward pass by the very function that
-`t2r quantize` rounds it with, in the same blocks, and the table of tokens likewise; gradients pass as if nothing was
-rounded (straight through: Bengio et al. 2013, arXiv 1308.3432, section 4). A rounding is a parametrization of the
-weight, so a model with roundings is run, and saved, like any other; `settled` has the rounded numbers in the place of
-the weights. In blocks without zero points they round to themselves, so that the export loses nothing more.
+In every forward pass, the weights of products and the embedding table are rounded by the functions of `t2r quantize`,
+in the same blocks. A rounding is a parametrization of the weight, so models with roundings run and save as usual;
+`settled` replaces the weights by rounded values. In blocks without zero points these round to themselves: the export
+loses nothing more.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from t2r_export.quantizers.tables import rounded_table
 
 
 class Blocks(nn.Module):
-    """A weight (out, in) as MatMulNBits has it: blocks along `in`."""
+    """Rounding of a weight (out, in) in blocks along `in`, as MatMulNBits stores it."""
 
     def __init__(self, bits: int, size: int, asymmetric: bool) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class Blocks(nn.Module):
 
 
 class Table(nn.Module):
-    """A table of tokens (vocabulary, D) in 8 bits under one scale."""
+    """Rounding of an embedding table (vocabulary, D) to 8 bits with one scale."""
 
     def forward(self, weight: Tensor) -> Tensor:
         with torch.no_grad():
@@ -51,9 +50,9 @@ def _straight_through(weight: Tensor, rounded: Tensor) -> Tensor:
 
 
 def attach(model: Transformer, config: QuantizeConfig) -> None:
-    """Round every product of the model, its head and its table as a block-wise scheme will.
+    """Round the weights of all products, the head and the embedding table as a block-wise scheme will.
 
-    A table that is the head's too is rounded as the head is; with bits of its own, that once more as a table.
+    A tied table is rounded like the head; with `embedding_bits`, the result is rounded again as a table.
     """
     size, bits = config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
     head = Blocks(config.head_bits or HEAD_BITS, size, config.asymmetric)
@@ -68,8 +67,10 @@ def attach(model: Transformer, config: QuantizeConfig) -> None:
 
 
 def settled(model: Transformer) -> Transformer:
-    """An ordinary model with the rounded numbers as its weights. A table of its own stays as it was trained, and is
-    rounded by the export: in 8 bits under one scale it does not round to itself."""
+    """A model with the rounded values as weights.
+
+    An untied table stays unrounded for the export to round: 8 bits with one scale do not round to themselves.
+    """
     weights = {name: weight for name, weight in model.state_dict().items() if ".parametrizations." not in name}
     module: Any
     for place, module in model.named_modules():
@@ -83,11 +84,8 @@ def settled(model: Transformer) -> Transformer:
 
 @torch.no_grad()
 def products(model: Transformer) -> list[tuple[nn.Module, str]]:
-    """The weights that a step multiplies rows by, which a graph has as products, as module and name.
-
-    They are found by watching a step.
-    """
-    watched = Watched(None, model.embedding.weight)
+    """Weights that a step multiplies rows by, as (module, name); found by tracing a step."""
+    watched = Watched(model.embedding.weight)
     ids = torch.zeros(1, dtype=torch.int64, device=model.embedding.weight.device)
     model.run(ids, model.init_state(1), watched)
     every = [(m, name, w) for m in model.modules() for name, w in m.named_parameters(recurse=False)]
@@ -95,10 +93,10 @@ def products(model: Transformer) -> list[tuple[nn.Module, str]]:
 
 
 class Watched(TorchOps):
-    """torch's operators of a step, which remember the matrices that rows were multiplied by."""
+    """Operators of a step that record the weights of products."""
 
-    def __init__(self, tokens: int | None, like: Tensor) -> None:
-        super().__init__(tokens, like)
+    def __init__(self, like: Tensor) -> None:
+        super().__init__(None, like)
         self.seen: set[int] = set()
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,11 +1,9 @@
-"""The training loop: one stage after the other, over batches that are a function of the step.
+"""The training loop over the stages of a plan.
 
-Requires finite weights. Ensures that every saved state is finite, and that a run which is stopped at any moment and
-resumed ends with the weights of an uninterrupted run (on CPU, bit for bit). A stage ends with the weights of its best
-validation.
+Batches are a function of the step. Saved states are finite, and a resumed run ends with the weights of an uninterrupted
+one (bit for bit on CPU). A stage ends with the weights of its best validation.
 
-Several devices run through Hugging Face Accelerate: each process takes its share of every global batch, so that N
-processes train on the same batches as one.
+Several devices run through Hugging Face Accelerate; each process takes its share of every global batch.
 """
 
 from __future__ import annotations
@@ -41,12 +39,12 @@ from t2r_runtime.errors import UserError, printable
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-LOSS_WEIGHTS = tuple(LossWeights.__dataclass_fields__)  # fields of FinetuneConfig by the same names
-LOG_EVERY = 10  # steps between two readings of the loss; each waits for the device
+LOSS_WEIGHTS = tuple(LossWeights.__dataclass_fields__)  # FinetuneConfig has fields of the same names
+LOG_EVERY = 10  # steps between readings of the loss, which wait for the device
 
 
 class Trainer:
-    """Takes a student through the stages of a config, from wherever `state` stands."""
+    """Trains a student through the stages of a config, starting from `state`."""
 
     def __init__(
         self,
@@ -72,9 +70,9 @@ class Trainer:
             )
 
     def run(self) -> None:
-        """Run all remaining steps. Raises CheckFailed when numbers stop being finite, KeyboardInterrupt."""
+        """Run all remaining steps. Raises CheckFailed for non-finite values, and KeyboardInterrupt."""
         if not self.config.state_path.exists():
-            self._save(None)  # fails at once where there is no room, and leaves a state should the first step diverge
+            self._save(None)  # fails early without disk space, and keeps a state should the first step diverge
         for number, plan in enumerate(self.plan):
             if number >= self.state.stage:
                 with Interrupt() as interrupt:
@@ -84,7 +82,7 @@ class Trainer:
         self.student.eval()
 
     def _open(self, plan: StagePlan) -> tuple[Stage, nn.Module, list[nn.Parameter], Any, DivergenceGuard]:
-        """A stage as it was left: itself, as it runs on several devices, what it trains, its optimizer and a guard."""
+        """Open a stage: itself, wrapped for all devices, its parameters, optimizer and divergence guard."""
         loss_weights = LossWeights(*(getattr(self.config, name) for name in LOSS_WEIGHTS))
         if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
             lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
@@ -97,7 +95,7 @@ class Trainer:
         if self.state.optimizer is not None:
             try:
                 restore(optimizer, self.state.optimizer)
-            except Exception as error:  # of another optimizer, or damaged: torch looks up whatever it expects
+            except Exception as error:  # a damaged state, or another optimizer's, can raise anything in torch
                 raise damaged(self.config.state_path, printable(error, 100)) from error
         module, optimizer = self.accelerator.prepare(stage, optimizer)
         return stage, module, list(trainable.values()), optimizer, guard
@@ -110,7 +108,7 @@ class Trainer:
         if self.state.best is None:
             self._validate(stage, 0)
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
-        tokens = 0  # that they predicted
+        tokens = 0  # predicted in these steps
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = self._batch(step)
@@ -141,17 +139,17 @@ class Trainer:
         lora.merge(self.student)
 
     def _batch(self, step: int) -> Batch:
-        """This process's rows of the global batch of a stage's step, on its device."""
+        """This process's share of the global batch, on its device."""
         return self.batches(step + self._before()).rows(self._mine).to(self.device)
 
     def _dropped(self, plan: StagePlan, step: int) -> AbstractContextManager[None]:
-        """Inside, the student drops numbers, in a stage that trains all of it."""
+        """Context of dropout, in stages that use it."""
         chance = self.config.dropout if STAGES[plan.stage].drops else 0.0
         process = self.accelerator.process_index
         return dropped(self.student, chance, self.config.seed, step + self._before(), process)
 
     def _before(self) -> int:
-        """Steps of the stages before this one: no stage repeats another's data."""
+        """Steps of earlier stages; offsets the data of this stage."""
         return sum(plan.steps for plan in self.plan[: self.state.stage])
 
     def _step(
@@ -163,7 +161,7 @@ class Trainer:
         batch: Batch,
         rate: float,
     ) -> Tensor:
-        """One update. Returns loss and gradient norm (2,) on the device: reading them would wait for it."""
+        """One update. Returns loss and gradient norm (2,) on the device, without waiting for it."""
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
@@ -176,7 +174,7 @@ class Trainer:
         return torch.stack([loss.detach(), norm])
 
     def _read_losses(self, pending: list[Tensor], stage: Stage, plan: StagePlan, done: int, reduce: bool) -> float:
-        """The mean loss of the pending steps, once all of them are found finite."""
+        """Mean loss of the pending steps. Raises CheckFailed unless all are finite."""
         values = torch.stack(pending)
         if reduce:
             values = self.accelerator.reduce(values, reduction="mean")
@@ -197,8 +195,7 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self, stage: Stage, done: int) -> None:
-        """Log the stage's loss, nats per token and feature statistics on the valid part, in the main process, and
-        remember the weights if they are the stage's best."""
+        """Validate in the main process: log loss, nats per token and feature statistics; remember the best weights."""
         if self.log.enabled:
             with self.log.aside(), parametrize.cached():
                 parts = self.validation
@@ -218,9 +215,9 @@ class Trainer:
 
 
 class DivergenceGuard:
-    """Leaves out every step from the first whose gradient is not finite. Never waits for the device.
+    """Skips all steps from the first with a non-finite gradient, without waiting for the device.
 
-    A fused optimizer skips a step for which `found_inf` is set, as torch's gradient scaler does.
+    A fused optimizer skips steps while `found_inf` is set, as with torch's gradient scaler.
     """
 
     def __init__(self, optimizer: Any, device: torch.device) -> None:
@@ -228,13 +225,13 @@ class DivergenceGuard:
         self.broken = torch.zeros((), device=device)
 
     def __call__(self, norm: Tensor) -> None:
-        """Check the norm of the gradients that the optimizer is about to use."""
+        """Check the gradient norm of the next optimizer step."""
         self.broken = torch.maximum(self.broken, (~norm.isfinite()).float())
         self.optimizer.found_inf = self.broken
 
 
 class Interrupt:
-    """Inside this context Ctrl-C requests a stop at the end of the step; a second one stops at once."""
+    """Context in which Ctrl-C requests a stop after the current step; a second one stops at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -248,7 +245,7 @@ class Interrupt:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            # whose handler it was decides how often it raises
+            # the previous handler decides what happens
             (self.previous if callable(self.previous) else signal.default_int_handler)(number, frame)
         self.asked = True
 
@@ -258,10 +255,7 @@ class Interrupt:
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
-    """The learning rate of a step from 0: linear over the first share `warmup` of the steps, then half a cosine to 0.
-
-    A function of the step, so that a resumed run needs no scheduler state.
-    """
+    """Learning rate of a step, counted from 0: linear warm-up over the share `warmup`, then a half cosine to 0."""
     rising = max(1, round(steps * warmup))
     if step < rising:
         return peak * (step + 1) / rising

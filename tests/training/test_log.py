@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from t2r_export.training.log import Pause, Stopwatch, TrainingLog
+from t2r_export.training.log import Stopwatch, TrainingLog
 from t2r_runtime.errors import UserError
 
 
@@ -90,7 +90,7 @@ def test_the_time_left_is_for_the_steps_that_are_left() -> None:
     clock.now += 20
     assert watch.lap(900) == 30
     assert watch.left(20) == 60  # ten steps took 20 s, thirty are left
-    with Pause(watch):
+    with watch.paused():
         clock.now += 1000
     clock.now += 10
     assert watch.lap(1500) == 60
@@ -106,7 +106,7 @@ def test_the_time_left_is_that_of_the_whole_run() -> None:
     """Later stages, the validations on the way, and the last evaluation."""
     clock = Clock()
     watch = Stopwatch("transfer", done=0, steps=20, tokens=0, clock=clock, behind=60, every=30)
-    with Pause(watch):
+    with watch.paused():
         clock.now += 7  # a validation
     clock.now += 10
     assert watch.left(10) == 70 + 3 * 7  # ten steps took 10 s, 70 are left
