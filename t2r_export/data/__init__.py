@@ -1,1 +1,1 @@
-"""Training texts and pairs: reading, splitting, batching."""
+"""Training data, texts and pairs: reading, tokenizing, splitting, batching."""

@@ -1,4 +1,4 @@
-"""A batch: what is read, and what is to be predicted behind it. Windows of a text, or pairs with their sources."""
+"""Batches of text windows or of translation pairs."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from t2r_export.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences that a stage computes its loss from, and that an evaluation measures.
+    """Sequences for a loss or an evaluation.
 
-    Of windows every token is predicted. Of pairs the target's are, and neither what it begins with nor the padding.
+    In windows every token is predicted; in pairs only target tokens, without start tokens and padding.
     """
 
-    ids: Tensor  # (B, T) int64, read
-    targets: Tensor  # (B, T) int64, the token behind each of them
-    start: Tensor | None = None  # (B,) int32, the student's position at their beginning; None: 0
+    ids: Tensor  # (B, T) int64
+    targets: Tensor  # (B, T) int64, the token after each id
+    start: Tensor | None = None  # (B,) int32, start positions of the student; None: 0
     source: Tensor | None = None  # (B, M) int64, padded
     source_lengths: Tensor | None = None  # (B,) int64
-    places: Tensor | None = None  # (N,) int64 in rows (B·T), of what is predicted; None: everything
+    places: Tensor | None = None  # (N,) int64, indices of predicted rows in (B·T); None: all
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def count(self) -> int:
-        """Tokens that are predicted."""
+        """Number of predicted tokens."""
         return self.ids.numel() if self.places is None else len(self.places)
 
     def predicted(self, rows: Tensor) -> Tensor:
-        """Of rows (B·T, …), one a token, those whose next token is predicted: (count, …)."""
+        """Select from rows (B·T, …) those whose next token is predicted: (count, …)."""
         return rows if self.places is None else rows.index_select(0, self.places)
 
     @property
     def sequences(self) -> Tensor:
-        """Of which sequence each token is that is predicted, (count,) int64."""
+        """Sequence number of each predicted token, (count,) int64."""
         numbers = torch.arange(len(self), device=self.ids.device)
         return self.predicted(numbers.repeat_interleave(self.ids.shape[1]))
 
     @property
     def labels(self) -> Tensor:
-        """What is to be predicted, (count,) int64."""
+        """Predicted tokens, (count,) int64."""
         return self.predicted(self.targets.flatten())
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on a device."""
+        """Move the batch to a device."""
         moved: dict[str, Any] = {k: v.to(device, non_blocking=True) for k, v in self._tensors().items()}
         return dataclasses.replace(self, **moved)
 
@@ -59,7 +59,7 @@ class Batch:
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def rows(self, chosen: slice) -> Batch:
-        """Some of its sequences, as wide as all of them."""
+        """Some of the sequences, with unchanged padding."""
         parts: dict[str, Any] = {name: value[chosen] for name, value in self._tensors().items()}
         if self.places is not None:
             mask = torch.zeros(self.ids.numel(), dtype=torch.bool, device=self.ids.device)
@@ -68,26 +68,26 @@ class Batch:
         return dataclasses.replace(self, **parts)
 
     def split(self, size: int) -> list[Batch]:
-        """The batch in pieces of so many sequences; the last may have fewer."""
+        """Split into batches of `size` sequences; the last may have fewer."""
         return [self.rows(slice(first, first + size)) for first in range(0, len(self), size)]
 
 
 class Batches(Protocol):
-    """What a run is trained on and measured with: of a text, or of pairs."""
+    """Training, validation and test batches of a run."""
 
-    test: list[Batch]  # what reports are measured on
+    test: list[Batch]
 
     def __call__(self, step: int) -> Batch:
         """The global batch of a step, counted from 0, on the CPU."""
         ...
 
     def validation(self, processes: int) -> list[Batch]:
-        """What validations during training measure, in batches of what one of so many processes trains on."""
+        """Validation batches, each the size of one process's share of a training batch."""
         ...
 
 
 def initial_states(model: Transformer, batch: Batch) -> State[Tensor]:
-    """What a model reads a batch from: its initial states, with what it takes from the sources where there are any."""
+    """Initial states of a model for a batch, with encoded sources for translators."""
     if batch.source is None or batch.source_lengths is None:
         return model.init_state(len(batch))
     return model.start(batch.source, batch.source_lengths)
@@ -99,5 +99,5 @@ def window_batch(windows: Tensor, start: Tensor | None = None) -> Batch:
 
 
 def window_batches(windows: Tensor, size: int = 16) -> list[Batch]:
-    """Windows (N, T+1) int64 in batches of so many."""
+    """Windows (N, T+1) int64 in batches of `size`."""
     return [window_batch(part) for part in windows.split(size)]

@@ -1,16 +1,14 @@
-"""Training text: files become documents, documents become tokens, tokens become one packed stream cut into windows.
+"""Training text: files → documents → tokens → one packed stream, cut into windows.
 
-Files are what t2r_export.data.documents reads. Each document is tokenized with the checkpoint's own tokenizer. A
-document starts with the model's beginning-of-text token if it has one; otherwise it ends with the first of its
-end-of-text tokens if it has any. The documents are concatenated, and windows cross their borders: no padding, every
-token is trained on. All of this is done once (t2r_export.data.shards).
+t2r_export.data.documents reads the files. Documents are tokenized with the checkpoint's tokenizer. Each begins with the
+model's beginning-of-text token, or, without one, ends with its first end-of-text token. Documents are concatenated and
+windows cross their borders, so there is no padding. The result is cached (t2r_export.data.shards).
 
-A .npy file holds token ids: (N,) is one stream, (N, length+1) one window per row. It is the format for models without a
-tokenizer, and for sequences that must not be shifted or joined.
+A .npy file has token ids: a stream (N,), or one window per row (N, length+1). Use it for models without a tokenizer,
+and for sequences that must not be shifted or joined.
 
-A corpus has three parts. `train` teaches, the tokenizer of a recipe too. `valid` chooses: validations during training,
-the weights that a stage keeps, the mixers of `t2r choose`. `test` is what reports are measured on, and nothing
-else reads it. See t2r_export.data.documents.parted.
+A corpus has three parts (t2r_export.data.documents.parted). `train` is for training, also of tokenizers. `valid` is for
+choices: validations, best weights, `t2r choose`. `test` is only for reports.
 """
 
 from __future__ import annotations
@@ -39,12 +37,12 @@ from t2r_runtime.session.tuning import usable_cores
 
 USUAL_SHARES = Shares()
 Rows = TypeVar("Rows", Tensor, IntArray)
-SMALL = 1 << 22  # bytes of text that one process tokenizes alone
-PIECE = 1 << 20  # tokens or rows of a .npy that are copied at once
+SMALL = 1 << 22  # bytes of text up to which one process tokenizes
+PIECE = 1 << 20  # tokens or rows of a .npy copied at once
 
 
 class Vocabulary(Protocol):
-    """What of a model's config, or of a graph's signature, decides how it reads a text."""
+    """The part of a model's config or a graph's signature that determines how it reads a text."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -63,17 +61,18 @@ def read_corpus(
     field: str = FIELD,
     processes: int | None = None,
 ) -> Corpus:
-    """Files and folders, one after the other, as a corpus for `model`.
+    """Read files and folders as one corpus for `model`.
 
     Args:
-        tokenizer: the text of its tokenizer.json.
-        shares: of the parts, see t2r_export.data.documents.parted; of token ids in order alone. None: all is train.
+        tokenizer: contents of a tokenizer.json.
+        shares: sizes of the parts, see t2r_export.data.documents.parted; token ids are always divided in order. None:
+            everything is train.
         separator, field: see t2r_export.data.documents.Texts.
-        processes: that tokenize; the result is the same. None: as many as there are processors, where it pays.
+        processes: number of tokenizing processes; does not affect the result. None: chosen by size and processors.
 
     Raises:
-        UserError: no file, an unreadable or empty one, text for a model without a tokenizer, a token outside the
-            model's vocabulary, kinds of files mixed, a file that changes, no room in the cache.
+        UserError: no file, an unreadable or empty file, text for a model without a tokenizer, a token outside the
+            vocabulary, mixed kinds of files, a file that changes while it is read, or no space in the cache.
     """
     files = text_files(paths)
     arrays = [path.suffix == ".npy" for path in files]
@@ -110,7 +109,7 @@ def read_corpus(
 
 
 def _content(files: Sequence[Path]) -> list[list[str]]:
-    """What the files are: how each is read, and its hash."""
+    """Format and hash of each file."""
     try:
         return [[path.suffix, sha256(path)] for path in files]
     except OSError as error:
@@ -119,7 +118,7 @@ def _content(files: Sequence[Path]) -> list[list[str]]:
 
 
 def _ids(files: Sequence[Path], shares: Shares | None) -> Iterator[Piece]:
-    """The token ids of .npy files, piece by piece with their parts."""
+    """Token ids of .npy files in pieces, with their parts."""
     arrays = [_mapped(path) for path in files]
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
@@ -136,7 +135,7 @@ def _ids(files: Sequence[Path], shares: Shares | None) -> Iterator[Piece]:
 
 
 def _rows(array: np.memmap[Any, Any], start: int, stop: int) -> IntArray:
-    """Some rows, read where that can be: to look at mapped memory whose file has become shorter ends the program."""
+    """Some rows, read from the file if contiguous: access to mapped memory of a truncated file aborts the process."""
     if not array.flags.c_contiguous:
         return array[start:stop]
     shape, width = array.shape[1:], array.strides[0]
@@ -146,18 +145,18 @@ def _rows(array: np.memmap[Any, Any], start: int, stop: int) -> IntArray:
 
 
 def _mapped(path: Path) -> np.memmap[Any, Any]:
-    """The array of a .npy file: integers (N,) or (N, length+1).
+    """Map the array of a .npy file: integers (N,) or (N, length+1).
 
     Raises:
-        UserError: an unreadable file, or one with anything else in it.
+        UserError: an unreadable file, or another array.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # about headers of older versions
-            # mapped: a header may claim any size, and only what is in the file can be mapped
+            # mapped: a header may claim any size, but only existing bytes can be mapped
             ids = np.lib.format.open_memmap(existing_file(path, "an array of token ids"), mode="r")
     except UserError:
         raise
-    except Exception as error:  # a header is Python's own literals, and fails in as many ways
+    except Exception as error:  # headers are Python literals, whose parser raises any exception
         raise UserError(f"an array of token ids in {path}", printable(error), "write it with numpy.save") from error
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
         raise UserError(
@@ -169,17 +168,16 @@ def _mapped(path: Path) -> np.memmap[Any, Any]:
 
 
 class Windows:
-    """Batches of windows in a shuffled order that is a function of the seed and the step: nothing to save or restore.
+    """Batches of shuffled windows, a function of seed and step: no state to save.
 
-    Every epoch has its own order and, in a stream, its own offset, so that a token does not always stand at the same
-    place of its window. Rows are taken as they are.
+    Every epoch has another order and, for a stream, another offset, so that window borders vary.
     """
 
     def __init__(self, tokens: IntArray, length: int, batch: int, seed: int) -> None:
-        """tokens (N,) or (N, length+1); a batch holds `batch` windows of length+1 tokens."""
+        """tokens (N,) or (N, length+1); a batch has `batch` windows of length+1 tokens."""
         check_length(tokens, length, "training text")
         self.tokens, self.length, self.size, self.seed = tokens, length, batch, seed
-        # one window less than fits leaves room for the offset
+        # one window less than fits, for the offset
         self.count = len(tokens) if tokens.ndim == 2 else max(1, (len(tokens) - 1) // length - 1)
         self._epochs: dict[int, IntArray] = {}
 
@@ -191,9 +189,9 @@ class Windows:
         )
 
     def _epoch(self, epoch: int) -> IntArray:
-        """Where the windows of an epoch start, in its order (count,)."""
+        """Start of each window of an epoch, in order (count,)."""
         if epoch not in self._epochs:
-            # a batch of a short text may span several epochs, a later batch never goes back
+            # a batch of a short text may span several epochs; later batches never go back
             self._epochs = {e: order for e, order in self._epochs.items() if e + 1 >= epoch}
             random = np.random.default_rng((self.seed, epoch))
             order = random.permutation(self.count)
@@ -205,17 +203,17 @@ class Windows:
 
 
 def _gather(tokens: IntArray, starts: IntArray, length: int) -> Tensor:
-    """Windows (B, length+1) int64 that begin at `starts` of a stream, or the rows of these numbers."""
+    """Windows (B, length+1) int64 at `starts` of a stream, or the rows of these numbers."""
     places = starts if tokens.ndim == 2 else starts[:, None] + np.arange(length + 1)
     return torch.from_numpy(tokens[places].astype(np.int64))
 
 
 def held_out_windows(tokens: Tensor | IntArray, length: int, *counts: int) -> Tensor:
-    """Windows of a text to measure on in order (N, length+1), int64: each token is predicted once, a short rest never.
+    """Consecutive windows of a text (N, length+1) int64, without the incomplete last one; each token is predicted once.
 
     Args:
         tokens: (N,) or (N, length+1).
-        counts: `spread` over all of them, one after the other; none: every window.
+        counts: limits applied by `spread`, one after the other. Default: all windows.
     """
     tokens = np.asarray(tokens)
     check_length(tokens, length, "text to measure on")
@@ -226,26 +224,26 @@ def held_out_windows(tokens: Tensor | IntArray, length: int, *counts: int) -> Te
 
 
 def spread(rows: Rows, count: int) -> Rows:
-    """At most `count` of the rows, evenly spread: the same ones every time. 0 is all."""
+    """At most `count` rows, evenly spread and deterministic; 0: all."""
     if not count or len(rows) <= count:
         return rows
     return rows[np.arange(count) * (len(rows) - 1) // max(1, count - 1)]
 
 
 def windows_of(tokens: int, length: int) -> int:
-    """How many windows of this length predict so many tokens at most, but one at least; 0, which is all, of 0."""
+    """Number of windows that predict at most `tokens` tokens, at least one; 0 (all) for 0."""
     return max(1, tokens // length) if tokens else 0
 
 
 def parallel_sequences(tokens: IntArray, count: int, length: int) -> IntArray:
-    """`count` runs of `length` tokens, evenly spread over a stream (N,), as (count, length); they may overlap."""
+    """`count` runs of `length` tokens, evenly spread over a stream (N,), as (count, length). Runs may overlap."""
     starts = np.linspace(0, len(tokens) - length, count).astype(np.int64)
     rows: IntArray = tokens[starts[:, None] + np.arange(length)]
     return rows
 
 
 def check_length(tokens: Tensor | IntArray, length: int, what: str) -> None:
-    """Raise UserError unless `tokens` hold at least one window, or rows of exactly its size."""
+    """Raise UserError unless `tokens` have at least one window, or rows of its size."""
     if tokens.ndim == 2 and len(tokens) and tokens.shape[1] != length + 1:
         raise UserError(f"rows of length + 1 = {length + 1} tokens", f"{tokens.shape[1]}", "correct the length")
     if not len(tokens) or tokens.ndim == 1 and len(tokens) < length + 1:

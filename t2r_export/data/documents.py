@@ -1,7 +1,7 @@
-"""Files as documents: text that separator lines divide, a field of JSON lines, or a column of Parquet.
+"""Read documents from text with separator lines, a field of JSON Lines, or a column of Parquet.
 
-Files are read in blocks, so that memory does not grow with them. Each document is stripped of surrounding white space;
-empty ones are left out, and one of more than `MAX_DOCUMENT` characters becomes several.
+Files are read in blocks, in constant memory. Documents are stripped of surrounding white space; empty ones are skipped,
+and those longer than MAX_DOCUMENT characters are split.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.files import existing_file
 from t2r_runtime.text.texts import decoded
 
-BLOCK = 1 << 16  # bytes that are read at once; large ones leave holes in memory
+BLOCK = 1 << 16  # bytes read at once; large blocks fragment memory
 MAX_DOCUMENT = 1 << 22  # characters
-MAX_LINE = 1 << 24  # bytes of a line of JSON
-MAX_COLUMN = 1 << 31  # bytes of a row group's column, uncompressed
-MAX_THRIFT = 1 << 24  # bytes of a text in a Parquet file's metadata, and entries of a list there
-ROWS = 256  # of a Parquet file that are read at once
+MAX_LINE = 1 << 24  # bytes of a JSON line
+MAX_COLUMN = 1 << 31  # uncompressed bytes of a column in a row group
+MAX_THRIFT = 1 << 24  # bytes of a string, and entries of a list, in Parquet metadata
+ROWS = 256  # Parquet rows read at once
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The documents of files, one file after the other; they are read anew for every iteration."""
+    """The documents of files in order; every iteration reads the files again."""
 
     files: tuple[Path, ...]
-    separator: str = SEPARATOR  # of a text; "": the whole file is one document
-    field: str = FIELD  # of JSON lines and Parquet
+    separator: str = SEPARATOR  # of text files; "": each file is one document
+    field: str = FIELD  # of JSON Lines and Parquet
 
     def __iter__(self) -> Iterator[str]:
-        """Raises UserError: a file that cannot be read or has no document, a line or row without the field."""
+        """Raises UserError for an unreadable or empty file, or a line or row without the field."""
         for path in self.files:
             empty = True
             for text in self._read(path):
@@ -66,9 +66,9 @@ class Texts:
 
 
 def _text(path: Path, separator: str) -> Iterator[str]:
-    """What lines of blanks around `separator` divide."""
+    """Parts of a text between lines that contain only `separator` and blanks."""
     line = re.compile(rf"\n[ \t]*{re.escape(separator)}[ \t]*(?=\n)")
-    held, searched = "\n", 0  # a match lies between two line breaks
+    held, searched = "\n", 0  # a match needs a line break on both sides
     for block in chain(_blocks(path), ["\n"]):
         held += block
         start = 0
@@ -79,7 +79,7 @@ def _text(path: Path, separator: str) -> Iterator[str]:
                 yield held[start : match.start()]
                 start = searched = match.end()
             seen, searched = start if "\n" in separator else searched, len(held)
-            for _ in range(1 + separator.count("\n")):  # the line breaks that a match may still begin with
+            for _ in range(1 + separator.count("\n")):  # line breaks at which a match may still begin
                 searched = max(seen, held.rfind("\n", seen, searched))
         held, searched = held[start:], searched - start
         while len(held) > MAX_DOCUMENT:
@@ -90,7 +90,7 @@ def _text(path: Path, separator: str) -> Iterator[str]:
 
 
 def _blocks(path: Path) -> Iterator[str]:
-    """A UTF-8 text in pieces, with line feeds alone for line breaks and without a byte order mark."""
+    """A UTF-8 text in blocks, with normalized line breaks and without a byte order mark."""
     with path.open("rb") as file:
         raw, at, block = b"", 0, b"more"
         while block:
@@ -107,7 +107,7 @@ def _blocks(path: Path) -> Iterator[str]:
 
 
 def _json_lines(path: Path, field: str) -> Iterator[str]:
-    """The field of an object in every line that is not blank."""
+    """The field of the object in each non-blank line."""
     with path.open("rb") as file:
         for line, where in bounded_lines(file, str(path), MAX_LINE, math.inf):
             if not line or line.isspace():
@@ -120,7 +120,7 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
 
 
 def _parquet(path: Path, field: str) -> Iterator[str]:
-    """The column of every row."""
+    """The column in each row."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -147,7 +147,7 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
 
 
 def _checked(text: object, field: str, where: str) -> str:
-    """A field's value, if it is a text that can be UTF-8."""
+    """A field's value. Raises UserError unless it is a string encodable as UTF-8."""
     try:
         if isinstance(text, str) and (text.isascii() or text.encode()):
             return text
@@ -158,14 +158,14 @@ def _checked(text: object, field: str, where: str) -> str:
 
 
 def parted(documents: Iterable[str], shares: Shares | None) -> Iterator[tuple[int, str]]:
-    """Documents, each with the number of its part: 0 is train, 1 valid, 2 test.
+    """Documents with the number of their part: 0 train, 1 valid, 2 test.
 
-    By `order` the last documents are test and those before them valid; where they are too few for that, the text is
-    cut at a character. By `hash` the part is a function of the document alone, so that it stays where others are added.
+    By `order`, the last documents are test and those before valid; too few documents are split at a character. By
+    `hash`, the part is a function of the document, unaffected by added documents.
 
     Args:
-        documents: may be iterated over again.
-        shares: None: all is train.
+        documents: iterated over up to twice.
+        shares: None: everything is train.
     """
     if shares is None:
         yield from ((0, document) for document in documents)
@@ -196,5 +196,5 @@ def _in_order(documents: Iterable[str], shares: Shares) -> Iterator[tuple[int, s
 
 
 def borders(count: int, shares: Shares) -> tuple[int, int]:
-    """Where the valid part and the test part of `count` documents, characters, tokens or rows begin."""
+    """Start of the valid and the test part among `count` documents, characters, tokens or rows."""
     return count - round(count * (shares.valid + shares.test)), count - round(count * shares.test)

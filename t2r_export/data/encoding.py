@@ -1,8 +1,8 @@
-"""Documents to tokens, in other processes where there are many; the tokens do not depend on how many processes.
+"""Tokenize documents in one or several processes; the tokens do not depend on the number of processes.
 
-A long document is read in windows that overlap, and goes over from one to the next where both have the same tokens:
-memory is a window's, and what a tokenizer cuts by its surroundings is cut as in the whole. Run as a program, this is
-one of the processes: it reads requests from stdin and answers on stdout, a line of JSON and then bytes.
+Long documents are encoded in overlapping windows, joined where both have the same tokens: memory is bounded, and
+context-dependent splits are those of the whole document. Run as a program, this module is a worker process: it reads
+requests from stdin and answers on stdout, a line of JSON followed by bytes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from t2r_export.python import start
 from t2r_runtime.errors import UserError
 from t2r_runtime.text.tokenizer_file import Library
 
-WINDOW = 1 << 18  # characters of a document that are encoded at once
-OVERLAP = 1 << 12  # characters of two windows
-AGREEING = 16  # tokens that two windows have in common where one goes over into the other
-BATCH = 1 << 18  # characters of documents that a process is given at once
+WINDOW = 1 << 18  # characters encoded at once
+OVERLAP = 1 << 12  # characters shared by two windows
+AGREEING = 16  # equal tokens required to join two windows
+BATCH = 1 << 18  # characters of documents per request to a process
 MAX_PROCESSES = 8
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """How a model reads a document."""
+    """How documents become tokens."""
 
-    tokenizer: str  # the text of a tokenizer.json
-    before: tuple[int, ...]  # tokens in front of every document
+    tokenizer: str  # contents of a tokenizer.json
+    before: tuple[int, ...]  # tokens before every document
     after: tuple[int, ...]
 
     def open(self) -> Library:
         return Library(self.tokenizer)
 
     def ids(self, library: Library, documents: Sequence[str]) -> array[int]:
-        """The tokens of documents, one after the other. Raises UserError: the tokenizer does not take them."""
+        """Concatenated tokens of documents. Raises UserError if the tokenizer cannot encode them."""
         found = array("I")
         short = iter(library.encode_batch([text for text in documents if len(text) <= WINDOW], False))
         for text in documents:
@@ -52,14 +52,14 @@ class Encoder:
 
 
 def _long(library: Library, text: str) -> Iterator[int]:
-    """The tokens of a document of more than one window."""
+    """Tokens of a document longer than one window."""
     step, begin = WINDOW - OVERLAP, 0
     (now,), first = library.encode_batch([text[:WINDOW]], False), 0
     while begin + WINDOW < len(text):
         begin += step
         (then,) = library.encode_batch([text[begin : begin + WINDOW]], False)
         last, after = _common(now, then, step)
-        if last < 0:  # nowhere: the document is cut here
+        if last < 0:  # no agreement: split the document here
             (now,) = library.encode_batch([text[begin - step : begin]], False)
             first, last = min(first, len(now)), len(now)
         yield from now.ids[first:last]
@@ -68,10 +68,10 @@ def _long(library: Library, text: str) -> Iterator[int]:
 
 
 def _common(now: Any, then: Any, step: int) -> tuple[int, int]:
-    """The number in two encodings of a token in their overlap from which both agree; -1 and 0: there is none.
+    """Indices of the first agreeing token in the overlap of two encodings; -1 and 0 without agreement.
 
     Args:
-        step: character at which `then` begins in `now`.
+        step: character of `now` at which `then` begins.
     """
     ids, others = now.ids, then.ids
     for place in range(OVERLAP // 4, OVERLAP):
@@ -87,14 +87,14 @@ def _common(now: Any, then: Any, step: int) -> tuple[int, int]:
 def encoded(
     documents: Iterable[tuple[int, str]], encoder: Encoder, processes: int
 ) -> Iterator[tuple[int, memoryview | array[int], int]]:
-    """Tokens (N,) uint32 of the documents of a part, in their order; of the parts, and of how many documents.
+    """Yield part number, tokens (N,) uint32, and number of documents; the documents of a part stay in order.
 
     Args:
-        documents: each with the number of its part.
-        processes: 1 is this one alone.
+        documents: documents with their part numbers.
+        processes: number of processes; 1 is this process only.
 
     Raises:
-        UserError: what `documents` raises; the tokenizer does not take a text; a process ended.
+        UserError: errors of `documents`, a text that the tokenizer cannot encode, or a process that ended.
     """
     if processes < 2:
         library = encoder.open()
@@ -116,7 +116,7 @@ def encoded(
 
 
 def _batches(documents: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
-    """Documents of one part at a time, about `BATCH` characters of them."""
+    """Batches of about BATCH characters of documents of one part."""
     held: dict[int, list[str]] = {}
     sizes: dict[int, int] = {}
     for part, document in documents:
@@ -132,7 +132,7 @@ def _batches(documents: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[s
 def _worker(encoder: Encoder) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    # in a session of its own: a Ctrl-C is for this process alone
+    # in a new session: Ctrl-C reaches only this process
     worker = start("-m", __name__, env=environment, start_new_session=True, **pipes)
     try:
         _ask(worker, asdict(encoder))
@@ -144,7 +144,7 @@ def _worker(encoder: Encoder) -> Iterator[subprocess.Popen[bytes]]:
 
 def _ask(worker: subprocess.Popen[bytes], head: Any, content: bytes = b"") -> None:
     assert worker.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it ended, which its answer will say
+    with contextlib.suppress(BrokenPipeError):  # the process ended; `_answer` reports it
         _send(worker.stdin, head, content)
 
 
@@ -166,7 +166,7 @@ def _send(to: IO[bytes], head: Any, content: bytes | memoryview = b"") -> None:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     encoder = Encoder(**json.loads(stdin.readline()))
     library: Library | None = None

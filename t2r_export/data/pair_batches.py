@@ -1,4 +1,4 @@
-"""Batches of pairs: sources as the encoder reads them, targets between the tokens that begin and end a translation."""
+"""Tokenize and batch pairs: sources for the encoder, targets with start and end tokens."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from t2r_export.data.batch import Batch
 from t2r_export.data.corpus import spread
 from t2r_export.data.pairs import Pair, PairParts, read_pairs, split_shares
 from t2r_export.data.ragged import ByLength, Ragged, by_length
+from t2r_export.data.shards import check_vocabulary
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
 
-VALIDATION_BATCHES = 8  # of the valid part at most, in each validation during training
+VALIDATION_BATCHES = 8  # maximum per validation during training
 
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The texts of a translator's tokenizers.json."""
+    """Contents of a translator's tokenizer.json files."""
 
     target: str | None
-    source: str | None = None  # None: one for both
+    source: str | None = None  # None: `target` for both sides
 
     def sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token numbers, with the special tokens that the sources' tokenizer puts around a text.
+        """Token ids with special tokens.
 
         Raises:
-            UserError: there is no tokenizer.
+            UserError: no tokenizer.
         """
         return self._open(self.source or self.target).encode_documents(texts, special_tokens=True)
 
     def targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token numbers without any special tokens. Raises as `sources`."""
+        """Token ids without special tokens. Raises as `sources`."""
         return self._open(self.target).encode_documents(texts)
 
     def _open(self, tokenizer: str | None) -> Tokenizer:
@@ -55,18 +56,18 @@ class Tokenizers:
 
 @dataclass(frozen=True)
 class TokenPairs:
-    """Pairs of one part as tokens."""
+    """Tokenized pairs."""
 
     sources: Ragged
-    targets: Ragged  # with the tokens that begin and end a translation
-    starts: int  # tokens that begin one
-    texts: tuple[Pair, ...] = ()  # that they are the tokens of
+    targets: Ragged  # with start and end tokens
+    starts: int  # number of start tokens
+    texts: tuple[Pair, ...] = ()  # untokenized pairs
 
     def __len__(self) -> int:
         return len(self.sources)
 
     def batch(self, chosen: Tensor) -> Batch:
-        """The pairs of these numbers (B,)."""
+        """The batch of the pairs with these indices (B,)."""
         source, source_lengths = self.sources.padded(chosen)
         rows, lengths = self.targets.padded(chosen)
         columns = torch.arange(rows.shape[1] - 1)
@@ -75,8 +76,12 @@ class TokenPairs:
         return Batch(rows[:, :-1], rows[:, 1:], None, source, source_lengths, places)
 
     def batches(self, most: int, tokens: int = 0) -> list[Batch]:
-        """Pairs by length, in batches of at most `most` tokens with their padding: as many, evenly spread, as predict
-        about so many `tokens`; 0 is all."""
+        """Batches of pairs of similar length.
+
+        Args:
+            most: maximum tokens per batch, padding included.
+            tokens: choose pairs, evenly spread, that predict about this many tokens; 0: all pairs.
+        """
         chosen = torch.arange(len(self))
         if tokens:
             predicted = int((self.targets.lengths - self.starts).sum())
@@ -88,11 +93,13 @@ class TokenPairs:
 def tokenize_pairs(
     pairs: Sequence[Pair], tokenizers: Tokenizers, model: ModelConfig, longest: int
 ) -> tuple[TokenPairs, int]:
-    """Pairs as tokens, and how many were left out: those with more than `longest` tokens on a side, or than the model
-    has positions.
+    """Tokenize pairs, skipping those with more than `longest` tokens on a side or more than the model has positions.
+
+    Returns:
+        The pairs, and the number of skipped pairs.
 
     Raises:
-        UserError: there is no tokenizer, a token outside the model's vocabulary, or nothing is left.
+        UserError: no tokenizer, a token outside the vocabulary, or no pair left.
     """
     assert model.encoder is not None
     texts = zip(*pairs, strict=True)
@@ -104,35 +111,25 @@ def tokenize_pairs(
     if not kept:
         expected = f"pairs of at most {most_source} tokens on the source's side and {most_target} on the target's"
         raise UserError(expected, f"{len(pairs)} longer ones", "give shorter ones")
-    made = TokenPairs(
-        Ragged.of([sources[n] for n in kept]),
-        Ragged.of([targets[n] for n in kept]),
-        len(model.start_tokens),
-        tuple(pairs[n] for n in kept),
-    )
-    for side, vocabulary in ((made.sources, model.encoder.vocab_size), (made.targets, None)):
-        size = vocabulary or model.vocab_size
-        if int(side.tokens.max()) >= size:
-            raise UserError(
-                f"tokens from 0 to {size - 1}, the model's vocabulary",
-                f"token {int(side.tokens.max())}",
-                "use the tokenizer that the model was trained with",
-            )
+    sides = [Ragged.of([side[n] for n in kept]) for side in (sources, targets)]
+    for side, size in zip(sides, (model.encoder.vocab_size or model.vocab_size, model.vocab_size), strict=True):
+        check_vocabulary(side.tokens.numpy(), size)
+    made = TokenPairs(sides[0], sides[1], len(model.start_tokens), tuple(pairs[n] for n in kept))
     return made, len(pairs) - len(kept)
 
 
 @dataclass(frozen=True)
 class PairCorpus:
-    """The parts of pairs as tokens, and what to say of them, a line each."""
+    """The tokenized parts of pairs."""
 
     train: TokenPairs
     valid: TokenPairs
     test: TokenPairs
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # on skipped pairs, one line each
 
     @property
     def sha256(self) -> str:
-        """The identity of the corpus: the hash of its parts."""
+        """Identity of the corpus: hash of its parts."""
         sides = [side for part in (self.train, self.valid, self.test) for side in (part.sources, part.targets)]
         parts = [tensor.numpy().tobytes() for side in sides for tensor in (side.tokens, side.starts)]
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
@@ -147,14 +144,14 @@ def read_pair_corpus(
     shares: Shares,
     longest: int,
 ) -> PairCorpus:
-    """Files of pairs as a corpus for `model`.
+    """Read files of pairs as a corpus for `model`.
 
     Args:
-        paths: to train on, one after the other.
-        valid, test: the other parts; None: cut from the rest, by groups and `shares`.
+        paths: training files.
+        valid, test: files of the other parts; None: split from the training files, by groups and `shares`.
 
     Raises:
-        UserError: what `read_pairs`, `split_shares` and `tokenize_pairs` raise.
+        UserError: as `read_pairs`, `split_shares` and `tokenize_pairs`.
     """
     parts = _parts([pair for path in paths for pair in read_pairs(path)], valid, test, shares)
     found, notes = [], []
@@ -178,7 +175,7 @@ def _parts(pairs: list[Pair], valid: Path | None, test: Path | None, shares: Sha
 
 
 class PairBatches:
-    """A corpus of pairs as a run reads it: `t2r_export.data.batch.Batches`."""
+    """`t2r_export.data.batch.Batches` of a corpus of pairs."""
 
     def __init__(
         self,
@@ -200,7 +197,7 @@ class PairBatches:
 
     @property
     def count(self) -> int:
-        """Batches of an epoch."""
+        """Batches per epoch."""
         return self._order.count
 
     def __call__(self, step: int) -> Batch:

@@ -1,9 +1,8 @@
-"""Pairs of sentences: read from TSV files, grouped where they share a sentence, and divided into parts by groups.
+"""Pairs of sentences: reading TSV files, and splitting without shared sentences.
 
-A file of pairs is UTF-8 with a pair a line, the source and its translation with a tab between them. A corpus says the
-same sentence in many ways, so that a pair drawn at random for a test would often have its source, or its translation,
-among the pairs that taught. So pairs that share a sentence on either side are one group, as are those that others
-link, and a group is in one part alone.
+A file of pairs is UTF-8 text with a source, a tab and its translation per line. Corpora translate a sentence in several
+ways, so random splits leak sentences from train to test. Pairs that share a source or a target, directly or through
+other pairs, form a group, and a group is never split.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file, replacing
 from t2r_runtime.text.texts import decode_lines
 
-Pair = tuple[str, str]  # a source and its translation, neither of them empty
+Pair = tuple[str, str]  # source and translation, both non-empty
 MAX_LINE = 1 << 16  # bytes
 MAX_PAIRS = 1 << 26
 FORMAT = "a source, a tab and its translation in every line"
@@ -30,7 +29,7 @@ FORMAT = "a source, a tab and its translation in every line"
 
 @dataclass(frozen=True)
 class PairParts:
-    """The parts of pairs of texts. What each is for says t2r_export.data.corpus."""
+    """The three parts of pairs; see t2r_export.data.corpus for their use."""
 
     train: list[Pair]
     valid: list[Pair]
@@ -38,11 +37,11 @@ class PairParts:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a TSV file, without white space around a sentence.
+    """Read the pairs of a TSV file, with sentences stripped of white space.
 
     Raises:
-        UserError: no such file, a line that is no pair, is too long or is not UTF-8, or no line at all; the message
-            names the file and the line.
+        UserError: a missing or empty file, or a line that is no pair, too long or not UTF-8; the message names the
+            line.
     """
     try:
         with existing_file(path, "a file of pairs").open("rb") as file:
@@ -52,13 +51,13 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def read_archived(path: Path, member: str, chosen: tuple[int, int]) -> list[Pair]:
-    """The pairs in two columns of a text in a zip archive, each once, whatever other columns say of them.
+    """Read unique pairs from two columns of a text file in a zip archive.
 
     Args:
-        chosen: the columns of the source and of its translation, counted from 0.
+        chosen: columns of source and translation, counted from 0.
 
     Raises:
-        UserError: no such archive, or one that is damaged, or no such text in it, and what `read_pairs` raises.
+        UserError: a missing or damaged archive, a missing member, or errors of `read_pairs`.
     """
     try:
         with zipfile.ZipFile(existing_file(path, "an archive of pairs")) as archive, archive.open(member) as file:
@@ -80,13 +79,14 @@ def _read(file: IO[bytes], name: str, chosen: tuple[int, int], exact: bool = Fal
 def bounded_lines(
     file: IO[bytes], name: str, longest: int | None = None, most: float | None = None
 ) -> Iterator[tuple[str, str]]:
-    """The lines of a text, and of each where it stands.
+    """Yield the lines of a text with a description of their place.
 
     Args:
-        longest: bytes of a line. most: lines. None: as of pairs.
+        longest: maximum bytes per line. Default: MAX_LINE.
+        most: maximum number of lines. Default: MAX_PAIRS.
 
     Raises:
-        UserError: a line that is too long, or too many.
+        UserError: a line that is too long, or too many lines.
     """
     for number, line in enumerate(decode_lines(_bounded(file, name, longest or MAX_LINE, most or MAX_PAIRS), name), 1):
         yield line, f"line {number} of {name}"
@@ -105,10 +105,10 @@ def columns(line: str, where: str, chosen: tuple[int, int], exact: bool = False)
     """Two columns of a line, as source and translation.
 
     Args:
-        exact: the line has no others.
+        exact: refuse further columns.
 
     Raises:
-        UserError: it has too few, or others, or one of the two is empty.
+        UserError: the wrong number of columns, or an empty sentence.
     """
     found = line.split("\t")
     least = max(chosen) + 1
@@ -122,13 +122,13 @@ def columns(line: str, where: str, chosen: tuple[int, int], exact: bool = False)
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
-    """Write a TSV file, whole or not at all. No sentence has a tab or a line's end in it."""
+    """Write a TSV file atomically. Sentences must not contain tabs or line breaks."""
     with replacing(path) as part:
         part.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8", newline="\n")
 
 
 def group(pairs: Sequence[Pair]) -> list[int]:
-    """The number of each pair's group, from 0 in the order of their first pairs."""
+    """Group number of each pair; groups are numbered by their first pair."""
     parent = list(range(len(pairs)))
 
     def root(place: int) -> int:
@@ -147,12 +147,12 @@ def group(pairs: Sequence[Pair]) -> list[int]:
 
 
 def split_groups(pairs: Sequence[Pair], valid: int, test: int, seed: int = 0) -> PairParts:
-    """Pairs in three parts that share no sentence: so many groups, drawn at random, for valid and for test.
+    """Split pairs into three parts without shared sentences; `valid` and `test` are numbers of random groups.
 
-    Pairs keep their order. What is drawn is a function of the pairs' order and the seed.
+    Pairs keep their order. The split is a function of that order and the seed.
 
     Raises:
-        UserError: too few groups for that.
+        UserError: too few groups.
     """
     groups = np.array(group(pairs))
     count = int(groups.max(initial=-1)) + 1
@@ -172,6 +172,6 @@ def split_groups(pairs: Sequence[Pair], valid: int, test: int, seed: int = 0) ->
 
 
 def split_shares(pairs: Sequence[Pair], shares: Shares) -> PairParts:
-    """`split_groups` with shares of the groups, at least one group each."""
+    """`split_groups` by shares of the groups, at least one group per part."""
     count = max(group(pairs), default=-1) + 1
     return split_groups(pairs, max(1, round(count * shares.valid)), max(1, round(count * shares.test)))

@@ -1,4 +1,4 @@
-"""Rows of different lengths in one tensor, and batches of pairs of them: by length, so that little is padding."""
+"""Rows of different lengths in one tensor, and batches of pairs of similar length, to minimize padding."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of tokens, one behind the other."""
+    """Concatenated rows of tokens."""
 
     tokens: Tensor  # (N,) int32
-    starts: Tensor  # (rows + 1,) int64, of each row, and the end of the last
+    starts: Tensor  # (rows + 1,) int64, start of each row and end of the last
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
-        """From lists of token numbers."""
+        """From lists of token ids."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         tokens = np.fromiter((token for row in rows for token in row), np.int32, int(lengths.sum()))
         return cls(torch.from_numpy(tokens), torch.from_numpy(np.concatenate([[0], lengths.cumsum()])))
@@ -33,7 +33,7 @@ class Ragged:
         return self.starts.diff()
 
     def padded(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows by number (B,) int64, with zeros behind each: (B, the longest) int64; and their lengths (B,) int64."""
+        """Rows by index (B,) int64, zero-padded to (B, longest) int64; and their lengths (B,) int64."""
         lengths = self.lengths[chosen]
         columns = torch.arange(int(lengths.max()))
         inside = columns < lengths[:, None]
@@ -42,13 +42,12 @@ class Ragged:
 
 
 def by_length(first: Tensor, second: Tensor, most: int, random: np.random.Generator | None = None) -> list[Tensor]:
-    """Batches of pairs of about one length: the numbers of the pairs in each, which together name every pair once.
+    """Batches of pairs of similar length, as indices; every pair is in one batch.
 
     Args:
-        first, second: (N,) int64, the lengths of either side.
-        most: tokens of a batch at most, both sides with their padding. A pair that is longer is alone.
-        random: shuffles what is of one length; None: the order of the pairs. How many pairs each batch has depends on
-            the lengths alone.
+        first, second: (N,) int64, lengths of both sides.
+        most: maximum tokens per batch, both sides with padding. A longer pair has its own batch.
+        random: shuffles pairs of equal length; None keeps their order. Batch sizes depend only on the lengths.
     """
     ties = np.arange(len(first)) if random is None else random.permutation(len(first))
     order = np.lexsort((ties, first.numpy(), second.numpy()))
@@ -63,19 +62,16 @@ def by_length(first: Tensor, second: Tensor, most: int, random: np.random.Genera
 
 
 class ByLength:
-    """Batches of pairs in an order that is a function of the seed and the step: nothing to save or restore.
-
-    Every epoch puts other pairs of one length together, and its batches in another order.
-    """
+    """Batches of `by_length`, shuffled as a function of seed and step: no state to save."""
 
     def __init__(self, first: Tensor, second: Tensor, most: int, seed: int) -> None:
-        """See `by_length`; there is at least one pair."""
+        """See `by_length`; requires at least one pair."""
         self.first, self.second, self.most, self.seed = first, second, most, seed
-        self.count = len(by_length(first, second, most))  # batches of an epoch
+        self.count = len(by_length(first, second, most))  # batches per epoch
         self._epoch, self._batches = -1, [torch.zeros(0, dtype=torch.int64)]
 
     def __call__(self, step: int) -> Tensor:
-        """The numbers of the pairs of a step, counted from 0."""
+        """Indices of the pairs of a step, counted from 0."""
         epoch, place = divmod(step, self.count)
         if epoch != self._epoch:
             random = np.random.default_rng((self.seed, epoch))

@@ -1,9 +1,8 @@
-"""Tokens on disk: each corpus is tokenized once, into a folder of the cache, and mapped into memory from there.
+"""Token cache on disk: each corpus is tokenized once and memory-mapped.
 
-A folder holds the tokens of the parts, one after the other, and an index that says of what they were made: the content
-of the files, the tokenizer, and how the text was divided. It is made under a temporary name, checked, and renamed, so
-that what a killed program leaves is never read. The cache is $T2R_CACHE, or t2r in the user's cache folder; past
-$T2R_CACHE_BYTES the folders that were not used for longest are removed.
+A cache entry is a folder with the tokens of all parts and an index of their origin: file contents, tokenizer and split.
+It is written under a temporary name and renamed, so incomplete entries are never read. The cache is $T2R_CACHE, or t2r
+in the user's cache folder; beyond $T2R_CACHE_BYTES the least recently used entries are removed.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ MAX_INDEX = 1 << 24  # bytes
 
 @dataclass(frozen=True)
 class Corpus:
-    """The parts of a text as tokens: all streams (N,) or all rows (N, length+1)."""
+    """A tokenized text: a stream (N,) or rows (N, length+1)."""
 
-    tokens: IntArray  # of train, valid and test, one after the other; mapped from a file
-    borders: tuple[int, int]  # where valid and test begin
-    sha256: str = ""  # the identity of the corpus: the hash of its parts as int32
-    documents: tuple[int, ...] = ()  # of each part, where it is text
+    tokens: IntArray  # of train, valid and test, in order; memory-mapped
+    borders: tuple[int, int]  # start of valid and test
+    sha256: str = ""  # identity: hash of the parts as int32
+    documents: tuple[int, ...] = ()  # per part, for text
     folder: Path | None = None
 
     @property
@@ -58,31 +57,31 @@ class Corpus:
         return self.tokens[self.borders[1] :]
 
     def part(self, name: str) -> IntArray:
-        """One of them by name, or `all` as one."""
+        """A part by name; `all` for all tokens."""
         found: IntArray = self.tokens if name == "all" else getattr(self, name)
         return found
 
     @property
     def row(self) -> int | None:
-        """Tokens that every window predicts, where the corpus is rows."""
+        """Predicted tokens per row; None for a stream."""
         return self.tokens.shape[1] - 1 if self.tokens.ndim == 2 else None
 
 
 def cache() -> Path:
-    """The folder of the cache."""
+    """Folder of the cache."""
     usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "t2r")
     return Path(os.environ.get("T2R_CACHE") or usual).expanduser()
 
 
 def cached(made_of: Mapping[str, Any], vocab_size: int, tokens: Callable[[], Iterable[Piece]]) -> Corpus:
-    """The corpus of the cache that was made of this, which is made first if it is not there.
+    """The cached corpus of this origin; created if missing.
 
     Args:
-        made_of: plain data: all that decides the tokens.
-        tokens: gives the tokens piece by piece.
+        made_of: plain data that determines the tokens.
+        tokens: generates the tokens in pieces.
 
     Raises:
-        UserError: what `tokens` raises; a token outside the vocabulary; no room in the cache.
+        UserError: errors of `tokens`, a token outside the vocabulary, or no space in the cache.
     """
     text = json.dumps({"format": FORMAT, **made_of, "vocab_size": vocab_size})
     made_of, folder = json.loads(text), cache() / hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -106,7 +105,7 @@ def cached(made_of: Mapping[str, Any], vocab_size: int, tokens: Callable[[], Ite
 
 
 def _opened(folder: Path, made_of: Mapping[str, Any]) -> Corpus | None:
-    """The corpus in a folder; None where there is none, or not all of it."""
+    """The corpus in a folder; None if missing or incomplete."""
     try:
         with (folder / INDEX).open("rb") as file:
             index = json.loads(file.read(MAX_INDEX))
@@ -117,9 +116,9 @@ def _opened(folder: Path, made_of: Mapping[str, Any]) -> Corpus | None:
         dtype = _dtype(index["vocab_size"])
         tokens = np.zeros((0, *shape), dtype)
         if sum(rows):
-            tokens = np.asarray(np.memmap(folder / TOKENS, dtype, "r"))  # refuses what does not divide
+            tokens = np.asarray(np.memmap(folder / TOKENS, dtype, "r"))  # raises for a partial token
             tokens = tokens.reshape(sum(rows), *shape)
-        with contextlib.suppress(OSError):  # of a cache that is only read
+        with contextlib.suppress(OSError):  # read-only cache
             os.utime(folder / INDEX)
         return Corpus(tokens, (rows[0], rows[0] + rows[1]), index["sha256"], tuple(index["documents"]), folder)
     except UserError:
@@ -133,7 +132,7 @@ def _dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 def _write(folder: Path, made_of: Mapping[str, Any], vocab_size: int, tokens: Iterable[Piece]) -> None:
-    """Write the parts into files of their own, and then into one, behind each other."""
+    """Write the parts to separate files, then append them to one, and write the index."""
     hashes, rows, documents = [hashlib.sha256() for _ in PARTS], [0] * len(PARTS), [0] * len(PARTS)
     shape: tuple[int, ...] = ()
     with contextlib.ExitStack() as stack:
@@ -170,18 +169,18 @@ def check_vocabulary(ids: IntArray, size: int) -> None:
 
 
 def _remove_oldest(kept: Path) -> None:
-    """Remove folders until the cache has its size, but `kept`; a program that reads one goes on reading it."""
+    """Remove entries other than `kept` until the cache fits; processes that mapped an entry keep reading it."""
     asked = os.environ.get("T2R_CACHE_BYTES") or str(CACHE_BYTES)
     if not asked.isdecimal():
         raise UserError("a number of bytes in T2R_CACHE_BYTES", asked, "correct it")
     found = []
     for index in kept.parent.glob(f"[0-9a-f]*/{INDEX}"):
-        with contextlib.suppress(OSError):  # removed by another
+        with contextlib.suppress(OSError):  # removed by another process
             found.append((index.stat().st_mtime, (index.parent / TOKENS).stat().st_size, index))
     total = sum(size for _, size, _ in found)
     for _, size, index in sorted(found):
         if total > int(asked) and index.parent != kept:
             with contextlib.suppress(OSError):
-                index.unlink()  # first: what has none is not there
+                index.unlink()  # first: an entry without index counts as missing
                 shutil.rmtree(index.parent)
                 total -= size

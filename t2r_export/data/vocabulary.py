@@ -1,4 +1,4 @@
-"""Tokenizers for models of one's own: one that reads bytes, and one that is learned from a text."""
+"""Tokenizers for new models: byte-level without merges, and byte-level BPE trained on a text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from t2r_export.config.finetune import SEPARATOR
 
-# the bytes that a byte-level tokenizer.json writes as themselves; the others follow from U+0100 on
+# bytes that a byte-level tokenizer.json maps to themselves; the others map to U+0100 and up
 OWN = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
 
 def byte_tokenizer(special: Sequence[str] = ()) -> str:
-    """A tokenizer that learned nothing: token n is the byte n of a text in UTF-8.
+    """A byte tokenizer: token n is byte n of UTF-8 text.
 
     Args:
-        special: names of further tokens, 256 and up, for a model's bos_token and eos_tokens. A text has none of them.
+        special: names of special tokens, 256 and up, such as a model's bos_token and eos_tokens.
 
     Returns:
-        The text of a tokenizer.json with 256 + len(special) tokens.
+        Contents of a tokenizer.json with 256 + len(special) tokens.
     """
     others = iter(range(0x100, 0x200))
     letters = [chr(byte if byte in OWN else next(others)) for byte in range(256)]
@@ -31,25 +31,25 @@ def byte_tokenizer(special: Sequence[str] = ()) -> str:
 
 
 def train_tokenizer(documents: Iterable[str], vocab_size: int) -> str:
-    """A byte-level BPE (Sennrich et al. 2016) with one special token, 0, that begins and ends a document.
+    """Train a byte-level BPE (Sennrich et al. 2016) with one special token, 0, that begins and ends documents.
 
     Returns:
-        The text of a tokenizer.json.
+        Contents of a tokenizer.json.
     """
     return _byte_pairs(documents, vocab_size, f"{SEPARATOR} $A")
 
 
 def train_pair_tokenizer(pairs: Sequence[tuple[str, str]], vocab_size: int) -> str:
-    """The same for both sides of pairs: its special token, 0, ends a source, and begins and ends a target.
+    """`train_tokenizer` for both sides of pairs; the special token ends sources, and begins and ends targets.
 
     Returns:
-        The text of a tokenizer.json, for sources and for targets.
+        Contents of a tokenizer.json.
     """
     return _byte_pairs((sentence for pair in pairs for sentence in pair), vocab_size, f"$A {SEPARATOR}")
 
 
 def _byte_pairs(texts: Iterable[str], vocab_size: int, form: str) -> str:
-    """A tokenizer learned from texts. `form`: where the special token goes beside a text, $A."""
+    """Train a tokenizer. `form`: template with the special token and the text $A."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

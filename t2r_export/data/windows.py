@@ -1,4 +1,4 @@
-"""Batches of a text: windows in a shuffled order, each from the position that its config says."""
+"""Batches of text windows for a finetuning run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from t2r_export.data.corpus import Windows, held_out_windows, windows_of
 from t2r_export.data.shards import Corpus
 from t2r_export.data.starts import draw_starts
 
-VALIDATION_WINDOWS = 32  # of the valid part at most, in each validation during training; fewer where they are longer
+VALIDATION_WINDOWS = 32  # maximum per validation during training
 
 
 class WindowBatches:
-    """A corpus of tokens as a run reads it: `t2r_export.data.batch.Batches`."""
+    """`t2r_export.data.batch.Batches` of a corpus of tokens."""
 
     def __init__(self, corpus: Corpus, config: FinetuneConfig) -> None:
-        """`config` is for the model that is trained."""
         self.config = config
         self._windows = Windows(corpus.train, config.window, config.batch, config.seed)
         most = min(VALIDATION_WINDOWS * config.window, config.validation_tokens)
