@@ -68,7 +68,5 @@ def _counting(student: Transformer) -> bool:
 def _rotated_before_features(model: ModelConfig) -> list[LinearConfig]:
     """Linear self-attention whose feature map is applied after the rotation."""
     parts = [part for layer in model.layers for part in layer.parts if part.group == "layers"]
-    found = [(part.inside, part.rotary) for part in parts if isinstance(part, InsideConfig)]
-    return [
-        inside for inside, rotary in found if isinstance(inside, LinearConfig) and inside.positions == "keep" and rotary
-    ]
+    insides = [part for part in parts if isinstance(part, InsideConfig) and part.rotary]
+    return [p.inside for p in insides if isinstance(p.inside, LinearConfig) and p.inside.positions == "keep"]

@@ -1,1 +1,1 @@
-"""Is the graph still the model? Comparisons, bounds and reports."""
+"""Parity of graph and model: comparisons, tolerances, reports."""

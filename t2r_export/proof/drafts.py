@@ -1,4 +1,4 @@
-"""A draft-check graph and the step graph beside it: logits behind every token, and states after the first few."""
+"""Compare a draft-check graph with the step graph: logits after every token, states after the kept ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from t2r_export.proof.side_by_side import Errors, SideBySide, Text, state_error
 from t2r_runtime import Decoder
 
-CHECKED = 11  # tokens in a run, of an odd number; where positions end sooner, fewer
+CHECKED = 11  # tokens per run; fewer if the model has fewer positions
 
 
 def draft_errors(both: SideBySide, decoder: Decoder) -> tuple[Errors, Text]:
-    """The worst over runs that keep one token, several and all, of each sequence as many and each another number."""
+    """Worst errors over runs that keep one, several and all tokens, equally and unequally per sequence."""
     batch = decoder.signature.batch or 3
     start = both.random_state(batch)
     ids = both.random_ids((batch, both.room(both.prefix, CHECKED)))
@@ -32,7 +32,7 @@ def draft_errors(both: SideBySide, decoder: Decoder) -> tuple[Errors, Text]:
 
 
 def _kept(decoder: Decoder, batch: int, count: int) -> list[np.ndarray]:
-    """How many tokens of each sequence are kept, (batch,) a run."""
+    """Kept tokens per sequence (batch,) for each run."""
     alike = [np.full(batch, n) for n in sorted({1, -(-count // 2), count})]
     if any(spec.grows for spec in decoder.signature.states):
         return alike

@@ -1,4 +1,4 @@
-"""What a proof says: numbers, the bounds that they must not pass, and whether they all did not."""
+"""Reports of `verify`: measured errors, their tolerances, and the verdict."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from t2r_export.proof.tolerances import ROUNDING
 
 @dataclass(frozen=True)
 class Check:
-    """One measured number and the bound that it must not pass."""
+    """A measured error and its tolerance."""
 
     name: str
     worst: float
     tolerance: float
-    rounding: float | None = None  # the model's own in the same steps, where it was measured
+    rounding: float | None = None  # the model's own rounding error, if measured
 
     @property
     def passed(self) -> bool:
@@ -23,7 +23,7 @@ class Check:
 
     @property
     def ill_conditioned(self) -> bool:
-        """Whether the model's own rounding is so large that no graph of it can be told from another model's."""
+        """Whether the model's own rounding is too large to verify any graph of it."""
         return self.rounding is not None and not ROUNDING * self.rounding <= self.tolerance
 
     def to_dict(self) -> dict[str, Any]:
@@ -32,18 +32,17 @@ class Check:
 
 @dataclass
 class Report:
-    """What `verify` measured."""
+    """Result of `verify`."""
 
     provider: str
     quantization: str
     steps: int
     same_checkpoint: bool
-    reference: str = "float32"  # the eager model's precision
+    reference: str = "float32"  # precision of the eager model
     checks: list[Check] = field(default_factory=list)
-    # the first step with another greedy token than the model's that is not a tie within twice the bound of logits
-    first_greedy_mismatch: int | None = None
-    greedy_agreement: float = 1.0  # share of predictions with the same greedy token
-    greedy_bound: float = 1.0  # 1: the same at every step, but for ties
+    first_greedy_mismatch: int | None = None  # first step with another greedy token, ties excepted
+    greedy_agreement: float = 1.0  # share of equal greedy tokens
+    greedy_bound: float = 1.0  # minimum; 1: all equal, ties excepted
 
     @property
     def passed(self) -> bool:
@@ -57,19 +56,8 @@ class Report:
 
     @property
     def ill_conditioned(self) -> bool:
-        """Whether a check failed that the model's own float32 may have failed too."""
+        """Whether a failed check may be due to the model's own rounding."""
         return any(check.ill_conditioned and not check.passed for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "provider": self.provider,
-            "quantization": self.quantization,
-            "steps": self.steps,
-            "same_checkpoint": self.same_checkpoint,
-            "reference": self.reference,
-            "checks": [check.to_dict() for check in self.checks],
-            "first_greedy_mismatch": self.first_greedy_mismatch,
-            "greedy_agreement": self.greedy_agreement,
-            "greedy_bound": self.greedy_bound,
-            "passed": self.passed,
-        }
+        return {**vars(self), "checks": [check.to_dict() for check in self.checks], "passed": self.passed}

@@ -1,10 +1,9 @@
-"""How far float32 itself is from what a model means: the measure of what a graph may add.
+"""Rounding error of a model in float32, measured against float64: the reference for errors of graphs.
 
-An untrained model can divide by a sum that is nearly zero, and makes much of the last digit there. Which digit comes
-last depends on the order in which a processor adds, so no fixed bound holds on all of them. What float32 costs a model
-is known on any: the same states and tokens in float64. One run may meet the worst step with a lucky rounding (26 times
-less than in the graph beside it was seen), so nine are made, as rows of one batch: the model's own, and eight in which
-every number that a norm hands on is the next one of float32, up or down.
+An untrained model may divide by sums near zero and amplify the last digit, which depends on the processor's order of
+additions; no fixed bound holds on all of them. A single run may be lucky in its worst step (26 times less error than
+the graph was seen), so nine runs are rows of one batch: the unmodified model, and eight in which every output of a norm
+is rounded to the next float32 up or down.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ RUNS = 9
 
 @torch.inference_mode()
 def own_rounding(model: Transformer, texts: Sequence[Text], piece: int = 1) -> Errors:
-    """The worst error of float32 against float64 at any step of the texts, in any of the runs.
+    """Worst error of float32 against float64 over all steps of the texts and all runs.
 
     Args:
-        model: float32, unfolded. It is left as it was; a copy in float64 is made.
-        piece: tokens that the copy reads at once. States are compared after each piece, logits at every step.
+        model: float32, unfolded; not changed.
+        piece: tokens that the float64 copy reads at once. States are compared after each piece, logits at every step.
     """
     exact, worst = copy.deepcopy(model).double(), Errors()
     with _nudged(model):
@@ -50,7 +49,7 @@ def own_rounding(model: Transformer, texts: Sequence[Text], piece: int = 1) -> E
 
 
 def _read(model: Transformer, tokens: Sequence[Tensor], states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
-    """Tokens, each (B,), and the states before them -> logits (tokens, B, vocabulary) and the states after."""
+    """Read tokens, each (B,): logits (tokens, B, vocabulary) and new states."""
     if len(tokens) == 1:
         logits, states = model.step(tokens[0], states)
         return logits[None], states
@@ -60,7 +59,7 @@ def _read(model: Transformer, tokens: Sequence[Tensor], states: State[Tensor]) -
 
 @contextlib.contextmanager
 def _nudged(model: Transformer) -> Iterator[None]:
-    """Within, all rows of a batch but those of the first run go through the model with other last digits."""
+    """Context in which all runs but the first round the outputs of norms up or down."""
     generator = torch.Generator().manual_seed(0)
 
     def nudge(module: nn.Module, given: object, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A model and its graph side by side: the same random states and tokens for both, and how far apart they come out."""
+"""Run a model and its graph on the same random states and tokens, and compare them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from t2r_runtime.contract.signature import StateSpec
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import Stepper
 
-SOURCE_TOKENS = 13  # of the longest random source
-PREFIX_TOKENS = 5  # read at least before a comparison starts, so that every state is non-zero
+SOURCE_TOKENS = 13  # length of the longest random source
+PREFIX_TOKENS = 5  # minimum tokens before a comparison, so that all states are non-zero
 
 
 @dataclass(frozen=True)
 class Errors:
-    """How far logits are apart, absolute, and states: see `state_error`."""
+    """Errors of logits, absolute, and of states, see `state_error`."""
 
     logits: float = 0.0
     states: float = 0.0
 
     def or_worse(self, other: Errors) -> Errors:
-        """The larger of each."""
+        """Elementwise maximum; NaN if either is."""
         return Errors(worse(self.logits, other.logits), worse(self.states, other.states))
 
 
 @dataclass(frozen=True)
 class Text:
-    """What both sides read: the states before it, and tokens (B,) in order."""
+    """Initial states and the tokens (B,) read from there."""
 
     states: State[Tensor]
     ids: list[Tensor] = field(default_factory=list)
@@ -44,35 +44,24 @@ class Text:
 
 @dataclass
 class SideBySide:
-    """Both sides, and the generator of all that is random. States are those of the unfolded model.
-
-    `begin` and `restart` start a text; what was read since the last `compared` is kept for t2r_export.proof.rounding.
-    """
+    """A model and its graph. `begin` starts a text; `compared` returns errors and texts since its last call."""
 
     model: Transformer  # unfolded
     decoder: Stepper
-    specs: Sequence[StateSpec]  # of the folded model's states, which the graph keeps in its own layout
+    specs: Sequence[StateSpec]  # of the folded model
     generator: torch.Generator
-    states: State[Tensor] = field(default_factory=dict)  # the model's now
+    states: State[Tensor] = field(default_factory=dict)  # current states of the model
     worst: Errors = field(default_factory=Errors)
     texts: list[Text] = field(default_factory=list)
 
     def begin(self, states: State[Tensor]) -> None:
-        """Put both sides into the same states."""
+        """Set both sides to the same states of the unfolded model."""
         self.states = states
         self.texts.append(Text(states))
         self.decoder.set_state(self.packed(states))
 
-    def restart(self, batch: int) -> None:
-        """Put both sides at the start of a text, each into what it takes for that (B = batch)."""
-        if self.model.encoder is not None:
-            return self.begin(self.initial(batch))
-        self.states = self.model.init_state(batch)
-        self.texts.append(Text(self.states))
-        self.decoder.reset(batch=batch)
-
     def step(self, ids: Tensor) -> tuple[Tensor, np.ndarray]:
-        """One token (B,) on both sides: logits (1, B, vocabulary), of the model, and of the graph."""
+        """Read one token (B,): logits (1, B, vocabulary) of model and graph."""
         self.texts[-1].ids.append(ids)
         expected, self.states = self.model.step(ids, self.states)
         logits = self.decoder.step(ids.numpy())
@@ -80,13 +69,13 @@ class SideBySide:
         return expected[None], logits[None]
 
     def write(self, ids: Tensor, count: int) -> tuple[Tensor, np.ndarray]:
-        """`count` tokens, the first of them `ids` (B,), each other one drawn from the graph's logits before it.
+        """Read `count` tokens: `ids` (B,), then tokens sampled from the graph's logits.
 
-        The model reads them at once, which takes a fraction of the time of its steps, and states are compared after the
-        last. Only where another order of sums is none of what is measured: in float64.
+        The model reads them at once, which is faster than steps but sums in another order: for float64 models only.
+        States are compared after the last token.
 
         Returns:
-            Logits (count, B, vocabulary), of the model, and of the graph.
+            Logits (count, B, vocabulary) of model and graph.
         """
         rows = []
         for n in range(count):
@@ -100,31 +89,31 @@ class SideBySide:
         return expected, logits
 
     def drawn(self, logits: Tensor) -> Tensor:
-        """A token (B,) for logits (B, vocabulary), by chance; any, where they are not finite."""
-        noise = -torch.empty(logits.shape).exponential_(generator=self.generator).log()  # Gumbel's
+        """Sample a token (B,) from logits (B, vocabulary); arbitrary if they are not finite."""
+        noise = -torch.empty(logits.shape).exponential_(generator=self.generator).log()  # Gumbel noise
         return (logits + noise).argmax(-1)
 
     def compare(self, logits: np.ndarray, expected: Tensor) -> None:
-        """The graph's logits (…, vocabulary) with the model's, and the states that both have now."""
+        """Compare logits (…, vocabulary) of graph and model, and their current states."""
         received = unpack(self.decoder.state(), self.specs)
         self.worst = self.worst.or_worse(
             Errors(logit_error(logits, expected), state_error(received, arrays(self.model, self.states)))
         )
 
     def compared(self) -> tuple[Errors, list[Text]]:
-        """The worst errors since this was asked last, and what was read for them."""
+        """Worst errors and texts since the last call."""
         worst, texts = self.worst, self.texts
         self.worst, self.texts = Errors(), []
         return worst, texts
 
     def initial(self, batch: int) -> State[Tensor]:
-        """The states before a text: of a translator, of translations of random sources."""
+        """Initial states; for translators with random sources."""
         if self.model.encoder is None:
             return self.model.init_state(batch)
         return self.model.start(*self.random_sources(batch))
 
     def random_sources(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Tokens (B, M), int64, and lengths (B,): the first row full, the others shorter where they can be."""
+        """Random sources (B, M) int64 and lengths (B,); the first source has the full length."""
         encoder = self.model.encoder
         assert encoder is not None
         known = self.decoder.signature.source
@@ -136,10 +125,9 @@ class SideBySide:
         return torch.randint(0, self.model.config.source_vocab_size, shape, generator=self.generator), lengths
 
     def random_state(self, batch: int) -> State[Tensor]:
-        """States after a few random tokens, every number of them then scaled by its own factor from 0.5 to 1.5.
+        """States after a few random tokens, with each value scaled by a random factor from 0.5 to 1.5.
 
-        So all are non-zero, none is like another, and their size is one that the model can meet. The position is kept.
-        Of a model in float64, too, they are numbers of float32, which the graph can start from.
+        All values are non-zero, distinct, of realistic size, and exact in float32. Positions are not scaled.
         """
         ids = self.random_ids((batch, self.prefix))
         _, states = self.model.prefill(ids, self.initial(batch))
@@ -155,20 +143,20 @@ class SideBySide:
         return torch.randint(0, self.model.config.vocab_size, shape, generator=self.generator)
 
     def packed(self, states: State[Tensor]) -> dict[str, np.ndarray]:
-        """The model's states as the decoder takes them."""
+        """States of the model in the layout of the decoder."""
         exact = arrays(self.model, states)
         narrow = {name: x.astype(np.float32) if x.dtype == np.float64 else x for name, x in exact.items()}
         return pack(narrow, self.decoder.signature.states)
 
     @property
     def prefix(self) -> int:
-        """Tokens read for a random state: as many as the longest memory needs, up to half of what fits."""
+        """Tokens read for a random state: the longest memory of a mixer, at most half of the positions."""
         wanted = max(mixer.memory_length() for block in self.model.blocks for mixer in block.mixers)
         end = self.model.reach
         return max(PREFIX_TOKENS, wanted if end is None else min(wanted, end // 2))
 
     def room(self, used: int, wanted: int) -> int:
-        """How many of the wanted tokens fit behind the used ones, where positions end."""
+        """Number of `wanted` tokens that fit behind `used` positions."""
         end = self.model.reach
         if end is None:
             return wanted
@@ -178,7 +166,7 @@ class SideBySide:
 
 
 def arrays(model: Transformer, states: State[Tensor]) -> dict[str, np.ndarray]:
-    """The model's states by name as the folded model, and so its graph, keeps them."""
+    """States by name in the form of the folded model."""
     return {name: value.numpy() for name, value in model.fold_states(states).items()}
 
 
@@ -198,5 +186,5 @@ def state_error(received: Mapping[str, Any], expected: Mapping[str, Any]) -> flo
 
 
 def worse(a: float, b: float) -> float:
-    """The larger one, and NaN if either is: max() would lose it."""
+    """Maximum that keeps NaN, unlike max()."""
     return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)

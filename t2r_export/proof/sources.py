@@ -1,4 +1,4 @@
-"""A translator's encoder graph and its eager encoder side by side, and each source alone against all in one batch."""
+"""Compare a translator's encoder graph with the eager encoder, and single sources with a batch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from t2r_export.proof.side_by_side import SideBySide, state_error, worse
 from t2r_runtime.contract.signature import SOURCE_LENGTH, StateSpec
 from t2r_runtime.session.stepper import SourceReader
 
-BATCH = 3  # sources of different lengths, where a graph takes any number
+BATCH = 3  # sources of different lengths, for graphs with a dynamic batch
 
 
 def source_errors(both: SideBySide, encoder: SourceReader) -> tuple[float, float]:
-    """Worst relative error of a source state, see `state_error`: against the eager encoder, and of a source alone
-    against the same in a batch with longer ones."""
+    """Worst `state_error` against the eager encoder, and of single sources against a padded batch."""
     source_ids, lengths = both.random_sources(encoder.signature.batch or BATCH)
     rows = [row[:length].numpy() for row, length in zip(source_ids, lengths.tolist(), strict=True)]
     together = encoder.encode(rows)
@@ -34,7 +33,7 @@ def source_errors(both: SideBySide, encoder: SourceReader) -> tuple[float, float
 
 
 def _cut(spec: StateSpec, value: np.ndarray, length: int) -> np.ndarray:
-    """A row of a batch as it is for its own source."""
+    """A row of a batch without the padding of its source."""
     if SOURCE_LENGTH not in spec.shape:
         return value
     return np.take(value, np.arange(length), axis=spec.shape.index(SOURCE_LENGTH))

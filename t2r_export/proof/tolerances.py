@@ -1,7 +1,7 @@
-"""How far a graph may be from the eager model: one table, by provider and quantization.
+"""Tolerances of graphs against the eager model, by provider and quantization.
 
-A tolerance is a promise, several times the worst value that was measured; docs/parity.md holds the measurements. A
-model that float32 itself does not compute within it is measured by that (t2r_export.proof.rounding), up to a limit.
+A tolerance is several times the worst measured value; see docs/parity.md. For models whose own rounding exceeds it, the
+bound follows their rounding (t2r_export.proof.rounding), up to a limit.
 """
 
 from __future__ import annotations
@@ -12,30 +12,29 @@ from t2r_export.config.quantize import SCHEMES
 from t2r_runtime.errors import UserError
 
 REFERENCES = ("float32", "float64")  # precisions of the eager model
-ROUNDING = 4.0  # a graph may be off this many times what the model's own float32 is
-LIMIT = 10.0  # and no more than this many times the fixed bound: beyond, nothing could be told from a fault
+ROUNDING = 4.0  # allowed multiple of the model's own rounding
+LIMIT = 10.0  # maximum multiple of the fixed bound; beyond, faults could not be detected
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Bounds for a run of chained steps."""
+    """Bounds for chained steps."""
 
     logits: float  # largest absolute difference
-    states: float  # largest difference of a state, relative to that state's largest value
-    greedy: float = 1.0  # share of steps with the same greedy token; less where weights or arithmetic are coarser
+    states: float  # largest difference of a state, relative to its maximum
+    greedy: float = 1.0  # minimum share of equal greedy tokens
 
 
 def widened(fixed: float, rounding: float) -> float:
-    """The bound where the model's own rounding was measured."""
+    """The bound for a model with this rounding."""
     return min(max(fixed, ROUNDING * rounding), LIMIT * fixed)
 
 
 # Measured on stories260K with T2R layers and on the storyteller, on the CPU, random states and starts of texts (logits,
 # state, greedy): fp16 0.25, 0.0064, 99.9 %; int8 2.4, 0.21, 94 %; int8-static 3.1, 0.27, 87 %; w8 1.3, 0.07, 95 %;
-# w4 5.0, 0.31, 71 %. Coarse, since a guarded denominator near zero makes much of a little: what a scheme costs on text
-# is the business of t2r_export.quality.quantization. A scheme rounds far more than a provider's arithmetic, so all
-# share its bounds; the parity suite holds every provider to them in the schemes that it takes, but cuda, which
-# nobody has run.
+# w4 5.0, 0.31, 71 %. Coarse, because guarded denominators near zero amplify errors; t2r_export.quality.quantization
+# measures the loss on text. A scheme rounds far more than a provider's arithmetic, so all providers share its bounds.
+# The parity suite checks them on every provider except cuda, which was not run.
 QUANTIZED = {
     "fp16": Tolerance(logits=1.0, states=0.03, greedy=0.98),
     "int8": Tolerance(logits=7.0, states=0.7, greedy=0.85),
@@ -43,9 +42,9 @@ QUANTIZED = {
     "w8": Tolerance(logits=5.0, states=0.3, greedy=0.85),
     "w4": Tolerance(logits=15.0, states=1.0, greedy=0.5),
 }
-# How far a prompt or a draft that is read at once may be from the same tokens read by steps, on the CPU. Both round
-# activations (w8 and w4 to int8 inside their products, at accuracy level 4), and where the last digit of a sum differs,
-# a number may be rounded the other way. Measured on the storyteller, stories3M, stories260K and small random models
+# Prompts and drafts read at once against the same tokens read by steps, on the CPU. Both round activations (w8 and w4
+# to int8 inside their products, at accuracy level 4), so a difference in the last digit of a sum may round a value the
+# other way. Measured on the storyteller, stories3M, stories260K and small random models
 # (logits, state): fp16 0.014, 7.8e-4; w8 0.15, 0.0076; w4 0.16, 0.02; w8 and w4 at accuracy level 0 2.8e-5, 1e-6, as
 # without quantization.
 PROMPTS = {
@@ -55,7 +54,7 @@ PROMPTS = {
 }
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("cpu", "none"): Tolerance(logits=1e-4, states=1e-5),
-    ("cuda", "none"): Tolerance(logits=1e-4, states=1e-5),  # the cpu's: nobody has run it yet
+    ("cuda", "none"): Tolerance(logits=1e-4, states=1e-5),  # as cpu; not run yet
     ("openvino", "none"): Tolerance(logits=1e-4, states=1e-5),
     ("webgpu", "none"): Tolerance(logits=5e-4, states=1e-4),  # a growing cache: 4.6e-5, 1.4e-5; else 1.3e-5, 8e-7
     # float16: trained models are within 0.1 and 0.005, untrained ones with small denominators within 0.7 and 0.7
@@ -71,10 +70,10 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
 
 
 def tolerance(provider: str, quantization: str) -> Tolerance:
-    """The bounds for a provider and a quantization scheme.
+    """Bounds for a provider and a quantization scheme.
 
     Raises:
-        UserError: nobody has measured that pair; lists those that were.
+        UserError: no tolerance was measured for the pair; lists the known pairs.
     """
     if (provider, quantization) not in TOLERANCES:
         known = ", ".join(f"{p} with {q}" for p, q in TOLERANCES)
@@ -87,14 +86,14 @@ def tolerance(provider: str, quantization: str) -> Tolerance:
 
 
 def prompt_tolerance(provider: str, quantization: str, float_products: bool) -> Tolerance:
-    """The bounds for a prompt or a draft that is read at once, beside steps of the same graph.
+    """Bounds for prompts and drafts read at once, against steps of the same graph.
 
     Args:
-        float_products: whether no product rounds its activations (w8 and w4 at accuracy level 0 or 1): what is left is
-            the rounding of float32, as in a graph without quantization.
+        float_products: whether no product rounds its activations (w8 and w4 at accuracy level 0 or 1), which leaves the
+            rounding of float32.
 
     Raises:
-        UserError: as for `tolerance`.
+        UserError: as `tolerance`.
     """
     bound = tolerance(provider, quantization)
     if provider != "cpu" or quantization not in PROMPTS:

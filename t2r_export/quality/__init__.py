@@ -1,1 +1,1 @@
-"""How well a model does: nats per token, BLEU, translations."""
+"""Model quality: nats per token, BLEU, translations, loss by quantization."""

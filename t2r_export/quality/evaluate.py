@@ -1,4 +1,4 @@
-"""How well a model predicts a text: nats per token and perplexity, over windows that it has not been trained on."""
+"""Nats per token and perplexity of a model on held-out text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from t2r_export.data.shards import IntArray
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-BATCH_TOKENS = 4096  # per forward pass, so that memory does not grow with the length
+BATCH_TOKENS = 4096  # per forward pass; bounds memory for long windows
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean cross-entropy of the next token, and over what it is the mean."""
+    """Mean cross-entropy of the next token."""
 
     nats: float  # per token
     tokens: int
-    length: int  # tokens predicted per window, of the longest; the first has one token of context
-    standard_error: float = math.nan  # of nats as a mean over windows, or pairs; NaN of one alone
+    length: int  # predicted tokens of the longest window
+    standard_error: float = math.nan  # of nats over windows or pairs; NaN for a single one
 
     @property
     def perplexity(self) -> float:
@@ -35,9 +35,12 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(model: Transformer, batches: Sequence[Batch]) -> Evaluation:
-    """Nats per predicted token of `model` over batches, each sequence read from the initial state.
+    """Nats per predicted token of `model` over batches; sequences start from the initial state.
 
-    In float32 on the model's device, also where training was in bf16. Overflow gives NaN.
+    Computed in float32 on the model's device. Overflow gives NaN.
+
+    Raises:
+        UserError: no predicted tokens.
     """
     tokens = sum(batch.count for batch in batches)
     if not tokens:
@@ -57,28 +60,29 @@ def evaluate(model: Transformer, batches: Sequence[Batch]) -> Evaluation:
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[float, float]:
-    """Nats per token over sequences, and the standard error of that, where the sequences are drawn from more text.
+    """Nats per token over sequences and its standard error, the sequences being a random sample.
 
     Args:
-        sums: (N,) float64, nats of each sequence. counts: (N,), its tokens.
+        sums: (N,) float64, nats per sequence.
+        counts: (N,), tokens per sequence.
     """
     total, number = counts.sum(), len(sums)
     mean = sums.sum() / total
     if number < 2:
         return mean.item(), math.nan
-    spread = (sums - mean * counts).square().sum() * number / (number - 1)  # of a ratio of two sums (Cochran 1977, 6.4)
+    spread = (sums - mean * counts).square().sum() * number / (number - 1)  # ratio estimator (Cochran 1977, 6.4)
     return mean.item(), (spread.sqrt() / total).item()
 
 
 @dataclass(frozen=True)
 class AtLength:
-    """How well a model predicts in windows of one length, and in their last quarter."""
+    """Evaluation in windows of one length."""
 
     length: int
-    nats: float  # per token, all of the window
-    end_nats: float  # per token, the last quarter of the window: the quality far from its start
+    nats: float  # per token
+    end_nats: float  # per token, in the last quarter of the windows
     tokens: int
-    standard_error: float  # of nats, as a mean over windows; NaN of one alone
+    standard_error: float  # of nats over windows; NaN for a single one
     end_standard_error: float
 
     @property
@@ -89,16 +93,16 @@ class AtLength:
 def evaluate_lengths(
     model: Transformer, tokens: Tensor | IntArray, lengths: Sequence[int], count: int = 0, most: int = 0
 ) -> list[AtLength]:
-    """`evaluate` in windows of several lengths over the same tokens: each window from the initial state.
+    """Evaluate in windows of several lengths over the same tokens; windows start from the initial state.
 
     Args:
-        tokens: (N,), or (N, length+1), which only one length fits.
-        lengths: tokens that a window predicts, at least 4.
-        count: at most this many windows of each length, evenly spread; 0 is all.
-        most: tokens that windows of each length predict at most, but one window; 0 is all.
+        tokens: (N,), or rows (N, length+1) for a single length.
+        lengths: predicted tokens per window, at least 4.
+        count: maximum windows per length, evenly spread; 0: all.
+        most: maximum predicted tokens per length, at least one window; 0: all.
 
     Raises:
-        UserError: a length that the model's positions or the text do not reach.
+        UserError: a length beyond the model's positions or the text.
     """
     model.require_decoder("to measure on a text", "give it a .tsv of pairs")
     limit = model.reach
@@ -124,7 +128,7 @@ def _at_length(model: Transformer, windows: Tensor) -> AtLength:
 
 
 def token_losses(model: Transformer, windows: Tensor) -> Tensor:
-    """Cross-entropy of each token that windows (N, T+1) predict, (N, T) float64 on the CPU."""
+    """Cross-entropy of each predicted token of windows (N, T+1): (N, T) float64 on the CPU."""
     windows = windows.to(model.embedding.weight.device)
     logits = model(windows[:, :-1])
     losses = F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten(), reduction="none")

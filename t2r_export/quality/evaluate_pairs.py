@@ -1,7 +1,6 @@
-"""How well a translator does on pairs: nats per token of the translations that are there, and BLEU of its own.
+"""Evaluate translators on pairs: nats per token of the references, and BLEU (Papineni et al. 2002) by sacrebleu.
 
-BLEU (Papineni et al. 2002) is what sacrebleu computes, with the signature that says how. The translations are the eager
-model's, greedy, or an exported graph's, by beam search.
+Checkpoints translate greedily with the eager model; exported graphs translate by beam search.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from t2r_export.quality.translations import Progress, is_graph, translate_by_gra
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
 
-BATCH_TOKENS = 4096  # of both sides with their padding
-LONGEST = 1024  # tokens of a side; longer pairs are left out of nats per token
+BATCH_TOKENS = 4096  # of both sides, padding included
+LONGEST = 1024  # tokens per side; longer pairs are excluded from nats per token
 
 
 @dataclass(frozen=True)
 class Bleu:
-    """A corpus's score, from 0 to 100."""
+    """Corpus BLEU."""
 
-    score: float
-    signature: str  # sacrebleu's: how the score was computed
+    score: float  # 0 to 100
+    signature: str  # of sacrebleu
     sentences: int
     beam: int
 
 
 @dataclass(frozen=True)
 class PairEvaluation:
-    """What was measured of a translator."""
+    """Result of `evaluate_pairs`."""
 
-    text: Evaluation | None  # per token of the translations that are there; None of a graph
-    bleu: Bleu | None  # None where nobody asked
-    notes: tuple[str, ...]  # a line each
+    text: Evaluation | None  # on the references; None for a graph
+    bleu: Bleu | None  # None if not requested
+    notes: tuple[str, ...]  # one line each
 
 
 def evaluate_pairs(
@@ -53,18 +52,17 @@ def evaluate_pairs(
     on_progress: Progress = lambda done: None,
     eval_tokens: int = 0,
 ) -> PairEvaluation:
-    """Measure `model`, a checkpoint or an exported graph, on pairs.
+    """Evaluate a checkpoint or an exported graph on pairs.
 
     Args:
-        pairs: at least one.
-        bleu: translate the sources too. beam: its width, of a graph.
-        on_progress: called with the number of sentences that are translated.
-        eval_tokens: measure on as many pairs, evenly spread, as have about so many tokens in their translations; 0: on
-            all.
+        pairs: at least one pair.
+        bleu: translate the sources and compute BLEU.
+        beam: beam width; checkpoints only support 1.
+        on_progress: called with the number of translated sentences.
+        eval_tokens: evaluate on evenly spread pairs with about this many target tokens; 0: all pairs.
 
     Raises:
-        UserError: files that cannot be used or do not suit each other, a beam of a checkpoint, nothing that can be
-            measured, or no sacrebleu.
+        UserError: unusable or mismatched files, unsupported options, no pair to evaluate, or no sacrebleu.
     """
     graph = is_graph(model)
     if graph and not bleu:
@@ -92,7 +90,7 @@ def evaluate_pairs(
 
 
 def _some(pairs: Sequence[Pair], tokenizer: Tokenizer, tokens: int) -> Sequence[Pair]:
-    """As many pairs, evenly spread, as have about so many tokens in their translations; 0: all."""
+    """Evenly spread pairs with about `tokens` target tokens; 0: all."""
     if not tokens:
         return pairs
     there = sum(map(len, tokenizer.encode_documents([target for _, target in pairs])))
@@ -101,7 +99,7 @@ def _some(pairs: Sequence[Pair], tokenizer: Tokenizer, tokens: int) -> Sequence[
 
 
 def corpus_bleu(translations: Sequence[str], references: Sequence[str], beam: int = 1) -> Bleu:
-    """BLEU of translations against one reference each.
+    """BLEU of translations with one reference each.
 
     Raises:
         UserError: sacrebleu is not installed.

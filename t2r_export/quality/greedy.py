@@ -1,4 +1,4 @@
-"""Translations by the eager model, the likeliest token each time: what a beam of 1 over its graph gives."""
+"""Greedy translation by the eager model; equals beam search of width 1 over its graph."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ def translate(
     longest: int = LONGEST,
     on_progress: Callable[[int], object] = lambda done: None,
 ) -> list[list[int]]:
-    """The translation of each source, without the token that ends it: at most `longest` tokens with that one, which the
-    last of them is whatever was to come, or fewer where the model's positions end before.
+    """Translate sources greedily.
 
     Args:
-        sources: of each its tokens, at least one, with the special tokens that the tokenizer puts around them.
-        on_progress: called with the number of sources that are translated.
+        sources: token ids with special tokens, at least one per source.
+        longest: maximum tokens per translation, end token included; lower if the model has fewer positions.
+        on_progress: called with the number of translated sources.
+
+    Returns:
+        Token ids per source, without end token.
     """
     limit = model.reach
     if limit is not None:

@@ -1,6 +1,6 @@
-"""What a quantization costs: the quantized graph against its float32 source, on text, by running both.
+"""Loss by quantization: compare a quantized graph with its float32 source on text.
 
-Both graphs read the same tokens, step by step with their states chained, as a program on a device would run them.
+Both graphs read the same tokens in chained steps.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from t2r_export.quantizers.pairs import read_token_pairs, side_by_side
 from t2r_runtime import Decoder, Tokenizer, Translator
 from t2r_runtime.contract.signature import Signature
 
-WINDOW = 256  # tokens that a window predicts, from the initial state
+WINDOW = 256  # predicted tokens per window, from the initial state
 WINDOWS = 64
 CHAIN = 1000  # chained steps of the long run
-CHAINS = 4  # texts that it reads side by side
-PAIRS = 512  # of a translator
+CHAINS = 4  # texts side by side in the long run
+PAIRS = 512  # for translators
 
 Tokens = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Quality:
-    """A quantized graph beside its source."""
+    """Result of `measure`."""
 
     scheme: str
-    nats_before: float  # a token
-    nats_after: float
-    tokens: int  # that these two are the means of
-    bound: float  # share by which nats may grow
+    nats_before: float  # per token
+    nats_after: float  # per token
+    tokens: int  # evaluated
+    bound: float  # maximum relative increase of nats
     steps: int  # of the long run
-    greedy_agreement: float  # share of its predictions that are the same token
-    worst_logits: float  # largest difference of any logit in it
+    greedy_agreement: float  # share of equal greedy tokens in the long run
+    worst_logits: float  # largest difference of a logit in the long run
 
     @property
     def loss(self) -> float:
-        """Share by which nats/token grew; negative if it shrank."""
+        """Relative increase of nats per token."""
         return self.nats_after / self.nats_before - 1
 
     @property
@@ -56,7 +56,7 @@ class Quality:
 
 
 class QualityCheckFailed(CheckFailed):
-    """The quantized graph is too far from its source; `quality` says how far."""
+    """The loss of the quantized graph exceeds its bound; see `quality`."""
 
     def __init__(self, out: Path, quality: Quality) -> None:
         q = quality
@@ -68,14 +68,14 @@ class QualityCheckFailed(CheckFailed):
 
 
 def measure(before: Path, after: Path, scheme: str, bound: float, text: Path) -> Quality:
-    """Run the graphs at `before` (float32) and `after` (quantized) over a text file, or token ids as .npy; translators
-    over a file of pairs.
+    """Compare the graphs `before` (float32) and `after` (quantized) on a text, token ids as .npy, or for translators
+    pairs.
 
     Args:
-        bound: share by which nats/token may grow.
+        bound: maximum relative increase of nats per token.
 
     Raises:
-        UserError: a text too short for one window.
+        UserError: a text shorter than one window.
     """
     graphs = [Decoder(before), Decoder(after)]
     if graphs[0].signature.source is not None:
@@ -84,20 +84,11 @@ def measure(before: Path, after: Path, scheme: str, bound: float, text: Path) ->
     rows = windows(tokens, graphs[0].signature)
     nats = [_nats(graph, rows) for graph in graphs]
     agreement, worst, steps = _long_run(graphs, tokens)
-    return Quality(
-        scheme=scheme,
-        nats_before=nats[0],
-        nats_after=nats[1],
-        tokens=rows.shape[0] * (rows.shape[1] - 1),
-        bound=bound,
-        steps=steps,
-        greedy_agreement=agreement,
-        worst_logits=worst,
-    )
+    return Quality(scheme, nats[0], nats[1], rows[:, 1:].size, bound, steps, agreement, worst)
 
 
 def _of_pairs(graphs: Sequence[Translator], scheme: str, bound: float, file: Path) -> Quality:
-    """`measure` of translators: both read the targets of pairs, which they are to predict."""
+    """`measure` for translators, which predict the targets of pairs."""
     signature = graphs[0].signature
     assert signature.source is not None
     starts, nats, same, steps = len(signature.source.start_tokens), np.zeros(2), [], 0
@@ -109,36 +100,36 @@ def _of_pairs(graphs: Sequence[Translator], scheme: str, bound: float, file: Pat
             rows = group.predicted(step, starts)
             nats += [float(_surprise(each[rows], group.targets[rows, step + 1]).sum()) for each in logits]
             same += (logits[0].argmax(-1) == logits[1].argmax(-1))[rows].tolist()
-            worst = float(np.max([worst, *np.abs(logits[1] - logits[0])[rows].ravel()]))  # which keeps a NaN
+            worst = float(np.max([worst, *np.abs(logits[1] - logits[0])[rows].ravel()]))  # np.max keeps NaN
             steps += 1
     before, after = nats / len(same)
     return Quality(scheme, before, after, len(same), bound, steps, sum(same) / len(same), worst)
 
 
 def _surprise(logits: npt.NDArray[np.float64], then: Tokens) -> npt.NDArray[np.float64]:
-    """Minus the log-probability of each row's next token (B,)."""
+    """Negative log-probability of each row's next token (B,)."""
     peak = logits.max(-1)
     total = np.log(np.exp(logits - peak[:, None]).sum(-1)) + peak
     return np.asarray(total - logits[np.arange(len(then)), then])
 
 
 def read_tokens(path: Path, signature: Signature) -> Tokens:
-    """A text as tokens (N,) with the graph's tokenizer, each document from its beginning-of-text token; or a .npy.
+    """Tokens (N,) of a text, by the graph's tokenizer with start tokens per document, or of a .npy.
 
     Raises:
-        UserError: an unreadable file, a graph without a tokenizer, tokens that are not in its vocabulary.
+        UserError: an unreadable file, a graph without a tokenizer, or tokens outside its vocabulary.
     """
     if path.suffix != ".npy":
-        Tokenizer.of(signature)  # one that every runtime reads
+        Tokenizer.of(signature)  # raises unless runtimes support it
     whole = read_corpus([path], signature.tokenizer, signature, None).tokens
     return whole.ravel().astype(np.int64)
 
 
 def windows(tokens: Tokens, signature: Signature) -> Tokens:
-    """Rows (N, length + 1), at most `WINDOWS` and evenly spread: the same every time.
+    """At most WINDOWS evenly spread windows (N, length + 1).
 
     Raises:
-        UserError: too few tokens for one row.
+        UserError: too few tokens for one window.
     """
     length = min(WINDOW, signature.max_positions or WINDOW)
     rows: Tokens = held_out_windows(tokens, length, WINDOWS).numpy()
@@ -146,7 +137,7 @@ def windows(tokens: Tokens, signature: Signature) -> Tokens:
 
 
 def _nats(graph: Decoder, rows: Tokens) -> float:
-    """Mean cross-entropy of the next token over rows (N, T+1), each read from the initial state."""
+    """Mean cross-entropy over windows (N, T+1), each from the initial state."""
     batch = graph.signature.batch or len(rows)
     total, count = 0.0, 0
     for part in _parts(rows, batch):
@@ -158,7 +149,7 @@ def _nats(graph: Decoder, rows: Tokens) -> float:
 
 
 def _long_run(graphs: list[Decoder], tokens: Tokens) -> tuple[float, float, int]:
-    """Share of equal greedy predictions, worst difference of a logit, and steps of texts read side by side."""
+    """Share of equal greedy tokens, worst difference of a logit, and number of chained steps."""
     signature = graphs[0].signature
     batch = signature.batch or CHAINS
     steps = min(CHAIN, len(tokens) // batch)
@@ -175,6 +166,6 @@ def _long_run(graphs: list[Decoder], tokens: Tokens) -> tuple[float, float, int]
 
 
 def _parts(rows: Tokens, batch: int) -> list[Tokens]:
-    """Rows in groups of `batch`; what is left over, less than a whole group, fills up with rows from the start."""
+    """Rows in groups of `batch`; the last group is filled with rows from the start."""
     count = math.ceil(len(rows) / batch) * batch
     return np.split(np.resize(rows, (count, rows.shape[1])), count // batch)

@@ -1,6 +1,6 @@
-"""Translations of many sources: greedy by a checkpoint's eager model, or by beam search over an exported graph.
+"""Translate files of sources, greedily with a checkpoint or by beam search with an exported graph.
 
-Written as pairs, they teach a student what its teacher says (sequence-level distillation, Kim and Rush 2016, arXiv
+Pairs of sources and translations are training data for sequence-level distillation (Kim and Rush 2016, arXiv
 1606.07947).
 """
 
@@ -26,12 +26,12 @@ Progress = Callable[[int], object]
 
 
 def is_graph(model: Path) -> bool:
-    """Whether this names an exported graph, and no checkpoint."""
+    """Whether the path names an exported graph, not a checkpoint."""
     return model.suffix in GRAPHS
 
 
 def translator_of(model: Path, device: str) -> Checkpoint:
-    """A translator's checkpoint, on a device. Raises UserError: it is none."""
+    """Load a translator's checkpoint onto a device. Raises UserError for other models."""
     loaded = checkpoint.load(existing_model(model))
     if loaded.config.encoder is None:
         raise UserError("a translator, for pairs", "a decoder alone", "give it a text")
@@ -40,7 +40,7 @@ def translator_of(model: Path, device: str) -> Checkpoint:
 
 
 def translate_greedily(loaded: Checkpoint, sources: Sequence[str], on_progress: Progress) -> list[str]:
-    """Texts by a checkpoint's eager model, on the device where it is. Raises UserError: there is no tokenizer."""
+    """Translate texts with a checkpoint on its device. Raises UserError without a tokenizer."""
     ids = Tokenizers(loaded.tokenizer, loaded.source_tokenizer).sources(sources)
     assert loaded.tokenizer is not None
     target = Tokenizer(loaded.tokenizer)
@@ -48,16 +48,19 @@ def translate_greedily(loaded: Checkpoint, sources: Sequence[str], on_progress: 
 
 
 def translate_by_graph(graph: Path, sources: Sequence[str], beam: int, on_progress: Progress) -> list[str]:
-    """Texts by an exported graph. Raises UserError: no translator, no tokenizer, or a source that it does not take.
+    """Translate texts with an exported graph.
 
-    Sources of like lengths go side by side: caches that grow have one length, so that the longest keeps others waiting.
+    Batches have sources of similar length, because growing caches are as long as the longest.
+
+    Raises:
+        UserError: no translator, no tokenizer, or a source outside the graph's limits.
     """
     translator = Translator(existing_graph(graph))
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
     known = translator.signature.source
     assert known is not None
-    forced = len(known.start_tokens) - 1  # part of a translation, and of no text
-    longest = LONGEST + forced if translator.signature.reach is None else None  # as many as fit, where positions end
+    forced = len(known.start_tokens) - 1  # tokens before the text of a translation
+    longest = LONGEST + forced if translator.signature.reach is None else None  # None: up to the last position
     ids = [source.encode(text) for text in sources]
     order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
     translations = translator.translate((ids[place] for place in order), Beam(beam, max_tokens=longest))
@@ -69,10 +72,10 @@ def translate_by_graph(graph: Path, sources: Sequence[str], beam: int, on_progre
 
 
 def read_sources(path: Path) -> list[str]:
-    """The sources of a .tsv of pairs, or the lines of any other text, without those that are empty.
+    """Read the sources of a .tsv of pairs, or the non-empty lines of another text file.
 
     Raises:
-        UserError: no such file, one that is not UTF-8, a line that is too long, or nothing in it.
+        UserError: a missing or empty file, a file that is not UTF-8, or a line that is too long.
     """
     if path.suffix == ".tsv":
         return [source for source, _ in read_pairs(path)]
@@ -95,15 +98,15 @@ def write_translations(
     device: str = "auto",
     on_progress: Progress = lambda done: None,
 ) -> int:
-    """Write each source with the model's own translation as a TSV of pairs; returns how many.
+    """Write sources with their translations as a TSV of pairs; returns the number of pairs.
 
-    What is translated to nothing is left out.
+    Empty translations are skipped.
 
     Args:
-        model: a checkpoint, which translates greedily, or an exported graph.
+        model: an exported graph, or a checkpoint, which translates greedily.
 
     Raises:
-        UserError: a model that cannot translate them, a beam of a checkpoint, or nothing that it translated.
+        UserError: a model that cannot translate the sources, a beam with a checkpoint, or only empty translations.
     """
     if beam > 1 and not is_graph(model):
         raise UserError("an exported graph, for a beam", f"{model}", "export the model, or leave the beam out")

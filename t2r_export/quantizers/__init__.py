@@ -1,1 +1,1 @@
-"""The functions of the quantization schemes in t2r_export.config.quantize, by ONNX Runtime's own quantizers."""
+"""Implementations of the quantization schemes in t2r_export.config.quantize, based on ONNX Runtime's quantizers."""

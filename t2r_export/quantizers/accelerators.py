@@ -1,7 +1,7 @@
-"""The same quantized nodes as accelerators spell them, for graphs of the target `npu`.
+"""Rewrite quantized nodes for accelerators (target `npu`).
 
-Facts of onnxruntime-qnn 2.7.0, in its own words where it refuses: MatMulNBits wants "input A rank, expecting 3D shape",
-and a table of integers is taken between a DequantizeLinear and a QuantizeLinear only, as a Gather of real numbers.
+As of onnxruntime-qnn 2.7.0, MatMulNBits needs an input of rank 3, and an integer table is only supported as a Gather of
+floats between DequantizeLinear and QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from t2r_export.quantizers.tables import table_of
 
 
 def for_accelerators(model: onnx.ModelProto, config: QuantizeConfig) -> None:
-    """Spell what a block-wise scheme has written as accelerators take it."""
+    """Rewrite the graph of a block-wise scheme."""
     to_rank3(model)
     if config.embedding_bits != 4:
         table_between_quantizers(model)
 
 
 def to_rank3(model: onnx.ModelProto) -> None:
-    """Let every MatMulNBits read and write (1, B, ·) between two Reshapes."""
+    """Put every MatMulNBits between Reshapes to (1, B, ·) and back."""
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         nodes.append(node)
@@ -38,7 +38,7 @@ def to_rank3(model: onnx.ModelProto) -> None:
 
 
 def table_between_quantizers(model: onnx.ModelProto) -> None:
-    """Spell Gather, DequantizeLinear as DequantizeLinear, Gather, QuantizeLinear, DequantizeLinear: same numbers."""
+    """Replace Gather, DequantizeLinear by DequantizeLinear, Gather, QuantizeLinear, DequantizeLinear; exact."""
     gather = table_of(model)
     row = gather.output[0]
     (after,) = [node for node in model.graph.node if row in node.input]

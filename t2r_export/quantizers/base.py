@@ -1,4 +1,4 @@
-"""What the schemes share: their form, and the step graph seen as projections and what lies between them."""
+"""Shared functions of the schemes: the quantizer interface, and access to the projections of a graph."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Calibration:
-    """Text for a scheme that measures activations, and the float32 graph to read it with."""
+    """Calibration data, and the float32 graph that reads it."""
 
     graph: Path
-    tokens: Tokens  # (N,); of a translator, none
-    steps: int  # of each sequence, as far as the text and the model's positions go; of all pairs together
-    pairs: Sequence[TokenPair] = ()  # of a translator
+    tokens: Tokens  # (N,); empty for translators
+    steps: int  # maximum steps per sequence; for translators of all pairs together
+    pairs: Sequence[TokenPair] = ()  # for translators
 
 
-# (model, config, calibration, weights) -> model: a float32 step graph becomes one with the same inputs and outputs,
-# names and dtypes. Its weights are inside it, but for those that the initializers of a block-wise scheme's graph name,
-# before and after (see t2r_export.graph.weights.refer).
+# (model, config, calibration, weights) → model with the same inputs, outputs and dtypes. Initializers hold their
+# values; with block-wise schemes they may refer to `weights` (t2r_export.graph.weights.refer).
 Quantizer = Callable[[onnx.ModelProto, QuantizeConfig, Calibration | None, dict[str, Weight]], onnx.ModelProto]
 
 
 @contextlib.contextmanager
 def silence_ort() -> Iterator[None]:
-    """Keep ONNX Runtime's quantizers from printing; one of them also sets up the root logger when it is imported."""
+    """Silence ONNX Runtime's quantizers; importing one of them also configures the root logger."""
     root, disabled = logging.getLogger(), logging.root.manager.disable
     handlers, level = root.handlers[:], root.level
     logging.disable(logging.WARNING)
@@ -57,18 +56,17 @@ def initializers(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
 
 def projections(model: onnx.ModelProto) -> list[str]:
-    """Names of the nodes that multiply by a weight matrix, `head` among them: what holds nearly all of the bytes.
+    """Names of the nodes that multiply by a weight matrix, including `head`.
 
-    The feature maps of a model that could not be folded are batched products of small matrices, one a head; no
-    block-wise kernel takes them, and they are not listed.
+    Unfolded feature maps are not included: they are batched products of small matrices, which no block-wise kernel
+    supports.
     """
     weights = initializers(model)
     return [node.name for node in model.graph.node if node.op_type in ("Gemm", "MatMul") and _is_matrix(weights, node)]
 
 
 def head(model: onnx.ModelProto) -> str | None:
-    """Name of the projection onto the vocabulary. A tied one is named for the embedding, so its output tells. None: an
-    encoder, which has none."""
+    """Name of the projection to the vocabulary, found from its output; None for an encoder."""
     made_by = {name: node for node in model.graph.node for name in node.output}
     if LOGITS not in made_by:
         return None
@@ -81,7 +79,7 @@ def head(model: onnx.ModelProto) -> str | None:
 def replace_node(
     model: onnx.ModelProto, node: onnx.NodeProto, others: Sequence[onnx.NodeProto], kept: dict[str, onnx.TensorProto]
 ) -> None:
-    """Put `others` where `node` stands, and keep of the initializers `kept` those that are used then."""
+    """Replace `node` by `others`, and keep the initializers of `kept` that are still used."""
     place = list(model.graph.node).index(node)
     nodes = [*model.graph.node[:place], *others, *model.graph.node[place + 1 :]]
     set_nodes(model.graph, nodes)
@@ -89,7 +87,7 @@ def replace_node(
 
 
 def single_node_model(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
-    """A model of one node, with the weights that it reads."""
+    """A model of one node and its weights."""
     weights = initializers(model)
     known = {v.name: v for v in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
     graph = helper.make_graph(
@@ -103,9 +101,9 @@ def single_node_model(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.Mode
 
 
 def gemm_to_matmul(model: onnx.ModelProto) -> None:
-    """Write every Gemm of a projection as MatMul and Add: the one form that ONNX Runtime's quantizers take.
+    """Replace the Gemm of every projection by MatMul and Add, as ONNX Runtime's quantizers require.
 
-    The MatMul keeps the Gemm's name. A weight that a table shares (a tied head) is copied, so the table stays.
+    The MatMul keeps the Gemm's name. A weight shared with the embedding table is copied.
     """
     weights = initializers(model)
     nodes: list[onnx.NodeProto] = []
@@ -127,7 +125,7 @@ def gemm_to_matmul(model: onnx.ModelProto) -> None:
 
 
 def replace_initializers(model: onnx.ModelProto, weights: dict[str, onnx.TensorProto]) -> None:
-    """Keep of `weights` those that a node uses. What the model has of them stays where it is: no bytes are copied."""
+    """Set the initializers to those of `weights` that a node uses. Existing ones stay in place, without a copy."""
     used = {name for node in model.graph.node for name in node.input}
     there = model.graph.initializer
     for i in reversed(range(len(there))):

@@ -1,7 +1,7 @@
-"""w8 and w4: the weights of the projections in blocks that share a scale (com.microsoft MatMulNBits).
+"""w8 and w4: block-wise quantized weights of projections (com.microsoft MatMulNBits).
 
-Activations, states, norms and the feature maps of models that could not be folded stay float32. The head has 8 bits in
-both unless told otherwise, and the embedding too: docs/quantization.md has what four bits cost there.
+Activations, states, norms and unfolded feature maps stay float32. Head and embedding have 8 bits by default; see
+docs/quantization.md for the loss with 4.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from t2r_export.quantizers.tables import quantize_embedding, row_of_blocks, tabl
 HEAD_BITS = 8
 BLOCK_SIZE = 32
 ACCURACY_LEVEL = 4
-NUMBERS = 1 << 20  # of a matrix that are turned and rounded at a time
+NUMBERS = 1 << 20  # values of a matrix rounded at a time
 MICROSOFT = "com.microsoft"
 
 
 def blocks(
     model: onnx.ModelProto, config: QuantizeConfig, _: Calibration | None, weights: dict[str, Weight]
 ) -> onnx.ModelProto:
-    """`model` with the weights of its projections in blocks.
+    """Quantize the projections and the embedding table of `model`.
 
     Args:
-        weights: what initializers may name instead of holding it; none is copied whole. The rounded ones are added,
-            under the names by which the graph knows them; what is there already is not rounded again.
+        weights: values that initializers refer to. Quantized weights are added under their names in the graph;
+            existing ones are reused.
     """
     names, last, size = projections(model), head(model), config.block_size or BLOCK_SIZE
     usual = dict.fromkeys(names, (scheme(config.scheme).bits, size))
@@ -59,7 +59,7 @@ def blocks(
 
 
 def _parts_of_head(table: str, config: QuantizeConfig, weights: Mapping[str, Weight]) -> tuple[list[str], int] | None:
-    """Names of the blocks, and their bits, of a head whose weight is the table: this graph's or one's before it."""
+    """Names and bits of the quantized head that shares the table's weight, in this graph or an earlier one."""
     for bits in BLOCK_BITS:
         parts = _parts(f"{table}.transposed", bits, config)
         if weights.keys() >= set(parts):
@@ -70,10 +70,10 @@ def _parts_of_head(table: str, config: QuantizeConfig, weights: Mapping[str, Wei
 def _block_wise_projections(
     model: onnx.ModelProto, config: QuantizeConfig, usual: Mapping[str, tuple[int, int]], weights: dict[str, Weight]
 ) -> None:
-    """Put a MatMulNBits, and an Add of the bias, for each of the projections.
+    """Replace each projection by a MatMulNBits and an Add of the bias.
 
     Args:
-        usual: bits and block size of each, where `config.choices` says nothing of its weight.
+        usual: bits and block size per node, for weights that are not in `config.choices`.
     """
     kept, nodes = initializers(model), []
     for node in model.graph.node:
@@ -108,7 +108,7 @@ def _parts(name: str, bits: int, config: QuantizeConfig) -> list[str]:
 def _attributes(matrix: np.ndarray, bits: int, size: int, config: QuantizeConfig) -> list[onnx.AttributeProto]:
     sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": size}
     level = _accuracy_level(config)
-    if level:  # 0 is the operator's own, which some providers want unsaid
+    if level:  # 0 is the operator's default, which some providers require to be absent
         sizes["accuracy_level"] = level
     return [helper.make_attribute(key, size) for key, size in sorted(sizes.items())]
 
@@ -118,14 +118,13 @@ def _accuracy_level(config: QuantizeConfig) -> int:
 
 
 def in_blocks(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> list[np.ndarray]:
-    """A matrix (in, out) float32 rounded by ONNX Runtime in blocks of `size` along `in`, as MatMulNBits reads it.
+    """Round a float32 matrix (in, out) in blocks of `size` along `in`, in the format of MatMulNBits.
 
-    The function below its MatMulNBitsQuantizer, called for one matrix: the quantizer passes each through several
-    messages, and what it imports takes as long as half of the rounding.
+    Calls the kernel of ONNX Runtime's MatMulNBitsQuantizer directly, which avoids its copies and slow imports.
 
     Returns:
-        numbers (out, blocks, bytes) uint8, scales (out, blocks) float32 and, if `asymmetric`, zero points
-        (out, bytes) uint8.
+        Values (out, blocks, bytes) uint8, scales (out, blocks) float32 and, if `asymmetric`, zero points (out, bytes)
+        uint8.
     """
     rows, columns = matrix.shape
     blocks = -(-rows // size)
@@ -142,7 +141,7 @@ def in_blocks(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> lis
 
 
 def restored(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> np.ndarray:
-    """What MatMulNBits multiplies by where `matrix` (in, out) is rounded: the same shape, float32."""
+    """The float32 matrix (in, out) that MatMulNBits multiplies by after rounding `matrix`."""
     numbers, scales, *zero_points = in_blocks(matrix, bits, size, asymmetric)
     columns, blocks, _ = numbers.shape
     levels = _unpacked(numbers, bits).reshape(columns, blocks, size)
@@ -154,12 +153,12 @@ def restored(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> np.n
 
 
 def _unpacked(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Bytes as the numbers in them: two of 4 bits, the lower half first."""
+    """Unpack bytes to values; two 4-bit values per byte, lower half first."""
     return numbers if bits == 8 else np.stack([numbers & 15, numbers >> 4], axis=-1)
 
 
 def _block_wise_table(model: onnx.ModelProto, config: QuantizeConfig, weights: Mapping[str, Weight]) -> None:
-    """Put the table of tokens in blocks of four bits, as ONNX Runtime's quantizer does in a model of it alone."""
+    """Quantize the embedding table to blocks of 4 bits with ONNX Runtime's quantizer, in a model of a single node."""
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
     how = DefaultWeightOnlyQuantConfig(

@@ -1,9 +1,8 @@
-"""Bits and blocks product by product, under a budget of bytes: what costs least is rounded most.
+"""Choose bits and block size per weight under a budget of bytes.
 
-Each product of the float32 graphs is rounded alone, in each of a few ways, and the graphs read a text: that is its cost
-(t2r_export.quantizers.sensitivity). Costs are taken to add up, which `--check` then measures.
-From the mildest rounding everywhere, the step with the least cost for each byte saved is taken until the budget holds;
-bytes that are then left are spent on what gains most.
+The cost of a choice is measured by rounding one weight at a time (t2r_export.quantizers.sensitivity); costs are assumed
+to add up. Starting from the finest choice for all weights, the change with the least cost per saved byte is applied
+until the budget holds. Remaining bytes are spent where they gain most.
 """
 
 from __future__ import annotations
@@ -23,37 +22,38 @@ from t2r_export.quantizers.sensitivity import Passage, Sensitivity
 from t2r_export.quantizers.tables import table_of
 from t2r_runtime.errors import UserError
 
-Choice = tuple[int, int]  # bits, and weights that share a scale
-CHOICES: tuple[Choice, ...] = ((8, 32), (4, 16), (4, 32), (4, 64), (4, 128))  # the mildest first
+Choice = tuple[int, int]  # bits, block size
+CHOICES: tuple[Choice, ...] = ((8, 32), (4, 16), (4, 32), (4, 64), (4, 128))  # finest first
 SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Product:
-    """The weight of a projection (in, out), and what each of `CHOICES` costs."""
+    """A weight (in, out) and the cost of each of CHOICES."""
 
     name: str
     shape: tuple[int, int]
-    costs: tuple[float, ...]  # nats
+    costs: tuple[float, ...]  # nats per token
 
     def bytes(self, choice: int) -> int:
         return stored(self.shape, *CHOICES[choice])
 
 
 def stored(shape: tuple[int, ...], bits: int, block: int) -> int:
-    """Bytes of a matrix (in, out) in blocks along `in`, with their scales; zero points are not counted."""
+    """Bytes of a matrix (in, out) in blocks along `in`, scales included, zero points excluded."""
     blocks = -(-shape[0] // block)
     return shape[1] * blocks * (block * bits // 8 + SCALE_BYTES)
 
 
 def choose(bundle: Bundle, config: QuantizeConfig, passages: Sequence[Passage]) -> dict[str, Choice]:
-    """Bits and block size for the weight of each projection of a float32 bundle, by the weight's name.
+    """Bits and block size per weight name for the projections of a float32 bundle.
 
     Args:
-        passages: what the step graph, and a translator's encoder graph, read. config: with a budget.
+        config: a config with a budget.
+        passages: text or pairs on which costs are measured.
 
     Raises:
-        UserError: a budget that the smallest choices do not meet.
+        UserError: a budget below the size of the smallest choices.
     """
     assert config.budget is not None
     left = config.budget - _others(bundle.halves, config)
@@ -66,11 +66,10 @@ def choose(bundle: Bundle, config: QuantizeConfig, passages: Sequence[Passage]) 
 
 
 def fitted(products: list[Product], room: int, budget: int) -> dict[str, int]:
-    """The number of each product's choice: from the mildest on, the least cost for each byte saved until all fit; then
-    what a last large step saved too much is spent again, on the largest gain for each byte that still fits.
+    """Index in CHOICES per product, so that all fit into `room`, the part of the budget left for products.
 
     Raises:
-        UserError: more bytes than `room`, what the budget leaves for products, whatever is chosen.
+        UserError: the smallest choices do not fit.
     """
     chosen = dict.fromkeys((product.name for product in products), 0)
     total = sum(product.bytes(0) for product in products)
@@ -91,8 +90,7 @@ def fitted(products: list[Product], room: int, budget: int) -> dict[str, int]:
 
 
 def _steps(products: list[Product], chosen: dict[str, int]) -> Iterator[tuple[float, int, str, int]]:
-    """All choices of another size than the present ones: the cost that a byte more saves (and a byte less adds), how
-    many bytes more, and what is chosen."""
+    """Changes to choices of another size: cost reduction per added byte, added bytes, product, choice."""
     for product in products:
         present = chosen[product.name]
         for choice, cost in enumerate(product.costs):
@@ -102,8 +100,8 @@ def _steps(products: list[Product], chosen: dict[str, int]) -> Iterator[tuple[fl
 
 
 def _others(graphs: Sequence[onnx.ModelProto], config: QuantizeConfig) -> int:
-    """Bytes of what is not a projection: a table of tokens in 8 bits or in blocks of 4, unless it is the head's; the
-    rest in float32. What several graphs have counts once."""
+    """Bytes outside projections: untied embedding tables in 8 or 4 bits, the rest in float32; shared tensors count
+    once."""
     kept = {name: tensor for graph in graphs for name, tensor in initializers(graph).items()}
     products = set[str]()
     for graph in graphs:

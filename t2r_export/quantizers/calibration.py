@@ -1,8 +1,6 @@
-"""Calibration data for a graph with states: the inputs of its steps, as they are when it reads a text.
+"""Calibration data for graphs with states: the inputs of every step over a text.
 
-A calibrator asks for one set of inputs after the other. Random or zero states would give it ranges that never occur,
-so the float32 graph reads along, and each set holds the states that it has reached: those of the first step, and those
-of the last one of a long text.
+Random or zero states would give unrealistic ranges, so the float32 graph reads the text and supplies its states.
 """
 
 from __future__ import annotations
@@ -20,16 +18,16 @@ from t2r_runtime import Decoder, Translator
 from t2r_runtime.contract.signature import INPUT_IDS, PAST, Signature
 from t2r_runtime.errors import UserError
 
-SEQUENCES = 4  # read side by side, of a graph of any batch size
+SEQUENCES = 4  # batch size of graphs with a dynamic batch
 
 
 class RecurrentReader(CalibrationDataReader):  # type: ignore[misc]
-    """The inputs of every step over a text; of an encoder, those of every source."""
+    """Inputs of every step over a text, or of every source for an encoder."""
 
     def __init__(self, calibration: Calibration, encoder: bool = False) -> None:
         self.calibration = calibration
         self._read = sources if encoder else targets if calibration.pairs else feeds
-        self._feeds: Iterator[dict[str, Any]] | None = None  # nothing is open yet: some calibrators copy their reader
+        self._feeds: Iterator[dict[str, Any]] | None = None  # opened later: some calibrators copy their reader
 
     def get_next(self) -> dict[str, Any] | None:
         if self._feeds is None:
@@ -38,10 +36,10 @@ class RecurrentReader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def feeds(calibration: Calibration) -> Iterator[dict[str, Any]]:
-    """Graph inputs by name, step after step.
+    """Inputs of each step by name.
 
     Raises:
-        UserError: the graph's logits are not numbers, of which no range can be measured.
+        UserError: the graph's logits are not finite.
     """
     decoder = Decoder(calibration.graph)
     rows = sequences(calibration.tokens, decoder.signature, calibration.steps)
@@ -52,11 +50,11 @@ def feeds(calibration: Calibration) -> Iterator[dict[str, Any]]:
 
 
 def targets(calibration: Calibration) -> Iterator[dict[str, Any]]:
-    """`feeds` of a translator: what a step reads of the source stands among the states."""
+    """`feeds` of a translator; states include those of the source."""
     translator = Translator(calibration.graph)
     specs, groups = translator.signature.states, list(side_by_side(calibration.pairs, translator.signature.batch))
     steps = sum(int(group.lengths.min()) - 1 for group in groups)
-    for group in groups[:: -(-steps // calibration.steps)]:  # of every length some
+    for group in groups[:: -(-steps // calibration.steps)]:  # samples all lengths
         decoder = translator.start(group.sources)
         for ids in np.ascontiguousarray(group.targets[:, : group.lengths.min() - 1].T):
             states = decoder.state()
@@ -65,7 +63,7 @@ def targets(calibration: Calibration) -> Iterator[dict[str, Any]]:
 
 
 def sources(calibration: Calibration) -> Iterator[dict[str, Any]]:
-    """Inputs of an encoder graph: a source at a time, where its batch is not another, so that none is filled up."""
+    """Inputs of an encoder graph; with a dynamic batch one source at a time, without padding."""
     signature = Translator(calibration.graph).signature
     assert signature.source is not None
     for group in side_by_side(calibration.pairs, signature.batch or 1):
@@ -78,7 +76,7 @@ def _require_finite(logits: np.ndarray) -> None:
 
 
 def sequences(tokens: Tokens, signature: Signature, steps: int) -> Tokens:
-    """A text (N,) as rows (B, T) that are read side by side and lie evenly spread over all of it."""
+    """Rows (B, T), evenly spread over a text (N,)."""
     batch = signature.batch or SEQUENCES
     steps = min(steps, max(1, len(tokens) // batch), signature.max_positions or steps)
     return parallel_sequences(tokens, batch, steps)

@@ -1,10 +1,9 @@
-"""fp16: weights and activations in half precision; all that touches a state stays float32.
+"""fp16: weights and activations in half precision; states and their arithmetic stay float32.
 
-ONNX Runtime's converter does the work. It is told which nodes to leave: everything between the projections that feed a
-mixer and the one behind it, so that S, z, the division and the guard's eps are float32, the rotation of q and k too;
-and the norms' squares, which overflow where a model has large activations. The converter puts a pair of casts between
-any two nodes that it leaves, and one at every graph input: through half precision and back. Those pairs are taken out
-again, or a state would be half precision after all.
+Uses ONNX Runtime's converter with a list of excluded nodes: everything between the input and output projections of a
+mixer (S, z, the guarded division, rotations of q and k), and the squares of norms, which may overflow. The converter
+puts casts to half precision and back between excluded nodes and at graph inputs; these pairs are removed, because they
+would round the states.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from t2r_runtime.contract.signature import INPUT_IDS, PAST, POSITION, SOURCE, SO
 
 
 def float16(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
-    """`model` with half precision weights; inputs and outputs keep their dtypes."""
+    """Convert `model` to half precision; inputs and outputs keep their dtypes."""
     from onnxruntime.quantization.onnx_model import ONNXModel
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -31,7 +30,7 @@ def float16(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
         value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
         for value in model.graph.value_info
     }
-    del model.graph.value_info[:]  # of tensors that are gone, or of another dtype now
+    del model.graph.value_info[:]  # outdated
     ordered = ONNXModel(model)
     ordered.topological_sort()  # the converter appends its casts at the end
     typed = onnx.shape_inference.infer_shapes(ordered.model)
@@ -45,7 +44,7 @@ def float32_nodes(model: onnx.ModelProto) -> set[str]:
     kept = set(_after_states(model))
     kept |= {node.name for node in model.graph.node if any(name.startswith(SOURCE) for name in node.output)}
     waiting = [node for node in model.graph.node if node.name in kept]
-    while waiting:  # what a kept node reads, back to the projection that made it
+    while waiting:  # walk from kept nodes back to projections
         for name in waiting.pop().input:
             node = producers.get(name)
             if node is not None and node.name not in kept and not _ends(node):
@@ -55,14 +54,14 @@ def float32_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def _ends(node: onnx.NodeProto) -> bool:
-    """Whether the walk from a state ends here: at a projection, or at a table of tokens or of positions."""
+    """Whether a walk from states ends at this node: a projection, or a look-up of tokens or positions."""
     return (
         node.op_type == "Gemm" or node.op_type == "Gather" and node.input[1] in (INPUT_IDS, SOURCE_IDS, PAST + POSITION)
     )
 
 
 def _after_states(model: onnx.ModelProto) -> Iterator[str]:
-    """Nodes that compute with a state, up to the next projection."""
+    """Nodes that compute with states, up to the next projection."""
     ids = (SOURCE_IDS, SOURCE_LENGTHS)
     states = {i.name for i in model.graph.input if i.name.startswith((PAST, SOURCE)) and i.name not in ids}
     for node in model.graph.node:  # in topological order
@@ -72,7 +71,7 @@ def _after_states(model: onnx.ModelProto) -> Iterator[str]:
 
 
 def _norms(model: onnx.ModelProto) -> Iterator[str]:
-    """Nodes from each square to the division by its root."""
+    """Nodes of norms, from each square to the division by its root."""
     inside: set[str] = set()
     for node in model.graph.node:
         if node.op_type == "Pow" or inside.intersection(node.input):
@@ -82,7 +81,7 @@ def _norms(model: onnx.ModelProto) -> Iterator[str]:
 
 
 def _own_constants(model: onnx.ModelProto, wide: set[str]) -> None:
-    """Give the float32 nodes a copy of each constant that others use too: it would be rounded for both."""
+    """Copy constants shared by float32 and converted nodes; otherwise they would be rounded for both."""
     others = {name for node in model.graph.node if node.name not in wide for name in node.input}
     weights = initializers(model)
     for node in model.graph.node:
@@ -97,9 +96,9 @@ def _own_constants(model: onnx.ModelProto, wide: set[str]) -> None:
 
 
 def _drop_round_trips(model: onnx.ModelProto) -> None:
-    """Let float32 → float16 → float32 be nothing; drop casts that nobody reads then, and those made several times."""
+    """Remove casts float32 → float16 → float32, unused casts and duplicates."""
     casts = {node.output[0]: node for node in model.graph.node if node.op_type == "Cast"}
-    same = {}  # a tensor after the round trip → the one before it
+    same = {}  # tensor after the round trip → tensor before it
     for name, node in casts.items():
         half = casts.get(node.input[0])
         if half is not None and (_to(half), _to(node)) == (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT):

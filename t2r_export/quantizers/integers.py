@@ -1,10 +1,9 @@
-"""int8 and int8-static: products of integers.
+"""int8 and int8-static: integer projections; states, positions and the guarded division stay float32.
 
-int8 finds each activation's range while it runs, one range a call; int8-static has it measured beforehand, on text.
-Only the projections are quantized: S, z, the position and the division by the guarded denominator stay float32.
+int8 quantizes activations dynamically, with one range per call; int8-static uses ranges from a calibration text.
 
-Weights have 7 of their 8 bits. x86 CPUs without VNNI add two products of uint8 and int8 in 16 bits, which saturate
-where both are large: 2 x 255 x 127 is past 32,767, and 2 x 255 x 64 is not. So the sums are the same everywhere.
+Weights use 7 of their 8 bits. x86 CPUs without VNNI add two products of uint8 and int8 in 16 bits with saturation:
+2 x 255 x 127 exceeds 32,767, 2 x 255 x 64 does not. So all CPUs compute the same sums.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from t2r_runtime.contract.signature import SOURCE_IDS
 def dynamic(
     model: onnx.ModelProto, config: QuantizeConfig, _: Calibration | None, weights: dict[str, Weight]
 ) -> onnx.ModelProto:
-    """`model` with int8 weights, one scale a column, and activations that are quantized as they come.
+    """Quantize weights to int8 with one scale per column, and activations dynamically.
 
     Args:
-        weights: gets the numbers of a head whose weight is the table of tokens too, for the graphs that come after.
+        weights: receives the values of a tied head, for the graphs quantized later.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -67,17 +66,17 @@ def dynamic(
 def static(
     model: onnx.ModelProto, config: QuantizeConfig, calibration: Calibration | None, *_: object
 ) -> onnx.ModelProto:
-    """`model` with int8 weights, and activations quantized by what they were on the calibration text."""
+    """Quantize weights to int8, and activations by their ranges on the calibration text."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     assert calibration is not None
     table = untie_embedding(model)
     encoder = any(value.name == SOURCE_IDS for value in model.graph.input)
-    # of an encoder unsigned: ONNX Runtime 1.31 moves the node over the change of shape behind, as if it were
+    # unsigned in encoders: ONNX Runtime 1.31 moves the node over the following Reshape as if it were
     of_table = {"quant_type": QuantType.QUInt8 if encoder else QuantType.QInt8, "symmetric": not encoder}
-    # eight bits for the logits or for what S sums up cost too much, as measured; sixteen cost next to nothing, and an
-    # accelerator of integers wants every result quantized.
-    # CalibMaxIntermediateOutputs would save memory, but in onnxruntime 1.31 it forgets what it has seen so far
+    # 8-bit outputs lose too much in logits and in the summands of S; 16-bit outputs lose next to nothing, and integer
+    # accelerators need every output quantized. CalibMaxIntermediateOutputs would save memory, but in onnxruntime 1.31
+    # it forgets earlier batches
     options: dict[str, Any] = {
         "OpTypesToExcludeOutputQuantization": ["Gemm"] if config.activation_bits == 8 else [],
         "TensorQuantOverrides": {table.input[0]: [of_table]},

@@ -1,7 +1,6 @@
-"""Pairs of a translator as its graphs read them: what a quantization is calibrated on, and checked with.
+"""Tokenized pairs for calibrating and checking quantized translators.
 
-A target is read token by token from the start tokens on, whatever the graph itself would choose, beside others of about
-its length.
+Targets are read with teacher forcing, in batches of similar length.
 """
 
 from __future__ import annotations
@@ -18,35 +17,35 @@ from t2r_runtime import Tokenizer
 from t2r_runtime.contract.signature import SOURCE_IDS, SOURCE_LENGTHS, Signature
 from t2r_runtime.errors import UserError
 
-ROWS = 8  # pairs side by side, of a graph of any batch size
+ROWS = 8  # batch size of graphs with a dynamic batch
 
 
 @dataclass(frozen=True)
 class TokenPair:
-    """A pair as tokens: the source, and the target with what begins and ends it."""
+    """A tokenized pair."""
 
     source: list[int]
-    target: list[int]
+    target: list[int]  # with start and end tokens
 
 
 @dataclass(frozen=True)
 class PairGroup:
-    """Pairs that are read side by side, a row each."""
+    """A batch of pairs."""
 
     sources: list[list[int]]
-    targets: npt.NDArray[np.int64]  # (B, T), filled up behind their lengths
+    targets: npt.NDArray[np.int64]  # (B, T), padded
     lengths: npt.NDArray[np.int64]  # (B,)
 
     def predicted(self, step: int, starts: int) -> npt.NDArray[np.bool_]:
-        """Of each row whether its target has a token behind that of this step, which no start token is (B,)."""
+        """Mask (B,) of rows in which the token after this step exists and is no start token."""
         return (step + 1 < self.lengths) & (step + 1 >= starts)
 
 
 def read_token_pairs(path: Path, signature: Signature, most: int) -> list[TokenPair]:
-    """Pairs of a TSV file, at most so many and evenly spread; those that are too long for the model are left out.
+    """Read at most `most` evenly spread pairs of a TSV file, without those beyond the model's positions.
 
     Raises:
-        UserError: an unreadable file, a graph without a tokenizer, or no pair that the model has positions for.
+        UserError: an unreadable file, a graph without a tokenizer, or no pair within the model's positions.
     """
     of_source, assured = Tokenizer.of_source(signature), signature.source
     assert assured is not None
@@ -69,10 +68,10 @@ def read_token_pairs(path: Path, signature: Signature, most: int) -> list[TokenP
 
 
 def side_by_side(pairs: Sequence[TokenPair], batch: int | None) -> Iterator[PairGroup]:
-    """Groups of `batch` pairs of about one length; the last one is filled up with pairs from the front.
+    """Batches of pairs of similar length; the last one is filled with pairs from the front.
 
     Args:
-        batch: the graph's, or None: ROWS, or all where there are fewer.
+        batch: batch size of the graph; None (dynamic): at most ROWS.
     """
     rows = min(ROWS, len(pairs)) if batch is None else batch
     ordered = sorted(pairs, key=lambda pair: len(pair.target))
@@ -80,16 +79,17 @@ def side_by_side(pairs: Sequence[TokenPair], batch: int | None) -> Iterator[Pair
         group = ordered[start : start + rows]
         group += [ordered[i % len(ordered)] for i in range(rows - len(group))]
         lengths = np.array([len(pair.target) for pair in group])
-        targets = np.zeros((rows, lengths.max()), np.int64)
-        for row, pair in zip(targets, group, strict=True):
-            row[: len(pair.target)] = pair.target
-        yield PairGroup([pair.source for pair in group], targets, lengths)
+        yield PairGroup([pair.source for pair in group], _padded([pair.target for pair in group]), lengths)
 
 
 def source_feeds(sources: Sequence[Sequence[int]], length: int | None) -> dict[str, npt.NDArray[np.int64]]:
-    """Inputs of an encoder graph, whose sources have `length` tokens, or None: those of the longest."""
-    lengths = np.array([len(source) for source in sources])
-    ids = np.zeros((len(lengths), length or lengths.max()), np.int64)
-    for row, source in zip(ids, sources, strict=True):
-        row[: len(source)] = source
-    return {SOURCE_IDS: ids, SOURCE_LENGTHS: lengths}
+    """Inputs of an encoder graph with a fixed source `length`; None: the longest source."""
+    return {SOURCE_IDS: _padded(sources, length), SOURCE_LENGTHS: np.array([len(source) for source in sources])}
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int | None = None) -> npt.NDArray[np.int64]:
+    """Rows of tokens (N, length), zero-padded; None: the longest."""
+    ids = np.zeros((len(rows), length or max(map(len, rows))), np.int64)
+    for row, tokens in zip(ids, rows, strict=True):
+        row[: len(tokens)] = tokens
+    return ids

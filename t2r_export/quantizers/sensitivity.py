@@ -1,7 +1,6 @@
-"""What rounding one weight costs: the float32 graphs read a text, or a translator's pairs, with it and without.
+"""Cost of rounding a single weight: KL(float32 ‖ rounded) of the next token, mean over the tokens of a text or pairs.
 
-The cost is KL(float32 ‖ rounded) of the next token, a mean over tokens. Graphs are opened once, with the weights of
-their projections as inputs.
+The float32 graphs are opened once, with the weights of their projections as inputs.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from t2r_runtime.contract.signature import INPUT_IDS, LOGITS, Signature
 from t2r_runtime.errors import UserError
 
 Arrays = dict[str, npt.NDArray[np.generic]]
-ROWS, STEPS = 16, 64  # texts that are read side by side, and tokens of each
-PAIRS = 64  # that are read side by side
+ROWS, STEPS = 16, 64  # texts side by side, tokens per text
+PAIRS = 64  # pairs side by side
 
 
 @dataclass(frozen=True)
 class Passage:
-    """Rows that are read side by side, and what counts of them."""
+    """A batch of rows to read."""
 
     ids: Tokens  # (B, T)
-    counted: npt.NDArray[np.bool_]  # (B, T), whether what is predicted behind a token counts
-    sources: Sequence[Sequence[int]] = ()  # of a translator, a row each
+    counted: npt.NDArray[np.bool_]  # (B, T), whether the prediction after a token counts
+    sources: Sequence[Sequence[int]] = ()  # for translators, one per row
 
 
 def text_passages(tokens: Tokens, signature: Signature) -> list[Passage]:
-    """Of a text (N,), the rows of one passage.
+    """One passage of a text (N,).
 
     Raises:
-        UserError: too short a text.
+        UserError: a text that is too short.
     """
     rows = signature.batch or ROWS
     steps = min(STEPS, signature.max_positions or STEPS, len(tokens) // rows)
@@ -52,7 +51,7 @@ def text_passages(tokens: Tokens, signature: Signature) -> list[Passage]:
 
 
 def pair_passages(pairs: Sequence[TokenPair], signature: Signature) -> list[Passage]:
-    """Of pairs those, evenly spread, that have about as many target tokens as `text_passages` takes of a text."""
+    """Passages of evenly spread pairs with about as many target tokens as `text_passages` reads."""
     assert signature.source is not None
     starts, tokens = len(signature.source.start_tokens), sum(len(pair.target) for pair in pairs)
     chosen, made = pairs[:: max(1, tokens // (ROWS * STEPS))], []
@@ -64,7 +63,7 @@ def pair_passages(pairs: Sequence[TokenPair], signature: Signature) -> list[Pass
 
 
 class OpenGraph:
-    """A float32 graph whose projections' weights, (in, out) by name in `matrices`, may be others at each run."""
+    """A float32 graph whose projection weights (`matrices`, (in, out) by name) can be replaced in each run."""
 
     def __init__(self, model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
         self.matrices: dict[str, np.ndarray] = {}
@@ -90,17 +89,17 @@ class OpenGraph:
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def bound(self, changed: Mapping[str, np.ndarray]) -> Arrays:
-        """Its weights as inputs, some of them others."""
+        """Weight inputs, with the matrices `changed` replaced."""
         made = {name: changed.get(name, matrix) for name, matrix in self.matrices.items()}
         return {name: np.ascontiguousarray(m.T if name in self._turned else m) for name, m in made.items()}
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Arrays:
-        """Its outputs by name."""
+        """Outputs by name."""
         return dict(zip(self._outputs, self._session.run(None, dict(feeds)), strict=True))
 
 
 class Sensitivity:
-    """Passages that the float32 graphs of a bundle have read."""
+    """Costs of changed weights in the float32 graphs of a bundle."""
 
     def __init__(self, bundle: Bundle, passages: Sequence[Passage]) -> None:
         self.signature, self.passages = bundle.signature, passages
@@ -111,14 +110,14 @@ class Sensitivity:
         self.expected = list(self._read({}))
 
     def cost(self, name: str, matrix: np.ndarray) -> float:
-        """KL in nats a token where that weight is `matrix` (in, out)."""
+        """KL in nats per token with the weight `name` replaced by `matrix` (in, out)."""
         total = 0.0
         for before, after in zip(self.expected, self._read({name: matrix}), strict=True):
             total += float((np.exp(before) * (before - after)).sum())
         return total / sum(int(passage.counted.sum()) for passage in self.passages)
 
     def _read(self, changed: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
-        """Log-probabilities (rows that count, vocabulary) behind each token of the passages."""
+        """Log-probabilities (counted rows, vocabulary) after each token of the passages."""
         weights = self.step.bound(changed)
         chained = {s.past: s.present for s in self.signature.states if not s.constant}
         of_encoder = self.encoder is not None and bool(changed.keys() & self.encoder.matrices.keys())
@@ -132,7 +131,7 @@ class Sensitivity:
                 states |= {past: found[present] for past, present in chained.items()}
 
     def _encode(self, passage: Passage, changed: Mapping[str, np.ndarray]) -> Arrays:
-        """What a translator's encoder makes of the sources, by the names of its outputs; of a decoder alone nothing."""
+        """Encoder outputs by name; empty without an encoder."""
         if self.encoder is None:
             return {}
         assert self.signature.source is not None
@@ -140,7 +139,7 @@ class Sensitivity:
         return self.encoder.run({**self.encoder.bound(changed), **sources})
 
     def _start(self, encoded: Arrays, rows: int) -> Arrays:
-        """States before the first token, by the names of the step graph's inputs."""
+        """Initial states by input name of the step graph."""
         states = Arrays()
         for spec in self.signature.states:
             made = encoded.get(spec.name if spec.constant else spec.present)

@@ -1,8 +1,7 @@
-"""Tables of tokens: in 8 bits under one scale, or as the head's own numbers where the table is the head's weight.
+"""Embedding tables: 8 bits with one scale, or the quantized values of a tied head.
 
-A tied model has one matrix for both, and a translator often for three. The head's numbers, a scale a block or a column,
-serve to look a token up as well, in ordinary operators, so that no second rounding of the matrix is stored.
-(GatherBlockQuantized reads such blocks too, but OpenVINO lacks it, and WebGPU's takes no zero points of four bits.)
+With tied weights, tokens are looked up in the head's quantized matrix by standard operators, so only one matrix is
+stored. (GatherBlockQuantized would do, but OpenVINO lacks it, and WebGPU's does not support 4-bit zero points.)
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from t2r_export.graph.weights import Weight, refer, shape, values
 from t2r_export.quantizers.base import initializers, replace_initializers, replace_node
 from t2r_runtime.contract.signature import INPUT_IDS, SOURCE_IDS
 
-TABLE_ROWS = 4096  # of a table of tokens, rounded at a time
-OWN = ".table"  # behind the name of a table that no head reads
+TABLE_ROWS = 4096  # table rows rounded at a time
+OWN = ".table"  # name suffix of an untied table
 
 
 def table_of(model: onnx.ModelProto) -> onnx.NodeProto:
-    """The node that looks a token up."""
+    """The node that looks tokens up."""
     found: onnx.NodeProto = next(
         node for node in model.graph.node if node.op_type == "Gather" and node.input[1] in (INPUT_IDS, SOURCE_IDS)
     )
@@ -31,7 +30,7 @@ def table_of(model: onnx.ModelProto) -> onnx.NodeProto:
 
 
 def untie_embedding(model: onnx.ModelProto) -> onnx.NodeProto:
-    """The node that looks a token up, with a table of its own, under another name than any head's."""
+    """Give the node that looks tokens up a separate table, named unlike the head's weight; returns the node."""
     gather = table_of(model)
     name, weights = gather.input[0], initializers(model)
     if not name.endswith(OWN):
@@ -44,15 +43,13 @@ def untie_embedding(model: onnx.ModelProto) -> onnx.NodeProto:
 
 
 def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
-    """Put the table of tokens in 8 bits under one scale: Gather and DequantizeLinear, which every provider has.
+    """Quantize the embedding table to 8 bits with one scale, as Gather and DequantizeLinear.
 
-    Its numbers go to `weights`, under the name by which the graph knows them.
+    The measured loss is a hundredth of the finest scheme's; blocks of 4 bits lose a hundred times as much.
 
-    Measured, it costs a hundredth of what the mildest scheme costs; blocks of four bits cost a hundred times as much.
-    The rounding is ONNX Runtime's own, over some rows of the table at a time: its numbers need four times the memory.
+    Args:
+        weights: receives the quantized values, under their names in the graph.
     """
-    from onnxruntime.quantization.quant_utils import quantize_nparray
-
     gather = untie_embedding(model)
     name, row = gather.input[0], gather.output[0]
     kept = initializers(model)
@@ -60,16 +57,13 @@ def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> No
     zero_point, scale = _of_table(table)
     numbers = [f"{name}_quantized", f"{name}_scale", f"{name}_zero_point"]
     if numbers[0] not in weights:
-        weights[numbers[0]] = whole = np.empty(table.shape, np.uint8)
-        for i in range(0, len(table), TABLE_ROWS):
-            rows = slice(i, i + TABLE_ROWS)
-            whole[rows] = quantize_nparray(TensorProto.UINT8, table[rows], scale, zero_point)
+        weights[numbers[0]] = _in_bytes(table, scale, zero_point)
     kept |= {
         numbers[0]: refer(numbers[0], weights[numbers[0]]),
         numbers[1]: helper.make_tensor(numbers[1], TensorProto.FLOAT, [], [float(scale)]),
         numbers[2]: helper.make_tensor(numbers[2], TensorProto.UINT8, [], [int(zero_point)]),
     }
-    # a name of its own: where a projection takes the token's row as it is, its quantized input has the usual one
+    # the usual name is taken if a projection directly reads the looked-up row
     inner = f"{row}_quantized.table"
     nodes = [
         helper.make_node("Gather", [numbers[0], gather.input[1]], [inner], name=gather.name),
@@ -79,7 +73,7 @@ def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> No
 
 
 def _of_table(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Zero point and scale of a table of tokens, by its smallest and its largest number."""
+    """Zero point and scale of a table from its minimum and maximum."""
     from onnxruntime.quantization.quant_utils import compute_data_quant_params
 
     ends = np.array([table.min(), table.max()])
@@ -87,22 +81,31 @@ def _of_table(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return zero_point, scale
 
 
-def rounded_table(table: np.ndarray) -> np.ndarray:
-    """What is looked up of a table (vocabulary, D) in 8 bits under one scale: the same shape, float32."""
+def _in_bytes(table: np.ndarray, scale: np.ndarray, zero_point: np.ndarray) -> np.ndarray:
+    """A table as uint8, rounded in parts: ONNX Runtime's function needs four times the memory of its result."""
     from onnxruntime.quantization.quant_utils import quantize_nparray
 
+    whole = np.empty(table.shape, np.uint8)
+    for i in range(0, len(table), TABLE_ROWS):
+        rows = slice(i, i + TABLE_ROWS)
+        whole[rows] = quantize_nparray(TensorProto.UINT8, table[rows], scale, zero_point)
+    return whole
+
+
+def rounded_table(table: np.ndarray) -> np.ndarray:
+    """A float32 table (vocabulary, D) after quantization to 8 bits with one scale."""
     zero_point, scale = _of_table(table)
-    numbers = quantize_nparray(TensorProto.UINT8, table, scale, zero_point)
+    numbers = _in_bytes(table, scale, zero_point)
     restored: np.ndarray = (numbers.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
     return restored
 
 
 def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weights: Mapping[str, Weight]) -> None:
-    """Look tokens up in what a MatMulNBits of the head reads.
+    """Look tokens up in the weights of a tied MatMulNBits head.
 
     Args:
-        parts: names in `weights`: numbers (vocabulary, blocks, bytes) uint8, scales (vocabulary, blocks) float32 and,
-            where there are any, zero points (vocabulary, bytes) uint8, packed as the operator has them.
+        parts: names in `weights` of values (vocabulary, blocks, bytes) uint8, scales (vocabulary, blocks) float32 and
+            optional zero points (vocabulary, bytes) uint8, packed as in the operator.
     """
     numbers, scales, *zero_points = parts
     row = _Row(model, weights)
@@ -127,10 +130,10 @@ def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weigh
 
 
 def row_of_columns(model: onnx.ModelProto, parts: Sequence[str], weights: Mapping[str, Weight]) -> None:
-    """Look tokens up in what a MatMulInteger of the head reads.
+    """Look tokens up in the weights of a tied MatMulInteger head.
 
     Args:
-        parts: names in `weights`: numbers (width, vocabulary) int8 around 0, and each column's scale (vocabulary).
+        parts: names in `weights` of values (width, vocabulary) int8 and scales per column (vocabulary).
     """
     numbers, scales = parts
     row = _Row(model, weights)
@@ -139,18 +142,18 @@ def row_of_columns(model: onnx.ModelProto, parts: Sequence[str], weights: Mappin
 
 
 class _Row:
-    """The nodes that take the place of the one that looks tokens up."""
+    """Builder of the nodes that replace the look-up of tokens."""
 
     def __init__(self, model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
         self.model, self.weights, self.gather = model, weights, table_of(model)
         self.kept = initializers(model)
         self.width = self.kept[self.gather.input[0]].dims[1]
         ids = next(value for value in model.graph.input if value.name == self.gather.input[1])
-        self.axes = len(ids.type.tensor_type.shape.dim)  # of the tokens: (B), or (B, N)
+        self.axes = len(ids.type.tensor_type.shape.dim)  # of the token ids: (B) or (B, N)
         self.nodes: list[onnx.NodeProto] = []
 
     def emit(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """The name of what a new node makes."""
+        """Add a node; returns the name of its output."""
         name = f"{self.gather.output[0]}.row{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name
@@ -165,24 +168,24 @@ class _Row:
         return self.emit("Gather", name, self.gather.input[1], axis=axis)
 
     def real(self, x: str, middle: np.generic) -> str:
-        """Integers less `middle`, which is of their kind, as float32: the cast that every provider has.
+        """Integers minus `middle`, of the same dtype, as float32, by DequantizeLinear, which every provider supports.
 
-        What follows computes: ONNX Runtime 1.31 moves the node behind a change of shape, and gets the kind wrong.
+        Must be followed by arithmetic: ONNX Runtime 1.31 moves the node behind a Reshape with the wrong dtype.
         """
         return self.emit("DequantizeLinear", x, self.constant(np.float32(1)), self.constant(middle))
 
     def shaped(self, x: str, *sizes: int) -> str:
-        """x of other axes behind those of the tokens."""
+        """Reshape the axes of x behind those of the token ids."""
         return self.emit("Reshape", x, self.constant(np.array([0] * self.axes + [*sizes], np.int64)))
 
     def halves(self, x: str, sizes: tuple[int, ...]) -> str:
-        """Bytes, of those sizes behind the tokens' axes, as two numbers of four bits each, the lower half first."""
+        """Unpack bytes of shape `sizes` (behind the axes of the token ids) to two 4-bit values, lower half first."""
         high = self.emit("Floor", self.emit("Mul", x, self.constant(np.float32(1 / 16))))
         low = self.emit("Sub", x, self.emit("Mul", high, self.constant(np.float32(16))))
         return self.emit("Concat", self.shaped(low, *sizes, 1), self.shaped(high, *sizes, 1), axis=-1)
 
     def first(self, x: str, count: int, there: int) -> str:
-        """The first `count` of the last axis, which has `there`."""
+        """The first `count` of `there` values on the last axis."""
         if count == there:
             return x
         ends = [self.constant(np.array([n], np.int64)) for n in (0, count, -1)]
