@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_whole_way(folder: Path) -> None:
+def test_pipeline(folder: Path) -> None:
     source = t2r_export.load(folder / "source.pt")
     student = source.convert(feature_size=5)
     assert {mixer.kind for mixer in small.mixers(source.config)} == {"softmax"}
@@ -48,7 +48,7 @@ def test_the_whole_way(folder: Path) -> None:
     Decoder(folder / "out.onnx").step(1)
 
 
-def test_convert_has_the_defaults_of_the_command_line(folder: Path) -> None:
+def test_convert_has_defaults_of_command_line(folder: Path) -> None:
     assert main(["convert", str(folder / "source.pt"), str(folder / "student.pt")]) == 0
     expected = t2r_export.load(folder / "student.pt")
     made = t2r_export.load(folder / "source.pt").convert()
@@ -56,7 +56,7 @@ def test_convert_has_the_defaults_of_the_command_line(folder: Path) -> None:
     assert small.mixers(made.config)[0] == LinearConfig(32, update_rule="gated", gate="data")
 
 
-def test_a_model_prints_as_a_short_summary(folder: Path) -> None:
+def test_repr_is_short_summary(folder: Path) -> None:
     source = t2r_export.load(folder / "source.pt")
     lines = str(source.convert(feature_size=5, layers="0")).splitlines()
     assert lines[:1] == ["Model"] and len(lines) <= 12 and max(map(len, lines)) <= 160
@@ -67,7 +67,7 @@ def test_a_model_prints_as_a_short_summary(folder: Path) -> None:
     assert len(str(t2r_export.Model.new(small.with_layers(small.LLAMA, *many).build())).splitlines()) <= 12
 
 
-def test_the_usual_stages_suit_the_student(folder: Path) -> None:
+def test_default_stages_depend_on_student(folder: Path) -> None:
     np.save(folder / "ids.npy", small.ids(1, 400).numpy()[0])
     student = t2r_export.load(folder / "source.pt").convert("window", window=4)
     tuned = student.finetune(folder / "tuned.pt", folder / "ids.npy", steps="2,3", length=16, batch=2)
@@ -75,7 +75,7 @@ def test_the_usual_stages_suit_the_student(folder: Path) -> None:
     assert [(stage["stage"], stage["steps"]) for stage in stages] == [("distill", 3)]
 
 
-def test_a_model_of_no_file_has_the_digest_of_its_file(folder: Path) -> None:
+def test_digest_equals_saved_file(folder: Path) -> None:
     student = t2r_export.load(folder / "source.pt").convert(feature_size=5, layers="0")
     assert sha256(student.save(folder / "student.pt")) == student.checkpoint.sha256
     again = t2r_export.load(folder / "student.pt")
@@ -85,7 +85,7 @@ def test_a_model_of_no_file_has_the_digest_of_its_file(folder: Path) -> None:
         assert torch.equal(again.checkpoint.model.state_dict()[name], weight)
 
 
-def test_a_model_of_ones_own(tmp_path: Path) -> None:
+def test_new_model(tmp_path: Path) -> None:
     config: ModelConfig = small.built("learned")
     first, same, other = (t2r_export.Model.new(config, seed=seed) for seed in (1, 1, 2))
     assert first.checkpoint.sha256 == same.checkpoint.sha256 != other.checkpoint.sha256
@@ -118,14 +118,14 @@ def test_quantized(how: str | QuantizeConfig, folder: Path) -> None:
         (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", epochs=3), "received epochs"),
     ],
 )
-def test_errors_are_those_of_the_command_line(call: object, message: str, folder: Path) -> None:
+def test_errors_match_command_line(call: object, message: str, folder: Path) -> None:
     with pytest.raises(UserError) as caught:
         call(t2r_export.load(folder / "source.pt"), folder)  # type: ignore[operator]
     assert message in str(caught.value)
     assert {file.name for file in folder.iterdir()} == {"source.pt"}
 
 
-def test_the_package_itself_imports_nothing_heavy() -> None:
+def test_package_import_loads_nothing_heavy() -> None:
     code = "import sys, t2r_export; assert 'torch' not in sys.modules; t2r_export.load; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="has no attribute 'loaf'"):
@@ -152,7 +152,7 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
         ("convert", {"layers": None}, "layers of type str; received None of type NoneType"),
     ],
 )
-def test_arguments_of_another_type(name: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_wrong_argument_types_are_refused(name: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     model = t2r_export.Model(small.checkpoint("rotary_keep"))
     with pytest.raises(UserError) as caught:
         getattr(model, name)(**options)

@@ -99,7 +99,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_recipe_makes_its_students_once(place: Path) -> None:
+def test_recipe_builds_students_once(place: Path) -> None:
     work = place / "work"
     students = build(place / "recipe.toml", work, place)
     assert [s.name for s in students] == ["one", "two"]
@@ -117,7 +117,7 @@ def test_a_recipe_makes_its_students_once(place: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in work.glob("*.pt")} == before
 
 
-def test_a_recipe_trains_a_model_with_alibi(place: Path) -> None:
+def test_recipe_trains_model_with_alibi(place: Path) -> None:
     changes = {
         'position = "sinusoidal"': 'position = "alibi"',
         'feature_size = 5, guard = { kind = "add", eps = 1e-3 }': 'kind = "hybrid", window = 5, feature_size = 4',
@@ -156,7 +156,7 @@ def contents(work: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("section", CHANGES)
-def test_what_another_recipe_made_is_no_result_of_this_one(section: str, built: Path) -> None:
+def test_files_of_another_recipe_are_refused(section: str, built: Path) -> None:
     """It is refused without a trace, or made again with all that depends on it."""
     old, new, refused, said = CHANGES[section]
     assert RECIPE.count(old) == 1
@@ -177,20 +177,20 @@ def test_what_another_recipe_made_is_no_result_of_this_one(section: str, built: 
     assert ("one.pt" in kept) == (refused == "two.pt")
 
 
-def test_what_another_text_made_is_no_result_of_this_one(built: Path) -> None:
+def test_files_of_another_text_are_refused(built: Path) -> None:
     (built / "text.txt").write_text(STORY.replace("hen", "cat") * 40)
     with pytest.raises(UserError, match="received one made of another text; name another folder, or give --anew"):
         build(built / "recipe.toml", built / "work", built)
 
 
-def test_another_version_is_another_program(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_another_version_are_refused(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("t2r_export.checkpoints.build_record.__version__", "9.9")
     with pytest.raises(UserError, match="made of another version of t2r-export"):
         build(built / "recipe.toml", built / "work", built)
 
 
 @pytest.mark.parametrize("record", [None, "", "[]", '{"teacher.pt": 3}'])
-def test_a_folder_that_does_not_say_what_made_it(built: Path, record: str | None) -> None:
+def test_folder_without_record_is_refused(built: Path, record: str | None) -> None:
     path = built / "work" / "made.json"
     path.unlink()
     if record is not None:
@@ -199,7 +199,7 @@ def test_a_folder_that_does_not_say_what_made_it(built: Path, record: str | None
         build(built / "recipe.toml", built / "work", built)
 
 
-def test_another_source_is_another_teacher(place: Path) -> None:
+def test_files_of_another_teacher_are_refused(place: Path) -> None:
     source = folders.write_llama(place / "llama")
     (source / "tokenizer.json").write_text(letter_tokenizer())
     (place / "recipe.toml").write_text('text = "text.txt"\nsource = "llama"\n' + RECIPE[RECIPE.index("[[student]]") :])
@@ -209,12 +209,12 @@ def test_another_source_is_another_teacher(place: Path) -> None:
         build(place / "recipe.toml", place / "work", place)
 
 
-def test_one_build_a_folder(built: Path) -> None:
+def test_concurrent_builds_are_refused(built: Path) -> None:
     with locked(built / "work" / "made.json", wait=False), pytest.raises(UserError, match="exclusive access to"):
         build(built / "recipe.toml", built / "work", built)
 
 
-def test_a_text_may_be_several_files(place: Path) -> None:
+def test_text_from_several_files(place: Path) -> None:
     """One after the other; the tokenizer learns nothing from the last documents of the last file."""
     stories = [STORY.replace("hen", name).partition("\n")[0] for name in ("dog", "cat", "cow", "pig") * 10]
     for name, part in (("text.txt", stories[:20]), ("more.txt", [*stories[20:36], "zz" * 40, "zz" * 40])):
@@ -241,7 +241,7 @@ def pairs_place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_recipe_of_pairs_makes_translators(pairs_place: Path) -> None:
+def test_recipe_of_pairs_builds_translators(pairs_place: Path) -> None:
     place = pairs_place
     (student,) = build(place / "recipe.toml", place / "work", place)
     parts = {name: read_pairs(place / "work" / f"{name}.tsv") for name in ("train", "valid", "test")}
@@ -280,7 +280,7 @@ def test_what_is_held_out_has_to_be_there(pairs_place: Path) -> None:
             build(pairs_place / "recipe.toml", pairs_place / "work", pairs_place)
 
 
-def test_a_student_learns_what_its_teacher_says(pairs_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequence_distillation(pairs_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of it that is there is not made again."""
     monkeypatch.setattr("t2r_export.build.PIECE", 11)
     said = '\n[[student]]\nname = "two"\nweights = "random"\nsequence_beam = 3\n'
@@ -303,7 +303,7 @@ def test_a_student_learns_what_its_teacher_says(pairs_place: Path, monkeypatch: 
     assert [pair for piece in pieces for pair in read_pairs(piece)] == pairs and pieces[0].stat().st_mtime_ns == kept
 
 
-def test_what_is_random_is_so_everywhere(place: Path) -> None:
+def test_random_student_keeps_no_weights(place: Path) -> None:
     """What conversion leaves of a teacher, products of its weights among it, is not what training begins with."""
     random = RECIPE.replace('name = "one"', 'name = "one"\nweights = "random"')
     (place / "recipe.toml").write_text(random)
@@ -313,7 +313,7 @@ def test_what_is_random_is_so_everywhere(place: Path) -> None:
     assert all(torch.equal(weight, expected[name]) for name, weight in start.state_dict().items())
 
 
-def test_a_student_may_start_from_random_weights(place: Path) -> None:
+def test_student_from_random_weights(place: Path) -> None:
     (place / "recipe.toml").write_text(RECIPE.replace('name = "two"', 'name = "two"\nweights = "random"'))
     build(place / "recipe.toml", place / "work", place)
     teacher = checkpoint.load(place / "work" / "teacher.pt").model.state_dict()
@@ -322,7 +322,7 @@ def test_a_student_may_start_from_random_weights(place: Path) -> None:
     assert not torch.equal(swapped["two"].embedding.weight, teacher["embedding.weight"])
 
 
-def test_a_build_that_cannot_be(place: Path) -> None:
+def test_invalid_build_is_refused(place: Path) -> None:
     (place / "recipe.toml").write_text("text = ")
     with pytest.raises(UserError, match="expected a recipe in "):
         build(place / "recipe.toml", place / "work", place)
@@ -335,7 +335,7 @@ def test_a_build_that_cannot_be(place: Path) -> None:
     assert sorted(path.name for path in place.iterdir()) == ["recipe.toml", "text.txt"]
 
 
-def test_a_build_says_what_an_import_does_not_use(place: Path) -> None:
+def test_build_reports_import_notes(place: Path) -> None:
     source = folders.write_llama(place / "llama", favourite_colour="blue")
     (source / "tokenizer.json").write_text(letter_tokenizer())
     (place / "recipe.toml").write_text('text = "text.txt"\nsource = "llama"\n' + RECIPE[RECIPE.index("[[student]]") :])
@@ -344,7 +344,7 @@ def test_a_build_says_what_an_import_does_not_use(place: Path) -> None:
     assert said[0] == "note: keys of config.json that are not used: favourite_colour"
 
 
-def test_the_tokenizer_learns_from_a_text_of_one_document(place: Path) -> None:
+def test_tokenizer_from_single_document(place: Path) -> None:
     """The last tenth is held out, and not all there is."""
     text = STORY.replace("<|endoftext|>\n", "") * 40
     (place / "text.txt").write_text(text + "zzzz" * 20)

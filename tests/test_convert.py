@@ -24,7 +24,7 @@ def teacher(rotary: bool = False, layers: int = 4) -> Transformer:
 
 
 @pytest.mark.parametrize("rotary", [False, True])
-def test_nothing_else_changes(rotary: bool) -> None:
+def test_other_weights_are_kept(rotary: bool) -> None:
     source = teacher(rotary)
     before = {name: weight.clone() for name, weight in source.state_dict().items()}
     made = convert(source, LinearConfig(K), "0,2")
@@ -42,7 +42,7 @@ def test_nothing_else_changes(rotary: bool) -> None:
     assert not made.training
 
 
-def test_what_comes_out_is_its_own() -> None:
+def test_converted_weights_are_copies() -> None:
     source = teacher()
     made = convert(source, LinearConfig(K))
     with torch.no_grad():
@@ -51,7 +51,7 @@ def test_what_comes_out_is_its_own() -> None:
     assert made.head.weight is made.embedding.weight
 
 
-def test_none_is_the_teacher() -> None:
+def test_convert_none_is_identity() -> None:
     source, ids = teacher(), small.ids()
     made = convert(source, LinearConfig(K), "none")
     assert made.config == source.config
@@ -78,12 +78,12 @@ def test_precision_is_kept() -> None:
 
 
 @given(st.integers(-3, 0))
-def test_no_features(size: int) -> None:
+def test_invalid_feature_size_is_refused(size: int) -> None:
     with pytest.raises(UserError, match=f"expected feature_size to be an integer from 1 to 1048576; received {size}"):
         convert(teacher(), LinearConfig(size))
 
 
-def test_unknown_positions() -> None:
+def test_unknown_positions_are_refused() -> None:
     with pytest.raises(UserError, match="expected positions to be one of keep, after, drop; received 'turn'"):
         convert(teacher(rotary=True), LinearConfig(K, positions="turn"))
 
@@ -104,7 +104,7 @@ def test_shared_features_need_as_many_kv_heads() -> None:
 
 
 @torch.no_grad()
-def test_a_translators_layers() -> None:
+def test_translator_layers() -> None:
     """Each part alone: what is not converted keeps its weights, and what is keeps its projections."""
     made = small.model("translator_softmax")
     cross, encoder = linear(7), linear(6)
@@ -124,7 +124,7 @@ def test_a_translators_layers() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("mixer", [small.SOFTMAX, linear(3)])
-def test_layers_that_looked_at_the_source_are_merged(mixer: MixerConfig, shared: bool) -> None:
+def test_cross_attention_is_merged(mixer: MixerConfig, shared: bool) -> None:
     """Query, prefix and output keep their weights, and the source the keys and values that it had."""
     made = small.model("translator_softmax")
     converted = convert(made, mixer, "1", cross=MergeConfig(shared=shared))
@@ -148,7 +148,7 @@ def test_layers_that_looked_at_the_source_are_merged(mixer: MixerConfig, shared:
 
 @torch.no_grad()
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_feed_forward_is_merged_too(shared: bool) -> None:
+def test_feed_forward_is_merged(shared: bool) -> None:
     """Its first matrix is in the values, behind the output of the layer that they were of; its second is the output."""
     base = dataclasses.replace(small.MODELS["translator_merged_hidden"], crosses=(small.SOFTMAX,) * 2, feed_forwards=())
     made = small.model(base).double()
@@ -172,7 +172,7 @@ def test_a_feed_forward_is_merged_too(shared: bool) -> None:
         convert(small.model(uneven), small.SOFTMAX, cross=MergeConfig(feed_forward=True))
 
 
-def test_what_becomes_of_the_source() -> None:
+def test_source_mixers() -> None:
     config = small.TRANSLATORS["softmax"].build()
     mixer = linear(4, "hedgehog", guard=small.CLAMP)
     same = {"feature_map": "hedgehog", "guard": small.CLAMP}

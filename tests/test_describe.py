@@ -36,7 +36,7 @@ def both(folder: Path, config: Any = GPT2, **options: Any) -> tuple[Description,
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_checkpoint_and_graph_in_the_same_words(name: str, tmp_path: Path) -> None:
+def test_checkpoint_and_graph_descriptions_agree(name: str, tmp_path: Path) -> None:
     made, graph = both(tmp_path, name)
     assert (made.kind, graph.kind) == ("checkpoint", "graph")
     for field in (
@@ -60,7 +60,7 @@ def test_checkpoint_and_graph_in_the_same_words(name: str, tmp_path: Path) -> No
         assert all(line.isprintable() and len(line) < 400 for line in lines(description))
 
 
-def test_fold_and_why_not(tmp_path: Path) -> None:
+def test_fold_status(tmp_path: Path) -> None:
     made, graph = both(tmp_path, "hybrid")
     kept = "not folded: positions are rotated between the projection and φ (positions='keep')"
     softmax = "not folded: softmax layers have no feature map to fold"
@@ -98,7 +98,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("name", REASONS)
-def test_why_it_grows_or_not(name: str, tmp_path: Path) -> None:
+def test_memory_reason(name: str, tmp_path: Path) -> None:
     for description in both(tmp_path, name):
         assert f"memory: {REASONS[name]}" in lines(description)
 
@@ -112,7 +112,7 @@ def test_folded_spans(tmp_path: Path) -> None:
     assert f"0 span span=9,ramp=2,spans={spans}" in " ".join(text(graph).split())
 
 
-def test_packed_states_have_the_same_reason(tmp_path: Path) -> None:
+def test_packed_states_have_same_memory_reason(tmp_path: Path) -> None:
     made, graph = both(tmp_path, "hybrid", state_layout="packed")
     assert (graph.memory, graph.memory_reason) == (made.memory, made.memory_reason)
 
@@ -157,13 +157,13 @@ def test_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["learned", "hybrid_gate", "mixed"])
-def test_nothing_of_json_is_shown(name: str, tmp_path: Path) -> None:
+def test_text_output_has_no_json(name: str, tmp_path: Path) -> None:
     for description in both(tmp_path, name):
         assert not set("{}[]\"'") & set(text(description).replace(str(tmp_path), "").replace("positions='keep'", ""))
 
 
 @pytest.mark.parametrize("name", ["learned", "rotary_keep", "hybrid"])
-def test_as_many_parameters_as_export_says(name: str, tmp_path: Path) -> None:
+def test_parameter_count_equals_export(name: str, tmp_path: Path) -> None:
     source, report = small.graph(tmp_path / "g.onnx", name, prefill=True)
     assert describe(tmp_path / "g.onnx").parameters == report.parameters
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
@@ -177,7 +177,7 @@ def test_as_many_parameters_as_export_says(name: str, tmp_path: Path) -> None:
         assert describe(tmp_path / "q.onnx").parameters > 0
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected an ONNX file; received .*, which does not exist; check"):
         describe(tmp_path / "g.onnx")
     with pytest.raises(UserError, match="expected a checkpoint at .*m.pt; received nothing"):
@@ -185,7 +185,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a graph", b"\xff" * 100])
-def test_not_a_graph(content: bytes, tmp_path: Path) -> None:
+def test_other_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(content)
     with pytest.raises(UserError) as caught:
         describe(tmp_path / "g.onnx")
@@ -262,7 +262,7 @@ def layer(**changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_strange_metadata(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_untrusted_metadata_is_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     with pytest.raises(UserError) as caught:
         text(describe(claiming(tmp_path / "g.onnx", **values)))

@@ -51,11 +51,11 @@ def missing(text: str, page: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_documented_paths_exist(page: Path) -> None:
     assert list(missing(page.read_text(encoding="utf-8"), page)) == []
 
 
-def test_a_table_has_the_command_that_makes_it() -> None:
+def test_tables_name_their_command() -> None:
     gone = [page.name for page in PAGES if "command that is gone" in page.read_text(encoding="utf-8")]
     assert gone == []
 
@@ -65,7 +65,7 @@ def test_a_table_has_the_command_that_makes_it() -> None:
     [
         ("`tests/mixers/test_feature_maps.py`", ["tests/mixers/test_feature_maps.py"]),
         ("`tests/model/test_ops.py::test_nothing`", ["tests/model/test_ops.py::test_nothing"]),
-        ("`test_nothing_at_all` and `test_a_table_has_the_command_that_makes_it`", ["test_nothing_at_all"]),
+        ("`test_nothing_at_all` and `test_tables_name_their_command`", ["test_nothing_at_all"]),
         ("    python benchmarks/nothing.py --steps 3", ["benchmarks/nothing.py"]),
         ("[graph.py](t2r_export/graph/recorder.py)", ["graph.py"]),
         ("[the page](docs/nothing.md#part)", ["docs/nothing.md"]),
@@ -73,5 +73,5 @@ def test_a_table_has_the_command_that_makes_it() -> None:
         ("`tests/test_convert.py::test_seed` and [graph](t2r_export/graph/recorder.py)", []),
     ],
 )
-def test_what_is_missing_is_found(text: str, found: list[str]) -> None:
+def test_missing_path_is_detected(text: str, found: list[str]) -> None:
     assert list(missing(text, ROOT / "README.md")) == found

@@ -57,7 +57,7 @@ def alone(model: Transformer, source: list[int], longest: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_translations_are_those_of_each_source_alone(seed: int) -> None:
+def test_batch_translations_equal_single_ones(seed: int) -> None:
     model, done = small.model(config(), seed=seed), list[int]()
     with torch.no_grad():
         model.head.weight.mul_(4)  # so that other tokens than one are the likeliest
@@ -66,7 +66,7 @@ def test_translations_are_those_of_each_source_alone(seed: int) -> None:
     assert done == [5]
 
 
-def test_ends_bans_and_lengths_are_kept() -> None:
+def test_end_banned_and_maximum_length() -> None:
     found = [row for seed in range(8) for row in translate(small.model(config(), seed=seed), SOURCES, 6)]
     assert max(map(len, found)) == 5
     assert not {4, 7, texts.EOS} & {token for row in found for token in row}
@@ -75,7 +75,7 @@ def test_ends_bans_and_lengths_are_kept() -> None:
     assert translate(positions, SOURCES, 1) == [[]] * len(SOURCES)
 
 
-def test_bleu_is_sacrebleus() -> None:
+def test_bleu_equals_sacrebleu() -> None:
     texts_ = ["the hen ran to the hill", "a small red hen", "it was far away from here"]
     same = corpus_bleu(texts_, texts_)
     assert same.score == pytest.approx(100)
@@ -93,7 +93,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model.pt"
 
 
-def test_a_checkpoint_is_measured(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_checkpoint(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = model.with_name("pairs.tsv")
     found = evaluate_pairs(model, read_pairs(pairs), bleu=True)
     assert found.text is not None and found.bleu is not None
@@ -107,7 +107,7 @@ def test_a_checkpoint_is_measured(model: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == f"{mean}, perplexity {found.text.perplexity:.2f}, 13 tokens\n"
 
 
-def test_an_exported_graph_translates_as_its_checkpoint(model: Path, tmp_path: Path) -> None:
+def test_graph_translates_as_checkpoint(model: Path, tmp_path: Path) -> None:
     graph, pairs = tmp_path / "graph.onnx", tmp_path / "pairs.tsv"
     export(checkpoint.load(model), graph)
     sources = [source for source, _ in PAIRS]
@@ -122,7 +122,7 @@ def test_an_exported_graph_translates_as_its_checkpoint(model: Path, tmp_path: P
     )
 
 
-def test_a_teacher_writes_its_own_translations(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_translations(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines, out = tmp_path / "lines.txt", tmp_path / "out.tsv"
     lines.write_text("ab\n\n a\tb \nh\n")
     assert read_sources(lines) == ["ab", "a b", "h"]
@@ -143,7 +143,7 @@ def test_a_teacher_writes_its_own_translations(model: Path, tmp_path: Path, caps
         read_sources(lines)
 
 
-def test_what_cannot_be_measured(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_pairs_refuses_bad_input(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = tmp_path / "pairs.tsv"
     with pytest.raises(UserError, match="expected an exported graph and BLEU, for a beam; received .*model.pt"):
         evaluate_pairs(model, read_pairs(pairs), bleu=True, beam=4)

@@ -48,9 +48,7 @@ def forms(values: Any) -> dict[str, tuple[int | str, ...]]:
 @names
 @LAYOUTS
 @pytest.mark.parametrize("batch", [None, 3])
-def test_inputs_and_outputs_are_those_of_the_contract(
-    name: str, layout: str, batch: int | None, tmp_path: Path
-) -> None:
+def test_inputs_and_outputs_follow_contract(name: str, layout: str, batch: int | None, tmp_path: Path) -> None:
     _, report = small.graph(tmp_path / "g.onnx", name, state_layout=layout, batch=batch)
     model = onnx.load(tmp_path / "g.onnx")
     onnx.checker.check_model(model, full_check=True)
@@ -87,7 +85,7 @@ def test_metadata(name: str, tmp_path: Path) -> None:
         assert said == expected
 
 
-def test_options_are_in_the_metadata(tmp_path: Path) -> None:
+def test_options_in_metadata(tmp_path: Path) -> None:
     checkpoint = dataclasses.replace(small.checkpoint(), tokenizer='{"a": "tokenizer"}')
     report = export(checkpoint, tmp_path / "g.onnx", ExportConfig(batch=3, state_layout="packed", past_end="clamp"))
     metadata = {p.key: p.value for p in onnx.load(tmp_path / "g.onnx").metadata_props}
@@ -102,7 +100,7 @@ def test_options_are_in_the_metadata(tmp_path: Path) -> None:
 @given(
     st.sampled_from(list(CONFIGS)), st.sampled_from(["layers", "packed"]), st.sampled_from([None, B]), st.integers(1, 5)
 )
-def test_the_graph_computes_the_step(name: str, layout: str, batch: int | None, steps: int) -> None:
+def test_graph_computes_step(name: str, layout: str, batch: int | None, steps: int) -> None:
     """From random states, in ONNX's own reference interpreter and not in ONNX Runtime: a second opinion."""
     made = small.checkpoint(name)
     bundle, _ = build(made, ExportConfig(batch=batch, state_layout=layout))
@@ -120,7 +118,7 @@ def test_the_graph_computes_the_step(name: str, layout: str, batch: int | None, 
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_largest_logits(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_k_logits(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
     made, report = small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, top_k=4, batch=B)
     assert report.signature.top_k == 4
@@ -133,7 +131,7 @@ def test_the_largest_logits(target: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert small.proof(made, tmp_path / "g.onnx", steps=20).passed
 
 
-def test_packed_is_layers(tmp_path: Path) -> None:
+def test_packed_equals_layers(tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "layers.onnx", "hybrid")
     small.graph(tmp_path / "packed.onnx", "hybrid", state_layout="packed")
     specs = checkpoint.model.state_spec()
@@ -149,7 +147,7 @@ def small_tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def test_saved_and_loaded_is_nothing_happened(tmp_path: Path) -> None:
+def test_save_load_round_trip(tmp_path: Path) -> None:
     from t2r_export.checkpoints import checkpoint
 
     made = small.model("hybrid")
@@ -220,14 +218,14 @@ def test_external_data(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         small.graph(tmp_path / "g.onnx", **options)
     assert str(caught.value) == message
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_packed(tmp_path: Path) -> None:
+def test_unpackable_states_are_refused(tmp_path: Path) -> None:
     layers = (LINEAR, dataclasses.replace(LINEAR, feature_size=K + 1))
     with pytest.raises(UserError) as caught:
         small.graph(tmp_path / "g.onnx", dataclasses.replace(GPT2, layers=layers), state_layout="packed")
@@ -237,14 +235,14 @@ def test_what_cannot_be_packed(tmp_path: Path) -> None:
     )
 
 
-def test_a_wrong_fold_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_fold_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("t2r_export.fold.fold_error", lambda *_: 1e-9)
     with pytest.raises(CheckFailed, match="layer 0 folded differs by 1.0e-09 relative, tolerance 1e-10"):
         small.graph(tmp_path / "g.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_leaves_the_old_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_old_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small.graph(tmp_path / "g.onnx")
     before = (tmp_path / "g.onnx").read_bytes()
 
@@ -266,7 +264,7 @@ def rewritten(path: Path, change: Any) -> Path:
     return path
 
 
-def test_a_graph_that_is_not_what_its_metadata_says(tmp_path: Path) -> None:
+def test_graph_must_match_metadata(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
 
     def lose_a_state(model: onnx.ModelProto) -> None:
@@ -280,7 +278,7 @@ def test_a_graph_that_is_not_what_its_metadata_says(tmp_path: Path) -> None:
         Decoder(rewritten(tmp_path / "g.onnx", lose_a_state))
 
 
-def test_a_wrong_shape_in_the_metadata(tmp_path: Path) -> None:
+def test_wrong_shape_in_metadata_is_refused(tmp_path: Path) -> None:
     _, report = small.graph(tmp_path / "g.onnx")
     first, *others = report.signature.states
     wrong = dataclasses.replace(first, shape=("B", G, V, K))  # K and V change places
@@ -295,7 +293,7 @@ def test_a_wrong_shape_in_the_metadata(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("past_end", ["refuse", "clamp"])
-def test_a_learned_table_ends_as_was_asked(past_end: str, tmp_path: Path) -> None:
+def test_past_end_of_learned_table(past_end: str, tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", past_end=past_end)
     decoder = Decoder(tmp_path / "g.onnx")
     ids = small.ids(1, POSITIONS + 3)
@@ -312,7 +310,7 @@ def test_a_learned_table_ends_as_was_asked(past_end: str, tmp_path: Path) -> Non
     np.testing.assert_allclose(decoder.prefill(ids[:, POSITIONS:]), expected.numpy(), atol=1e-4)
 
 
-def test_nothing_is_written_that_no_output_needs(tmp_path: Path) -> None:
+def test_unused_nodes_are_not_written(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "rotary_drop")
     graph = onnx.load(tmp_path / "g.onnx").graph
     used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
@@ -321,7 +319,7 @@ def test_nothing_is_written_that_no_output_needs(tmp_path: Path) -> None:
     assert not {"Sin", "Cos"} & {node.op_type for node in graph.node}
 
 
-def test_an_export_notes_what_no_runtime_takes_of_a_tokenizer(tmp_path: Path) -> None:
+def test_unsupported_tokenizer_is_noted(tmp_path: Path) -> None:
     known = texts.tokenizer()
     assert export(dataclasses.replace(small.checkpoint(), tokenizer=known), tmp_path / "g.onnx").notes == ()
     made = Tokenizer.from_str(known)

@@ -94,7 +94,7 @@ def changed(before: Path, after: Path) -> set[str]:
     return {name for name, weight in old.items() if not torch.equal(weight, new[name])}
 
 
-def test_all_stages_learn_something(config: FinetuneConfig) -> None:
+def test_all_stages_reduce_loss(config: FinetuneConfig) -> None:
     plan = parse_plan("transfer,align,distill", "40,40,80", "0.01,0.01,0.01")
     config = dataclasses.replace(config, plan=plan)
     report = finetune(config)
@@ -110,14 +110,14 @@ def test_all_stages_learn_something(config: FinetuneConfig) -> None:
     assert not config.state_path.exists()
 
 
-def test_task_teaches_a_model_the_text(config: FinetuneConfig) -> None:
+def test_task_learns_text(config: FinetuneConfig) -> None:
     report = finetune(dataclasses.replace(config, plan=parse_plan("task", "100", "0.02"), validate_every=50))
     assert report.teacher is None
     assert report.after.nats < 0.75 * report.before.nats
     assert report.tokens == 100 * 4 * 16
 
 
-def test_transfer_leaves_every_other_weight_as_it_was(config: FinetuneConfig) -> None:
+def test_transfer_keeps_other_weights(config: FinetuneConfig) -> None:
     finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3")))
     maps = tuple(f"inner.maps.{side}.{part}" for side in "qk" for part in ("weight", "bias"))
     assert changed(config.model, config.output) == {f"blocks.{i}.parts.0.{name}" for i in range(3) for name in maps}
@@ -128,7 +128,7 @@ def test_distill_changes_every_weight(config: FinetuneConfig) -> None:
     assert changed(config.model, config.output) == set(checkpoint.load(config.model).model.state_dict())
 
 
-def test_lora_changes_projections_and_feature_maps_and_nothing_else(config: FinetuneConfig) -> None:
+def test_lora_changes_only_projections_and_feature_maps(config: FinetuneConfig) -> None:
     finetune(dataclasses.replace(config, plan=parse_plan("distill", "3"), lora=True, lora_rank=2))
     maps = tuple(f"inner.maps.{side}.{part}" for side in "qk" for part in ("weight", "bias"))
     names = [*(f"{name}.weight" for name in "qkvo"), *maps]
@@ -137,7 +137,7 @@ def test_lora_changes_projections_and_feature_maps_and_nothing_else(config: Fine
     assert (entry["lora_rank"], entry["lora_alpha"]) == (2, 16.0)
 
 
-def test_a_complete_run_is_said_to_be(config: FinetuneConfig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_complete_run_is_reported(config: FinetuneConfig, capsys: pytest.CaptureFixture[str]) -> None:
     """`--resume` over a run's own result trains nothing, and over that of another run is refused."""
     report = finetune(config)
     before = config.output.read_bytes()
@@ -171,7 +171,7 @@ def test_muon_learns_and_resumes(config: FinetuneConfig, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("kill", [9, 15])  # while adapters are trained: in distill, and in the stage after it
-def test_lora_killed_and_resumed_is_never_interrupted(config: FinetuneConfig, tmp_path: Path, kill: int) -> None:
+def test_resume_with_lora_equals_uninterrupted(config: FinetuneConfig, tmp_path: Path, kill: int) -> None:
     config = dataclasses.replace(config, lora=True, checkpoint_every=2)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
@@ -183,12 +183,12 @@ def test_lora_killed_and_resumed_is_never_interrupted(config: FinetuneConfig, tm
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
-def test_lora_needs_a_stage_that_takes_it(config: FinetuneConfig) -> None:
+def test_lora_needs_distill_or_task(config: FinetuneConfig) -> None:
     with pytest.raises(UserError, match="the stage distill or task with --lora; received none; "):
         finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3"), lora=True))
 
 
-def test_the_output_tells_its_history_and_depends_on_nothing_else(config: FinetuneConfig, tmp_path: Path) -> None:
+def test_output_has_provenance_and_is_reproducible(config: FinetuneConfig, tmp_path: Path) -> None:
     report = finetune(config)
     found = checkpoint.load(config.output)
     assert found.provenance["convert"]["layers"] == "all"
@@ -206,7 +206,7 @@ def test_the_output_tells_its_history_and_depends_on_nothing_else(config: Finetu
     assert finetune(dataclasses.replace(again, seed=1, force=True)).after.nats != report.after.nats
 
 
-def test_a_hybrid_and_an_explicit_teacher(config: FinetuneConfig, tmp_path: Path) -> None:
+def test_hybrid_with_explicit_teacher(config: FinetuneConfig, tmp_path: Path) -> None:
     student, teacher = texts.write_student(tmp_path / "hybrid.pt", "0,2"), texts.write_teacher(tmp_path / "teacher.pt")
     implicit = dataclasses.replace(config, model=student)
     explicit = dataclasses.replace(implicit, teacher=teacher, output=tmp_path / "explicit.pt")
@@ -218,7 +218,7 @@ def test_a_hybrid_and_an_explicit_teacher(config: FinetuneConfig, tmp_path: Path
 
 
 @pytest.mark.parametrize("kill", [3, 9])  # before the first regular state; within the second stage
-def test_killed_and_resumed_is_never_interrupted_bit_for_bit(config: FinetuneConfig, tmp_path: Path, kill: int) -> None:
+def test_resume_after_kill_is_bit_identical(config: FinetuneConfig, tmp_path: Path, kill: int) -> None:
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
     first = run_program(config, kill)
@@ -228,7 +228,7 @@ def test_killed_and_resumed_is_never_interrupted_bit_for_bit(config: FinetuneCon
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
-def test_a_corpus_that_was_gone_or_changed_is_resumed_when_it_is_back(
+def test_resume_needs_same_corpus(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
@@ -248,7 +248,7 @@ def test_a_corpus_that_was_gone_or_changed_is_resumed_when_it_is_back(
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
-def test_where_windows_start_is_a_part_of_the_run(
+def test_start_positions_are_part_of_identity(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gated student of a rotary model gets them unasked, in a run that was stopped too; another number is another
@@ -273,7 +273,7 @@ def test_where_windows_start_is_a_part_of_the_run(
 
 
 @pytest.mark.parametrize("first, last, same", [(38, 40, True), (36, 38, False)])
-def test_nothing_reads_the_test_part_but_the_report(
+def test_only_report_reads_test_part(
     config: FinetuneConfig, tmp_path: Path, first: int, last: int, same: bool
 ) -> None:
     """Other letters in the last documents change the figures of the report, and in those before what chooses."""
@@ -298,7 +298,7 @@ def validations(config: FinetuneConfig, stage: str) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("lora", [False, True])
-def test_a_stage_never_ends_worse_than_it_began(
+def test_stage_keeps_best_weights(
     config: FinetuneConfig, capsys: pytest.CaptureFixture[str], lora: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a stage that climbs, away from its teacher."""
@@ -322,7 +322,7 @@ def test_a_stage_never_ends_worse_than_it_began(
     assert changed(alone.output, config.output) == set()
 
 
-def test_a_student_that_is_worse_than_before_is_said_to_be(
+def test_worse_student_is_reported(
     config: FinetuneConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On its test part, of other letters than what it was trained on and what chose."""
@@ -333,7 +333,7 @@ def test_a_student_that_is_worse_than_before_is_said_to_be(
     assert f"the student is worse than before: {difference:+.4f} nats/token\n" in capsys.readouterr().err
 
 
-def test_the_best_weights_survive_a_stop(
+def test_best_weights_survive_stop(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a validation before the stop, which none after it equals; and a stop at a validation still makes it."""
@@ -364,7 +364,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, step: int) 
             finetune(config)
 
 
-def test_interrupted_saves_its_state_and_says_how_to_go_on(
+def test_interrupt_saves_state(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stop_at(monkeypatch, config, 8)
@@ -376,7 +376,7 @@ def test_interrupted_saves_its_state_and_says_how_to_go_on(
 
 
 @pytest.mark.parametrize("name", ["rfa", "favor"])
-def test_random_directions_are_a_part_of_the_state(
+def test_random_feature_directions_are_in_state(
     name: str, config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Drawn anew in every step, and still a run that was stopped gives the bytes of one that was not."""
@@ -392,7 +392,7 @@ def test_random_directions_are_a_part_of_the_state(
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
-def test_a_state_that_is_not_exact_gives_other_weights(
+def test_inexact_state_changes_result(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What makes the comparison of bytes above worth something."""
@@ -408,7 +408,7 @@ def test_a_state_that_is_not_exact_gives_other_weights(
     assert config.output.read_bytes() != whole.output.read_bytes()
 
 
-def test_a_run_does_not_go_over_another_or_mix_with_it(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_do_not_overwrite_each_other(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_at(monkeypatch, config, 8)
     with pytest.raises(UserError, match="continue with --resume, or delete that file to start again"):
         finetune(config)
@@ -450,7 +450,7 @@ def other_moments(state: TrainingState) -> None:
         (lambda state: vars(state).update(step=10**6), "a training state of version 2 in .*; received step 1000000 of"),
     ],
 )
-def test_a_state_that_fits_no_run_is_an_error_of_the_user(
+def test_invalid_state_is_refused(
     config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch, change: Callable[[TrainingState], None], message: str
 ) -> None:
     stop_at(monkeypatch, config, 8)
@@ -461,7 +461,7 @@ def test_a_state_that_fits_no_run_is_an_error_of_the_user(
         finetune(dataclasses.replace(config, resume=True))
 
 
-def test_a_loss_that_is_not_a_number_ends_the_run(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_finite_loss_ends_run(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     step_of = training.Trainer._step
     steps: list[int] = []
 
@@ -485,7 +485,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run(config: FinetuneConfig, monkey
     assert all(bool(weight.isfinite().all()) for weight in kept["weights"].values())
 
 
-def test_weights_stay_as_they_were_before_a_step_without_numbers(
+def test_weights_before_non_finite_step_are_kept(
     config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look comes ten steps later, and still says where it began: each step is broken in the same place."""
@@ -519,7 +519,7 @@ def test_weights_stay_as_they_were_before_a_step_without_numbers(
     assert not torch.equal(kept[2][maps], kept[0][maps])
 
 
-def test_two_processes_see_the_batches_of_one(config: FinetuneConfig, tmp_path: Path) -> None:
+def test_two_processes_share_batches(config: FinetuneConfig, tmp_path: Path) -> None:
     # Small rates: Adam's first step has the sign of a gradient, and where that is next to nothing the order in which
     # two processes add decides the sign. What align does at its rate is for nothing, and both must see that.
     config = dataclasses.replace(config, plan=parse_plan("transfer,align,distill,task", "7,5,6,5", "1e-3,9,1e-3,1e-3"))
@@ -538,7 +538,7 @@ def test_two_processes_see_the_batches_of_one(config: FinetuneConfig, tmp_path: 
     assert entry["tokens"] == expected.tokens
 
 
-def test_a_batch_that_processes_cannot_share(config: FinetuneConfig) -> None:
+def test_indivisible_batch_is_refused(config: FinetuneConfig) -> None:
     done = run_program(dataclasses.replace(config, batch=3), launch=TWO_PROCESSES)
     assert done.returncode != 0
     assert "a batch size divisible by the 2 processes; received 3" in done.stderr
@@ -560,7 +560,7 @@ def test_cuda_learns_in_bfloat16(config: FinetuneConfig, tmp_path: Path) -> None
     assert found.after.nats == pytest.approx(expected.after.nats, abs=0.2)
 
 
-def test_inputs_that_do_not_fit(config: FinetuneConfig, tmp_path: Path) -> None:
+def test_mismatched_inputs_are_refused(config: FinetuneConfig, tmp_path: Path) -> None:
     def message(**changes: Any) -> str:
         with pytest.raises(UserError) as caught:
             finetune(dataclasses.replace(config, **changes))
@@ -580,14 +580,14 @@ def test_inputs_that_do_not_fit(config: FinetuneConfig, tmp_path: Path) -> None:
         assert "a CUDA device" in message(device="cuda")
 
 
-def test_the_teacher_of_a_fresh_conversion_needs_no_file(config: FinetuneConfig) -> None:
+def test_teacher_is_rebuilt_from_conversion(config: FinetuneConfig) -> None:
     converted = checkpoint.load(config.model)
     ids = torch.arange(9)[None] % 7
     torch.testing.assert_close(original(converted)(ids), small.model(texts.TEACHER)(ids), rtol=0, atol=0)
     assert converted.config != original(converted).config
 
 
-def test_the_teacher_has_the_layers_of_the_source() -> None:
+def test_rebuilt_teacher_has_source_layers() -> None:
     config = dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX, WindowConfig(3, 0), small.SOFTMAX))
     source = small.checkpoint(config)
     for layers in ("2", "0"):  # one conversion after the other: the source is that of the first
@@ -625,7 +625,7 @@ def layers(change: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any
         ),
     ],
 )
-def test_a_teacher_that_cannot_be_rebuilt(history: dict[str, Any], received: str, config: FinetuneConfig) -> None:
+def test_unavailable_teacher_is_refused(history: dict[str, Any], received: str, config: FinetuneConfig) -> None:
     converted = checkpoint.load(config.model)
     if history.keys() & {"width", "activation", "layers"}:  # a record that is not of this model
         source = {**converted.provenance["convert"]["source_config"], **history}
@@ -637,7 +637,7 @@ def test_a_teacher_that_cannot_be_rebuilt(history: dict[str, Any], received: str
     assert received in caught.value.received
 
 
-def test_the_usual_stages_are_those_that_have_something_to_train(
+def test_default_stages_have_parameters_to_train(
     config: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     window = texts.write_student(tmp_path / "window.pt", mixer=WindowConfig(5, 1))
@@ -658,7 +658,7 @@ def test_the_usual_stages_are_those_that_have_something_to_train(
         finetune(dataclasses.replace(config, model=window, plan=parse_plan(None, "2,0"), force=True))
 
 
-def test_rows_have_the_length_they_have(
+def test_rows_determine_length(
     config: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(tmp_path / "rows.npy", np.arange(40 * 9).reshape(40, 9) % texts.TEACHER.vocab_size)

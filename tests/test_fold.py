@@ -31,7 +31,7 @@ def precise(made: Transformer) -> Transformer:
 @torch.no_grad()
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("tolerance", [1e-10, 1e-4])
-def test_folded_is_unfolded(name: str, tolerance: float) -> None:
+def test_fold_preserves_output(name: str, tolerance: float) -> None:
     made = small.model(name) if tolerance > 1e-8 else precise(small.model(name))
     folded, _ = fold(made)
     ids, start = small.ids(), small.states(made)
@@ -45,7 +45,7 @@ def test_folded_is_unfolded(name: str, tolerance: float) -> None:
 
 @settings(max_examples=20)
 @given(st.integers(1, 6), st.floats(0.01, 100), st.sampled_from(Guard.KINDS), st.booleans())
-def test_folded_is_unfolded_at_any_size(K: int, scale: float, guard: str, bias: bool) -> None:
+def test_fold_preserves_output_at_any_size(K: int, scale: float, guard: str, bias: bool) -> None:
     layer = LinearConfig(K, query_scale=scale, guard=Guard(guard, 0.1))
     made = small.model(dataclasses.replace(GPT2.with_attention(qkv_bias=bias), layers=(layer,)))
     _, (report,) = fold(made)
@@ -64,7 +64,7 @@ def test_report() -> None:
     assert [mixer.folded for mixer in small.mixers(folded.config)] == [False, False, True]
 
 
-def test_the_model_itself_stays() -> None:
+def test_fold_keeps_original() -> None:
     made = small.model()
     before = {name: weight.clone() for name, weight in made.state_dict().items()}
     folded, _ = fold(made)
@@ -77,14 +77,14 @@ def test_the_model_itself_stays() -> None:
     assert {made.get_parameter(name).data_ptr() for name in kept} <= shared, "what a fold leaves needs no second memory"
 
 
-def test_folding_twice_is_folding_once() -> None:
+def test_fold_is_idempotent() -> None:
     once, _ = fold(small.model())
     twice, report = fold(once)
     assert [(r.folded, r.error) for r in report] == [(True, None), (True, None)]
     assert all(torch.equal(a, b) for a, b in zip(once.parameters(), twice.parameters(), strict=True))
 
 
-def test_nothing_to_look_at_is_no_error() -> None:
+def test_fold_error_of_zero_output() -> None:
     """A layer whose output is all zero, as training often starts from: exact, and no 0/0."""
     made = small.model(dataclasses.replace(GPT2.with_attention(output_bias=False), layers=(small.LINEAR,)))
     made.blocks[0].mixers[0].o.weight.data.zero_()  # type: ignore[operator, union-attr]
@@ -97,7 +97,7 @@ FAULTS = ["qkv.weight", "qkv.bias", "o.weight", "guard", "scale", "nan"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_fold_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_fold_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = Attention.fold
 
     @torch.no_grad()
@@ -124,7 +124,7 @@ def test_a_wrong_fold_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("state", ["S", "z"])
 @pytest.mark.parametrize("factor", [1 + 1e-9, float("nan")])
-def test_a_fault_in_a_state_alone_is_seen(state: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_fault_is_detected(state: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     right = LinearMixer.forward
 
     def wrong(self: LinearMixer, *args: Any) -> tuple[torch.Tensor, State[torch.Tensor]]:

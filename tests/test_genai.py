@@ -104,7 +104,7 @@ def ours(decoder: Decoder, ids: np.ndarray, tokens: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("source", [storyteller, stories, with_softmax])
-def test_genai_writes_our_text(source: Any, data: Path, tmp_path: Path) -> None:
+def test_genai_generates_same_text(source: Any, data: Path, tmp_path: Path) -> None:
     loaded = source(data)
     export(loaded, tmp_path / "ours.onnx")
     export_genai(loaded, tmp_path / "folder")
@@ -115,7 +115,7 @@ def test_genai_writes_our_text(source: Any, data: Path, tmp_path: Path) -> None:
         assert (texts(tmp_path / "folder", ids, TOKENS) == expected).all(), (batch, length)
 
 
-def test_a_text_goes_on_from_where_it_was(tmp_path: Path) -> None:
+def test_genai_continues_text(tmp_path: Path) -> None:
     """Positions and states after generated tokens, and after a second part of the prompt."""
     loaded = small.checkpoint("sinusoidal")
     export(loaded, tmp_path / "ours.onnx")
@@ -158,7 +158,7 @@ def runs(folder: Path, ids: np.ndarray, cuts: list[int]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_model_is_the_same_or_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_genai_equals_graph_or_is_refused(name: str, tmp_path: Path) -> None:
     loaded = small.checkpoint(name)
     if name in REFUSED:
         with pytest.raises(UserError, match=f"for onnxruntime-genai; received {REFUSED[name]}"):
@@ -188,14 +188,14 @@ def test_layers_of_two_shapes_are_refused(layers: Any, named: str, tmp_path: Pat
         export_genai(small.checkpoint(with_layers(GPT2, *layers)), tmp_path / "folder")
 
 
-def test_a_model_whose_texts_have_no_end_is_refused(tmp_path: Path) -> None:
+def test_model_without_eos_is_refused(tmp_path: Path) -> None:
     endless = dataclasses.replace(with_layers(LLAMA, linear(5), linear(5)), eos_tokens=())
     with pytest.raises(UserError, match="a token that ends a text, for onnxruntime-genai; received none"):
         export_genai(small.checkpoint(endless), tmp_path / "folder")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_layers_without_z_beside_layers_with_it(tmp_path: Path) -> None:
+def test_layers_with_and_without_z(tmp_path: Path) -> None:
     loaded = small.checkpoint(with_layers(LLAMA, linear(5), linear(5, normalizer="none", positions="drop")))
     export(loaded, tmp_path / "ours.onnx")
     export_genai(loaded, tmp_path / "folder")
@@ -203,7 +203,7 @@ def test_layers_without_z_beside_layers_with_it(tmp_path: Path) -> None:
     assert (texts(tmp_path / "folder", ids, 20) == ours(Decoder(tmp_path / "ours.onnx"), ids, 20)).all()
 
 
-def test_two_states_crossed_write_another_text(tmp_path: Path) -> None:
+def test_crossed_states_are_detected(tmp_path: Path) -> None:
     loaded = small.checkpoint(with_layers(LLAMA, linear(5), linear(5)))
     export_genai(loaded, tmp_path / "folder")
     ids = small.ids(1, 6).numpy()
@@ -235,7 +235,7 @@ def test_quantized_folders(scheme: str, target: str, tmp_path: Path) -> None:
     assert written < alone + 400_000, "both branches share the weights"
 
 
-def test_weights_beside_the_graph(tmp_path: Path) -> None:
+def test_external_weights(tmp_path: Path) -> None:
     loaded = storyteller(tmp_path)
     report = export_genai(loaded, tmp_path / "folder", external_bytes=1000)
     assert [file.suffix for file in report.files] == [".onnx", ".data", ".json", ".json", ".json"]
@@ -245,7 +245,7 @@ def test_weights_beside_the_graph(tmp_path: Path) -> None:
     assert (texts(tmp_path / "folder", ids, 30) == texts(tmp_path / "whole", ids, 30)).all()
 
 
-def test_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_contents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert main(["export", str(STORYTELLER), str(tmp_path / "empty"), "--format", "genai", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -263,7 +263,7 @@ def test_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         Decoder(tmp_path / "empty" / "model.onnx")
 
 
-def test_its_tokenizer_adds_no_bos(tmp_path: Path) -> None:
+def test_tokenizer_adds_no_bos(tmp_path: Path) -> None:
     loaded = storyteller(tmp_path)
     export_genai(loaded, tmp_path / "folder")
     assert loaded.tokenizer is not None
@@ -275,7 +275,7 @@ def test_its_tokenizer_adds_no_bos(tmp_path: Path) -> None:
         assert theirs.decode(np.array(plain, np.int32)) == text
 
 
-def test_positions_that_end_are_the_context(tmp_path: Path) -> None:
+def test_limited_positions_set_context_length(tmp_path: Path) -> None:
     export_genai(small.checkpoint("learned"), tmp_path / "refuse")
     export_genai(small.checkpoint("learned"), tmp_path / "clamp", ExportConfig(past_end="clamp"))
     lengths = [
@@ -299,7 +299,7 @@ def test_positions_that_end_are_the_context(tmp_path: Path) -> None:
         (["--quantize", "int8"], "--quantize"),
     ],
 )
-def test_options_without_a_place_are_refused(
+def test_unsupported_options_are_refused(
     options: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(STORYTELLER), str(tmp_path / "out"), "--format", "genai", *options]) == 2
@@ -308,7 +308,7 @@ def test_options_without_a_place_are_refused(
 
 
 @pytest.mark.parametrize("stands", ["file", "folder", "link"])
-def test_a_place_that_is_taken(stands: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_folder_is_refused(stands: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     if stands == "file":
         out.write_text("mine")
@@ -321,7 +321,7 @@ def test_a_place_that_is_taken(stands: str, tmp_path: Path, capsys: pytest.Captu
     assert "expected no folder, or an empty one, to write to" in capsys.readouterr().err
 
 
-def test_a_graph_that_does_not_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_trial_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "_before", lambda positions: [])
     monkeypatch.setattr(graph, "made_of", lambda step, made: graph.helper.make_model(made))
     with pytest.raises(CheckFailed, match="does not run, and was not kept"):

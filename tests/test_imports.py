@@ -246,7 +246,7 @@ def test_importing_runtime_loads_no_torch() -> None:
 
 
 @pytest.mark.parametrize("room", RUNTIME)
-def test_arrows_of_the_runtime(room: str) -> None:
+def test_arrows_of_runtime(room: str) -> None:
     for file in modules("t2r_runtime", f"{room}/*.py"):
         for name, _ in imports(file.read_text(encoding="utf-8")):
             package, _, rest = name.partition(".")

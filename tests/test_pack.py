@@ -41,7 +41,7 @@ def found(folder: Path) -> dict[str, tuple[int, str]]:
     return {file.relative_to(folder).as_posix(): (file.stat().st_size, digest) for file, digest in hashed.items()}
 
 
-def test_the_list_says_what_is_in_the_folder(graph: Path, page: Path, tmp_path: Path) -> None:
+def test_list_matches_folder(graph: Path, page: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "softmax.onnx", "softmax")
     packed = pack(graph, tmp_path / "web", page, tmp_path / "softmax.onnx")
     assert listed(tmp_path / "web") == found(tmp_path / "web")
@@ -53,7 +53,7 @@ def test_the_list_says_what_is_in_the_folder(graph: Path, page: Path, tmp_path: 
     Decoder(tmp_path / "web" / "story.onnx").prefill([1, 2, 3])
 
 
-def test_the_verb(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "web").mkdir()
     assert main(["save", str(graph), str(tmp_path / "web"), "--as", "web", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -64,7 +64,7 @@ def test_the_verb(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "3 files and their list" in capsys.readouterr().out
 
 
-def test_a_damaged_companion_is_not_packed(graph: Path, tmp_path: Path) -> None:
+def test_damaged_companion_is_refused(graph: Path, tmp_path: Path) -> None:
     [weights] = graph.parent.glob("*.data")
     content = bytearray(weights.read_bytes())
     content[1000] ^= 1
@@ -75,14 +75,14 @@ def test_a_damaged_companion_is_not_packed(graph: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["story.onnx", "files.json"])
-def test_one_name_twice(name: str, graph: Path, page: Path, tmp_path: Path) -> None:
+def test_duplicate_name_is_refused(name: str, graph: Path, page: Path, tmp_path: Path) -> None:
     (page / name).write_text("mine")
     with pytest.raises(UserError, match=f"received {name} twice"):
         pack(graph, tmp_path / "web", page)
     assert not (tmp_path / "web").exists()
 
 
-def test_a_page_that_is_none(graph: Path, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_page_is_refused(graph: Path, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="a folder with a page"):
         pack(graph, tmp_path / "web", tmp_path / "nothing")
     (page / "link").symlink_to("/etc/hostname")
@@ -95,7 +95,7 @@ def test_a_page_that_is_none(graph: Path, page: Path, tmp_path: Path, monkeypatc
     assert not (tmp_path / "web").exists()
 
 
-def test_no_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_graph_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "story.onnx").write_bytes(b"no graph")
     for path in ("story.onnx", "other.onnx"):
         assert main(["save", str(tmp_path / path), str(tmp_path / "web"), "--as", "web"]) == 2

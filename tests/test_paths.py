@@ -54,7 +54,7 @@ def _socket(path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", SPECIAL)
-def test_only_a_regular_file_is_replaced(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_regular_files_are_replaced(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make, message = SPECIAL[what]
     path = tmp_path / "x.pt"
@@ -68,7 +68,7 @@ def test_only_a_regular_file_is_replaced(what: str, tmp_path: Path, monkeypatch:
     assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
 
 
-def test_a_device_stays_one() -> None:
+def test_device_is_not_replaced() -> None:
     before = os.stat("/dev/null").st_mode
     for kind in ("checkpoint", "log", "table"):
         with pytest.raises(UserError, match="received a device"):
@@ -79,7 +79,7 @@ def test_a_device_stays_one() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
-def test_permissions_stay(mode: int, tmp_path: Path) -> None:
+def test_permissions_are_kept(mode: int, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("old")
     path.chmod(mode)
@@ -97,14 +97,14 @@ def test_permissions_stay(mode: int, tmp_path: Path) -> None:
         ("\0.pt", "embedded null"),
     ],
 )
-def test_names_that_cannot_be(place: str, message: str, tmp_path: Path) -> None:
+def test_invalid_names_are_refused(place: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(UserError, match=f"expected to be able to write .*; received {message}"):
         check_outputs([("checkpoint", tmp_path / place)])
 
 
-def test_a_name_of_255_bytes_can_be_written(tmp_path: Path) -> None:
+def test_name_of_255_bytes_can_be_written(tmp_path: Path) -> None:
     write_bytes(tmp_path / ("a" * 255), b"x")
     write_bytes(tmp_path / ("ü" * 127), b"x")
     assert len(list(tmp_path.iterdir())) == 2
@@ -125,7 +125,7 @@ FITTING = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_endings_fit(kind: str, tmp_path: Path) -> None:
+def test_file_endings(kind: str, tmp_path: Path) -> None:
     fine, wrong = FITTING[kind]
     for name in fine:
         check_outputs([(kind, tmp_path / name)])
@@ -135,7 +135,7 @@ def test_endings_fit(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["m.pt", "same.pt", "../there/m.pt", "hard.pt", "link/m.pt"])
-def test_an_output_is_no_input(name: str, tmp_path: Path) -> None:
+def test_output_must_not_be_input(name: str, tmp_path: Path) -> None:
     place = tmp_path / "there"
     place.mkdir()
     source = made(place / "m.pt", {"convert": {}})
@@ -149,7 +149,7 @@ def test_an_output_is_no_input(name: str, tmp_path: Path) -> None:
         check_outputs([("checkpoint", place / name)], [source], force=True)
 
 
-def test_nor_a_file_that_belongs_to_one(tmp_path: Path) -> None:
+def test_output_must_not_belong_to_input(tmp_path: Path) -> None:
     _, report = small.graph(tmp_path / "g.onnx", "learned", prefill=True)
     for file in report.files:
         with pytest.raises(UserError, match="expected an output that is not an input"):
@@ -159,7 +159,7 @@ def test_nor_a_file_that_belongs_to_one(tmp_path: Path) -> None:
         check_outputs(graph_outputs(tmp_path / "g.onnx"), [prefill])  # it would be removed with the old graph
 
 
-def test_nor_inside_of_a_folder_that_is_read(tmp_path: Path) -> None:
+def test_output_must_not_be_in_input_folder(tmp_path: Path) -> None:
     folder = tmp_path / "hf"
     folder.mkdir()
     (folder / "config").write_text("{}")
@@ -169,7 +169,7 @@ def test_nor_inside_of_a_folder_that_is_read(tmp_path: Path) -> None:
     check_outputs([("checkpoint", folder / "new.pt")], [folder])
 
 
-def test_every_output_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_outputs_must_be_distinct(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected another file for every output; received .*x twice"):
         check_outputs([("log", tmp_path / "x"), ("table", None), ("report", tmp_path / "." / "x")])
     (tmp_path / "text.mobile.txt").touch()
@@ -177,7 +177,7 @@ def test_every_output_has_a_name_of_its_own(tmp_path: Path) -> None:
         check_outputs(graph_outputs(tmp_path / "text.ort"), [tmp_path / "text.mobile.txt"])
 
 
-def test_what_was_trained_stays(tmp_path: Path) -> None:
+def test_trained_checkpoint_is_kept(tmp_path: Path) -> None:
     converted = made(tmp_path / "converted.pt", {"convert": {"mixer": "linear"}})
     check_outputs([("checkpoint", converted)])
     for provenance in ({}, {"origin": "somewhere"}, {"convert": {}, "finetune": [{"tokens": 1}]}):
@@ -194,7 +194,7 @@ def test_what_was_trained_stays(tmp_path: Path) -> None:
         check_outputs([("checkpoint", tmp_path / "notes")])
 
 
-def test_a_log_goes_on_with_a_log_only(tmp_path: Path) -> None:
+def test_log_appends_only_to_logs(tmp_path: Path) -> None:
     for text in ("", '{"event": "start"}\n'):
         (tmp_path / "l").write_text(text)
         check_outputs([("log", tmp_path / "l")])
@@ -216,7 +216,7 @@ with locked(Path(sys.argv[1]), wait=False):
 """
 
 
-def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
+def test_lock_ends_with_process(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path / "m.pt")]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -233,7 +233,7 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_finetunes_to_one_name(tmp_path: Path) -> None:
+def test_concurrent_finetunes_are_refused(tmp_path: Path) -> None:
     config = FinetuneConfig(
         model=texts.write_student(tmp_path / "model.pt"),
         output=tmp_path / "tuned.pt",
@@ -257,7 +257,7 @@ def _export(path: Path, seed: int) -> None:
     export(checkpoint.load(path.with_name(f"{seed}.pt")), path, ExportConfig(prefill=True, generate=True))
 
 
-def test_exports_at_once_to_one_name(tmp_path: Path) -> None:
+def test_concurrent_exports(tmp_path: Path) -> None:
     """Whoever is last, the graph and all that it refers to are of one model, and nothing else is left."""
     context = multiprocessing.get_context("fork")
     for _ in range(3):
@@ -281,7 +281,7 @@ def test_exports_at_once_to_one_name(tmp_path: Path) -> None:
 # -- inputs
 
 
-def test_ids_of_a_hub_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_ids_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("some-org/Some-Model-1.5B", "gpt2"):
         with pytest.raises(UserError, match=f"ids are not downloaded: hf download {name} --local-dir FOLDER$"):
@@ -306,7 +306,7 @@ def _die_while_writing(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_killed_run_are_removed(tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(target=_die_while_writing, args=(tmp_path,))
     process.start()
     process.join()
@@ -323,7 +323,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_being_written_is_left_alone(tmp_path: Path) -> None:
+def test_files_being_written_are_kept(tmp_path: Path) -> None:
     with replacing(tmp_path / "x.pt") as first, temporary_beside(tmp_path / "x.pt", folder=True) as folder:
         first.write_text("first")
         write_bytes(tmp_path / "x.pt", b"second")
@@ -332,7 +332,7 @@ def test_what_is_being_written_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
 
 
-def test_a_link_that_looks_like_a_part_is_not_followed(tmp_path: Path) -> None:
+def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kept").write_text("mine")
     (tmp_path / ".x.pt.abcdefgh.part").symlink_to("mine")

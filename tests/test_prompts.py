@@ -48,7 +48,7 @@ def prompt(decoder: Decoder, length: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_generate_and_stream_write_the_same_tokens(name: str, graphs: dict[str, Path]) -> None:
+def test_generate_equals_stream(name: str, graphs: dict[str, Path]) -> None:
     """In one run of the generation graph, and step by step."""
     decoder = Decoder(graphs[name], threads=1)
     for rules in RULES:
@@ -65,7 +65,7 @@ def test_generate_and_stream_write_the_same_tokens(name: str, graphs: dict[str, 
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_float_products_read_prompts_and_drafts_as_steps_do(name: str, graphs: dict[str, Path]) -> None:
+def test_float_products_prompts_equal_steps(name: str, graphs: dict[str, Path]) -> None:
     decoder = Decoder(graphs[name], threads=1)
     steps = Decoder(graphs[name], threads=1, companions=())
     bound = tolerance("cpu", "none")
@@ -84,7 +84,7 @@ def test_float_products_read_prompts_and_drafts_as_steps_do(name: str, graphs: d
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_without_a_prefill_graph_a_prompt_is_its_steps(name: str, graphs: dict[str, Path]) -> None:
+def test_prompt_without_prefill_graph_is_steps(name: str, graphs: dict[str, Path]) -> None:
     one, other = (Decoder(graphs[name], threads=1, companions=(GENERATE,)) for _ in range(2))
     for length in LENGTHS:
         one.reset()
@@ -97,7 +97,7 @@ def test_without_a_prefill_graph_a_prompt_is_its_steps(name: str, graphs: dict[s
 
 
 @pytest.mark.parametrize("fault, form, seen", [(2.0, "w8", True), (0.01, "w8", False), (0.01, "exact w8", True)])
-def test_verify_holds_prompts_to_bounds_of_their_own(fault: float, form: str, seen: bool, tmp_path: Path) -> None:
+def test_verify_prompt_bounds(fault: float, form: str, seen: bool, tmp_path: Path) -> None:
     """Nearer than the scheme's distance to the eager model, in which a fault of the prefill graph could hide."""
 
     class Faulty(Decoder):
@@ -117,7 +117,7 @@ def test_verify_holds_prompts_to_bounds_of_their_own(fault: float, form: str, se
     assert next(check.passed for check in wrong.checks if check.name == name) is not seen
 
 
-def test_a_prefix_cache_finds_no_states_of_another_quantization(tmp_path: Path) -> None:
+def test_prefix_cache_separates_quantizations(tmp_path: Path) -> None:
     """Or of another way to read: of the same checkpoint and scheme, logits were up to 2.9 apart."""
     model, text, reused = small.checkpoint("rotary_keep"), [1, 2, 3, 4, 5, 6, 7], []
     forms = [
@@ -134,7 +134,7 @@ def test_a_prefix_cache_finds_no_states_of_another_quantization(tmp_path: Path) 
     assert reused == [0, 6] * 8
 
 
-def test_a_graph_goes_on_from_a_snapshot_of_another_quantization(tmp_path: Path) -> None:
+def test_snapshot_across_quantizations(tmp_path: Path) -> None:
     model = small.checkpoint("rotary_keep")
     four, eight = (tmp_path / f"{scheme}.onnx" for scheme in ("w4", "w8"))
     for path in (four, eight):

@@ -42,7 +42,7 @@ def megabytes(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["storyteller", "stories3M"])
-def test_the_card(name: str, tmp_path: Path) -> None:
+def test_model_card(name: str, tmp_path: Path) -> None:
     model = ROOT / "models" / name / "model.pt"
     card = (model.parent / "README.md").read_text(encoding="utf-8").replace("\n", " ")
     loaded, path = checkpoint.load(model), tmp_path / "story.onnx"
@@ -77,7 +77,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Pa
     return loaded, path, export(loaded, path, ExportConfig())
 
 
-def test_the_translators_card(translator: tuple[Checkpoint, Path, ExportReport], tmp_path: Path) -> None:
+def test_translator_card(translator: tuple[Checkpoint, Path, ExportReport], tmp_path: Path) -> None:
     loaded, path, report = translator
     card = (TRANSLATOR.parent / "README.md").read_text(encoding="utf-8")
     weights = sum(p.numel() for p in loaded.model.parameters())

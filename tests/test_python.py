@@ -32,7 +32,7 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_trap_works(trapped: Path) -> None:
+def test_trap_works(trapped: Path) -> None:
     """It is what `-m` and `-c` of a plain Python fall into."""
     bare = {"command": f"env -u PYTHONSAFEPATH {sys.executable}"}
     with python.start("-c", "import onnxruntime", **bare, stderr=-3) as process:
@@ -47,7 +47,7 @@ def test_export_to_ort(trapped: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [python.THIS, sys.executable, f"env SOME=thing {sys.executable}"])
-def test_a_decoder_in_another_process(command: str, trapped: Path) -> None:
+def test_remote_decoder(command: str, trapped: Path) -> None:
     small.graph(trapped / "g.onnx", "learned")
     there = Remote(Decoder, command, trapped / "g.onnx", threads=1)
     there.step(1)
@@ -56,7 +56,7 @@ def test_a_decoder_in_another_process(command: str, trapped: Path) -> None:
     assert not (trapped / "sprung").exists()
 
 
-def test_an_older_python(trapped: Path) -> None:
+def test_older_python(trapped: Path) -> None:
     """Python 3.10 does not know the variable; the program of a worker looks after itself."""
     worker = Worker(f"env -u PYTHONSAFEPATH {sys.executable}")
     assert "onnxruntime" in worker.call("versions", "cpu")
@@ -70,7 +70,7 @@ def test_bench(trapped: Path) -> None:
     assert not (trapped / "sprung").exists()
 
 
-def test_what_a_run_says() -> None:
+def test_run_output() -> None:
     program = "import sys; print('out'); print('err', file=sys.stderr); print(sys.flags.safe_path); sys.exit(3)"
     assert python.run("-c", program) == (3, "out\nTrue\n", "err\n")
     with pytest.raises(UserError, match="expected a command that starts a Python; received 'no/such/python'"):
@@ -78,7 +78,7 @@ def test_what_a_run_says() -> None:
 
 
 @pytest.mark.parametrize("folder", ["t2r_export", "benchmarks"])
-def test_one_place_starts_pythons(folder: str) -> None:
+def test_only_python_module_starts_pythons(folder: str) -> None:
     """`sys.executable` stands nowhere else, but where -I or a script's own path keeps the current folder out."""
     exempt = {"t2r_export/python.py", "benchmarks/comparison/timing.py", "benchmarks/memory_chunked.py"}
     for file in sorted((ROOT / folder).rglob("*.py")):

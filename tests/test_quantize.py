@@ -78,7 +78,7 @@ def test_sums_of_two_int8_products_fit_in_16_bits(name: str, scheme: str, tokens
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_quantized_graph_is_the_same_step(scheme: str, name: str, tokens: Path, tmp_path: Path) -> None:
+def test_quantized_graph_has_same_interface(scheme: str, name: str, tokens: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "g.onnx", tmp_path / "q.onnx"
     small.graph(source, name)
     report = quantize(source, out, config(scheme, tokens))
@@ -108,7 +108,7 @@ def test_every_target(scheme: str, target: str, tokens: Path, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("scheme", ["w8", "w4"])
-def test_blocks_as_accelerators_spell_them(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_for_accelerators(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small.graph(tmp_path / "g.onnx", target="npu", batch=3)
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     graph = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "q.onnx")).graph
@@ -128,9 +128,7 @@ def test_blocks_as_accelerators_spell_them(scheme: str, tmp_path: Path, monkeypa
         np.testing.assert_allclose(spelled.step(ids), expected.step(ids), rtol=1e-6, atol=1e-6)
 
 
-def test_calibration_needs_a_graph_that_can_be_read(
-    tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_graph_is_not_calibrated(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(OPSET_SWITCH, raising=False)
     small.graph(tmp_path / "g.onnx", target="standard")
     with pytest.raises(UserError, match=f"expected an opset that ONNX Runtime reads.*set {OPSET_SWITCH}=0 in"):
@@ -152,7 +150,7 @@ def test_ort_format(scheme: str, tokens: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(ort_graph.step([token]), onnx_graph.step([token]), atol=1e-5)
 
 
-def test_ruin_leaves_no_ort(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_check_writes_no_ort(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small.graph(tmp_path / "g.onnx")
     monkeypatch.setitem(SCHEMES, "w8", dataclasses.replace(SCHEMES["w8"], loss=-0.9))
     with pytest.raises(QualityCheckFailed, match=r"q.ort was not written: w8 takes nats/token"):
@@ -161,7 +159,7 @@ def test_ruin_leaves_no_ort(tokens: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_largest_logits_are_those_of_the_graph(scheme: str, tokens: Path, tmp_path: Path) -> None:
+def test_quantized_top_k_logits(scheme: str, tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", top_k=3)
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
     one, other = (Decoder(tmp_path / "q.onnx", threads=1) for _ in range(2))
@@ -182,7 +180,7 @@ def test_weights_have_fewer_bits(scheme: str, tokens: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("layout", ["layers", "packed"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_a_state_holds_is_not_rounded(scheme: str, layout: str, tokens: Path, tmp_path: Path) -> None:
+def test_states_are_not_rounded(scheme: str, layout: str, tokens: Path, tmp_path: Path) -> None:
     """At 4096 half precision counts in fours; what a step adds is less than that."""
     source, out = tmp_path / "g.onnx", tmp_path / "q.onnx"
     small.graph(source, "sinusoidal", state_layout=layout)
@@ -200,7 +198,7 @@ def test_what_a_state_holds_is_not_rounded(scheme: str, layout: str, tokens: Pat
 
 
 @pytest.mark.parametrize("guard", [Guard("clamp", 1e-6), Guard("add", 1e-3)])
-def test_fp16_divides_by_the_guard_in_float32(guard: Guard, tmp_path: Path) -> None:
+def test_fp16_divides_by_guard_in_float32(guard: Guard, tmp_path: Path) -> None:
     """1e-6 is 9.5e-7 in half precision, and 1e-3 is shared with nothing that may round it."""
     layer = dataclasses.replace(small.LINEAR, guard=guard)
     small.graph(tmp_path / "g.onnx", dataclasses.replace(small.GPT2, layers=(layer, layer)))
@@ -220,7 +218,7 @@ def test_fp16_divides_by_the_guard_in_float32(guard: Guard, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["rotary_keep", "sinusoidal"])
-def test_fp16_tells_late_positions_apart(name: str, tmp_path: Path) -> None:
+def test_fp16_distinguishes_late_positions(name: str, tmp_path: Path) -> None:
     """Past 2,048 half precision skips every other position."""
     small.graph(tmp_path / "g.onnx", name)
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="fp16"))
@@ -233,7 +231,7 @@ def test_fp16_tells_late_positions_apart(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(logits[1], logits[0], atol=0.03 * np.abs(logits[0]).max())
 
 
-def test_the_same_graph_again(tokens: Path, tmp_path: Path) -> None:
+def test_quantize_is_deterministic(tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     for scheme in SCHEMES:
         for out in ("1.onnx", "2.onnx"):
@@ -241,7 +239,7 @@ def test_the_same_graph_again(tokens: Path, tmp_path: Path) -> None:
         assert (tmp_path / "1.onnx").read_bytes() == (tmp_path / "2.onnx").read_bytes(), scheme
 
 
-def test_options_reach_the_graph(tokens: Path, tmp_path: Path) -> None:
+def test_options_apply_to_graph(tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4", block_size=16, accuracy_level=0))
     nodes = [n for n in onnx.load(tmp_path / "q.onnx").graph.node if n.op_type == "MatMulNBits"]
@@ -258,7 +256,7 @@ def test_options_reach_the_graph(tokens: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["learned", "rotary_drop"])  # a tied head, and one of its own
-def test_options_of_blocks_reach_the_graph(name: str, tmp_path: Path) -> None:
+def test_block_options_apply_to_graph(name: str, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", dataclasses.replace(small.CONFIGS[name], width=16))
     quantize(
         tmp_path / "g.onnx",
@@ -295,7 +293,7 @@ def test_int8_static_keeps_its_products(bits: int, quantized: bool, tokens: Path
     assert makers[next(n.input[0] for n in after.node if n.op_type == "Gather")] == "DequantizeLinear", "the embedding"
 
 
-def test_weights_outside_of_the_graph(tmp_path: Path) -> None:
+def test_quantized_external_weights(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     inside = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
     expected = Decoder(tmp_path / "q.onnx").step(1)
@@ -310,7 +308,7 @@ def test_weights_outside_of_the_graph(tmp_path: Path) -> None:
     assert not outside.files[1].exists(), "the weights of a graph that stood there before"
 
 
-def test_calibration_reads_with_the_real_states(tmp_path: Path) -> None:
+def test_calibration_uses_real_states(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "sinusoidal")
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, 400)
     seen = list(feeds(Calibration(tmp_path / "g.onnx", tokens, 50)))
@@ -326,7 +324,7 @@ def test_calibration_reads_with_the_real_states(tmp_path: Path) -> None:
         decoder.step(feed["input_ids"])
 
 
-def test_calibration_needs_numbers(tokens: Path, tmp_path: Path) -> None:
+def test_calibration_needs_finite_logits(tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "sinusoidal")
     model = onnx.load(tmp_path / "g.onnx")
     bias = initializers(model)["norm.bias"]
@@ -336,7 +334,7 @@ def test_calibration_needs_numbers(tokens: Path, tmp_path: Path) -> None:
         quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tokens))
 
 
-def test_calibration_stops_where_positions_end(tmp_path: Path) -> None:
+def test_calibration_limited_by_positions(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "learned", batch=3)
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, 400)
     seen = list(feeds(Calibration(tmp_path / "g.onnx", tokens, 50)))
@@ -355,7 +353,7 @@ def test_check_measures(tokens: Path, tmp_path: Path) -> None:
     assert quality.to_dict()["passed"]
 
 
-def test_ruin_leaves_nothing(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_check_writes_nothing(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheme that loses one weight."""
 
     def lossy(model: onnx.ModelProto, *_: Any) -> onnx.ModelProto:
@@ -378,7 +376,7 @@ def test_ruin_leaves_nothing(tokens: Path, tmp_path: Path, monkeypatch: pytest.M
     assert issubclass(QualityCheckFailed, CheckFailed)
 
 
-def test_nan_is_ruin(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_fails_check(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(model: onnx.ModelProto, *_: Any) -> onnx.ModelProto:
         weight = initializers(model)["norm.bias"]
         weight.raw_data = np.full(weight.dims, np.nan, np.float32).tobytes()
@@ -392,7 +390,7 @@ def test_nan_is_ruin(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert np.isnan(caught.value.quality.worst_logits)
 
 
-def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
+def test_export_quantized(tmp_path: Path) -> None:
     checkpoint = small.checkpoint("rotary_drop")
     exported, quantized = export_quantized(
         checkpoint, tmp_path / "q.onnx", ExportConfig(batch=3), QuantizeConfig(scheme="w8")
@@ -468,7 +466,7 @@ def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     with pytest.raises(UserError) as caught:
         quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(**options))
@@ -476,7 +474,7 @@ def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Pa
     assert not (tmp_path / "q.onnx").exists()
 
 
-def test_a_quantized_graph_is_refused(tmp_path: Path) -> None:
+def test_quantized_graph_is_refused(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
     with pytest.raises(UserError) as caught:
@@ -487,7 +485,7 @@ def test_a_quantized_graph_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no graph"])
-def test_what_is_no_graph_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_other_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(content)
     with pytest.raises(UserError, match="graph"):
         quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4"))
@@ -495,7 +493,7 @@ def test_what_is_no_graph_is_refused(content: bytes, tmp_path: Path) -> None:
         quantize(tmp_path / "none.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4"))
 
 
-def test_a_short_calibration_text_is_refused(tmp_path: Path) -> None:
+def test_short_calibration_text_is_refused(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     np.save(tmp_path / "few.npy", np.ones(1023, int))
     with pytest.raises(UserError) as caught:
@@ -506,7 +504,7 @@ def test_a_short_calibration_text_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_logging_stays_as_it_was() -> None:
+def test_logging_is_restored() -> None:
     root = logging.getLogger()
     before = (root.handlers[:], root.level, logging.root.manager.disable)
     with silence_ort():

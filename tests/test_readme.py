@@ -62,7 +62,7 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
-def test_the_whole_way(page: str, newcomer: Path) -> None:
+def test_pipeline(page: str, newcomer: Path) -> None:
     """Every command of the block, in its order; and the program behind them."""
     text = (ROOT / page).read_text(encoding="utf-8")
     [block] = [block for block in fenced(text) if "t2r convert" in block]
@@ -77,7 +77,7 @@ def test_the_whole_way(page: str, newcomer: Path) -> None:
         assert (newcomer / "story.state").is_file()
 
 
-def test_the_quickstart_trains_for_as_long_as_it_says() -> None:
+def test_quickstart_training_steps() -> None:
     """Its minutes are those of a number of tokens: what the line trains on, not the defaults of 6.8 million."""
     page = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
     [line] = [words for block in fenced(page) for words in typed(block) if words[1] == "finetune"]
@@ -90,7 +90,7 @@ def test_the_quickstart_trains_for_as_long_as_it_says() -> None:
     assert f"{usual.trained_tokens / 1e6:.1f} million tokens" in page
 
 
-def test_the_way_in_python(newcomer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_example(newcomer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [program] = fenced((ROOT / "docs/python.md").read_text(encoding="utf-8"), "python")
     exec(program, {})
     assert capsys.readouterr().out == "portable 5 states\n13 checks, reference float32\n"
@@ -109,7 +109,7 @@ def test_genai_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "Once upon a time, there was a little girl named Lily." in capsys.readouterr().out
 
 
-def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It prints what the README says that it prints."""
     [program] = fenced(README, "python")
     [printed] = [block for block in fenced(README) if "StateSpec(" in block]
@@ -124,7 +124,7 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_command_that_is_written_down_exists(page: Path) -> None:
+def test_documented_commands_exist(page: Path) -> None:
     """Verbs and options of commands in blocks and between backticks, and the programs of benchmarks/."""
     text = page.read_text(encoding="utf-8")
     wrong = [line for line in written(text) if unknown(line)]
@@ -160,6 +160,6 @@ def unknown(line: str) -> list[str]:
         ("t2r VERB", []),
     ],
 )
-def test_what_is_made_up_is_found(line: str, found: list[str]) -> None:
+def test_unknown_command_is_detected(line: str, found: list[str]) -> None:
     assert unknown(line) == found
     assert written(f"Type\n\n    {line}\n\nor `{line}`.") == [line, line]

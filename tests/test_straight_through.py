@@ -49,14 +49,14 @@ def rounded(made: Transformer, config: QuantizeConfig = W4) -> Transformer:
 @given(
     st.integers(1, 70), st.integers(1, 9), st.sampled_from([4, 8]), st.sampled_from([16, 32]), st.integers(0, 1 << 20)
 )
-def test_rounded_numbers_round_to_themselves(rows: int, columns: int, bits: int, size: int, seed: int) -> None:
+def test_rounding_is_idempotent(rows: int, columns: int, bits: int, size: int, seed: int) -> None:
     matrix = np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32)
     once = restored(matrix, bits, size, False)
     np.testing.assert_array_equal(restored(once, bits, size, False), once)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_rounded_is_what_the_graph_has_as_products(name: str, tmp_path: Path) -> None:
+def test_rounded_weights_are_graph_products(name: str, tmp_path: Path) -> None:
     made, _ = fold(small.model(name))
     export(Checkpoint(made.config, made, None, {}, "0" * 64), tmp_path / "g.onnx", ExportConfig())
     graph = onnx.load(tmp_path / "g.onnx")
@@ -67,7 +67,7 @@ def test_what_is_rounded_is_what_the_graph_has_as_products(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_export_loses_nothing_more(name: str, tmp_path: Path) -> None:
+def test_export_of_settled_model_is_lossless(name: str, tmp_path: Path) -> None:
     """The numbers of every product are those of the settled model, and it computes what it did with roundings."""
     made = rounded(small.model(name))
     ids = small.ids()
@@ -89,7 +89,7 @@ def numbers(made: Transformer) -> list[tuple[np.ndarray, int]]:
     return [(np.ascontiguousarray(weight.detach().numpy().T), bits) for weight, bits in found]
 
 
-def test_the_graph_has_the_trained_numbers(tmp_path: Path) -> None:
+def test_graph_has_trained_weights(tmp_path: Path) -> None:
     made = rounded(small.model("conv_after"))
     made = settled(made)
     export_quantized(Checkpoint(made.config, made, None, {}, "0" * 64), tmp_path / "q.onnx", ExportConfig(), W4)
@@ -102,7 +102,7 @@ def test_the_graph_has_the_trained_numbers(tmp_path: Path) -> None:
     assert all(part in whole for part in expected)
 
 
-def test_gradients_pass() -> None:
+def test_straight_through_gradients() -> None:
     made = rounded(small.model("learned"))
     made(small.ids()).square().sum().backward()
     plain, _ = fold(small.model("learned"))
@@ -116,7 +116,7 @@ def config(tmp_path: Path) -> FinetuneConfig:
     return texts.run(tmp_path, parse_plan("round", "12", "0.01"), rounding=W4, validate_every=6)
 
 
-def test_a_run_learns_and_resumes_to_the_same_bits(
+def test_round_stage_resume_is_bit_identical(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = finetune(config)
@@ -145,13 +145,13 @@ def test_a_run_learns_and_resumes_to_the_same_bits(
 
 
 @pytest.mark.parametrize("stages, scheme", [("round", None), ("distill", "w4"), ("distill,round", "w4")])
-def test_a_scheme_goes_with_its_stage_alone(stages: str, scheme: str | None) -> None:
+def test_scheme_requires_round_stage(stages: str, scheme: str | None) -> None:
     rounding = None if scheme is None else QuantizeConfig(scheme=scheme)
     with pytest.raises(UserError, match="expected --for with --stages round and no other stage"):
         FinetuneConfig(model=Path("a"), output=Path("b"), data=(), plan=parse_plan(stages), rounding=rounding)
 
 
-def test_a_scheme_of_blocks() -> None:
+def test_scheme_must_be_block_wise() -> None:
     with pytest.raises(UserError, match="expected --for w8 or w4; received fp16"):
         FinetuneConfig(
             model=Path("a"),

@@ -62,7 +62,7 @@ def lively(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["marian, three tables", "pegasus"])
-def test_the_n_best_of_transformers(name: str, tmp_path: Path) -> None:
+def test_n_best_equals_transformers(name: str, tmp_path: Path) -> None:
     model = lively(name)
     model.save_pretrained(tmp_path / "folder")
     export(checkpoint.load(tmp_path / "folder"), tmp_path / "g.onnx", ExportConfig(top_k=18))

@@ -49,7 +49,7 @@ def encoder_file(path: Path) -> Path:
 
 @names
 @pytest.mark.parametrize("target", ["portable", "fused"])
-def test_the_graphs_are_the_model(name: str, target: str, tmp_path: Path) -> None:
+def test_graphs_equal_model(name: str, target: str, tmp_path: Path) -> None:
     made, _, path = graph(tmp_path, name, target=target, prefill=True, top_k=3)
     report = small.proof(made, path, STEPS)
     assert report.passed, report.checks
@@ -59,7 +59,7 @@ def test_the_graphs_are_the_model(name: str, target: str, tmp_path: Path) -> Non
 
 @torch.no_grad()
 @names
-def test_a_fold_changes_nothing(name: str) -> None:
+def test_fold_preserves_output(name: str) -> None:
     made = small.model(TRANSLATORS[name]).double()
     folded, report = fold(made.float())
     assert [f.group for f in report] == [place.part.config.group for place in places(made)]
@@ -71,7 +71,7 @@ def test_a_fold_changes_nothing(name: str) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_what_the_encoder_gives_is_a_source_of_the_step(tmp_path: Path) -> None:
+def test_encoder_outputs_are_step_inputs(tmp_path: Path) -> None:
     """The contract by hand: encode, reset, read the start token, go on."""
     made, report, path = graph(tmp_path, "cross_mixed")
     signature = report.signature
@@ -122,14 +122,14 @@ def test_packed_states(name: str, tmp_path: Path) -> None:
     assert_same(list(packed.translate(sources, beam)), expected)
 
 
-def test_packed_caches_of_a_source(tmp_path: Path) -> None:
+def test_packed_source_caches(tmp_path: Path) -> None:
     made, report, path = graph(tmp_path, "softmax", state_layout="packed")
     assert small.proof(made, path, STEPS).passed
     shapes = {spec.name: spec.shape for spec in report.signature.states}
     assert shapes["source_k"] == ("B", 2, 3, "M", 4) and shapes["k"] == ("B", 2, 3, "T", 4)
 
 
-def test_states_of_which_the_encoder_starts_some_are_not_packed(tmp_path: Path) -> None:
+def test_mixed_start_states_are_not_packed(tmp_path: Path) -> None:
     crosses = (MergeConfig(), small.LINEAR_CROSS)
     made = small.checkpoint(dataclasses.replace(TRANSLATORS["merged"], crosses=crosses))
     with pytest.raises(UserError, match="all or none of the states to pack into S to start from the source; rec"):
@@ -141,7 +141,7 @@ def test_states_of_which_the_encoder_starts_some_are_not_packed(tmp_path: Path) 
 
 @pytest.mark.parametrize("target", ["portable", "npu"])
 @pytest.mark.parametrize("name", ["cross_linear", "cross_normed", "cross_shared", "merged", "encoder_linear"])
-def test_every_source_may_be_filled_up_to_one_length(name: str, target: str, tmp_path: Path) -> None:
+def test_padded_sources(name: str, target: str, tmp_path: Path) -> None:
     made, _, path = graph(tmp_path, name, source_length=11, target=target)
     assert small.proof(made, path, STEPS).passed
     graph(tmp_path / "free", name)
@@ -156,7 +156,7 @@ def test_every_source_may_be_filled_up_to_one_length(name: str, target: str, tmp
     assert sizes == [[1, 11], [1]] if target == "npu" else sizes == [["B", 11], ["B"]]
 
 
-def test_sources_of_one_length_side_by_side(tmp_path: Path) -> None:
+def test_sources_of_equal_length(tmp_path: Path) -> None:
     """Softmax over the source keeps its keys, all 11 of them."""
     made, report, path = graph(tmp_path, "softmax", source_length=11)
     assert small.proof(made, path, STEPS).passed
@@ -172,7 +172,7 @@ def test_sources_of_one_length_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cross_linear", "cross_mixed", "cross_average", "merged", "encoder_linear"])
-def test_the_generation_graph_writes_as_the_steps_do(name: str, tmp_path: Path) -> None:
+def test_generation_graph_equals_steps(name: str, tmp_path: Path) -> None:
     made, report, path = graph(tmp_path, name, generate=True, prefill=True)
     proof = small.proof(made, path, STEPS)
     assert proof.passed, proof.checks
@@ -186,7 +186,7 @@ def test_the_generation_graph_writes_as_the_steps_do(name: str, tmp_path: Path) 
         assert not {*written} & {*report.signature.source.banned_tokens}
 
 
-def test_a_generation_graph_that_forgets_what_is_banned_is_found(tmp_path: Path) -> None:
+def test_missing_ban_in_generation_graph_is_detected(tmp_path: Path) -> None:
     made, report, path = graph(tmp_path, generate=True)
     file = path.with_name(Decoder(path).signature.graphs["generate"])
     model = onnx.load(file, load_external_data=False)
@@ -197,7 +197,7 @@ def test_a_generation_graph_that_forgets_what_is_banned_is_found(tmp_path: Path)
     assert "generation graph against steps, other tokens" in failed
 
 
-def test_a_quantized_generation_graph(tmp_path: Path) -> None:
+def test_quantized_generation_graph(tmp_path: Path) -> None:
     """Which bans tokens, too."""
     made, report, path = graph(tmp_path, generate=True)
     assert report.signature.source is not None and report.signature.source.banned_tokens
@@ -207,7 +207,7 @@ def test_a_quantized_generation_graph(tmp_path: Path) -> None:
         assert translator.generate(source, 9) == list(translator.stream(source, 9))
 
 
-def test_inspect_says_what_looks_at_the_source(tmp_path: Path) -> None:
+def test_inspect_cross_attention(tmp_path: Path) -> None:
     made, report, path = graph(tmp_path, "encoder_linear")
     checkpoint.save(tmp_path / "m.pt", made.model, None, {})
     for file, status in ((tmp_path / "m.pt", "not folded yet: export folds it"), (path, "folded")):
@@ -247,7 +247,7 @@ def counted_padding(model: onnx.ModelProto) -> None:
             node.op_type = "Equal"
 
 
-def test_a_state_that_starts_at_zero_is_found(tmp_path: Path) -> None:
+def test_zero_start_state_is_detected(tmp_path: Path) -> None:
     """Of a merged layer nothing but these states is left of the source."""
 
     def zeroed(model: onnx.ModelProto) -> None:
@@ -260,13 +260,13 @@ def test_a_state_that_starts_at_zero_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [swapped_layers, swapped_rows, counted_padding])
-def test_a_fault_in_the_encoder_is_found(fault: Callable[[onnx.ModelProto], None], tmp_path: Path) -> None:
+def test_encoder_fault_is_detected(fault: Callable[[onnx.ModelProto], None], tmp_path: Path) -> None:
     failed = {check.name for check in broken(tmp_path, fault, encoder=True).checks if not check.passed}
     assert "encoder graph against eager, states" in failed
     assert ("source alone against padded, states" in failed) == (fault is not swapped_layers)
 
 
-def test_two_layers_that_take_each_others_source_are_found(tmp_path: Path) -> None:
+def test_swapped_sources_are_detected(tmp_path: Path) -> None:
     assert not broken(tmp_path, swapped_layers, encoder=False).passed
 
 
@@ -291,7 +291,7 @@ def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool
         ),
     ],
 )
-def test_options_that_a_translator_does_not_have(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unsupported_translator_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     made = small.checkpoint("translator_cross_linear")
     with pytest.raises(UserError, match=message):
         export(made, tmp_path / "g.onnx", ExportConfig(**options))
@@ -300,7 +300,7 @@ def test_options_that_a_translator_does_not_have(options: dict[str, Any], messag
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_source_length_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_source_length_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an option for a decoder alone; received --source-length; leave it out"):
         export(small.checkpoint("learned"), tmp_path / "g.onnx", ExportConfig(source_length=8))
     with pytest.raises(UserError, match=f"at most {small.M + 5}, where the encoder's positions end; received 15"):

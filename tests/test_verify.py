@@ -40,7 +40,7 @@ LATE = {"logits", "states", "parallel", "parallel states"}  # not before a token
 
 @pytest.mark.parametrize("layout", ["layers", "packed"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_right_passes(name: str, layout: str, tmp_path: Path) -> None:
+def test_correct_graph_passes(name: str, layout: str, tmp_path: Path) -> None:
     checkpoint, report = small.graph(tmp_path / "g.onnx", name, state_layout=layout)
     proof = small.proof(checkpoint, tmp_path / "g.onnx", STEPS)
     assert proof.passed, proof
@@ -67,7 +67,7 @@ def test_against_float64(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["learned", "rotary_keep", "hybrid", "window_rotary", "delta", "lstm"])
-def test_a_long_chain_against_float64(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_chain_against_float64(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces, whose last may be shorter, of texts that start again where they end."""
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name)
     steps, done, written = 2 * PIECE + 9, list[int](), list[int]()
@@ -81,7 +81,7 @@ def test_a_long_chain_against_float64(name: str, tmp_path: Path, monkeypatch: py
 
 
 @torch.inference_mode()
-def test_a_piece_is_its_steps(tmp_path: Path) -> None:
+def test_pieces_equal_steps(tmp_path: Path) -> None:
     """What is written at once, and the same tokens one by one."""
     checkpoint, _ = small.graph(tmp_path / "g.onnx", "rotary_keep")
     eager, decoder = checkpoint.model.double(), Decoder(tmp_path / "g.onnx", threads=1)
@@ -102,7 +102,7 @@ def test_a_piece_is_its_steps(tmp_path: Path) -> None:
     assert both.worst.or_worse(errors) == both.worst, "all steps, the last of them too"
 
 
-def test_a_fixed_batch_has_no_single(tmp_path: Path) -> None:
+def test_fixed_batch_skips_single_check(tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", batch=3)
     proof = verify(checkpoint, tmp_path / "g.onnx", steps=STEPS)
     assert proof.passed
@@ -146,7 +146,7 @@ FAULTS: dict[str, tuple[str, Any, set[str]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_the_graph_is_seen(fault: str, tmp_path: Path) -> None:
+def test_graph_fault_is_detected(fault: str, tmp_path: Path) -> None:
     name, wrong, seen_by = FAULTS[fault]
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name)
     proof = verify(checkpoint, faults.inject(tmp_path / "g.onnx", wrong), steps=STEPS)
@@ -158,14 +158,14 @@ def test_a_fault_in_the_graph_is_seen(fault: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS)[:3])
-def test_a_fault_is_seen_against_float64(fault: str, tmp_path: Path) -> None:
+def test_graph_fault_is_detected_against_float64(fault: str, tmp_path: Path) -> None:
     name, wrong, seen_by = FAULTS[fault]
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name)
     proof = verify(checkpoint, faults.inject(tmp_path / "g.onnx", wrong), steps=STEPS, reference="float64")
     assert {NAMES[n] for n in seen_by} <= {c.name for c in proof.checks if not c.passed}
 
 
-def test_packed_layers_change_places(tmp_path: Path) -> None:
+def test_swapped_packed_layers_are_detected(tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", state_layout="packed")
 
     def reverse(graph: onnx.GraphProto) -> None:
@@ -176,7 +176,7 @@ def test_packed_layers_change_places(tmp_path: Path) -> None:
     assert {c.name for c in proof.checks if not c.passed} >= {NAMES[n] for n in ALL}
 
 
-def test_a_wrong_fold_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_fold_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx")
     # past the fold's own check, which would have refused it
     monkeypatch.setattr(fold, "FOLD_TOLERANCE", 1.0)
@@ -194,7 +194,7 @@ def test_another_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("apart, passed", [(1e-6, True), (1e-2, False)])
-def test_a_tie_is_no_greedy_mismatch(apart: float, passed: bool, tmp_path: Path) -> None:
+def test_tie_is_no_greedy_mismatch(apart: float, passed: bool, tmp_path: Path) -> None:
     """Two tokens that are often the greedy ones and nearly the same, and a graph in which they changed places."""
     checkpoint, other = small.checkpoint("rotary_keep"), small.checkpoint("rotary_keep")
     for made, (first, second) in ((checkpoint.model, (3, 4)), (other.model, (4, 3))):
@@ -208,7 +208,7 @@ def test_a_tie_is_no_greedy_mismatch(apart: float, passed: bool, tmp_path: Path)
 
 
 @pytest.mark.parametrize("past_end", ["refuse", "clamp"])
-def test_past_the_end_of_the_positions(past_end: str, tmp_path: Path) -> None:
+def test_verify_past_end_of_positions(past_end: str, tmp_path: Path) -> None:
     """More steps than the table has rows: a new start where it is refused, on and on where it is clamped."""
     checkpoint, _ = small.graph(tmp_path / "g.onnx", past_end=past_end)
     done: list[int] = []
@@ -231,7 +231,7 @@ def test_past_the_end_of_the_positions(past_end: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx")
     with pytest.raises(UserError) as caught:
         verify(checkpoint, tmp_path / "g.onnx", **options)
@@ -250,7 +250,7 @@ def test_another_quantization_has_no_tolerance(tmp_path: Path) -> None:
     assert message.endswith("); received cpu with int1; choose one of those")
 
 
-def test_a_graph_of_another_shape(tmp_path: Path) -> None:
+def test_graph_of_other_shape_is_refused(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     wider = dataclasses.replace(GPT2, layers=(LINEAR, dataclasses.replace(LINEAR, feature_size=K + 1)), vocab_size=18)
     with pytest.raises(UserError) as caught:
@@ -261,7 +261,7 @@ def test_a_graph_of_another_shape(tmp_path: Path) -> None:
     )
 
 
-def test_a_model_too_short_to_verify(tmp_path: Path) -> None:
+def test_model_with_too_few_positions_is_refused(tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", dataclasses.replace(GPT2, max_positions=5))
     with pytest.raises(UserError) as caught:
         verify(checkpoint, tmp_path / "g.onnx")
@@ -271,7 +271,7 @@ def test_a_model_too_short_to_verify(tmp_path: Path) -> None:
     )
 
 
-def test_the_seed_chooses_the_text(tmp_path: Path) -> None:
+def test_seed_determines_text(tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx")
     first, again, other = (verify(checkpoint, tmp_path / "g.onnx", steps=5, seed=seed) for seed in (1, 1, 2))
     assert first == again != other

@@ -17,7 +17,7 @@ STORY = "Once there was a small red hen. She ran to the hill, and the hill was f
 TEXT = "naïve\x00 \t\n  Grüße, 日本 \N{GRINNING FACE}<|end|>"
 
 
-def test_a_token_is_a_byte() -> None:
+def test_byte_tokenizer() -> None:
     tokenizer = t2r_runtime.Tokenizer(byte_tokenizer())
     assert tokenizer.encode(TEXT) == list(TEXT.encode())
     assert tokenizer.decode(list(TEXT.encode())) == TEXT
@@ -27,14 +27,14 @@ def test_a_token_is_a_byte() -> None:
     assert sorted(library.get_vocab().values()) == list(range(256))
 
 
-def test_special_tokens_come_after_the_bytes() -> None:
+def test_special_tokens_follow_bytes() -> None:
     library = Tokenizer.from_str(byte_tokenizer(["<|begin|>", "<|end|>"]))
     assert library.get_vocab_size() == 258
     assert [library.token_to_id(name) for name in ("<|begin|>", "<|end|>")] == [256, 257]
     assert library.decode([256, *b"hen", 257]) == "hen"
 
 
-def test_the_tokenizer_round_trips_and_begins_a_document() -> None:
+def test_trained_tokenizer_round_trip() -> None:
     tokenizer = Tokenizer.from_str(train_tokenizer([STORY] * 3, 280))
     ids = tokenizer.encode("a small naïve hen").ids
     assert ids[0] == 0
@@ -44,7 +44,7 @@ def test_the_tokenizer_round_trips_and_begins_a_document() -> None:
 PAGE = (ROOT / "docs" / "own-models.md").read_text(encoding="utf-8")
 
 
-def test_the_page_on_ones_own_models_runs(
+def test_own_models_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its programs, word for word and one after the other; it prints what the page says, and its commands run."""

@@ -50,7 +50,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFil
 
 
 @pytest.mark.parametrize("package", FOLDERS)
-def test_a_wheel_holds_its_package_and_nothing_else(package: str, wheels: dict[str, zipfile.ZipFile]) -> None:
+def test_wheel_contents(package: str, wheels: dict[str, zipfile.ZipFile]) -> None:
     source = FOLDERS[package] / package
     modules = {f"{package}/{path.relative_to(source)}" for path in source.rglob("*.py")}
     found = {name for name in wheels[package].namelist() if ".dist-info/" not in name}
@@ -58,7 +58,7 @@ def test_a_wheel_holds_its_package_and_nothing_else(package: str, wheels: dict[s
 
 
 @pytest.mark.parametrize("package", FOLDERS)
-def test_the_source_has_nothing_that_a_wheel_would_lack(package: str) -> None:
+def test_source_and_wheel_agree(package: str) -> None:
     files = {path.name for path in (FOLDERS[package] / package).rglob("*") if path.is_file()}
     assert {name for name in files if not name.endswith((".py", ".pyc"))} == {"py.typed"}
 
@@ -68,7 +68,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
     return Parser().parsestr(wheel.read(name).decode())
 
 
-def test_the_runtime_needs_three_packages(wheels: dict[str, zipfile.ZipFile]) -> None:
+def test_runtime_dependencies(wheels: dict[str, zipfile.ZipFile]) -> None:
     needed = metadata(wheels["t2r_runtime"]).get_all("Requires-Dist") or []
     extra = [text for text in needed if "extra ==" in text]
     assert {text.partition(">")[0] for text in needed if text not in extra} == {"numpy", "onnxruntime", "tokenizers"}
@@ -136,7 +136,7 @@ def started(program: Path, *arguments: object, said: str = "") -> subprocess.Com
     return subprocess.run(command, input=said, capture_output=True, text=True, env=environment, cwd=program.parent)
 
 
-def test_graphs_run_without_the_toolchain(
+def test_graphs_run_without_toolchain(
     alone: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`t2r-run` writes what `t2r` writes."""
@@ -164,7 +164,7 @@ def test_graphs_run_without_the_toolchain(
     assert (done.returncode, done.stderr.count("\n"), done.stderr[:9]) == (2, 1, "t2r-run: ")
 
 
-def test_without_click_one_line_says_what_to_install(alone: Path, tmp_path: Path) -> None:
+def test_missing_click_is_one_line(alone: Path, tmp_path: Path) -> None:
     hidden = tmp_path / "click.py"
     hidden.write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')")
     program = (

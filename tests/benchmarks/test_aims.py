@@ -42,7 +42,7 @@ RESULTS = {
 }
 
 
-def test_each_aim_is_met_missed_not_measured_or_not_of_that_form() -> None:
+def test_aim_cells() -> None:
     table = aims_table(RESULTS, FORMS)
     assert table.head == ["aim", "default", "blocks and head as theirs", "fast form"]
     cells: dict[str, list[list[str]]] = {}
@@ -62,5 +62,5 @@ def test_each_aim_is_met_missed_not_measured_or_not_of_that_form() -> None:
     assert cells["the same, float32"] == [["1.10, met", "", ""]]
 
 
-def test_nothing_measured_is_a_table_of_nothing() -> None:
+def test_aims_without_results() -> None:
     assert all(not any(cells) for _, *cells in aims_table({}, FORMS).rows)

@@ -39,7 +39,7 @@ class Player:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_tokens_of_all_sequences_and_the_gain_over_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_throughput_and_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "Worker", Player)
     monkeypatch.setattr("comparison.decode.SETTLE", 0)
     plan = BatchPlan(size="tiny", engines=("t2r:float32",), batches=(1, 4, 101), threads=(1,), rounds=2, tokens=3)
@@ -53,7 +53,7 @@ def test_tokens_of_all_sequences_and_the_gain_over_the_first(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_real_batch() -> None:
+def test_real_batch() -> None:
     plan = BatchPlan(size="tiny", engines=("t2r:w4",), batches=(1, 3), threads=(1,), rounds=1, tokens=2)
     assert [row["batch"] for row in bench_batches(plan)["batches"] if row["median"] > 0] == [1, 3]
 
@@ -66,13 +66,13 @@ def test_a_real_batch() -> None:
         ({"batches": ()}, "b"),
     ],
 )
-def test_batches_that_cannot_be(options: dict[str, Any], message: str) -> None:
+def test_invalid_batches_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         BatchPlan(**{"engines": ("t2r:w4",), **options})
 
 
 @pytest.mark.usefixtures("tiny")
-def test_an_export_is_a_process(tmp_path: Path) -> None:
+def test_export_runs_in_process(tmp_path: Path) -> None:
     form = "t2r:w4:K=4:block=16:head_bits=4:target=fused:top_k=1:prefill=1"
     [made] = bench_export(["tiny"], [form], 1, tmp_path)
     assert (made.name, made.size, made.ratio) == (form, "tiny", 1.0)
@@ -84,7 +84,7 @@ def test_an_export_is_a_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_exports_take_turns_and_give_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_medians(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 
     def run(command: list[str]) -> tuple[float, int]:
@@ -104,23 +104,23 @@ def test_exports_take_turns_and_give_medians(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("tiny")
-def test_an_export_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_export(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CheckFailed, match="ended with status 2"):
         bench_export(["tiny"], ["t2r:w4:target=none"])
 
 
-def test_what_has_no_exporter() -> None:
+def test_engine_without_exporter_is_refused() -> None:
     with pytest.raises(UserError, match="an exporter of t2r, genai; received torch:t2r"):
         bench_export(["smollm-135m"], ["torch:t2r"])
 
 
 @pytest.mark.usefixtures("tiny")
-def test_an_option_that_an_export_does_not_have() -> None:
+def test_unknown_export_option_is_refused() -> None:
     with pytest.raises(UserError, match="options of an export: K, rule, positions, prefill, .*; received batch"):
         bench_export(["tiny"], ["t2r:w4:batch=3"])
     with pytest.raises(UserError, match="a whole number for K; received 'many'"):
         bench_export(["tiny"], ["t2r:w4:K=many"])
 
 
-def test_memory_is_told_in_weights() -> None:
+def test_memory_ratio() -> None:
     assert ExportFigures("a", "tiny", 10, 40, 1.5, 1.0, 2.0, 80, 44).memory_ratio == 2.0

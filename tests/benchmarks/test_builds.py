@@ -39,15 +39,15 @@ def stale(text: str, result: Path) -> bool:
 
 
 @pytest.mark.parametrize("page, name, text", PLACES)
-def test_a_page_has_what_was_kept(page: str, name: str, text: str) -> None:
+def test_page_equals_saved_tables(page: str, name: str, text: str) -> None:
     assert not stale(text, RESULTS[name])
 
 
-def test_every_result_is_on_a_page() -> None:
+def test_every_result_is_on_page() -> None:
     assert {name for _, name, _ in PLACES} == set(RESULTS)
 
 
-def test_a_changed_number_is_seen(tmp_path: Path) -> None:
+def test_changed_number_is_detected(tmp_path: Path) -> None:
     page, result = tmp_path / "page.md", tmp_path / "some.json"
     page.write_text("# A\n\n<!-- table some.json students -->\nold\n<!-- end -->\n\nrest\n")
     made = Table("", ["student", "nats"], [["one", "1.234"], ["two", "0.5"]])
@@ -58,7 +58,7 @@ def test_a_changed_number_is_seen(tmp_path: Path) -> None:
     assert stale(place[0].replace("1.234", "1.233"), result)
 
 
-def test_students_and_untrained_windows_are_measured_on_the_test_part(tmp_path: Path) -> None:
+def test_students_and_windows_on_test_part(tmp_path: Path) -> None:
     text = texts.write_text(tmp_path / "text", 900)
     teacher = checkpoint.load(texts.write_teacher(tmp_path / "teacher.pt"))
     test = window_batches(held_out_windows(read_corpus([text], teacher.tokenizer, teacher.config).test, 256))

@@ -97,7 +97,7 @@ def test_medians_ratios_memory_and_counts() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_the_floor_is_bytes_over_bandwidth() -> None:
+def test_floor_is_bytes_over_bandwidth() -> None:
     ours = bench_decode(plan())["limits"]
     assert len(ours) == 1  # not torch, whose bytes nobody counted
     assert ours[0]["floor"] == pytest.approx(1.0)  # ms: a million bytes at 1 GB/s
@@ -105,7 +105,7 @@ def test_the_floor_is_bytes_over_bandwidth() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_all_are_open_while_they_take_turns_and_all_are_closed() -> None:
+def test_graphs_are_open_in_turns_then_closed() -> None:
     bench_decode(plan(contexts=(16,), prompts=(), starts=0))
     calls = [(engine, call) for engine, call, *_ in Player.log]
     assert calls[:6] == [(e, c) for e in ("t2r", "torch") for c in ("start", "open", "place")]
@@ -115,7 +115,7 @@ def test_all_are_open_while_they_take_turns_and_all_are_closed() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_chats_next_message_is_read_behind_what_was_placed() -> None:
+def test_turn_reads_after_placed_context() -> None:
     result = bench_decode(plan(contexts=(16,), prompts=(), starts=0, turn_contexts=(300,), turn_tokens=30))
     ours, torch = result["turns"]
     assert (ours["median"], torch["median"]) == (pytest.approx(20.0), pytest.approx(30.0))  # ms
@@ -126,20 +126,20 @@ def test_a_chats_next_message_is_read_behind_what_was_placed() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_capacity_is_what_a_turn_needs() -> None:
+def test_worker_capacity() -> None:
     bench_decode(plan(contexts=(16,), prompts=(), starts=0))
     assert Player.log[0] == ("t2r", "start", 2, 16 + 4 + DISCARDED)
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_cache_stops_where_it_would_be_too_long() -> None:
+def test_growing_cache_is_limited() -> None:
     result = bench_decode(plan(contexts=(16, 100_000), engines=("t2r:w4", "torch:softmax", "torch:t2r")))
     measured = [(row["name"], row["context"]) for row in result["steps"]]
     assert ("torch:softmax", 100_000) not in measured
     assert {("t2r:w4", 100_000), ("torch:t2r", 100_000), ("torch:softmax", 16)} <= set(measured)
 
 
-def test_positions_that_end_are_not_passed() -> None:
+def test_positions_are_not_exceeded() -> None:
     learned = Plan(size="gpt2-small", engines=("t2r:w4",), contexts=CONTEXTS)
     assert learned.takes(parse("t2r:w4"), 1024)
     assert not learned.takes(parse("t2r:w4"), 1025)
@@ -147,7 +147,7 @@ def test_positions_that_end_are_not_passed() -> None:
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("call", ["open", "place", "decode"])
-def test_an_engine_that_fails_has_the_reason_in_its_row(call: str) -> None:
+def test_failed_engine_has_reason_in_row(call: str) -> None:
     Player.broken.add(("torch", call))
     ours, torch = bench_decode(plan(contexts=(16,), prompts=(), starts=0))["steps"]
     assert ours["median"] == pytest.approx(2.0)
@@ -156,7 +156,7 @@ def test_an_engine_that_fails_has_the_reason_in_its_row(call: str) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_an_engine_that_does_not_start_has_no_time() -> None:
+def test_engine_without_start_has_no_time() -> None:
     Player.broken.add(("torch", "first_token"))
     rows = bench_decode(plan(prompts=()))["starts"]
     assert rows[0]["count"] == 2
@@ -164,7 +164,7 @@ def test_an_engine_that_does_not_start_has_no_time() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_no_graph_is_measured_before_all_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_before_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(candidate: object, size: str, folder: Path) -> Files:
         raise CheckFailed("no speed for graph.onnx, which is not the model")
 
@@ -175,7 +175,7 @@ def test_no_graph_is_measured_before_all_have_passed(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("tiny")
-def test_controls_share_the_files_of_what_they_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controls_share_files(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def make(candidate: engines.Candidate, size: str, folder: Path) -> Files:
@@ -189,7 +189,7 @@ def test_controls_share_the_files_of_what_they_repeat(monkeypatch: pytest.Monkey
     assert [row["name"] for row in result["steps"]] == ["t2r:w4", "t2r:w4:again", "t2r:w8"]
 
 
-def test_limits_are_of_the_first_length_and_of_each_number_of_threads(tmp_path: Path) -> None:
+def test_limits_per_thread_count(tmp_path: Path) -> None:
     files = {"a": Files(tmp_path, 1, TokenBytes(3_000_000, 1_000_000))}
     steps = [
         {"name": "a", "threads": t, "context": c, "median": m}
@@ -209,7 +209,7 @@ def test_limits_are_of_the_first_length_and_of_each_number_of_threads(tmp_path: 
     ],
 )
 @pytest.mark.usefixtures("tiny")
-def test_plans_that_cannot_be(options: dict[str, Any], message: str) -> None:
+def test_invalid_plans_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         plan(**options)
 

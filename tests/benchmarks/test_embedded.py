@@ -42,32 +42,32 @@ def measured(**commands: Any) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def test_medians_and_ratios_to_the_first() -> None:
+def test_medians_and_ratios_to_first() -> None:
     rows = measured(first=fake([1, 2, 3, 4], [2, 2, 2]), right=fake([1, 2, 3, 4], [4, 6, 8]))
     assert rows["first"] == {"name": "first", **ABOUT, "median": 2, "low": 2, "high": 2, "count": 6, "ratio": 1}
     assert (rows["right"]["median"], rows["right"]["ratio"]) == (6, 3)
 
 
-def test_other_numbers_get_no_speed() -> None:
+def test_wrong_output_has_no_speed() -> None:
     rows = measured(other=fake([1, 2, 9, 4], [1, 1, 1]), right=fake([1, 2, 3, 4], [4, 6, 8]))
     assert rows["other"]["error"] == "another at 2"
     assert "median" not in rows["other"]
     assert rows["right"]["ratio"] == 1
 
 
-def test_without_the_right_one_nobody_has_a_speed() -> None:
+def test_missing_reference_gives_no_speed() -> None:
     rows = measured(right=["/nowhere/program"], other=fake([1, 2, 3, 4], [1, 1, 1]))
     assert rows["right"]["error"] == "No such file or directory"
     assert rows["other"]["error"].startswith("another at")
 
 
-def test_a_program_that_breaks_has_its_last_line_in_its_row() -> None:
+def test_failed_program_has_last_line_in_row() -> None:
     rows = measured(broken=fake([1, 2, 3, 4], []), right=fake([1, 2, 3, 4], [4, 6, 8]))
     assert rows["broken"]["error"] == "because of that"
     assert rows["right"]["median"] == 6
 
 
-def test_one_that_is_silent_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_program_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "PATIENCE", 0.2)
     silent = [sys.executable, "-c", "import time; time.sleep(60)"]
     with pytest.raises(UserError, match="an answer of silent"), programs.asked("silent", silent):
@@ -85,7 +85,7 @@ def test_programs_in_python(tmp_path: Path) -> None:
     assert found[0]["median"] > 0 and found[0]["low"] <= found[0]["median"] <= found[0]["high"]
 
 
-def test_a_rate_is_more_where_the_time_is_less(tmp_path: Path) -> None:
+def test_encoding_rate(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(bytes(2_000_000))
     row = {"name": "x", **ABOUT, "median": 100.0, "low": 50.0, "high": 200.0, "count": 3, "ratio": 2.0}

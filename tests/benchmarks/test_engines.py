@@ -18,20 +18,20 @@ from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
 
-def test_a_candidate_is_read_as_it_is_written() -> None:
+def test_parse_candidate() -> None:
     assert parse("t2r:w4:K=64:block=128") == Candidate(
         "t2r:w4:K=64:block=128", "t2r", "w4", {"K": "64", "block": "128"}
     )
 
 
-def test_a_control_has_another_name_and_the_same_files() -> None:
+def test_control_shares_files() -> None:
     once, again = parse("t2r:w4:block=32:K=16"), parse("t2r:w4:K=16:block=32:again")
     assert once.name != again.name
     assert once.files_key == again.files_key != parse("t2r:w4:K=16").files_key
 
 
 @pytest.mark.parametrize("text, constant", [("t2r:w8", True), ("torch:t2r", True), ("torch:softmax", False)])
-def test_what_has_a_constant_state(text: str, constant: bool) -> None:
+def test_constant_state_candidates(text: str, constant: bool) -> None:
     assert parse(text).constant is constant
 
 
@@ -49,20 +49,20 @@ def test_what_has_a_constant_state(text: str, constant: bool) -> None:
         ("t2r:w4:K", "received 'K'"),
     ],
 )
-def test_what_cannot_be_read(text: str, message: str) -> None:
+def test_invalid_candidates_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["genai:int4", "llama.cpp:Q4_0"])
-def test_a_missing_engine_names_the_extra(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_names_extra(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     engines.require_installed([parse("t2r:w4"), parse("torch:softmax")])
     with pytest.raises(UserError, match=r"received no .*; install the extra `peers` .*t2r-export\[peers\]"):
         engines.require_installed([parse("t2r:w4"), parse(text)])
 
 
-def test_files_of_a_graph(tiny: ModelConfig, tmp_path: Path) -> None:
+def test_files_of_graph(tiny: ModelConfig, tmp_path: Path) -> None:
     files = engines.make(parse("t2r:w4:K=5:target=fused"), "tiny", tmp_path)
     signature = Decoder(files.path).signature
     assert (signature.quantization, signature.target, signature.batch) == ("w4", "fused", 1)
@@ -72,7 +72,7 @@ def test_files_of_a_graph(tiny: ModelConfig, tmp_path: Path) -> None:
     assert files.token_bytes.states == 2 * sum(spec.bytes() for spec in signature.states)
 
 
-def test_a_block_size_and_any_batch(tiny: ModelConfig, tmp_path: Path) -> None:
+def test_block_size_and_dynamic_batch(tiny: ModelConfig, tmp_path: Path) -> None:
     files = engines.make(parse("t2r:w8:block=16:batch=any"), "tiny", tmp_path)
     assert Decoder(files.path).signature.batch is None
     nodes = [node for node in onnx.load(files.path).graph.node if node.op_type == "MatMulNBits"]
@@ -80,7 +80,7 @@ def test_a_block_size_and_any_batch(tiny: ModelConfig, tmp_path: Path) -> None:
     assert sizes == {16}
 
 
-def test_the_largest_logits_and_prompts(tiny: ModelConfig, tmp_path: Path) -> None:
+def test_top_k_and_prefill(tiny: ModelConfig, tmp_path: Path) -> None:
     for place in ("plain", "more"):
         (tmp_path / place).mkdir()
     plain = engines.make(parse("t2r:w8:block=16"), "tiny", tmp_path / "plain")
@@ -94,9 +94,7 @@ def test_the_largest_logits_and_prompts(tiny: ModelConfig, tmp_path: Path) -> No
     assert abs(files.token_bytes.weights - plain.token_bytes.weights) <= 8, "what a step reads is the same, but for a k"
 
 
-def test_no_files_of_a_graph_that_is_not_the_model(
-    tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_graph_is_refused(tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def other(loaded: checkpoint.Checkpoint, path: Path, how: object) -> object:
         weight = loaded.model.blocks[0].parts[1].down.weight
         weight.data += 0.5
@@ -110,7 +108,7 @@ def test_no_files_of_a_graph_that_is_not_the_model(
         engines.make(parse("t2r:float32"), "tiny", tmp_path)
 
 
-def test_a_number_that_is_none(tiny: ModelConfig, tmp_path: Path) -> None:
+def test_invalid_number_is_refused(tiny: ModelConfig, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a whole number for K; received 'many' in t2r:w4:K=many"):
         engines.make(parse("t2r:w4:K=many"), "tiny", tmp_path)
 
@@ -120,7 +118,7 @@ def test_files_of_torch(tiny: ModelConfig, tmp_path: Path) -> None:
     assert {mixer.feature_size for mixer in small.mixers(checkpoint.load(files.path).config)} == {3}
 
 
-def test_the_builders_command() -> None:
+def test_genai_builder_command() -> None:
     command = engines.genai_command(Path("in"), Path("x/out"), parse("genai:int4:block=128"))
     assert command[1:4] == ["-P", "-m", "onnxruntime_genai.models.builder"]
     assert command[-2:] == ["--extra_options", "block_size=128"]

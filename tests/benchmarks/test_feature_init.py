@@ -36,7 +36,7 @@ def features_of(maps: FeatureMaps, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("start", ["pairs", "eye"])
-def test_pairs_keep_all_of_what_they_are_given(start):
+def test_paired_features_keep_input(start):
     x = torch.randn(1, 2, 5, 3)
     features = features_of(maps_from(start, 6), x)
     first, negative = features.split(3, -1)
@@ -46,24 +46,24 @@ def test_pairs_keep_all_of_what_they_are_given(start):
         torch.testing.assert_close(kept, x)
 
 
-def test_elu_starts_as_elu_where_that_is_straight():
+def test_elu_start_equals_elu():
     x = torch.randn(1, 2, 50, 3).clamp(min=0)
     torch.testing.assert_close(features_of(maps_from("elu", 3), x), torch.nn.functional.elu(x) + 1)
 
 
-def test_no_two_features_of_a_head_start_alike():
+def test_features_start_different():
     weight = maps_from("eye", 14).k.weight
     assert all(len(torch.unique(head.T, dim=0)) == 14 for head in weight)
 
 
 @pytest.mark.parametrize("start", feature_init.T2R)
-def test_only_own_draws_the_queries_apart(start):
+def test_only_own_separates_queries(start):
     maps = maps_from(start, 5)
     same = torch.equal(maps.q.weight, maps.k.weight.repeat_interleave(2, 0))
     assert same is (start != "own")
 
 
-def test_a_start_that_is_none_is_refused(monkeypatch, capsys):
+def test_unknown_start_is_refused(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["feature_init.py", "--starts", "copy,copied"])
     with pytest.raises(SystemExit) as stopped:
         feature_init.main()

@@ -23,7 +23,7 @@ SPEEDS = [(10, 100.0), (20, 300.0), (30, 50.0)]
 LOG += [{"step": step, "loss": 1.0, "tokens_per_second": speed} for step, speed in SPEEDS]
 
 
-def test_hours_are_tokens_over_the_speed_so_far(tmp_path: Path) -> None:
+def test_hours_from_tokens_and_speed(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOG))
     log = learning_curve.speeds(tmp_path / "log.jsonl")
     assert log == SPEEDS
@@ -31,7 +31,7 @@ def test_hours_are_tokens_over_the_speed_so_far(tmp_path: Path) -> None:
     assert math.isclose(learning_curve.hours(20, 2000, log), (10 + 10 / 3) / 3600)
 
 
-def test_states_and_the_end_are_points(
+def test_points_of_states_and_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts.write_translator(tmp_path / "start.pt", small.SOFTMAX, "softmax")

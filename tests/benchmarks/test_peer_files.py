@@ -25,7 +25,7 @@ GPT2 = dataclasses.replace(small.GPT2.with_attention(kv_heads=small.H), layers=(
 LLAMA = dataclasses.replace(small.LLAMA, layers=(SoftmaxConfig(),) * 2)
 
 
-def test_the_folder_is_the_model(tiny: ModelConfig, tmp_path: Path) -> None:
+def test_folder_equals_model(tiny: ModelConfig, tmp_path: Path) -> None:
     model = softmax_model("tiny")
     loaded = checkpoint.load(write_folder(model, tmp_path / "folder"))
     ids = small.ids(vocabulary=tiny.vocab_size)
@@ -33,7 +33,7 @@ def test_the_folder_is_the_model(tiny: ModelConfig, tmp_path: Path) -> None:
         assert torch.equal(loaded.model(ids), model(ids))
 
 
-def test_a_folder_is_of_the_llama_family(tmp_path: Path) -> None:
+def test_folder_needs_llama_family(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="of the Llama family for a Hugging Face folder; received learned"):
         write_folder(small.model(GPT2), tmp_path / "folder")
 
@@ -71,9 +71,7 @@ def elements(model: Transformer) -> int:
 
 
 @pytest.mark.parametrize("config, architecture", [(GPT2, "gpt2"), (LLAMA, "llama")])
-def test_every_weight_goes_into_the_file(
-    config: ModelConfig, architecture: str, gguf: type[Writer], tmp_path: Path
-) -> None:
+def test_gguf_has_every_weight(config: ModelConfig, architecture: str, gguf: type[Writer], tmp_path: Path) -> None:
     model = small.model(config)
     write_gguf(model, tmp_path / "model.gguf", "Q4_0")
     made = gguf.made
@@ -86,7 +84,7 @@ def test_every_weight_goes_into_the_file(
     assert made.values["write_tensors_to_file"] == ()
 
 
-def test_rotated_rows_are_neighbours(gguf: type[Writer], tmp_path: Path) -> None:
+def test_gguf_rotary_row_order(gguf: type[Writer], tmp_path: Path) -> None:
     model = small.model(LLAMA)
     write_gguf(model, tmp_path / "model.gguf", "Q4_0")
     ours = model.blocks[1].mixers[0].q.weight.detach().numpy().reshape(small.H, small.V, small.WIDTH)
@@ -95,7 +93,7 @@ def test_rotated_rows_are_neighbours(gguf: type[Writer], tmp_path: Path) -> None
     assert np.array_equal(theirs[:, 1::2], ours[:, small.V // 2 :])
 
 
-def test_gguf_of_another_family(gguf: type[Writer], tmp_path: Path) -> None:
+def test_gguf_of_other_family_is_refused(gguf: type[Writer], tmp_path: Path) -> None:
     config = dataclasses.replace(GPT2, position="none", max_positions=None)
     with pytest.raises(UserError, match="of the Llama or GPT-2 family for GGUF; received none"):
         write_gguf(small.model(config), tmp_path / "model.gguf", "Q4_0")

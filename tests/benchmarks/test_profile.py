@@ -18,7 +18,7 @@ def found(tiny: ModelConfig) -> dict[str, Any]:
     return bench_profile("tiny", ["t2r:float32", "t2r:w4:target=fused"], threads=1, steps=5)
 
 
-def test_every_node_counts_once_and_the_shares_are_the_step(found: dict[str, Any]) -> None:
+def test_profile_shares_add_up(found: dict[str, Any]) -> None:
     for profile in found["profiles"]:
         total = sum(share["microseconds"] for share in profile["operators"])
         assert total == pytest.approx(profile["step"]) if profile["profiler"] else total <= profile["step"]
@@ -27,7 +27,7 @@ def test_every_node_counts_once_and_the_shares_are_the_step(found: dict[str, Any
     assert fused["LinearAttention"]["nodes"] == 3
 
 
-def test_a_product_reads_its_weights(found: dict[str, Any], tiny: ModelConfig) -> None:
+def test_profile_bytes_of_products(found: dict[str, Any], tiny: ModelConfig) -> None:
     plain, blocks = ({s["name"]: s for s in profile["products"]} for profile in found["profiles"])
     down = tiny.width * tiny.ffn_size
     assert plain["parts.1.down"]["nodes"] == blocks["parts.1.down_Q4"]["nodes"] == 3
@@ -35,7 +35,7 @@ def test_a_product_reads_its_weights(found: dict[str, Any], tiny: ModelConfig) -
     assert blocks["parts.1.down_Q4"]["bytes"] == 3 * (down // 2 + 4 * down // 32)
 
 
-def test_the_tables_have_a_column_a_graph(found: dict[str, Any]) -> None:
+def test_profile_tables(found: dict[str, Any]) -> None:
     tables = profile_tables(found)
     assert tables["operators"].head == ["", "t2r:float32", "t2r:w4:target=fused"]
     rows = {row[0]: row[1:] for row in tables["operators"].rows}
@@ -45,11 +45,11 @@ def test_the_tables_have_a_column_a_graph(found: dict[str, Any]) -> None:
     assert all(cell == "-" or "GB/s" in cell for row in tables["products"].rows for cell in row[1:])
 
 
-def test_only_our_graphs_are_profiled() -> None:
+def test_only_t2r_graphs_are_profiled() -> None:
     with pytest.raises(UserError) as error:
         bench_profile("smollm-135m", ["genai:int4"], threads=1)
     assert "genai:int4" in str(error.value)
 
 
-def test_the_profiler_still_names_kernels_as_we_read_them(found: dict[str, Any]) -> None:
+def test_profiler_kernel_names(found: dict[str, Any]) -> None:
     assert sum(share["nodes"] for share in found["profiles"][0]["operators"]) > 20, ort.__version__

@@ -12,7 +12,7 @@ PEERS = {"same_model.py"}  # imports engines that the tests do not install
 
 
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if p.name not in PEERS], ids=lambda path: path.name)
-def test_loads_and_says_how_it_is_run(program: Path) -> None:
+def test_program_help(program: Path) -> None:
     names = runpy.run_path(str(program), run_name="loaded")
     assert callable(names["main"])
     assert f"    python benchmarks/{program.name}" in names["__doc__"]

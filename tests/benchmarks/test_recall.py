@@ -12,14 +12,14 @@ TOO_LARGE = {"lstm", "gru"}  # where the state has 16 KB
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.grows])
-def test_a_state_is_as_large_as_fits(name: str) -> None:
+def test_largest_fitting_state(name: str) -> None:
     found = {kb: fitting(ENTRIES[name], 1024 * kb, LENGTH) for kb in (4, 16)}
     sizes = {kb: state_bytes(config, LENGTH) for kb, config in found.items() if config is not None}
     assert (16 in sizes) is (name not in TOO_LARGE)
     assert all(0.5 * 1024 * kb < size <= 1024 * kb for kb, size in sizes.items()), sizes
 
 
-def test_the_tasks_can_be_answered() -> None:
+def test_tasks_are_solvable() -> None:
     generator = torch.Generator().manual_seed(0)
     for make, size in TASKS.values():
         ids, answers = make(size, generator)

@@ -13,9 +13,9 @@ from t2r_runtime import Sampling
     "tokens, share",
     [([], 0), ([1, 2, 3], 0), ([1, 2, 3, 4], 0), ([1, 2, 3, 4, 1, 2, 3, 4], 1 / 5), ([7] * 8, 4 / 5)],
 )
-def test_repeated(tokens: list[int], share: float) -> None:
+def test_repeated_share(tokens: list[int], share: float) -> None:
     assert repeated(tokens) == pytest.approx(share)
 
 
-def test_the_demo_is_among_what_is_measured() -> None:
+def test_demo_sampling_is_measured() -> None:
     assert Sampling(TEMPERATURE, top_p=TOP_P) in SETTINGS

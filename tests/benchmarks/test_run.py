@@ -74,7 +74,7 @@ def program(place: Path, *arguments: object) -> int:
     return run.main(["--plan", str(place / "plan.toml"), "--out", str(place / "out"), *map(str, arguments)])
 
 
-def test_measures_draws_and_fills_the_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_measures_draws_and_fills_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program(place, "--page", place / "page.md") == 0
     names = {path.name for path in (place / "out").iterdir()}
     plots = {f"{kind}-tiny-2.{end}" for kind in ("time", "memory") for end in ("svg", "png")}
@@ -87,12 +87,12 @@ def test_measures_draws_and_fills_the_page(place: Path, capsys: pytest.CaptureFi
     assert "page.md: nothing for export.json export" in captured.err
 
 
-def test_one_result_of_the_plan(place: Path) -> None:
+def test_run_only_one_result(place: Path) -> None:
     assert program(place, "--only", "batch.json") == 0
     assert [path.name for path in (place / "out").iterdir()] == ["batch.json"]
 
 
-def test_keeps_what_was_measured(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_keep(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert program(place) == 0
     for path in (place / "out").glob("*.svg"):
         path.unlink()
@@ -101,7 +101,7 @@ def test_keeps_what_was_measured(place: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(list((place / "out").glob("*.svg"))) == 2
 
 
-def test_a_graph_that_fails_parity_has_no_result(
+def test_failed_parity_writes_no_result(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(plan: Plan, note: object) -> None:
@@ -125,7 +125,7 @@ def test_a_graph_that_fails_parity_has_no_result(
         (("threads = [1, 2]", "thread = 3"), "options of the kind decode for decode.json; received .*'thread'"),
     ],
 )
-def test_a_plan_that_cannot_be(
+def test_invalid_plan_is_refused(
     change: tuple[str, str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "plan.toml").write_text(PLAN.replace(*change))
@@ -133,9 +133,7 @@ def test_a_plan_that_cannot_be(
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_an_optional_measurement_is_left_out_unless_it_is_asked_for(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_optional_measurement_is_skipped(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = PLAN.replace('kind = "batch"', 'kind = "batch"\noptional = true').replace('["fast"]', '["torch:softmax"]')
     (place / "plan.toml").write_text(text)
     assert program(place) == 0
@@ -144,12 +142,12 @@ def test_an_optional_measurement_is_left_out_unless_it_is_asked_for(
     assert program(place, "--only", "batch.json") == 2
 
 
-def test_what_is_not_in_the_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_result_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program(place, "--only", "speed.json") == 2
     assert "expected results of the plan (decode.json, batch.json); received speed.json" in capsys.readouterr().err
 
 
-def test_the_committed_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_committed_plan_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every measurement can start, and the places of the page that it fills are the tables that there will be."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(plan, "bench_decode", lambda made, note: made)

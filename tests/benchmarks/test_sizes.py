@@ -20,26 +20,26 @@ from t2r_runtime.errors import UserError
 PLAN = Path(__file__).parents[2] / "benchmarks" / "plan.toml"
 
 
-def test_no_speed_for_a_graph_that_is_another_model(tmp_path: Path) -> None:
+def test_no_speed_for_other_model(tmp_path: Path) -> None:
     right, _ = small.graph(tmp_path / "graph.onnx")
     require_parity(right, tmp_path / "graph.onnx")
     with pytest.raises(CheckFailed, match=r"no speed for graph.onnx, which is not the model: .*logits"):
         require_parity(small.checkpoint(seed=1), tmp_path / "graph.onnx")
 
 
-def test_an_unknown_size_lists_the_known_ones() -> None:
+def test_unknown_size_is_refused() -> None:
     with pytest.raises(UserError, match="gpt2-small, smollm-135m; received 'gpt5'"):
         sizes.random_model("gpt5")
 
 
-def test_a_mixer_goes_into_every_layer(tiny: ModelConfig) -> None:
+def test_mixer_in_every_layer(tiny: ModelConfig) -> None:
     model = sizes.softmax_model("tiny")
     assert [mixer.kind for mixer in small.mixers(model.config)] == ["softmax"] * len(tiny.layers)
     assert not model.training
 
 
 @pytest.mark.parametrize("size", sizes.SIZES)
-def test_a_student_is_what_convert_makes_by_default(size: str, tmp_path: Path) -> None:
+def test_student_uses_convert_defaults(size: str, tmp_path: Path) -> None:
     """Of a teacher with the size's kind of positions and few weights, through the command line."""
     known = sizes.SIZES[size]
     small_teacher = dataclasses.replace(
@@ -55,7 +55,7 @@ def test_a_student_is_what_convert_makes_by_default(size: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("form", ["default", "matched", "fast"])
-def test_the_plan_measures_what_convert_makes_by_default(form: str, tiny: ModelConfig) -> None:
+def test_plan_measures_convert_defaults(form: str, tiny: ModelConfig) -> None:
     forms, _ = read_plan(PLAN)
     made = student_model(parse(forms[form]), "tiny")
     assert small.mixers(made.config) == [LinearConfig(32, update_rule="gated", gate="data", positions="after")] * 3
@@ -63,6 +63,6 @@ def test_the_plan_measures_what_convert_makes_by_default(form: str, tiny: ModelC
     assert small.mixers(plain) == [LinearConfig(32, positions="drop")] * 3
 
 
-def test_models_of_other_names_are_other_checkpoints(tiny: ModelConfig) -> None:
+def test_checkpoint_digest_depends_on_name(tiny: ModelConfig) -> None:
     model = sizes.random_model("tiny")
     assert as_checkpoint(model, "a").sha256 != as_checkpoint(model, "b").sha256

@@ -52,7 +52,7 @@ RESULT: dict[str, Any] = {
 }
 
 
-def test_a_line_a_candidate_and_a_column_a_length() -> None:
+def test_decode_table_layout() -> None:
     table = decode_tables(RESULT)["steps-2"]
     assert table.title.startswith("tiny, 2 threads: ms a token")
     assert table.head == ["", "16", "1,024"]
@@ -63,7 +63,7 @@ def test_a_line_a_candidate_and_a_column_a_length() -> None:
     ]
 
 
-def test_the_other_tables() -> None:
+def test_other_decode_tables() -> None:
     tables = decode_tables(RESULT)
     assert tables["ratios-2"].rows[2] == ["torch:softmax", "5.00", "failed: out of memory"]
     assert tables["memory-2"].rows[0] == ["t2r:w4", "5.0", "5.0"]
@@ -76,11 +76,11 @@ def test_the_other_tables() -> None:
     assert tables["limit-2"].rows == [["t2r:w4", "57.0", "3.0", "2.00", "4.00", "2.00"]]
 
 
-def test_without_prompts_there_is_no_table_of_them() -> None:
+def test_no_prompts_no_prompt_table() -> None:
     assert "prompts-2" not in decode_tables({**RESULT, "prompts": []})
 
 
-def test_threads_have_tables_of_their_own() -> None:
+def test_tables_per_thread_count() -> None:
     result = copy.deepcopy(RESULT)
     for kind in ("steps", "starts", "bandwidth", "limits"):
         result[kind] += [{**row, "threads": 1} for row in RESULT[kind][:1]]
@@ -136,7 +136,7 @@ def test_plots(tmp_path: Path) -> None:
     assert (tmp_path / "plots" / "memory-tiny-2.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_plot_of_translations(tmp_path: Path) -> None:
+def test_plot_of_translations(tmp_path: Path) -> None:
     names = ("t2r:w4", "t2r:w4:model=teacher", "ctranslate2:int8")
     rows = [
         {"name": name, "threads": 2, "length": length, **spread(2.0, resident=5_000_000)}
@@ -151,7 +151,7 @@ def test_a_plot_of_translations(tmp_path: Path) -> None:
     assert (tmp_path / "memory-de-en-2.png").exists()
 
 
-def test_a_plot_is_the_same_twice_and_shows_what_is_asked_for(tmp_path: Path) -> None:
+def test_plot_is_reproducible(tmp_path: Path) -> None:
     first = [path.read_bytes() for path in draw(RESULT, tmp_path, ["t2r:w4:again"])]
     second = [path.read_bytes() for path in draw(RESULT, tmp_path, ["t2r:w4:again"])]
     assert first == second
@@ -159,7 +159,7 @@ def test_a_plot_is_the_same_twice_and_shows_what_is_asked_for(tmp_path: Path) ->
     assert b"t2r:w4:again" in b"".join(first)
 
 
-def test_a_plot_of_what_was_not_measured(tmp_path: Path) -> None:
+def test_plot_of_unknown_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="names of t2r:w4, t2r:w4:again, torch:softmax; received genai:int4"):
         draw(RESULT, tmp_path, ["genai:int4"])
     (tmp_path / "file").touch()
@@ -167,13 +167,13 @@ def test_a_plot_of_what_was_not_measured(tmp_path: Path) -> None:
         draw(RESULT, tmp_path / "file")
 
 
-def test_plots_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_matplotlib_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"matplotlib, to draw; .*t2r-export\[plot\]"):
         require_plots()
 
 
-def test_results_are_read_back(tmp_path: Path) -> None:
+def test_result_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps(RESULT))
     assert read_result(path) == RESULT
@@ -188,7 +188,7 @@ def test_results_are_read_back(tmp_path: Path) -> None:
         read_result(tmp_path / "none.json")
 
 
-def test_a_page_is_filled_where_it_says(tmp_path: Path) -> None:
+def test_page_placeholders_are_filled(tmp_path: Path) -> None:
     result = {**RESULT, "machine": {"cpu": "A CPU", "cores": 2, "memory_bytes": 8e9, "system": "Linux"}}
     result["machine"] |= dict.fromkeys(("python", "torch", "onnxruntime-genai", "llama-cpp-python"))
     result["machine"]["onnxruntime"] = "1.31.1"

@@ -120,14 +120,14 @@ def test_rates_ratios_memory_and_counts(options: dict[str, Any], played: type[Pl
     assert {row["name"] for row in result["parity"]} == set(PLAYED[2:])
 
 
-def test_speeds_are_of_each_number_of_threads(options: dict[str, Any], played: type[Player]) -> None:
+def test_speeds_per_thread_count(options: dict[str, Any], played: type[Player]) -> None:
     result = bench_translate(TranslatePlan(engines=("t2r:w4",), **{**options, "threads": (1, 2)}))
     shown = {kind: [row["threads"] for row in result[kind]] for kind in ("speeds", "lengths", "starts")}
     assert shown == {"speeds": [1] * 4 + [2] * 4, "lengths": [1], "starts": [1]}
     assert {"sentences-1", "sentences-2", "lengths-1"} <= tables(result).keys()
 
 
-def test_all_take_turns_after_one_that_does_not_count(options: dict[str, Any], played: type[Player]) -> None:
+def test_turns_after_warm_up(options: dict[str, Any], played: type[Player]) -> None:
     bench_translate(TranslatePlan(engines=PLAYED[2:], **{**options, "batches": (1,), "lengths": (), "starts": 0}))
     greedy_ = [call for call in played.log if call[2:] == ("translate", 4, 1, 1, None)]
     first, *rounds = [[call[0] for call in greedy_[i : i + 3]] for i in range(0, len(greedy_), 3)]
@@ -137,13 +137,13 @@ def test_all_take_turns_after_one_that_does_not_count(options: dict[str, Any], p
     assert len(starts) == len([call for call in played.log if call[2] == "close"])
 
 
-def test_an_engine_that_fails_has_the_reason_in_its_row(options: dict[str, Any], played: type[Player]) -> None:
+def test_failed_engine_has_reason_in_row(options: dict[str, Any], played: type[Player]) -> None:
     played.broken.add(("t2r", 4))
     result = bench_translate(TranslatePlan(engines=("t2r:w4",), **options))
     assert [("error" in row, row["beam"]) for row in result["speeds"]] == [(False, 1)] * 2 + [(True, 4)] * 2
 
 
-def test_no_speed_where_engines_translate_otherwise(options: dict[str, Any], played: type[Player]) -> None:
+def test_different_translations_have_no_speed(options: dict[str, Any], played: type[Player]) -> None:
     played.wrong |= {("ctranslate2", "int8")}
     parity = bench_translate(TranslatePlan(engines=PLAYED, **options))["parity"]
     assert {row["name"]: row["differ"] for row in parity if row["beam"] == 1} == {
@@ -192,12 +192,12 @@ def test_tables(options: dict[str, Any], played: type[Player]) -> None:
         ({"recipe": "none.toml"}, "a recipe in none.toml"),
     ],
 )
-def test_a_plan_that_cannot_be(changes: dict[str, Any], message: str, options: dict[str, Any]) -> None:
+def test_invalid_plan_is_refused(changes: dict[str, Any], message: str, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=message):
         TranslatePlan(**{**options, "engines": ("t2r:w4",), **changes})
 
 
-def test_sentences_are_far_from_each_other() -> None:
+def test_chosen_sentences_are_spread() -> None:
     numbers = [[i] for i in range(10)]
     assert chosen(numbers, 3) == [[0], [3], [6]]
     assert chosen(numbers, 99) == numbers
@@ -213,19 +213,19 @@ def test_real_processes(options: dict[str, Any]) -> None:
     assert [(row["name"], row["differ"]) for row in result["parity"]] == [(engines[1], 0)] * 2
 
 
-def test_files_that_cannot_be(place: Path, tmp_path: Path) -> None:
+def test_invalid_files_are_refused(place: Path, tmp_path: Path) -> None:
     models = Models.load(place / "teacher.pt", place / "student.pt", 30)
     with pytest.raises(UserError, match="model of student, teacher; received 'pupil'"):
         make(parse("t2r:float32:model=pupil", ENGINES), models, tmp_path)
 
 
-def test_models_of_two_tokenizers(place: Path, tmp_path: Path) -> None:
+def test_models_with_two_tokenizers_are_refused(place: Path, tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "other.pt", small.model(CONFIG), None, {})
     with pytest.raises(UserError, match="two translators with one tokenizer"):
         Models.load(place / "teacher.pt", tmp_path / "other.pt", 30)
 
 
-def test_our_runner_and_transformers_translate_the_same(place: Path, tmp_path: Path) -> None:
+def test_t2r_and_transformers_translations_agree(place: Path, tmp_path: Path) -> None:
     models = Models.load(place / "teacher.pt", place / "student.pt", 2000)
     made = {name: parse(text, ENGINES) for name, text in (("a", "t2r:float32:model=teacher"), ("b", PLAYED[3]))}
     for name in made:
@@ -244,7 +244,7 @@ def test_our_runner_and_transformers_translate_the_same(place: Path, tmp_path: P
         assert [len(tokens) for tokens in runner.translate(SOURCES, 1, 2, 7)] == [7] * 4
 
 
-def test_ctranslate2_is_given_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctranslate2_gets_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its converter is a process; its translator takes and gives the texts of tokens."""
     commands: list[list[str]] = []
 
@@ -278,6 +278,6 @@ def test_ctranslate2_is_given_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert command[command.index("--model") + 1 :: 2] == [str(tmp_path / "source"), str(files.path), "int8"]
 
 
-def test_every_call_has_an_answer() -> None:
+def test_worker_methods_exist() -> None:
     public = {name for name in dir(Worker) if not name.startswith("_")}
     assert public - {"open"} == {name for name in dir(Measured) if not name.startswith("_")}

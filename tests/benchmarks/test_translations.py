@@ -31,13 +31,11 @@ PLAN = {"finetune": [{"stages": [{"steps": 5}]}, {"stages": [{"steps": 30}, {"st
         ([CACHE, OF_SOURCE], "grows with target and source"),
     ],
 )
-def test_what_a_hypothesis_keeps(states: list[StateSpec], text: str) -> None:
+def test_kilobytes_of_states(states: list[StateSpec], text: str) -> None:
     assert translations.kilobytes(states) == text
 
 
-def test_a_builds_translators_are_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_build(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     texts.write_translator(tmp_path / "teacher.pt", small.SOFTMAX, "softmax", PLAN)
     texts.write_translator(tmp_path / "one.pt", small.LINEAR_CROSS, "sinusoidal", PLAN)
     write_pairs(tmp_path / "test.tsv", PAIRS)

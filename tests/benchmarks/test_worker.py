@@ -60,7 +60,7 @@ def measured() -> Measured:
     return Measured("fake", Path("model"), 2, 99, {"a": 1})
 
 
-def test_a_turn_starts_where_it_was_placed_and_its_first_tokens_do_not_count(measured: Measured) -> None:
+def test_turn_starts_at_placed_context(measured: Measured) -> None:
     measured.place(16)
     seconds = measured.decode(3)
     assert len(seconds) == 3
@@ -68,24 +68,24 @@ def test_a_turn_starts_where_it_was_placed_and_its_first_tokens_do_not_count(mea
     assert Fake.calls == [("open", "model", 2, 99, {"a": 1}), ("place", 16), "back", *["token"] * (DISCARDED + 3)]
 
 
-def test_a_prompt_and_a_first_token(measured: Measured) -> None:
+def test_prompt_and_first_token(measured: Measured) -> None:
     assert measured.read(7) >= 0
     measured.first_token(5)
     assert Fake.calls[1:] == [("read", 7), ("read", 5), "token"]
 
 
-def test_a_message_is_read_behind_what_was_placed(measured: Measured) -> None:
+def test_message_after_placed_context(measured: Measured) -> None:
     measured.place(16)
     assert measured.turn(7) >= 0
     assert Fake.calls[1:] == [("place", 16), "back", ("go on", 7)]
 
 
-def test_memory_is_of_this_process(measured: Measured) -> None:
+def test_memory_of_process(measured: Measured) -> None:
     found = measured.memory()
     assert found["peak"] >= found["resident"] > 1 << 20
 
 
-def test_a_process_of_our_graph(tmp_path: Path) -> None:
+def test_process_of_graph(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
     with Worker("t2r", tmp_path / "graph.onnx", 1, 50) as process:
         process.open()
@@ -97,7 +97,7 @@ def test_a_process_of_our_graph(tmp_path: Path) -> None:
         assert process.memory()["resident"] > 1 << 20
 
 
-def test_a_process_says_what_its_engine_said_and_goes_on(tmp_path: Path) -> None:
+def test_engine_error_is_forwarded(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
     with Worker("t2r", tmp_path / "none.onnx", 1, 50) as process:
         for _ in range(2):
@@ -105,7 +105,7 @@ def test_a_process_says_what_its_engine_said_and_goes_on(tmp_path: Path) -> None
                 process.open()
 
 
-def test_a_foreign_error_is_one_line() -> None:
+def test_foreign_error_is_one_line() -> None:
     process = Worker("t2r", Path("x"), 1, 50)
     with (
         process,
@@ -114,7 +114,7 @@ def test_a_foreign_error_is_one_line() -> None:
         process.place(3)
 
 
-def test_a_process_that_died() -> None:
+def test_dead_process_is_error() -> None:
     with Worker("t2r", Path("x"), 1, 50) as process:
         process._process._process.kill()
         process._process._process.wait()
@@ -122,7 +122,7 @@ def test_a_process_that_died() -> None:
             process.open()
 
 
-def test_a_process_has_its_own_number_of_threads() -> None:
+def test_process_threads() -> None:
     for threads in (1, 3):
         with Worker("t2r", Path("x"), threads, 50) as process:
             with pytest.raises(UserError):
@@ -131,7 +131,7 @@ def test_a_process_has_its_own_number_of_threads() -> None:
             assert f"OMP_NUM_THREADS={threads}".encode() in environment.split(b"\0")
 
 
-def test_a_process_holds_no_torch(tmp_path: Path) -> None:
+def test_process_loads_no_torch(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
     program = (
         f"import sys, pathlib; sys.path.append({str(BENCHMARKS)!r})\n"
@@ -143,7 +143,7 @@ def test_a_process_holds_no_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_sums_are_scaled_and_positions_are_set() -> None:
+def test_scaled_states() -> None:
     states = {"S.0": np.full((2, 3), 5.0, np.float32), "position": np.array([5], np.int32)}
     after = scaled(states, read=5, context=100)
     assert after["S.0"].dtype == np.float32
@@ -152,14 +152,14 @@ def test_sums_are_scaled_and_positions_are_set() -> None:
     assert after["position"] == 100
 
 
-def test_random_prompts_hold_no_special_token() -> None:
+def test_random_prompts_have_no_special_token() -> None:
     ids = random_ids(500, 7)
     assert ids.shape == (500,)
     assert (ids.min(), ids.max()) == (3, 6)
 
 
 @pytest.mark.parametrize("config", ["rotary_keep", "rotary_drop", "none"])
-def test_our_runner_returns_to_its_place(config: str, tmp_path: Path) -> None:
+def test_t2r_runner_returns_to_context(config: str, tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", config)
     runner = T2R(tmp_path / "graph.onnx", 1, 50, {"batch": 3})
     runner.place(1000)
@@ -174,7 +174,7 @@ def test_our_runner_returns_to_its_place(config: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 1, "prefill": True}])
-def test_our_runner_decodes_greedily(options: dict[str, Any], tmp_path: Path) -> None:
+def test_t2r_runner_decodes_greedily(options: dict[str, Any], tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1, **options)
     runner = T2R(tmp_path / "graph.onnx", 1, 50, {})
     runner.read(6)
@@ -190,7 +190,7 @@ def test_our_runner_decodes_greedily(options: dict[str, Any], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 1, "prefill": True}])
-def test_our_runner_reads_a_message_behind_its_place(options: dict[str, Any], tmp_path: Path) -> None:
+def test_t2r_runner_reads_message_after_context(options: dict[str, Any], tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1, **options)
     runner = T2R(tmp_path / "graph.onnx", 1, 50, {})
     runner.place(9)
@@ -201,7 +201,7 @@ def test_our_runner_reads_a_message_behind_its_place(options: dict[str, Any], tm
     assert runner._decoder.position == 9
 
 
-def test_torch_reads_a_message_behind_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_runner_reads_message_after_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small.model("softmax")
     checkpoint.save(tmp_path / "model.pt", model, None, {})
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
@@ -216,7 +216,7 @@ def test_torch_reads_a_message_behind_its_place(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("config, context", [("softmax", 9), ("rotary_drop", 700)])
-def test_torch_runs_both_kinds(config: str, context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_runs_softmax_and_t2r(config: str, context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small.model(config)
     checkpoint.save(tmp_path / "model.pt", model, None, {})
     monkeypatch.setattr(runners, "CHUNK", 4)
@@ -236,6 +236,6 @@ def test_torch_runs_both_kinds(config: str, context: int, tmp_path: Path, monkey
         torch.set_num_threads(threads)
 
 
-def test_every_call_has_an_answer() -> None:
+def test_worker_methods_exist() -> None:
     public = {name for name in dir(Worker) if not name.startswith("_")}
     assert public - {"open"} == {name for name in dir(Measured) if not name.startswith("_")}

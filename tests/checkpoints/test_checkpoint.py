@@ -62,7 +62,7 @@ def saved(tmp_path: Path) -> Path:
         {"layers": (dataclasses.replace(CONFIG.layers[0], folded=True),)},
     ],
 )
-def test_what_was_saved_is_loaded(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_save_load_round_trip(changes: dict[str, Any], tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     model, path = random_model(config), tmp_path / "model.pt"
     checkpoint.save(path, model, "text", PROVENANCE)
@@ -78,7 +78,7 @@ def test_what_was_saved_is_loaded(changes: dict[str, Any], tmp_path: Path) -> No
     torch.testing.assert_close(found.model(ids), model(ids), rtol=0, atol=0)
 
 
-def test_a_loaded_model_can_be_trained_and_saved_over_its_own_file(saved: Path) -> None:
+def test_loaded_model_can_be_trained_and_overwritten(saved: Path) -> None:
     model = checkpoint.load(saved).model.train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -90,20 +90,20 @@ def test_a_loaded_model_can_be_trained_and_saved_over_its_own_file(saved: Path) 
     assert checkpoint.load(saved).model.head.weight.requires_grad
 
 
-def test_the_same_model_gives_the_same_bytes(saved: Path, tmp_path: Path) -> None:
+def test_save_is_deterministic(saved: Path, tmp_path: Path) -> None:
     found = checkpoint.load(saved)
     again = tmp_path / "another name.pt"
     checkpoint.save(again, found.model, found.tokenizer, found.provenance)
     assert again.read_bytes() == saved.read_bytes()
 
 
-def test_a_tied_head_is_stored_once(saved: Path) -> None:
+def test_tied_head_is_stored_once(saved: Path) -> None:
     weights = torch.load(saved, weights_only=True)["weights"]
     assert "embedding.weight" in weights
     assert "head.weight" not in weights
 
 
-def test_only_the_part_of_a_storage_that_a_weight_uses_is_stored(saved: Path, tmp_path: Path) -> None:
+def test_partial_storage_is_stored(saved: Path, tmp_path: Path) -> None:
     model = random_model()
     wide = torch.zeros(3, *model.embedding.weight.shape)
     wide[1] = model.embedding.weight.detach()
@@ -112,7 +112,7 @@ def test_only_the_part_of_a_storage_that_a_weight_uses_is_stored(saved: Path, tm
     assert (tmp_path / "view.pt").read_bytes() == saved.read_bytes()
 
 
-def test_an_untied_head_that_shares_memory_is_stored_on_its_own(tmp_path: Path) -> None:
+def test_untied_head_with_shared_memory(tmp_path: Path) -> None:
     model = random_model(dataclasses.replace(CONFIG, tied_head=False))
     model.head.weight = model.embedding.weight
     checkpoint.save(tmp_path / "model.pt", model, None, {})
@@ -126,7 +126,7 @@ def test_other_precisions_are_stored_as_float32(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path / "model.pt").model.embedding.weight.dtype == torch.float32
 
 
-def test_weights_of_sixteen_bits_are_half_as_large_and_rounded(saved: Path, tmp_path: Path) -> None:
+def test_save_float16(saved: Path, tmp_path: Path) -> None:
     whole = checkpoint.load(saved)
     small_file = tmp_path / "half.pt"
     checkpoint.save(small_file, whole.model, whole.tokenizer, whole.provenance, dtype=torch.float16)
@@ -144,7 +144,7 @@ def test_weights_of_sixteen_bits_are_half_as_large_and_rounded(saved: Path, tmp_
     assert checkpoint.load(small_file).sha256 == loaded.sha256
 
 
-def test_an_imported_folder_goes_through_a_file_unchanged(tmp_path: Path) -> None:
+def test_imported_folder_round_trip(tmp_path: Path) -> None:
     folder = checkpoint.load(folders.write_llama(tmp_path / "llama"))
     checkpoint.save(tmp_path / "model.pt", folder.model, folder.tokenizer, folder.provenance)
     file = checkpoint.load(tmp_path / "model.pt")
@@ -152,7 +152,7 @@ def test_an_imported_folder_goes_through_a_file_unchanged(tmp_path: Path) -> Non
     torch.testing.assert_close(file.model.state_dict(), folder.model.state_dict(), rtol=0, atol=0)
 
 
-def test_saving_needs_finite_weights_and_leaves_the_old_file(saved: Path) -> None:
+def test_non_finite_weights_are_not_saved(saved: Path) -> None:
     before, model = saved.read_bytes(), random_model()
     with torch.no_grad():
         model.blocks[1].mixers[0].q.weight[2, 3] = torch.nan
@@ -161,14 +161,14 @@ def test_saving_needs_finite_weights_and_leaves_the_old_file(saved: Path) -> Non
     assert saved.read_bytes() == before
 
 
-def test_provenance_is_json_data(tmp_path: Path) -> None:
+def test_provenance_must_be_json(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="plain JSON data as provenance; received .*Tensor is not JSON serializable"):
         checkpoint.save(tmp_path / "model.pt", random_model(), None, {"loss": torch.ones(1)})
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("size", [0, 1000, 9000])
-def test_a_full_disk_leaves_the_old_file(saved: Path, size: int) -> None:
+def test_full_disk_keeps_old_file(saved: Path, size: int) -> None:
     before = saved.read_bytes()
     assert len(before) > 9000
     message = "to be able to write .*model.pt; received .*; choose another place, or make room"
@@ -178,7 +178,7 @@ def test_a_full_disk_leaves_the_old_file(saved: Path, size: int) -> None:
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_a_folder_that_is_not_there_cannot_be_written_to(tmp_path: Path) -> None:
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="to be able to write .*; received No such file or directory"):
         checkpoint.save(tmp_path / "missing" / "model.pt", random_model(), None, {})
 
@@ -190,32 +190,32 @@ def refused(path: Path, message: str) -> None:
     assert str(caught.value).isprintable()
 
 
-def test_nothing_is_no_checkpoint(tmp_path: Path) -> None:
+def test_missing_checkpoint_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "model.pt", "a checkpoint at .*model.pt; received nothing; give a model.pt made by t2r, or a")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04" + b"\0" * 100, b"\x80\x02}q\0."])
-def test_a_file_of_another_kind_is_no_checkpoint(content: bytes, tmp_path: Path) -> None:
+def test_other_file_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(content)
     refused(path, "a checkpoint in .*model.pt; received no archive, or a part of one")
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.99])
-def test_a_truncated_checkpoint_is_refused(saved: Path, keep: float) -> None:
+def test_truncated_checkpoint_is_refused(saved: Path, keep: float) -> None:
     content = saved.read_bytes()
     saved.write_bytes(content[: int(keep * len(content))])
     refused(saved, "received no archive, or a part of one")
 
 
-def test_another_archive_is_no_checkpoint(tmp_path: Path) -> None:
+def test_other_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme", "hello")
     refused(path, "a checkpoint in .*model.pt; received an archive of something else")
 
 
-def test_a_compressed_archive_is_refused(saved: Path, tmp_path: Path) -> None:
+def test_compressed_archive_is_refused(saved: Path, tmp_path: Path) -> None:
     path = tmp_path / "bomb.pt"
     with zipfile.ZipFile(saved) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
         for member in old.namelist():
@@ -231,7 +231,7 @@ class Code:
 
 
 @pytest.mark.parametrize("where", ["weights", "config", "provenance"])
-def test_code_in_a_checkpoint_is_refused_and_never_run(saved: Path, where: str, capsys: Any) -> None:
+def test_code_in_checkpoint_is_never_run(saved: Path, where: str, capsys: Any) -> None:
     data = torch.load(saved, weights_only=True)
     data[where]["more"] = Code()
     torch.save(data, saved)
@@ -241,7 +241,7 @@ def test_code_in_a_checkpoint_is_refused_and_never_run(saved: Path, where: str, 
     assert capsys.readouterr().out == ""
 
 
-def test_a_whole_module_is_refused(tmp_path: Path) -> None:
+def test_pickled_module_is_refused(tmp_path: Path) -> None:
     torch.save(random_model(), tmp_path / "model.pt")
     refused(
         tmp_path / "model.pt",
@@ -249,7 +249,7 @@ def test_a_whole_module_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
+def test_bare_state_dict_is_refused(tmp_path: Path) -> None:
     torch.save(random_model().state_dict(), tmp_path / "model.pt")
     refused(tmp_path / "model.pt", "a checkpoint of the format t2r-checkpoint in .*; received something else")
 
@@ -329,14 +329,14 @@ Q = ("weights", "blocks.1.parts.0.q.weight")
         (put("config", "logit_scale", value=10**400), "logit_scale to be a finite positive number"),
     ],
 )
-def test_a_checkpoint_with_a_wrong_part_is_refused(saved: Path, change: Change, message: str) -> None:
+def test_wrong_types_in_checkpoint_are_refused(saved: Path, change: Change, message: str) -> None:
     data = torch.load(saved, weights_only=True)
     change(data)
     torch.save(data, saved)
     refused(saved, message)
 
 
-def test_one_storage_under_many_names_is_refused(saved: Path) -> None:
+def test_shared_storage_is_refused(saved: Path) -> None:
     data = torch.load(saved, weights_only=True)
     weight = torch.ones(24 * 12)
     for layer in range(1000):
@@ -345,7 +345,7 @@ def test_one_storage_under_many_names_is_refused(saved: Path) -> None:
     refused(saved, r"weights of at most the \d+ bytes of .*; received \d+ bytes")
 
 
-def test_sizes_that_no_memory_could_hold_are_refused(saved: Path) -> None:
+def test_huge_sizes_are_refused(saved: Path) -> None:
     data = torch.load(saved, weights_only=True)
     huge = 1 << 20
     data["config"] |= {"width": huge, "positions": None}
@@ -357,7 +357,7 @@ def test_sizes_that_no_memory_could_hold_are_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "x", -1, 0, 1.5, True, [], {}, float("nan"), 10**30])
-def test_any_config_value_of_a_wrong_type_is_an_error_of_the_user(saved: Path, wrong: Any) -> None:
+def test_wrong_config_types_are_refused(saved: Path, wrong: Any) -> None:
     original = torch.load(saved, weights_only=True)["config"]
     part = original["layers"][0]["parts"][0]
     owners = [
@@ -385,7 +385,7 @@ def same(found: checkpoint.Checkpoint, other: checkpoint.Checkpoint) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_flipped_bit_is_found_or_changes_nothing(saved: Path, seed: int) -> None:
+def test_flipped_bit_is_detected_or_harmless(saved: Path, seed: int) -> None:
     """Anywhere in the file; what has no checksum (padding, times) is nothing that is read."""
     before, content = checkpoint.load(saved), bytearray(saved.read_bytes())
     damaged, found = saved.with_name("damaged.pt"), 0
@@ -412,7 +412,7 @@ def rewritten(saved: Path, change: Callable[[bytes], bytes]) -> Path:
     return path
 
 
-def test_a_flipped_bit_in_a_weight_names_the_member(saved: Path) -> None:
+def test_flipped_bit_in_weight_names_member(saved: Path) -> None:
     content = bytearray(saved.read_bytes())
     with zipfile.ZipFile(saved) as archive:
         member = archive.getinfo("archive/data/3")
@@ -424,7 +424,7 @@ def test_a_flipped_bit_in_a_weight_names_the_member(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_damaged_instructions_are_an_error_of_the_user(saved: Path, seed: int) -> None:
+def test_damaged_pickle_is_refused(saved: Path, seed: int) -> None:
     """Whatever the damage in the pickle, with a checksum that fits it, a load gives a model or a line."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -469,7 +469,7 @@ ENDLESS: list[Any] = [doubled([]), doubled({}), itself()]
         ("more",),
     ],
 )
-def test_data_without_end_is_refused(saved: Path, place: tuple[str, ...], value: Any) -> None:
+def test_exponential_data_is_refused(saved: Path, place: tuple[str, ...], value: Any) -> None:
     data = torch.load(saved, weights_only=True)
     put(*place, value=value)(data)
     torch.save(data, saved)
@@ -477,7 +477,7 @@ def test_data_without_end_is_refused(saved: Path, place: tuple[str, ...], value:
 
 
 @pytest.mark.parametrize("key", [doubled(()), 10**30, 3, None, (1, 2)])
-def test_a_key_that_could_be_endless_to_hash_is_refused(saved: Path, key: Any) -> None:
+def test_exponential_key_is_refused(saved: Path, key: Any) -> None:
     data = torch.load(saved, weights_only=True)
     data["provenance"]["x"] = [1]
     data["weights"] = {}
@@ -506,11 +506,11 @@ def keyed(pair: bytes) -> bytes:
         b"\x8f.",
     ],
 )
-def test_calls_that_torch_allows_and_nobody_needs_are_refused(saved: Path, instructions: bytes) -> None:
+def test_needless_calls_are_refused(saved: Path, instructions: bytes) -> None:
     refused(rewritten(saved, lambda data: b"\x80\x02" + instructions), "a reference to builtins|something else: ")
 
 
-def test_a_hash_made_beside_is_the_files(saved: Path, tmp_path: Path) -> None:
+def test_background_hash_equals_file_hash(saved: Path, tmp_path: Path) -> None:
     begun = sha256_beside(saved)
     assert checkpoint.load(saved).sha256 == checkpoint.load(saved, begun).sha256 == sha256(saved)
     missing = sha256_beside(tmp_path / "nothing.pt")
@@ -518,7 +518,7 @@ def test_a_hash_made_beside_is_the_files(saved: Path, tmp_path: Path) -> None:
         missing()
 
 
-def test_a_window_of_any_size_is_refused(tmp_path: Path) -> None:
+def test_invalid_window_is_refused(tmp_path: Path) -> None:
     """A file of a few bytes whose states are many gigabytes: refused when it is opened."""
     long = dataclasses.replace(CONFIG, layers=(WindowConfig(1 << 20),) * 24)
     checkpoint.save(tmp_path / "long.pt", random_model(long), None, {})
@@ -528,7 +528,7 @@ def test_a_window_of_any_size_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".pt", "model.pt/more.pt", "y" * 300])
-def test_a_name_that_cannot_be_is_an_error_of_the_user(saved: Path, name: str) -> None:
+def test_invalid_path_is_refused(saved: Path, name: str) -> None:
     refused(saved.parent / name, "a checkpoint at .*; received nothing; give a model.pt")
     with pytest.raises(UserError, match="to be able to write .*; received (File name too long|Not a directory)"):
         checkpoint.save(saved.parent / name, random_model(), None, {})

@@ -50,7 +50,7 @@ def written(pieces: Sequence[tuple[str, float, int]] = PIECES, trainer: bytes = 
     return b"".join(field(1, row) for row in rows) + field(2, trainer) + field(3, normalizer)
 
 
-def test_a_file_is_read() -> None:
+def test_piece_file_is_read() -> None:
     trainer, normalizer = field(3, 2) + field(35, 1) + field(4, 99), field(2, b"map") + field(3, 0) + field(1, b"nfkc")
     found = read_pieces(written(trainer=trainer, normalizer=normalizer) + field(4, b"other"), "x.spm")
     assert [(p.text, p.score, p.kind) for p in found.pieces] == PIECES
@@ -78,7 +78,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_another_file_is_refused(name: str) -> None:
+def test_other_file_is_refused(name: str) -> None:
     data, message = WRONG[name]
     with pytest.raises(UserError, match=message):
         read_pieces(data, "x.spm")
@@ -95,7 +95,7 @@ def test_damaged_files_are_read_or_refused(seed: int) -> None:
             read_pieces(bytes(damaged[: chance.randint(1, len(damaged))]), "x.spm")
 
 
-def test_numbers_are_the_vocabularys() -> None:
+def test_token_ids_from_vocabulary() -> None:
     model = read_pieces(written(), "x.spm")
     vocabulary = {"b": 0, END: 1, "\u2581c": 2, UNKNOWN: 3, "\u2581": 4, "\u2581a": 5, ">>eng<<": 6, PADDING: 7}
     tokenizer = Tokenizer(piece_tokenizer(model, vocabulary, "vocab.json"))
@@ -143,7 +143,7 @@ def vocabulary(*models: Any) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sentences_are_cut_as_the_library_cuts_them(kind: str, pairs: list[Pair]) -> None:
+def test_tokens_equal_sentencepiece(kind: str, pairs: list[Pair]) -> None:
     sides = [list(side) for side in zip(*pairs, strict=True)]
     files = [trained(kind, side, size) for side, size in zip(sides, (900, 700), strict=True)]
     models = [sentencepiece.SentencePieceProcessor(model_proto=file) for file in files]
@@ -160,7 +160,7 @@ def test_sentences_are_cut_as_the_library_cuts_them(kind: str, pairs: list[Pair]
                 assert tokenizer.decode(found) == model.decode(ids)
 
 
-def test_a_folder_has_a_tokenizer_for_each_side(pairs: list[Pair], tmp_path: Path) -> None:
+def test_folder_has_tokenizer_per_side(pairs: list[Pair], tmp_path: Path) -> None:
     reference("marian").save_pretrained(tmp_path)
     pieces = {side: trained("bpe", ["ab ba", "bab a"], 6) for side in ("source", "target")}
     pieces["target"] = trained("bpe", ["cd dc", "dcd c"], 6)

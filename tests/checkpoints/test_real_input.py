@@ -52,7 +52,7 @@ def test_stories_teacher_continues_as_expected(stories: Path, teller: Path) -> N
     assert decoder.generate([expected[99]], 100, GREEDY) == expected[100:]
 
 
-def test_stories_teacher_tells_its_text(stories: Path, teller: Path) -> None:
+def test_stories_teacher_generates_text(stories: Path, teller: Path) -> None:
     decoder = Decoder(teller, threads=1)
     text = Tokenizer.of(decoder.signature)
     ids = decoder.generate(text.encode(""), 200, GREEDY)
@@ -87,7 +87,7 @@ def test_nano_sort_sorts_all_in_one_batch(sorter: Path) -> None:
     assert decoder.position == END
 
 
-def test_nano_sort_ends_with_a_message(sorter: Path) -> None:
+def test_nano_sort_past_end_is_refused(sorter: Path) -> None:
     decoder = Decoder(sorter, threads=1)
     assert decoder.signature.max_positions == END
     decoder.prefill([2, 1, 0] * 3 + [1, 1])
@@ -102,7 +102,7 @@ def test_nano_sort_ends_with_a_message(sorter: Path) -> None:
         np.testing.assert_array_equal(value, before[name])
 
 
-def test_nano_sort_clamped_goes_on(data: Path, tmp_path: Path) -> None:
+def test_nano_sort_clamped_continues(data: Path, tmp_path: Path) -> None:
     export(checkpoint.load(data / "checkpoints" / "gpt-nano-sort"), tmp_path / "g.onnx", ExportConfig(past_end="clamp"))
     decoder = Decoder(tmp_path / "g.onnx", threads=1)
     assert np.isfinite(decoder.prefill([2, 1, 0] * 7)).all()

@@ -63,7 +63,7 @@ def same(model: Transformer, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("family", ["marian", "pegasus"])
-def test_transformers_runs_what_is_saved(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transformers_loads_saved_folder(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from transformers import AutoModelForSeq2SeqLM
 
     model = small.model(ours(family, embedding_scale=12**0.5, eos_tokens=(2, 6)))
@@ -77,7 +77,7 @@ def test_transformers_runs_what_is_saved(family: str, tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("name", ["marian", "marian, two vocabularies", "marian, three tables", "pegasus"])
-def test_an_import_that_is_saved_is_what_it_was(name: str, tmp_path: Path) -> None:
+def test_import_save_round_trip(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM
 
     theirs = reference(name)
@@ -100,7 +100,7 @@ def test_an_import_that_is_saved_is_what_it_was(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("family, before", [("marian", False), ("pegasus", True)])
-def test_ctranslate2_finds_what_its_converter_reads(family: str, before: bool, tmp_path: Path) -> None:
+def test_ctranslate2_converts_saved_folder(family: str, before: bool, tmp_path: Path) -> None:
     """Where the norms stand, and the texts of the end, of the token that it starts from, and of an unknown one."""
     from transformers import AutoConfig, AutoTokenizer
 
@@ -132,9 +132,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_a_family_has_no_place_for_is_refused(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unsupported_options_are_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, family, message = REFUSED[name]
     checkpoint.save(tmp_path / "model.pt", small.model(config), None, {})
     assert main(["save", str(tmp_path / "model.pt"), str(tmp_path / "folder"), "--as", family]) == 2
@@ -142,7 +140,7 @@ def test_what_a_family_has_no_place_for_is_refused(
     assert not (tmp_path / "folder").exists()
 
 
-def test_a_recurrent_translator_is_refused(tmp_path: Path) -> None:
+def test_recurrent_translator_is_refused(tmp_path: Path) -> None:
     student = convert(small.model(ours("marian")), LinearConfig(4), cross=LinearConfig(5))
     with pytest.raises(
         UserError, match="softmax layers, and otherwise what marian has; received inside; save the teacher"

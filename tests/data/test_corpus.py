@@ -44,7 +44,7 @@ def test_documents_begin_with_bos_or_else_end_with_eos(
     assert read_corpus([tmp_path / "text"], texts.tokenizer(), model, None).tokens.tolist() == sum(expected, [])
 
 
-def test_the_last_documents_are_test_and_those_before_them_valid(tmp_path: Path) -> None:
+def test_parts_in_order(tmp_path: Path) -> None:
     tokens = tokenized(texts.documents(30), texts.tokenizer(), MODEL)
     path = texts.write_text(tmp_path / "text", 30)
     corpus = read_corpus([path], texts.tokenizer(), MODEL, Shares(valid=0.2, test=0.1))
@@ -57,14 +57,14 @@ def test_the_last_documents_are_test_and_those_before_them_valid(tmp_path: Path)
 
 
 @given(count=st.integers(0, 10**6), valid=st.floats(0.001, 0.5), test=st.floats(0.001, 0.49))
-def test_parts_are_apart_and_all_there_is(count: int, valid: float, test: float) -> None:
+def test_parts_are_disjoint_and_complete(count: int, valid: float, test: float) -> None:
     first, second = borders(count, Shares(valid, test))
     assert 0 <= first <= second <= count
     assert abs(count - second - count * test) <= 0.5
     assert abs(second - first - count * valid) <= 1
 
 
-def test_few_documents_are_cut_at_a_character(tmp_path: Path) -> None:
+def test_few_documents_are_split_at_character(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("abcdefgh" * 5)
     corpus = read_corpus([path], texts.tokenizer(), MODEL)
@@ -80,7 +80,7 @@ def test_several_files_are_read_in_order(tmp_path: Path) -> None:
     assert corpus.test.tolist() == [texts.BOS, 1, 1, 1]
 
 
-def test_the_hash_knows_the_text_and_the_cut(tmp_path: Path) -> None:
+def test_hash_depends_on_text_and_split(tmp_path: Path) -> None:
     path = texts.write_text(tmp_path / "text")
     shares = (Shares(), Shares(), Shares(0.1, 0.05), Shares(0.05, 0.1))
     first, again, *cut = (read_corpus([path], texts.tokenizer(), MODEL, s).sha256 for s in shares)
@@ -89,7 +89,7 @@ def test_the_hash_knows_the_text_and_the_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(60,), (12, 5)])
-def test_token_ids_are_taken_as_they_are(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_token_ids_are_unchanged(tmp_path: Path, shape: tuple[int, ...]) -> None:
     ids = np.arange(60).reshape(shape) % MODEL.vocab_size
     np.save(tmp_path / "ids.npy", ids)
     corpus = read_corpus([tmp_path / "ids.npy"], None, MODEL, Shares(0.25, 0.5))
@@ -101,14 +101,14 @@ def test_token_ids_are_taken_as_they_are(tmp_path: Path, shape: tuple[int, ...])
     assert corpus.row == (None if len(shape) == 1 else 4)
 
 
-def test_windows_are_runs_of_the_stream() -> None:
+def test_windows_are_runs_of_stream() -> None:
     tokens = np.arange(1000, dtype=np.uint16)
     for window in Windows(tokens, length=7, batch=5, seed=0)(3):
         assert window.tolist() == list(range(int(window[0]), int(window[0]) + 8))
 
 
 @pytest.mark.parametrize("tokens", [np.arange(1000), np.arange(1000).reshape(125, 8)])
-def test_an_epoch_shows_every_window_once(tokens: np.ndarray) -> None:
+def test_epoch_has_every_window_once(tokens: np.ndarray) -> None:
     windows = Windows(tokens, length=7, batch=1, seed=0)
     count = windows.count
     epochs = [[int(windows(step)[0, 0]) for step in range(e * count, (e + 1) * count)] for e in range(3)]
@@ -118,12 +118,12 @@ def test_an_epoch_shows_every_window_once(tokens: np.ndarray) -> None:
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_a_stream_is_cut_elsewhere_in_every_epoch() -> None:
+def test_epochs_have_different_offsets() -> None:
     windows = Windows(np.arange(1000), length=7, batch=1, seed=0)
     assert len({int(windows(e * windows.count)[0, 0]) % 7 for e in range(20)}) > 3
 
 
-def test_a_batch_is_a_function_of_seed_and_step() -> None:
+def test_windows_are_function_of_seed_and_step() -> None:
     tokens = np.arange(100)
     straight = Windows(tokens, length=7, batch=5, seed=3)
     batches = [straight(step) for step in range(20)]  # several epochs
@@ -132,7 +132,7 @@ def test_a_batch_is_a_function_of_seed_and_step() -> None:
     assert not torch.equal(Windows(tokens, length=7, batch=5, seed=4)(0), batches[0])
 
 
-def test_a_batch_may_be_larger_than_the_text() -> None:
+def test_batch_larger_than_text() -> None:
     assert Windows(np.arange(8), length=7, batch=3, seed=0)(0).tolist() == [list(range(8))] * 3
 
 
@@ -142,7 +142,7 @@ def test_held_out_windows_predict_every_token_once() -> None:
     assert torch.equal(windows[1:, 0], windows[:-1, -1])
 
 
-def test_a_sample_is_spread_evenly() -> None:
+def test_spread_is_even() -> None:
     rows = torch.arange(10)[:, None]
     assert spread(rows, 4).flatten().tolist() == [0, 3, 6, 9]
     assert spread(rows, 10) is rows
@@ -152,7 +152,7 @@ def test_a_sample_is_spread_evenly() -> None:
     assert spread(many, 65).flatten().tolist() == list(range(0, 193, 3))  # exact, at every count
 
 
-def test_sequences_read_in_parallel_reach_from_end_to_end() -> None:
+def test_parallel_sequences_cover_text() -> None:
     rows = parallel_sequences(np.arange(100), 3, 20)
     assert [(row[0], row[-1]) for row in rows] == [(0, 19), (40, 59), (80, 99)]
     assert parallel_sequences(np.arange(10), 2, 8).tolist() == [list(range(8)), list(range(2, 10))]
@@ -164,7 +164,7 @@ def corpus_error(paths: list[Path], tokenizer: str | None = None, model: ModelCo
     return str(caught.value)
 
 
-def test_messages_about_files(tmp_path: Path) -> None:
+def test_file_errors(tmp_path: Path) -> None:
     empty, latin = tmp_path / "empty", tmp_path / "latin"
     empty.write_text(" \n<|endoftext|>\n\n")
     latin.write_bytes(b"caf\xe9")
@@ -176,7 +176,7 @@ def test_messages_about_files(tmp_path: Path) -> None:
     assert "UTF-8" in corpus_error([latin])
 
 
-def test_messages_about_token_ids(tmp_path: Path) -> None:
+def test_token_id_errors(tmp_path: Path) -> None:
     good, far, real, objects, wide = (tmp_path / f"{name}.npy" for name in ("good", "far", "real", "objects", "wide"))
     np.save(good, np.zeros(50, np.int64))
     np.save(far, np.full(50, MODEL.vocab_size))
@@ -218,31 +218,31 @@ def npy(header: str, content: bytes = b"") -> bytes:
         npy("\xff\x00'\n"),
     ],
 )
-def test_odd_token_ids_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_token_ids_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "odd.npy").write_bytes(content)
     assert corpus_error([tmp_path / "odd.npy"]).endswith(
         ("write it with numpy.save", "write token ids with numpy.save")
     )
 
 
-def test_several_arrays_in_one_file_are_refused(tmp_path: Path) -> None:
+def test_npz_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "many", a=np.zeros(4, np.int64))
     (tmp_path / "many.npz").rename(tmp_path / "many.npy")
     assert "write it with numpy.save" in corpus_error([tmp_path / "many.npy"])
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "text/more", "x" * 300 + ".npy", "text/more.npy"])
-def test_a_name_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_file_name_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "text").write_text("a")
     assert "received" in corpus_error([tmp_path / name])
 
 
-def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
+def test_text_needs_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a checkpoint without one; give token ids as a \.npy file"):
         read_corpus([texts.write_text(tmp_path / "text")], None, MODEL)
 
 
-def test_too_little_text() -> None:
+def test_too_little_text_is_refused() -> None:
     with pytest.raises(UserError, match="at least 8 tokens of training text; received 7"):
         Windows(np.arange(7), length=7, batch=2, seed=0)
     with pytest.raises(UserError, match="at least 8 tokens of text to measure on; received 0"):

@@ -48,7 +48,7 @@ def divided(whole: list[str], shares: Shares) -> list[list[str]]:
     mark=st.booleans(),
     separator=st.sampled_from(["<end>", "", "é", "\n"]),
 )
-def test_a_text_in_blocks_is_divided_as_a_whole(
+def test_blocks_do_not_affect_documents(
     block: int, lines: list[str], breaks: str, mark: bool, separator: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     text = breaks.join(lines)
@@ -63,7 +63,7 @@ def test_a_text_in_blocks_is_divided_as_a_whole(
                 list(Texts((path,), separator))
 
 
-def test_a_long_document_becomes_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_document_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "MAX_DOCUMENT", 8)
     monkeypatch.setattr(documents, "BLOCK", 4)
     path = tmp_path / "text"
@@ -80,13 +80,13 @@ def test_a_long_document_becomes_several(tmp_path: Path, monkeypatch: pytest.Mon
     valid=st.sampled_from([0.05, 0.2, 0.45]),
     test=st.sampled_from([0.05, 0.3, 0.5]),
 )
-def test_parts_are_those_of_the_whole_list(whole: list[str], valid: float, test: float) -> None:
+def test_parts_equal_whole_list(whole: list[str], valid: float, test: float) -> None:
     shares = Shares(valid, test)
     found = list(parted(whole, shares))
     assert [[text for number, text in found if number == part] for part in range(3)] == divided(whole, shares)
 
 
-def test_parts_by_hash_stay_where_documents_are_added() -> None:
+def test_parts_by_hash_are_stable() -> None:
     shares = Shares(0.2, 0.1, "hash")
     whole = [f"document {n}" for n in range(2000)]
     parts = {text: part for part, text in parted(whole, shares)}
@@ -108,7 +108,7 @@ def write_parquet(path: Path, rows: list[Any], field: str = "text") -> Path:
     return path
 
 
-def test_fields_of_json_lines_and_parquet(tmp_path: Path) -> None:
+def test_json_lines_and_parquet_fields(tmp_path: Path) -> None:
     rows = [f" word {n} " for n in range(10)] + ["\n"]
     stripped = [row.strip() for row in rows[:10]]
     lines = write_json(tmp_path / "a.jsonl", [{"id": 0, "body": row} for row in rows])
@@ -118,7 +118,7 @@ def test_fields_of_json_lines_and_parquet(tmp_path: Path) -> None:
     assert list(Texts((write_parquet(tmp_path / "b.parquet", rows),))) == stripped
 
 
-def test_a_folder_is_its_files_in_order(tmp_path: Path) -> None:
+def test_folder_files_in_order(tmp_path: Path) -> None:
     for name in ("b.txt", "a/c.jsonl", "a/b.parquet", ".git/d.txt", ".e.txt", "README.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -142,7 +142,7 @@ def test_a_folder_is_its_files_in_order(tmp_path: Path) -> None:
         ('{"n": ' + "1" * 50 + "}", "a text named 'text' in line 2"),
     ],
 )
-def test_odd_lines_are_named(line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_lines_are_named(line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "MAX_LINE", 1 << 20 if line.startswith("[[") else 64)
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n' + line + "\n")
@@ -150,7 +150,7 @@ def test_odd_lines_are_named(line: str, message: str, tmp_path: Path, monkeypatc
         list(Texts((path,)))
 
 
-def test_odd_parquet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_parquet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: Path, message: str) -> None:
         with pytest.raises(UserError, match=message):
             list(Texts((path,)))

@@ -37,7 +37,7 @@ def tokens(documents: Sequence[tuple[int, str]], encoder: Encoder, processes: in
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(words=st.lists(st.sampled_from(WORDS), min_size=60, max_size=200), joint=st.sampled_from(["", " ", "\n"]))
-def test_windows_have_the_tokens_of_the_whole(name: str, words: list[str], joint: str) -> None:
+def test_window_tokens_equal_whole_document(name: str, words: list[str], joint: str) -> None:
     text = joint.join(words)
     encoder = Encoder(TOKENIZERS[name], (7,), (8, 9))
     with pytest.MonkeyPatch.context() as patch:
@@ -49,7 +49,7 @@ def test_windows_have_the_tokens_of_the_whole(name: str, words: list[str], joint
     assert whole[0][:1] + whole[0][-2:] == [7, 8, 9]
 
 
-def test_a_document_is_cut_where_windows_never_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_is_split_without_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Tokenizer(models.WordLevel({"[UNK]": 0, "a" * 20: 1}, unk_token="[UNK]"))  # all of a text is one token
     monkeypatch.setattr(encoding, "WINDOW", 30)
     monkeypatch.setattr(encoding, "OVERLAP", 10)
@@ -57,7 +57,7 @@ def test_a_document_is_cut_where_windows_never_agree(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("batch", [1, 50, 1 << 18])
-def test_processes_give_what_one_gives(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_do_not_depend_on_processes(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "BATCH", batch)
     encoder = Encoder(LEARNED, (), (0,))
     documents = [(n % 3, " ".join(WORDS[n % 5 : n % 7 + 5])) for n in range(40)]
@@ -66,7 +66,7 @@ def test_processes_give_what_one_gives(batch: int, monkeypatch: pytest.MonkeyPat
         assert [(part, list(ids), count) for part, ids, count in encoded(documents, encoder, processes)] == alone
 
 
-def test_a_process_says_what_the_tokenizer_refuses() -> None:
+def test_tokenizer_error_in_process() -> None:
     with pytest.raises(UserError) as caught:
         list(encoded([(0, "a")], Encoder("{}", (), ()), 2))
     with pytest.raises(UserError) as alone:
@@ -74,7 +74,7 @@ def test_a_process_says_what_the_tokenizer_refuses() -> None:
     assert str(caught.value) == str(alone.value)
 
 
-def test_a_process_that_is_killed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_process_is_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "start", lambda *_, **options: real("-c", "input()", **options))
     with pytest.raises(UserError, match="a process that tokenizes; received its end"):
         list(encoded([(0, "a")], Encoder(LEARNED, (), ()), 2))
@@ -84,7 +84,7 @@ real = encoding.start
 
 
 @pytest.mark.parametrize("name", ["tinyshakespeare", "wikitext2-valid.raw"])
-def test_long_texts_have_the_tokens_of_the_whole(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_text_tokens_equal_whole(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (data / f"text/{name}.txt").read_text(encoding="utf-8")[:600_000]
     encoder = Encoder((data / "checkpoints/stories260K/tokenizer.json").read_text(encoding="utf-8"), (), ())
     found = tokens([(0, text)], encoder)

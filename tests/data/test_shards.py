@@ -50,7 +50,7 @@ def entries(cache: Path) -> list[str]:
     whole=st.lists(st.text(texts.LETTERS[:6], min_size=1, max_size=20), min_size=1, max_size=40),
     shares=st.sampled_from([SHARES, Shares(0.2, 0.1, "hash"), None]),
 )
-def test_shards_are_the_lists_of_tokens(
+def test_shards_equal_token_lists(
     whole: list[str], shares: Shares | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("text") / "a.jsonl"
@@ -65,7 +65,7 @@ def test_shards_are_the_lists_of_tokens(
     assert found.sha256 == hashlib.sha256(b"".join(hashes)).hexdigest()
 
 
-def test_a_corpus_is_tokenized_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corpus_is_tokenized_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = texts.write_text(tmp_path / "text")
     first = read(path)
     monkeypatch.setattr(reading, "encoded", None)
@@ -77,7 +77,7 @@ def test_a_corpus_is_tokenized_once(cache: Path, tmp_path: Path, monkeypatch: py
             read(tmp_path / "moved", **other)
 
 
-def test_processes_write_the_same_shards(cache: Path, tmp_path: Path) -> None:
+def test_shards_do_not_depend_on_processes(cache: Path, tmp_path: Path) -> None:
     path = texts.write_text(tmp_path / "text")
     one = read(path, processes=1)
     assert one.folder is not None
@@ -89,7 +89,7 @@ def test_processes_write_the_same_shards(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size, dtype", [(1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
-def test_tokens_are_as_small_as_the_vocabulary(size: int, dtype: str, cache: Path) -> None:
+def test_token_dtype_depends_on_vocabulary(size: int, dtype: str, cache: Path) -> None:
     ids = np.array([0, size - 1])
     found = shards.cached({}, size, lambda: [(0, ids, 1), (2, ids[1:], 1)])
     assert (found.tokens.dtype, found.tokens.tolist()) == (np.dtype(dtype), [0, size - 1, size - 1])
@@ -110,7 +110,7 @@ def test_tokens_are_as_small_as_the_vocabulary(size: int, dtype: str, cache: Pat
         ),
     ],
 )
-def test_what_is_not_whole_is_made_again(damage: Any, cache: Path, tmp_path: Path) -> None:
+def test_incomplete_entry_is_rebuilt(damage: Any, cache: Path, tmp_path: Path) -> None:
     path = texts.write_text(tmp_path / "text")
     first = read(path)
     tokens, folder = first.tokens.copy(), first.folder
@@ -130,7 +130,7 @@ def test_shards_of_another_tokenizer_are_refused(cache: Path, tmp_path: Path) ->
         read(path)
 
 
-def test_the_oldest_go_where_there_are_too_many(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_entries_are_removed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [texts.write_text(tmp_path / f"{n}", 30 + n) for n in range(4)]
     found = [read(path) for path in paths[:3]]
     for age, each in enumerate(found):
@@ -148,7 +148,7 @@ def test_the_oldest_go_where_there_are_too_many(cache: Path, tmp_path: Path, mon
         read(paths[1])
 
 
-def test_a_full_disk_is_an_error_that_leaves_nothing(cache: Path, tmp_path: Path) -> None:
+def test_full_disk_leaves_nothing(cache: Path, tmp_path: Path) -> None:
     path = texts.write_text(tmp_path / "text")
     with full_disk(500), pytest.raises(UserError, match="to be able to write tokens to .*File too large; make room"):
         read(path)
@@ -156,14 +156,14 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(cache: Path, tmp_path: Path
     assert len(read(path).tokens)
 
 
-def test_a_cache_that_cannot_be_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_cache_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = texts.write_text(tmp_path / "text")
     monkeypatch.setenv("T2R_CACHE", str(path / "cache"))
     with pytest.raises(UserError, match="to be able to write tokens to .*Not a directory; .*T2R_CACHE"):
         read(path)
 
 
-def test_a_file_that_changes_is_an_error(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_file_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = texts.write_text(tmp_path / "text")
     whole, real = path.read_text(), reading.encoded
 
@@ -196,7 +196,7 @@ corpus.read_corpus([Path(sys.argv[1])], texts.tokenizer(), texts.TEACHER)
 """
 
 
-def test_what_a_killed_program_leaves_is_never_read(cache: Path, tmp_path: Path) -> None:
+def test_entry_of_killed_process_is_never_read(cache: Path, tmp_path: Path) -> None:
     path = texts.write_text(tmp_path / "text")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with start("-c", SLOW, str(path), env=environment, stdout=-1) as process:
@@ -224,7 +224,7 @@ print(most() - before, len(corpus.tokens))
 
 
 @pytest.mark.parametrize("lines", [300, 1 << 30])  # of documents; of one
-def test_memory_does_not_grow_with_the_text(lines: int, cache: Path, tmp_path: Path) -> None:
+def test_memory_is_constant(lines: int, cache: Path, tmp_path: Path) -> None:
     few, path = texts.write_text(tmp_path / "few"), tmp_path / "text"
     with path.open("w") as file:
         for n in range(50_000):
@@ -236,7 +236,7 @@ def test_memory_does_not_grow_with_the_text(lines: int, cache: Path, tmp_path: P
     assert tokens > 2_500_000 and kilobytes < 90_000  # lists of them took 180 MB
 
 
-def test_evaluate_shows_what_it_tokenizes(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_reports_tokenization(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, text = texts.write_teacher(tmp_path / "m.pt"), texts.write_text(tmp_path / "text")
     assert main(["evaluate", str(model), str(text), "--part", "none", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -247,7 +247,7 @@ def test_evaluate_shows_what_it_tokenizes(cache: Path, tmp_path: Path, capsys: p
     assert capsys.readouterr().out.endswith(f"{found.folder}: {2 * len(found.tokens) / 1000:.3g} kB\n")
 
 
-def test_token_ids_that_become_fewer_are_an_error(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_token_ids_are_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ids.npy"
     np.save(path, np.zeros((50_000, 3), np.int64))
     real = reading._mapped

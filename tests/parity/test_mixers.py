@@ -28,7 +28,7 @@ MIXERS = [name for name in small.MODELS if name not in (*NAMES, *NARROW)]
 
 
 @pytest.mark.parametrize("name", [expected(name) for name in MIXERS if fits(name)])
-def test_mixer_is_the_model(name: str, tmp_path: Path) -> None:
+def test_mixer_is_model(name: str, tmp_path: Path) -> None:
     loaded = saved(name, tmp_path / "model.pt")
     # most have no sums that float16 would round off, and a few steps need no care of those that have
     export(loaded, tmp_path / "model.onnx", wanted(loaded.config, float16_safe=False))
@@ -36,7 +36,7 @@ def test_mixer_is_the_model(name: str, tmp_path: Path) -> None:
     assert report.passed, parity_text(report)
 
 
-def test_every_kind_of_mixer_is_in_the_table() -> None:
+def test_every_kind_of_mixer_is_in_table() -> None:
     assert {layer.kind for name in (*NAMES, *MIXERS) for layer in config(name).layers} == KINDS.keys()
     for setup in SETUPS.values():
         assert setup.cannot.keys() <= set(MIXERS)

@@ -71,7 +71,7 @@ def verified(loaded: checkpoint.Checkpoint, path: Path, steps: int = SETUP.steps
 
 
 @pytest.mark.parametrize("name, graph", CELLS)
-def test_graph_is_the_model(name: str, graph: str, tmp_path: Path) -> None:
+def test_graph_is_model(name: str, graph: str, tmp_path: Path) -> None:
     loaded = saved(name, tmp_path / "model.pt")
     export(loaded, tmp_path / "model.onnx", GRAPHS[graph])
     report = verified(loaded, tmp_path / "model.onnx")
@@ -82,7 +82,7 @@ def test_graph_is_the_model(name: str, graph: str, tmp_path: Path) -> None:
     assert ("prefill graph" in texts, "draft" in texts) == (GRAPHS[graph].prefill, GRAPHS[graph].draft_check), texts
 
 
-def test_positions_past_the_end_repeat_the_last(tmp_path: Path) -> None:
+def test_positions_past_end_repeat_last(tmp_path: Path) -> None:
     loaded = saved("learned", tmp_path / "model.pt")
     export(loaded, tmp_path / "model.onnx", dataclasses.replace(WANTED.config, past_end="clamp"))
     report = verified(loaded, tmp_path / "model.onnx")  # in one run past its positions
@@ -119,7 +119,7 @@ def storyteller_graph(storyteller: checkpoint.Checkpoint, tmp_path_factory: pyte
     return path
 
 
-def test_the_storyteller(storyteller: checkpoint.Checkpoint, storyteller_graph: Path) -> None:
+def test_storyteller(storyteller: checkpoint.Checkpoint, storyteller_graph: Path) -> None:
     report = verified(storyteller, storyteller_graph)
     assert report.passed, parity_text(report)
 

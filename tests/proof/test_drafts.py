@@ -41,7 +41,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", ["none", "hybrid_gated", "softmax", "lstm"])
-def test_what_is_right_passes(name: str, tmp_path: Path) -> None:
+def test_correct_graph_passes(name: str, tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name, draft_check=True)
     report = verify(checkpoint, tmp_path / "g.onnx", steps=8)
     assert report.passed
@@ -49,7 +49,7 @@ def test_what_is_right_passes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_seen(fault: str, tmp_path: Path) -> None:
+def test_fault_is_detected(fault: str, tmp_path: Path) -> None:
     name, wrong = FAULTS[fault]
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name, draft_check=True)
     (companion,) = tmp_path.glob("*.draft_check.onnx")

@@ -14,7 +14,7 @@ def test_greedy_tokens_must_agree() -> None:
 
 
 @pytest.mark.parametrize("agreement, passed", [(0.9, True), (0.89, False), (float("nan"), False)])
-def test_a_quantized_graph_must_agree_often(agreement: float, passed: bool) -> None:
+def test_quantized_graph_greedy_bound(agreement: float, passed: bool) -> None:
     report = Report("cpu", "w8", 9, True, first_greedy_mismatch=7, greedy_agreement=agreement, greedy_bound=0.9)
     assert report.passed is passed
     assert report.to_dict()["greedy_agreement"] is agreement

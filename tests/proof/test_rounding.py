@@ -36,19 +36,19 @@ def loud(factor: float) -> Transformer:
 
 
 @pytest.mark.parametrize("name", ["learned", "rotary_keep", "hybrid", "lstm", "mixed"])
-def test_a_little_and_never_nothing(name: str) -> None:
+def test_rounding_is_small_and_positive(name: str) -> None:
     own = own_rounding(small.model(name), [text(small.model(name))])
     assert 1e-8 < own.logits < 1e-4
     assert 1e-8 < own.states < 1e-4
 
 
-def test_it_grows_with_what_is_computed() -> None:
+def test_rounding_grows_with_model() -> None:
     quiet, other = (own_rounding(made, [text(made)]) for made in (loud(1), loud(1000)))
     assert 300 < other.logits / quiet.logits < 3000
     assert other.states == quiet.states
 
 
-def test_several_texts_have_the_worst_of_each() -> None:
+def test_worst_rounding_over_texts() -> None:
     made = small.model("gated")
     one, other = (own_rounding(made, [text(made, seed)]) for seed in (0, 1))
     both = own_rounding(made, [text(made, 0), text(made, 1)])
@@ -57,7 +57,7 @@ def test_several_texts_have_the_worst_of_each() -> None:
 
 
 @pytest.mark.parametrize("name", ["learned", "hybrid", "window_rotary", "delta", "lstm"])
-def test_in_pieces_it_is_the_same_but_for_states_between(name: str) -> None:
+def test_pieces_give_equal_logit_errors(name: str) -> None:
     made = small.model(name)
     whole, parts = (own_rounding(made, [text(made)], piece) for piece in (1, 3))
     assert parts.logits == pytest.approx(whole.logits, rel=1e-3)
@@ -67,7 +67,7 @@ def test_in_pieces_it_is_the_same_but_for_states_between(name: str) -> None:
     )
 
 
-def test_the_model_is_left_alone_and_chance_too() -> None:
+def test_rounding_changes_neither_model_nor_rng() -> None:
     made = small.model("gated")
     before, weights = made(small.ids()), {name: value.clone() for name, value in made.state_dict().items()}
     chance = torch.get_rng_state()
@@ -78,7 +78,7 @@ def test_the_model_is_left_alone_and_chance_too() -> None:
     assert all(torch.equal(value, weights[name]) for name, value in made.state_dict().items())
 
 
-def test_nan_stays() -> None:
+def test_nan_is_kept() -> None:
     assert math.isnan(own_rounding(loud(math.nan), [text(loud(1))]).logits)
 
 
@@ -86,7 +86,7 @@ def test_nan_stays() -> None:
     "rounding, bound",
     [(0.0, 1e-4), (1e-4 / ROUNDING, 1e-4), (2e-4, 2e-4 * ROUNDING), (1.0, 1e-4 * LIMIT), (math.nan, 1e-4)],
 )
-def test_how_far_a_bound_widens(rounding: float, bound: float) -> None:
+def test_widened_bound(rounding: float, bound: float) -> None:
     assert widened(1e-4, rounding) == bound
     ill = not rounding * ROUNDING <= bound
     assert Check("logits", 0.0, bound, rounding).ill_conditioned is ill
@@ -94,7 +94,7 @@ def test_how_far_a_bound_widens(rounding: float, bound: float) -> None:
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_measured_where_a_bound_does_not_hold(always: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_is_measured_above_bound(always: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", "rotary_keep")
     proof = verify(checkpoint, tmp_path / "g.onnx", steps=9, rounding=always)
     assert {check.rounding is not None for check in proof.checks[:-1]} == {always}
@@ -110,7 +110,7 @@ def test_measured_where_a_bound_does_not_hold(always: bool, tmp_path: Path, monk
     assert f"{first.rounding:.1e}" in parity_text(proof)
 
 
-def test_an_ill_conditioned_model_is_called_so(tmp_path: Path) -> None:
+def test_ill_conditioned_model_is_reported(tmp_path: Path) -> None:
     """Its graph is right, and nobody can tell."""
     made = loud(1e6)
     checkpoint = Checkpoint(made.config, made, None, {}, "0" * 64)
@@ -121,7 +121,7 @@ def test_an_ill_conditioned_model_is_called_so(tmp_path: Path) -> None:
     assert "The model is ill-conditioned: its float32 differs " in parity_text(proof)
 
 
-def test_a_fault_is_not_called_so(tmp_path: Path) -> None:
+def test_fault_is_not_ill_conditioned(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     proof = verify(small.checkpoint(seed=1), tmp_path / "g.onnx", steps=3)
     assert not proof.passed and not proof.ill_conditioned

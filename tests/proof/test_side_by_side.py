@@ -10,7 +10,7 @@ import pytest
 from t2r_export.proof.side_by_side import Errors, state_error
 
 
-def test_the_worse_errors_stay() -> None:
+def test_worse_errors_are_kept() -> None:
     one, other = Errors(logits=0.5, states=math.nan), Errors(logits=0.25, states=9.0)
     for worst in (one.or_worse(other), other.or_worse(one)):  # max() would lose a NaN on one of its sides
         assert worst.logits == 0.5

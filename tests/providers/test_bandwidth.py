@@ -17,13 +17,13 @@ from t2r_export.providers.bandwidth import TokenBytes, bandwidth, tensor_bytes, 
 from t2r_export.quantize import quantize
 
 
-def test_the_floor() -> None:
+def test_bandwidth_floor() -> None:
     token = TokenBytes(weights=60, states=40)
     assert token.total == 100
     assert token.floor(bytes_per_second=25) == 4
 
 
-def test_a_graphs_weights_are_read_once_and_its_states_twice(tmp_path: Path) -> None:
+def test_token_bytes_of_weights_and_states(tmp_path: Path) -> None:
     """The head is not tied, so that of the embedding one row is read, and of the rest everything."""
     made, report = small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
     found = token_bytes(tmp_path / "graph.onnx")
@@ -32,20 +32,20 @@ def test_a_graphs_weights_are_read_once_and_its_states_twice(tmp_path: Path) -> 
     assert found.weights == whole - 4 * small.WIDTH * (small.VOCABULARY - 1)
 
 
-def test_a_tied_head_reads_all_of_the_table(tmp_path: Path) -> None:
+def test_tied_head_reads_whole_table(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "none", batch=1)
     whole = sum(tensor_bytes(t) for t in onnx.load(tmp_path / "graph.onnx").graph.initializer)
     assert token_bytes(tmp_path / "graph.onnx").weights == whole
 
 
-def test_more_sequences_read_more_rows_and_states(tmp_path: Path) -> None:
+def test_token_bytes_grow_with_batch(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "rotary_drop")
     one, three = token_bytes(tmp_path / "graph.onnx"), token_bytes(tmp_path / "graph.onnx", batch=3)
     assert three.states == 3 * one.states
     assert three.weights == one.weights + 2 * 4 * small.WIDTH
 
 
-def test_fewer_bits_are_fewer_bytes(tmp_path: Path) -> None:
+def test_token_bytes_of_quantized_weights(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "none", batch=1)
     quantize(tmp_path / "graph.onnx", tmp_path / "w8.onnx", QuantizeConfig(scheme="w8", block_size=16))
     whole = token_bytes(tmp_path / "graph.onnx")
@@ -53,7 +53,7 @@ def test_fewer_bits_are_fewer_bytes(tmp_path: Path) -> None:
     assert token_bytes(tmp_path / "w8.onnx").states == whole.states
 
 
-def test_weights_outside_of_the_file_count(tmp_path: Path) -> None:
+def test_external_weights_count(tmp_path: Path) -> None:
     from t2r_export.export import export
 
     export(small.checkpoint(), tmp_path / "in.onnx")
@@ -61,7 +61,7 @@ def test_weights_outside_of_the_file_count(tmp_path: Path) -> None:
     assert token_bytes(tmp_path / "in.onnx") == token_bytes(tmp_path / "out.onnx")
 
 
-def test_a_nested_graph_reads_the_weights_around_it() -> None:
+def test_nested_graph_weights_count() -> None:
     body = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "body", [], [])
     outer = helper.make_graph(
         [helper.make_node("Gather", ["table", "i"], ["x"]), helper.make_node("If", ["c"], ["z"], then_branch=body)],
@@ -73,11 +73,11 @@ def test_a_nested_graph_reads_the_weights_around_it() -> None:
 
 
 @pytest.mark.parametrize("kind, expected", [(TensorProto.FLOAT, 60), (TensorProto.UINT8, 15), (TensorProto.UINT4, 8)])
-def test_bytes_of_a_tensor(kind: int, expected: int) -> None:
+def test_tensor_bytes(kind: int, expected: int) -> None:
     assert tensor_bytes(TensorProto(data_type=kind, dims=[3, 5])) == expected
 
 
-def test_bandwidth_is_that_of_the_fastest_way() -> None:
+def test_bandwidth_is_fastest_way() -> None:
     before = torch.get_num_threads()
     found = bandwidth(threads=1, buffer_bytes=1 << 16, repeats=2)
     assert found.bytes_per_second == max(found.forms.values()) == found.forms[found.form]
@@ -85,12 +85,12 @@ def test_bandwidth_is_that_of_the_fastest_way() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_bandwidth_is_bytes_over_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bandwidth_is_bytes_over_median(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limit, "_times", lambda way, repeats: iter([1.0, 2.0, 50.0]))
     assert set(bandwidth(1, buffer_bytes=1 << 10).forms.values()) == {512.0}
 
 
-def test_every_way_reads_the_whole_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_reads_whole_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     results: list[object] = []
 
     def run(way, repeats: int):

@@ -64,7 +64,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> type[Player]:
     return Player
 
 
-def test_medians_ratios_rates_and_the_limit(graphs: list[Path], played: type[Player]) -> None:
+def test_medians_ratios_rates_and_limit(graphs: list[Path], played: type[Player]) -> None:
     a, b = bench(graphs, BenchConfig(**SHORT)).graphs
     assert (a.milliseconds.median, b.milliseconds.median) == (pytest.approx(2.0), pytest.approx(5.0))
     assert (a.ratio, b.ratio) == (1.0, pytest.approx(2.5))
@@ -81,7 +81,7 @@ def test_medians_ratios_rates_and_the_limit(graphs: list[Path], played: type[Pla
     assert a.placement == {"cpu": 9}
 
 
-def test_all_are_open_while_they_take_turns_and_all_are_closed(graphs: list[Path], played: type[Player]) -> None:
+def test_graphs_are_open_in_turns_then_closed(graphs: list[Path], played: type[Player]) -> None:
     bench(graphs, BenchConfig(**SHORT))
     calls = [(graph, name) for graph, name, *_ in played.log]
     assert calls[:4] == [(g, name) for name in ("__init__", "about") for g in "ab"]
@@ -93,9 +93,7 @@ def test_all_are_open_while_they_take_turns_and_all_are_closed(graphs: list[Path
     assert ("b", "prompt_by_steps", 5) not in played.log
 
 
-def test_nothing_stays_open_when_a_graph_does_not_open(
-    graphs: list[Path], played: type[Player], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_open_closes_all(graphs: list[Path], played: type[Player], monkeypatch: pytest.MonkeyPatch) -> None:
     def call(self: Player, name: str, *arguments: Any, **options: Any) -> Any:
         self.graph = arguments
         if arguments[0].stem == "b":
@@ -107,14 +105,14 @@ def test_nothing_stays_open_when_a_graph_does_not_open(
     assert {graph for graph, name, *_ in played.log if name == "close"} == {"a", "b"}
 
 
-def test_a_provider_with_a_memory_of_its_own_has_no_limit(graphs: list[Path], played: type[Player]) -> None:
+def test_no_limit_for_device_memory(graphs: list[Path], played: type[Player]) -> None:
     found = bench(graphs[:1], BenchConfig(**SHORT, provider="cuda"))
     assert found.bandwidth is None
     assert found.graphs[0].limit is None
     assert found.graphs[0].distance is None
 
 
-def test_states_that_grow_have_no_limit(tmp_path: Path, played: type[Player]) -> None:
+def test_no_limit_for_growing_states(tmp_path: Path, played: type[Player]) -> None:
     small.graph(tmp_path / "a.onnx", "softmax", batch=1)
     assert bench([tmp_path / "a.onnx"], BenchConfig(**SHORT)).graphs[0].distance is None
 
@@ -129,31 +127,31 @@ def test_real_processes(graphs: list[Path]) -> None:
     assert "turn 6 of 6" in said
 
 
-def test_positions_that_end_are_not_passed(tmp_path: Path) -> None:
+def test_positions_are_not_exceeded(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "learned", batch=1)
     with pytest.raises(UserError, match=r"at most \d+ tokens, where .* end; received 500 \+ 1 \+ 3"):
         bench([tmp_path / "graph.onnx"], BenchConfig(**{**SHORT, "prompt": 500}))
 
 
 @pytest.mark.parametrize("counts", [{"steps": 0}, {"prompt": 0}, {"rounds": 0}, {"warmup": -1}, {"starts": -1}])
-def test_counts_that_cannot_be(counts: dict[str, int]) -> None:
+def test_invalid_counts_are_refused(counts: dict[str, int]) -> None:
     with pytest.raises(UserError, match="at least one step, prompt token and round"):
         BenchConfig(**counts)
 
 
-def test_a_translator_needs_sentences(tmp_path: Path) -> None:
+def test_translator_needs_sentences(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "translator_cross_linear")
     with pytest.raises(UserError, match="sentences, for a translator; received none; name a file with --sentences"):
         bench([tmp_path / "graph.onnx"], BenchConfig(**SHORT))
 
 
-def test_no_graph() -> None:
+def test_no_graph_is_refused() -> None:
     with pytest.raises(UserError, match="at least one graph"):
         bench([])
 
 
 @pytest.mark.parametrize("options", [{"batch": 1}, {"batch": 2, "top_k": 2, "prefill": True}])
-def test_a_timed_decoder_reads_and_goes_on_greedily(options: dict[str, Any], tmp_path: Path) -> None:
+def test_timed_decoder_decodes_greedily(options: dict[str, Any], tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "rotary_drop", **options)
     timed, batch = TimedDecoder(tmp_path / "graph.onnx"), options["batch"]
     ids = np.random.default_rng(0).integers(0, small.VOCABULARY, (batch, 6))
@@ -170,7 +168,7 @@ def test_a_timed_decoder_reads_and_goes_on_greedily(options: dict[str, Any], tmp
     assert (signature, placement) == (decoder.signature, decoder.placement)
 
 
-def test_a_timed_process_holds_no_torch() -> None:
+def test_timed_process_loads_no_torch() -> None:
     program = (
         "import sys; from t2r_export.providers import timed;"
         "assert not {'torch', 'onnx', 'tokenizers', 'click'} & set(sys.modules), sys.modules"
@@ -178,7 +176,7 @@ def test_a_timed_process_holds_no_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_every_graph_has_a_turn_in_every_round() -> None:
+def test_turns_of_every_round() -> None:
     rounds = np.array(turns("abc", 20)).reshape(20, 3)
     assert {tuple(sorted(order)) for order in rounds} == {("a", "b", "c")}
     assert len({tuple(order) for order in rounds}) > 1
@@ -192,12 +190,12 @@ def test_spread() -> None:
     assert spread.scaled(10) == Spread(20.0, spread.low * 10, spread.high * 10, 3)
 
 
-def test_a_rate_is_low_where_the_time_is_high() -> None:
+def test_spread_inverse() -> None:
     rate = Spread(2.0, 1.0, 4.0, 3).inverse(8)
     assert rate == Spread(4.0, 2.0, 8.0, 3)
 
 
-def test_the_machine_says_what_is_not_installed() -> None:
+def test_machine_reports_missing_packages() -> None:
     found = machine(("no-such-package", "numpy"))
     assert found["no-such-package"] is None
     assert found["numpy"] == np.__version__

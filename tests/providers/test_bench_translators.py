@@ -90,7 +90,7 @@ def test_real_processes(graph: Path) -> None:
     assert said == ["opening", "turn 1 of 2", "turn 2 of 2", f"starting {graph}"]
 
 
-def test_what_is_refused(graph: Path, tmp_path: Path) -> None:
+def test_bad_input_is_refused(graph: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "decoder.onnx", "rotary_drop")
     with pytest.raises(UserError, match="a translator; received the graph of a decoder"):
         bench_translations([tmp_path / "decoder.onnx"], SENTENCES, TranslationConfig(**SHORT))

@@ -62,7 +62,7 @@ def test_refused(paths: Saved, capsys: Output) -> None:
     assert not out.exists()
 
 
-def test_what_is_compiled_already(paths: Saved, compiler: str) -> None:
+def test_compiled_graph_is_refused(paths: Saved, compiler: str) -> None:
     source, out = paths
     assert programs(load(source)) == 0
     with_program(source, out)
@@ -72,14 +72,14 @@ def test_what_is_compiled_already(paths: Saved, compiler: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no graph"])
-def test_what_is_no_graph(content: bytes, paths: Saved, compiler: str) -> None:
+def test_other_file_is_refused(content: bytes, paths: Saved, compiler: str) -> None:
     paths[0].write_bytes(content)
     with pytest.raises(UserError):
         compile_graph(*paths, compiler)
     assert [file.name for file in paths[0].parent.iterdir()] == ["g.onnx"]
 
 
-def test_nodes_that_are_not_compiled(paths: Saved, compiler: str) -> None:
+def test_uncompiled_nodes_are_refused(paths: Saved, compiler: str) -> None:
     with pytest.raises(UserError, match="expected every node on nowhere; received "):
         compile_graph(*paths, compiler)
     with pytest.raises(UserError, match="expected a program from nowhere; received none; see docs/providers.md"):
@@ -88,7 +88,7 @@ def test_nodes_that_are_not_compiled(paths: Saved, compiler: str) -> None:
 
 
 @pytest.mark.parametrize("option, what", [("prefill", "prefill graph"), ("generate", "generation graph")])
-def test_no_other_graph_is_left_behind(
+def test_companions_are_refused(
     option: str, what: str, paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.graph(paths[0], **{option: True})
@@ -101,7 +101,7 @@ def test_no_other_graph_is_left_behind(
     assert not paths[1].exists()
 
 
-def test_a_program_that_does_not_open_is_not_kept(paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unopenable_program_is_not_kept(paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def writes(path: Path, provider: str, *rest: Any, companions: Any = None) -> Any:
@@ -129,7 +129,7 @@ def test_a_program_that_does_not_open_is_not_kept(paths: Saved, compiler: str, m
     assert sorted(file.name for file in paths[0].parent.iterdir()) == ["c.onnx", "g.onnx"]
 
 
-def test_options_of_a_provider(paths: Saved, capsys: Output) -> None:
+def test_options_of_provider(paths: Saved, capsys: Output) -> None:
     assert read("cuda") == ("cuda", {}, False)
     assert read("qnn+cpu:soc_model=57,shapes=a:1x2,b:3x4,htp_arch=75") == (
         "qnn",

@@ -63,7 +63,7 @@ def matrix(model: Path, *providers: str, precisions: tuple[str, ...] = ("none",)
 
 
 @pytest.mark.usefixtures("local")
-def test_every_precision_on_the_cpu(model: Path) -> None:
+def test_every_precision_on_cpu(model: Path) -> None:
     seen: list[Cell] = []
     made = matrix(model, "cpu", precisions=PRECISIONS, on_progress=seen.append)
     assert [cell.precision for cell in made.cells] == list(PRECISIONS)
@@ -78,7 +78,7 @@ def test_every_precision_on_the_cpu(model: Path) -> None:
     assert all(cell.logits > exact.logits for cell in coarse)
 
 
-def test_a_translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoder runs on the provider of the step graph, with a fixed source length where the provider needs one."""
     model = saved(tmp_path / "m.pt", small.MODELS["translator_cross_normed"])
     numbers = dataclasses.replace(PROVIDER_GRAPHS["cpu"], config=PROVIDER_GRAPHS["xnnpack"].config)
@@ -141,7 +141,7 @@ def test_json_and_merge(model: Path, tmp_path: Path, capsys: Output, monkeypatch
 
 
 @pytest.mark.usefixtures("local")
-def test_a_faulty_graph_fails(model: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faulty_graph_fails(model: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     other = checkpoint.load(saved(tmp_path / "other.pt", seed=1))
     monkeypatch.setattr(parity_matrix, "export", lambda _, *rest: export(other, *rest))
     out, error = run(capsys, "verify", model, *QUICK, "--json", code=1)
@@ -153,7 +153,7 @@ def test_a_faulty_graph_fails(model: Path, tmp_path: Path, capsys: Output, monke
 
 
 @pytest.mark.usefixtures("local")
-def test_nothing_hides_a_nan(model: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_fails(model: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     real = parity_matrix.verify
 
     def broken(*arguments: Any, **options: Any) -> Any:
@@ -192,7 +192,7 @@ def test_reasons(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("local")
-def test_a_cell_that_the_cpu_shares_is_measured_if_allowed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_cell_needs_allow_fallback(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     allowed: list[bool] = []
 
     class Shared(Local):
@@ -235,7 +235,7 @@ def test_bad_input(model: Path, tmp_path: Path, capsys: Output) -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_read_matrix_gives_back_what_was_written(model: Path, tmp_path: Path, capsys: Output) -> None:
+def test_matrix_round_trip(model: Path, tmp_path: Path, capsys: Output) -> None:
     out, _ = run(capsys, "verify", model, *QUICK, "--json")
     (tmp_path / "m.json").write_text(out)
     read = read_matrix(tmp_path / "m.json")
@@ -243,7 +243,7 @@ def test_read_matrix_gives_back_what_was_written(model: Path, tmp_path: Path, ca
     assert math.isnan(read.cells[-1].logits) and read.cells[0].passed
 
 
-def test_the_sampled_text_is_long_enough_and_the_models_own(model: Path) -> None:
+def test_calibration_text_is_sampled_from_model(model: Path) -> None:
     loaded = checkpoint.load(model)
     ids = calibration_text(loaded.model)
     assert ids.dtype == np.int32 and len(ids) >= MIN_CALIBRATION and ids.max() < small.VOCABULARY

@@ -14,7 +14,7 @@ from t2r_export.providers.subprocess import Remote, Worker, remote_versions
 from t2r_runtime import Decoder, Translator, UserError
 
 
-def test_it_is_the_decoder(tmp_path: Path) -> None:
+def test_remote_decoder_equals_decoder(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx")
     here, there = Decoder(path, threads=1), Remote(Decoder, sys.executable, path, threads=1)
     for ids in (3, 5, 1):
@@ -31,7 +31,7 @@ def test_it_is_the_decoder(tmp_path: Path) -> None:
     there.close()
 
 
-def test_it_reads_sources_as_the_translator_does(tmp_path: Path) -> None:
+def test_remote_translator_equals_translator(tmp_path: Path) -> None:
     path = translators.save(tmp_path / "t")
     here, there = Translator(path, threads=1), Remote(Translator, sys.executable, path, threads=1)
     assert there.signature == here.signature
@@ -44,7 +44,7 @@ def test_it_reads_sources_as_the_translator_does(tmp_path: Path) -> None:
     there.close()
 
 
-def test_its_errors_arrive_whole(tmp_path: Path) -> None:
+def test_remote_errors_are_forwarded(tmp_path: Path) -> None:
     there = Remote(Decoder, sys.executable, graphs.save(tmp_path / "g.onnx"), threads=1)
     with pytest.raises(UserError, match="expected ids in 0 … 10; received 99 … 99; use the tokenizer") as caught:
         there.step(99)
@@ -52,7 +52,7 @@ def test_its_errors_arrive_whole(tmp_path: Path) -> None:
     there.close()
 
 
-def test_a_process_that_dies_is_an_error() -> None:
+def test_dead_process_is_error() -> None:
     there = Worker(f"{sys.executable} -c 'import os; os.abort()'")
     with pytest.raises(UserError, match="received the end of its process: SIGABRT"):
         there.call("versions", "cpu")

@@ -47,7 +47,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int | None, dict[st
     return log
 
 
-def test_threads_first_and_then_what_changes_them(runs: list[list[tuple[int | None, dict[str, str]]]]) -> None:
+def test_threads_then_other_settings(runs: list[list[tuple[int | None, dict[str, str]]]]) -> None:
     found = tune(GRAPH, SHORT)
     assert [count for count, _ in runs[0]] == [None, None, 1, 2, 4]
     assert [count for count, _ in runs[1]] == [None, None, 2, 2, 2, 2]
@@ -57,7 +57,7 @@ def test_threads_first_and_then_what_changes_them(runs: list[list[tuple[int | No
     assert len(found.tried) == 11
 
 
-def test_a_given_number_of_threads_is_the_only_one(runs: list[list[tuple[int | None, dict[str, str]]]]) -> None:
+def test_given_threads_are_the_only_ones(runs: list[list[tuple[int | None, dict[str, str]]]]) -> None:
     assert tune(GRAPH, replace(SHORT, threads=4)).best is OWN, "it gains nothing"
     assert [count for count, _ in runs[0]] == [None, None, 4]
 
@@ -78,18 +78,18 @@ def tried(own: float, again: float, *others: float) -> list[Tried]:
         ((1.0, 1.00, 0.90, 0.80), "threads 2"),
     ],
 )
-def test_the_simplest_that_none_beats(ratios: tuple[float, ...], taken: str) -> None:
+def test_best_is_simplest_within_noise(ratios: tuple[float, ...], taken: str) -> None:
     assert best_of(tried(*ratios)).name == taken
 
 
-def test_one_thread_waits_for_nobody() -> None:
+def test_one_thread_has_fewer_settings() -> None:
     assert [s.name for s in around(Setting("threads 1", 1))] == ["threads 1", "threads 1, weights as in the file"]
     assert [s.threads for s in around(OWN)] == [None, None, None]
     assert around(OWN)[0].arguments == {"session_config": {"session.intra_op.allow_spinning": "0"}}
 
 
 @pytest.mark.parametrize("usable, counts", [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
-def test_powers_of_two_and_all_cores(usable: int, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_counts(usable: int, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)), raising=False)
     assert thread_counts() == counts

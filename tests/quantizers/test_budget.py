@@ -31,7 +31,7 @@ WIDE = dataclasses.replace(small.GPT2, width=160, layers=(small.LINEAR,), vocab_
 
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_restored_is_what_the_product_multiplies_by(bits: int, asymmetric: bool, tmp_path: Path) -> None:
+def test_restored_equals_matmul_nbits(bits: int, asymmetric: bool, tmp_path: Path) -> None:
     matrix = np.random.default_rng(bits).normal(size=(70, 33)).astype(np.float32)
     parts = in_blocks(matrix, bits, 32, asymmetric)
     names = ["numbers", "scales", "zero_points"][: len(parts)]
@@ -59,9 +59,7 @@ def test_restored_is_what_the_product_multiplies_by(bits: int, asymmetric: bool,
     st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(0, 1 << 20)), min_size=1, max_size=6),
     st.floats(0, 1),
 )
-def test_the_choice_is_within_the_budget_and_no_step_was_needless(
-    matrices: list[tuple[int, int, int]], share: float
-) -> None:
+def test_choice_fits_budget_without_needless_steps(matrices: list[tuple[int, int, int]], share: float) -> None:
     products = []
     for number, (rows, columns, seed) in enumerate(matrices):
         costs = np.sort(np.random.default_rng(seed).random(len(CHOICES)))
@@ -82,13 +80,13 @@ def test_the_choice_is_within_the_budget_and_no_step_was_needless(
         fitted(products, least - 1, least - 1)
 
 
-def test_what_costs_most_keeps_its_bits() -> None:
+def test_sensitive_weights_keep_bits() -> None:
     dear, cheap = Product("dear", (128, 64), (0.0, 9.0, 9.0, 9.0, 9.0)), Product("cheap", (128, 64), (0.0,) * 5)
     room = dear.bytes(0) + cheap.bytes(len(CHOICES) - 1)
     assert fitted([dear, cheap], room, room) == {"dear": 0, "cheap": len(CHOICES) - 1}
 
 
-def test_what_the_last_step_saved_too_much_is_spent_again() -> None:
+def test_remaining_budget_is_spent() -> None:
     """The large product is rounded last, and leaves room for the small one to have its bits back."""
     large, small_one = Product("large", (1280, 64), (0.0, *[50.0] * 4)), Product("small", (128, 64), (0.0, *[1.0] * 4))
     least = len(CHOICES) - 1
@@ -105,7 +103,7 @@ def as_rounded(graphs: Iterable[onnx.ModelProto]) -> dict[str, list[int]]:
     return found
 
 
-def test_the_graph_has_what_was_chosen(tmp_path: Path) -> None:
+def test_graph_uses_choices(tmp_path: Path) -> None:
     source, text = tmp_path / "g.onnx", tmp_path / "text.npy"
     small.graph(source, WIDE, prefill=True)
     np.save(text, np.random.default_rng(0).integers(0, WIDE.vocab_size, 1100))
@@ -126,7 +124,7 @@ def test_the_graph_has_what_was_chosen(tmp_path: Path) -> None:
     np.testing.assert_allclose(whole, stepped, rtol=1e-3, atol=1e-3)
 
 
-def test_a_budget_too_small(tmp_path: Path) -> None:
+def test_too_small_budget_is_refused(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", WIDE)
     text = tmp_path / "text.npy"
     np.save(text, np.random.default_rng(0).integers(0, WIDE.vocab_size, 1100))
@@ -135,7 +133,7 @@ def test_a_budget_too_small(tmp_path: Path) -> None:
     assert not (tmp_path / "q.onnx").exists()
 
 
-def test_a_translators_budget_is_for_both_its_graphs(tmp_path: Path) -> None:
+def test_translator_budget_covers_both_graphs(tmp_path: Path) -> None:
     config = dataclasses.replace(
         small.translator(small.LINEAR_CROSS, source_vocabulary=None),
         **{"width": 160, "vocab_size": len(texts.LETTERS) + 2, "bos_token": None},

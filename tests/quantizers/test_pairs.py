@@ -48,9 +48,7 @@ def made() -> Checkpoint:
 
 
 @pytest.mark.parametrize("batch", [None, 1])
-def test_steps_are_read_as_a_translation_is_forced(
-    batch: int | None, pairs: Path, made: Checkpoint, tmp_path: Path
-) -> None:
+def test_pairs_are_read_with_teacher_forcing(batch: int | None, pairs: Path, made: Checkpoint, tmp_path: Path) -> None:
     """Every set of inputs has the states, and the sources' own, that the graph has reached; none is filled up."""
     export(made, tmp_path / "g.onnx", ExportConfig(batch=batch))
     translator = Translator(tmp_path / "g.onnx", threads=1)
@@ -92,7 +90,7 @@ def test_int8_static(in_one_go: bool, pairs: Path, made: Checkpoint, tmp_path: P
     assert 0 < report.quality.worst_logits < 3
 
 
-def test_a_check_is_the_models_own_nats(pairs: Path, made: Checkpoint, tmp_path: Path) -> None:
+def test_check_reports_nats_of_model(pairs: Path, made: Checkpoint, tmp_path: Path) -> None:
     export(made, tmp_path / "g.onnx", ExportConfig())
     quality = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"), pairs).quality
     assert quality is not None
@@ -109,7 +107,9 @@ def test_a_check_is_the_models_own_nats(pairs: Path, made: Checkpoint, tmp_path:
     assert quality.tokens >= count
 
 
-def test_ruin_leaves_nothing(pairs: Path, made: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_check_writes_nothing(
+    pairs: Path, made: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     export(made, tmp_path / "g.onnx", ExportConfig())
     stood = sorted(tmp_path.iterdir())
     monkeypatch.setitem(SCHEMES, "w8", dataclasses.replace(SCHEMES["w8"], loss=-0.9))
@@ -129,7 +129,7 @@ Write = Callable[[Path], object]
         (lambda path: write_pairs(path, [("a" * 99, "b" * 99)] * 50), "pairs that the model has positions for"),
     ],
 )
-def test_pairs_that_do_not_serve(write: Write, message: str, made: Checkpoint, tmp_path: Path) -> None:
+def test_unusable_pairs_are_refused(write: Write, message: str, made: Checkpoint, tmp_path: Path) -> None:
     assert made.config.encoder is not None
     encoder = dataclasses.replace(made.config.encoder, positions=LearnedConfig(30))
     config = dataclasses.replace(made.config, positions=LearnedConfig(40), encoder=encoder)

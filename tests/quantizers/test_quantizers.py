@@ -40,7 +40,7 @@ def model_of(operator: str, inputs: list[str], weight: np.ndarray, x: int) -> on
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_blocks_are_those_of_the_quantizer(
+def test_blocks_equal_ort_quantizer(
     bits: int, size: int, asymmetric: bool, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
@@ -58,7 +58,7 @@ def test_blocks_are_those_of_the_quantizer(
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), array, strict=True)
 
 
-def test_the_table_is_that_of_the_quantizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_equals_ort_quantizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     monkeypatch.setattr("t2r_export.quantizers.tables.TABLE_ROWS", 4)
@@ -80,7 +80,7 @@ def test_the_table_is_that_of_the_quantizer(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "scheme, prefill", [("fp16", False), ("int8", False), ("w8", False), ("w4", False), ("fp16", True), ("w4", True)]
 )
-def test_in_one_go_the_same_bytes_without_a_float32_file(
+def test_export_quantized_equals_two_steps(
     scheme: str, name: str, prefill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, how, checkpoint = ExportConfig(prefill=prefill), QuantizeConfig(scheme=scheme), small.checkpoint(name)
@@ -96,7 +96,7 @@ def test_in_one_go_the_same_bytes_without_a_float32_file(
     assert one == two
 
 
-def test_unused_weights_go() -> None:
+def test_unused_weights_are_removed() -> None:
     model = model_of("MatMul", ["input_ids", "w"], np.ones((2, 3), np.float32), TensorProto.FLOAT)
     other = numpy_helper.from_array(np.zeros((2, 3), np.float32), "other")
     kept = initializers(model) | {"other": other}
@@ -105,7 +105,7 @@ def test_unused_weights_go() -> None:
     assert [tensor.name for tensor in model.graph.initializer] == ["other"]
 
 
-def test_a_layout_without_numbers_needs_no_compiler() -> None:
+def test_outline_loads_no_compiler() -> None:
     program = (
         "import sys; from t2r_export.config.mixers import LinearConfig;"
         "from t2r_export.config.uniform import UniformConfig;"
@@ -119,7 +119,7 @@ def test_a_layout_without_numbers_needs_no_compiler() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_graph_for_prompts_takes_the_rounded_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefill_graph_reuses_quantized_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounded = []
 
     def counted(matrix: np.ndarray, *how: Any) -> list[np.ndarray]:

@@ -41,7 +41,7 @@ def divergence(model: Transformer, name: str, other: Tensor, logits: Callable[[]
 
 
 @pytest.mark.parametrize("name", ["blocks.1.parts.0.o.weight", "encoder.blocks.0.parts.1.up.weight"])
-def test_of_pairs(name: str) -> None:
+def test_sensitivity_on_pairs(name: str) -> None:
     model, chance = small.model(small.translator()), random.Random(0)
     bundle = built(model)
     assert model.config.encoder is not None
@@ -68,7 +68,7 @@ def test_of_pairs(name: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [None, 3])
-def test_of_a_text(batch: int | None) -> None:
+def test_sensitivity_on_text(batch: int | None) -> None:
     model, tokens = small.model("hybrid"), np.random.default_rng(0).integers(0, 11, 100)
     bundle = built(model, batch)
     passages = text_passages(tokens, bundle.signature)
@@ -82,7 +82,7 @@ def test_of_a_text(batch: int | None) -> None:
         text_passages(tokens[:2], bundle.signature)
 
 
-def test_pairs_are_about_as_many_tokens_as_a_text() -> None:
+def test_pair_passages_match_text_size() -> None:
     signature = built(small.model(small.translator())).signature
     pairs = [TokenPair([1], [3, number % 7, 2]) for number in range(4000)]
     passages = pair_passages(pairs, signature)

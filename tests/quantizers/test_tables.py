@@ -55,7 +55,7 @@ def rows(model: onnx.ModelProto, weights: dict[str, Weight], ids: np.ndarray) ->
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_a_row_of_blocks_is_the_heads(bits: int, size: int, asymmetric: bool) -> None:
+def test_row_of_blocks_equals_head(bits: int, size: int, asymmetric: bool) -> None:
     config = QuantizeConfig(scheme="w4", head_bits=bits, block_size=size, asymmetric=asymmetric, accuracy_level=0)
     weights: dict[str, Weight] = {}
     step = blocks(tied("input_ids", ["B"]), config, None, weights)
@@ -66,7 +66,7 @@ def test_a_row_of_blocks_is_the_heads(bits: int, size: int, asymmetric: bool) ->
     assert sum(np.asarray(weight).size > 2 * ROWS * WIDTH // size for weight in weights.values()) == 1
 
 
-def test_a_row_of_columns_is_the_heads() -> None:
+def test_row_of_columns_equals_head() -> None:
     config, weights = QuantizeConfig(scheme="int8"), dict[str, Weight]()
     with silence_ort():
         step = dynamic(tied("input_ids", ["B"]), config, None, weights)
@@ -87,7 +87,7 @@ def readers(file: Path) -> set[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("scheme, parts", [("int8", 1), ("w8", 2), ("w4", 2)])  # numbers, and of blocks their scales
-def test_a_translator_has_one_table(scheme: str, parts: int, tmp_path: Path) -> None:
+def test_translator_has_one_table(scheme: str, parts: int, tmp_path: Path) -> None:
     sizes = {"vocab_size": MANY, "width": 36}  # so that a table is large enough for the file of weights
     made = small.checkpoint(dataclasses.replace(small.translator(LINEAR_CROSS, source_vocabulary=None), **sizes))
     export(made, tmp_path / "g.onnx", ExportConfig(prefill=True))
@@ -105,7 +105,7 @@ def test_a_translator_has_one_table(scheme: str, parts: int, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "options, shared", [({}, True), ({"embedding_bits": 8}, False), ({"embedding_bits": 4}, False)]
 )
-def test_a_table_with_bits_of_its_own_is_its_own(options: dict[str, int], shared: bool, tmp_path: Path) -> None:
+def test_embedding_bits_unties_table(options: dict[str, int], shared: bool, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "learned")
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8", **options))
     graph = onnx.load(report.files[0]).graph

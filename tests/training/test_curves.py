@@ -50,7 +50,7 @@ def write(path: Path, lines: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_tokens_are_those_that_the_log_counts(tmp_path: Path) -> None:
+def test_read_curve_values_and_tokens(tmp_path: Path) -> None:
     (curve,) = read_curves([write(tmp_path / "one.pt.jsonl", RUN)])
     assert (curve.name, curve.teacher) == ("one", 1.5)
     assert [(p.stage, p.step, p.tokens, p.loss, p.validation_nats) for p in curve.points] == [
@@ -62,7 +62,7 @@ def test_tokens_are_those_that_the_log_counts(tmp_path: Path) -> None:
     assert [len(stage) for stage in curve.stages()] == [2, 2]
 
 
-def test_a_resumed_run_counts_once(tmp_path: Path) -> None:
+def test_resumed_steps_replace_earlier_ones(tmp_path: Path) -> None:
     lines = [
         start(),
         step("transfer", 10, 4.0),
@@ -78,7 +78,7 @@ def test_a_resumed_run_counts_once(tmp_path: Path) -> None:
     assert [(p.tokens, p.loss) for p in curve.points] == [(170, 7.0)]
 
 
-def test_runs_of_one_name_go_by_their_paths(tmp_path: Path) -> None:
+def test_equal_file_names_use_paths(tmp_path: Path) -> None:
     paths = [tmp_path / folder / "a.jsonl" for folder in ("x", "y")]
     for path in paths:
         path.parent.mkdir()
@@ -86,7 +86,7 @@ def test_runs_of_one_name_go_by_their_paths(tmp_path: Path) -> None:
     assert [curve.name for curve in read_curves(paths)] == [str(path) for path in paths]
 
 
-def test_the_table_holds_every_point(tmp_path: Path) -> None:
+def test_csv_has_all_points(tmp_path: Path) -> None:
     logs = [write(tmp_path / f"{name}.jsonl", RUN) for name in ("a", "b")]
     write_csv(read_curves(logs), tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="") as file:
@@ -97,7 +97,7 @@ def test_the_table_holds_every_point(tmp_path: Path) -> None:
     assert rows[2]["validation_nats"] == ""
 
 
-def test_drawings_show_every_run_and_depend_on_nothing_else(tmp_path: Path) -> None:
+def test_plots_show_all_runs_and_are_reproducible(tmp_path: Path) -> None:
     curves = read_curves([write(tmp_path / f"{name}.jsonl", RUN) for name in ("first", "second")])
     for name in ("a.svg", "b.svg", "a.png"):
         draw(curves, tmp_path / name)
@@ -128,7 +128,7 @@ def test_other_files_are_refused(content: str, message: str, tmp_path: Path) -> 
     assert message in str(caught.value)
 
 
-def test_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draw_refuses_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="at least one log; received none"):
         read_curves([])
     with pytest.raises(UserError, match="to be able to read .*/absent"):

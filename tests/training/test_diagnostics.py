@@ -58,7 +58,7 @@ def test_dead_features_are_counted() -> None:
     assert feature_statistics(model, batches(parts()))[0]["dead_keys"] == 0.0
 
 
-def test_the_smallest_normalizer_is_that_of_single_steps() -> None:
+def test_smallest_normalizer_equals_single_steps() -> None:
     model = small.model("rotary_keep")
     expected = torch.inf
     with torch.no_grad():
@@ -75,7 +75,7 @@ def test_the_smallest_normalizer_is_that_of_single_steps() -> None:
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_parts_are_put_together_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_are_reduced_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     said = iter([(1.0, 5.0, 2.0), (3.0, 4.0, 6.0)])
 
     def statistics(*_: object) -> dict[str, float]:
@@ -87,13 +87,13 @@ def test_parts_are_put_together_by_their_names(monkeypatch: pytest.MonkeyPatch) 
     assert feature_statistics(model, batches(ids)) == [{"share": 2.0, "smallest_x": 4.0, "largest_x": 6.0}]
 
 
-def test_what_is_finite_is_so_everywhere_and_leaves_no_gradients() -> None:
+def test_first_not_finite_none_and_gradients_cleared() -> None:
     stage = distill()
     assert first_not_finite(stage, batch()) is None
     assert all(p.grad is None for p in stage.parameters())
 
 
-def test_a_weight_is_named() -> None:
+def test_first_not_finite_names_weight() -> None:
     stage = distill()
     with torch.no_grad():
         stage.student.blocks[1].parts[1].up.weight[2, 3] = torch.nan
@@ -101,7 +101,7 @@ def test_a_weight_is_named() -> None:
 
 
 @pytest.mark.parametrize("stage", [Transfer, Distill])
-def test_the_first_output_is_named(stage: type[Stage]) -> None:
+def test_first_not_finite_names_first_output(stage: type[Stage]) -> None:
     teacher = small.model(texts.TEACHER)
     made = stage(convert(teacher, LinearConfig(small.K)), teacher)
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_the_first_output_is_named(stage: type[Stage]) -> None:
     assert str(first_not_finite(made, batch())).startswith("the output of teacher.blocks.0.parts.0")
 
 
-def test_a_gradient_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_not_finite_names_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = distill()
     stage.student.blocks[1].mixers[0].o.weight.register_hook(lambda gradient: gradient * torch.nan)
     assert first_not_finite(stage, batch()) == "the gradient of student.blocks.1.parts.0.o.weight"

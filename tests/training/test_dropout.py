@@ -35,7 +35,7 @@ def logits(name: str, chance: float, step: int = 3, seed: int = 0) -> torch.Tens
 
 
 @pytest.mark.parametrize("name", ["hybrid", "translator_softmax"])
-def test_what_is_left_out_is_a_function_of_seed_and_step(name: str) -> None:
+def test_mask_is_function_of_seed_and_step(name: str) -> None:
     found = logits(name, CHANCE)
     assert torch.equal(found, logits(name, CHANCE))
     assert torch.equal(logits(name, 0.0), logits(name, 0.0, step=9))
@@ -43,7 +43,7 @@ def test_what_is_left_out_is_a_function_of_seed_and_step(name: str) -> None:
     assert all(not torch.equal(found, other) for other in others)
 
 
-def test_every_part_of_every_stack_leaves_numbers_out_and_makes_up_for_them() -> None:
+def test_dropout_on_all_parts_with_scaling() -> None:
     model = small.model("translator_softmax")
     assert model.encoder is not None
     blocks = [*model.encoder.blocks, *model.blocks]
@@ -70,7 +70,7 @@ def test_every_part_of_every_stack_leaves_numbers_out_and_makes_up_for_them() ->
     assert not any(part._forward_hooks for part in parts)
 
 
-def test_a_run_with_dropout_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_with_dropout_is_bit_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = texts.run(tmp_path, parse_plan("task", "12", "0.01"), dropout=0.1)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
@@ -95,6 +95,6 @@ def test_a_run_with_dropout_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("chance", [-0.1, 1.0, float("nan")])
-def test_a_chance_that_is_none_is_refused(chance: float) -> None:
+def test_invalid_probability_is_refused(chance: float) -> None:
     with pytest.raises(UserError, match="dropout to be a number above 0 and below 1"):
         FinetuneConfig(model=Path("m"), output=Path("o"), dropout=chance)

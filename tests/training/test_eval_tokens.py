@@ -41,12 +41,12 @@ def config(**options: object) -> FinetuneConfig:
         ({"plan": parse_plan("distill", "6"), "eval_tokens": 70}, 70, 6 * 16 * 256 // 2),
     ],
 )
-def test_a_run_evaluates_no_more_than_it_trains(options: dict[str, object], reports: int, validations: int) -> None:
+def test_evaluation_is_bounded_by_training(options: dict[str, object], reports: int, validations: int) -> None:
     made = config(**options)
     assert (made.report_tokens, made.validation_tokens) == (reports, validations)
 
 
-def test_windows_of_a_bounded_evaluation_are_spread_over_the_part() -> None:
+def test_bounded_evaluation_spreads_windows() -> None:
     tokens = np.tile(np.arange(160_001, dtype=np.uint32), 3)
     corpus = Corpus(tokens, (160_001, 320_002))
     few = WindowBatches(corpus, config(plan=parse_plan("distill", "1"), batch=1, length=16))
@@ -59,7 +59,7 @@ def test_windows_of_a_bounded_evaluation_are_spread_over_the_part() -> None:
     assert sum(batch.count for batch in every.test) == 160_000
 
 
-def test_a_short_run_on_a_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_run_on_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All evaluations of a run are counted; a part of 15 MB would have been read whole, three times."""
     read = []
 
@@ -82,7 +82,7 @@ def test_a_short_run_on_a_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert abs(whole.after.nats - report.after.nats) < 4 * (whole.after.standard_error + report.after.standard_error)
 
 
-def test_the_standard_error_is_that_of_a_mean_over_windows() -> None:
+def test_standard_error_over_windows() -> None:
     model = small.model()
     rows = torch.randint(small.VOCABULARY, (7, small.T + 1), generator=torch.Generator().manual_seed(1))
     means = token_losses(model, rows).mean(1).detach().numpy()
@@ -93,7 +93,7 @@ def test_the_standard_error_is_that_of_a_mean_over_windows() -> None:
     assert math.isnan(evaluate(model, window_batches(rows[:1])).standard_error)
 
 
-def test_the_standard_error_of_sequences_of_different_lengths() -> None:
+def test_standard_error_of_unequal_sequences() -> None:
     """As the spread of many samples of the same population says."""
     chance = np.random.default_rng(0)
 
@@ -107,7 +107,7 @@ def test_the_standard_error_of_sequences_of_different_lengths() -> None:
     assert errors.mean() == pytest.approx(means.std(), rel=0.15)
 
 
-def test_evaluate_says_how_sure_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_reports_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, text = texts.write_teacher(tmp_path / "m.pt"), texts.write_text(tmp_path / "t.txt", 200)
     line = ["evaluate", str(model), str(text), "--part", "all", "--lengths", "8,16", "--json"]
     assert main([*line, "--eval-tokens", "100"]) == 0
@@ -123,7 +123,7 @@ def test_evaluate_says_how_sure_it_is(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "±" not in capsys.readouterr().out.splitlines()[1]
 
 
-def test_pairs_are_bounded_too(tmp_path: Path) -> None:
+def test_pair_evaluation_is_bounded(tmp_path: Path) -> None:
     pairs = read_pairs(texts.write_words(tmp_path / "pairs.tsv", 60))
     texts.write_translator(tmp_path / "t.pt", small.LINEAR_CROSS, "softmax")
     every = evaluate_pairs(tmp_path / "t.pt", pairs, bleu=True)
@@ -135,7 +135,7 @@ def test_pairs_are_bounded_too(tmp_path: Path) -> None:
     assert 0 < every.text.standard_error < few.text.standard_error
 
 
-def test_batches_of_pairs_are_spread_over_the_part(tmp_path: Path) -> None:
+def test_pair_batches_are_evenly_spread(tmp_path: Path) -> None:
     pairs = read_pairs(texts.write_words(tmp_path / "pairs.tsv", 60))
     model = dataclasses.replace(
         small.translator(source_vocabulary=None), vocab_size=len(texts.LETTERS) + 2, bos_token=None

@@ -17,7 +17,7 @@ def windows(count: int = 5) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["rotary_keep", "softmax"])
-def test_nats_are_those_of_single_steps(kind: str) -> None:
+def test_nats_equal_single_steps(kind: str) -> None:
     model, rows = small.model(kind), windows()
     total, states = 0.0, model.init_state(len(rows))
     with torch.no_grad():
@@ -29,7 +29,7 @@ def test_nats_are_those_of_single_steps(kind: str) -> None:
     assert (found.tokens, found.length) == (5 * small.T, small.T)
 
 
-def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity() -> None:
+def test_uniform_model_perplexity_is_vocabulary_size() -> None:
     model = small.model()
     torch.nn.init.zeros_(model.norm.weight)
     torch.nn.init.zeros_(model.norm.bias)  # type: ignore[arg-type]
@@ -38,26 +38,26 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity() -> No
     assert found.perplexity == pytest.approx(small.VOCABULARY)
 
 
-def test_nan_is_reported_and_not_hidden() -> None:
+def test_nan_is_reported() -> None:
     model = small.model()
     torch.nn.init.constant_(model.norm.weight, math.nan)
     found = evaluate(model, window_batches(windows()))
     assert math.isnan(found.nats)
 
 
-def test_a_perplexity_past_all_numbers_is_infinite() -> None:
+def test_perplexity_overflow_is_infinite() -> None:
     model = small.model()
     with torch.no_grad():
         model.norm.weight.mul_(1e5)
     assert evaluate(model, window_batches(windows())).perplexity == math.inf
 
 
-def test_nothing_to_evaluate() -> None:
+def test_evaluate_without_windows_is_refused() -> None:
     with pytest.raises(UserError, match="at least one window"):
         evaluate(small.model(), window_batches(windows(0)))
 
 
-def test_lengths_are_evaluated_on_the_same_text() -> None:
+def test_evaluate_lengths_on_same_text() -> None:
     model = small.model("rotary_keep")
     tokens = torch.randint(small.VOCABULARY, (65,), generator=torch.Generator().manual_seed(1))
     found = evaluate_lengths(model, tokens, [8, 16, 64])
@@ -74,7 +74,7 @@ def test_lengths_are_evaluated_on_the_same_text() -> None:
     assert few.tokens == 24
 
 
-def test_where_positions_wrap_no_length_is_too_long() -> None:
+def test_wrapped_positions_allow_any_length() -> None:
     model, tokens = small.model("learned"), windows(9).flatten()
     expected = evaluate_lengths(model, tokens, [8])[0].nats
     model.end_positions("wrap:9")
@@ -83,7 +83,7 @@ def test_where_positions_wrap_no_length_is_too_long() -> None:
     assert math.isfinite(long.nats)
 
 
-def test_lengths_that_cannot_be() -> None:
+def test_invalid_lengths_are_refused() -> None:
     tokens = torch.zeros(100, dtype=torch.int32)
     with pytest.raises(UserError, match="lengths from 4 to 40, the model's last position; received 41"):
         evaluate_lengths(small.model("learned"), tokens, [8, 41])

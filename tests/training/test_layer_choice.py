@@ -43,7 +43,7 @@ def chosen(budget: int, *mixers: Any) -> tuple[Transformer, Choice]:
     return teacher, choose(teacher, candidates, corpus(), budget, LENGTH, TRIAL)
 
 
-def test_each_layer_is_measured_alone() -> None:
+def test_cost_per_layer() -> None:
     teacher, found = chosen(1 << 20)
     before = {name: weight.clone() for name, weight in small.model(texts.TEACHER).state_dict().items()}
     assert all(torch.equal(weight, before[name]) for name, weight in teacher.state_dict().items())
@@ -61,7 +61,7 @@ def test_each_layer_is_measured_alone() -> None:
     assert found.tokens == 3 * 2 * 8  # the windows learn nothing
 
 
-def test_the_model_is_what_was_chosen_and_within_the_budget() -> None:
+def test_chosen_model_fits_budget() -> None:
     budget = 2 * ROW * LENGTH + 900
     teacher, found = chosen(budget)
     assert found.bytes == sum(spec.bytes(1, LENGTH) for spec in found.model.state_spec()) <= budget
@@ -75,7 +75,7 @@ def test_the_model_is_what_was_chosen_and_within_the_budget() -> None:
     assert found.nats != found.teacher_nats
 
 
-def test_with_room_for_everything_what_helps_is_chosen_and_no_harm_is_done() -> None:
+def test_large_budget_chooses_least_cost() -> None:
     _, found = chosen(1 << 20)
     assert all(option.cost <= 0 for option in found.chosen)
     linear = [option for option in found.options if option.mixer == LINEAR]
@@ -92,7 +92,7 @@ def test_with_room_for_everything_what_helps_is_chosen_and_no_harm_is_done() -> 
 @given(
     st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(-3, 9)), min_size=1, max_size=4), max_size=4), st.data()
 )
-def test_no_other_choice_is_cheaper(sizes: list[list[tuple[int, int]]], data: Any) -> None:
+def test_cheapest_is_optimal(sizes: list[list[tuple[int, int]]], data: Any) -> None:
     options = [
         [Option(layer, small.SOFTMAX, float(increase), count) for count, increase in offers]
         for layer, offers in enumerate(sizes)
@@ -106,13 +106,13 @@ def test_no_other_choice_is_cheaper(sizes: list[list[tuple[int, int]]], data: An
     assert sum(o.cost for o in found) == min(sum(o.cost for o in c) for c in fitting)
 
 
-def test_windows_end_where_positions_do() -> None:
+def test_windows_limited_by_positions() -> None:
     teacher = small.model(dataclasses.replace(small.CONFIGS["softmax"], max_positions=6))
     found = choose(teacher, [convert(teacher, LINEAR)], corpus(), 1 << 20, LENGTH, TRIAL)
     assert found.tokens == 3 * 2 * 6
 
 
-def test_transfer_learns() -> None:
+def test_transfer_reduces_loss() -> None:
     teacher = small.model(texts.TEACHER)
     student = convert(teacher, LINEAR)
     windows = Windows(corpus().train, 8, 4, 0)
@@ -123,7 +123,7 @@ def test_transfer_learns() -> None:
         assert transfer(convert(teacher, nothing_new), teacher, windows, 5) == 0.0
 
 
-def test_what_cannot_be_chosen() -> None:
+def test_choose_refuses_bad_input() -> None:
     with pytest.raises(UserError, match="at least one mixer to try; received none"):
         choose(small.model(texts.TEACHER), (), corpus(), 1000, trial=TRIAL)
     least = 3 * small.G * small.K * (small.V + 1) * 4 + 4

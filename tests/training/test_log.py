@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def test_the_file_has_an_object_a_line_and_is_appended_to(tmp_path: Path) -> None:
+def test_log_file_is_appended_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for first in (0, 10):
         with TrainingLog(path) as log:
@@ -36,7 +36,7 @@ def test_the_file_has_an_object_a_line_and_is_appended_to(tmp_path: Path) -> Non
     assert lines[3]["tokens_per_second"] > 0
 
 
-def test_layers_are_told_of_where_they_say_something(tmp_path: Path) -> None:
+def test_layer_statistics_are_logged_if_any(tmp_path: Path) -> None:
     with TrainingLog(tmp_path / "log") as log:
         log.start_stage("task", 0, 20, 0)
         log.validation(10, 1.25, 2.0, 320, [{}, {"dead_keys": 0.5, "smallest_normalizer": math.inf}])
@@ -46,7 +46,7 @@ def test_layers_are_told_of_where_they_say_something(tmp_path: Path) -> None:
     assert "layers" not in second
 
 
-def test_without_a_terminal_there_are_plain_lines_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_without_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with TrainingLog(None, seconds=1000) as log:
         log.start_stage("distill", 0, 40, 0)
         log.validation(10, 0.5, 1.75, 100)
@@ -60,7 +60,7 @@ def test_without_a_terminal_there_are_plain_lines_now_and_then(capsys: pytest.Ca
     assert "tokens/s" in lines[0]
 
 
-def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_on_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with TrainingLog(None) as log:
         log.start_stage("distill", 4, 20, 40)
@@ -74,7 +74,7 @@ def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkey
     assert "task" in shown
 
 
-def test_all_processes_but_one_are_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_disabled_log_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with TrainingLog(tmp_path / "log", enabled=False) as log:
         log.start_stage("task", 0, 1, 0)
         log.progress(1, 1.0, 1.0, 1)
@@ -84,7 +84,7 @@ def test_all_processes_but_one_are_silent(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "log").exists()
 
 
-def test_the_time_left_is_for_the_steps_that_are_left() -> None:
+def test_time_left_of_stage() -> None:
     clock = Clock()
     watch = Stopwatch("task", done=10, steps=50, tokens=300, clock=clock)  # resumed at step 10
     clock.now += 20
@@ -97,12 +97,12 @@ def test_the_time_left_is_for_the_steps_that_are_left() -> None:
     assert watch.left(25) == 50
 
 
-def test_an_unwritable_log_is_the_users_to_fix(tmp_path: Path) -> None:
+def test_unwritable_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="to be able to write the log .*; choose another place for it"):
         TrainingLog(tmp_path / "absent" / "log")
 
 
-def test_the_time_left_is_that_of_the_whole_run() -> None:
+def test_time_left_includes_later_stages() -> None:
     """Later stages, the validations on the way, and the last evaluation."""
     clock = Clock()
     watch = Stopwatch("transfer", done=0, steps=20, tokens=0, clock=clock, behind=60, every=30)
@@ -112,9 +112,7 @@ def test_the_time_left_is_that_of_the_whole_run() -> None:
     assert watch.left(10) == 70 + 3 * 7  # ten steps took 10 s, 70 are left
 
 
-def test_lines_and_the_bar_count_the_whole_run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_counts_whole_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with TrainingLog(None) as log:
         log.end_seconds = 5000.0
         log.start_stage("distill", 0, 40, 0, (10, 0))

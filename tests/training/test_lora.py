@@ -30,12 +30,12 @@ def shake(model: Transformer) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_adapter_changes_nothing(kind: str) -> None:
+def test_new_adapter_preserves_output(kind: str) -> None:
     torch.testing.assert_close(adapted(kind)(small.ids()), small.model(kind)(small.ids()), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_merged_is_the_same_function_and_an_ordinary_model(kind: str) -> None:
+def test_merge_preserves_output(kind: str) -> None:
     model, plain = adapted(kind), small.model(kind)
     shake(model)
     before = model(small.ids())
@@ -50,7 +50,7 @@ def test_merged_is_the_same_function_and_an_ordinary_model(kind: str) -> None:
     } == {f"blocks.{i}.parts.0.{name}.weight" for i in range(len(model.blocks)) for name in "qkvo"}
 
 
-def test_the_formula() -> None:
+def test_adapter_formula() -> None:
     model = adapted("learned", rank=2, alpha=6.0)
     shake(model)
     adapter = model.blocks[1].mixers[0].k.parametrizations.weight[0]
@@ -61,7 +61,7 @@ def test_the_formula() -> None:
     torch.testing.assert_close(model.blocks[1].mixers[0].k.weight, expected)
 
 
-def test_a_stage_trains_adapters_and_feature_maps_alone() -> None:
+def test_trainable_adapters_and_feature_maps() -> None:
     model = adapted("hybrid")
     shake(model)
     stage = Task(model, None)
@@ -79,12 +79,12 @@ def test_a_stage_trains_adapters_and_feature_maps_alone() -> None:
     assert touched == set(stage.trainable()) == expected
 
 
-def test_the_seed_decides_where_it_starts() -> None:
+def test_adapter_seed() -> None:
     first, second = (adapted("learned").state_dict() for _ in range(2))
     assert all(torch.equal(weight, second[name]) for name, weight in first.items())
 
 
-def test_a_model_without_projections() -> None:
+def test_model_without_projections() -> None:
     folded = dataclasses.replace(small.DROPPED, folded=True)
     model = small.model(dataclasses.replace(small.GPT2, layers=(folded,)))
     lora.attach(model, 2, 2.0, 0)  # a folded layer still has its output

@@ -38,7 +38,7 @@ print(usual, kept, (held - resident()) // (4 * NUMBERS))
 """
 
 
-def test_memory_is_kept_while_a_run_goes_on() -> None:
+def test_freed_memory_is_reused() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     if done.stderr == "no glibc\n":
         pytest.skip("the C library is not glibc")

@@ -25,7 +25,7 @@ def stepped(steps: int, restart: int | None = None, broken: int | None = None) -
     return stage.student.state_dict()
 
 
-def test_muon_has_the_blocks_matrices_and_adamw_the_rest() -> None:
+def test_muon_gets_block_matrices_adamw_the_rest() -> None:
     stage = Task(small.model("hybrid"), None)
     optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
     assert isinstance(optimizer, CombinedOptimizer)
@@ -44,7 +44,7 @@ def test_muon_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     assert {group["lr"] for group in optimizer.param_groups} == {0.01}
 
 
-def test_muon_has_an_encoders_matrices_too() -> None:
+def test_muon_gets_encoder_matrices() -> None:
     stage = Task(small.model(small.translator()), None)
     optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
     assert isinstance(optimizer, CombinedOptimizer)
@@ -54,19 +54,19 @@ def test_muon_has_an_encoders_matrices_too() -> None:
     assert not any("embedding" in name for name in muon)
 
 
-def test_all_weights_move_and_a_state_that_was_saved_goes_on_the_same() -> None:
+def test_muon_updates_all_weights_and_resumes() -> None:
     start, whole, again = small.model("hybrid").state_dict(), stepped(4), stepped(4, restart=2)
     for name, weight in whole.items():
         assert not torch.equal(weight, start[name]), name
         assert torch.equal(weight, again[name]), name
 
 
-def test_a_step_without_numbers_is_left_out() -> None:
+def test_non_finite_step_is_skipped() -> None:
     once, left_out = stepped(1), stepped(2, broken=1)
     assert all(torch.equal(weight, left_out[name]) for name, weight in once.items())
 
 
-def test_a_stage_without_matrices_in_blocks_is_adamws_alone() -> None:
+def test_muon_without_block_matrices_is_adamw() -> None:
     maps = {"blocks.0.parts.0.inner.maps.q.weight": torch.nn.Parameter(torch.ones(2, 3, 4))}
     optimizer = make_optimizer(maps, 0.1, 0.0, "muon")
     assert isinstance(optimizer, CombinedOptimizer)

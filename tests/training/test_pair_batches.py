@@ -72,7 +72,7 @@ def alone(model: Transformer, pair: int) -> Tensor:
     return torch.stack(losses)
 
 
-def test_a_batch_has_the_pairs_between_what_begins_and_ends_them() -> None:
+def test_pair_batch_has_start_and_end_tokens() -> None:
     batch = token_pairs().batch(torch.tensor([2, 0]))
     bos, eos = texts.BOS, texts.EOS
     assert batch.ids.tolist() == [[bos, eos, 2, 3, 3, 3], [bos, eos, 7, 1, 2, eos]]
@@ -84,7 +84,7 @@ def test_a_batch_has_the_pairs_between_what_begins_and_ends_them() -> None:
 
 
 @torch.no_grad()
-def test_a_loss_is_the_mean_over_the_targets_tokens() -> None:
+def test_loss_is_mean_over_target_tokens() -> None:
     model, everything = small.model(TRANSLATOR), token_pairs()
     losses = torch.cat([alone(model, pair) for pair in range(4)])
     batch = everything.batch(torch.arange(4))
@@ -94,7 +94,7 @@ def test_a_loss_is_the_mean_over_the_targets_tokens() -> None:
         assert (found.nats, found.tokens) == (pytest.approx(float(losses.mean()), rel=1e-5), len(losses))
 
 
-def test_padding_counts_for_nothing() -> None:
+def test_padding_does_not_affect_loss() -> None:
     model, batch = small.model(TRANSLATOR), token_pairs().batch(torch.arange(4))
     expected = Task(model, None)(batch)
     assert batch.source is not None and batch.source_lengths is not None
@@ -113,7 +113,7 @@ def test_padding_counts_for_nothing() -> None:
     assert all(weight.grad is not None for weight in model.parameters())
 
 
-def test_smoothing_spreads_a_share_of_each_label() -> None:
+def test_label_smoothing() -> None:
     model, batch = small.model(TRANSLATOR), token_pairs().batch(torch.arange(4))
     rows = model.logits_of(batch.predicted(model.traces(batch.ids, started(model, batch))[-1].output))
     logs = rows.log_softmax(-1)
@@ -128,7 +128,7 @@ def started(model: Transformer, batch: Batch) -> Any:
 
 
 @torch.no_grad()
-def test_distilling_compares_what_is_predicted_of_each_pair() -> None:
+def test_distill_compares_predicted_tokens() -> None:
     student, teacher = small.model(TRANSLATOR), small.model(TRANSLATOR, seed=5)
     batch = token_pairs().batch(torch.arange(4))
     stage = Distill(student, teacher, LossWeights(hidden=2.0))
@@ -151,7 +151,7 @@ def converted() -> tuple[Transformer, Transformer]:
     return convert(teacher, LinearConfig(5), cross=LinearConfig(7)), teacher
 
 
-def test_transfer_teaches_the_layers_that_look_at_the_source_too() -> None:
+def test_transfer_trains_cross_attention() -> None:
     student, teacher = converted()
     batch = token_pairs().batch(torch.arange(4))
     stage = Transfer(student, teacher)
@@ -173,7 +173,7 @@ def test_transfer_teaches_the_layers_that_look_at_the_source_too() -> None:
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_align_compares_a_block_once() -> None:
+def test_align_compares_each_block_once() -> None:
     student, teacher = converted()
     batch = token_pairs().batch(torch.arange(4))
     stage = Align(student, teacher)
@@ -185,7 +185,7 @@ def test_align_compares_a_block_once() -> None:
     assert [*Align(only, teacher).new] == [(1, 0)]
 
 
-def test_what_is_too_long_is_left_out() -> None:
+def test_long_pairs_are_skipped() -> None:
     given = [("abc", "cba"), ("ab", "ba" * 9), ("ab" * 9, "ba"), ("a", "b")]
     made, left_out = tokenize_pairs(given, TOKENIZERS, TRANSLATOR, 9)
     assert (len(made), left_out) == (2, 2)
@@ -199,7 +199,7 @@ def test_what_is_too_long_is_left_out() -> None:
         tokenize_pairs(given, Tokenizers(None), TRANSLATOR, 9)
 
 
-def test_parts_are_files_or_groups_of_the_rest(tmp_path: Path) -> None:
+def test_parts_from_files_or_groups(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.tsv" for name in ("train", "valid", "test")}
     write_pairs(files["train"], pairs())
     write_pairs(files["valid"], [("ab", "ba")] * 3)
@@ -237,7 +237,7 @@ def config(tmp_path: Path) -> FinetuneConfig:
     )
 
 
-def test_a_translator_learns_from_pairs(config: FinetuneConfig) -> None:
+def test_translator_learns_from_pairs(config: FinetuneConfig) -> None:
     report = finetune(config)
     assert report.after.nats < 0.9 * report.before.nats
     done = checkpoint.load(config.output)
@@ -249,7 +249,7 @@ def test_a_translator_learns_from_pairs(config: FinetuneConfig) -> None:
 
 @pytest.mark.parametrize("layers", [(AverageConfig(), AverageConfig(12)), (small.SOFTMAX, small.SHARED)])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_layers_for_fast_decoding_learn_from_pairs(
+def test_fast_decoding_layers_learn_from_pairs(
     layers: tuple[MixerConfig, ...], precision: str, config: FinetuneConfig
 ) -> None:
     model = dataclasses.replace(TRANSLATOR, layers=layers, crosses=(small.SOFTMAX, small.SHARED))
@@ -284,7 +284,7 @@ def test_pairs_are_told_otherwise_in_training_alone(config: FinetuneConfig) -> N
 
 
 @pytest.mark.parametrize("augment", ["", "join=0.5,capitals=0.2"])
-def test_a_run_on_pairs_goes_on_to_the_same_bits(
+def test_resume_on_pairs_is_bit_identical(
     augment: str, config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = dataclasses.replace(config, augment=augment)
@@ -308,7 +308,7 @@ def test_a_run_on_pairs_goes_on_to_the_same_bits(
     assert (resumed.points[-1].step, resumed.points[-1].tokens) == (last.step, last.tokens)
 
 
-def test_a_converted_translator_learns_from_what_it_was(config: FinetuneConfig) -> None:
+def test_converted_translator_learns_from_its_teacher(config: FinetuneConfig) -> None:
     """Its teacher is rebuilt from its weights; the usual stages, on pairs."""
     loaded = checkpoint.load(config.model)
     student = convert(loaded.model, LinearConfig(5), cross=LinearConfig(7))
@@ -327,7 +327,7 @@ def test_a_converted_translator_learns_from_what_it_was(config: FinetuneConfig) 
 
 @pytest.mark.parametrize("stages", ["transfer,distill", "align"])
 @pytest.mark.parametrize("merged", [MergeConfig(), MergeConfig(shared=True), MergeConfig(feed_forward=True)])
-def test_merged_layers_learn_from_what_they_were(
+def test_merged_layers_learn_from_their_teacher(
     merged: MergeConfig, stages: str, config: FinetuneConfig, tmp_path: Path
 ) -> None:
     """They give what the teacher's two layers give together; with the feed-forward inside, a whole block's."""
@@ -349,7 +349,7 @@ def test_merged_layers_learn_from_what_they_were(
         finetune(dataclasses.replace(config, teacher=None, force=True))
 
 
-def test_a_text_is_for_decoders_and_pairs_are_for_translators(config: FinetuneConfig, tmp_path: Path) -> None:
+def test_text_for_decoders_pairs_for_translators(config: FinetuneConfig, tmp_path: Path) -> None:
     text = texts.write_text(tmp_path / "text")
     with pytest.raises(UserError, match="expected pairs, to train a translator on; received a text; give --pairs"):
         finetune(dataclasses.replace(config, pairs=(), pair_tokens=4096, data=(text,)))

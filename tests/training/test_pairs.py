@@ -46,7 +46,7 @@ def assert_apart(parts: PairParts) -> None:
         assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
 
 
-def test_a_file_of_pairs_comes_back(tmp_path: Path) -> None:
+def test_pairs_round_trip(tmp_path: Path) -> None:
     pairs = [
         ("Wo ist der Bahnhof?", "Where is the station?"),
         ("Grüß Gott!\N{NO-BREAK SPACE}!", "Hi \N{GRINNING FACE}"),
@@ -70,14 +70,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_file_of_pairs_is_refused_by_its_line(name: str, tmp_path: Path) -> None:
+def test_invalid_line_is_named(name: str, tmp_path: Path) -> None:
     content, message = WRONG[name]
     (tmp_path / "pairs.tsv").write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_pairs(tmp_path / "pairs.tsv")
 
 
-def test_a_missing_file_and_too_many_pairs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_file_and_too_many_pairs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="a file of pairs"):
         read_pairs(tmp_path / "none.tsv")
     write_pairs(tmp_path / "pairs.tsv", LINKED)
@@ -92,7 +92,7 @@ def archive(path: Path, text: bytes, name: str = "deu.txt") -> Path:
     return path
 
 
-def test_columns_of_an_archive_are_pairs_each_once(tmp_path: Path) -> None:
+def test_read_archived_unique_pairs(tmp_path: Path) -> None:
     text = b"Hi.\tHallo!\tby one\nHi.\tHallo!\tby another\nRun!\tLauf!\tby one\n"
     path = archive(tmp_path / "pairs.zip", text)
     assert read_archived(path, "deu.txt", (1, 0)) == [("Hallo!", "Hi."), ("Lauf!", "Run!")]
@@ -102,7 +102,7 @@ def test_columns_of_an_archive_are_pairs_each_once(tmp_path: Path) -> None:
         read_archived(path, "fra.txt", (1, 0))
 
 
-def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+def test_damaged_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.zip").write_bytes(b"a\tb\n")
     with pytest.raises(UserError, match="expected a whole zip archive"):
         read_archived(tmp_path / "text.zip", "deu.txt", (0, 1))
@@ -116,14 +116,14 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
         read_archived(tmp_path / "damaged.zip", "deu.txt", (0, 1))
 
 
-def test_pairs_that_share_a_sentence_are_one_group() -> None:
+def test_pairs_with_shared_sentence_form_group() -> None:
     assert group(LINKED) == [0, 0, 0, 0, 0, 1, 2, 2]
     assert group([("x", "y"), ("y", "x")]) == [0, 1]  # one sentence in two languages is two
     assert group([]) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_groups_are_the_connected_parts(seed: int) -> None:
+def test_groups_are_connected_components(seed: int) -> None:
     """Against a search through all pairs."""
     pairs = linked(40, seed)
     left, expected = dict(enumerate(pairs)), [0] * len(pairs)
@@ -139,7 +139,7 @@ def test_groups_are_the_connected_parts(seed: int) -> None:
     assert max(expected) > 2
 
 
-def test_no_sentence_crosses_between_the_parts() -> None:
+def test_split_groups_share_no_sentence() -> None:
     pairs = linked(300)
     parts = split_groups(pairs, 9, 7)
     assert_apart(parts)
@@ -152,7 +152,7 @@ def test_no_sentence_crosses_between_the_parts() -> None:
     assert_apart(split_shares(pairs, Shares(0.1, 0.2)))
 
 
-def test_parts_drawn_by_pairs_would_share_sentences() -> None:
+def test_random_split_would_share_sentences() -> None:
     """What the grouping is for: the check above fails where pairs are drawn one by one."""
     pairs = linked(300)
     with pytest.raises(AssertionError):
@@ -165,7 +165,7 @@ def test_too_few_groups_are_refused() -> None:
     assert len(split_groups(LINKED, 1, 1).train) in (1, 2, 5)
 
 
-def test_the_corpus_splits_without_a_sentence_that_crosses(data: Path) -> None:
+def test_corpus_split_shares_no_sentence(data: Path) -> None:
     path = data / "parallel" / "deu-eng.zip"
     pairs = read_archived(path, "deu.txt", (1, 0))
     assert max(group(pairs)) + 1 == 125_812
@@ -174,7 +174,7 @@ def test_the_corpus_splits_without_a_sentence_that_crosses(data: Path) -> None:
     assert sum(map(len, (parts.train, parts.valid, parts.test))) == len(pairs)
 
 
-def test_rows_are_padded_behind_their_end() -> None:
+def test_ragged_rows_are_padded() -> None:
     rows = [[5, 6, 7], [8], [9, 1, 2, 3], [4, 4]]
     ragged = Ragged.of(rows)
     assert ragged.lengths.tolist() == [3, 1, 4, 2]
@@ -190,7 +190,7 @@ def lengths(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(first), torch.from_numpy(first + random.integers(0, 5, count))
 
 
-def test_batches_hold_every_pair_once_and_no_more_tokens_than_asked() -> None:
+def test_by_length_covers_pairs_within_limit() -> None:
     first, second = lengths(211)
     batches = by_length(first, second, 90)
     assert torch.cat(batches).sort().values.tolist() == list(range(211))
@@ -202,7 +202,7 @@ def test_batches_hold_every_pair_once_and_no_more_tokens_than_asked() -> None:
     assert [batch.tolist() for batch in by_length(one, other, 20)] == [[0, 2], [1]]
 
 
-def test_batches_are_a_function_of_the_step() -> None:
+def test_batches_are_function_of_step() -> None:
     first, second = lengths(97)
     straight = ByLength(first, second, 70, seed=3)
     order = [straight(step) for step in range(3 * straight.count)]
@@ -217,7 +217,7 @@ def test_batches_are_a_function_of_the_step() -> None:
     assert not torch.equal(ByLength(first, second, 70, seed=4)(0), order[0])
 
 
-def test_one_tokenizer_reads_both_sides_and_ends_a_source() -> None:
+def test_pair_tokenizer_for_both_sides() -> None:
     pairs = [("Der Hügel war weit.", "The hill was far."), ("Die Henne lief.", "The hen ran.")] * 3
     tokenizer = Tokenizer(train_pair_tokenizer(pairs, 290))
     for sentence in ("Die Henne war weit.", "The hen was far. \N{GRINNING FACE}"):

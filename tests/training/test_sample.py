@@ -16,7 +16,7 @@ UNENDING = dataclasses.replace(small.LLAMA, eos_tokens=())
 
 
 @pytest.mark.parametrize("kind", ["rotary_keep", "hybrid", "learned", "sinusoidal"])
-def test_at_no_temperature_the_likeliest_token_follows(kind: str) -> None:
+def test_low_temperature_is_greedy(kind: str) -> None:
     model = small.model(kind)
     rows = torch.from_numpy(sample(model, 60, length=12, temperature=1e-6)).view(5, 12).long()
     assert (rows[:, 0] == model.config.bos_token).all()
@@ -25,7 +25,7 @@ def test_at_no_temperature_the_likeliest_token_follows(kind: str) -> None:
     assert torch.equal(rows[:, 1:], expected)
 
 
-def test_tokens_are_as_likely_as_the_model_says() -> None:
+def test_sample_frequencies_match_probabilities() -> None:
     model = small.model(UNENDING)
     model.head.weight.data *= 2  # far from uniform
     rows = torch.from_numpy(sample(model, 20_000, length=20)).view(-1, 20).long()
@@ -38,7 +38,7 @@ def test_tokens_are_as_likely_as_the_model_says() -> None:
     assert evaluate(model, window_batches(hot)).nats > entropy + 0.2
 
 
-def test_the_seed_decides_and_a_longer_text_begins_as_a_shorter_one() -> None:
+def test_seed_and_prefix_consistency() -> None:
     model = small.model()
     first = sample(model, BATCH * 5 + 7, length=5, seed=3)
     assert first.dtype == np.int32
@@ -48,7 +48,7 @@ def test_the_seed_decides_and_a_longer_text_begins_as_a_shorter_one() -> None:
     assert np.array_equal(first[: BATCH * 5], sample(model, BATCH * 5, length=5, seed=3))
 
 
-def test_texts_begin_as_training_text_does() -> None:
+def test_texts_begin_with_bos() -> None:
     ended = dataclasses.replace(small.LLAMA, bos_token=None, eos_tokens=(4,))
     rows = sample(small.model(ended), 70, length=7).reshape(10, 7)
     assert set(rows[:, 0]) == {4}
@@ -60,7 +60,7 @@ def test_texts_begin_as_training_text_does() -> None:
     assert set(both[ends + 1]) == {1}
 
 
-def test_a_token_that_ends_and_begins_a_text_is_not_repeated() -> None:
+def test_shared_bos_eos_is_not_repeated() -> None:
     one = small.model(dataclasses.replace(small.LLAMA, bos_token=1, eos_tokens=(1, 2)))
     ids = sample(one, 4000, length=40)
     assert len(set(ids)) == small.VOCABULARY
@@ -68,13 +68,13 @@ def test_a_token_that_ends_and_begins_a_text_is_not_repeated() -> None:
     assert len(set(after)) > 3
 
 
-def test_progress_is_told() -> None:
+def test_progress_callback() -> None:
     told: list[int] = []
     sample(small.model(), 3 * BATCH * 4 - 1, length=4, on_progress=told.append)
     assert told == [BATCH * 4, BATCH * 8, BATCH * 12 - 1]
 
 
-def test_what_cannot_be_sampled() -> None:
+def test_sample_refuses_bad_input() -> None:
     model = small.model()
     with pytest.raises(UserError, match="tokens to write; received 0; correct the number"):
         sample(model, 0)

@@ -52,7 +52,7 @@ def start(model: Transformer) -> tuple[State[Tensor], Step[Tensor]]:
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_the_table_names_a_class_of_every_stage(name: str) -> None:
+def test_stage_table_names_classes(name: str) -> None:
     stage = pkgutil.resolve_name(STAGES[name].stage)
     assert issubclass(stage, Stage)
     assert stage.__name__.lower() == name
@@ -61,7 +61,7 @@ def test_the_table_names_a_class_of_every_stage(name: str) -> None:
 
 
 @pytest.mark.parametrize("layers, expected", [("all", (0, 1, 2)), ("1", (1,))])
-def test_transfer_trains_the_feature_maps_alone(layers: str, expected: tuple[int, ...]) -> None:
+def test_transfer_trains_only_feature_maps(layers: str, expected: tuple[int, ...]) -> None:
     student, teacher = pair(layers)
     stage = Transfer(student, teacher)
     stage(read(windows())).backward()
@@ -71,7 +71,7 @@ def test_transfer_trains_the_feature_maps_alone(layers: str, expected: tuple[int
     assert all(p.grad is None for p in teacher.parameters())
 
 
-def test_transfer_compares_layers_on_the_teachers_hidden_states() -> None:
+def test_transfer_loss() -> None:
     student, teacher = pair("0,2")
     rows = windows()
     stage = Transfer(student, teacher)
@@ -91,7 +91,7 @@ def test_transfer_compares_layers_on_the_teachers_hidden_states() -> None:
     assert float(stage(read(rows)).detach()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_transfer_weighs_layers_alike_whatever_their_scale() -> None:
+def test_transfer_loss_is_scale_invariant() -> None:
     student, teacher = pair()
     for model in (student, teacher):
         with torch.no_grad():
@@ -105,7 +105,7 @@ def test_transfer_weighs_layers_alike_whatever_their_scale() -> None:
     assert stage.variance[1] > 1e3 * stage.variance[0]
 
 
-def test_transfer_refuses_models_that_do_not_belong_together() -> None:
+def test_transfer_refuses_mismatched_models() -> None:
     student, teacher = pair()
     with pytest.raises(UserError, match="convert the model first"):
         Transfer(teacher, small.model(texts.TEACHER))
@@ -114,7 +114,7 @@ def test_transfer_refuses_models_that_do_not_belong_together() -> None:
         Transfer(student, short)
 
 
-def test_align_trains_all_of_the_new_mixers_and_nothing_else() -> None:
+def test_align_trains_only_new_mixers() -> None:
     student, teacher = pair("0,2")
     stage = Align(student, teacher)
     stage(read(windows())).backward()
@@ -124,7 +124,7 @@ def test_align_trains_all_of_the_new_mixers_and_nothing_else() -> None:
     assert all(p.grad is None for p in teacher.parameters())
 
 
-def test_align_compares_blocks_on_the_teachers_hidden_states() -> None:
+def test_align_loss() -> None:
     student, teacher = pair("0,2")
     rows = windows()
     stage = Align(student, teacher)
@@ -143,7 +143,7 @@ def test_align_compares_blocks_on_the_teachers_hidden_states() -> None:
     assert float(stage(read(rows)).detach()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_align_refuses_models_that_do_not_belong_together() -> None:
+def test_align_refuses_mismatched_models() -> None:
     student, teacher = pair()
     with pytest.raises(UserError, match="convert the model first, or leave align out"):
         Align(teacher, small.model(texts.TEACHER))
@@ -151,7 +151,7 @@ def test_align_refuses_models_that_do_not_belong_together() -> None:
         Align(student, small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,))))
 
 
-def test_distilling_from_oneself_is_nothing() -> None:
+def test_self_distillation_loss_is_zero() -> None:
     student, _ = pair()
     same = convert(small.model(texts.TEACHER), LinearConfig(small.K))
     loss = Distill(student, same, LossWeights(hidden=1.0))(read(windows()))
@@ -162,14 +162,14 @@ def test_distilling_from_oneself_is_nothing() -> None:
     assert max(float(g.abs().max()) for g in gradients) < 1e-5
 
 
-def test_distill_adds_a_share_of_cross_entropy() -> None:
+def test_distill_cross_entropy_weight() -> None:
     student, teacher = pair()
     batch = read(windows())
     plain, mixed = (Distill(student, teacher, LossWeights(cross_entropy=w))(batch) for w in (0.0, 0.25))
     assert float((mixed - plain).detach()) == pytest.approx(0.25 * nats(student, windows()), rel=1e-5)
 
 
-def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
+def test_distill_hidden_weight() -> None:
     student, teacher = pair()
     rows = windows()
     plain, mixed = Distill(student, teacher), Distill(student, teacher, LossWeights(hidden=3.0))
@@ -190,19 +190,19 @@ def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "learned", "sinusoidal"])
-def test_reading_a_model_is_running_it(kind: str) -> None:
+def test_traces_equal_forward(kind: str) -> None:
     model, ids = small.model(kind), windows()[:, :-1]
     logits = model.logits_of(model.traces(ids)[-1].output).view(*ids.shape, -1)
     torch.testing.assert_close(logits, model(ids), rtol=0, atol=0)
 
 
-def test_task_is_the_texts_cross_entropy() -> None:
+def test_task_loss_is_cross_entropy() -> None:
     student, _ = pair()
     assert float(Task(student, None)(read(windows())).detach()) == pytest.approx(nats(student, windows()), rel=1e-6)
 
 
 @PIECES
-def test_divergence_is_kl_and_its_gradient_is_right(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_value_and_gradient(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "PIECE", piece)
     generator = torch.Generator().manual_seed(0)
     q, p = (torch.randn(5, 7, dtype=torch.float64, generator=generator) * 3 for _ in range(2))
@@ -228,9 +228,7 @@ def test_losses_of_bfloat16_are_computed_in_float32(of: type[torch.autograd.Func
 
 @PIECES
 @pytest.mark.parametrize("smoothing", [0.0, 0.25])
-def test_cross_entropy_is_torchs_and_its_gradient_is_right(
-    piece: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cross_entropy_value_and_gradient(piece: int, smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "PIECE", piece)
     logits = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     labels = torch.tensor([6, 0, 3, 3, 1])
@@ -239,7 +237,7 @@ def test_cross_entropy_is_torchs_and_its_gradient_is_right(
     assert torch.autograd.gradcheck(lambda q: 3 * CrossEntropy.apply(q, labels, smoothing), (logits,))
 
 
-def test_spans_shorten_because_the_loss_holds_them() -> None:
+def test_span_penalty_shortens_spans() -> None:
     teacher = small.model(texts.TEACHER)
     student = convert(teacher, SpanConfig(span=6, ramp=2, span_loss=0.5))
     rows = windows()
@@ -255,7 +253,7 @@ def test_spans_shorten_because_the_loss_holds_them() -> None:
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), vocabulary=st.integers(2, 40), scale=st.sampled_from([0.1, 3.0, 30.0]))
-def test_the_divergence_of_all_tokens_one_by_one_is_kl(seed: int, vocabulary: int, scale: float) -> None:
+def test_top_divergence_of_all_tokens_is_kl(seed: int, vocabulary: int, scale: float) -> None:
     """Values and gradients, also where K is more than there are."""
     generator = torch.Generator().manual_seed(seed)
     q, p = (torch.randn(3, vocabulary, dtype=torch.float64, generator=generator) * scale for _ in range(2))
@@ -273,7 +271,7 @@ def test_the_divergence_of_all_tokens_one_by_one_is_kl(seed: int, vocabulary: in
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), top=st.integers(1, 8))
-def test_the_divergence_of_the_largest_is_kl_with_a_bucket(seed: int, top: int) -> None:
+def test_top_divergence_value_and_gradient(seed: int, top: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     q, p = (torch.randn(4, 9, dtype=torch.float64, generator=generator) * 2 for _ in range(2))
     q.requires_grad_()
@@ -287,7 +285,7 @@ def test_the_divergence_of_the_largest_is_kl_with_a_bucket(seed: int, top: int) 
     assert torch.autograd.gradcheck(lambda q: 3 * divergence(q, divergence_target(p, top)), (q,))
 
 
-def test_a_bucket_without_room_is_finite() -> None:
+def test_top_divergence_with_empty_bucket_is_finite() -> None:
     q = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)
     loss = divergence(q, divergence_target(torch.zeros(1, 3), 1))
     loss.backward()
@@ -295,7 +293,7 @@ def test_a_bucket_without_room_is_finite() -> None:
     assert q.grad is not None and bool(q.grad.isfinite().all())
 
 
-def test_distill_compares_the_largest_if_told_to() -> None:
+def test_distill_kl_top() -> None:
     student, teacher = pair()
     rows = windows()
     plain, top, all_of_them = (

@@ -33,7 +33,7 @@ def loss(stage: Stage, start: torch.Tensor | None) -> float:
     return float(stage(window_batch(windows(), start)).detach())
 
 
-def test_positions_are_a_function_of_seed_and_step() -> None:
+def test_starts_are_function_of_seed_and_step() -> None:
     drawn = torch.stack([draw_starts(4096, 64, 0, step) for step in range(50)])
     assert drawn.dtype == torch.int32
     assert 0 <= int(drawn.min()) < 20 and 4076 < int(drawn.max()) < 4096
@@ -45,7 +45,7 @@ def test_positions_are_a_function_of_seed_and_step() -> None:
 
 
 @pytest.mark.parametrize("kind", [Transfer, Align, Distill, Task])
-def test_only_feature_maps_behind_a_rotation_notice(kind: type[Stage]) -> None:
+def test_start_positions_affect_rotated_feature_maps(kind: type[Stage]) -> None:
     teacher = small.model(texts.TEACHER)
     keep = kind(convert(teacher, LinearConfig(small.K)), teacher)
     assert loss(keep, START) != pytest.approx(loss(keep, None), rel=1e-3)
@@ -54,7 +54,7 @@ def test_only_feature_maps_behind_a_rotation_notice(kind: type[Stage]) -> None:
     assert loss(after, START) == pytest.approx(loss(after, None), rel=1e-4)
 
 
-def test_a_softmax_layer_beside_them_does_not() -> None:
+def test_start_positions_do_not_affect_softmax() -> None:
     teacher = small.model(texts.TEACHER)
     student = Distill(small.model(texts.TEACHER), teacher, LossWeights(hidden=1.0))
     assert loss(student, START) == pytest.approx(0, abs=1e-6)
@@ -76,7 +76,7 @@ def test_a_softmax_layer_beside_them_does_not() -> None:
         ("lstm", 0),
     ],
 )
-def test_who_gets_them_unasked(name: str, expected: int) -> None:
+def test_default_start_positions(name: str, expected: int) -> None:
     assert usual_starts(small.model(name)) == expected
 
 
@@ -94,7 +94,7 @@ def test_who_gets_them_unasked(name: str, expected: int) -> None:
         ),
     ],
 )
-def test_who_cannot_have_them(name: str, changes: dict[str, Any], message: str) -> None:
+def test_unsupported_start_positions_are_refused(name: str, changes: dict[str, Any], message: str) -> None:
     assert small.GPT2.max_positions == 40
     path = Path("x.pt")
     options: dict[str, Any] = {"length": 16, "start_positions": 9, **changes}
@@ -108,7 +108,7 @@ def test_who_cannot_have_them(name: str, changes: dict[str, Any], message: str) 
 
 
 @pytest.mark.parametrize("layer", [LinearConfig(small.K), LinearConfig(small.K, update_rule="gated", gate="data")])
-def test_training_from_anywhere_is_what_helps_there(layer: MixerConfig) -> None:
+def test_random_starts_help_at_later_positions(layer: MixerConfig) -> None:
     """A student that learned to copy its teacher at far positions copies it better there than one that learned at 0."""
     teacher = small.model(texts.TEACHER)
     far = torch.full((len(START),), 1000, dtype=torch.int32)
@@ -124,6 +124,6 @@ def test_training_from_anywhere_is_what_helps_there(layer: MixerConfig) -> None:
     assert losses[1] < 0.9 * losses[0]
 
 
-def test_layers_of_another_kind_decide_nothing() -> None:
+def test_other_layers_do_not_affect_default() -> None:
     assert usual_starts(small.model(small.with_layers(small.LLAMA, small.SOFTMAX, small.GATED[0]))) == START_POSITIONS
     assert usual_starts(small.model(small.with_layers(small.LLAMA, small.SOFTMAX, small.SOFTMAX))) == 0

@@ -29,7 +29,7 @@ def state() -> TrainingState:
     )
 
 
-def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_state_round_trip(tmp_path: Path) -> None:
     saved = state()
     save_state(tmp_path / "state", saved)
     found = load_state(tmp_path / "state", saved.identity)
@@ -43,7 +43,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         assert getattr(found, name) == getattr(saved, name)
 
 
-def test_another_runs_state_is_refused_and_the_difference_named(tmp_path: Path) -> None:
+def test_other_run_is_refused_with_difference(tmp_path: Path) -> None:
     saved = state()
     save_state(tmp_path / "state", saved)
     with pytest.raises(UserError) as caught:
@@ -52,7 +52,7 @@ def test_another_runs_state_is_refused_and_the_difference_named(tmp_path: Path) 
     assert "received batch 4; seed 2; resume with the options and files of that run, or delete" in str(caught.value)
 
 
-def test_no_code_is_run_and_no_other_file_is_taken(tmp_path: Path) -> None:
+def test_load_state_runs_no_code(tmp_path: Path) -> None:
     path = tmp_path / "state"
     torch.save({"format": print}, path)
     with pytest.raises(UserError, match="a training state in .*delete it and start again without --resume"):
@@ -65,13 +65,13 @@ def test_no_code_is_run_and_no_other_file_is_taken(tmp_path: Path) -> None:
         load_state(path, {})
 
 
-def test_an_unwritable_place_is_the_users_to_fix(tmp_path: Path) -> None:
+def test_unwritable_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="to be able to write"):
         save_state(tmp_path / "absent" / "state", state())
 
 
 @pytest.mark.parametrize("size", [0, 1000, 2500])
-def test_a_full_disk_keeps_the_earlier_state(tmp_path: Path, size: int) -> None:
+def test_full_disk_keeps_earlier_state(tmp_path: Path, size: int) -> None:
     path = tmp_path / "state"
     save_state(path, state())
     before = path.read_bytes()
@@ -83,7 +83,7 @@ def test_a_full_disk_keeps_the_earlier_state(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_damaged_bytes_are_an_error_of_the_user(tmp_path: Path, seed: int) -> None:
+def test_damaged_state_is_refused(tmp_path: Path, seed: int) -> None:
     """A state that is loaded is the one that was saved; what has no checksum is nothing that is read."""
     path, saved = tmp_path / "state", state()
     save_state(path, saved)
@@ -123,7 +123,7 @@ def test_damaged_bytes_are_an_error_of_the_user(tmp_path: Path, seed: int) -> No
         ("version", [1]),
     ],
 )
-def test_a_value_of_another_type_is_an_error_of_the_user(tmp_path: Path, name: str, value: Any) -> None:
+def test_wrong_types_are_refused(tmp_path: Path, name: str, value: Any) -> None:
     saved = state()
     data = {"format": "t2r-training", "version": 2, **vars(saved), name: value}
     torch.save(data, tmp_path / "state")
@@ -131,7 +131,7 @@ def test_a_value_of_another_type_is_an_error_of_the_user(tmp_path: Path, name: s
         load_state(tmp_path / "state", saved.identity)
 
 
-def test_a_difference_without_end_has_a_short_message(tmp_path: Path) -> None:
+def test_long_difference_has_short_message(tmp_path: Path) -> None:
     saved, endless = state(), [1]
     for _ in range(60):
         endless = [endless, endless]  # type: ignore[list-item]

@@ -11,7 +11,7 @@ from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.trainer import Interrupt, learning_rate
 
 
-def test_the_rate_rises_and_falls_to_almost_nothing() -> None:
+def test_learning_rate_schedule() -> None:
     rates = [learning_rate(step, 100, 2.0, 0.1) for step in range(100)]
     assert rates[:10] == pytest.approx([0.2 * i for i in range(1, 11)])
     assert max(rates) == rates[9] == 2.0
@@ -21,12 +21,12 @@ def test_the_rate_rises_and_falls_to_almost_nothing() -> None:
 
 
 @pytest.mark.parametrize("steps, warmup", [(1, 0.0), (1, 1.0), (2, 0.5), (3, 1.0)])
-def test_short_stages_have_rates_too(steps: int, warmup: float) -> None:
+def test_learning_rate_of_short_stages(steps: int, warmup: float) -> None:
     rates = [learning_rate(step, steps, 2.0, warmup) for step in range(steps)]
     assert all(0 < rate <= 2.0 for rate in rates)
 
 
-def test_matrices_decay_and_nothing_else() -> None:
+def test_weight_decay_only_for_matrices() -> None:
     matrix, vector = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
     matrix.grad, vector.grad = torch.zeros(2, 3), torch.zeros(3)
     make_optimizer({"m": matrix, "v": vector}, 0.1, weight_decay=0.5).step()
@@ -35,7 +35,7 @@ def test_matrices_decay_and_nothing_else() -> None:
     assert len(make_optimizer({"m": matrix}, 0.1, 0.0).param_groups) == 1
 
 
-def test_the_first_interrupt_asks_and_the_second_does_not() -> None:
+def test_first_interrupt_requests_second_stops() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupt() as interrupt:
         assert not interrupt.asked
@@ -46,7 +46,7 @@ def test_the_first_interrupt_asks_and_the_second_does_not() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_outside_the_main_thread_interrupts_are_left_alone() -> None:
+def test_interrupts_outside_main_thread() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def work() -> None:
