@@ -1,1 +1,1 @@
-"""Model files: our own model.pt, and folders and files of other families."""
+"""Model files: t2r's model.pt, Hugging Face folders, the record of a build."""

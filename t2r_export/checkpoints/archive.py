@@ -1,4 +1,4 @@
-"""The archives of torch that we write and read: whole, by the checksum of each member, and not of a full disk."""
+"""Write torch archives atomically, and check them by the checksum of each member."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from t2r_runtime.files import replacing
 
 
 def write_archive(path: str | Path, data: Any) -> None:
-    """Write `data` as torch does, whole or not at all. Raises UserError where the file cannot be written."""
+    """Write `data` with torch.save, atomically. Raises UserError if the file cannot be written."""
     with replacing(path) as part, part.open("wb") as file:
         out: Any = _Recording(file)
         try:
-            torch.save(data, out)  # a file object, because torch would put a path's own name into the archive
+            torch.save(data, out)  # a file object: torch would store the name of a path in the archive
         except Exception:
             if out.error is not None:
                 raise out.error from None
@@ -26,14 +26,14 @@ def write_archive(path: str | Path, data: Any) -> None:
 
 
 def archive_sha256(data: Any) -> str:
-    """Hex SHA-256 of the file that `write_archive` would make."""
+    """Hex SHA-256 of the file that `write_archive` would write."""
     out: Any = _Hashing()
     torch.save(data, out)
     return str(out.digest.hexdigest())
 
 
 class _Hashing:
-    """A file that is only hashed."""
+    """A file object that only computes a hash."""
 
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
@@ -47,7 +47,7 @@ class _Hashing:
 
 
 class _Recording:
-    """A file that remembers why a write failed: torch reports a full disk as a RuntimeError about its archive."""
+    """A file object that keeps the OSError of a failed write, which torch replaces by a RuntimeError."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -65,17 +65,21 @@ class _Recording:
 
 
 def check_archive(path: Path, what: str, do: str) -> bytes:
-    """Refuse what is not a whole, uncompressed zip archive before torch looks at it.
+    """Check that a file is a complete, uncompressed zip archive before torch reads it.
 
-    torch stores without compression; a compressed member can only be there to unpack into more than the file's size.
-    Every member is read against its checksum; what has none (padding, times) is nothing that anybody reads.
+    torch stores without compression; a compressed member could unpack to more than the file's size. Every member is
+    checked against its checksum.
 
     Args:
-        path: a file that has an end.
-        what: the file is, and `do`, what to do where it is not: both for a person.
+        path: a regular file.
+        what: name of the expected file in error messages.
+        do: advice in error messages.
 
     Returns:
-        The instructions of its pickle.
+        The pickle of the archive.
+
+    Raises:
+        UserError: another or a damaged file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -94,6 +98,6 @@ def check_archive(path: Path, what: str, do: str) -> bytes:
             return archive.read(pickles[0])
     except (UserError, OSError):
         raise
-    except Exception as error:  # zipfile, on damaged bytes, raises any
+    except Exception as error:  # zipfile raises any exception for damaged bytes
         received = f"no archive, or a part of one ({printable(error, 200)})"
         raise UserError(f"{what} in {path}", received, do) from error

@@ -1,7 +1,7 @@
 """Checkpoints: config, weights, tokenizer and provenance of a model in one file.
 
-Our own file is torch's zip archive with only tensors and plain data in it, read with `weights_only=True`, so that
-opening an untrusted file runs none of its code. `load` also opens a Hugging Face folder.
+A model.pt is a torch archive of tensors and plain data, read with `weights_only=True`: an untrusted file runs no code.
+`load` also opens Hugging Face folders.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from t2r_runtime.outputs import GRAPHS
 
 FORMAT = "t2r-checkpoint"
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
-SOURCE_TOKENIZER = "source_tokenizer"  # a key where a translator's sources have a tokenizer of their own
+SOURCE_TOKENIZER = "source_tokenizer"  # optional key, for translators with a separate source tokenizer
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `load` returns."""
+    """A loaded model with its metadata."""
 
     config: ModelConfig
     model: Transformer  # float32, in eval mode, on the CPU
-    tokenizer: str | None  # the text of a tokenizer.json
+    tokenizer: str | None  # contents of a tokenizer.json
     provenance: dict[str, Any]  # plain JSON data: origin, conversion, training stages
     sha256: str  # of the file, or of the folder's files (see importers.files)
-    source_tokenizer: str | None = None  # of a translator's sources; None: one for both sides
-    notes: tuple[str, ...] = ()  # what a person should know of an import, a line each
+    source_tokenizer: str | None = None  # of a translator's sources; None: `tokenizer` for both sides
+    notes: tuple[str, ...] = ()  # on an import, one line each
 
     @property
     def chat_template(self) -> dict[str, Any] | None:
-        """How messages become a text, as the contract has it: part of the origin, which every stage hands on."""
+        """Chat template as in runtimes/CONTRACT.md, from the origin in the provenance."""
         origin = self.provenance.get("origin")
         found = origin.get("chat_template") if isinstance(origin, dict) else None
         return found if isinstance(found, dict) and is_chat_template(found) else None
@@ -64,21 +64,18 @@ def save(
     source_tokenizer: str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write a model.pt, whole or not at all. A tied head is stored once.
-
-    The bytes are a function of the arguments' values: the same model, tokenizer and provenance give the same file.
+    """Write a model.pt atomically. A tied head is stored once; equal arguments give equal bytes.
 
     Args:
-        path: an existing file is replaced once the new one is complete.
-        model: any device and precision.
-        tokenizer: the text of a tokenizer.json, or None.
+        path: an existing file is replaced.
+        model: a model on any device, of any precision.
+        tokenizer: contents of a tokenizer.json, or None.
         provenance: plain JSON data.
-        source_tokenizer: that of a translator's sources; None: `tokenizer` is for both sides.
-        dtype: of the weights in the file, float32 or, rounded and half as large, float16. A model computes in float32.
+        source_tokenizer: tokenizer of a translator's sources; None: `tokenizer` for both sides.
+        dtype: storage dtype of the weights, float32 or float16; models compute in float32.
 
     Raises:
-        UserError: the file cannot be written, a weight is not finite in that precision, or `provenance` is not JSON
-            data.
+        UserError: the file cannot be written, a weight is not finite in that dtype, or `provenance` is not JSON data.
     """
     write_archive(path, _data(model, tokenizer, provenance, source_tokenizer, dtype))
 
@@ -86,7 +83,7 @@ def save(
 def made(
     model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any], source_tokenizer: str | None = None
 ) -> Checkpoint:
-    """A checkpoint of no file: its SHA-256 is that of the file which `save` makes of the same arguments.
+    """A checkpoint without a file; its SHA-256 is that of the file `save` would write.
 
     Raises:
         UserError: a weight is not finite, or `provenance` is not JSON data.
@@ -96,14 +93,13 @@ def made(
 
 
 def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
-    """Open a model.pt of ours or a Hugging Face folder.
+    """Load a model.pt or a Hugging Face folder.
 
     Args:
-        digest: t2r_runtime.files.sha256_beside of the model.pt, where that was begun before.
+        digest: result of `t2r_export.files.sha256_beside` of the model.pt, if it was started earlier.
 
     Raises:
-        UserError: there is nothing there, or it is neither of the two, or damaged, or does not fit its own config, or
-            has a weight that is not finite.
+        UserError: a missing, other or damaged file, weights that do not fit the config, or non-finite weights.
     """
     try:
         return _load(existing_model(path), digest)
@@ -134,7 +130,7 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
 
 
 def _upgraded(provenance: dict[str, Any], version: int) -> dict[str, Any]:
-    """A history with its source's config as today's version has it."""
+    """Provenance with the source's config upgraded to the current version."""
     convert = provenance.get("convert")
     if version == VERSION or not isinstance(convert, dict) or not isinstance(convert.get("source_config"), dict):
         return provenance
@@ -148,12 +144,12 @@ def _data(
     source_tokenizer: str | None,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
-    """What a file holds."""
+    """Contents of a file."""
     weights = {name: as_float32(name, tensor.detach().cpu()) for name, tensor in sorted(model.state_dict().items())}
     if dtype != torch.float32:
         weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
         for name, tensor in weights.items():
-            as_float32(name, tensor)  # what is past the range of 16 bits is an infinity now
+            as_float32(name, tensor)  # raises for overflow
     if model.config.tied_head:
         del weights[HEAD]
     return {
@@ -168,10 +164,9 @@ def _data(
 
 
 def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
-    """`data` as JSON gives it back: plain, its keys sorted, and no two values the same object.
+    """`data` after a JSON round trip: plain, with sorted keys and no shared objects.
 
-    The last decides the bytes: pickle writes an object that occurs twice as a reference, and whether equal strings are
-    one object depends on the program.
+    Shared objects would affect the bytes: pickle writes repeated objects as references.
     """
     try:
         plain: dict[str, Any] = json.loads(json.dumps(data, sort_keys=True, allow_nan=False))
@@ -183,7 +178,7 @@ def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def _unshared(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor with a storage of its own: torch.save writes storages whole, and equal ones once."""
+    """Tensors with separate storages; torch.save writes whole storages, and shared ones once."""
     seen: set[int] = set()
     for name, tensor in weights.items():
         storage = tensor.untyped_storage()
@@ -194,15 +189,15 @@ def _unshared(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The file's dictionary, checked in its keys and their types."""
+    """Read the file's dictionary and check its keys and types."""
     _check_instructions(path)
     try:
-        with warnings.catch_warnings(action="ignore"):  # about other kinds of archives, which are refused anyway
-            # mapped, not read: pages come in as they are used, and leave again when memory is short
+        with warnings.catch_warnings(action="ignore"):  # about other kinds of archives, which are refused below
+            # mapped: pages are loaded on use, and can be evicted
             data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except OSError:
         raise
-    except Exception as error:  # damaged bytes make torch call its own functions with anything, so this can be any
+    except Exception as error:  # torch raises any exception for damaged bytes
         raise UserError(f"a whole checkpoint in {path}", printable(error), OPEN) from error
     if not isinstance(data, dict):
         raise _another(path)
@@ -219,8 +214,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_instructions(path: Path) -> None:
-    """Refuse what is no archive of tensors and plain data before torch obeys it."""
-    if not os.path.isfile(path):  # Path's own raises for a name that is too long
+    """Raise UserError unless the file is an archive of tensors and plain data, before torch reads it."""
+    if not os.path.isfile(path):  # Path.is_file raises for long names
         raise UserError(f"a checkpoint at {path}", "no ordinary file" if os.path.exists(path) else "nothing", OPEN)
     if path.suffix in GRAPHS:
         raise UserError("a checkpoint", f"the exported graph {path}", "name the model that it was exported from")
@@ -233,7 +228,7 @@ def _check_instructions(path: Path) -> None:
     except Refused as error:
         received = f"something else: {printable(error)}"
         raise UserError(f"a checkpoint of the format {FORMAT} in {path}", received, OPEN) from error
-    except Exception as error:  # damaged instructions can be anything to pickletools
+    except Exception as error:  # pickletools raises any exception for damaged bytes
         raise UserError(f"a whole checkpoint in {path}", printable(error), OPEN) from error
 
 
@@ -247,7 +242,7 @@ def _check_types(data: dict[str, Any], path: Path) -> None:
     weights = data["weights"]
     if not isinstance(weights, dict) or not all(isinstance(k, str) and _stored(v) for k, v in weights.items()):
         raise UserError(f"tensors by name as the weights in {path}", "something else", OPEN)
-    # the same storage under many names could claim far more memory than the file would lead one to expect
+    # one storage under many names could need far more memory than the file's size
     claimed, size = sum(tensor.nbytes for tensor in weights.values()), path.stat().st_size
     if claimed > size:
         raise UserError(f"weights of at most the {size} bytes of {path}", f"{claimed} bytes", OPEN)
@@ -259,6 +254,6 @@ def _check_types(data: dict[str, Any], path: Path) -> None:
 
 
 def _stored(value: Any) -> bool:
-    """Whether this is a plain tensor whose every number is in the file: no view that repeats them, no mere shape."""
+    """Whether this is a plain, contiguous tensor with all values in the file."""
     plain = type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided and not value.is_nested
     return plain and value.device.type == "cpu" and value.is_contiguous()

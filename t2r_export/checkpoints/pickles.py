@@ -1,9 +1,9 @@
-"""What a pickle would do, read from its instructions before anything obeys them.
+"""Check the instructions of a pickle before it is loaded.
 
-torch refuses to call functions that it does not know. What is left can still take for ever: a tuple of two references
-to a tuple of two references, forty levels deep, is hashed 2^40 times as a dictionary's key; a `bytearray` of a
-terabyte is a call that torch allows. A checkpoint has no need of either, so only what `torch.save` writes for tensors
-and plain data is let through, of which each instruction costs what its bytes do.
+torch refuses unknown functions, but allowed instructions can still exhaust time or memory: a tuple of two references to
+a tuple of two references, forty levels deep, is hashed 2^40 times as a dictionary key, and torch allows creating a
+`bytearray` of a terabyte. Only instructions that `torch.save` writes for tensors and plain data are accepted; their
+cost is proportional to their length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_BYTES = 1 << 29
 DICTIONARY = "collections OrderedDict"
 REBUILD = {"torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"}
 STORAGE = re.compile(r"torch [A-Z]\w*Storage")
-# what an instruction leaves on the stack, as far as anybody asks
+# kind of value that an instruction pushes
 LEFT = {
     "BINUNICODE": "text",
     "EMPTY_TUPLE": "empty",
@@ -25,23 +25,23 @@ LEFT = {
     **dict.fromkeys(("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), "value"),
 }
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-TAKEN = {"APPEND": 1, "SETITEM": 2}  # by the container below
+TAKEN = {"APPEND": 1, "SETITEM": 2}  # values added to the container below
 
 
 class Refused(Exception):
-    """A pickle with an instruction that no checkpoint needs; the text is that instruction."""
+    """A pickle with an instruction that checkpoints do not need; the message names it."""
 
 
 class Reference(Refused):
-    """To a function or a class that no checkpoint needs: code, perhaps."""
+    """A reference to a function or class that checkpoints do not need."""
 
 
 def check_pickle(data: bytes) -> None:
-    """Check that obeying `data` calls nothing, and takes time and memory in proportion to its length.
+    """Check that loading the pickle `data` runs no code and needs time and memory proportional to its length.
 
     Raises:
-        Refused: it might not.
-        Exception: of any type, where the bytes are no pickle.
+        Refused: an unsafe instruction.
+        Exception: of any type, for bytes that are no pickle.
     """
     if len(data) > MAX_BYTES:
         raise Refused(f"{len(data)} bytes of instructions")
@@ -70,15 +70,15 @@ def check_pickle(data: bytes) -> None:
 
 
 def _take(name: str, items: list[str], stack: list[str]) -> None:
-    """What takes several values: a tuple of them, or a container that they are put into."""
+    """Apply an instruction that takes several values: a tuple, or items of a container."""
     if name.startswith("TUPLE"):
         stack.append("tuple" if {"tuple", "flat", "empty"} & set(items) else "flat")
     elif name.startswith("SETITEM") and set(items[::2]) - {"text"}:
-        raise Refused("an object with keys that are no texts")  # others can be endless to hash
+        raise Refused("an object with keys that are no texts")  # other keys may be exponential to hash
 
 
 def _change(name: str, argument: Any, stack: list[str]) -> None:
-    """What makes a value, out of nothing or of the one on top."""
+    """Apply an instruction that pushes or replaces a value."""
     if name in LEFT:
         stack.append(LEFT[name])
     elif name == "GLOBAL":

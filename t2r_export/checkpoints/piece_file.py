@@ -1,7 +1,6 @@
-"""A sentencepiece model file (.spm): pieces with scores, and how a text is normalized before they are looked for.
+"""Read SentencePiece model files (.spm): pieces with scores, and the normalization of text.
 
-The file is a Protocol Buffers message of a stranger's. Its few fields that matter are read here, each within bounds;
-all others are passed over.
+The file is an untrusted Protocol Buffers message. Only the required fields are read, within bounds.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from t2r_runtime.errors import UserError
 
 MAX_FILE = 1 << 26  # bytes
 MAX_PIECES = 1 << 20
-MAX_PIECE = 1 << 10  # bytes of one
+MAX_PIECE = 1 << 10  # bytes per piece
 MODEL_KINDS = {1: "unigram", 2: "bpe"}
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 VARINT, WIDE, BYTES, NARROW = 0, 1, 2, 5  # wire types
@@ -31,21 +30,24 @@ class Piece:
 
 @dataclass(frozen=True)
 class PieceModel:
-    """What a file says."""
+    """Contents of a model file."""
 
     kind: str  # unigram or bpe
     pieces: tuple[Piece, ...]
-    charsmap: bytes  # how characters are normalized, compiled; empty: not at all
-    dummy_prefix: bool  # a space goes before a text
-    strip: bool  # white space at the ends goes, and of several in a row all but one
+    charsmap: bytes  # compiled character normalization; empty: none
+    dummy_prefix: bool  # prepend a space to texts
+    strip: bool  # strip and collapse white space
     byte_fallback: bool
 
 
 def read_pieces(data: bytes, where: str) -> PieceModel:
-    """The model in a file's bytes.
+    """Parse the bytes of a model file.
+
+    Args:
+        where: name of the file in error messages.
 
     Raises:
-        UserError: not such a file, damaged, larger than such files are, or of a kind that we lack; names `where`.
+        UserError: another, damaged, too large or unsupported file.
     """
     try:
         found = _read(memoryview(data))
@@ -60,7 +62,7 @@ def _read(data: memoryview) -> PieceModel:
     if len(data) > MAX_FILE:
         raise ValueError(f"{len(data)} bytes")
     pieces: list[Piece] = []
-    # as in a message that leaves a field out
+    # defaults of absent fields
     trainer: dict[int, Any] = {3: 1, 24: 0, 35: 0}
     normalizer: dict[int, Any] = {2: b"", 3: 1, 4: 1, 5: 1}
     for number, value in _fields(data):
@@ -99,7 +101,7 @@ def _message(value: Any) -> memoryview:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """The fields of a message: its number, and a number or bytes."""
+    """Yield the fields of a message: field number, and a number or bytes."""
     place = 0
     while place < len(data):
         tag, place = _varint(data, place)

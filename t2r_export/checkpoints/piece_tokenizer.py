@@ -1,7 +1,7 @@
-"""A sentencepiece model and a vocabulary of token numbers, as Marian's folders have them, as one tokenizer.json.
+"""Convert a SentencePiece model and a vocabulary, as in Marian folders, to a tokenizer.json.
 
-The vocabulary numbers the pieces of both languages. A text is cut into those that its own model has; the others are
-never found in it, since they are kept with a character before them that no text has, which decoding takes away.
+The vocabulary has the pieces of both languages. Pieces missing in the model of one language get a prefix that no text
+contains, so they are never matched; decoding removes it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from t2r_export.checkpoints.piece_file import BYTE, NORMAL, USER_DEFINED, PieceM
 from t2r_runtime.errors import UserError, printable
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-HIDDEN = "\uffff"  # no character, by Unicode's own word
+HIDDEN = "\uffff"  # a noncharacter of Unicode
 UNKNOWN, END, PADDING = "<unk>", "</s>", "<pad>"
-LANGUAGE = re.compile(r">>[^<>]+<<")  # which language a source is to become
+LANGUAGE = re.compile(r">>[^<>]+<<")  # target language token
 DO = "use the vocab.json that the model came with"
 
 
 def piece_tokenizer(model: PieceModel, vocabulary: Mapping[str, Any], where: str) -> str:
-    """The text of a tokenizer.json that cuts as `model` does, numbers as `vocabulary` does and ends a text with `</s>`.
+    """Contents of a tokenizer.json that splits as `model`, uses the ids of `vocabulary` and ends texts with `</s>`.
 
     Args:
-        vocabulary: piece -> token number; every number from 0 on once.
+        vocabulary: piece → token id; ids are 0 to N - 1, each once.
+        where: name of the vocabulary file in error messages.
 
     Raises:
-        UserError: numbers that are others, or no `<unk>` or `</s>` among the pieces; names `where`.
+        UserError: invalid ids, or no `<unk>` or `</s>` among the pieces.
     """
     tokens = _ordered(vocabulary, where)
     found = {piece.text: piece.score for piece in model.pieces if piece.kind in (NORMAL, BYTE)}
     whole = [piece.text for piece in model.pieces if piece.kind == USER_DEFINED and piece.text in vocabulary]
     shown = [text if text in found else HIDDEN + text for text in tokens]
     special = [t for t in tokens if t in (UNKNOWN, END, PADDING) or LANGUAGE.fullmatch(t)]
-    for text in (*special, *whole):  # found before the text is cut
+    for text in (*special, *whole):  # matched before splitting
         shown[vocabulary[text]] = text
     data = {
         "version": "1.0",
@@ -45,26 +46,28 @@ def piece_tokenizer(model: PieceModel, vocabulary: Mapping[str, Any], where: str
         "added_tokens": [_added(vocabulary[t], t, True) for t in special]
         + [_added(vocabulary[t], t, False) for t in whole],
         "normalizer": _normalizer(model),
-        "pre_tokenizer": {
-            "type": "Metaspace",
-            "replacement": SPACE,
-            "prepend_scheme": "always" if model.dummy_prefix else "never",
-            "split": False,
-        },
+        "pre_tokenizer": _metaspace(model),
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [_sequence("A"), {"SpecialToken": {"id": END, "type_id": 0}}],
             "pair": [_sequence("A"), _sequence("B"), {"SpecialToken": {"id": END, "type_id": 0}}],
             "special_tokens": {END: {"id": END, "ids": [vocabulary[END]], "tokens": [END]}},
         },
-        "decoder": {"type": "Sequence", "decoders": _decoders(model)},
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": HIDDEN}, "content": ""},
+                *([{"type": "ByteFallback"}] if model.byte_fallback else []),
+                _metaspace(model),
+            ],
+        },
         "model": (_unigram if model.kind == "unigram" else _merges)(model, shown, found, vocabulary[UNKNOWN]),
     }
     return json.dumps(data, ensure_ascii=False)
 
 
 def _ordered(vocabulary: Mapping[str, Any], where: str) -> list[str]:
-    """The pieces by their numbers."""
+    """The pieces ordered by id."""
     tokens: list[str] = [""] * len(vocabulary)
     for text, number in vocabulary.items():
         if type(number) is not int or not 0 <= number < len(tokens) or tokens[number]:
@@ -89,22 +92,16 @@ def _sequence(name: str) -> dict[str, Any]:
 def _normalizer(model: PieceModel) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     if model.charsmap:
-        parts.append(
-            {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()},
-        )
+        parts.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
     if model.strip:
         parts.append({"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""})
         parts.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
     return {"type": "Sequence", "normalizers": parts}
 
 
-def _decoders(model: PieceModel) -> list[dict[str, Any]]:
-    space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always" if model.dummy_prefix else "never"}
-    return [
-        {"type": "Replace", "pattern": {"String": HIDDEN}, "content": ""},
-        *([{"type": "ByteFallback"}] if model.byte_fallback else []),
-        {**space, "split": False},
-    ]
+def _metaspace(model: PieceModel) -> dict[str, Any]:
+    scheme = "always" if model.dummy_prefix else "never"
+    return {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
 
 
 def _unigram(model: PieceModel, shown: list[str], scores: dict[str, float], unknown: int) -> dict[str, Any]:
@@ -114,7 +111,7 @@ def _unigram(model: PieceModel, shown: list[str], scores: dict[str, float], unkn
 
 
 def _merges(model: PieceModel, shown: list[str], scores: dict[str, float], unknown: int) -> dict[str, Any]:
-    """Each way to put a piece together from two others, the best pieces first."""
+    """All splits of a piece into two others, best pieces first."""
     order = sorted((text for text in shown if text in scores), key=lambda text: -scores[text])
     merges = [
         [text[:cut], text[cut:]]

@@ -1,7 +1,7 @@
-"""Plain data of a stranger's file: walked once, with bounds, before anything prints or compares it.
+"""Check plain data of an untrusted file, within bounds, before it is printed or compared.
 
-A list that holds another twice, which holds another twice, is small in a file and endless on paper. So data is counted
-as the tree that a program which prints it would see, and not as the graph that it is.
+Nested lists that share elements are small in a file but exponential when printed, so values are counted as a tree, with
+repetition.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ MAX_DEPTH = 64
 
 
 def check_plain(data: Any, what: str) -> None:
-    """Walk `data`: null, booleans, numbers, texts, lists and objects with texts as keys, as JSON has them.
+    """Check that `data` is JSON data within MAX_NODES values, MAX_BYTES of text and MAX_DEPTH levels.
 
     Raises:
-        UserError: anything else in it, or more than anybody means: MAX_NODES values, MAX_BYTES of text, MAX_DEPTH
-            levels.
+        UserError: other types, or too much data; the message begins with `what`.
     """
     nodes = size = 0
     levels: list[Iterator[Any]] = [iter((data,))]

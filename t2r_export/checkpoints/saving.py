@@ -1,6 +1,6 @@
-"""A softmax translator as a folder of the Hugging Face format, so that transformers and what reads its folders run it.
+"""Save a softmax translator as a Hugging Face folder, for transformers and compatible libraries.
 
-The importer of the family says which of our weights each tensor holds; here it is read the other way.
+Uses the importer of the family in reverse.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
 from t2r_export.checkpoints.weights import weight_shapes
 from t2r_export.config.model import ModelConfig, StackConfig
 from t2r_export.config.parts import DenseConfig
+from t2r_export.files import write_bytes
 from t2r_runtime.errors import UserError, shown
 from t2r_runtime.files import replacing
 from t2r_runtime.text.tokenizer_file import Library
 from t2r_runtime.translate.beam import Beam
 from t2r_runtime.translate.search import MAX_TOKENS
 
-LONGEST = 1024  # how far sines go in a folder; they do not end here
-
-
-# families that a translator can be saved as, and transformers' classes of them
+LONGEST = 1024  # positions of sinusoidal tables in a folder; unlimited here
+# supported families → classes of transformers
 CLASSES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}
 
 
 def save_folder(loaded: Checkpoint, folder: Path, family: str) -> list[Path]:
-    """Write config.json, generation_config.json, model.safetensors, and tokenizer.json where there is one.
+    """Write config.json, generation_config.json, model.safetensors, and tokenizer.json if there is a tokenizer.
 
     Args:
         family: a key of CLASSES.
 
     Returns:
-        The files.
+        Paths of the files.
 
     Raises:
-        UserError: a model that is none of the family, which names what differs, or a folder that cannot be written.
+        UserError: a model that the family cannot represent; the message names the differences. A folder that cannot be
+            written.
     """
     config, generation = _configs(loaded.config, family)
     try:
@@ -53,26 +53,23 @@ def save_folder(loaded: Checkpoint, folder: Path, family: str) -> list[Path]:
     sources = IMPORTERS[family].sources(loaded.config, weight_shapes(loaded.config))
     state = {name: tensor.detach().cpu().float() for name, tensor in loaded.model.state_dict().items()}
     tensors = {name: source.stored(state).contiguous() for name, source in sources.items()}
-    texts = {"config.json": config, "generation_config.json": generation}
-    files = [folder / name for name in (*texts, "model.safetensors")]
-    for path, data in zip(files, texts.values(), strict=False):
-        with replacing(path) as part:
-            part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    with replacing(files[2]) as part:
-        save_file(tensors, part, {"format": "pt"})
+    configs = {"config.json": config, "generation_config.json": generation}
+    texts = {name: json.dumps(data, indent=1) + "\n" for name, data in configs.items()}
     if loaded.tokenizer is not None and loaded.source_tokenizer is None:
-        files += [folder / "tokenizer.json", folder / "tokenizer_config.json"]
         said = {"tokenizer_class": "PreTrainedTokenizerFast", **_special(loaded.config, loaded.tokenizer)}
-        for path, text in zip(files[3:], (loaded.tokenizer, json.dumps(said) + "\n"), strict=True):
-            with replacing(path) as part:
-                part.write_text(text, encoding="utf-8")
-    return files
+        texts |= {"tokenizer.json": loaded.tokenizer, "tokenizer_config.json": json.dumps(said) + "\n"}
+    for name, text in texts.items():
+        write_bytes(folder / name, text.encode())
+    with replacing(folder / "model.safetensors") as part:
+        save_file(tensors, part, {"format": "pt"})
+    names = list(texts)
+    return [folder / name for name in (*names[:2], "model.safetensors", *names[2:])]
 
 
 def _special(model: ModelConfig, tokenizer: str) -> dict[str, str]:
-    """Texts of special tokens by their names in tokenizer_config.json.
+    """Special tokens by their names in tokenizer_config.json.
 
-    CTranslate2 starts a Pegasus from the padding token and wants a token for what is unknown, which nothing is here.
+    CTranslate2 starts Pegasus translations from the padding token, and requires an unknown token.
     """
     end = model.eos_tokens[0] if model.eos_tokens else None
     named = {"eos_token": end, "pad_token": model.start_tokens[0], "unk_token": end}
@@ -82,7 +79,7 @@ def _special(model: ModelConfig, tokenizer: str) -> dict[str, str]:
 
 
 def _configs(model: ModelConfig, family: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json and generation_config.json. What they say is read as an import reads it, and must be the model."""
+    """config.json and generation_config.json. Raises UserError unless an import of them gives the model's config."""
     encoder = model.encoder
     if encoder is None:
         raise UserError(f"a translator, for {family}", "a decoder alone", "save a model with an encoder")
@@ -106,7 +103,7 @@ def _configs(model: ModelConfig, family: str) -> tuple[dict[str, Any], dict[str,
         "scale_embedding": scaled,
         "tie_word_embeddings": model.tied_head,
         "is_encoder_decoder": True,
-        # transformers goes by the family, CTranslate2 by these
+        # used by CTranslate2; transformers uses the family
         "normalize_before": family == "pegasus",
         "normalize_embedding": False,
     }
@@ -118,7 +115,7 @@ def _configs(model: ModelConfig, family: str) -> tuple[dict[str, Any], dict[str,
     config |= said
     try:
         differing = _differing(model, IMPORTERS[family].config(Fields(config, "config.json")))
-    except UserError as error:  # sizes that the family does not have
+    except UserError as error:  # unsupported sizes
         raise _another(family, [f"{error.received} ({error.expected})"]) from error
     if differing:
         raise _another(family, differing)
@@ -134,20 +131,20 @@ def _dense(stack: StackConfig) -> DenseConfig:
 
 
 def _differing(model: ModelConfig, read: ModelConfig) -> list[str]:
-    """What of a model an import of its folder would not give: fields by name; special tokens stand beside."""
+    """Fields that an import of the folder would change, special tokens excepted."""
     ours, theirs = _comparable(model), _comparable(read)
     places = [place for place in dict.fromkeys([*ours, *theirs]) if ours.get(place) != theirs.get(place)]
     return list(dict.fromkeys(_named(place, ours.get(place)) for place in places))
 
 
 def _named(place: str, value: Any) -> str:
-    """A field for a person: of layers' parts its name alone, which is the same in all."""
+    """A field for an error message; fields of parts are shown without layer number and value."""
     match = re.fullmatch(r"(encoder\.)?layers\.\d+\.parts\.\d+\.(\w+).*", place)
     return f"{place} {shown(value)}" if match is None else f"{'encoder ' if match[1] else ''}{match[2]}"
 
 
 def _comparable(model: ModelConfig) -> dict[str, Any]:
-    """Every number of a model's config by its place, without special tokens, a head's bias and roundings."""
+    """Values of a config by path, rounded, without special tokens and the head's bias."""
     found: dict[str, Any] = {}
 
     def walk(value: Any, place: str) -> None:
@@ -164,7 +161,7 @@ def _comparable(model: ModelConfig) -> dict[str, Any]:
     beside = ("bos_token", "eos_tokens", "start_tokens", "banned_tokens", "generation", "head_bias")
     walk({name: value for name, value in model.to_dict().items() if name not in beside}, "")
     for place, value in [entry for entry in found.items() if entry[0].endswith(".head_size")]:
-        scale = place.removesuffix("head_size") + "scale"  # None is this number
+        scale = place.removesuffix("head_size") + "scale"  # None means head_size ** -0.5
         found[scale] = round(value**-0.5, 6) if found[scale] is None else found[scale]
     return found
 
@@ -175,7 +172,7 @@ def _another(family: str, differing: Sequence[str]) -> UserError:
 
 
 def _generation(model: ModelConfig) -> dict[str, Any]:
-    """What generation goes by. An end stands for padding too: nothing is read behind it."""
+    """Contents of generation_config.json. The end token is also the padding token."""
     ends = list(model.eos_tokens)
     said: dict[str, Any] = {
         "decoder_start_token_id": model.start_tokens[0],
@@ -191,7 +188,7 @@ def _generation(model: ModelConfig) -> dict[str, Any]:
 
 
 def _search(model: ModelConfig) -> dict[str, Any]:
-    """How translations are searched: all options where the model says anything, which is what runtimes do then."""
+    """Search options; all options that runtimes use, if the model has generation options."""
     options = Beam().resolved(None if model.generation is None else model.generation.to_dict())
     forced = {"forced_eos_token_id": model.eos_tokens[0]} if options.forced_end and model.eos_tokens else {}
     if model.generation is None:

@@ -1,7 +1,7 @@
-"""From named tensors to a model: names compared, then shapes, then values, and only then a model is made.
+"""Assemble a model from named tensors, after comparing names, shapes and values.
 
-Nothing is allocated for what a config claims: the model is built on torch's `meta` device, which holds shapes and no
-values, compared with the tensors that are there, and takes those without a copy.
+The model is built on torch's `meta` device, compared with the given tensors, and takes them without a copy: no memory
+is allocated for sizes that a config merely claims.
 """
 
 from __future__ import annotations
@@ -21,25 +21,22 @@ Shapes = Mapping[str, Sequence[int]]
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 HEAD, EMBEDDING = "head.weight", "embedding.weight"
-LISTED = 5  # names that a message spells out before it only counts
+LISTED = 5  # maximum names in a message
 
 
 def outline(config: ModelConfig) -> Transformer:
-    """The model with shapes and without numbers (its position frequencies are computed: they are not weights)."""
+    """The model on the meta device; only position frequencies, which are not weights, have values."""
     try:
         with torch.device("meta"), _NoInitialValues():
             return Transformer(config)
-    except RuntimeError as error:  # torch counts bytes in 64 bits
+    except RuntimeError as error:  # sizes beyond 64 bits
         raise UserError(
             "sizes that some memory could hold", str(error)[:200], "correct the sizes in the config"
         ) from error
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """Lets torch.nn.init leave tensors without numbers as they are.
-
-    They would have no effect, but torch loads its compiler for them: a second or two of every start.
-    """
+    """Skips torch.nn.init for meta tensors, for which torch would load its compiler: a second or two per start."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -53,7 +50,7 @@ class _NoInitialValues(TorchFunctionMode):
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a model with this config consists of; a tied head is not listed."""
+    """Name and shape of every weight of a model with this config; a tied head is not listed."""
     shapes = {name: tuple(tensor.shape) for name, tensor in outline(config).state_dict().items()}
     if config.tied_head:
         del shapes[HEAD]
@@ -64,8 +61,7 @@ def compare(expected: Shapes, found: Shapes, where: str) -> None:
     """Check that `found` has the names and shapes of `expected`.
 
     Raises:
-        UserError: names missing and names unexpected, both in one message; or, if the names agree, the shapes that
-            do not.
+        UserError: lists missing and unexpected names, or, if the names agree, wrong shapes.
     """
     missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     if missing or unexpected:
@@ -84,10 +80,10 @@ def compare(expected: Shapes, found: Shapes, where: str) -> None:
 
 
 def as_float32(name: str, tensor: Tensor) -> Tensor:
-    """The tensor as dense float32, itself where it is that already.
+    """The tensor as dense float32, without a copy if possible.
 
     Raises:
-        UserError: it holds no floating-point numbers, or a NaN, or an infinity, or a value past float32's range.
+        UserError: a dtype that is not floating-point, NaN, infinity, or a value beyond the range of float32.
     """
     if tensor.dtype not in FLOATS or tensor.layout != torch.strided:
         raise UserError(
@@ -97,33 +93,34 @@ def as_float32(name: str, tensor: Tensor) -> Tensor:
         )
     tensor = tensor.detach().to(torch.float32).contiguous()
     low, high = tensor.aminmax() if tensor.numel() else (torch.zeros(()), torch.zeros(()))
-    if not torch.isfinite(low + high):  # a NaN anywhere comes out of aminmax as NaN
+    if not torch.isfinite(low + high):  # aminmax propagates NaN
         kind = "NaN" if torch.isnan(tensor).any() else "an infinity"
         raise UserError(f"finite numbers in {name!r}", kind, "use a checkpoint from before its training diverged")
     return tensor
 
 
 def assemble(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
-    """The model, in eval mode, that consists of `weights` themselves (no copy is made).
+    """A model in eval mode that uses `weights` without a copy.
 
-    `weights` has the names and shapes of `weight_shapes(config)`: what came from a file goes through `compare` first.
+    Args:
+        weights: tensors with the names and shapes of `weight_shapes(config)`; check those of a file with `compare`.
 
     Raises:
-        UserError: states of more bytes than a graph may have.
+        UserError: states larger than a graph allows.
     """
     model = outline(config)
     weights = dict(weights)
     if config.tied_head:
         weights[HEAD] = weights[EMBEDDING]
     model.load_state_dict(weights, strict=True, assign=True)
-    if config.tied_head:  # assigning made two parameters of the one tensor
+    if config.tied_head:  # assign=True made two parameters of one tensor
         model.head.weight = model.embedding.weight
-    model.state_spec()  # of any size, in a config of a few bytes
+    model.state_spec()  # raises for states that are too large
     return model.eval()
 
 
 def listed(names: Iterable[str], most: int = LISTED) -> str:
-    """A few of the names, on one line whatever characters a file put into them, and how many more there are."""
+    """At most `most` names as printable text on one line, and the number of others."""
     names = list(names)
     shown = ", ".join(printable(name) for name in names[:most])
     more = len(names) - most
