@@ -1,7 +1,7 @@
-"""Our graphs beside others' decoders of the same size: engines, turns, tables and plots.
+"""Compare t2r's graphs with other decoders of the same size: engines, measurements, tables, plots.
 
-What is measured stands in benchmarks/plan.toml. A graph of ours that fails parity gets no speed. Every result carries
-the machine and the versions that it was measured on.
+benchmarks/plan.toml lists the measurements. Graphs that fail parity are not measured. Results include the machine and
+package versions.
 
-Nothing is imported here: `worker` and `runners` are what a measured process holds beside the decoder itself.
+This package imports nothing: measured processes load only `worker`, `runners` and their engine.
 """

@@ -1,7 +1,6 @@
-"""What this project aims at in speed, and where the results of `make bench` stand: a table of docs/performance.md.
+"""Speed aims and the results of `make bench`: a table of docs/performance.md.
 
-A figure is of one of our forms as the plan names them: `form` alone is its step graph, `form:prefill=1` that with a
-prefill graph beside it.
+Figures refer to the plan's forms of t2r graphs: `form` is its step graph, `form:prefill=1` adds a prefill graph.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from typing import Any
 from comparison.tables import Table
 
 THREADS = 2
-FILES = {"decode.json", "starts.json", "batch.json", "export.json"}  # that figures are taken from
-FORMS = {"default": "default", "matched": "blocks and head as theirs", "fast": "fast form"}  # of the plan, and columns
-Results = Mapping[str, Mapping[str, Any]]  # by the name of the file, as in FILES
-Figure = Callable[[Results, str], float]  # of one of our forms
+FILES = {"decode.json", "starts.json", "batch.json", "export.json"}  # results with figures
+FORMS = {"default": "default", "matched": "blocks and head as theirs", "fast": "fast form"}  # of the plan → column
+Results = Mapping[str, Mapping[str, Any]]  # by file name, as in FILES
+Figure = Callable[[Results, str], float]  # of a form
 GENAI, LLAMA = "genai:int4", "llama.cpp:Q4_0"
 
 
 @dataclass(frozen=True)
 class Aim:
-    """A figure of our forms that should be at most, or at least, a number."""
+    """An upper or lower bound for a figure."""
 
     text: str
     bound: float
     figure: Figure
-    most: bool = True
-    forms: tuple[str, ...] = tuple(FORMS)  # that it is an aim for
+    most: bool = True  # upper bound
+    forms: tuple[str, ...] = tuple(FORMS)  # forms with this aim
 
     def cell(self, results: Results, form: str) -> str:
         try:
@@ -47,7 +46,7 @@ def _median(rows: list[Mapping[str, Any]], key: str = "median", **wanted: Any) -
 
 
 def _figure(kind: str, name: str, key: str = "median", file: str = "decode.json", **wanted: Any) -> Figure:
-    """A figure of a row of `file`; `name` is a candidate's, with {} for our form."""
+    """A figure from a row of `file`; {} in `name` stands for the form."""
     return lambda results, form: _median(results[file][kind], key, name=name.format(form), **wanted)
 
 
@@ -118,7 +117,7 @@ FLOAT32 = Aim("the same, float32: at most 1.25", 1.25, DISTANCE)
 
 
 def aims_table(results: Results, forms: Mapping[str, str]) -> Table:
-    """Each aim, with the forms of the plan that it is for."""
+    """Table of all aims; `forms` maps names of the plan to candidates."""
     rows = [
         [aim.text, *(aim.cell(results, forms[name]) if name in aim.forms else "" for name in FORMS)] for aim in AIMS
     ]

@@ -1,4 +1,4 @@
-"""A timing program of any language: a process that is asked by lines, as benchmarks/embedding/protocol.hpp says."""
+"""Timing programs in any language, controlled by lines on stdin as in benchmarks/embedding/protocol.hpp."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import IO
 
 from t2r_runtime.errors import UserError
 
-PATIENCE = 240  # seconds for an answer
-CALM = {"TOKENIZERS_PARALLELISM": "false"}  # the library of Rust on one thread
+PATIENCE = 240  # seconds to wait for an answer
+CALM = {"TOKENIZERS_PARALLELISM": "false"}
 
 
 class Asked:
-    """A program that runs, and how it is asked; `asked` starts one."""
+    """A running program; `asked` starts one."""
 
     def __init__(self, name: str, process: subprocess.Popen[str], said: IO[str]) -> None:
         self._name, self._process, self._said = name, process, said
 
     def check(self, count: int) -> list[int]:
-        """The first `count` numbers that it computes. Raises UserError: it failed."""
+        """The first `count` numbers that it computes. Raises UserError if it fails."""
         return [int(number) for number in self._ask("check", count)]
 
     def time(self, count: int) -> list[float]:
-        """Milliseconds of `count` turns, after a few that do not count. Raises UserError: it failed."""
+        """Milliseconds of `count` turns after a warm-up. Raises UserError if it fails."""
         return [float(number) for number in self._ask("time", count)]
 
     def line(self) -> str:
-        """What it says next; nothing where it has ended, or is ended for its silence."""
+        """The next line of output; empty after its end. The program is killed after PATIENCE seconds of silence."""
         assert self._process.stdout is not None
         timer = threading.Timer(PATIENCE, self._process.kill)
         timer.start()
@@ -41,7 +41,7 @@ class Asked:
             timer.cancel()
 
     def failed(self) -> UserError:
-        """An error with the last line of what it complained of."""
+        """An error with the last line of its stderr."""
         self._said.seek(0)
         lines = self._said.read().strip().splitlines() or ["nothing"]
         return UserError(f"an answer of {self._name}", lines[-1][:300], "run it by hand")
@@ -61,10 +61,10 @@ class Asked:
 
 @contextlib.contextmanager
 def asked(name: str, command: Sequence[str]) -> Iterator[Asked]:
-    """A program that has said that it is ready, and ends with the context.
+    """Start a program and wait until it is ready; it ends with the context.
 
     Raises:
-        UserError: it does not start, or says something else.
+        UserError: it does not start or does not answer "ready".
     """
     with tempfile.TemporaryFile("w+") as said:
         pipe = subprocess.PIPE
@@ -84,7 +84,7 @@ def asked(name: str, command: Sequence[str]) -> Iterator[Asked]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # what was still to be written, to one that has ended
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # pending writes to an ended process
         process.communicate(timeout=20)
     if process.poll() is None:
         process.kill()

@@ -1,4 +1,4 @@
-"""Throughput of one graph with many sequences side by side: each number of them in a process of its own, in turn."""
+"""Throughput of t2r graphs by batch size; each batch size runs in its own process, in turns."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MAX_BATCH = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """What to measure; the graphs take any batch."""
+    """Options of `bench_batches`; graphs have a dynamic batch."""
 
     engines: Sequence[str]
     size: str = "smollm-135m"
     batches: Sequence[int] = (1, 4, 16, 64)
     threads: Sequence[int] = (2,)
     rounds: int = 9
-    tokens: int = 10  # of a turn
+    tokens: int = 10  # per turn
     candidates: list[Candidate] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ def bench_batches(plan: BatchPlan, note: Note = lambda _: None, folder: Path | N
 
 
 def _rows(plan: BatchPlan, candidate: Candidate, files: Files, threads: int) -> list[dict[str, Any]]:
-    """A row a batch: milliseconds a step, tokens a second of all sequences together, and the gain over the first."""
+    """A row per batch size: milliseconds per step, total tokens per second, gain over the first."""
     rows: dict[str, dict[str, Any]] = {
         str(batch): {"name": candidate.name, "threads": threads, "batch": batch} for batch in plan.batches
     }

@@ -1,8 +1,7 @@
-"""Our decoders beside others' of the same size: time per token against length, prompts, memory, start, and the limit.
+"""Compare decoders of the same size: time per token by context length, prompts, memory, start-up, bandwidth limit.
 
-Every candidate has a process of its own. At each length all of them are opened and placed, and then decode in turn, in
-another random order each round; one at a time works, and the others sleep. Nothing is measured before every graph of
-ours has passed parity.
+Every candidate runs in its own process. At each length all are opened and placed, then decode in turns, in another
+random order each round; one works while the others sleep. All t2r graphs must pass parity first.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from t2r_export.providers.bandwidth import bandwidth
 from t2r_export.providers.bench import SETTLE, Spread, turns
 from t2r_runtime.errors import UserError
 
-FIRST_PROMPT = 16  # tokens read before the first one that is chosen
+FIRST_PROMPT = 16  # tokens of the prompt before the first token
 MAX_TOKENS = 1 << 20
 
 CONTEXTS = (16, 128, 1024, 4096, 8192, 100_000)
@@ -36,20 +35,20 @@ Note = Callable[[str], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """Options of `bench_decode`."""
 
     engines: Sequence[str]
     size: str = "smollm-135m"
     threads: Sequence[int] = (2,)
     contexts: Sequence[int] = CONTEXTS
     rounds: int = 9
-    tokens: int = 20  # of a turn
+    tokens: int = 20  # per turn
     prompts: Sequence[int] = PROMPTS
     prompt_rounds: int = 3
-    turn_contexts: Sequence[int] = ()  # where a chat's next message is read, its text so far kept
-    turn_tokens: int = 64  # of that message
+    turn_contexts: Sequence[int] = ()  # context lengths before a chat message
+    turn_tokens: int = 64  # of the message
     starts: int = 5
-    longest_cache: int = 8192  # candidates with a cache that grows stop there
+    longest_cache: int = 8192  # maximum context of candidates with a growing cache
     candidates: list[Candidate] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,23 +62,21 @@ class Plan:
         require_installed(self.candidates)
 
     def takes(self, candidate: Candidate, tokens: int) -> bool:
-        """Whether the candidate can stand behind that many tokens."""
+        """Whether the candidate supports that many tokens."""
         end = config_of(self.size).max_positions
         return tokens <= (end or MAX_TOKENS * 2) and (candidate.constant or tokens <= self.longest_cache + self.room)
 
     @property
     def room(self) -> int:
-        """Positions that a turn needs behind where it starts."""
+        """Positions that a turn needs."""
         return self.tokens + DISCARDED
 
 
 def bench_decode(plan: Plan, note: Note = lambda _: None, folder: Path | None = None) -> dict[str, Any]:
-    """Measure the plan; returns plain data, which the tables and plots are made from.
-
-    An engine that fails at one length has the reason in its row there, and the others go on.
+    """Measure the plan; returns plain data for tables and plots. A failed engine has the reason in its row.
 
     Raises:
-        CheckFailed: a graph of ours is not the model. UserError: an engine cannot have the model.
+        CheckFailed: a t2r graph fails parity. UserError: an engine does not support the model.
     """
     started = time.perf_counter()
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("steps", "prompts", "turns", "starts", "bandwidth")}
@@ -116,14 +113,14 @@ def bench_decode(plan: Plan, note: Note = lambda _: None, folder: Path | None = 
 
 
 def make_all(candidates: Sequence[Candidate], size: str, folder: Path, note: Note) -> dict[str, Files]:
-    """Every candidate's files by its name, of a model of that size."""
+    """Write the files of all candidates for a model size; returns them by name."""
     return make_each(candidates, lambda candidate, place: make(candidate, size, place), folder, note)
 
 
 def make_each(
     candidates: Sequence[Candidate], make: Callable[[Candidate, Path], Files], folder: Path, note: Note
 ) -> dict[str, Files]:
-    """What `make` writes for every candidate, by its name; a control has the files of what it repeats."""
+    """Files by candidate name; controls share the files of the candidate they repeat."""
     made: dict[tuple[str, ...], Files] = {}
     for number, candidate in enumerate(candidates):
         if candidate.files_key not in made:
@@ -135,7 +132,7 @@ def make_each(
 
 
 def limits(rows: dict[str, list[dict[str, Any]]], files: dict[str, Files]) -> list[dict[str, Any]]:
-    """For each of our graphs the bytes of a token, the floor, and how far the step at the first length is from it."""
+    """For each t2r graph: bytes per token, bandwidth floor, and distance of the step at the first length."""
     found = []
     for speed in rows["bandwidth"]:
         seen = set()
@@ -161,7 +158,7 @@ def limits(rows: dict[str, list[dict[str, Any]]], files: dict[str, Files]) -> li
 
 
 def _steps(plan: Plan, files: dict[str, Files], threads: int, context: int) -> list[dict[str, Any]]:
-    """Rows of one length: milliseconds a token and the memory of the process afterwards."""
+    """Rows of one length: milliseconds per token, and memory of the process."""
     return _side_by_side(
         plan,
         files,
@@ -175,7 +172,7 @@ def _steps(plan: Plan, files: dict[str, Files], threads: int, context: int) -> l
 
 
 def _prompts(plan: Plan, files: dict[str, Files], threads: int, tokens: int) -> list[dict[str, Any]]:
-    """Rows of one prompt length: tokens a second."""
+    """Rows of one prompt length: tokens per second."""
     return _side_by_side(
         plan,
         files,
@@ -189,11 +186,11 @@ def _prompts(plan: Plan, files: dict[str, Files], threads: int, tokens: int) -> 
 
 
 def _turns(plan: Plan, files: dict[str, Files], threads: int, context: int) -> list[dict[str, Any]]:
-    """Rows of one length: milliseconds from a chat's next message to the first token of the answer."""
+    """Rows of one length: milliseconds from a chat message to the first token of the answer."""
 
     def first(worker: Worker) -> None:
         worker.place(context)
-        worker.turn(plan.turn_tokens)  # opens what reads many tokens, which does not count
+        worker.turn(plan.turn_tokens)  # warm-up: opens the prefill graph
 
     return _side_by_side(
         plan,
@@ -217,7 +214,7 @@ def _side_by_side(
     work: Callable[[Worker], list[float]],
     spread: Callable[[list[float]], Spread],
 ) -> list[dict[str, Any]]:
-    """Rows of all candidates that can stand behind `room` tokens: opened and prepared together, then worked in turn."""
+    """Rows of all candidates that support `room` tokens: opened and prepared together, then measured in turns."""
     candidates = [c for c in plan.candidates if plan.takes(c, room)]
     rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, **about} for c in candidates}
     with contextlib.ExitStack() as stack:
@@ -235,7 +232,7 @@ def _side_by_side(
 
 
 def _starts(plan: Plan, files: dict[str, Files], threads: int) -> list[dict[str, Any]]:
-    """Rows of seconds from the start of a process to its first token."""
+    """Rows of seconds from process start to the first token."""
 
     def first_token(candidate: Candidate) -> None:
         with _worker(candidate, files, threads, FIRST_PROMPT + plan.room) as worker:
@@ -248,7 +245,7 @@ def _starts(plan: Plan, files: dict[str, Files], threads: int) -> list[dict[str,
 def start_rows(
     candidates: Sequence[Candidate], threads: int, rounds: int, start: Callable[[Candidate], None]
 ) -> list[dict[str, Any]]:
-    """Rows of the seconds that `start` takes for each candidate, in turn; the files are in the page cache."""
+    """Rows of the seconds that `start` takes per candidate, in turns; files are in the page cache."""
     rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, "threads": threads} for c in candidates}
     named = {c.name: c for c in candidates}
     seconds: dict[str, list[float]] = {name: [] for name in named}
@@ -268,7 +265,7 @@ def start_rows(
 def in_turn(
     workers: dict[str, W], rows: dict[str, dict[str, Any]], rounds: int, work: Callable[[W], list[float]]
 ) -> dict[str, list[float]]:
-    """What `work` measured of each worker over all rounds; one that fails has no more turns, and no values."""
+    """Measurements of `work` per worker over all rounds; failed workers are excluded."""
     values: dict[str, list[float]] = {name: [] for name in workers}
     for name in turns(list(workers), rounds):
         if "error" not in rows[name]:
@@ -280,7 +277,7 @@ def in_turn(
 
 @contextlib.contextmanager
 def kept(row: dict[str, Any]) -> Iterator[None]:
-    """Write an engine's failure into its row."""
+    """Context that writes a UserError of an engine into its row."""
     try:
         yield
     except UserError as error:
@@ -293,7 +290,7 @@ def _worker(candidate: Candidate, files: dict[str, Files], threads: int, capacit
 
 
 def with_ratios(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, each with the ratio of its median to the first one's."""
+    """The rows with the ratio of their median to the first."""
     measured = [row for row in rows.values() if "median" in row]
     for row in measured:
         row["ratio"] = row["median"] / measured[0]["median"]

@@ -1,7 +1,7 @@
-"""One graph in every language's runtime: ms a step beside the bare library, and texts into tokens.
+"""Compare the runtimes of all languages on one graph: milliseconds per step, and tokenization.
 
-Every program is a process of its own, of the table in comparison/programs.py. All of one model and number of threads
-are opened, and first say the same greedy tokens, or get no speed; then they work in turn, in another order each round.
+The programs are in comparison/programs.py. All programs of a setting are opened and must produce the same greedy
+tokens; then they are timed in turns, in another order each round.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from t2r_export.providers.bench import SETTLE, Spread, turns
 from t2r_runtime.errors import UserError
 
 Note = Callable[[str], object]
-Command = Callable[[], Sequence[str]]  # raises UserError where there is no such program here
+Command = Callable[[], Sequence[str]]  # raises UserError if the program is not available
 
 
 @dataclass(frozen=True, kw_only=True)
 class Often:
-    """How often programs have a turn."""
+    """Number of measurements."""
 
     rounds: int = 5
-    turns: int = 10  # of a round
-    checked: int = 32  # numbers that must be the same
+    turns: int = 10  # per round
+    checked: int = 32  # outputs that must agree
 
 
 QUICK = Often(rounds=1, turns=5, checked=8)
@@ -37,12 +37,12 @@ QUICK = Often(rounds=1, turns=5, checked=8)
 def side_by_side(
     about: Mapping[str, Any], programs: Mapping[str, Command], expected: str, often: Often, note: Note
 ) -> list[dict[str, Any]]:
-    """Rows of milliseconds a turn, with the ratio to the first; a program that fails has the reason in its row.
+    """Rows of milliseconds per turn with the ratio to the first; failed programs have the reason in their row.
 
     Args:
-        about: what each row says of the setting.
-        programs: the command of each by its name.
-        expected: the one whose numbers are right.
+        about: fields of the setting for each row.
+        programs: commands by name.
+        expected: name of the reference program.
     """
     rows: dict[str, dict[str, Any]] = {name: {"name": name, **about} for name in programs}
     milliseconds: dict[str, list[float]] = {}
@@ -68,10 +68,10 @@ def side_by_side(
 
 
 def require_same(found: Sequence[int], right: Sequence[int]) -> None:
-    """Refuse a speed to a program that computes something else.
+    """Check the output of a program.
 
     Raises:
-        UserError: names the place of the first other number.
+        UserError: names the index of the first difference.
     """
     if list(found) != list(right) or not right:
         at = next((n for n, pair in enumerate(zip(found, right, strict=False)) if pair[0] != pair[1]), len(right))
@@ -79,7 +79,7 @@ def require_same(found: Sequence[int], right: Sequence[int]) -> None:
 
 
 def encoding(text: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of milliseconds for a whole text as megabytes a second."""
+    """Convert rows of milliseconds per text to megabytes per second."""
     size = text.stat().st_size / 1e3
     found = []
     for row in rows:

@@ -1,7 +1,7 @@
-"""Who takes part: the engines, the forms that each can decode a model in, and how a candidate is written down.
+"""Decoder engines and candidates.
 
-A candidate is `engine:form` and options, `t2r:w4:K=64:block=128`; a last `again` makes it a control, the same files
-once more. The table of engines is `ENGINES`; a new one is a line there, a function that makes its files, and a runner.
+A candidate is written as engine, form and options, such as `t2r:w4:K=64:block=128`; a final `again` makes a control
+that reuses the files. A new engine needs an entry in ENGINES, a function that writes its files, and a runner.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from t2r_runtime.errors import UserError
 
 S = TypeVar("S")
 AGAIN = "again"
-# a candidate's options of the student, as `t2r convert` calls them; the rest are of the export
+# candidate options of the student → option of `t2r convert`; other options are for the export
 STUDENT = {"K": "feature_size", "rule": "update_rule", "positions": "positions"}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine, a form of the model, and options; `name` is how it was written."""
+    """An engine, a form of the model, and options; `name` is the text it was parsed from."""
 
     name: str
     engine: str
@@ -46,32 +46,32 @@ class Candidate:
 
     @property
     def files_key(self) -> tuple[str, ...]:
-        """Candidates with the same key share their files."""
+        """Candidates with the same key share files."""
         return (self.engine, self.form, *(f"{k}={v}" for k, v in sorted(self.options.items())))
 
     @property
     def constant(self) -> bool:
-        """Whether its state has one size, so that no length is too long."""
+        """Whether its states have constant size."""
         return self.engine == "t2r" or self.form == "t2r"
 
 
 @dataclass(frozen=True)
 class Files:
-    """What a candidate decodes."""
+    """Files of a candidate."""
 
     path: Path
     bytes: int
-    token_bytes: TokenBytes | None = None  # of our graphs
+    token_bytes: TokenBytes | None = None  # of t2r graphs
     options: Mapping[str, Any] | None = None  # for the runner
 
 
 @dataclass(frozen=True)
 class Engine(Generic[S]):
-    """A decoder that can take part; `make` writes a candidate's files into an empty folder, of a size or of models."""
+    """An engine; `make` writes a candidate's files into an empty folder."""
 
     forms: tuple[str, ...]
     options: tuple[str, ...]
-    modules: tuple[str, ...]  # that the extra `peers` installs
+    modules: tuple[str, ...]  # required packages of the extra `peers`
     make: Callable[[Candidate, S, Path], Files]
 
 
@@ -79,7 +79,7 @@ Engines = Mapping[str, Engine[S]]
 
 
 def parse(text: str, engines: Engines[Any] | None = None) -> Candidate:
-    """Read `engine:form:option=value:…`, of `engines` or, where none are given, of ENGINES.
+    """Parse `engine:form:option=value:…`; `engines` defaults to ENGINES.
 
     Raises:
         UserError: an unknown engine, form or option; lists the known ones.
@@ -103,10 +103,10 @@ def parse(text: str, engines: Engines[Any] | None = None) -> Candidate:
 
 
 def require_installed(candidates: list[Candidate], engines: Engines[Any] | None = None) -> None:
-    """Refuse to start a long measurement that an engine's absence would end.
+    """Check the packages of all engines before a long measurement.
 
     Raises:
-        UserError: an engine's packages are not there; names the extra that brings them.
+        UserError: a package is missing; names the extra that installs it.
     """
     engines = ENGINES if engines is None else engines
     for candidate in candidates:
@@ -120,24 +120,24 @@ def require_installed(candidates: list[Candidate], engines: Engines[Any] | None 
 
 
 def make(candidate: Candidate, size: str, folder: Path) -> Files:
-    """Write a candidate's files into `folder`, which is there and empty.
+    """Write a candidate's files into the empty `folder`.
 
     Raises:
-        CheckFailed: a graph of ours is not the model, and gets no speed. UserError: the engine cannot have this model.
+        CheckFailed: a t2r graph fails parity. UserError: the engine does not support the model.
     """
     return ENGINES[candidate.engine].make(candidate, size, folder)
 
 
 def as_checkpoint(model: Transformer, name: str) -> Checkpoint:
-    """A checkpoint that was never a file; `name` stands for its contents."""
+    """A checkpoint without a file, with the hash of `name` as its digest."""
     return Checkpoint(model.config, model, None, {}, hashlib.sha256(name.encode()).hexdigest())
 
 
 def require_parity(loaded: Checkpoint, path: Path, steps: int = 8) -> None:
-    """Refuse to go on with a graph that is not the model.
+    """Verify a graph.
 
     Raises:
-        CheckFailed: names the check that did not pass.
+        CheckFailed: names the failed checks.
     """
     report = verify(loaded, path, steps=steps)
     if not report.passed:
@@ -199,7 +199,7 @@ def _make_torch(candidate: Candidate, size: str, folder: Path) -> Files:
 
 
 def student_model(candidate: Candidate, size: str) -> Transformer:
-    """The student of that size, random, as `t2r convert` makes it with the candidate's options of the student."""
+    """A random student of that size with the candidate's conversion options."""
     given: dict[str, Any] = {name: candidate.options[key] for key, name in STUDENT.items() if key in candidate.options}
     if "feature_size" in given:
         given["feature_size"] = whole(candidate, "K", 0)
@@ -207,7 +207,7 @@ def student_model(candidate: Candidate, size: str) -> Transformer:
 
 
 def whole(candidate: Candidate, option: str, default: int) -> int:
-    """A candidate's option as a number, `default` where it is not given. Raises UserError: it is none."""
+    """A candidate's option as a number, or `default`. Raises UserError for other values."""
     text = candidate.options.get(option, str(default))
     if not text.isdecimal():
         raise UserError(f"a whole number for {option}", f"{text!r} in {candidate.name}", "correct the candidate")

@@ -1,4 +1,4 @@
-"""What an export costs, as a process of its own: start, imports, loading, all of it. Ours beside another's builder."""
+"""Time and peak memory of exports as whole processes: `t2r export` and the builder of onnxruntime-genai."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from t2r_runtime.errors import UserError
 
 @dataclass(frozen=True)
 class ExportFigures:
-    """What the exports of a random-weight model cost."""
+    """Measurements of the exports of a model with random weights."""
 
     name: str
     size: str
@@ -42,10 +42,10 @@ class ExportFigures:
 def bench_export(
     sizes: Sequence[str], engines: Sequence[str], rounds: int = 1, folder: Path | None = None
 ) -> list[ExportFigures]:
-    """Export each size with each engine, in turn: seconds and peak memory of the process that does it.
+    """Export each size with each engine in turns; measures seconds and peak memory of the process.
 
     Raises:
-        UserError: an unknown size or engine, or one without an exporter. CheckFailed: an export failed.
+        UserError: an unknown size or engine, or an engine without exporter. CheckFailed: an export failed.
     """
     candidates = [parse(text) for text in engines]
     for size in sizes:
@@ -63,7 +63,7 @@ def bench_export(
 
 @dataclass
 class _Export:
-    """A command line that writes to a new place each time, and what was measured of it."""
+    """A command line for a new output folder, and its measurements."""
 
     command: Callable[[Path], list[str]]
     parameters: int
@@ -94,8 +94,7 @@ def _of_size(size: str, candidates: Sequence[Candidate], rounds: int, folder: Pa
     return figures
 
 
-# a candidate's options as `t2r export` writes them, and as its scheme does; those of STUDENT are the model's, prefill a
-# switch
+# candidate options → options of `t2r export` and of its scheme
 OPTIONS = {"target": "--target", "top_k": "--top-k"}
 OF_SCHEME = {"block": "block_size", "head_bits": "head_bits", "embedding_bits": "embedding_bits"}
 

@@ -1,4 +1,4 @@
-"""Timing programs of the languages that run libt2r: built beside it, where there is a toolchain."""
+"""Build the timing programs of the languages that use libt2r, if their toolchains are available."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from t2r_runtime.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "benchmarks" / "embedding"
-PATIENCE = 900  # seconds of a build
-Program = Sequence[str] | UserError  # a command, or why there is none
-Builder = Callable[[Path, Path], Sequence[str | Path]]  # where libt2r is installed, a folder for the build → a command
+PATIENCE = 900  # timeout of a build in seconds
+Program = Sequence[str] | UserError  # command, or reason for its absence
+Builder = Callable[[Path, Path], Sequence[str | Path]]  # prefix of libt2r, build folder → command
 
 
 def run(
     command: Sequence[str | Path], environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> None:
-    """Run a tool that must succeed.
+    """Run a build tool.
 
     Raises:
-        UserError: there is none, or it fails; quotes its last line.
+        UserError: a missing or failed tool; quotes its last line.
     """
     words = [str(part) for part in command]
     variables = {**os.environ, **(environment or {})}
@@ -67,7 +67,7 @@ def go(prefix: Path, work: Path) -> Sequence[str | Path]:
 
 
 def java(prefix: Path, work: Path) -> Sequence[str | Path]:
-    folder = os.environ.get("T2R_JAVA")  # of Debian's packages, unpacked; without it the machine's own, of 22 or later
+    folder = os.environ.get("T2R_JAVA")  # unpacked Debian packages; default: the system's Java, 22 or later
     tools = [] if folder is None else [str(ROOT / ".ci" / "debian_java"), folder]
     made = [f"{name.upper()}={shlex.join([*tools, name])}" for name in ("javac", "jar")]
     run(["make", "-C", ROOT / "runtimes" / "java", f"OUT={work}", work / "t2r.jar", *made])
@@ -81,11 +81,11 @@ def _linked(prefix: Path, option: str = "") -> str:
     return f"{option}-Wl,-rpath,{prefix / 'lib'}"
 
 
-FOLDERS = {"RUST": "usr/bin", "GO": "usr/lib/go-1.24/bin"}  # of Debian's packages, unpacked
+FOLDERS = {"RUST": "usr/bin", "GO": "usr/lib/go-1.24/bin"}  # in unpacked Debian packages
 
 
 def _debian(language: str) -> dict[str, str]:
-    """The environment in which a toolchain is found that .ci/debian.py unpacked, behind those on the path."""
+    """Environment variables that add a toolchain unpacked by .ci/debian.py."""
     root = os.environ.get(f"T2R_{language}")
     if root is None:
         return {}
@@ -100,7 +100,7 @@ LANGUAGES: Mapping[str, Builder] = {"Java": java, "Go": go, "Rust": rust}
 
 
 def build_languages(prefix: Path, work: Path) -> dict[str, Program]:
-    """The program of each language, or why it has none."""
+    """Build the program of each language; a UserError is the reason for its absence."""
     found: dict[str, Program] = {}
     for name, builder in LANGUAGES.items():
         place = work / name.lower()

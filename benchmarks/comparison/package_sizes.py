@@ -15,10 +15,10 @@ from comparison.programs import JS, Built, Model
 
 
 def sizes(built: Built, model: Model) -> list[dict[str, Any]]:
-    """Rows of bytes as they lie, and gzipped: the library, the package, and the page part by part.
+    """Rows of sizes, raw and gzipped: the library, the package, and the parts of the page.
 
     Raises:
-        OSError: no `strip`.
+        OSError: `strip` is missing.
     """
     with tempfile.TemporaryDirectory() as place:
         stripped = Path(place) / "libt2r.so"
@@ -42,7 +42,7 @@ def sizes(built: Built, model: Model) -> list[dict[str, Any]]:
     return rows
 
 
-# the bundle of a way to run, and the file of WebAssembly that it asks for
+# JavaScript bundle and WebAssembly file of each backend
 WAYS = (
     ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"),
     ("ort.webgpu.bundle.min.mjs", "ort-wasm-simd-threaded.asyncify.wasm"),

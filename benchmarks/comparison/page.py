@@ -1,11 +1,9 @@
-"""Put the tables of results into a page of Markdown, where the page says.
+"""Fill the tables of results into a Markdown page.
 
-Between a line `<!-- table FILE NAME -->` and the next `<!-- end -->` comes the table NAME of the result FILE:
-steps-2, ratios-2, memory-2, prompts-2, turns-2, starts-2 and limit-2 of a decode (2 is the number of threads),
-operators and products of a profile, batch and export of their results; parity, sentences-2, tokens-2, ratios-2,
-memory-2, lengths-2 and starts-2 of translations; steps, ratios, encode and sizes of embedding. `machine` is the line
-that says where a result was measured; `aims aims` holds the results against our aims. A place whose result is not
-there stays as it is.
+The table NAME of the result FILE replaces the text between `<!-- table FILE NAME -->` and the next `<!-- end -->`.
+Names: steps-2, ratios-2, memory-2, prompts-2, turns-2, starts-2, limit-2 of decode (2 threads); operators, products of
+profile; batch; export; parity, sentences-2, tokens-2, ratios-2, memory-2, lengths-2, starts-2 of translate; steps,
+ratios, encode, sizes of embedding; `machine` of any result; `aims aims`. Places without a result are not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ VERSIONS = (
 
 
 def fill(page: Path, results: Mapping[str, Mapping[str, Any]], forms: Forms) -> list[str]:
-    """Write the tables of `results`, by the names of their files; returns the places for which there was nothing."""
+    """Fill the tables of `results`, by file name; returns the places without a table."""
     found = {name: _texts(result) for name, result in results.items()}
     if results.keys() >= FILES:
         found["aims"] = {"aims": aims_table(results, forms).markdown()}
@@ -47,7 +45,7 @@ def fill(page: Path, results: Mapping[str, Mapping[str, Any]], forms: Forms) -> 
 
 
 def _texts(result: Mapping[str, Any]) -> dict[str, str]:
-    """Every table of a result as Markdown, by name."""
+    """All tables of a result as Markdown, by name."""
     texts = {name: f"{table.title}\n\n{table.markdown()}" for name, table in tables(result).items()}
     return {**texts, "machine": _machine(result["machine"])}
 

@@ -1,7 +1,6 @@
-"""A softmax model in the files that other decoders read: a Hugging Face folder, and GGUF.
+"""Write a softmax model for other decoders: a Hugging Face folder, or GGUF.
 
-The weights are this project's own, so that all candidates decode a model of the same sizes, and the tests can compare
-what they compute.
+All candidates get the same weights, so tests can compare their outputs.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from t2r_export.config.parts import AttentionConfig, DenseConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-LONGEST = 1 << 14  # positions that a file without an end of its own promises
+LONGEST = 1 << 14  # positions declared for models without a limit
 
 
 def write_folder(model: Transformer, folder: Path) -> Path:
-    """A Hugging Face folder of the Llama family, float32, with a tokenizer that knows no word.
+    """Write a float32 Hugging Face folder of the Llama family with a dummy tokenizer.
 
     Raises:
-        UserError: the model is of another family.
+        UserError: a model of another family.
     """
     c = model.config
     a, dense = _parts(c)
@@ -53,7 +52,7 @@ def write_folder(model: Transformer, folder: Path) -> Path:
 
 
 def _parts(config: ModelConfig) -> tuple[AttentionConfig, DenseConfig]:
-    """Those of every layer."""
+    """The parts of a layer; all layers are alike."""
     attention, dense = config.layers[0].parts
     assert isinstance(attention, AttentionConfig) and isinstance(dense, DenseConfig)
     return attention, dense
@@ -86,10 +85,10 @@ def _llama_config(c: ModelConfig) -> dict[str, Any]:
 
 
 def write_gguf(model: Transformer, path: Path, form: str) -> Path:
-    """A GGUF file for llama.cpp: matrices as `form` (F32, Q8_0, Q4_0), the rest float32, a vocabulary without words.
+    """Write a GGUF file for llama.cpp: matrices as `form` (F32, Q8_0, Q4_0), the rest float32, no vocabulary.
 
     Raises:
-        UserError: the model is of another family.
+        UserError: a model of another family.
     """
     import gguf
 
@@ -152,7 +151,7 @@ def _llama_tensors(model: Transformer) -> Named:
 
 
 def _neighbours(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Rows of a projection for llama.cpp, which rotates neighbouring pairs where we rotate halves of a head."""
+    """Rows of a projection in llama.cpp's order: it rotates adjacent pairs, t2r rotates halves of a head."""
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 

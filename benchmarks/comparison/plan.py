@@ -1,4 +1,4 @@
-"""What is measured, as benchmarks/plan.toml says it: forms of our graphs by name, and a measurement for each result."""
+"""Read benchmarks/plan.toml: named forms of graphs, and a measurement per result file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from t2r_runtime.errors import UserError
 
 Note = Callable[[str], object]
 Measure = Callable[[Note], dict[str, Any]]
-Forms = Mapping[str, str]  # name → candidate; those of FORMS are what the aims are about
+Forms = Mapping[str, str]  # name → candidate; the aims refer to those in FORMS
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Measurement:
     file: str
     kind: str  # a key of KINDS
     plots: bool
-    optional: bool  # left out where it cannot be, unless it is asked for by name
+    optional: bool  # skipped if not possible, unless requested by name
     options: Mapping[str, Any]
 
     def prepare(self) -> Measure:
-        """What measures it. Raises UserError for options that cannot be, before anything has been measured."""
+        """The function that measures it. Raises UserError for invalid options."""
         try:
             return KINDS[self.kind](**self.options)
         except TypeError as error:
@@ -44,10 +44,10 @@ class Measurement:
 
 
 def read_plan(path: Path) -> tuple[Forms, list[Measurement]]:
-    """The forms, and the measurements in order, the forms' names in their candidates written out.
+    """Read forms and measurements; names of forms in candidates are expanded.
 
     Raises:
-        UserError: not TOML, an unknown key or kind, a result named twice.
+        UserError: invalid TOML, an unknown key or kind, or a repeated file.
     """
     try:
         plan = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def _measurement(entry: dict[str, Any], forms: Forms) -> Measurement:
 
 
 def _named(text: str, forms: Forms) -> str:
-    """`fast:K=16` with the form of that name in place of it."""
+    """Expand the name of a form, as in `fast:K=16`."""
     name, colon, options = text.partition(":")
     return f"{forms.get(name, name)}{colon}{options}"
 

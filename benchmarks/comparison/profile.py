@@ -1,7 +1,7 @@
-"""Where the time of a step goes: ONNX Runtime's own profile of a graph, by operator and by the products of weights.
+"""Profile of a step by operator and by weight, from ONNX Runtime's profiler.
 
-Timing a node costs as much as a small node itself. So the same steps are timed without the profiler too, and what the
-nodes' times are too large by in all is taken off each node alike: the columns then add up to the step.
+The profiler's overhead per node is as large as a small node. Steps are also timed without it, and the excess is
+subtracted equally from all nodes, so that the columns add up to the step.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.interface import first_feeds
 
-WARM = 10  # steps that do not count
-KERNEL = "_kernel_time"  # how the profiler names the time of a node
+WARM = 10  # warm-up steps
+KERNEL = "_kernel_time"  # suffix of node times in the profile
 PRODUCTS = ("MatMulNBits", "Gemm", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "FusedGemm")
 
 
@@ -40,17 +40,17 @@ class Share:
 
     name: str
     nodes: int
-    microseconds: float  # of a step, all of them together
-    bytes: int = 0  # of weights and scales that they read
+    microseconds: float  # per step, over all nodes
+    bytes: int = 0  # of weights and scales read
 
 
 def bench_profile(
     size: str, engines: Sequence[str], threads: int, steps: int = 100, note: Callable[[str], object] = lambda _: None
 ) -> dict[str, Any]:
-    """Profile each of our graphs at batch 1; returns plain data.
+    """Profile t2r graphs at batch 1; returns plain data.
 
     Raises:
-        UserError: an engine other than ours. CheckFailed: a graph is not the model.
+        UserError: another engine. CheckFailed: a graph fails parity.
     """
     candidates = [parse(text) for text in engines]
     for candidate in candidates:
@@ -74,7 +74,7 @@ def bench_profile(
 
 
 def profile(path: Path, threads: int, steps: int) -> dict[str, Any]:
-    """One graph's: the step in microseconds, and its shares by operator and by product, the largest first."""
+    """Profile of a graph: microseconds per step, and shares by operator and by product, largest first."""
     step = _run(path, threads, steps)
     with tempfile.TemporaryDirectory() as place:
         times = _run_profiled(path, threads, steps, Path(place, "profile"))
@@ -108,7 +108,7 @@ def _shares(
 
 
 def _kind(name: str) -> str:
-    """`blocks.3.parts.1.down_Q4` -> `parts.1.down_Q4`: the same product in every layer."""
+    """`blocks.3.parts.1.down_Q4` → `parts.1.down_Q4`: groups the products of all layers."""
     parts = name.split(".")
     return ".".join(parts[2:]) if parts[0] == "blocks" else name
 
@@ -138,7 +138,7 @@ def _run_profiled(path: Path, threads: int, steps: int, prefix: Path) -> dict[tu
 
 
 def _opened(path: Path, threads: int, prefix: Path | None) -> tuple[ort.InferenceSession, ort.IOBinding]:
-    """A session on the CPU, and a binding of the first step, which may be run again and again."""
+    """A CPU session, and a reusable binding of the first step."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4

@@ -1,4 +1,4 @@
-"""The timing programs of benchmarks/embedding/, a line each, and what they need: a build, a page, models."""
+"""The timing programs of benchmarks/embedding/, and their requirements: builds, a page, models."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from t2r_runtime.errors import UserError
 
 JS = ROOT / "runtimes" / "js"
 PYTHON = [*ARGUMENTS, str(SOURCES / "greedy.py")]
-FIRST = "C++, t2r.h"  # what ratios are to
-WASM = "JavaScript, Chromium, WebAssembly"  # on one thread, as a page has them without headers of its own
+FIRST = "C++, t2r.h"  # reference of ratios
+WASM = "JavaScript, Chromium, WebAssembly"  # one thread: more need cross-origin isolation headers
 GENAI = "onnxruntime-genai, our folder"
-EXPECTED = "Python"  # whose numbers are right: its graph has passed parity
+EXPECTED = "Python"  # reference output; its graph passed parity
 
 
 @dataclass(frozen=True)
 class Model:
-    """A graph that all programs run."""
+    """A graph for all programs."""
 
     name: str
     graph: Path
-    genai: Path | None  # its folder for onnxruntime-genai, which takes not every graph
-    token: int  # that a text begins with
+    genai: Path | None  # folder for onnxruntime-genai, if it supports the model
+    token: int  # first token of a text
 
 
 @dataclass(frozen=True)
 class Built:
-    """Where what was built lies."""
+    """Build outputs."""
 
     cpp: Path
     page: Path
@@ -64,10 +64,10 @@ def storyteller(work: Path) -> Model:
 def smollm(work: Path, scheme: str) -> Model:
     """SmolLM-135M's shape with random weights, quantized."""
     model, how, path = random_model("smollm-135m"), QuantizeConfig(scheme=scheme), work / f"{scheme}.onnx"
-    # or the head, which is the embedding, would choose the token that was read, again and again
+    # otherwise the tied head would always choose the token that was read
     assert model.norm is not None and model.norm.weight is not None
     nn.init.normal_(model.norm.weight, generator=torch.Generator().manual_seed(0))
-    model.config = dataclasses.replace(model.config, eos_tokens=(0,))  # which genai will not be without
+    model.config = dataclasses.replace(model.config, eos_tokens=(0,))  # required by genai
     loaded = as_checkpoint(model, "smollm-135m/embedding")
     export_quantized(loaded, path, ExportConfig(), how)
     require_parity(loaded, path)
@@ -77,7 +77,7 @@ def smollm(work: Path, scheme: str) -> Model:
 MODELS: tuple[Callable[[Path], Model], ...] = (
     storyteller,
     functools.partial(smollm, scheme="w4"),
-    functools.partial(smollm, scheme="int8"),  # which WebAssembly has kernels for
+    functools.partial(smollm, scheme="int8"),  # supported by WebAssembly kernels
 )
 
 
@@ -90,7 +90,7 @@ def _genai(loaded: checkpoint.Checkpoint, folder: Path, how: QuantizeConfig | No
 
 
 def build(work: Path, note: Note) -> Built:
-    """Build what has to be: the programs in C++ with cmake, those above its library, the browser's page with Node.
+    """Build the C++ programs with cmake, those of other languages, and the web page with Node.
 
     Raises:
         UserError: cmake or Node is missing or fails; quotes its last line.
@@ -112,7 +112,7 @@ def build(work: Path, note: Note) -> Built:
 
 
 def steps(built: Built, model: Model, threads: int) -> Mapping[str, Command]:
-    """What writes a greedy text, by the names of the table."""
+    """Programs that decode greedily, by name."""
     rest = (str(model.graph), str(threads), str(model.token))
 
     def fixed(*command: str | Path) -> Command:
@@ -138,7 +138,7 @@ def steps(built: Built, model: Model, threads: int) -> Mapping[str, Command]:
 
 
 def encoders(built: Built, graph: Path, text: Path) -> Mapping[str, Command]:
-    """What makes tokens of a text, by the names of the table."""
+    """Programs that tokenize a text, by name."""
     return {
         FIRST: lambda: [str(built.cpp / "encode"), str(graph), str(text)],
         "Python, tokenizers": lambda: [*PYTHON, "tokenizers", str(graph), str(text)],

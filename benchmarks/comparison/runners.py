@@ -1,8 +1,7 @@
-"""A decoder as the benchmark drives it: one class an engine, made inside the process that is measured.
+"""Runners: one class per engine, created inside the measured process.
 
-Each imports its own library when it is made and nothing else, so that a process holds one engine and what it needs. All
-read random prompts and go on greedily; choosing the most likely token is part of a step. A runner can be put back to
-where it was placed, so that every turn is measured at the same length.
+A runner imports only its own library. Runners read random prompts and decode greedily; choosing the token is part of a
+step. They can return to where they were placed, so every turn is measured at the same length.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 512  # tokens that torch reads at once
-FEW = 5  # tokens read before a state is scaled up
+FEW = 5  # tokens read before states are scaled
 
 
 def scaled(states: Mapping[str, NDArray[Any]], read: int, context: int) -> dict[str, NDArray[Any]]:
-    """States after `read` tokens as they would be in size after `context`: S and z are sums over the tokens.
+    """States after `read` tokens scaled to the size expected after `context` tokens: S and z are sums over tokens.
 
-    So position 100,000 is reached without reading that many. Sums that a gate lets fade are smaller in truth, which
-    costs the same. Whole numbers are positions.
+    Reaches position 100,000 without reading it. Gated sums would be smaller, at the same speed. Integers are positions.
     """
     return {
         name: value * np.float32(context / read) if value.dtype.kind == "f" else np.full_like(value, context)
@@ -32,31 +30,31 @@ def scaled(states: Mapping[str, NDArray[Any]], read: int, context: int) -> dict[
 
 
 class Runner(Protocol):
-    """What the worker calls."""
+    """Interface of the runners."""
 
     def place(self, context: int) -> None:
-        """Stand behind `context` random tokens."""
+        """Set the state to that after `context` random tokens."""
 
     def back(self) -> None:
-        """Stand there again, whatever was decoded since."""
+        """Return to the state set by `place`."""
 
     def token(self) -> int:
-        """Read the last token, choose the next one and return it."""
+        """Read the last token; choose and return the next one."""
 
     def read(self, tokens: int) -> None:
-        """Read a random prompt from the start, up to the logits that follow it."""
+        """Read a random prompt from the initial state, up to its logits."""
 
     def go_on(self, tokens: int) -> int:
-        """Read so many random tokens more, and choose the one that follows them: a chat's next message."""
+        """Read random tokens from the current state, as a chat message, and choose the next one."""
 
 
 def random_ids(count: int, vocabulary: int) -> NDArray[np.int64]:
-    """Without 0 to 2, which may be special."""
+    """Random token ids from 3; lower ones may be special."""
     return np.random.default_rng(0).integers(3, vocabulary, count)
 
 
 class T2R:
-    """Our graph in our runtime."""
+    """A t2r graph in t2r_runtime."""
 
     def __init__(self, path: Path, threads: int, capacity: int, options: dict[str, Any]) -> None:
         from t2r_runtime import Decoder
@@ -119,7 +117,7 @@ class GenAI:
         self._context = context
 
     def back(self) -> None:
-        # after a rewind it wants a token to go on from
+        # after a rewind it needs a token to continue
         self._generator.rewind_to(self._context - 1)
         self._generator.append_tokens(self._last)
 
@@ -133,7 +131,7 @@ class GenAI:
 
     def read(self, tokens: int) -> None:
         parameters = self._library.GeneratorParams(self._model)
-        # no end before the measurement's: random weights may choose the token that stands for it
+        # min_length: random weights may choose the end token
         parameters.set_search_options(max_length=self._capacity, min_length=self._capacity, do_sample=False)
         self._generator = self._library.Generator(self._model, parameters)
         ids = random_ids(tokens, self._vocabulary).astype(np.int32)
@@ -142,7 +140,7 @@ class GenAI:
 
 
 class LlamaCpp:
-    """llama.cpp through llama-cpp-python; the token is chosen here, from its logits."""
+    """llama.cpp through llama-cpp-python; the token is chosen from its logits."""
 
     def __init__(self, path: Path, threads: int, capacity: int, options: dict[str, Any]) -> None:
         import llama_cpp
@@ -164,7 +162,7 @@ class LlamaCpp:
         self._context = context
 
     def back(self) -> None:
-        self._llama.n_tokens = self._context  # `eval` removes what lies behind from the cache
+        self._llama.n_tokens = self._context  # `eval` truncates the cache
 
     def go_on(self, tokens: int) -> int:
         *ids, self._last = random_ids(tokens, self._vocabulary).tolist()
@@ -188,7 +186,7 @@ class LlamaCpp:
 
 
 class Torch:
-    """This project's eager model, softmax with a growing cache or T2R; a prompt's logits are all computed."""
+    """The eager model, softmax with a growing cache or T2R; computes all logits of a prompt."""
 
     def __init__(self, path: Path, threads: int, capacity: int, options: dict[str, Any]) -> None:
         import torch
@@ -228,7 +226,7 @@ class Torch:
         self._more(tokens)
 
     def _more(self, tokens: int) -> Any:
-        """Read random tokens; the logits of the last part of them."""
+        """Read random tokens; returns the logits of the last chunk."""
         ids = self._torch.from_numpy(random_ids(tokens, self._model.config.vocab_size))[None]
         for part in ids.split(CHUNK, dim=1):
             logits, self._states = self._model.prefill(part, self._states)

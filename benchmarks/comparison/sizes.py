@@ -1,6 +1,6 @@
-"""Shapes of well-known models, with random weights: speed and memory do not depend on what the numbers are.
+"""Well-known model sizes with random weights; speed and memory do not depend on the values.
 
-A size is a softmax model; its students are what `t2r convert` makes of it, from the same table of defaults.
+A size is a softmax model; students are converted with the defaults of `t2r convert`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SIZES: dict[str, UniformConfig] = {
 
 
 def config_of(size: str) -> ModelConfig:
-    """The config of a known size, a softmax model.
+    """The softmax config of a size.
 
     Raises:
         UserError: an unknown size; lists the known ones.
@@ -62,20 +62,19 @@ def config_of(size: str) -> ModelConfig:
 
 
 def student(size: str, **options: Any) -> MixerConfig | PartConfig:
-    """The mixer that `t2r convert` gives the layers of that size, with these options and its defaults.
+    """The mixer of a student of that size; `options` override the defaults of `t2r convert`.
 
     Raises:
-        UserError: an unknown size, or options that cannot be.
+        UserError: an unknown size or invalid options.
     """
     return student_mixer(LinearConfig.kind, options, config_of(size))[0]
 
 
 def random_model(size: str, mixer: MixerConfig | PartConfig | None = None, seed: int = 0) -> Transformer:
-    """A model of a known size with random weights, and in all layers `mixer`, by default that of its student.
+    """A random model of a size with `mixer` in all layers; default: the student's mixer.
 
-    Two things are unlike a model's at the start of training, so that parity judges a quantized graph by its rounding
-    alone: features are above zero, or a text's first denominators would be next to nothing; and tokens are larger than
-    what layers add to them, or the layers' errors would add up as they do in no trained model.
+    Feature biases are positive, to avoid tiny first denominators, and embeddings are large, to keep errors of layers
+    from accumulating: so parity of quantized graphs depends on their rounding alone.
 
     Raises:
         UserError: an unknown size.
@@ -91,5 +90,5 @@ def random_model(size: str, mixer: MixerConfig | PartConfig | None = None, seed:
 
 
 def softmax_model(size: str) -> Transformer:
-    """The softmax decoder of that size: what the others run."""
+    """The softmax decoder of that size, for other engines."""
     return random_model(size, SoftmaxConfig())

@@ -1,4 +1,4 @@
-"""What was measured as rows of text: the same for a person's terminal and for a page of Markdown."""
+"""Format results as tables, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Table:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """A result that benchmarks/run.py wrote.
+    """Read a result of benchmarks/run.py.
 
     Raises:
-        UserError: no such file, or not such a result.
+        UserError: a missing file or another format.
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -46,12 +46,12 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def tables(result: Mapping[str, Any]) -> dict[str, Table]:
-    """Every table of a result, by name."""
+    """All tables of a result, by name."""
     return TABLES[result["format"]](result)
 
 
 def decode_tables(result: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of `bench_decode`'s result by name: `steps-2`, `memory-2`, … for each number of threads."""
+    """Tables of a decode result: `steps-2`, `memory-2`, … per number of threads."""
     tables: dict[str, Table] = {}
     for speed in result["bandwidth"]:
         threads = speed["threads"]
@@ -111,7 +111,7 @@ def export_table(result: Mapping[str, Any]) -> Table:
 
 
 def profile_tables(result: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of `bench_profile`'s result: `operators` and `products`, a column of microseconds for each graph."""
+    """Tables of a profile: `operators` and `products`, with a column per graph."""
     threads, rate = result["threads"], result["bytes_per_second"] / 1e9
     where = measured(result, threads)
     profiles = result["profiles"]
@@ -128,7 +128,7 @@ def profile_tables(result: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def translate_tables(result: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of `bench_translate`'s result: `parity`, and `sentences-2`, … for each number of threads."""
+    """Tables of a translation result: `parity`, and `sentences-2`, … per number of threads."""
     tables = {"parity": _parity(result)}
     for threads in dict.fromkeys(row["threads"] for kind in ("speeds", "lengths") for row in result[kind]):
         where = measured(result, threads)
@@ -149,7 +149,7 @@ def translate_tables(result: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def embedding_tables(result: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of benchmarks/embedding.py's result: `steps` and their `ratios`, `encode`, and `sizes`."""
+    """Tables of benchmarks/embedding.py: `steps`, `ratios`, `encode`, `sizes`."""
     steps, encode = result["steps"], result["encode"]
     sizes = [[row["name"], f"{row['bytes']:,}", f"{row['gzipped']:,}"] for row in result["sizes"]]
     return {
@@ -161,7 +161,7 @@ def embedding_tables(result: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def _parity(result: Mapping[str, Any]) -> Table:
-    """A line a candidate, a column a beam: translations that are not the first one's."""
+    """Number of translations that differ from the first candidate's, per candidate and beam."""
     rows = result["parity"]
     beams = list(dict.fromkeys(row["beam"] for row in rows))
     found = {(row["name"], row["beam"]): f"{row['differ']} of {row['sentences']}" for row in rows}
@@ -172,19 +172,19 @@ def _parity(result: Mapping[str, Any]) -> Table:
 
 
 def measured(result: Mapping[str, Any], threads: int) -> str:
-    """What was measured, and with how many threads."""
+    """Size and number of threads."""
     return f"{result['size']}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _shares(profiles: Sequence[Row], kind: str, cell: Callable[[Row], str]) -> list[list[str]]:
-    """A line for each operator or product that any graph has, a column a graph."""
+    """A row per operator or product, a column per graph."""
     found = [{share["name"]: share for share in profile[kind]} for profile in profiles]
     names = dict.fromkeys(name for shares in found for name in shares)
     return [[name, *(cell(shares[name]) if name in shares else "-" for shares in found)] for name in names]
 
 
 def _grid(title: str, rows: Sequence[Row], column: str, cell: Callable[[Row], str]) -> Table:
-    """A line a candidate, a column a length or a setting."""
+    """A row per candidate, a column per length or setting."""
     names = list(dict.fromkeys(row["name"] for row in rows))
     places = list(dict.fromkeys(row[column] for row in rows))
     found = {(row["name"], row[column]): row for row in rows}
@@ -223,17 +223,16 @@ def _cell(row: Row, write: Callable[[Row], str]) -> str:
     return f"failed: {row['error']}" if "error" in row else "-"
 
 
-def _spread(row: Row) -> str:
-    return f"{row['median']:.2f} ({row['low']:.2f}-{row['high']:.2f})"
+def _spread(row: Row, places: int = 2) -> str:
+    return f"{row['median']:.{places}f} ({row['low']:.{places}f}-{row['high']:.{places}f})"
 
 
 def _rate(row: Row) -> str:
-    return f"{row['median']:.0f} ({row['low']:.0f}-{row['high']:.0f})"
+    return _spread(row, 0)
 
 
 def _sentences(row: Row) -> str:
-    places = 1 if row["median"] < 100 else 0
-    return f"{row['median']:.{places}f} ({row['low']:.{places}f}-{row['high']:.{places}f})"
+    return _spread(row, 1 if row["median"] < 100 else 0)
 
 
 def _tokens(row: Row) -> str:

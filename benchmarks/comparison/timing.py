@@ -1,4 +1,4 @@
-"""Processes timed whole, and the machine with the versions of all that is compared on it."""
+"""Time whole processes; describe the machine and package versions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PEER_PACKAGES = ("onnxruntime-genai", "llama-cpp-python", "gguf", "transformers"
 
 
 def machine() -> dict[str, Any]:
-    """What a figure needs beside it to mean something."""
+    """Machine and package versions."""
     return bench.machine((*bench.PACKAGES, *PEER_PACKAGES))
 
 
 def run(command: Sequence[str]) -> tuple[float, int]:
-    """Seconds and peak resident bytes of a process that must succeed; what it prints is thrown away.
+    """Seconds and peak resident bytes of a process; its output is discarded.
 
     Raises:
-        CheckFailed: it did not; quotes its status.
+        CheckFailed: the process failed; quotes its status.
     """
     watcher = [sys.executable, "-I", str(Path(__file__).with_name("watch.py")), *command]
     answer = subprocess.run(watcher, stdout=subprocess.PIPE, check=True).stdout

@@ -1,8 +1,7 @@
-"""Translators side by side: sentences a second, time a token against length, memory and start. Parity comes first.
+"""Compare translators: sentences per second, time per token by length, memory, start-up. Parity is checked first.
 
-Every candidate has a process of its own. In each setting all of them are opened, translate everything once, which does
-not count, and then in turn, in another random order each round; one at a time works, and the others sleep. Sentences
-are in the order of their lengths, so that batches have little padding in every engine.
+Every candidate runs in its own process. In each setting all are opened and translate everything once as a warm-up, then
+in turns, in another random order each round. Sentences are sorted by length to reduce padding.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from t2r_runtime.errors import UserError
 
 MAX_COUNT = 1 << 16
 CHECKED_BATCH = 32
-ROUNDING = 0.02  # of greedy translations may differ between engines in float32, where two tokens are as good
+ROUNDING = 0.02  # share of greedy translations that may differ between engines in float32, by near ties
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslatePlan:
-    """What to measure."""
+    """Options of `bench_translate`."""
 
     engines: Sequence[str]
-    recipe: str  # whose pairs have the sentences
+    recipe: str  # its pairs have the sentences
     teacher: str  # softmax
     student: str
-    sentences: int = 64  # of a turn
-    checked: int = 320  # that all translate before anything is measured
+    sentences: int = 64  # per turn
+    checked: int = 320  # sentences of the parity check
     beams: Sequence[int] = (1, 4)
     batches: Sequence[int] = (1, 32)
-    threads: Sequence[int] = (1, 2)  # lengths and starts with the first count alone
+    threads: Sequence[int] = (1, 2)  # lengths and starts use the first
     rounds: int = 5
-    lengths: Sequence[int] = (16, 64, 256, 1024, 4096)  # of one translation, greedy
+    lengths: Sequence[int] = (16, 64, 256, 1024, 4096)  # of a greedy translation
     length_rounds: int = 3
     starts: int = 3
     candidates: list[Candidate] = field(init=False)
@@ -70,18 +69,16 @@ class TranslatePlan:
 
     @property
     def positions(self) -> int:
-        """That the longest translation needs, with what it starts from."""
+        """Positions of the longest translation, start tokens included."""
         return max(self.lengths, default=0) + 2
 
 
 def bench_translate(plan: TranslatePlan, note: Note = lambda _: None, folder: Path | None = None) -> dict[str, Any]:
-    """Measure the plan; returns plain data, which the tables are made from.
-
-    An engine that fails in one setting has the reason in its row there, and the others go on.
+    """Measure the plan; returns plain data for tables. A failed engine has the reason in its row.
 
     Raises:
-        CheckFailed: a graph of ours is not the model, or engines do not translate the same. UserError: an engine cannot
-            have the model.
+        CheckFailed: a t2r graph fails parity, or translations of engines differ.
+        UserError: an engine does not support the model.
     """
     started = time.perf_counter()
     models = Models.load(Path(plan.teacher), Path(plan.student), plan.positions)
@@ -119,17 +116,16 @@ def bench_translate(plan: TranslatePlan, note: Note = lambda _: None, folder: Pa
 
 
 def chosen(sources: Sequence[Tokens], count: int) -> list[Tokens]:
-    """`count` of them, or all, as far from each other as they can be."""
+    """At most `count` sources, evenly spread."""
     count = min(count, len(sources))
     return [sources[i * len(sources) // count] for i in range(count)]
 
 
 def parity(plan: TranslatePlan, files: Mapping[str, Files], sources: Sequence[Tokens]) -> list[dict[str, Any]]:
-    """A row a candidate of the teacher and a beam: how many translations differ from the first float32 one's.
+    """Rows per candidate and beam with the number of translations that differ from the first float32 candidate's.
 
     Raises:
-        CheckFailed: greedy translations in float32 differ, more of them than rounding explains. UserError: an engine
-            fails.
+        CheckFailed: more greedy float32 translations differ than rounding explains. UserError: an engine fails.
     """
     rows: list[dict[str, Any]] = []
     candidates = [c for c in plan.candidates if of_teacher(c)]
@@ -154,40 +150,36 @@ def parity(plan: TranslatePlan, files: Mapping[str, Files], sources: Sequence[To
 def _speeds(
     plan: TranslatePlan, files: Mapping[str, Files], sources: Sequence[Tokens], threads: int, width: int, batch: int
 ) -> list[dict[str, Any]]:
-    """Rows of sentences a second, of all sources one after the other or side by side."""
+    """Rows of sentences per second."""
     about = {"threads": threads, "beam": width, "batch": batch}
-    names = [c.name for c in plan.candidates]
-    return _side_by_side(plan, files, names, about, plan.rounds, sources, None)
+    return _side_by_side(plan, files, about, plan.rounds, sources, None)
 
 
 def _lengths(
     plan: TranslatePlan, files: Mapping[str, Files], source: Tokens, threads: int, length: int
 ) -> list[dict[str, Any]]:
-    """Rows of milliseconds a token of one greedy translation of that length."""
+    """Rows of milliseconds per token of a greedy translation of that length."""
     about = {"threads": threads, "beam": 1, "batch": 1, "length": length}
-    names = [c.name for c in plan.candidates]
-    return _side_by_side(plan, files, names, about, plan.length_rounds, [source], length)
+    return _side_by_side(plan, files, about, plan.length_rounds, [source], length)
 
 
 def _side_by_side(
     plan: TranslatePlan,
     files: Mapping[str, Files],
-    names: Sequence[str],
     about: Mapping[str, int],
     rounds: int,
     sources: Sequence[Tokens],
     length: int | None,
 ) -> list[dict[str, Any]]:
-    """Rows of the candidates `names`: sentences a second, or with a forced length milliseconds a token."""
-    candidates = [c for c in plan.candidates if c.name in names]
-    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, **about} for c in candidates}
+    """Rows of all candidates: sentences per second, or milliseconds per token with a forced length."""
+    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, **about} for c in plan.candidates}
 
     def translate(worker: Worker) -> tuple[float, list[Tokens]]:
         return worker.translate(sources, about["beam"], about["batch"], length)
 
     with contextlib.ExitStack() as stack:
         workers = {}
-        for candidate in candidates:
+        for candidate in plan.candidates:
             row = rows[candidate.name]
             with kept(row):
                 worker = stack.enter_context(_worker(candidate, files, about["threads"]))
@@ -203,7 +195,7 @@ def _side_by_side(
 
 
 def _starts(plan: TranslatePlan, files: Mapping[str, Files], source: Tokens, threads: int) -> list[dict[str, Any]]:
-    """Rows of seconds from the start of a process to its first translation."""
+    """Rows of seconds from process start to the first translation."""
 
     def first_translation(candidate: Candidate) -> None:
         with _worker(candidate, files, threads) as worker:

@@ -1,7 +1,7 @@
-"""A translator as the benchmark drives it: one class an engine, and the process that holds one.
+"""Runners of translators, one class per engine, and their processes.
 
-Each imports its own library when it is made. From tokens of sources to tokens of translations, so that no tokenizer is
-measured: greedy or by a beam, as transformers' `generate` has it where nobody says more.
+A runner imports only its own library. Sources and translations are token ids: tokenization is not measured. Search
+options are the defaults of transformers' `generate`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from typing import Any, Protocol
 
 from comparison.worker import Process, Resident
 
-MAX_TOKENS = 256  # of a translation, where no length is forced
+MAX_TOKENS = 256  # per translation without a forced length
 
 Tokens = list[int]
 
 
 class Runner(Protocol):
-    """What the process calls."""
+    """Interface of the runners."""
 
     def translate(self, sources: Sequence[Tokens], width: int, batch: int, length: int | None) -> list[Tokens]:
-        """The best translation of each source, its end included, by a beam of that width; 1 is greedy.
+        """The best translation of each source, end token included.
 
         Args:
-            sources: with what the tokenizer puts around them.
+            sources: token ids with special tokens.
+            width: beam width; 1 is greedy.
             batch: sentences side by side.
-            length: of every translation, where its end is none; None ends them where the model does.
+            length: forced length of every translation; None: until the end token.
         """
 
 
 class T2R:
-    """Our graphs in our runtime."""
+    """t2r graphs in t2r_runtime."""
 
     def __init__(self, path: Path, threads: int, options: Mapping[str, Any]) -> None:
         from t2r_runtime import Beam, Translator
@@ -47,7 +48,7 @@ class T2R:
 
 
 class Transformers:
-    """`generate` of the library transformers, in float32."""
+    """`generate` of transformers, in float32."""
 
     def __init__(self, path: Path, threads: int, options: Mapping[str, Any]) -> None:
         import torch
@@ -74,13 +75,13 @@ class Transformers:
         return [self._ended(row[1:]) for row in found.tolist()]
 
     def _ended(self, tokens: Tokens) -> Tokens:
-        """Without what stands behind the first end."""
+        """Tokens up to the first end token."""
         end = next((place for place, token in enumerate(tokens) if token in self._ends), len(tokens))
         return tokens[: end + 1]
 
 
 class CTranslate2:
-    """CTranslate2 from what its own converter made. It takes and gives the texts of tokens."""
+    """CTranslate2 with a model of its own converter. Its tokens are strings."""
 
     def __init__(self, path: Path, threads: int, options: Mapping[str, Any]) -> None:
         import ctranslate2
@@ -107,7 +108,7 @@ RUNNERS: dict[str, type[Runner]] = {"t2r": T2R, "transformers": Transformers, "c
 
 
 class Measured(Resident):
-    """A runner and a clock: what the process serves. Arguments as of Worker."""
+    """A timed runner, served by the process. Arguments as of Worker."""
 
     def __init__(self, engine: str, path: Path, threads: int, options: Mapping[str, Any]) -> None:
         self._runner: Runner = RUNNERS[engine](path, threads, options)  # type: ignore[call-arg]
@@ -115,27 +116,21 @@ class Measured(Resident):
     def translate(
         self, sources: Sequence[Tokens], width: int, batch: int, length: int | None = None
     ) -> tuple[float, list[Tokens]]:
-        """Seconds, and the translations; arguments as of Runner."""
+        """Seconds and translations; arguments as of Runner."""
         start = time.perf_counter()
         found = self._runner.translate(sources, width, batch, length)
         return time.perf_counter() - start, found
 
 
 class Worker(Process):
-    """A `Measured` in a process of its own.
+    """A `Measured` in its own process; has its methods.
 
     Args:
         engine: a key of RUNNERS.
-        path: its model.
-        threads: inside an operator.
-        options: what else the engine's runner takes.
+        path: the model.
+        threads: threads per operator.
+        options: other options of the runner.
     """
 
     def __init__(self, engine: str, path: Path, threads: int, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(Measured, threads, engine, path, threads, dict(options or {}))
-
-    def translate(
-        self, sources: Sequence[Tokens], width: int, batch: int, length: int | None = None
-    ) -> tuple[float, list[Tokens]]:
-        seconds, found = self._call("translate", sources, width, batch, length)
-        return float(seconds), found

@@ -1,8 +1,7 @@
-"""Who translates: the engines, and what each makes of a recipe's teacher and student.
+"""Translator engines and their files, from a recipe's teacher and student.
 
-A candidate is written as in comparison.engines: `t2r:w4`, `t2r:float32:model=teacher`, `ctranslate2:int8`. Graphs of
-ours are the student's unless `model=teacher` says otherwise; the others have no recurrent translators and run the
-teacher, which is softmax.
+Candidates are written as in comparison.engines: `t2r:w4`, `t2r:float32:model=teacher`, `ctranslate2:int8`. t2r graphs
+are the student's unless `model=teacher`; other engines do not support recurrent models and run the softmax teacher.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ MODELS = ("student", "teacher")
 
 @dataclass(frozen=True)
 class Models:
-    """A softmax translator, and one with linear layers that was made from it."""
+    """A softmax translator and its recurrent student."""
 
     teacher: Checkpoint
     student: Checkpoint
-    positions: int  # that a table of sines must have
+    positions: int  # minimum size of sinusoidal tables
 
     @classmethod
     def load(cls, teacher: Path, student: Path, positions: int) -> Models:
-        """From their files. Raises UserError: they are none, or have not the same tokens."""
+        """Load both files. Raises UserError unless they are translators with the same tokenizer."""
         softmax, linear = (checkpoint.load(existing_model(path)) for path in (teacher, student))
         translators = softmax.config.encoder is not None and linear.config.encoder is not None
         if not translators or softmax.tokenizer != linear.tokenizer:
@@ -49,10 +48,10 @@ class Models:
 
 
 def test_sources(recipe: Path, loaded: Checkpoint) -> list[list[int]]:
-    """Tokens of the sources in the test part of a recipe's pairs.
+    """Token ids of the sources in the test part of a recipe's pairs.
 
     Raises:
-        UserError: a recipe of a text, or files that are not there.
+        UserError: a recipe without pairs, or missing files.
     """
     pairs = read_recipe(recipe).pairs
     if pairs is None:
@@ -63,17 +62,17 @@ def test_sources(recipe: Path, loaded: Checkpoint) -> list[list[int]]:
 
 
 def make(candidate: Candidate, models: Models, folder: Path) -> Files:
-    """Write a candidate's files into `folder`, which is there and empty.
+    """Write a candidate's files into the empty `folder`.
 
     Raises:
-        CheckFailed: a graph of ours is not the model, or a converter failed. UserError: no such option's value, or a
-            teacher that the engine cannot have.
+        CheckFailed: a t2r graph fails parity, or a converter fails.
+        UserError: an invalid option, or an unsupported teacher.
     """
     return ENGINES[candidate.engine].make(candidate, models, folder)
 
 
 def of_teacher(candidate: Candidate) -> bool:
-    """Whether it is the softmax model."""
+    """Whether the candidate runs the softmax model."""
     return candidate.engine != "t2r" or candidate.options.get("model") == "teacher"
 
 

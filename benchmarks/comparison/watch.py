@@ -1,7 +1,7 @@
-"""Run a command, and say its seconds, its peak resident bytes and its status: a process of its own, and a small one.
+"""Run a command and print its seconds, peak resident bytes and status.
 
-Linux counts as a process's peak what the one that started it had in memory then, which for a benchmark is a model.
-Nothing of the project is imported here.
+On Linux, a process inherits the peak memory of its parent, so the parent must be a small process. This one imports
+nothing of the project.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 
 
 def watch(command: list[str]) -> tuple[float, int, int]:
-    """Seconds, peak resident bytes and exit code of a command; what it prints is thrown away."""
+    """Seconds, peak resident bytes and exit code of a command; its output is discarded."""
     start = time.perf_counter()
     quiet = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
     child = os.posix_spawn(command[0], command, os.environ, file_actions=quiet)

@@ -1,10 +1,11 @@
-"""A process of its own for a decoder, so that memory and threads are its own and several can take turns.
+"""A separate process per decoder, with its own memory and threads.
 
-The process is this Python with this module and comparison.runners in it, and whatever its engine imports.
+The process loads this module, comparison.runners and its engine.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,14 +17,14 @@ from t2r_export.providers import subprocess
 from t2r_export.python import THIS
 from t2r_runtime.errors import UserError
 
-DISCARDED = 2  # tokens at the start of a turn: the threads wake up, and the caches are another candidate's
+DISCARDED = 2  # warm-up tokens of a turn: threads wake up, caches refill
 
 
 class Resident:
-    """What every served object says of its process."""
+    """Base of the served objects."""
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes of this process, `resident` now and `peak` at the most; empty where there is no /proc."""
+        """Bytes of this process, `resident` and `peak`; empty without /proc."""
         status = Path("/proc/self/status")
         if not status.exists():
             return {}
@@ -32,17 +33,17 @@ class Resident:
 
 
 class Measured(Resident):
-    """A runner and a clock: what the process serves. Arguments as of Worker."""
+    """A timed runner, served by the process. Arguments as of Worker."""
 
     def __init__(self, engine: str, path: Path, threads: int, capacity: int, options: Mapping[str, Any]) -> None:
         self._runner: Runner = RUNNERS[engine](path, threads, capacity, options)  # type: ignore[call-arg]
 
     def place(self, context: int) -> None:
-        """Stand behind `context` tokens."""
+        """Set the state to that after `context` tokens."""
         self._runner.place(context)
 
     def decode(self, tokens: int) -> list[float]:
-        """Seconds of each of `tokens` steps from where it was placed, after a few that do not count."""
+        """Seconds of each of `tokens` steps after the placed context, without warm-up."""
         self._runner.back()
         for _ in range(DISCARDED):
             self._runner.token()
@@ -54,13 +55,13 @@ class Measured(Resident):
         return seconds
 
     def read(self, tokens: int) -> float:
-        """Seconds to read a prompt from the start."""
+        """Seconds to read a prompt from the initial state."""
         start = time.perf_counter()
         self._runner.read(tokens)
         return time.perf_counter() - start
 
     def turn(self, tokens: int) -> float:
-        """Seconds to read that many tokens behind where it was placed, and to choose the one that follows."""
+        """Seconds to read tokens after the placed context and to choose the next one."""
         self._runner.back()
         start = time.perf_counter()
         self._runner.go_on(tokens)
@@ -73,14 +74,15 @@ class Measured(Resident):
 
 
 class Process:
-    """An object of the kind `kind` in a process of its own.
+    """An object of class `kind` in its own process; has its methods.
 
     Args:
-        engine: the first argument that it is opened with. opening: the others.
-        threads: inside an operator.
+        threads: threads per operator.
+        engine: first constructor argument.
+        opening: other constructor arguments.
 
     Raises:
-        UserError: the engine does not open the model, from `open`; it failed or its process died, from any call.
+        UserError: from `open`, the engine cannot open the model; from any call, it failed or its process died.
     """
 
     def __init__(self, kind: type, threads: int, engine: str, *opening: Any) -> None:
@@ -98,47 +100,32 @@ class Process:
         """Import the engine and load the model."""
         self._call("__init__", *self._opening)
 
-    def memory(self) -> dict[str, int]:
-        bytes_: dict[str, int] = self._call("memory")
-        return bytes_
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return functools.partial(self._call, name)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
             return self._process.call(name, *arguments)
-        except Exception as error:  # whatever a foreign library raises
+        except Exception as error:  # errors of any library
             received = error.received if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             advice = "leave that engine out, or give it fewer tokens or more memory"
             raise UserError(f"{self._engine} to {name.strip('_')}", " ".join(received.split()), advice) from error
 
 
 class Worker(Process):
-    """A `Measured` in a process of its own; its methods are those.
+    """A `Measured` in its own process; has its methods.
 
     Args:
         engine: a key of RUNNERS.
-        path: its model.
-        threads: inside an operator.
-        capacity: tokens that it must hold at most.
-        options: what else the engine's runner takes.
+        path: the model.
+        threads: threads per operator.
+        capacity: maximum number of tokens.
+        options: other options of the runner.
     """
 
     def __init__(
         self, engine: str, path: Path, threads: int, capacity: int, options: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(Measured, threads, engine, path, threads, capacity, dict(options or {}))
-
-    def place(self, context: int) -> None:
-        self._call("place", context)
-
-    def decode(self, tokens: int) -> list[float]:
-        seconds: list[float] = self._call("decode", tokens)
-        return seconds
-
-    def read(self, tokens: int) -> float:
-        return float(self._call("read", tokens))
-
-    def turn(self, tokens: int) -> float:
-        return float(self._call("turn", tokens))
-
-    def first_token(self, prompt: int) -> None:
-        self._call("first_token", prompt)

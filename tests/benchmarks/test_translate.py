@@ -19,7 +19,7 @@ from comparison import decode, translate, translators
 from comparison.engines import Files, parse
 from comparison.tables import tables
 from comparison.translate import TranslatePlan, bench_translate, chosen
-from comparison.translator_runners import T2R, CTranslate2, Measured, Tokens, Transformers, Worker
+from comparison.translator_runners import T2R, CTranslate2, Tokens, Transformers
 from comparison.translators import ENGINES, Models, make
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
@@ -276,8 +276,3 @@ def test_ctranslate2_gets_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (files.path, files.options) == (tmp_path / "model", {"compute_type": "int8"})
     (command,) = commands
     assert command[command.index("--model") + 1 :: 2] == [str(tmp_path / "source"), str(files.path), "int8"]
-
-
-def test_worker_methods_exist() -> None:
-    public = {name for name in dir(Worker) if not name.startswith("_")}
-    assert public - {"open"} == {name for name in dir(Measured) if not name.startswith("_")}

@@ -234,8 +234,3 @@ def test_torch_runs_softmax_and_t2r(config: str, context: int, tmp_path: Path, m
     finally:
         torch.set_grad_enabled(True)
         torch.set_num_threads(threads)
-
-
-def test_worker_methods_exist() -> None:
-    public = {name for name in dir(Worker) if not name.startswith("_")}
-    assert public - {"open"} == {name for name in dir(Measured) if not name.startswith("_")}
