@@ -1,20 +1,18 @@
-"""The students of one or more builds as a table of Markdown: the figures in docs/quality.md.
+"""Table of the students of builds: the figures in docs/quality.md.
 
     python benchmarks/builds.py build/mixers build/hybrids [--sort nats|bytes] [--lengths 256,512,2048]
         [--untrained NAME,…] [--windows 8,60+4,…] [--plot students.svg] [--save benchmarks/results/NAME.json]
         [--page docs/quality.md]
 
-A build is a folder that `t2r build` has written. A line a student: how far above its teacher it is in nats per token
-(in windows as it was trained on, from the build's results.json), the bytes of a sequence's state, the tokens and
-seconds of its training. A name with the ending -s1, -s2, … is another seed of the student without it: their line has
-the mean and, in brackets, the lowest and highest.
+A build is a folder written by `t2r build`. A row per student: nats per token above the teacher (from results.json),
+state bytes per sequence, tokens and seconds of training. Names ending in -s1, -s2, … are seeds of one student; their
+row has the mean and, in brackets, the range.
 
-`--lengths` reads the recipe's text in windows of each length and gives nats per token there (the teacher's first), and
-of the windows' last quarter in brackets; with 256 among them, what is above the teacher is measured there and now.
-`--untrained` adds students as they were before any training, `--windows` the teacher with a window and sinks of so many
-tokens in all layers, untrained. `--plot` draws nats against bytes of state; one that grows is drawn at its size after
-256 tokens. `--save` keeps the table's cells, and `--page` puts it where a page says
-`<!-- table NAME.json students -->`; a test holds the two together.
+`--lengths` evaluates nats per token in windows of each length, with those of the last quarter in brackets; with 256
+among them, nats above the teacher are measured instead of read. `--untrained` adds students before training,
+`--windows` the teacher with untrained windows and sinks in all layers. `--plot` draws nats against state bytes (growing
+states after 256 tokens). `--save` writes the cells, and `--page` fills the table at `<!-- table NAME.json students -->`
+of a page; a test compares both.
 """
 
 from __future__ import annotations
@@ -39,22 +37,22 @@ from t2r_export.data.corpus import read_corpus
 from t2r_export.quality.evaluate import evaluate_lengths
 from t2r_export.training.drawing import drawing
 
-TRAINED = 256  # tokens of a window in every recipe
+TRAINED = 256  # window length of all recipes
 SEED = re.compile(r"-s\d+$")
 UNTRAINED = ", untrained"
 
 
 @dataclass
 class Line:
-    """A student, or the seeds of one."""
+    """A student with all its seeds."""
 
     name: str
-    gaps: list[float]  # nats per token above the teacher, a seed each
-    bytes: int  # of a sequence's state after a window
+    gaps: list[float]  # nats per token above the teacher, per seed
+    bytes: int  # state bytes per sequence after a window
     grows: bool
     tokens: int
     seconds: float
-    lengths: list[tuple[float, float]]  # nats, and those of the last quarter
+    lengths: list[tuple[float, float]]  # nats, and nats in the last quarter
 
     @property
     def gap(self) -> float:
@@ -69,15 +67,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Reading:
-    """What students are read on, and what their teacher has there."""
+    """Text and lengths of the evaluation, and the teacher's figures."""
 
     text: Path
     lengths: list[int]
     teacher: Checkpoint
-    own: list[tuple[float, float]]  # the teacher's nats at each length, as a line has them
+    own: list[tuple[float, float]]  # the teacher's nats at each length
 
     def gap(self, at: list[tuple[float, float]]) -> float | None:
-        """Nats above the teacher in windows as trained on, where those are among the lengths."""
+        """Nats above the teacher at the training length, if it is among the lengths."""
         if TRAINED not in self.lengths:
             return None
         place = self.lengths.index(TRAINED)
@@ -85,7 +83,7 @@ class Reading:
 
 
 def add_lines(found: dict[str, Line], work: Path, untrained: list[str], reading: Reading) -> dict[str, Line]:
-    """`found` with a line for each student of a build; a seed of one that is there joins it."""
+    """Add a line per student of a build to `found`; seeds of a student share a line."""
     results: list[dict[str, Any]] = json.loads((work / "results.json").read_text(encoding="utf-8"))
     for row in results:
         gap, loaded = row["student_nats"] - row["teacher_nats"], checkpoint.load(work / row["path"])
@@ -104,7 +102,7 @@ def add_lines(found: dict[str, Line], work: Path, untrained: list[str], reading:
 
 
 def windows_untrained(sizes: list[str], reading: Reading) -> list[Line]:
-    """A line for each window `W` or `W+sinks` in all layers of the teacher."""
+    """A line per window `W` or `W+sinks` in all layers of the teacher."""
     lines = []
     for size in sizes:
         window, _, sinks = size.partition("+")
@@ -152,14 +150,14 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def show(made: Table, options: argparse.Namespace) -> None:
-    """Print the table, and keep it where the options say so."""
+    """Print the table, and write it as the options say."""
     print(made.markdown())
     if options.save:
         keep(made, options.save, options.page)
 
 
 def keep(made: Table, file: Path, page: Path | None) -> None:
-    """Write the table's cells to `file`, and the table where the page names that file."""
+    """Write the table's cells to `file`, and fill the table of that name in the page."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"head": made.head, "rows": made.rows}, indent=1) + "\n", encoding="utf-8")
     if page is not None:

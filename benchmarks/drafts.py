@@ -1,16 +1,15 @@
-"""What drafts are worth: a run of several tokens beside a step, texts with and without drafts, and whether they agree.
+"""Speed of speculative decoding: runs of several tokens against a step, and texts with and without drafts.
 
     python benchmarks/drafts.py GRAPH.onnx [--prompts FILE] [--draft lookup|SMALL.onnx] [--tokens 200] [--threads 2]
     python benchmarks/drafts.py t2r:w4:target=fused:top_k=1
 
-GRAPH has a draft-check graph (t2r-export --draft-check), or is a form of SmolLM-135M's shape as benchmarks/plan.toml
-has them, random weights. Everything that is compared is timed in turns in one process: runs of 1 to 31 tokens; then
-texts by steps and with drafts. The texts: what the model writes behind random tokens, with guesses that are all right,
-as in a copy, and that are all wrong; and where there are prompts (a line each, as in benchmarks/prompts.txt), what it
-writes behind those, greedy and sampled, with `--draft`.
+GRAPH has a draft-check graph (t2r-export --draft-check), or is a form of SmolLM-135M's shape with random weights as in
+benchmarks/plan.toml. Measurements alternate in one process: runs of 1 to 31 tokens, then texts by steps and with
+drafts. Texts continue random tokens with drafts that are all right or all wrong, and the lines of the prompts file,
+greedy and sampled, with `--draft`.
 
-A text differs where two scores are nearer than the rounding of the two ways to compute them: how many texts do, and how
-far apart the two best scores were at the first token that differs.
+Texts can differ where two scores are closer than the rounding difference of both ways to compute them. Printed: how
+many texts differ, and the distance of the two best scores at the first difference.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SAMPLED = Sampling(0.7, top_p=0.95, seed=1, stop_tokens=())
 
 
 class Told:
-    """Guesses of a text that is known: all right, or all wrong."""
+    """Drafts from a known text: all right or all wrong."""
 
     def __init__(self, text: Sequence[int], right: bool) -> None:
         self._text, self._right, self._read = text, right, 0
@@ -56,7 +55,7 @@ class Told:
 
 
 def runs(decoder: Decoder, repeats: int) -> list[list[str]]:
-    """Rows: tokens in a run, its median time, beside a step."""
+    """Rows: tokens per run, median milliseconds, ratio to a step."""
     rng, vocabulary = np.random.default_rng(0), decoder.signature.vocab_size
     wanted = LOGITS_ALONE if decoder.signature.top_k is None else TOP_ALONE
     times: dict[int, list[float]] = {count: [] for count in RUNS}
@@ -78,11 +77,11 @@ def runs(decoder: Decoder, repeats: int) -> list[list[str]]:
 def texts(
     decoder: Decoder, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling, draft: Callable[[Any], Any]
 ) -> tuple[float, int, list[float]]:
-    """The median of how many times sooner a text is there, how many differ, and how near the scores were where they
-    do. Each text is written `TURNS` times both ways, which take turns at being the first."""
+    """Median speed-up, number of texts that differ, and distance of scores there. Each text is written TURNS times both
+    ways, in alternating order."""
     ratios, gaps = [], []
     for prompt in prompts:
-        plain, _ = written(decoder, prompt, tokens, sampling, None)  # what the guesses know of; no turn
+        plain, _ = written(decoder, prompt, tokens, sampling, None)  # warm-up; source of the drafts
         seconds: dict[bool, list[float]] = {False: [], True: []}
         for drafted in [False, True, True, False] * (TURNS // 2):
             text, took = written(decoder, prompt, tokens, sampling, draft([*prompt, *plain]) if drafted else None)
@@ -101,7 +100,7 @@ def texts(
 def written(
     decoder: Decoder, prompt: Sequence[int], tokens: int, sampling: Sampling, draft: Any
 ) -> tuple[list[int], float]:
-    """A text, and its seconds."""
+    """A text and the seconds to write it."""
     decoder.reset(batch=1)
     begun = time.perf_counter()
     text = list(decoder.stream(prompt, tokens, sampling, draft))

@@ -1,11 +1,11 @@
-"""A step of one graph in every language's runtime, texts into tokens, and sizes: the tables of docs/embedding.md.
+"""Steps in every language's runtime, tokenization, and package sizes: the tables of docs/embedding.md.
 
     python benchmarks/embedding.py [--out build/bench] [--work build/embedding] [--page docs/embedding.md]
         [--threads 1,2] [--quick] [--keep]
 
-`--keep` measures nothing and fills the page from the result that is there; `--quick` has a turn or two of everything,
-to see that it works, and what it measures means nothing. Needs cmake, a C++ compiler, ONNX Runtime's headers in
-$T2R_ONNXRUNTIME_ROOT, Node with `npm install` in runtimes/js, Chromium, and a machine that does nothing else.
+`--keep` fills the page from the existing result; `--quick` is a trial run with few turns, whose figures are
+meaningless. Needs cmake, a C++ compiler, ONNX Runtime's headers in $T2R_ONNXRUNTIME_ROOT, Node with `npm install` in
+runtimes/js, Chromium, and an idle machine.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from t2r_runtime.cli.output import plain
 from t2r_runtime.errors import T2RError
 
 RESULT = "embedding.json"
-TEXT_BYTES = 1 << 18  # of our own pages, again and again
+TEXT_BYTES = 1 << 18  # repeated documentation pages
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder of the result")
-    parser.add_argument("--work", type=Path, default=Path("build/embedding"), help="folder of what is built")
-    parser.add_argument("--page", type=Path, default=None, help="page of Markdown whose tables are filled")
-    parser.add_argument("--threads", default="1,2", help="numbers of threads, with commas between them")
-    parser.add_argument("--quick", action="store_true", help="see that it works")
-    parser.add_argument("--keep", action="store_true", help="measure nothing: use the result that is there")
+    parser.add_argument("--work", type=Path, default=Path("build/embedding"), help="build folder")
+    parser.add_argument("--page", type=Path, default=None, help="Markdown page to fill")
+    parser.add_argument("--threads", default="1,2", help="comma-separated thread counts")
+    parser.add_argument("--quick", action="store_true", help="trial run with few turns")
+    parser.add_argument("--keep", action="store_true", help="use the existing result")
     options = parser.parse_args(arguments)
     try:
         if not options.keep:
@@ -96,14 +96,14 @@ def measure(work: Path, threads: Sequence[int], often: Often, note: Note) -> dic
 
 
 def _text() -> bytes:
-    """Lines of English and Markdown, TEXT_BYTES of them; none is empty, which in a graph is a token and not none."""
+    """TEXT_BYTES of non-empty lines of documentation."""
     pages = "\n".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "docs").glob("*.md")))
     lines = "".join(f"{line}\n" for line in pages.split("\n") if line).encode()
     return (lines * (TEXT_BYTES // len(lines) + 1))[:TEXT_BYTES].decode(errors="ignore").encode()
 
 
 def _versions() -> dict[str, str]:
-    """Of what is no package of Python."""
+    """Versions outside Python."""
     found = {
         name: json.loads((JS / "node_modules" / name / "package.json").read_text(encoding="utf-8"))["version"]
         for name in ("onnxruntime-node", "onnxruntime-web")

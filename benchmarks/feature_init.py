@@ -1,20 +1,20 @@
-"""What it is worth where T2R's feature maps start: the figures in docs/quality.md.
+"""Initializations of T2R's feature maps: the figures in docs/quality.md.
 
     python benchmarks/feature_init.py [--starts own,copy,lifted,…] [--teacher M.pt] [--feature-size 16] [--gated]
         [--after] [--text TEXT] [--stages transfer] [--steps 300] [--rates 1e-2] [--batch 4] [--precision auto]
         [--seeds 0,1,2]
 
-A student of stories260K, or of --teacher, all layers converted, for each start of W and b in φ(x) = relu(W x + b):
+Trains a fully converted student per initialization of W and b in φ(x) = relu(W x + b):
 
-    own     W drawn at random and b = 0, of q and of k each on its own
-    copy    the same, φ of q a copy of its group's φ of k: what `t2r convert` does
-    lifted  copy, but b = 1: nearly every feature is above zero at first
-    pairs   W is [Q, -Q, R, -R, …] with random rotations Q, R, …: relu(x) and relu(-x) together keep all of x
-    eye     pairs, but Q = I
-    elu     eye, but b = 1: with K = d it is relu(x + 1), which is elu(x) + 1 but for a bend below -1
-    given   no T2R at all, but elu(x) + 1, which has nothing to learn and needs K = d
+    own     random W and b = 0, independent for q and k
+    copy    as own, with the φ of q copied from its group's k: the default of `t2r convert`
+    lifted  copy with b = 1: nearly all features are positive at first
+    pairs   W = [Q, -Q, R, -R, …] with random rotations Q, R, …: relu(x) and relu(-x) together keep x
+    eye     pairs with Q = I
+    elu     eye with b = 1: for K = d it is relu(x + 1), equal to elu(x) + 1 above -1
+    given   elu(x) + 1 instead of T2R, without parameters; needs K = d
 
-Prints nats per token above the teacher on the test part, a row a seed.
+Prints nats per token above the teacher on the test part, a row per seed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STARTS = (*T2R, "given")
 
 
 def paired(head_size: int, feature_size: int, eye: bool) -> Tensor:
-    """W (d, K) of one head: [Q, -Q, R, -R, …], Q the identity or random as the others."""
+    """W (d, K) of one head: [Q, -Q, R, -R, …]; Q is the identity if `eye`."""
     rotations = [
         torch.eye(head_size) if eye and number == 0 else nn.init.orthogonal_(torch.empty(head_size, head_size))
         for number in range(math.ceil(feature_size / head_size / 2))
@@ -53,7 +53,7 @@ def paired(head_size: int, feature_size: int, eye: bool) -> Tensor:
 
 @torch.no_grad()
 def initialise(model: Transformer, start: str, seed: int) -> None:
-    """W and b of every layer's φ of k and of q, as one of T2R."""
+    """Initialize W and b of all feature maps; `start` is one of T2R."""
     torch.manual_seed(seed)
     for block in model.blocks:
         maps = next(module for module in block.modules() if isinstance(module, FeatureMaps))
@@ -108,8 +108,8 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=data / "text" / "tinystories.txt")
     parser.add_argument("--starts", default=",".join(T2R))
     parser.add_argument("--feature-size", type=int, default=16)
-    parser.add_argument("--gated", action="store_true", help="a gate from the token")
-    parser.add_argument("--after", action="store_true", help="rotary teachers: rotated behind the map")
+    parser.add_argument("--gated", action="store_true", help="data-dependent gate")
+    parser.add_argument("--after", action="store_true", help="rotate after the feature map")
     parser.add_argument("--stages", default="transfer")
     parser.add_argument("--steps", default="300")
     parser.add_argument("--rates", default="1e-2")

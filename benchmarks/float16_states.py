@@ -1,12 +1,11 @@
-"""What it costs to keep S and z in half precision: an experiment for docs/quantization.md, not an option.
+"""Loss by half-precision states S and z: an experiment for docs/quantization.md, not an option.
 
     python benchmarks/float16_states.py MODEL.onnx TEXT [--steps 10000]
 
-Two decoders of one float32 graph read the same text for 10,000 steps without a reset. One of them has its float32
-states rounded to float16 after every step, which is what states stored as float16 would be; all arithmetic stays
-float32. Printed for each tenth of the way: nats/token of both, how often the greedy token is the same, the worst
-difference of a logit, how far the states are apart, and the share of state elements that a step did not move although
-it moved them in float32: past 2,048 times its addend a half precision sum stands still.
+Two decoders of one float32 graph read the same text in 10,000 chained steps; one rounds its states to float16 after
+every step. Printed for each tenth: nats per token of both, share of equal greedy tokens, worst difference of a logit
+and of a state, and the share of state values that a step changes in float32 but not in float16 (a half-precision sum
+stops changing above 2,048 times its addend).
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _part(wide: Decoder, half: Decoder, tokens: Tokens, steps: Tokens) -> list[s
 
 
 def _stuck(before: dict[str, np.ndarray], exact: dict[str, np.ndarray], rounded: dict[str, np.ndarray]) -> float:
-    """Share of the elements that a step moved in float32 and rounding moved back."""
+    """Share of the changed state values whose change was lost by rounding."""
     moved = stood = 0
     for name, value in exact.items():
         if value.dtype == np.float32:

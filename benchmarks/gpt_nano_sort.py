@@ -1,10 +1,9 @@
-"""How many of the 729 inputs gpt-nano-sort still sorts once its attention is another.
+"""Accuracy of gpt-nano-sort on all 729 inputs after conversion to other mixers.
 
     python benchmarks/gpt_nano_sort.py [--steps 300,1500] [--mixers t2r-k16,elu] [--seeds 0,1,2]
 
-The checkpoint continues six digits of 0..2 by the same digits in order. For each mixer and seed: convert all layers,
-finetune on the sequences themselves (the last tenth for validation and the report), export, and let the graph sort all
-729 in one batch. Prints a table and one JSON line.
+The checkpoint sorts six digits of 0..2. For each mixer and seed: convert all layers, finetune on the sequences (the
+last tenth for validation and report), export, and sort all inputs in one batch. Prints a table and a JSON line.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from t2r_export.verify import verify
 from t2r_runtime import Decoder
 
 DIGITS = 6
-# a name -> the config of t2r convert; heads of 16 numbers
+# name → mixer config; the head size is 16
 MIXERS: dict[str, dict[str, Any]] = {
     "t2r-k8": {"feature_size": 8},
     "t2r-k16": {"feature_size": 16},
@@ -38,7 +37,7 @@ MIXERS: dict[str, dict[str, Any]] = {
     "dpfp": {"feature_size": 64, "feature_map": "dpfp"},
     "hedgehog": {"feature_size": 32, "feature_map": "hedgehog"},
     "favor": {"feature_size": 32, "feature_map": "favor"},
-    # its features may be negative, and so may φ(q)·z be: what is added to it would not keep it from zero
+    # features, and so φ(q)·z, may be negative: an added eps would not keep it from zero
     "rfa": {"feature_size": 32, "feature_map": "rfa", "guard": {"kind": "clamp", "eps": 1e-2}},
     "gated-fixed": {"feature_size": 16, "update_rule": "gated", "gate": "fixed"},
     "gated-data": {"feature_size": 16, "update_rule": "gated", "gate": "data"},
@@ -46,18 +45,18 @@ MIXERS: dict[str, dict[str, Any]] = {
     "gated-delta": {"feature_size": 16, "update_rule": "gated_delta", "gate": "data", "normalizer": "rms_norm"},
     "window-6-2": {"kind": "window", "window": 6, "sinks": 2},
 }
-NOTHING_NEW = ("elu", "dpfp", "favor", "window")  # mixers that attention transfer has nothing to teach
+NOTHING_NEW = ("elu", "dpfp", "favor", "window")  # mixers without parameters for attention transfer
 
 
 def sequences() -> np.ndarray:
-    """Every input followed by its answer, int64 (729, 12), in a fixed random order."""
+    """All inputs with their answers, int64 (729, 12), in a fixed random order."""
     inputs = np.array(list(itertools.product(range(3), repeat=DIGITS)))
     rows = np.concatenate([inputs, np.sort(inputs, axis=1)], axis=1)
     return np.random.default_rng(0).permutation(rows)
 
 
 def sorted_inputs(graph: Path) -> int:
-    """How many of the 729 the graph continues rightly."""
+    """Number of inputs that the graph sorts correctly."""
     rows = sequences()
     decoder = Decoder(graph)
     decoder.reset(batch=len(rows))

@@ -1,13 +1,11 @@
-"""BLEU of a translator against hours of its training: the curve on models/translator-de-en's card.
+"""BLEU of a translator against hours of training: the curve on models/translator-de-en's card.
 
     python benchmarks/learning_curve.py build/translator/start.pt build/translator/teacher.pt.jsonl STATE… MODEL.pt
         --pairs build/translator/test.tsv [--save benchmarks/results/NAME.json] [--page PAGE] [--plot CURVE.svg]
 
-A STATE is a copy of the training state (teacher.pt.training) that stood beside the unfinished model, a MODEL.pt what
-the training ended with; START.pt is what it started from, and the .jsonl its log. A line each: the steps, the tokens
-that were learned from and hours, which are these tokens over the log's mean speed up to there, without validations;
-nats per token of the pairs' translations, and sacrebleu of what the exported graph makes of their sources with beams of
-1 and 4.
+A STATE is a copy of the training state (teacher.pt.training), MODEL.pt the final model, START.pt the initial one, the
+.jsonl the log. Rows: steps, training tokens, hours (tokens over the log's mean speed, without validations), nats per
+token on the pairs, and BLEU of the exported graph with beams of 1 and 4.
 """
 
 from __future__ import annotations
@@ -38,13 +36,13 @@ HEAD = ["steps", "target tokens", "hours", "nats/token", *(f"BLEU, beam {beam}" 
 
 @dataclass(frozen=True)
 class Point:
-    """A model on its way, or at its end."""
+    """A model during or after training."""
 
     steps: int
     tokens: int
     hours: float
     nats: float
-    bleu: list[float]  # of each beam
+    bleu: list[float]  # per beam
 
     def cells(self) -> list[str]:
         scores = [f"{score:.2f}" for score in self.bleu]
@@ -52,18 +50,18 @@ class Point:
 
 
 def speeds(log: Path) -> list[tuple[int, float]]:
-    """Steps, and tokens a second before each. Of steps that were repeated after a resume the last ones count."""
+    """Logged steps and tokens per second; steps repeated after a resume replace earlier ones."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     return list({row["step"]: row["tokens_per_second"] for row in rows if "tokens_per_second" in row}.items())
 
 
 def hours(steps: int, tokens: int, log: Sequence[tuple[int, float]]) -> float:
-    """Of so many tokens in so many steps: lines of a log are about as many tokens apart, so that means are harmonic."""
+    """Hours for `tokens`; log lines have equal numbers of tokens, so the mean speed is harmonic."""
     return tokens / statistics.harmonic_mean([speed for step, speed in log if step <= steps]) / 3600
 
 
 def reached(start: Path, file: Path) -> tuple[Checkpoint, int, int]:
-    """The model in a training state, or a trained one, with its steps and tokens."""
+    """Load a training state or a model.pt; returns it with its steps and tokens."""
     if file.suffix == ".pt":
         loaded = checkpoint.load(file)
         (run,) = loaded.provenance["finetune"]
@@ -74,7 +72,7 @@ def reached(start: Path, file: Path) -> tuple[Checkpoint, int, int]:
 
 
 def point(start: Path, file: Path, log: Sequence[tuple[int, float]], pairs: Sequence[Pair]) -> Point:
-    """What the model of one file has on the pairs."""
+    """Evaluate the model of a file on the pairs."""
     loaded, steps, tokens = reached(start, file)
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "model.pt"

@@ -1,11 +1,10 @@
-"""Peak memory of linear attention over T tokens, forward and backward: the chunked form against the naive one.
+"""Peak memory of linear attention over T tokens, forward and backward: chunked against naive form.
 
     python benchmarks/memory_chunked.py [--lengths 512,1024,2048,4096] [--sizes 9,3,32,64] [--batch 1]
 
-The naive form is the definition's parallel twin: a T × T matrix of weights for each head, masked and normalised. Each
-point is a process of its own, which reports how far its peak resident memory rose above what it had before; the two
-forms' outputs are compared first, on a short text. Prints a table, how memory grows from one length to the next, and
-one JSON line.
+The naive form computes a masked and normalized T × T matrix per head. Each measurement is a separate process that
+reports the increase of its peak resident memory; the outputs of both forms are compared first. Prints a table, the
+exponent of growth, and a JSON line.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def inputs(batch: int, length: int, sizes: list[int]) -> list[Tensor]:
 
 
 def measure(form: Form, batch: int, length: int, sizes: list[int]) -> int:
-    """Bytes by which the peak rose over one forward and backward pass; inputs and their gradients left out."""
-    form(*inputs(1, 32, sizes)).sum().backward()  # what torch itself sets up at the first call
+    """Increase of peak memory in bytes during a forward and backward pass, without inputs and their gradients."""
+    form(*inputs(1, 32, sizes)).sum().backward()  # warm-up
     tensors = inputs(batch, length, sizes)
     for tensor in tensors:
         tensor.grad = torch.zeros_like(tensor)
@@ -123,6 +122,6 @@ def exponent(lengths: list[int], values: list[int]) -> float:
 
 
 if __name__ == "__main__":
-    # a thread count of its own would only add each thread's buffers to the peak
+    # more threads would add their buffers to the peak
     torch.set_num_threads(1)
     main()

@@ -1,12 +1,10 @@
-"""What it would save to keep weights packed in a file: an experiment for docs/performance.md, not an option.
+"""Savings by storing prepacked weights in a file: an experiment for docs/performance.md, not an option.
 
     python benchmarks/packed_weights.py GRAPH.onnx [--rounds 7]
 
-ONNX Runtime packs weights for its kernels whenever a graph is opened. It can write them, packed, beside the graph that
-its optimizer leaves, and map them when that is opened. Such a file fits one kind of processor, and nothing in it says
-which.
-Printed: seconds to open the graph and to open that file, each in a process of its own and in turn, the memory that the
-process had at the most, and the bytes of the files.
+ONNX Runtime packs weights for its kernels when it opens a graph. It can store packed weights beside an optimized graph
+and map them later; such a file only fits one kind of processor and does not name it. Printed: seconds to open the graph
+and the packed file, alternating in separate processes, peak memory, and file sizes.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ import onnxruntime as ort
 
 from t2r_export.python import ARGUMENTS
 
-SMALL = "1024"  # bytes of weights that stay in the graph's own file
+SMALL = "1024"  # weights up to this many bytes stay in the graph file
 
 
 def opened(path: Path, **entries: str) -> float:
-    """Open the graph as t2r_runtime does; the seconds that it took."""
+    """Seconds to open the graph as t2r_runtime does."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.enable_mem_reuse, options.log_severity_level = 1, False, 4
     for key, value in entries.items():
@@ -39,7 +37,7 @@ def opened(path: Path, **entries: str) -> float:
 
 
 def write(graph: Path, folder: Path) -> Path:
-    """The graph with packed weights, in `folder`."""
+    """Write the graph with packed weights to `folder`."""
     for file in graph.parent.glob(f"{graph.name}*"):
         (folder / file.name).symlink_to(file.resolve())
     opened(
@@ -52,13 +50,13 @@ def write(graph: Path, folder: Path) -> Path:
 
 
 def most_memory() -> int:
-    """The most bytes that this process had so far."""
+    """Peak memory of this process in bytes."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return 1024 * int(status["VmHWM"].split()[0])
 
 
 def measured(path: Path) -> tuple[float, int]:
-    """Seconds to open it in a process of its own, and the most bytes that this process had."""
+    """Seconds to open the graph in a separate process, and its peak memory in bytes."""
     done = subprocess.run([*ARGUMENTS, __file__, "--open", path], check=True, capture_output=True, text=True)
     seconds, most = done.stdout.split()
     return float(seconds), int(most)

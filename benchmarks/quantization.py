@@ -1,9 +1,8 @@
-"""What each quantization scheme costs: the table of docs/quantization.md.
+"""Loss, size and speed of the quantization schemes: the table of docs/quantization.md.
 
     python benchmarks/quantization.py TEXT MODEL.pt [MODEL.pt …] [--scheme w4:block_size=16] [--scheme w8]
 
-The last tenth of the documents in TEXT is measured on, the rest is there to calibrate on. A line of JSON for each row
-goes to stderr.
+The last tenth of the documents in TEXT is for evaluation, the rest for calibration. A JSON line per row goes to stderr.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def main() -> None:
 
 
 def row(name: str, source: Path, out: Path, config: QuantizeConfig, check: Path) -> None:
-    """Quantize, measure and print; a ruined model has a row too."""
+    """Quantize, measure and print a row, also for a failed check."""
     quality: Quality | None
     out.unlink(missing_ok=True)
     try:
@@ -65,7 +64,7 @@ def row(name: str, source: Path, out: Path, config: QuantizeConfig, check: Path)
 
 
 def _parts(text: Path, folder: Path) -> tuple[Path, Path]:
-    """Files of the first nine tenths of the documents and of the last."""
+    """Files with the first nine tenths and the last tenth of the documents."""
     documents = list(Texts((text,)))
     cut = len(documents) - max(1, len(documents) // 10)
     paths = folder / "calibrate.txt", folder / "check.txt"

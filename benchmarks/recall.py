@@ -1,30 +1,26 @@
-"""What a state of a given size can hold: associative recall and copying, by mixer and by bytes of state.
+"""Recall by state size: associative recall and copying, by mixer and bytes of state.
 
     python benchmarks/recall.py [--quick] [--work build/recall] [--tasks mqar,copy] [--sizes 1,4,16,64] [--seeds 3]
 
-Two tasks that a model with a small state must fail:
+Two tasks limited by the state:
 
-    mqar  16 pairs of a key and a value, then every key once more, in another order: say its value (multi-query
-          associative recall, Arora et al. 2023, arXiv 2312.04927; a pair is one token here, so that what is measured
-          is what the state holds, and not whether two tokens are joined)
-    copy  a row of 16 random symbols, then a blank for each: say the row (after Jelassi et al. 2024, arXiv 2402.01032;
-          without the symbols themselves behind it, so that the place alone tells which one is asked for)
+    mqar  16 key-value pairs, then all keys in another order; predict their values (multi-query associative recall,
+          Arora et al. 2023, arXiv 2312.04927; a pair is one token here, to measure the capacity of the state alone)
+    copy  16 random symbols, then blanks; repeat the symbols (after Jelassi et al. 2024, arXiv 2402.01032; without
+          feeding the symbols back, so that only the position identifies them)
 
-Each model is two blocks of one mixer, trained from random weights on fresh sequences, and for the copy with sines added
-to the embedding; the score is the share of right answers, 1 in 8 by chance. A mixer's `grows` says which of its sizes
-(or of the model's) makes the state larger; the largest state that fits is taken. Softmax attention, whose state is as
-long as the text, stands beside them for comparison. Where a size has no line, the model would be too large (an LSTM's
-weights grow as the square of its state), or its smallest state is (a hybrid's, of one token and two features).
+Models have two blocks of one mixer and are trained from random weights on fresh sequences; for copy, sinusoidal
+positions are added. The score is the accuracy; chance is 1 in 8. `grows` of a mixer lists the sizes that enlarge its
+state; the largest state within the limit is used. Softmax attention is the reference. Sizes without a row need a model
+that is too large (weights of an LSTM grow with the square of its state), or are below the smallest state (of a hybrid).
 
-A run that is in the work folder's runs.jsonl is not made again. Writes recall.csv there, and recall.svg (extra `plot`).
+Runs in the work folder's runs.jsonl are not repeated. Writes recall.csv and recall.svg (extra `plot`) there.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
-import io
 import itertools
 import json
 import statistics
@@ -37,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comparison.tables import Table
+from comparison.tables import Table, write_csv
 from comparison.timing import machine
 from t2r_export.checkpoints.weights import outline
 from t2r_export.config.attention import HeadsConfig
@@ -52,9 +48,9 @@ from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.trainer import learning_rate
 
 KEYS, VALUES = 16, 8
-IGNORED = -100  # no answer here: cross_entropy's own sign
-BATCH, RATE, TESTS = 32, 1e-2, 8  # sequences a step, peak rate, batches that the score is the mean of
-LARGEST = 1_500_000  # parameters; what needs more for its state is left out
+IGNORED = -100  # ignore_index of cross_entropy
+BATCH, RATE, TESTS = 32, 1e-2, 8  # sequences per step, peak learning rate, test batches
+LARGEST = 1_500_000  # maximum parameters
 MODEL = UniformConfig(
     vocab_size=KEYS + KEYS * VALUES,
     width=64,
@@ -68,8 +64,7 @@ MODEL = UniformConfig(
 
 @dataclass(frozen=True)
 class Entry:
-    """A mixer as `t2r convert` knows it, and what its state grows with: a field of it or of the model -> numbers a
-    unit."""
+    """A mixer config, and the sizes that enlarge its state: field of the mixer or model → increment per unit."""
 
     mixer: dict[str, Any]
     grows: dict[str, int] = field(default_factory=dict)
@@ -113,7 +108,7 @@ ENTRIES = {
         },
         {"feature_size": 1, "head_size": 1},
     ),
-    # a token of the window is as many numbers as two features
+    # a token of the window has as many values as two features
     "hybrid": Entry({"kind": "hybrid"}, {"window": 1, "feature_size": 2}),
     "lstm": Entry({"kind": "lstm"}, {"width": 2}),
     "gru": Entry({"kind": "gru"}, {"width": 2}),
@@ -121,17 +116,17 @@ ENTRIES = {
 
 
 def mqar(pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """ids (BATCH, 2 · pairs) and what is to be said at each (BATCH, 2 · pairs), -100 where nothing is."""
+    """ids and answers (BATCH, 2 · pairs); -100: no answer."""
     keys = torch.rand(BATCH, KEYS, generator=generator).argsort(1)[:, :pairs]
     values = torch.randint(VALUES, (BATCH, pairs), generator=generator)
     order = torch.rand(BATCH, pairs, generator=generator).argsort(1)
-    told = KEYS + keys * VALUES + values  # a token for every pair that there can be
+    told = KEYS + keys * VALUES + values  # a token per possible pair
     answers = torch.cat([torch.full_like(values, IGNORED), values.gather(1, order)], 1)
     return torch.cat([told, keys.gather(1, order)], 1), answers
 
 
 def copy(length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """ids (BATCH, 2 · length) and what is to be said at each (BATCH, 2 · length), -100 where nothing is."""
+    """ids and answers (BATCH, 2 · length); -100: no answer."""
     row = torch.randint(VALUES, (BATCH, length), generator=generator)
     said = torch.full_like(row, IGNORED)
     return torch.cat([row, torch.full_like(row, VALUES)], 1), torch.cat([said, row], 1)
@@ -142,12 +137,12 @@ POSITIONS = {"mqar": None, "copy": SinusoidalConfig()}
 
 
 def state_bytes(config: ModelConfig, length: int) -> int:
-    """Of one sequence: its numbers, without what is counted."""
+    """float32 state bytes of one sequence."""
     return sum(s.bytes(length=length) for s in outline(config).state_spec() if s.dtype == "float32")
 
 
 def fitting(entry: Entry, limit: int, length: int) -> ModelConfig | None:
-    """The model with the largest state of at most `limit` bytes, or None if it would be too large a model."""
+    """The model with the largest state of at most `limit` bytes; None if it would exceed LARGEST parameters."""
     units = 1
     while state_bytes(entry.config(2 * units), length) <= limit:
         units *= 2
@@ -160,7 +155,7 @@ def fitting(entry: Entry, limit: int, length: int) -> ModelConfig | None:
 
 
 def train(config: ModelConfig, task: str, steps: int, seed: int) -> float:
-    """Share of right answers after `steps`."""
+    """Train for `steps`; returns the accuracy."""
     make, size = TASKS[task]
     model, generator = initialize(config, seed), torch.Generator().manual_seed(seed)
     optimizer = make_optimizer(dict(model.named_parameters()), RATE * 64 / config.width, 0.0)
@@ -187,7 +182,7 @@ def score(model: torch.nn.Module, task: str) -> float:
 
 
 def plan(tasks: list[str], mixers: list[str], sizes: list[int], seeds: int) -> list[tuple[str, str, int | None, int]]:
-    """Task, mixer, state in KB (None: as it is), seed; a seed of everything before the next."""
+    """Runs as (task, mixer, state in KB or None, seed), ordered by seed."""
     kinds = [(n, size) for n in mixers for size in (sizes if ENTRIES[n].grows else [None])]
     return [(task, n, size, seed) for seed, task, (n, size) in itertools.product(range(seeds), tasks, kinds)]
 
@@ -217,7 +212,7 @@ def run_all(work: Path, steps: int, wanted: list[tuple[str, str, int | None, int
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line a task, mixer and size: mean accuracy over the seeds, lowest and highest."""
+    """A line per task, mixer and size: mean, lowest and highest accuracy over the seeds."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in (row for row in rows if "accuracy" in row):
         groups.setdefault((row["task"], row["mixer"], row["kb"]), []).append(row)
@@ -230,7 +225,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def markdown(lines: list[dict[str, Any]], sizes: list[int]) -> str:
-    """A row a mixer; for each task a column a size, in percent. Softmax stands in the largest that holds its cache."""
+    """A row per mixer, a column per task and size, in percent. Softmax is in the column of the largest size."""
     tasks = list(dict.fromkeys(line["task"] for line in lines))
     columns = [(task, kb) for task in tasks for kb in sizes]
     found = {(line["task"], line["mixer"], line["kb"] or sizes[-1]): line for line in lines}
@@ -245,14 +240,6 @@ def markdown(lines: list[dict[str, Any]], sizes: list[int]) -> str:
 def _percent(line: dict[str, Any]) -> str:
     spread = f" ({100 * line['lowest']:.0f}-{100 * line['highest']:.0f})" if line["seeds"] > 1 else ""
     return f"{100 * line['accuracy']:.0f}{spread}"
-
-
-def write_table(lines: list[dict[str, Any]], work: Path) -> None:
-    table = io.StringIO()
-    writer = csv.DictWriter(table, lines[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    write_bytes(work / "recall.csv", table.getvalue().encode())
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
@@ -278,7 +265,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="1,4,16,64", help="of the state, KB")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one seed, two sizes, few steps: a look at the whole")
+    parser.add_argument("--quick", action="store_true", help="trial run: one seed, two sizes, few steps")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.work.mkdir(parents=True, exist_ok=True)
@@ -288,7 +275,7 @@ def main() -> None:
     rows = run_all(options.work, steps, plan(options.tasks.split(","), options.mixers.split(","), sizes, seeds))
     lines = summary(rows)
     print(markdown(lines, sizes))
-    write_table(lines, options.work)
+    write_csv(lines, options.work / "recall.csv")
     draw(lines, options.work / "recall.svg")
     write_bytes(options.work / "results.json", json.dumps({"runs": rows, "machine": machine()}, indent=1).encode())
 

@@ -1,8 +1,8 @@
-"""How much a model repeats itself, by how it is sampled: why `t2r demo` samples as it does.
+"""Repetition by sampling options: the basis of the defaults of `t2r demo`.
 
     python benchmarks/repetition.py models/storyteller/model.pt
 
-Texts of the same seeds with each setting, and the share of 4-grams of tokens that stood in the same text before.
+Samples texts with equal seeds for each setting, and prints the share of repeated 4-grams of tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from t2r_runtime import Decoder, Sampling, Tokenizer
 
 GRAM = 4  # tokens
 NUCLEI = ((0.4, 0.95), (0.6, 0.9), (0.6, 0.95), (0.8, 0.9), (0.8, 0.95), (1.0, 1.0))  # temperature, top-p
-PENALTIES = (1.1, 1.3)  # beside temperature 0.6, top-p 0.9
+PENALTIES = (1.1, 1.3)  # with temperature 0.6, top-p 0.9
 SETTINGS = (
     *(Sampling(temperature, top_p=top_p) for temperature, top_p in NUCLEI),
     Sampling(1.0, min_p=0.1),
@@ -28,7 +28,7 @@ SETTINGS = (
 
 
 def repeated(tokens: Sequence[int]) -> float:
-    """Share of the 4-grams that are not the first of their kind; 0 where there are none."""
+    """Share of repeated 4-grams; 0 for short texts."""
     grams = [tuple(tokens[i : i + GRAM]) for i in range(len(tokens) - GRAM + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 

@@ -1,10 +1,10 @@
-"""Measure what a plan says, one result file after the other; draw the plots; put the tables into the docs.
+"""Run the measurements of a plan, draw the plots, and fill the tables in the docs.
 
     python benchmarks/run.py [--plan benchmarks/plan.toml] [--only decode.json,batch.json] [--out build/bench]
         [--page docs/performance.md] [--keep]
 
-`--keep` measures nothing and makes the plots and the page from the results that are there. Needs the extras `peers`
-(the other engines) and `plot`, and a machine that does nothing else.
+`--keep` makes plots and page from existing results. Needs the extras `peers` (other engines) and `plot`, and an idle
+machine.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ HERE = Path(__file__).parent
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, default=HERE / "plan.toml")
-    parser.add_argument("--only", default="", help="results to measure, with commas between them; default: all")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder of the results and plots")
-    parser.add_argument("--page", type=Path, default=None, help="page of Markdown whose tables are filled")
-    parser.add_argument("--keep", action="store_true", help="measure nothing: use the results that are there")
+    parser.add_argument("--only", default="", help="comma-separated results to measure; default: all")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder of results and plots")
+    parser.add_argument("--page", type=Path, default=None, help="Markdown page to fill")
+    parser.add_argument("--keep", action="store_true", help="use existing results")
     options = parser.parse_args(arguments)
     try:
         forms, measurements = read_plan(options.plan)
@@ -53,13 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(measurements: Sequence[Measurement], out: Path, required: bool) -> list[Measurement]:
-    """Measure one after the other; each result is written, and printed as tables, as soon as it is there.
+    """Run measurements in order; each result is written and printed when it is complete.
 
     Args:
-        required: optional ones too, none of which is left out.
+        required: do not skip optional measurements.
 
     Returns:
-        Those that were measured.
+        The completed measurements.
     """
     out.mkdir(parents=True, exist_ok=True)
     prepared = []
@@ -80,7 +80,7 @@ def measure(measurements: Sequence[Measurement], out: Path, required: bool) -> l
 
 
 def draw(measurements: Sequence[Measurement], out: Path) -> None:
-    """Plots of the results of which there are some."""
+    """Draw the plots of existing results."""
     for measurement in measurements:
         result = out / measurement.file
         if measurement.plots and (result.exists() or not measurement.optional):

@@ -1,9 +1,9 @@
-"""Whether the others decode the model that we think: their logits after 40 random tokens against our softmax model's.
+"""Compare the logits of other engines with our softmax model's after 40 random tokens.
 
     python benchmarks/same_model.py [--size smollm-135m]
 
-Needs the extra `peers`. Prints, for each form, the largest difference, our logits' standard deviation and the
-correlation of the two: F32 must agree, the others are as near as their rounding leaves them.
+Needs the extra `peers`. Prints the largest difference, the standard deviation of our logits, and the correlation: F32
+must agree, other forms differ by their rounding.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Whether our search gives the n best of transformers' `generate`, and their scores, on a trained teacher.
+"""Compare n-best translations and scores with transformers' `generate` on a trained teacher.
 
     python benchmarks/same_translations.py TEACHER.pt PAIRS.tsv [--sentences 500]
 
-The teacher, a softmax translator, is saved as a folder that transformers loads (`t2r save`), and exported as a graph.
-Both translate the first sources of the file with every width, length penalty and batch size below. Prints, for each,
-the sentences whose n best differ in any token, and the largest difference of a score, rank by rank: where two
-hypotheses are nearer to each other than rounding, either may stand first. Needs transformers.
+The softmax teacher is saved as a folder for transformers (`t2r save`) and exported. Both translate the first sources of
+the file with all widths, length penalties and batch sizes below. Prints the number of sentences whose n best differ,
+and the largest difference of a score by rank; near ties may change the order. Needs transformers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Best = list[list[Translation]]
 
 
 def theirs(model: Any, sources: Sequence[Sequence[int]], beam: BeamOptions, batch: int, config: ModelConfig) -> Best:
-    """The n best of each source by transformers, where a greedy text has no score."""
+    """The n best of each source by transformers; greedy texts have no score."""
     found: Best = []
     for first in range(0, len(sources), batch):
         rows = [torch.tensor(source) for source in sources[first : first + batch]]
@@ -66,7 +65,7 @@ def _until_the_end(tokens: list[int], ends: set[int]) -> list[int]:
 
 
 def row(ours: Best, others: Best) -> tuple[int, float]:
-    """Sentences whose n best are not the same texts, and the largest difference of a score."""
+    """Number of sentences whose n best differ, and the largest difference of a score."""
     both = list(zip(ours, others, strict=True))
     differing = sum([a.tokens for a in mine] != [b.tokens for b in peers] for mine, peers in both)
     scores = [abs(a.score - b.score) for mine, peers in both for a, b in zip(mine, peers, strict=True)]
@@ -94,7 +93,7 @@ def main() -> None:
         model = AutoModelForSeq2SeqLM.from_pretrained(place / family).eval()
         for width, penalty, batch in itertools.product(WIDTHS, PENALTIES, BATCHES):
             if width == 1 and penalty != 1:
-                continue  # a single hypothesis: nothing is compared by its score
+                continue  # a single hypothesis has no ranking
             beam = Beam(width, penalty, max_tokens=TOKENS, n_best=width)
             ours = list(translator.translate(sources, beam, batch))
             differing, worst = row(ours, theirs(model, sources, beam.resolved(), batch, loaded.config))

@@ -1,4 +1,4 @@
-"""A character Transformer, an LSTM and the Transformer turned into an RNN (T2R): what each learns, what a token costs.
+"""Compare a character Transformer, an LSTM and the Transformer converted by T2R: loss, and time per token.
 
     python benchmarks/seed_experiment.py [--work build/seed-experiment] [--characters 100000] [--skip train|time]
 
@@ -7,19 +7,16 @@ The text is tinyshakespeare in lower case without its one "$", which leaves 38 c
 the LSTM. Trained: the Transformer 100 epochs, the LSTM 250, the student 100 more on the text alone, from the
 Transformer's weights, as T2R does it. An epoch is as many windows as the text has.
 
-Then seconds against the length of the text that is written, 32 to 8,192 tokens, one at a time: the eager step and the
-exported graph, the Transformer with its cache and the student with its state. All are timed in turn, in rounds; a
-figure is the median over the rounds.
+Then time against text length, 32 to 8,192 tokens, by eager steps and exported graphs of the Transformer and the
+student. Candidates take turns in rounds; figures are medians.
 
-Written to the work folder, and kept where they are there already: the models and graphs, curves.csv and curves.svg,
-times.csv and times.svg, results.json. The drawings need the extra `plot`.
+Writes models, graphs, curves.csv, curves.svg, times.csv, times.svg and results.json to the work folder, and reuses
+existing models. Plots need the extra `plot`.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import math
 import time
@@ -32,6 +29,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from comparison.tables import write_csv
 from comparison.timing import machine
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import HeadsConfig
@@ -47,7 +45,7 @@ from t2r_export.export import export
 from t2r_export.files import write_bytes
 from t2r_export.finetune import finetune
 from t2r_export.model.initialize import initialize
-from t2r_export.training.curves import draw, read_curves, write_csv
+from t2r_export.training import curves
 from t2r_export.training.drawing import drawing
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
@@ -79,7 +77,7 @@ LSTM = UniformConfig(
 
 
 def text(work: Path, characters: int) -> Path:
-    """The text that all three read, in the work folder."""
+    """Write the common text to the work folder."""
     path = work / "text.txt"
     if not path.exists():
         source = (data_folder() / "text" / "tinyshakespeare.txt").read_text(encoding="utf-8")
@@ -90,7 +88,7 @@ def text(work: Path, characters: int) -> Path:
 
 
 def tokenizer() -> str:
-    """A character is a token."""
+    """A character tokenizer."""
     made = Tokenizer(models.BPE({letter: i for i, letter in enumerate(LETTERS)}, []))
     made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     made.decoder = decoders.Fuse()
@@ -98,7 +96,7 @@ def tokenizer() -> str:
 
 
 def train(name: str, start: Path, work: Path, data: Path, epochs: int) -> dict[str, Any]:
-    """Train the model at `start` on the text alone; nats/token on its test part, with how long it took."""
+    """Train the model at `start` on the text; returns its row of results."""
     out, done = work / f"{name}.pt", work / f"{name}.json"
     if not (out.exists() and done.exists()):
         loaded = checkpoint.load(start)
@@ -143,14 +141,14 @@ def train_all(work: Path, data: Path, share: float) -> list[dict[str, Any]]:
             checkpoint.save(start, model, tokenizer(), {"origin": "seed experiment"})
         rows.append(train(name, start, work, data, max(1, round(share * epochs))))
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    curves = read_curves([work / f"{name}.pt.jsonl" for name in EPOCHS])
-    write_csv(curves, work / "curves.csv")
-    draw(curves, work / "curves.svg")
+    trained = curves.read_curves([work / f"{name}.pt.jsonl" for name in EPOCHS])
+    curves.write_csv(trained, work / "curves.csv")
+    curves.draw(trained, work / "curves.svg")
     return rows
 
 
 def candidates(work: Path) -> dict[str, Callable[[int], list[float]]]:
-    """What is timed, by name: a function from a length to the seconds of each step of a text of that length."""
+    """Timed functions by name: text length → seconds of each step."""
     found: dict[str, Callable[[int], list[float]]] = {}
     for name in ("transformer", "t2r"):
         loaded, graph = checkpoint.load(work / f"{name}.pt"), work / f"{name}.onnx"
@@ -183,11 +181,11 @@ def exported(decoder: Decoder, length: int) -> list[float]:
 
 
 def time_all(work: Path, rounds: int, longest: int) -> list[dict[str, Any]]:
-    """Total time of a text of each length, and the time of a token at its end (median of its last eighth)."""
+    """Total time per text length, and time per token at its end (median of the last eighth)."""
     forms, order = candidates(work), np.random.default_rng(0)
     measured: dict[str, list[np.ndarray]] = {name: [] for name in forms}
     for form in forms.values():
-        form(LENGTHS[0])  # not counted
+        form(LENGTHS[0])  # warm-up
     for _ in range(rounds):
         for name in order.permutation(list(forms)):
             measured[name].append(np.array(forms[name](longest)))
@@ -201,11 +199,7 @@ def time_all(work: Path, rounds: int, longest: int) -> list[dict[str, Any]]:
 
 
 def write_times(rows: list[dict[str, Any]], work: Path) -> None:
-    table = io.StringIO()
-    writer = csv.DictWriter(table, rows[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_bytes(work / "times.csv", table.getvalue().encode())
+    write_csv(rows, work / "times.csv")
     with drawing(work / "times.svg", size=(9, 4)) as figure:
         axes = figure.subplots(1, 2)
         for axis, key, label in zip(
@@ -222,13 +216,11 @@ def write_times(rows: list[dict[str, Any]], work: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("build/seed-experiment"))
-    parser.add_argument("--characters", type=int, default=100_000, help="of the text, from its start")
-    parser.add_argument("--share", type=float, default=1.0, help="of the epochs: less for a look")
-    parser.add_argument("--longest", type=int, default=LENGTHS[-1], help="text that is timed")
+    parser.add_argument("--characters", type=int, default=100_000, help="length of the text")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the epochs, for trial runs")
+    parser.add_argument("--longest", type=int, default=LENGTHS[-1], help="longest timed text")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--skip", choices=("train", "time"), help="training is best done before, times on a quiet machine"
-    )
+    parser.add_argument("--skip", choices=("train", "time"), help="part to skip; times need an idle machine")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.work.mkdir(parents=True, exist_ok=True)

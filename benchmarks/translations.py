@@ -1,14 +1,13 @@
-"""How well the translators of a build translate: the table of students in docs/translation.md.
+"""Quality of the translators of a build: the table of students in docs/translation.md.
 
     python benchmarks/translations.py build/translator [MORE …] [--save benchmarks/results/NAME.json]
         [--page docs/translation.md]
 
-A build is a folder that `t2r build` has written from a recipe of pairs; of several, the first one's teacher was theirs
-too. A line for the teacher and for each student: nats per token of the test part's translations, sacrebleu of what its
-exported graph makes of the test part's sources with beams of 1 and 4, the bytes of a hypothesis's state and how many of
-them hold the source, and the steps and seconds of its training (a build does not keep the teacher's seconds).
-Sacrebleu's signature is printed below the table.
-`--save` keeps the cells, and `--page` puts them where a page says `<!-- table NAME.json students -->`.
+A build is a folder written by `t2r build` from a recipe of pairs; several builds share the first one's teacher. Rows
+for teacher and students: nats per token and BLEU (beams of 1 and 4, exported graph) on the test part, state size per
+hypothesis and its part for the source, steps and seconds of training (not recorded for the teacher). The signature of
+sacrebleu is printed below. `--save` writes the cells, and `--page` fills the table at
+`<!-- table NAME.json students -->`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ HEAD = ["model", "nats/token", *(f"BLEU, beam {beam}" for beam in BEAMS), "state
 
 
 def bleu_of(loaded: Checkpoint, pairs: Sequence[Pair]) -> list[Bleu]:
-    """What the graph of a checkpoint has on pairs of the test part, a beam each."""
+    """BLEU of a checkpoint's graph on pairs, per beam."""
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / "model.onnx"
         export(loaded, graph, ExportConfig(top_k=read_by_beam(loaded.config, max(BEAMS))))
@@ -43,7 +42,7 @@ def bleu_of(loaded: Checkpoint, pairs: Sequence[Pair]) -> list[Bleu]:
 
 
 def kilobytes(states: Iterable[StateSpec]) -> str:
-    """Of one hypothesis, or of what it grows with."""
+    """State size of a hypothesis, or what it grows with."""
     states = list(states)
     grown = {
         "target": any(spec.grows for spec in states),
@@ -55,12 +54,12 @@ def kilobytes(states: Iterable[StateSpec]) -> str:
 
 
 def steps(loaded: Checkpoint) -> int:
-    """Of all stages that made a checkpoint, its teacher's not among them."""
+    """Training steps of a checkpoint over all stages, without its teacher's."""
     return sum(stage["steps"] for stage in loaded.provenance["finetune"][-1]["stages"])
 
 
 def line(name: str, model: Path, pairs: Sequence[Pair], seconds: float | None) -> tuple[list[str], list[Bleu]]:
-    """The cells of a translator, and its scores."""
+    """The cells of a translator, and its BLEU scores."""
     loaded = checkpoint.load(model)
     text, found, states = evaluate_pairs(model, pairs).text, bleu_of(loaded, pairs), loaded.model.state_spec()
     assert text is not None

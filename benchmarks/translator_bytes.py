@@ -1,8 +1,8 @@
-"""Bytes of all files of a translator in each precision: the table "Bytes" of docs/translation.md.
+"""File sizes of a translator in each precision: the table "Bytes" of docs/translation.md.
 
     python benchmarks/translator_bytes.py [MODEL.pt]
 
-MODEL is models/translator-de-en/model.pt unless told otherwise.
+The default MODEL is models/translator-de-en/model.pt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMS = {
 
 
 def megabytes(model: t2r_export.Model, form: QuantizeConfig) -> float:
-    """Of the step graph, the encoder graph and their weights."""
+    """Size of step graph, encoder graph and weights in MB."""
     with tempfile.TemporaryDirectory() as folder:
         model.export(Path(folder) / "model.onnx", form)
         return sum(file.stat().st_size for file in Path(folder).iterdir()) / 1e6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export.cli.output import table
+from t2r_export.files import write_bytes
 from t2r_runtime.errors import UserError
 
 # the formats of results
@@ -27,6 +30,15 @@ class Table:
 
     def markdown(self) -> str:
         return table(self.rows, self.head, markdown=True)
+
+
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """Write rows with equal keys as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_bytes(path, text.getvalue().encode())
 
 
 def read_result(path: Path) -> dict[str, Any]:
