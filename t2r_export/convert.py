@@ -57,7 +57,7 @@ def convert(
     changes: dict[str, Any] = {
         "layers": mapped(config.layers, lambda n, old: _changed(n, old, n in chosen, mixer, cross))
     }
-    weights, new = model.state_dict(), _prefixes(config, chosen, cross is not None)
+    weights, new = model.state_dict(), tuple(f"blocks.{layer}.parts." for layer in chosen)
     if isinstance(cross, MergeConfig):
         for layer in chosen:
             merge(weights, config.layers[layer], f"blocks.{layer}.", cross)
@@ -180,17 +180,6 @@ def _product(weights: dict[str, Tensor], first: str, others: Sequence[str]) -> N
     weights[f"{first}.weight"] = matrix.to(weights[f"{first}.weight"])
     if f"{others[-1]}.bias" in weights:
         weights[f"{first}.bias"] = bias.to(weights[f"{first}.weight"])
-
-
-def _prefixes(model: ModelConfig, chosen: set[int], cross: bool) -> tuple[str, ...]:
-    """Prefixes of the weight names of the chosen layers' mixers."""
-    groups = ("layers", "crosses") if cross else ("layers",)
-    return tuple(
-        f"blocks.{layer}.parts.{number}."
-        for layer in chosen
-        for number, part in enumerate(model.layers[layer].parts)
-        if part.mixes and part.group in groups
-    )
 
 
 def source_mixers(

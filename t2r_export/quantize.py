@@ -7,7 +7,6 @@ quantizers do the rounding; the schemes choose the nodes. `t2r_export.quality.qu
 from __future__ import annotations
 
 import json
-import math
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
@@ -37,7 +35,7 @@ from t2r_export.graph.weights import Weight, fill
 from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
 from t2r_export.quality.quantization import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.accelerators import for_accelerators
-from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort
+from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort, tensor_bytes
 from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
 from t2r_export.quantizers.sensitivity import pair_passages, text_passages
@@ -160,10 +158,8 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
             untie_embedding(graph)
     if config.budget is not None:
         assert config.calibrate is not None
-        if signature.source is None:
-            passages = text_passages(calibration_tokens(config.calibrate, signature), signature)
-        else:
-            passages = pair_passages(calibration_pairs(config.calibrate, signature), signature)
+        tokens, pairs = calibration_data(config.calibrate, signature)
+        passages = pair_passages(pairs, signature) if pairs else text_passages(tokens, signature)
         config = replace(config, choices=choose(bundle, config, passages))
     step = _quantized(bundle.step, weights, config, calibration, target.static)
     signature = replace(signature, quantization=config.scheme)
@@ -210,46 +206,30 @@ def _calibration(
     assert config.calibrate is not None
     assert float32 is not None
     Decoder(float32)  # raises UserError if ONNX Runtime cannot open it; the calibrator would not
-    steps = config.calibrate_steps or CALIBRATE_STEPS
+    tokens, pairs = calibration_data(config.calibrate, signature)
+    return Calibration(float32, tokens, config.calibrate_steps or CALIBRATE_STEPS, pairs)
+
+
+def calibration_data(path: Path, signature: Signature) -> tuple[Tokens, list[TokenPair]]:
+    """Read a calibration text or .npy as tokens (N,), or for a translator pairs; the other one is empty.
+
+    Raises:
+        UserError: as t2r_export.quality.quantization.read_tokens and t2r_export.quantizers.pairs.read_token_pairs, or
+            fewer than MIN_CALIBRATION (target) tokens.
+    """
     if signature.source is None:
-        return Calibration(float32, calibration_tokens(config.calibrate, signature), steps)
-    return Calibration(float32, np.empty(0, np.int64), steps, calibration_pairs(config.calibrate, signature))
-
-
-def calibration_tokens(path: Path, signature: Signature) -> Tokens:
-    """Calibration text or .npy as tokens (N,).
-
-    Raises:
-        UserError: as t2r_export.quality.quantization.read_tokens, or fewer than MIN_CALIBRATION tokens.
-    """
-    tokens = read_tokens(path, signature)
-    _require_enough(len(tokens), path)
-    return tokens
-
-
-def check_calibration(path: Path, signature: Signature) -> None:
-    """Raise UserError unless a graph can be calibrated on the text, or for a translator the pairs, at `path`."""
-    (calibration_tokens if signature.source is None else calibration_pairs)(path, signature)
-
-
-def calibration_pairs(path: Path, signature: Signature) -> list[TokenPair]:
-    """Calibration pairs for a translator.
-
-    Raises:
-        UserError: as t2r_export.quantizers.pairs.read_token_pairs, or fewer than MIN_CALIBRATION target tokens.
-    """
-    pairs = read_token_pairs(path, signature, CALIBRATION_PAIRS)
-    _require_enough(sum(len(pair.target) for pair in pairs), path)
-    return pairs
-
-
-def _require_enough(tokens: int, path: Path) -> None:
-    if tokens < MIN_CALIBRATION:
+        tokens, pairs = read_tokens(path, signature), list[TokenPair]()
+        count = len(tokens)
+    else:
+        tokens, pairs = np.empty(0, np.int64), read_token_pairs(path, signature, CALIBRATION_PAIRS)
+        count = sum(len(pair.target) for pair in pairs)
+    if count < MIN_CALIBRATION:
         expected = f"a calibration text of at least {MIN_CALIBRATION} tokens"
-        raise UserError(expected, f"{tokens} in {path}", "name a longer one")
+        raise UserError(expected, f"{count} in {path}", "name a longer one")
+    return tokens, pairs
 
 
 def _weight_bytes(bundle: Bundle) -> int:
     """Bytes of the weights of step and encoder graph; shared weights count once."""
     tensors = {tensor.name: tensor for graph in bundle.halves for tensor in graph.graph.initializer}
-    return sum(math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors.values())
+    return sum(map(tensor_bytes, tensors.values()))

@@ -18,8 +18,7 @@ from t2r_export.data.pairs import read_pairs, write_pairs
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate_pairs import corpus_bleu, evaluate_pairs
-from t2r_export.quality.greedy import translate
-from t2r_export.quality.translations import read_sources, translate_by_graph, write_translations
+from t2r_export.quality.translations import read_sources, translate, translate_by_graph, write_translations
 from t2r_runtime.errors import UserError
 
 SOURCES = [[3, 1, 4], [4], [2, 2, 6, 1, 5, 3], [6, 1], [1, 4]]

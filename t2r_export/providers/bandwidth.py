@@ -6,7 +6,6 @@ weights and scales, plus those of the states read and written, over the bandwidt
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import numpy as np
 import onnx
 import torch
 
+from t2r_export.quantizers.base import tensor_bytes
 from t2r_runtime.contract.signature import Signature
 
 BUFFER = 1 << 29  # bytes; many times the size of a cache
@@ -111,12 +111,3 @@ def _uses(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
                 gathered |= inner_gathered
                 whole |= inner_whole
     return gathered, whole
-
-
-def tensor_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes of a tensor's values; 4-bit values are packed in pairs."""
-    count: int = math.prod(tensor.dims)
-    if tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4):
-        return math.ceil(count / 2)
-    dtype: np.dtype[np.generic] = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return count * dtype.itemsize

@@ -28,7 +28,7 @@ from t2r_export.proof.tolerances import tolerance
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.subprocess import Remote, remote_versions
 from t2r_export.python import THIS
-from t2r_export.quantize import check_calibration, quantize
+from t2r_export.quantize import calibration_data, quantize
 from t2r_export.training.sample import sample
 from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS, Decoder, Translator
@@ -106,7 +106,7 @@ def parity_matrix(
         graphs = _Graphs(checkpoint, Path(folder), calibrate)
         if calibrate is not None and any(name != NONE and SCHEMES[name].calibrated for name in precisions):
             # fail here: an unusable text is the caller's mistake, not the reason of a cell
-            check_calibration(calibrate, Decoder(graphs.path(PROVIDER_GRAPHS["cpu"], NONE)).signature)
+            calibration_data(calibrate, Decoder(graphs.path(PROVIDER_GRAPHS["cpu"], NONE)).signature)
         for provider in providers:
             command = (pythons or {}).get(provider, THIS)
             missing = None

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.data.pair_batches import Tokenizers
 from t2r_export.data.pairs import bounded_lines, read_pairs, write_pairs
+from t2r_export.data.ragged import Ragged
 from t2r_export.model.device import choose_device
+from t2r_export.model.transformer import Transformer
 from t2r_export.paths import existing_model
-from t2r_export.quality.greedy import LONGEST, translate
 from t2r_runtime import Beam, Tokenizer, Translator
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
@@ -23,6 +27,8 @@ from t2r_runtime.outputs import GRAPHS
 from t2r_runtime.session.refusals import existing_graph
 
 Progress = Callable[[int], object]
+LONGEST = 256  # tokens of a translation
+BATCH = 64  # sources side by side
 
 
 def is_graph(model: Path) -> bool:
@@ -120,3 +126,53 @@ def write_translations(
         raise UserError("translations to write", "empty ones alone", "train the model first")
     write_pairs(out, pairs)
     return len(pairs)
+
+
+@torch.no_grad()
+def translate(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    longest: int = LONGEST,
+    on_progress: Progress = lambda done: None,
+) -> list[list[int]]:
+    """Translate sources greedily.
+
+    Args:
+        sources: token ids with special tokens, at least one per source.
+        longest: maximum tokens per translation, end token included; lower if the model has fewer positions.
+        on_progress: called with the number of translated sources.
+
+    Returns:
+        Token ids per source, without end token.
+    """
+    limit = model.reach
+    if limit is not None:
+        longest = min(longest, limit + 1 - len(model.config.start_tokens))
+    found: list[list[int]] = [[] for _ in sources]
+    ragged = Ragged.of(sources)
+    order, done = ragged.lengths.argsort(stable=True), 0
+    for chosen in order.split(BATCH):
+        for place, tokens in zip(chosen.tolist(), _batch(model, *ragged.padded(chosen), longest), strict=True):
+            found[place] = tokens
+        done += len(chosen)
+        on_progress(done)
+    return found
+
+
+def _batch(model: Transformer, source: Tensor, lengths: Tensor, longest: int) -> list[list[int]]:
+    config, device = model.config, model.embedding.weight.device
+    states = model.start(source.to(device), lengths.to(device))
+    begin = torch.tensor(config.start_tokens, device=device).expand(len(source), -1)
+    logits, states = model.prefill(begin, states)
+    logits, ends = logits[:, -1], torch.tensor(config.eos_tokens, device=device)
+    chosen: list[Tensor] = []
+    over = torch.zeros(len(source), dtype=torch.bool, device=device)
+    while longest > 1:
+        logits[:, list(config.banned_tokens)] = -torch.inf
+        chosen.append(logits.argmax(-1))
+        over |= torch.isin(chosen[-1], ends)
+        if bool(over.all()) or len(chosen) == longest - 1:
+            break
+        logits, states = model.step(chosen[-1], states)
+    rows, special = torch.stack(chosen, 1).tolist() if chosen else [[]] * len(source), set(config.eos_tokens)
+    return [row[: next((n for n, token in enumerate(row) if token in special), len(row))] for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,15 @@ def silence_ort() -> Iterator[None]:
         logging.disable(disabled)
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+def tensor_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes of a tensor's values; 4-bit values are packed in pairs."""
+    count: int = math.prod(tensor.dims)
+    if tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4):
+        return math.ceil(count / 2)
+    dtype: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return count * dtype.itemsize
 
 
 def initializers(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:

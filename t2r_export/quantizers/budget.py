@@ -7,16 +7,14 @@ until the budget holds. Remaining bytes are spent where they gain most.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import helper
 
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.bundle import Bundle
-from t2r_export.quantizers.base import initializers, projections
+from t2r_export.quantizers.base import initializers, projections, tensor_bytes
 from t2r_export.quantizers.blocks import BLOCK_SIZE, restored
 from t2r_export.quantizers.sensitivity import Passage, Sensitivity
 from t2r_export.quantizers.tables import table_of
@@ -109,9 +107,8 @@ def _others(graphs: Sequence[onnx.ModelProto], config: QuantizeConfig) -> int:
         products |= {node.input[1] for node in graph.graph.node if node.name in chosen}
     tables = {table_of(graph).input[0] for graph in graphs}
     rest = [tensor for name, tensor in kept.items() if name not in products | tables]
-    bytes_of_rest = [math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in rest]
     unshared = [kept[name].dims for name in tables if name not in products or config.embedding_bits is not None]
-    return int(sum(_table_bytes(rows, width, config) for rows, width in unshared) + sum(bytes_of_rest))
+    return sum(_table_bytes(rows, width, config) for rows, width in unshared) + sum(map(tensor_bytes, rest))
 
 
 def _table_bytes(rows: int, width: int, config: QuantizeConfig) -> int:

@@ -25,7 +25,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
 from t2r_export.errors import CheckFailed
-from t2r_export.quality.greedy import translate as greedy
+from t2r_export.quality.translations import translate as greedy
 from t2r_runtime.errors import UserError
 from test_build import PAIRS
 

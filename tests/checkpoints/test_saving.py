@@ -22,7 +22,7 @@ from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.model.transformer import Transformer
-from t2r_export.quality.greedy import translate
+from t2r_export.quality.translations import translate
 from t2r_runtime.errors import UserError
 
 HEADS = HeadsConfig(heads=3, kv_heads=3, head_size=4)
