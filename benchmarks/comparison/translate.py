@@ -175,7 +175,8 @@ def _side_by_side(
     rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, **about} for c in plan.candidates}
 
     def translate(worker: Worker) -> tuple[float, list[Tokens]]:
-        return worker.translate(sources, about["beam"], about["batch"], length)
+        found: tuple[float, list[Tokens]] = worker.translate(sources, about["beam"], about["batch"], length)
+        return found
 
     with contextlib.ExitStack() as stack:
         workers = {}
