@@ -52,7 +52,7 @@ def convert(
     """
     config = model.config
     if config.encoder is None and (cross is not None or encoder is not None):
-        raise UserError("a translator, whose layers look at a source", "a decoder alone", "leave the cross layers out")
+        raise UserError("a translator, to convert cross-attention", "a decoder alone", "leave out cross and encoder")
     chosen = choose_layers(layers, [_is_softmax(_mixing(layer, "layers")) for layer in config.layers])
     changes: dict[str, Any] = {
         "layers": mapped(config.layers, lambda n, old: _changed(n, old, n in chosen, mixer, cross))
@@ -113,11 +113,11 @@ def _merged(layer: LayerConfig, merge: MergeConfig, number: int) -> LayerConfig:
     cross = next((part for part in layer.parts if isinstance(part, CrossConfig)), None)
     dense = next((part for part in layer.parts if isinstance(part, DenseConfig)), None)
     if own is None or cross is None:
-        raise UserError(f"attention to text and source in layer {number}", "another", "choose another mixer")
+        raise UserError(f"self-attention and cross-attention in layer {number}", "other parts", "choose another mixer")
     inside: dict[str, Any] = {}
     if merge.feed_forward:
         if dense is None or dense.gated:
-            what = "merged layers with the feed-forward inside to have one, and no gate in it"
+            what = "an ungated feed-forward in each layer to merge"
             raise UserError(what, "another", "leave the feed-forward out")
         inside = {"hidden": dense.size, "hidden_bias": dense.bias, "activation": dense.activation}
         layer = layer.replaced(dense, None)

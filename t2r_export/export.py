@@ -152,7 +152,7 @@ def _check_translator(config: ExportConfig, encoder: EncoderConfig | None) -> No
             raise UserError("an option for a decoder alone", "--source-length", "leave it out")
         return
     if config.draft_check:
-        raise UserError("a decoder alone for --draft-check", "a translator", "leave it out: a beam reads no guesses")
+        raise UserError("a decoder alone for --draft-check", "a translator", "leave it out: beam search uses no drafts")
     if length is None and find(config.target).static:
         expected = f"the length of every source with target {config.target}, where every dimension is a number"
         raise UserError(expected, "none", "add --source-length")

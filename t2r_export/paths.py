@@ -59,7 +59,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | Path | None]
     places = [(_place(path), path) for _, path in given]
     for number, (place, path) in enumerate(places):
         if place in [earlier for earlier, _ in places[:number]]:
-            raise UserError("another file for every output", f"{path} twice", "name two files")
+            raise UserError("distinct output files", f"{path} twice", "name two files")
 
 
 def graph_outputs(out: str | Path, roles: Sequence[str] = ()) -> list[Output]:
@@ -83,7 +83,7 @@ def refuse_companions(out: Path, roles: Sequence[str]) -> None:
 def check_folder(folder: Path) -> None:
     """Raise UserError unless `folder` does not exist or is empty, and its parent exists."""
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir() or any(folder.iterdir())):
-        raise UserError("no folder, or an empty one, to write to", f"{folder}", "name another")
+        raise UserError("a new or empty folder to write to", f"{folder}", "name another")
     if not folder.parent.is_dir():
         raise unwritable(folder, OSError(errno.ENOENT, f"no folder {folder.parent}"))
 
@@ -115,14 +115,14 @@ def _check_replaced(kind: str, path: Path, force: bool) -> None:
     if kind == "checkpoint":
         if not force and not _made_by_convert(path):
             raise UserError(
-                f"nothing at {path} that t2r convert could not make again",
+                f"no trained model and no other file at {path}",
                 "a trained model" if _texts(path) else "another file",
                 "name another file, or give --force",
             )
     elif kind == "log":
         with path.open("rb") as file:
             if file.read(1) != b"{":
-                raise UserError(f"a log to go on with at {path}", "another file", "name another file for the log")
+                raise UserError(f"a training log to append to at {path}", "another file", "name another log file")
     elif kind != "training state" and _texts(path):
         raise UserError(f"a {kind} or nothing at {path}", "a checkpoint", "name another file")
 

@@ -35,7 +35,7 @@ def start(*arguments: str, command: str = THIS, **options: Any) -> subprocess.Po
             [*shlex.split(command), *arguments], env=environment, **{"stdin": subprocess.DEVNULL, **options}
         )
     except (OSError, ValueError, IndexError) as error:
-        raise UserError("a command that starts a Python", f"{command!r} ({error})", "correct it") from error
+        raise UserError("a command that starts Python", f"{command!r} ({error})", "correct it") from error
 
 
 def run(*arguments: str, **options: Any) -> tuple[int, str, str]:

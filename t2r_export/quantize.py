@@ -150,7 +150,7 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         received = f"one that is quantized already, {signature.quantization}"
         raise UserError("a float32 graph", received, "quantize the float32 export")
     if programs(bundle.step):
-        raise UserError("a graph of operators", "one that is compiled", "quantize its source, then compile that")
+        raise UserError("an uncompiled graph", "a compiled one", "quantize its source, then compile that")
     calibration = _calibration(float32, signature, chosen, config)
     weights, target = dict(bundle.weights), find(signature.target)
     if chosen.bits < 16 and not target.shared_table:

@@ -196,7 +196,7 @@ def test_source_mixers() -> None:
         source_mixers(config, mixer, ("lstm", {}))
     with pytest.raises(UserError, match="a linear mixer for the encoder; received window"):
         source_mixers(config, small.WINDOW, None, True)
-    with pytest.raises(UserError, match="whose layers look at a source; received a decoder alone"):
+    with pytest.raises(UserError, match="to convert cross-attention; received a decoder alone"):
         convert(small.model("softmax"), mixer, cross=mixer)
     once = convert(small.model("translator_softmax"), small.WINDOW, cross=mixer)
     with pytest.raises(UserError, match="cross layer 0 to be softmax or a window; received linear"):

@@ -266,7 +266,7 @@ def test_start_positions_are_part_of_identity(
     assert checkpoint.load(other.output).provenance["finetune"][0]["start_positions"] == 0
     assert changed(config.output, other.output)
     window = texts.write_student(tmp_path / "window.pt", mixer=WindowConfig(5, 1))
-    with pytest.raises(UserError, match="0 start positions; received 9, and layers whose states count on"):
+    with pytest.raises(UserError, match="0 start positions; received 9, and layers whose states depend on"):
         finetune(
             dataclasses.replace(other, model=window, plan=parse_plan("distill", "1"), start_positions=9, force=True)
         )
@@ -610,14 +610,14 @@ def layers(change: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any
 @pytest.mark.parametrize(
     "history, received",
     [
-        ({"finetune": []}, "weights trained since"),
-        ({}, "one without a record of its source"),
-        ({"convert": "yes"}, "one without a record of its source"),
-        ({"convert": {}}, "one without a record of its source"),
-        ({"width": 999}, "one that differs from its source in more than its mixers"),
+        ({"finetune": []}, "a model trained since its conversion"),
+        ({}, "a model without its source in the provenance"),
+        ({"convert": "yes"}, "a model without its source in the provenance"),
+        ({"convert": {}}, "a model without its source in the provenance"),
+        ({"width": 999}, "a model that differs from its source in more than its mixers"),
         ({"layers": layers(lambda parts: parts[1].update(activation="gelu_tanh"))}, "in more than its mixers"),
         ({"layers": layers(lambda parts: parts[0].update(kv_heads=1))}, "instead of"),
-        ({"layers": layers(lambda parts: None)[:2]}, "one that differs from its source in more than its mixers"),
+        ({"layers": layers(lambda parts: None)[:2]}, "a model that differs from its source in more than its mixers"),
         ({"layers": layers(lambda parts: parts.__setitem__(0, {"kind": "lstm"}))}, "missing blocks"),
         (
             {"layers": layers(lambda parts: parts[0].update(inside=to_plain(LinearConfig(small.K + 1))))},

@@ -318,7 +318,7 @@ def test_existing_folder_is_refused(stands: str, tmp_path: Path, capsys: pytest.
         (tmp_path / "other").mkdir()
         out.symlink_to(tmp_path / "other")
     assert main(["export", str(STORYTELLER), str(out), "--format", "genai"]) == 2
-    assert "expected no folder, or an empty one, to write to" in capsys.readouterr().err
+    assert "expected a new or empty folder to write to" in capsys.readouterr().err
 
 
 def test_failed_trial_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

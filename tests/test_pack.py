@@ -59,7 +59,7 @@ def test_verb(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     report = json.loads(capsys.readouterr().out)
     assert {file["name"] for file in report["files"]} == set(listed(tmp_path / "web"))
     assert main(["save", str(graph), str(tmp_path / "web"), "--as", "web"]) == 2
-    assert "expected no folder, or an empty one, to write to" in capsys.readouterr().err
+    assert "expected a new or empty folder to write to" in capsys.readouterr().err
     assert main(["save", str(graph), str(tmp_path / "more"), "--as", "web"]) == 0
     assert "3 files and their list" in capsys.readouterr().out
 

@@ -170,7 +170,7 @@ def test_output_must_not_be_in_input_folder(tmp_path: Path) -> None:
 
 
 def test_outputs_must_be_distinct(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="expected another file for every output; received .*x twice"):
+    with pytest.raises(UserError, match="expected distinct output files; received .*x twice"):
         check_outputs([("log", tmp_path / "x"), ("table", None), ("report", tmp_path / "." / "x")])
     (tmp_path / "text.mobile.txt").touch()
     with pytest.raises(UserError, match="expected an output that is not an input"):
@@ -199,7 +199,7 @@ def test_log_appends_only_to_logs(tmp_path: Path) -> None:
         (tmp_path / "l").write_text(text)
         check_outputs([("log", tmp_path / "l")])
     (tmp_path / "l").write_text("notes")
-    with pytest.raises(UserError, match="expected a log to go on with"):
+    with pytest.raises(UserError, match="expected a training log to append to"):
         check_outputs([("log", tmp_path / "l")])
 
 

@@ -73,7 +73,7 @@ def test_bench(trapped: Path) -> None:
 def test_run_output() -> None:
     program = "import sys; print('out'); print('err', file=sys.stderr); print(sys.flags.safe_path); sys.exit(3)"
     assert python.run("-c", program) == (3, "out\nTrue\n", "err\n")
-    with pytest.raises(UserError, match="expected a command that starts a Python; received 'no/such/python'"):
+    with pytest.raises(UserError, match="expected a command that starts Python; received 'no/such/python'"):
         python.start("-c", "", command="no/such/python")
 
 

@@ -88,13 +88,13 @@ def check_archive(path: Path, what: str, do: str) -> bytes:
             if any(member.compress_type != zipfile.ZIP_STORED for member in members):
                 raise UserError(f"an archive without compression in {path}", "a compressed one", do)
             if len(pickles) != 1:
-                raise UserError(f"{what} in {path}", "an archive of something else", do)
+                raise UserError(f"{what} in {path}", "another archive", do)
             if sum(member.file_size for member in members) > path.stat().st_size:
-                raise UserError(f"{what} in {path}", "an archive whose members share their bytes", do)
+                raise UserError(f"{what} in {path}", "an archive with overlapping members", do)
             damaged = archive.testzip()
             if damaged is not None:
                 received = f"{printable(damaged, 100)} that differs from its checksum"
-                raise UserError(f"{what}, whole, in {path}", received, f"copy or download it again; or {do}")
+                raise UserError(f"{what} without damage in {path}", received, f"copy or download it again; or {do}")
             return archive.read(pickles[0])
     except (UserError, OSError):
         raise

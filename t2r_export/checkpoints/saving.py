@@ -110,7 +110,7 @@ def _configs(model: ModelConfig, family: str) -> tuple[dict[str, Any], dict[str,
     if family == "marian":
         config |= {"share_encoder_decoder_embeddings": not own, "decoder_vocab_size": model.vocab_size}
     if (own and family != "marian") or (not own and not model.tied_head) or len(model.start_tokens) > 2:
-        raise _another(family, ["tables or start tokens that the family has not"])
+        raise _another(family, ["tables or start tokens that the family does not support"])
     said = _generation(model)
     config |= said
     try:
@@ -167,7 +167,7 @@ def _comparable(model: ModelConfig) -> dict[str, Any]:
 
 
 def _another(family: str, differing: Sequence[str]) -> UserError:
-    expected = f"softmax layers, and otherwise what {family} has"
+    expected = f"softmax layers and options that {family} supports"
     return UserError(expected, "; ".join(differing)[:300], "save the teacher, or as another family")
 
 

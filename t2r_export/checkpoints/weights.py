@@ -30,9 +30,7 @@ def outline(config: ModelConfig) -> Transformer:
         with torch.device("meta"), _NoInitialValues():
             return Transformer(config)
     except RuntimeError as error:  # sizes beyond 64 bits
-        raise UserError(
-            "sizes that some memory could hold", str(error)[:200], "correct the sizes in the config"
-        ) from error
+        raise UserError("sizes that fit into memory", str(error)[:200], "correct the sizes in the config") from error
 
 
 class _NoInitialValues(TorchFunctionMode):

@@ -85,11 +85,11 @@ def read_corpus(
         yield from pieces
         if _content(files) != content:
             do = "wait until they are written, and run again"
-            raise UserError("files that stay as they are while they are read", "others", do)
+            raise UserError("files that do not change while they are read", "changed files", do)
 
     if any(arrays):
         if shares is not None and shares.by == "hash":
-            raise UserError("documents, to divide them by their hash", "token ids", "divide them in order")
+            raise UserError("documents, to split by hash", "token ids", "split them in order")
         return cached(made_of, model.vocab_size, lambda: unchanged(_ids(files, shares)))
     if tokenizer is None:
         raise UserError(

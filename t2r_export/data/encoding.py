@@ -155,7 +155,7 @@ def _answer(part: int, count: int, worker: subprocess.Popen[bytes]) -> tuple[int
         raise UserError(*head)
     content = worker.stdout.read(4 * (head or 0))
     if head is None or len(content) < 4 * head:
-        raise UserError("a process that tokenizes", f"its end, {worker.wait()}", "make room in memory, and run again")
+        raise UserError("a running tokenizer process", f"its end, {worker.wait()}", "free memory, and run again")
     return part, memoryview(content).cast("I"), count
 
 

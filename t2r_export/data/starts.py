@@ -42,15 +42,15 @@ def check_starts(config: FinetuneConfig, student: Transformer) -> None:
     if not count:
         return
     if _counting(student):
-        raise _wrong("0 start positions", f"{count}, and layers whose states count on every position before")
+        raise _wrong("0 start positions", f"{count}, and layers whose states depend on all earlier positions")
     if not student.counts:
-        raise _wrong("0 start positions for a student that counts none", f"{count}")
+        raise _wrong("0 start positions for a student without positions", f"{count}")
     if model.max_positions is not None and count + config.window - 1 > model.max_positions:
         most = model.max_positions - config.window + 1
         raise _wrong(f"start positions of at most {most}, so that windows end within the learned table", f"{count}")
     if model.positions is not None and config.hidden and any(plan.stage == "distill" for plan in config.plan):
         raise UserError(
-            f"no comparison of hidden states, which {model.positions.kind} positions are a part of, at other positions",
+            f"hidden 0 for start positions with {model.positions.kind} positions",
             f"{count} start positions and hidden {config.hidden:g}",
             "set the weight of hidden states or the start positions to 0",
         )

@@ -161,7 +161,7 @@ class SideBySide:
         if end is None:
             return wanted
         if end <= used:
-            raise UserError(f"a model that reaches past {used} positions", f"max_positions {end}", "nothing to verify")
+            raise UserError(f"a model with more than {used} positions", f"max_positions {end}", "nothing to verify")
         return min(wanted, end - used)
 
 

@@ -238,7 +238,7 @@ def opened(kind: type, graph: Path, config: BenchOptions) -> Iterator[Worker]:
 
 def _require_decoder(signature: Signature, config: BenchConfig) -> None:
     if signature.source is not None:
-        raise UserError("sentences, for a translator", "none", "name a file with --sentences")
+        raise UserError("--sentences for a translator", "none", "name a file with --sentences")
     needed, end = config.prompt + config.warmup + config.steps, signature.reach
     if end is not None and needed > end:
         raise UserError(

@@ -50,20 +50,20 @@ def compile_graph(
     source, out = existing_file(source, "an ONNX file"), Path(out)
     able = [name for name, entry in PROVIDERS.items() if entry.compiles]
     if provider in PROVIDERS and provider not in able:
-        raise UserError(f"a provider whose programs can be kept, of {', '.join(able)}", provider, "choose one of those")
+        raise UserError(f"a provider that can save programs, one of {', '.join(able)}", provider, "choose one of those")
     check_outputs([("compiled graph", out)], [source])
     if programs(read_graph(source).step):
-        raise UserError("a graph of operators", f"{source}, which is compiled already", "compile its source")
+        raise UserError("an uncompiled graph", f"{source}, which is compiled already", "compile its source")
     with temporary_beside(out, folder=True) as folder:
         made = folder / "compiled.onnx"
         config = {"ep.context_enable": "1", "ep.context_file_path": str(made), "ep.context_embed_mode": "1"}
         graph = open_graph(source, provider, None, provider_options, allow_fallback, config, companions=())
         for role in (role for role in graph.signature.graphs if role in ROLES):
             do = "translators are not compiled" if role == ENCODER else f"export without --{role}"
-            raise UserError("a graph by itself to compile", f"one with a {ROLES[role]} beside it", do)
+            raise UserError("a graph without companions to compile", f"one with a {ROLES[role]}", do)
         count = programs(load(made)) if made.exists() else 0
         if not count:
-            raise UserError(f"a program from {provider}", "none", "see docs/providers.md on what it takes")
+            raise UserError(f"a compiled program from {provider}", "none", "see docs/providers.md for supported graphs")
         compiled = open_graph(made, provider, None, provider_options, allow_fallback)
         assert compiled.signature == graph.signature, "the metadata is what it was"
         with replacing(out) as part:

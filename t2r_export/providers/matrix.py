@@ -200,7 +200,7 @@ def _joined(checkpoint: Checkpoint, earlier: Iterable[Matrix]) -> tuple[dict[Key
     versions: dict[str, Mapping[str, str]] = {}
     for matrix in earlier:
         if matrix.checkpoint_sha256 != checkpoint.sha256:
-            raise UserError("a matrix of this checkpoint to merge", "one of another", "measure it again")
+            raise UserError("a matrix of the same checkpoint to merge", "another checkpoint's", "measure it again")
         for cell in matrix.cells:
             key = (cell.provider, cell.precision)
             rank = 2 if cell.reason is None else int(cell.provider in matrix.versions)

@@ -57,7 +57,7 @@ def pack(graph: Path, folder: Path, page: Path | None = None, peer: Path | None 
     sources: dict[str, Path] = {}
     for name, source in _sources(graph, page, peer):
         if name in sources or name == LIST:
-            raise UserError("one file of each name in a folder", f"{name} twice", "rename one of them")
+            raise UserError("distinct file names", f"{name} twice", "rename one of them")
         sources[name] = source
     with new_folder(folder) as made:
         files = []

@@ -59,7 +59,9 @@ class Worker:
         except (EOFError, BrokenPipeError) as error:
             code = self._process.wait()
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            raise UserError("an answer from the provider", f"the end of its process: {how}", "see its traps") from error
+            raise UserError(
+                "an answer from the provider", f"the end of its process: {how}", "see docs/providers.md"
+            ) from error
         if isinstance(result, Exception):
             raise result
         return result

@@ -92,7 +92,7 @@ def read_sources(path: Path) -> list[str]:
         raise UserError(f"to be able to read {path}", error.strerror or str(error), "name an existing file") from error
     found = [" ".join(line.split("\t")) for line in lines if line]
     if not found:
-        raise UserError(f"lines of text in {path}", "none", "give some")
+        raise UserError(f"lines of text in {path}", "none", "name a file with text")
     return found
 
 
@@ -123,7 +123,7 @@ def write_translations(
     pairs = [(source, " ".join(text.split())) for source, text in zip(sources, texts, strict=True)]
     pairs = [pair for pair in pairs if pair[1]]
     if not pairs:
-        raise UserError("translations to write", "empty ones alone", "train the model first")
+        raise UserError("non-empty translations to write", "only empty ones", "train the model first")
     write_pairs(out, pairs)
     return len(pairs)
 

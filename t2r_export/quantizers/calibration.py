@@ -72,7 +72,7 @@ def sources(calibration: Calibration) -> Iterator[dict[str, Any]]:
 
 def _require_finite(logits: np.ndarray) -> None:
     if not np.isfinite(logits).all():
-        raise UserError("a model that gives finite logits", "others on the calibration text", "verify the model")
+        raise UserError("finite logits on the calibration text", "NaN or infinity", "verify the model")
 
 
 def sequences(tokens: Tokens, signature: Signature, steps: int) -> Tokens:

@@ -63,7 +63,7 @@ def read_token_pairs(path: Path, signature: Signature, most: int) -> list[TokenP
         if (longest is None or len(pair.source) <= longest) and (reach is None or len(pair.target) - 1 <= reach)
     ]
     if not fitting:
-        raise UserError("pairs that the model has positions for", f"longer ones in {path}", "name another file")
+        raise UserError("pairs within the model's positions", f"only longer pairs in {path}", "name another file")
     return fitting
 
 

@@ -85,9 +85,9 @@ def _check_kind(config: FinetuneConfig, model: ModelConfig, processes: int) -> N
     if config.pairs and model.encoder is None:
         raise UserError("a translator, to train on pairs", "a decoder alone", "give it a text with --data")
     if config.data and model.encoder is not None:
-        raise UserError("pairs, to train a translator on", "a text", "give --pairs")
+        raise UserError("pairs, to train a translator", "a text", "give --pairs")
     if config.pairs and processes > 1:
-        raise UserError("one process that trains on pairs", f"{processes}", "use one device")
+        raise UserError("a single process, to train on pairs", f"{processes}", "use one device")
 
 
 def _check_windows(config: FinetuneConfig, loaded: Checkpoint) -> None:
@@ -156,18 +156,18 @@ def original(converted: Checkpoint) -> Transformer:
         UserError: not a conversion by t2r, trained since, or incomplete weights of the source.
     """
     if "finetune" in converted.provenance:
-        raise _no_teacher("weights trained since")
+        raise _no_teacher("a model trained since its conversion")
     try:
         config = ModelConfig.from_dict(converted.provenance["convert"]["source_config"])
         if _without_mixers(config) != _without_mixers(converted.config):
-            raise _no_teacher("one that differs from its source in more than its mixers")
+            raise _no_teacher("a model that differs from its source in more than its mixers")
         shapes, state = weight_shapes(config), converted.model.state_dict()
         weights = {name: state[name].clone() for name in shapes if name in state}
         compare(shapes, {name: weight.shape for name, weight in weights.items()}, "the converted model")
     except UserError as error:
         raise _no_teacher(error.received) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything there
-        raise _no_teacher("one without a record of its source") from error
+        raise _no_teacher("a model without its source in the provenance") from error
     return assemble(config, weights)
 
 

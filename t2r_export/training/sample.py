@@ -70,7 +70,9 @@ def _write(model: Transformer, batch: int, length: int, temperature: float, gene
         logits, states = model.step(token.to(device), states)
         chances = torch.softmax(logits.cpu().double() / temperature, -1)
         if not bool(chances.isfinite().all()):
-            raise UserError("a model with finite logits", f"others at token {len(text)} of a text", "verify the model")
+            raise UserError(
+                "a model with finite logits", f"NaN or infinity at token {len(text)} of a text", "verify the model"
+            )
         token = torch.multinomial(chances, 1, generator=generator).squeeze(1)
         if config.bos_token is not None:
             token = torch.where(torch.isin(text[-1], ends), config.bos_token, token)

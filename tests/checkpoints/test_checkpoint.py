@@ -212,7 +212,7 @@ def test_other_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme", "hello")
-    refused(path, "a checkpoint in .*model.pt; received an archive of something else")
+    refused(path, "a checkpoint in .*model.pt; received another archive")
 
 
 def test_compressed_archive_is_refused(saved: Path, tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_huge_sizes_are_refused(saved: Path) -> None:
         layer["parts"][0] |= {"heads": huge, "kv_heads": huge, "head_size": huge, "positions": None}
     data["config"]["layers"][0]["parts"][0]["inside"] |= {"feature_size": huge, "folded": True}
     torch.save(data, saved)
-    refused(saved, "sizes that some memory could hold; received Storage size calculation overflowed")
+    refused(saved, "sizes that fit into memory; received Storage size calculation overflowed")
 
 
 @pytest.mark.parametrize("wrong", [None, "x", -1, 0, 1.5, True, [], {}, float("nan"), 10**30])

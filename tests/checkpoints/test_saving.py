@@ -143,6 +143,6 @@ def test_unsupported_options_are_refused(name: str, tmp_path: Path, capsys: pyte
 def test_recurrent_translator_is_refused(tmp_path: Path) -> None:
     student = convert(small.model(ours("marian")), LinearConfig(4), cross=LinearConfig(5))
     with pytest.raises(
-        UserError, match="softmax layers, and otherwise what marian has; received inside; save the teacher"
+        UserError, match="softmax layers and options that marian supports; received inside; save the teacher"
     ):
         save_folder(checkpoint.made(student, None, {}), tmp_path / "folder", "marian")

@@ -110,7 +110,7 @@ def test_translators_on_sentences(translator: Path, tmp_path: Path, capsys: Outp
 @pytest.mark.parametrize(
     "options, message",
     [
-        ([], "expected sentences, for a translator; received none; name a file with --sentences"),
+        ([], "expected --sentences for a translator; received none; name a file with --sentences"),
         (["--beam", 2], "expected --sentences with --beam; received none"),
         (["--sentences", "lines.txt", "--prompt", 2], "expected one of --sentences and --prompt; received both"),
         (["--sentences", "lines.txt", "--tune"], "expected one of --sentences and --tune; received both"),

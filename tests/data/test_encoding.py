@@ -76,7 +76,7 @@ def test_tokenizer_error_in_process() -> None:
 
 def test_killed_process_is_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "start", lambda *_, **options: real("-c", "input()", **options))
-    with pytest.raises(UserError, match="a process that tokenizes; received its end"):
+    with pytest.raises(UserError, match="a running tokenizer process; received its end"):
         list(encoded([(0, "a")], Encoder(LEARNED, (), ()), 2))
 
 

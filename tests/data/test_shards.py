@@ -172,7 +172,7 @@ def test_changing_file_is_refused(cache: Path, tmp_path: Path, monkeypatch: pyte
         path.write_text(whole + "more")
 
     monkeypatch.setattr(reading, "encoded", changing)
-    with pytest.raises(UserError, match="files that stay as they are while they are read; received others"):
+    with pytest.raises(UserError, match="files that do not change while they are read; received changed files"):
         read(path)
     assert entries(cache) == []
     path.unlink()
@@ -258,6 +258,6 @@ def test_truncated_token_ids_are_refused(cache: Path, tmp_path: Path, monkeypatc
         return found
 
     monkeypatch.setattr(reading, "_mapped", shorter)
-    with pytest.raises(UserError, match="files that stay as they are while they are read"):
+    with pytest.raises(UserError, match="files that do not change while they are read"):
         read_corpus([path], None, texts.TEACHER)
     assert entries(cache) == []

@@ -141,7 +141,7 @@ def test_invalid_counts_are_refused(counts: dict[str, int]) -> None:
 
 def test_translator_needs_sentences(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "translator_cross_linear")
-    with pytest.raises(UserError, match="sentences, for a translator; received none; name a file with --sentences"):
+    with pytest.raises(UserError, match="--sentences for a translator; received none; name a file with --sentences"):
         bench([tmp_path / "graph.onnx"], BenchConfig(**SHORT))
 
 

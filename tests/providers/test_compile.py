@@ -51,7 +51,7 @@ def test_refused(paths: Saved, capsys: Output) -> None:
         return run(capsys, "save", *options, "--as", "compiled", code=2)[1]
 
     assert said(source, out) == (
-        "t2r: expected a provider whose programs can be kept, of qnn; received cpu; choose one of those\n"
+        "t2r: expected a provider that can save programs, one of qnn; received cpu; choose one of those\n"
     )
     assert said(source, out, "--provider", "tpu").startswith("t2r: expected a provider of: cpu, cuda, ")
     assert "received c.ort; correct it" in said(source, "c.ort", "--provider", "qnn")
@@ -82,7 +82,7 @@ def test_other_file_is_refused(content: bytes, paths: Saved, compiler: str) -> N
 def test_uncompiled_nodes_are_refused(paths: Saved, compiler: str) -> None:
     with pytest.raises(UserError, match="expected every node on nowhere; received "):
         compile_graph(*paths, compiler)
-    with pytest.raises(UserError, match="expected a program from nowhere; received none; see docs/providers.md"):
+    with pytest.raises(UserError, match="a compiled program from nowhere; received none; see docs/providers.md"):
         compile_graph(*paths, compiler, allow_fallback=True)
     assert [file.name for file in paths[0].parent.iterdir()] == ["g.onnx"]
 
@@ -96,7 +96,7 @@ def test_companions_are_refused(
     with pytest.raises(UserError) as caught:
         compile_graph(*paths, compiler)
     assert str(caught.value) == (
-        f"expected a graph by itself to compile; received one with a {what} beside it; export without --{option}"
+        f"expected a graph without companions to compile; received one with a {what}; export without --{option}"
     )
     assert not paths[1].exists()
 

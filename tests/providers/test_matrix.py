@@ -230,7 +230,7 @@ def test_bad_input(model: Path, tmp_path: Path, capsys: Output) -> None:
     cell = {**vars(Cell("tpu", "none")), "logits": None, "state": None, "greedy": None}
     (tmp_path / "new.json").write_text(json.dumps({"checkpoint_sha256": "", "versions": {}, "cells": [cell]}))
     assert "received an unknown provider or precision" in refused("--merge", tmp_path / "new.json")
-    with pytest.raises(UserError, match="expected a matrix of this checkpoint to merge; received one of another"):
+    with pytest.raises(UserError, match="a matrix of the same checkpoint to merge; received another checkpoint's"):
         matrix(model, "cpu", earlier=[Matrix("0" * 64, {}, [])])
 
 

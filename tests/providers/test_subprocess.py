@@ -57,7 +57,7 @@ def test_dead_process_is_error() -> None:
     with pytest.raises(UserError, match="received the end of its process: SIGABRT"):
         there.call("versions", "cpu")
     there.close()
-    with pytest.raises(UserError, match="expected a command that starts a Python; received 'no/such/python'"):
+    with pytest.raises(UserError, match="expected a command that starts Python; received 'no/such/python'"):
         Worker("no/such/python")
 
 

@@ -126,7 +126,7 @@ Write = Callable[[Path], object]
     [
         (lambda path: write_pairs(path, [("ab", "ba")]), "a calibration text of at least 1024 tokens; received 5 in"),
         (lambda path: path.write_text("ab\n"), "a source, a tab and its translation in every line"),
-        (lambda path: write_pairs(path, [("a" * 99, "b" * 99)] * 50), "pairs that the model has positions for"),
+        (lambda path: write_pairs(path, [("a" * 99, "b" * 99)] * 50), "pairs within the model's positions"),
     ],
 )
 def test_unusable_pairs_are_refused(write: Write, message: str, made: Checkpoint, tmp_path: Path) -> None:

@@ -83,5 +83,5 @@ def test_sample_refuses_bad_input() -> None:
     with pytest.raises(UserError, match="a temperature above 0; received 0"):
         sample(model, 5, length=4, temperature=0)
     torch.nn.init.constant_(model.norm.weight, torch.nan)
-    with pytest.raises(UserError, match="a model with finite logits; received others at token 1 of a text"):
+    with pytest.raises(UserError, match="a model with finite logits; received NaN or infinity at token 1 of a text"):
         sample(model, 5, length=4)

@@ -83,14 +83,14 @@ def test_default_start_positions(name: str, expected: int) -> None:
 @pytest.mark.parametrize(
     "name, changes, message",
     [
-        ("window_rotary", {}, "0 start positions; received 9, and layers whose states count on every position before"),
-        ("average", {}, "0 start positions; received 9, and layers whose states count on every position before"),
-        ("lstm", {}, "0 start positions for a student that counts none; received 9"),
+        ("window_rotary", {}, "0 start positions; received 9, and layers whose states depend on all earlier positions"),
+        ("average", {}, "0 start positions; received 9, and layers whose states depend on all earlier positions"),
+        ("lstm", {}, "0 start positions for a student without positions; received 9"),
         ("learned", {"length": 33}, "start positions of at most 8, so that windows end within the learned table; rec"),
         (
             "sinusoidal",
             {},
-            "no comparison of hidden states, which sinusoidal positions are a part of, at other positions",
+            "hidden 0 for start positions with sinusoidal positions",
         ),
     ],
 )
