@@ -1,4 +1,4 @@
-"""The way in Python is the command line's: the same files, and the same errors."""
+"""The Python API writes the same files and raises the same errors as the command line."""
 
 from __future__ import annotations
 

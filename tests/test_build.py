@@ -1,4 +1,4 @@
-"""A recipe is built end to end, once."""
+"""Builds of recipes, end to end."""
 
 import json
 import zipfile

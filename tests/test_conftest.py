@@ -1,4 +1,4 @@
-"""T2R_STRICT=1 turns skips into failures; shown on a test run inside this one."""
+"""T2R_STRICT=1 turns skips into failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swapping softmax for linear attention changes the chosen layers' mixers and nothing else."""
+"""Conversion replaces only the mixers of the chosen layers."""
 
 from __future__ import annotations
 

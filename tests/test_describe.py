@@ -1,4 +1,4 @@
-"""`inspect`'s words: a checkpoint and its graph are described alike, and a stranger's file in one line."""
+"""Descriptions of checkpoints, graphs and untrusted files."""
 
 from __future__ import annotations
 

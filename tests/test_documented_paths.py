@@ -1,4 +1,4 @@
-"""Files and tests that README, docs and cards name are there, and links lead somewhere."""
+"""Files, tests and links in README, docs and model cards exist."""
 
 from __future__ import annotations
 

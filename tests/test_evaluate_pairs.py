@@ -1,4 +1,4 @@
-"""Measuring a translator on pairs: translations are those of single steps, BLEU is sacrebleu's, and what is refused."""
+"""Evaluation of translators: greedy translations, BLEU, and refused input."""
 
 from __future__ import annotations
 

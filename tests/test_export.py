@@ -1,4 +1,4 @@
-"""The graph's form: names, shapes, metadata, what it refuses. That it computes the model is test_verify's subject."""
+"""Interface and metadata of exported graphs, and refused options. test_verify tests their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finetuning from end to end on a toy: what it changes, that it learns, and that nothing is lost when it is stopped."""
+"""Finetuning end to end: what is trained, learning, interruption and resuming."""
 
 from __future__ import annotations
 

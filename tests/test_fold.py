@@ -1,4 +1,4 @@
-"""Folding changes no number, says what it did, and lets no wrong fold through."""
+"""Folding preserves outputs; wrong folds are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders for onnxruntime-genai: it chooses the tokens that we choose, and what it cannot carry is refused by name."""
+"""Folders for onnxruntime-genai generate the same tokens; unsupported models are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders for a web server: whole copies, a list that says what is in them, and nothing where something is wrong."""
+"""Folders for a web server: contents, list of files, refused input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an output may replace: each rule by itself, and what stood there is whole afterwards."""
+"""Rules for replacing output files."""
 
 from __future__ import annotations
 

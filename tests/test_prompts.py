@@ -1,4 +1,4 @@
-"""What a quantized graph makes of a prompt, read at once or token by token: what is promised, and that it holds."""
+"""Quantized graphs read prompts at once and by steps within the promised tolerance."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Published figures that a command makes in seconds are made again here, so that none can go stale unseen.
+"""Published figures that a command computes in seconds are recomputed.
 
-What takes hours or a quiet machine (quality, speed) is not: its pages name the command and the machine.
+Figures that take hours or an idle machine are not; their pages name the command and the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No file of the current folder is run in a library's place, however a Python is started."""
+"""Started Python processes never import files of the current folder."""
 
 from __future__ import annotations
 

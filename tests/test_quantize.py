@@ -1,4 +1,4 @@
-"""Every scheme keeps the graph's interface and its states; what ruins a model leaves nothing behind."""
+"""All schemes keep the graph's interface and states; a failed check writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README.md and the docs tell people to type: the README's commands and program run, and no option is made up."""
+"""Commands and programs in README.md and the docs run, and documented options exist."""
 
 from __future__ import annotations
 

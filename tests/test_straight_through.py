@@ -1,4 +1,4 @@
-"""Trained through its rounding, a model is what its quantized export computes."""
+"""A model trained with rounding equals its quantized export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of transformers, exported, and its own `generate`: the same n best from our graphs."""
+"""Graphs of an imported folder give the n best translations of transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A translator's way through: fold, export, the encoder's graph beside the step's, and faults that must be found."""
+"""Translators: fold, export, encoder and step graphs, and detected faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof passes what is right, and every fault that can be put into a graph makes it say no."""
+"""Verification passes correct graphs and detects every injected fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers of bytes, and learned from a text; and the page that builds a model with one."""
+"""Byte tokenizers, trained tokenizers, and the documentation page on own models."""
 
 from __future__ import annotations
 

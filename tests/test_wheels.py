@@ -1,4 +1,4 @@
-"""What pip installs: both wheels are built, and hold the modules of their package, its py.typed, and nothing else."""
+"""Contents of both wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A result is held against each aim; what was not measured says nothing."""
+"""Results against aims; missing results give empty cells."""
 
 from __future__ import annotations
 

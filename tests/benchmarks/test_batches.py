@@ -1,4 +1,4 @@
-"""Throughput against the number of sequences, and exports beside others'."""
+"""Throughput by batch size, and exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of students in the docs are those that the command made and kept."""
+"""Tables of students in the docs equal the saved tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison, with processes that the test plays: who is measured where, in which order, and what is noted."""
+"""The comparison of decoders with fake processes: order, rows, failures."""
 
 from __future__ import annotations
 

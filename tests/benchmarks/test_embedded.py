@@ -1,4 +1,4 @@
-"""Programs of any language beside each other: the same numbers or no speed, and a failure stays in its row."""
+"""Programs of all languages: equal output before speed, failures in their row."""
 
 from __future__ import annotations
 

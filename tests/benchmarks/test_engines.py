@@ -1,4 +1,4 @@
-"""Candidates as they are written, what is missing, and their files."""
+"""Parsing of candidates, missing packages, and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/feature_init.py: where its maps start, by what those starts say of themselves."""
+"""Initializations in benchmarks/feature_init.py."""
 
 from __future__ import annotations
 

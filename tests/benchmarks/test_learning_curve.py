@@ -1,4 +1,4 @@
-"""A translator's curve has a line for each state of its training, of that state's own weights."""
+"""Rows of a translator's learning curve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Hugging Face folder that our own importer reads back, and what goes into a GGUF file."""
+"""Hugging Face folders and GGUF files for other engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step's time by operator and by product: what the shares add up to, and whose bytes are counted where."""
+"""Profiles by operator and by product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of benchmarks/ take hours, so that no test runs them: mypy checks what they call, and here they load."""
+"""Benchmark programs load and print help. They run for hours, so tests do not run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every mixer of the recall table has a model for the sizes that the table says it has."""
+"""Every mixer of the recall table has a model for its sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a repetition, and that the demo samples where its model repeats itself less."""
+"""Repetition measure, and the sampling of the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program of `make bench`: what a plan says is measured, drawn, and put into the page; and the committed plan."""
+"""benchmarks/run.py: measurements, plots, the page, and the committed plan."""
 
 from __future__ import annotations
 

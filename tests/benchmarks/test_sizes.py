@@ -1,4 +1,4 @@
-"""Models of known sizes, and no speed for a graph that is not the model."""
+"""Models of known sizes, and parity before speed."""
 
 import dataclasses
 from pathlib import Path

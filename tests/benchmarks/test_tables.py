@@ -1,4 +1,4 @@
-"""What was measured as tables and as plots, and what a page of docs is made of."""
+"""Tables and plots of results, and the page they fill."""
 
 from __future__ import annotations
 

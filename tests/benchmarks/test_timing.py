@@ -1,4 +1,4 @@
-"""Processes timed whole."""
+"""Timing of whole processes."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Translators side by side: who is asked what, what is noted of it, and the engines that the tests have."""
+"""The comparison of translators: order, rows, and the available engines."""
 
 from __future__ import annotations
 

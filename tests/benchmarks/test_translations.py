@@ -1,4 +1,4 @@
-"""The table of translators says what their graphs translate, and what a hypothesis keeps."""
+"""The table of translators."""
 
 from __future__ import annotations
 

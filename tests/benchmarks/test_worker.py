@@ -1,4 +1,4 @@
-"""The process of a decoder: its answers, its errors, and the runners that need nothing to be installed."""
+"""Processes of decoders: results, errors, and runners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own model.pt: what is written is what is read, the same every time, and nothing but that is opened."""
+"""model.pt files: round trip, reproducibility, and refused files."""
 
 from __future__ import annotations
 

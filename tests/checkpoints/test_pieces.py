@@ -1,4 +1,4 @@
-"""Sentencepiece models: read within bounds, and cut texts as the sentencepiece library does."""
+"""SentencePiece models: bounds, and tokenization equal to the library's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job on checkpoints that others trained: the graph does what the checkpoint is known to do."""
+"""Exported graphs of published checkpoints behave as documented."""
 
 from __future__ import annotations
 

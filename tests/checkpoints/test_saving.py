@@ -1,4 +1,4 @@
-"""A translator that is saved: transformers loads it, gives the same logits, and translates the same."""
+"""Saved translators give the same logits and translations in transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of tokens: what a run reads from it is what it would tokenize, whatever happened before."""
+"""The token cache equals fresh tokenization, also after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph that is compiled ahead of time is the graph; or the provider says that it cannot be."""
+"""Compiled graphs equal their source, or the provider cannot compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every mixer and feed-forward is its eager model on the provider at hand; or what it is instead is known, and why."""
+"""Every mixer and feed-forward equals its eager model on the provider, or has a known reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of graph is its eager model on the provider at hand; the proof protocol is t2r_export.verify."""
+"""Every kind of graph passes verification on the provider."""
 
 from __future__ import annotations
 

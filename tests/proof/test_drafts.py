@@ -1,4 +1,4 @@
-"""The proof of a draft-check graph passes what is right, and says no to what keeps or sees other tokens."""
+"""Verification of draft-check graphs passes correct graphs and detects faults."""
 
 from __future__ import annotations
 

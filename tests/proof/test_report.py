@@ -1,4 +1,4 @@
-"""What passes, and what does not."""
+"""Verdicts of reports."""
 
 from __future__ import annotations
 

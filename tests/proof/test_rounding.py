@@ -1,4 +1,4 @@
-"""The model's own rounding, and what it permits."""
+"""The model's own rounding and widened bounds."""
 
 from __future__ import annotations
 

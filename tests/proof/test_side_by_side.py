@@ -1,4 +1,4 @@
-"""How far two sides are apart; that faults are seen is in test_verify."""
+"""Error measures. test_verify tests the detection of faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that a token must read, against sums made by hand, and what bandwidth is called."""
+"""Bytes per token against manual sums, and bandwidth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph costs: what is counted, in which order, and what is refused. No test asserts a time."""
+"""Benchmarks of graphs: statistics, order of turns, refused input. No test asserts a time."""
 
 from __future__ import annotations
 

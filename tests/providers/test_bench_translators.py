@@ -1,4 +1,4 @@
-"""What a translator costs: what is counted, in which order, and what is refused. No test asserts a time."""
+"""Benchmarks of translators: statistics, order of turns, refused input. No test asserts a time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is refused before a provider compiles, and that nothing stands where a compilation failed.
+"""Refused input of compilation, and failures that leave no file.
 
-Whether a compiled graph is the graph is tested where a provider compiles: tests/parity/test_compile.py.
+tests/parity/test_compile.py compares compiled graphs on providers that can compile.
 """
 
 from __future__ import annotations

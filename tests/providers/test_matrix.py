@@ -1,4 +1,4 @@
-"""The table of providers and precisions: measured cells, reasons, failures, and tables joined."""
+"""The parity matrix: measured cells, reasons, failures, merging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder in another process is the decoder, errors included."""
+"""Remote decoders and translators equal local ones, errors included."""
 
 from __future__ import annotations
 

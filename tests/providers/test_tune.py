@@ -1,4 +1,4 @@
-"""Which settings are tried on a graph, and which is taken: the simplest that none beats by more than noise."""
+"""Settings tried on a graph, and the choice of the simplest within noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bits by measured cost: the rounding is the graph's own, the choice is within the budget, and the graph has it."""
+"""Bits under a budget: rounding as in the graph, choices within the budget."""
 
 from __future__ import annotations
 

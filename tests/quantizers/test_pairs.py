@@ -1,4 +1,4 @@
-"""Translators are calibrated on pairs, and checked with them."""
+"""Calibration and checks of translators on pairs."""
 
 from __future__ import annotations
 

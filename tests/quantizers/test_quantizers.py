@@ -1,4 +1,4 @@
-"""What the quantizers compute of one weight at a time, against ONNX Runtime's quantizers of whole models."""
+"""Quantization of single weights equals ONNX Runtime's quantizers of whole models."""
 
 from __future__ import annotations
 

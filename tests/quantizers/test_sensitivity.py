@@ -1,4 +1,4 @@
-"""What a rounding costs is KL of the model itself: of a text, and of a translator's pairs, encoder and decoder."""
+"""Sensitivity equals the KL of the model with rounded weights, on text and on pairs."""
 
 from __future__ import annotations
 

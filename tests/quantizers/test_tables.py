@@ -1,4 +1,4 @@
-"""Tokens looked up in the head's own numbers: the rows are those that it multiplies by, and they are stored once."""
+"""Look-ups in a tied head's quantized weights equal its rows."""
 
 from __future__ import annotations
 

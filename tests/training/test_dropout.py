@@ -1,4 +1,4 @@
-"""Dropout: what is left out, in which parts, and that it is a function of the step."""
+"""Dropout: masks, affected parts, and dependence on the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tokens evaluations predict, which ones, and how sure their means are."""
+"""Number of evaluated tokens, their selection, and standard errors."""
 
 from __future__ import annotations
 

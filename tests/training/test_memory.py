@@ -1,4 +1,4 @@
-"""What a training step frees, the next one has again without the system's help, and a run's end gives it back."""
+"""Freed memory is reused during training and returned afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training on pairs: what a batch of them is, that padding counts for nothing, and runs that go on to the same bits."""
+"""Training on pairs: batches, padding, and bit-identical resuming."""
 
 from __future__ import annotations
 

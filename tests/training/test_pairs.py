@@ -1,4 +1,4 @@
-"""Pairs: what a file of them is, that no sentence crosses from one part to another, and batches by length."""
+"""Files of pairs, splits without shared sentences, and batches by length."""
 
 from __future__ import annotations
 

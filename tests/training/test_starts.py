@@ -1,4 +1,4 @@
-"""Windows that start at positions drawn at random: what is drawn, whom it is for, and that only features notice."""
+"""Random start positions: values, defaults, and their effect on feature maps."""
 
 from __future__ import annotations
 
