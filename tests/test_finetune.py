@@ -228,9 +228,7 @@ def test_resume_after_kill_is_bit_identical(config: FinetuneConfig, tmp_path: Pa
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
-def test_resume_needs_same_corpus(
-    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_needs_same_corpus(config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
     stop_at(monkeypatch, config, 5)
@@ -273,9 +271,7 @@ def test_start_positions_are_part_of_identity(
 
 
 @pytest.mark.parametrize("first, last, same", [(38, 40, True), (36, 38, False)])
-def test_only_report_reads_test_part(
-    config: FinetuneConfig, tmp_path: Path, first: int, last: int, same: bool
-) -> None:
+def test_only_report_reads_test_part(config: FinetuneConfig, tmp_path: Path, first: int, last: int, same: bool) -> None:
     """Other letters in the last documents change the figures of the report, and in those before what chooses."""
     report = finetune(config)
     documents = config.data[0].read_text().split(f"\n{SEPARATOR}\n")
@@ -322,9 +318,7 @@ def test_stage_keeps_best_weights(
     assert changed(alone.output, config.output) == set()
 
 
-def test_worse_student_is_reported(
-    config: FinetuneConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_worse_student_is_reported(config: FinetuneConfig, capsys: pytest.CaptureFixture[str]) -> None:
     """On its test part, of other letters than what it was trained on and what chose."""
     config.data[0].write_text(f"\n{SEPARATOR}\n".join(["ab ab ab ab ab ab."] * 38 + ["gh hg gh hg gh hg."] * 2))
     report = finetune(dataclasses.replace(config, plan=parse_plan("task", "30", "0.02")))
@@ -333,9 +327,7 @@ def test_worse_student_is_reported(
     assert f"the student is worse than before: {difference:+.4f} nats/token\n" in capsys.readouterr().err
 
 
-def test_best_weights_survive_stop(
-    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_best_weights_survive_stop(config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a validation before the stop, which none after it equals; and a stop at a validation still makes it."""
     config = dataclasses.replace(config, plan=parse_plan("task", "60", "0.8"), validate_every=4)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
@@ -392,9 +384,7 @@ def test_random_feature_directions_are_in_state(
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
-def test_inexact_state_changes_result(
-    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inexact_state_changes_result(config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What makes the comparison of bytes above worth something."""
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
@@ -485,9 +475,7 @@ def test_non_finite_loss_ends_run(config: FinetuneConfig, monkeypatch: pytest.Mo
     assert all(bool(weight.isfinite().all()) for weight in kept["weights"].values())
 
 
-def test_weights_before_non_finite_step_are_kept(
-    config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_before_non_finite_step_are_kept(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look comes ten steps later, and still says where it began: each step is broken in the same place."""
     kept: list[Any] = []
 
@@ -658,9 +646,7 @@ def test_default_stages_have_parameters_to_train(
         finetune(dataclasses.replace(config, model=window, plan=parse_plan(None, "2,0"), force=True))
 
 
-def test_rows_determine_length(
-    config: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_determine_length(config: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "rows.npy", np.arange(40 * 9).reshape(40, 9) % texts.TEACHER.vocab_size)
     config = dataclasses.replace(config, data=(tmp_path / "rows.npy",), length=None, plan=parse_plan("distill", "1"))
     finetune(config)
