@@ -266,8 +266,7 @@ def test_model_with_too_few_positions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         verify(checkpoint, tmp_path / "g.onnx")
     assert (
-        str(caught.value)
-        == "expected a model that reaches past 5 positions; received max_positions 5; nothing to verify"
+        str(caught.value) == "expected a model with more than 5 positions; received max_positions 5; nothing to verify"
     )
 
 

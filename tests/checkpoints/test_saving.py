@@ -127,7 +127,7 @@ REFUSED = {
         "marian",
         "received kv_heads; save",
     ),
-    "many starts": (ours("marian", start_tokens=(1, 2, 3)), "marian", "start tokens that the family has not"),
+    "many starts": (ours("marian", start_tokens=(1, 2, 3)), "marian", "start tokens that the family does not support"),
 }
 
 

@@ -184,7 +184,7 @@ def test_reasons(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     monkeypatch.setitem(PROVIDER_GRAPHS, "cpu", wanted)
     dead = f"{sys.executable} -c 'import os; os.abort()'"
-    assert reason(model, pythons={"cpu": dead}) == "expected an answer from the provider: see its traps"
+    assert reason(model, pythons={"cpu": dead}) == "expected an answer from the provider: see docs/providers.md"
     monkeypatch.setattr(parity_matrix, "remote_versions", lambda *_: {})
     assert reason(model, pythons={"cpu": dead}) == (
         "expected an answer from the provider; received the end of its process: SIGABRT"
