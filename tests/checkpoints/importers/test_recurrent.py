@@ -201,6 +201,23 @@ def test_prompts_and_steps_of_the_graphs_are_transformers(name: str, target: str
             small.assert_states(decoder.state(), states, TOLERANCE)
 
 
+@pytest.mark.parametrize("name", LONGEST)
+@pytest.mark.parametrize("target", ["portable", "fused"])
+def test_the_graphs_read_a_thousand_tokens(name: str, target: str, made: Any) -> None:
+    """Every logit on the way of as many steps, and the states behind steps and behind a prompt."""
+    theirs, ours, folder = made[name]
+    ids = text(1000, 31)
+    expected, states = full_forward(theirs, ours, ids)
+    decoder = Decoder(folder / f"{target}.onnx", threads=1)
+    decoder.reset(len(ids))
+    found = np.stack([decoder.step(column) for column in ids.T.numpy()], axis=1)
+    assert np.abs(found - expected.numpy()).max() < TOLERANCE
+    small.assert_states(decoder.state(), states, TOLERANCE)
+    decoder.reset(len(ids))
+    assert np.abs(decoder.prefill(ids.numpy()) - expected[:, -1].numpy()).max() < TOLERANCE
+    small.assert_states(decoder.state(), states, TOLERANCE)
+
+
 def by_steps(decoder: Decoder, ids: np.ndarray) -> np.ndarray:
     return [decoder.step(column) for column in ids.T][-1]
 

@@ -15,6 +15,7 @@ from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.scalings import NtkScaling
 from t2r_export.model.positions.base import build_positions
 from t2r_export.model.positions.rotary import Rotary, rotary_frequencies
+from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.errors import UserError
 
 HEAD = 12
@@ -111,6 +112,22 @@ def test_a_fixed_stretch_of_theta_is_hunyuans() -> None:
 def test_a_theta_that_depends_on_the_length_of_the_text_is_refused_with_the_reason() -> None:
     with pytest.raises(UserError, match="whose frequencies do not depend on the length .* make it default, which is"):
         read({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}})
+
+
+def test_up_to_the_trained_length_dynamic_is_default() -> None:
+    """What the refusal says to do instead, and that beyond that length it would be another model."""
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    rope = {"rope_type": "dynamic", "rope_theta": 700.0, "factor": 2.0}
+    sizes = {"hidden_size": 2 * HEAD, "num_attention_heads": 2, "head_dim": HEAD, "max_position_embeddings": 50}
+    theirs = LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters=rope))
+    ours = build_positions(read({"rope_parameters": {"rope_type": "default", "rope_theta": 700.0}}), HEAD)
+    rotation = ours.rotate(torch.arange(51)[None].int(), TorchOps(51))
+    for length, same in ((50, True), (51, False)):
+        cos, _ = theirs(torch.zeros(1), torch.arange(length)[None])
+        error = (cos[0, :, : HEAD // 2] - rotation.cos[0, 0, :length]).abs().max()
+        assert bool(error < 1e-5) == same
 
 
 @pytest.mark.parametrize("share", [0, 1.5, 0.01, True, "half"])
