@@ -24,10 +24,12 @@ from t2r_export.graph.generation import generation_graph
 from t2r_export.quantize import quantize
 from t2r_runtime import Decoder, Sampler, Sampling
 from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.history import RECENT, History
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.interface import generation_feeds
 from t2r_runtime.session.states import States
+from t2r_runtime.session.stepper import TokenIds
 
 NAMES = ("learned", "rotary_keep", "rotary_drop", "window_rotary", "lstm", "mixed")
 RULES: tuple[dict[str, Any], ...] = (
@@ -136,6 +138,11 @@ def test_quantized(target: str, scheme: str, tmp_path: Path, monkeypatch: pytest
         assert_same(tmp_path / "q.onnx", start("rotary_keep", tmp_path / "g.onnx"), monkeypatch, tolerance, **rules)
 
 
+def request(token: int, sampler: Sampler, count: int) -> Request:
+    """`count` tokens after `token`, without ends."""
+    return Request(TokenIds(np.array([[token]])), count, frozenset(), sampler, np.zeros(0, np.int64))
+
+
 @settings(max_examples=20)
 @given(data=st.data())
 def test_any_split(made: Path, data: st.DataObject) -> None:
@@ -148,7 +155,7 @@ def test_any_split(made: Path, data: st.DataObject) -> None:
         sampler, tokens = Sampler(Sampling(**rules)), [7]
         decoder.set_state(start("rotary_drop", made))
         for count in counts:
-            tokens += decoder._generate_in_graph(tokens[-1], sampler, count, ())
+            tokens += decoder._generate_in_graph(request(tokens[-1], sampler, count))
         return tokens, decoder.state(), decoder.position
 
     one, two = run((COUNT,)), run((first, COUNT - first))
@@ -178,7 +185,7 @@ def test_no_token_is_no_change(made: Path) -> None:
     states = start("rotary_drop", made)
     decoder.set_state(states)
     before = decoder.position
-    assert decoder._generate_in_graph(3, Sampler(Sampling(seed=1)), 0, ()) == []
+    assert decoder._generate_in_graph(request(3, Sampler(Sampling(seed=1)), 0)) == []
     assert decoder.position == before
     for name, value in decoder.state().items():
         np.testing.assert_array_equal(value, states[name])
