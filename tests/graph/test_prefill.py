@@ -163,7 +163,7 @@ def test_from_the_start(made: dict[str, Path], name: str, sizes: tuple[int, ...]
 
 def test_a_long_prompt_is_cut(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """So that its length does not decide how much memory a run takes; sequences side by side count too."""
-    monkeypatch.setattr("t2r_runtime.decode.decoder.ROWS", 24)
+    monkeypatch.setattr("t2r_runtime.decode.reader.ROWS", 24)
     read: list[tuple[int, ...]] = []
     right = States.prefill
     monkeypatch.setattr(States, "prefill", lambda self, ids, wanted: read.append(ids.shape) or right(self, ids, wanted))

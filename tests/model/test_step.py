@@ -29,7 +29,7 @@ def test_positions_go_on_from_what_was_read(tokens: int | None) -> None:
 
 def test_who_counts_nothing_has_no_position() -> None:
     made = Step(TorchOps(), None, ())
-    with pytest.raises(AssertionError, match="a layer that asks for the position says so"):
+    with pytest.raises(AssertionError, match="layers that use positions must set needs_position"):
         _ = made.position
 
 

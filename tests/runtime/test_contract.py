@@ -14,6 +14,7 @@ import pytest
 from runtime import graphs
 from runtime.conftest import Open
 from runtime.test_tokenizer import pieces
+from t2r_export.graph.releases import ONNXRUNTIME
 from t2r_runtime import CONTRACT_VERSION
 
 PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
@@ -22,7 +23,8 @@ PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encodi
 def test_every_metadata_key_is_explained_and_no_other() -> None:
     explained = re.findall(r"^\| `(t2r\.\w+)` \|", PAGE, flags=re.MULTILINE)
     chat = {"template": "", "tokens": {}}
-    assert sorted(explained) == sorted(graphs.signature("source", chat_template=chat, generation={}).to_metadata())
+    signature = graphs.signature("source", chat_template=chat, generation={})
+    assert sorted(explained) == sorted([*signature.to_metadata(), ONNXRUNTIME])
     assert f"contract version {CONTRACT_VERSION}" in PAGE
 
 

@@ -282,10 +282,10 @@ def test_every_weight_learns(name: str) -> None:
     "name, size, which",
     [
         ("elu", 5, "the head size, 4"),
-        ("rfa", 7, "even: a sine and a cosine of each random direction"),
+        ("rfa", 7, "even (a sine and a cosine per random direction)"),
         ("dpfp", 12, "8 · n, with n from 1 to 7"),
         ("dpfp", 64, "8 · n, with n from 1 to 7"),
-        ("hedgehog", 3, "even: W x and its negative"),
+        ("hedgehog", 3, "even (W x and -W x)"),
     ],
 )
 def test_sizes_that_cannot_be(name: str, size: int, which: str) -> None:

@@ -120,8 +120,8 @@ def test_the_graph_is_the_model(model: ModelConfig, target: str, tmp_path: Path)
     assert [f.status for f in report.folds] == ["folded", "folded"]
     described = describe(tmp_path / "g.onnx")
     assert described.memory == "constant"
-    spans = ", ".join(map(str, small.mixers(fold(checkpoint.model)[0].config)[0].spans))
-    assert described.rows[0] == (("span", f"spans of {spans} tokens, ramp 4", "dense", "folded"), 0)
+    spans = list(small.mixers(fold(checkpoint.model)[0].config)[0].spans)
+    assert described.rows[0] == (("span", f"span={SPAN},ramp={RAMP},spans={spans}", "dense", "folded"), 0)
 
 
 def test_a_wrong_fold_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
