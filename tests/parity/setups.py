@@ -43,11 +43,13 @@ class Setup:
 WEBGPU = {
     "rfa": "the software Vulkan's Sin and Cos are not exact: states 1.9e-4 off",
     **dict.fromkeys(("product_keys", "mixed"), "the places that TopK finds are int64, for which it has no kernels"),
+    "alibi_kinds": "the length of a growing cache is int64, which it has no kernel to cast",
 }
 # of [1, D], which is what a norm of the width reduces, all axes are the last one
 REDUCES_ALL = "version 1.21 reduces over all axes, whatever ReduceMean and ReduceMax are told"
 DNNL = dict.fromkeys(
-    ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "hybrid_sum", "hybrid_gated", "product_keys") + ("mixed",),
+    ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "gated_delta_wide", "hybrid_sum", "hybrid_gated")
+    + ("product_keys", "mixed"),
     REDUCES_ALL,
 )
 # an encoder's norms are of [M, D]
