@@ -37,7 +37,7 @@ def node(kind: str, domain: str = "com.microsoft", **attributes: object) -> onnx
         (model(node("Add", ""), opset=27), "1.32"),
         (model(node("LinearAttention")), "1.25.1"),
         (model(node("MatMulNBits", bits=4)), "1.18"),
-        (model(node("MatMulNBits", bits=8)), "1.22"),
+        (model(node("MatMulNBits", bits=8)), "1.23"),
         (model(node("GatherBlockQuantized", bits=4), node("MatMulNBits", bits=4)), "1.20"),
         (model(node("Loop", "", body=model(node("LinearAttention")).graph)), "1.25.1"),
     ],
@@ -53,7 +53,7 @@ def test_metadata_lists_required_opset(tmp_path: Path) -> None:
     quantize(plain, rounded, QuantizeConfig(scheme="w8"))
     quantize(fused, tmp_path / "both.onnx", QuantizeConfig(scheme="w4"))
     assert ONNXRUNTIME not in metadata(onnx.load(plain))
-    for path, release in ((fused, "1.25.1"), (rounded, "1.22"), (tmp_path / "both.onnx", "1.25.1")):
+    for path, release in ((fused, "1.25.1"), (rounded, "1.23"), (tmp_path / "both.onnx", "1.25.1")):
         assert json.loads(metadata(onnx.load(path))[ONNXRUNTIME]) == release
         assert describe(path).details["onnxruntime"] == f"{release} or later"
     (companion,) = tmp_path.glob("fused.onnx.*.onnx")
