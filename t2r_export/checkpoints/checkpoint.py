@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.archive import archive_sha256, check_archive, write_archive
-from t2r_export.checkpoints.importers import read_folder
 from t2r_export.checkpoints.pickles import Reference, Refused, check_pickle
 from t2r_export.checkpoints.plain import check_plain
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
@@ -109,6 +108,8 @@ def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoin
 
 def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     if os.path.isdir(path):
+        from t2r_export.checkpoints.importers import read_folder  # a module per family, for folders only
+
         found = read_folder(path)
         model = assemble(found.config, found.weights)
         known = found.provenance, found.sha256, found.source_tokenizer, found.notes

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from t2r_export.config.typed import with_paths
-from t2r_export.config.validation import LARGEST, MAX_SIZE, flag, need, number, size
+from t2r_export.config.validation import LARGEST, MAX_SIZE, choice, flag, number, size
 from t2r_runtime.errors import UserError, did_you_mean, shown
 
 C = TypeVar("C")
@@ -89,8 +89,7 @@ def check_values(config: Any) -> None:
 def _check(name: str, value: Any, form: str, meta: Mapping[str, Any], default: Any) -> None:
     low, high = meta.get("bounds", (int(default != 0), MAX_SIZE))
     if choices := meta.get("choices"):
-        do = did_you_mean(value, choices, f"choose one of those for {name}")
-        need(value in choices, f"{name} to be one of {', '.join(map(str, choices))}", shown(value), do)
+        choice(name, value, choices)
     elif form == "bool":
         flag(name, value)
     elif form == "int":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from t2r_runtime.errors import UserError, did_you_mean, printable, shown
@@ -34,10 +34,10 @@ def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
     )
 
 
-def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
-    otherwise = f"choose one of those for {name}"
-    expected = f"{name} to be one of {', '.join(known)}"
-    need(isinstance(value, str) and value in known, expected, shown(value), did_you_mean(value, known, otherwise))
+def choice(name: str, value: Any, known: Sequence[Any]) -> None:
+    if value not in known:
+        expected = f"{name} to be one of {', '.join(map(str, known))}"
+        raise UserError(expected, shown(value), did_you_mean(value, known, f"choose one of those for {name}"))
 
 
 def entry(what: str, name: str, table: Mapping[str, V]) -> V:
@@ -49,12 +49,8 @@ def entry(what: str, name: str, table: Mapping[str, V]) -> V:
     Raises:
         UserError: an unknown name; lists the known ones.
     """
-    need(
-        isinstance(name, str) and name in table,
-        f"{what} of {', '.join(table)}",
-        shown(name),
-        did_you_mean(name, table, "choose one of those"),
-    )
+    if not isinstance(name, str) or name not in table:
+        raise UserError(f"{what} of {', '.join(table)}", shown(name), did_you_mean(name, table, "choose one of those"))
     return table[name]
 
 

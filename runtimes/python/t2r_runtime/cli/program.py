@@ -80,6 +80,7 @@ def run(command: click.Command, program: str, arguments: Sequence[str] | None) -
         from click.shell_completion import shell_complete
 
         return shell_complete(command, {}, program, variable, os.environ[variable])
+    gc.set_threshold(50_000)  # importing torch makes so many objects that the default collects for 0.05 s
     code = ends.run(command, program, sys.argv[1:], last=True)
     gc.freeze()  # skips a last collection at exit, which takes 0.25 s with torch
     return code

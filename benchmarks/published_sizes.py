@@ -1,0 +1,243 @@
+"""Export and steps of recurrent families at published sizes, with random weights, beside transformers' own ONNX export.
+
+    python benchmarks/published_sizes.py [lfm2-350m] [mamba2-130m] [qwen3.5-0.8b] [--rounds 7] [--limit SECONDS]
+
+Speed and memory do not depend on the values of weights. For each size: a folder of float32 weights that transformers
+writes; `t2r export` and `t2r quantize --scheme w4` as whole processes; steps of both graphs at 16 and 8,192 tokens, the
+caches of softmax layers filled with random numbers. Beside them the decode graph of transformers' OnnxExporter
+(pip install onnxscript), in float32, whose export is given up after --limit seconds. Graphs take turns in one process;
+each figure is a median over rounds. A limit is what the weights and states that a step reads take at the measured
+bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from comparison.timing import machine, run
+from t2r_export.providers.bandwidth import bandwidth, token_bytes
+from t2r_export.providers.bench import turns
+from t2r_export.python import ARGUMENTS
+from t2r_runtime import Decoder
+
+# class in transformers and what its config differs in from the class's defaults; from the config.json of each model
+SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2-350m": (
+        "Lfm2",
+        {
+            "hidden_size": 1024,
+            "intermediate_size": 6656,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        },
+    ),
+    "mamba2-130m": (
+        "Mamba2",
+        {
+            "vocab_size": 50288,
+            "hidden_size": 768,
+            "num_hidden_layers": 24,
+            "num_heads": 24,
+            "n_groups": 1,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "qwen3.5-0.8b": (
+        "Qwen3_5",
+        {
+            "hidden_size": 1024,
+            "intermediate_size": 3584,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "linear_num_value_heads": 16,
+            "tie_word_embeddings": True,
+        },
+    ),
+}
+TEXT_CONFIGS = {"Qwen3_5": "Qwen3_5Text"}
+TAPS = {"Lfm2": 3, "Mamba2": 4, "Qwen3_5": 4}  # of the convolutions
+CONTEXTS = (16, 8192)
+STEPS, WARM_UP = 16, 3
+HEAD = ["size", "parameters", "graph", "export, s", "peak memory", *(f"step at {n:,}, ms (limit)" for n in CONTEXTS)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", help=f"of {', '.join(SIZES)}; all by default")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--limit", type=int, default=900, help="seconds that an export of transformers may take")
+    parser.add_argument("--theirs", nargs=2, type=Path, metavar=("FOLDER", "OUT"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.theirs:
+        return export_theirs(*arguments.theirs)
+    print(machine())
+    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
+    for name in arguments.sizes or SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            rows(name, Path(folder), arguments.rounds, arguments.limit)
+
+
+def rows(name: str, folder: Path, rounds: int, limit: int) -> None:
+    """Measure and print the rows of one size."""
+    count = write_folder(name, folder / "model")
+    ours, small, theirs = folder / "ours.onnx", folder / "w4.onnx", folder / "theirs.onnx"
+    costs = {
+        "t2r float32": whole("export", folder / "model", ours, "--prefill"),
+        "t2r w4": whole("quantize", ours, small, "--scheme", "w4"),
+        "transformers float32": their_cost(folder / "model", theirs, limit),
+    }
+    graphs: dict[str, Ours | Theirs] = {"t2r float32": Ours(ours), "t2r w4": Ours(small)}
+    if isinstance(costs["transformers float32"], tuple):
+        graphs["transformers float32"] = Theirs(theirs, TAPS[SIZES[name][0]])
+    found = {at: measured(graphs, at, rounds) for at in CONTEXTS}
+    for graph, cost in costs.items():
+        spent = cost if isinstance(cost, str) else f"{cost[0]:.0f} | {cost[1] / (4 * count):.1f} × weights"
+        steps = " | ".join(step(graphs[graph], found[at][graph], at) if graph in graphs else "" for at in CONTEXTS)
+        print(f"| {name} | {count / 1e6:.0f} M | {graph} | {spent} | {steps} |", flush=True)
+
+
+def step(graph: Ours | Theirs, seconds: float, context: int) -> str:
+    """The cell of a step, with the limit of its bytes."""
+    limit = f" ({graph.bytes(context) / bytes_per_second() * 1e3:.1f})" if isinstance(graph, Ours) else ""
+    return f"{seconds * 1e3:.1f}{limit}"
+
+
+@lru_cache
+def bytes_per_second() -> float:
+    return bandwidth(len(os.sched_getaffinity(0))).bytes_per_second
+
+
+def write_folder(name: str, folder: Path) -> int:
+    """Write a folder of a model with random weights; returns the number of parameters."""
+    import torch
+    import transformers
+
+    family, changes = SIZES[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{TEXT_CONFIGS.get(family, family)}Config")(**changes)
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    model.save_pretrained(folder)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def whole(*arguments: Any) -> tuple[float, int]:
+    """Seconds and peak bytes of a command of t2r as a process of its own."""
+    return run([*ARGUMENTS, "-m", "t2r_export", *map(str, arguments)])
+
+
+def their_cost(folder: Path, out: Path, limit: int) -> tuple[float, int] | str:
+    """The same of transformers' export, or why there is none."""
+    command = [*ARGUMENTS, __file__, "--theirs", str(folder), str(out)]
+    try:
+        return run([shutil.which("timeout") or "timeout", str(limit), *command])
+    except Exception as error:  # of a program that is not ours
+        return f"none: {' '.join(str(error).split()[-3:])}, limit {limit} s | "
+
+
+def export_theirs(folder: Path, out: Path) -> None:
+    """Export the graph that decodes one token, with the caches as inputs and outputs, as transformers does."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.exporters import OnnxConfig, OnnxExporter
+    from transformers.exporters.utils import decompose_for_generation
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.randint(3, 1000, (1, 12), generator=torch.Generator().manual_seed(0))
+    stages = decompose_for_generation(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    with torch.no_grad():
+        exported = OnnxExporter().export(*stages["decode"], OnnxConfig(dynamic=True))
+    OnnxExporter.save_program(exported.program, out)
+
+
+class Ours:
+    """A graph of ours in t2r_runtime."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._decoder = Decoder(path)
+
+    def place(self, context: int) -> None:
+        """Have the states of a text of `context` tokens: random numbers, since they change no speed."""
+        draw = np.random.default_rng(0)
+        states = {}
+        for spec in self._decoder.signature.states:
+            shape = spec.dims(1, context)
+            integer = spec.dtype.startswith("int")  # of a position
+            states[spec.name] = (np.full(shape, context) if integer else draw.normal(0, 0.1, shape)).astype(spec.dtype)
+        self._decoder.set_state(states, context)
+
+    def step(self, token: int) -> None:
+        self._decoder.step(token)
+
+    def bytes(self, context: int) -> int:
+        """What a step reads and writes: weights and caches once, states of fixed size twice."""
+        states = sum(spec.bytes(1, context) * (1 if spec.grows else 2) for spec in self._decoder.signature.states)
+        return token_bytes(self._path).weights + states
+
+
+class Theirs:
+    """A decode graph of transformers in ONNX Runtime, its outputs fed back by name."""
+
+    def __init__(self, path: Path, taps: int) -> None:
+        import onnxruntime
+
+        self._taps = taps  # width of a convolution's state, which the graph leaves open
+        self._session = onnxruntime.InferenceSession(path)
+        self._outputs = [found.name for found in self._session.get_outputs()]
+
+    def place(self, context: int) -> None:
+        draw = np.random.default_rng(0)
+        self._feeds: dict[str, Any] = {}
+        for given in self._session.get_inputs():
+            free = {"conv": self._taps, "mask": context + 1}
+            length = next((n for part, n in free.items() if part in given.name), context)
+            shape = [int(n) if str(n).isdigit() else length for n in given.shape]
+            if "float" in given.type:
+                self._feeds[given.name] = draw.normal(0, 0.1, shape).astype(np.float32)
+            else:
+                self._feeds[given.name] = np.ones(shape, np.int64)
+        for name in self._feeds:
+            if name.endswith(("input_ids", "position_ids")):
+                self._feeds[name] = np.full((1, 1), context, np.int64)
+
+    def step(self, token: int) -> None:
+        found = dict(zip(self._outputs, self._session.run(None, self._feeds), strict=True))
+        for name, value in found.items():
+            before = name.replace("output.", "input.")
+            if before != name and before in self._feeds:
+                self._feeds[before] = value
+        for name, value in self._feeds.items():
+            if name.endswith("attention_mask"):
+                self._feeds[name] = np.ones((1, value.shape[-1] + 1), np.int64)
+            elif name.endswith("position_ids"):
+                self._feeds[name] = value + 1
+
+
+def measured(graphs: dict[str, Ours | Theirs], context: int, rounds: int) -> dict[str, float]:
+    """Seconds of a step of each graph behind `context` tokens."""
+    seconds: dict[str, list[float]] = {name: [] for name in graphs}
+    for name in turns(list(graphs), rounds):
+        graphs[name].place(context)
+        for token in range(WARM_UP + STEPS):
+            start = time.perf_counter()
+            graphs[name].step(5 + token)
+            if token >= WARM_UP:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+if __name__ == "__main__":
+    main()
