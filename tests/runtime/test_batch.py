@@ -163,7 +163,7 @@ def test_batch_nonfinite_logits(opened: Open) -> None:
     batch = Batch(opened())
     for ids in ([1, 2], [3, 4]):
         batch.add(ids, 3, GREEDY)
-    bad = batch._new[0]
+    bad = batch._pool._ready[0][1]
     bad.set_state({**bad.state(), "S.0": np.full_like(bad.state()["S.0"], np.nan)})
     expected = opened().generate([3, 4], 3, GREEDY)
     assert batch.step() == {0: -1, 1: expected[0]}

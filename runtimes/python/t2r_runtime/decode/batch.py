@@ -8,37 +8,26 @@
             ...
 
 Softmax attention needs padded or paged caches. Here a text of any length is one row of each state. A step reads the
-weights once for all texts.
+weights once for all texts. t2r_runtime.decode.pool is below it, and has a limit of rows, a queue and chunks of prompts.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-import t2r_runtime.decode.generate as generate
-from t2r_runtime.checks import require_kind, require_value
+from t2r_runtime.checks import require_int, require_value
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
-from t2r_runtime.errors import UserError
-from t2r_runtime.session.stepper import TokenIds
+from t2r_runtime.decode.pool import Pool
+from t2r_runtime.decode.text import NOT_FINITE, Start, Text
 from t2r_runtime.session.threads import InUse, alone
 
-NOT_FINITE = -1  # replaces a token, as in a generation graph
-
-
-@dataclass
-class _Sequence:
-    """A text, and its newest token, which no step has read."""
-
-    request: generate.Request
-    left: int
-    token: int
+__all__ = ["NOT_FINITE", "Batch"]
 
 
 class Batch:
@@ -57,22 +46,15 @@ class Batch:
     """
 
     def __init__(self, decoder: Decoder) -> None:
-        require_kind(decoder, Decoder, "a Decoder", "graph")
-        signature = decoder.signature
-        signature.require_constant("for texts of different lengths side by side")
-        if signature.batch is not None:
-            raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch", "batch")
+        self._pool = Pool(decoder, chunk=sys.maxsize)
         self.in_use = InUse("batch", "give each thread its own Batch")
-        self._all = decoder.fork()
         self._count = itertools.count()
-        self._sequences: dict[int, _Sequence] = {}
-        self._rows: list[int] = []  # handles of the rows of `_all`; some may have ended
-        self._new: dict[int, Decoder] = {}  # texts without a row in `_all`
+        self._texts: dict[int, Text] = {}  # unfinished
 
     @property
     def sequences(self) -> tuple[int, ...]:
         """Handles of the unfinished texts, oldest first."""
-        return tuple(self._sequences)
+        return tuple(self._texts)
 
     @alone
     def add(
@@ -94,15 +76,13 @@ class Batch:
         Raises:
             UserError: as for Decoder.generate. The batch is unchanged then.
         """
-        reader = self._all.fork()
-        if states is not None:
-            reader.set_state(states)
-        request = generate.checked(reader, ids, max_tokens, sampling)
-        if request.all_but_last is not None:
-            reader.prefill(request.all_but_last)
+        require_int(max_tokens, "max_tokens", 1, "sampling")
+        (text,) = self._pool.add(ids, max_tokens, [sampling], None if states is None else Start(states))
+        self._pool.read()
+        if text.error is not None:
+            raise text.error
         handle = next(self._count)
-        self._new[handle] = reader
-        self._sequences[handle] = _Sequence(request, max_tokens, request.last)
+        self._texts[handle] = text
         return handle
 
     @alone
@@ -113,17 +93,10 @@ class Batch:
             Handle → token, oldest first. A text is removed after a stop token or max_tokens, and with the token -1 if
             its logits are not finite.
         """
-        if not self._sequences:
-            return {}
-        self._settle()
-        chosen = [self._sequences[handle] for handle in self._rows]
-        limits = [sequence.request.limit for sequence in chosen]
-        ids = TokenIds(np.array([[sequence.token] for sequence in chosen]))
-        logits, tokens = generate.next_logits(self._all, ids, min(limits) and max(limits))
-        written = {}
-        for row, handle in enumerate(self._rows):
-            written[handle] = self._choose(handle, row, logits[row], None if tokens is None else tokens[row])
-        return written
+        chosen = {id(text): token for text, token in self._pool.step()}
+        found = {handle: token for handle, text in self._texts.items() if (token := chosen.get(id(text))) is not None}
+        self._texts = {handle: text for handle, text in self._texts.items() if text.ended is None}
+        return found
 
     @alone
     def remove(self, handle: int) -> dict[str, NDArray[Any]]:
@@ -135,32 +108,10 @@ class Batch:
         Raises:
             UserError: the handle is unknown, or its text has ended.
         """
-        going = ", ".join(map(str, self._sequences)) or "none"
-        known = type(handle) is int and handle in self._sequences
+        going = ", ".join(map(str, self._texts)) or "none"
+        known = type(handle) is int and handle in self._texts
         require_value(known, f"the handle of an unfinished text: {going}", handle, "batch")
-        del self._sequences[handle]
-        alone = self._new.pop(handle, None)
-        if alone is None:
-            alone = self._all.fork()
-            alone.take([(self._all, [self._rows.index(handle)])])
-        return alone.state()
-
-    def _choose(self, handle: int, row: int, logits: NDArray[np.float32], tokens: NDArray[np.int64] | None) -> int:
-        sequence = self._sequences[handle]
-        request = sequence.request
-        finite = bool(np.isfinite(logits.max()))  # NaN, if there is one
-        occurred = self._all.history(row) if request.sampler.sampling.looks_back else ()
-        sequence.token = request.choose(logits, tokens, occurred) if finite else NOT_FINITE
-        sequence.left -= 1
-        if not finite or sequence.left == 0 or sequence.token in request.stop:
-            del self._sequences[handle]
-        return sequence.token
-
-    def _settle(self) -> None:
-        """Update the rows if texts were added or removed since the last step."""
-        if self._rows == list(self._sequences):
-            return
-        kept = [row for row, handle in enumerate(self._rows) if handle in self._sequences]
-        parts: list[tuple[Decoder, list[int]]] = [(self._all, kept)] if kept else []
-        self._all.take([*parts, *((decoder, [0]) for decoder in self._new.values())])
-        self._rows, self._new = list(self._sequences), {}
+        text = self._texts.pop(handle)
+        states = self._pool.states(text)
+        self._pool.remove(text)
+        return states

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from t2r_runtime.checks import listed, require_int, require_kind
 from t2r_runtime.contract.penalties import Logits
 from t2r_runtime.contract.sampling import Sampler, Sampling
+from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.stepper import Stepper, TokenIds, token_ids
 
@@ -59,12 +60,21 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
     Raises:
         UserError: a batch other than 1, a value out of range, or too few positions left.
     """
-    signature = stepper.signature
-    require_kind(sampling, Sampling, "a Sampling as sampling", "sampling")
     require_int(max_tokens, "max_tokens", 1, "sampling")
     if stepper.batch != 1:
         do = "reset(batch=1), or use step and prefill"
         raise UserError("a batch of 1 to generate", f"{stepper.batch}", do, "batch")
+    return request(stepper.signature, stepper.position, ids, max_tokens, sampling)
+
+
+def request(signature: Signature, position: int, ids: ArrayLike, max_tokens: int, sampling: Sampling) -> Request:
+    """Check the arguments of text generation after `position` tokens; `max_tokens` may be 0.
+
+    Raises:
+        UserError: a value out of range, or too few positions left.
+    """
+    require_kind(sampling, Sampling, "a Sampling as sampling", "sampling")
+    require_int(max_tokens, "max_tokens", 0, "sampling")
     prompt = token_ids(ids, signature, 1)
     asked = signature.eos_tokens if sampling.stop_tokens is None else sampling.stop_tokens
     stop = listed(asked, "stop_tokens as a list", "token")
@@ -72,7 +82,7 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
         received = printable(", ".join(sorted(map(repr, stop))))
         do = "use the tokenizer of this model"
         raise UserError(f"stop tokens in 0 … {signature.vocab_size - 1}", received, do, "token")
-    limit, read = signature.reach, stepper.position + prompt.array.size
+    limit, read = signature.reach, position + prompt.array.size
     if limit is not None and read + max_tokens - 1 > limit:
         expected = f"max_tokens of at most {max(limit - read + 1, 0)}: this model's positions end at {limit}"
         do = "ask for fewer, shorten the prompt, or export with --past-end clamp or wrap:N"

@@ -243,6 +243,15 @@ class Reader:
         self._states = states
 
     @alone
+    def put(self, row: int, other: Reader) -> None:
+        """Replace a row by the only one of a decoder of the same opened graph, and forget the histories."""
+        require_int(row, "a row", 0, "batch", self.batch - 1)
+        require_value(other._graph is self._graph and other.batch == 1, "a fork with one row", other, "batch")
+        self._states.put(row, other._states)
+        self._positions[row] = other._positions[0]
+        self._history = History(self.batch)
+
+    @alone
     def state(self) -> dict[str, NDArray[Any]]:
         """Copy all states, name → array with the shape and dtype of `signature.states`."""
         return self._states.read()

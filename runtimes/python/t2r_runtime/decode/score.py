@@ -28,13 +28,24 @@ def score(
     """
     stepper.reset(batch=1)
     text = token_ids(ids, stepper.signature, 1).array[0]
-    if text.size < 2:
-        raise UserError("a text of at least 2 tokens to score", f"{text.size}", "give more", "token")
+    require_text(text.size)
     require_room(stepper, text.size - 1)
     found = np.empty(text.size - 1)
     for place, following in enumerate(text[1:]):
-        (logits,) = stepper.step(TokenIds(text[np.newaxis, place : place + 1])).astype(np.float64)
-        best = logits.max()
-        found[place] = logits[following] - best - np.log(np.exp(logits - best).sum())
+        (logits,) = stepper.step(TokenIds(text[np.newaxis, place : place + 1]))
+        found[place] = log_probability(logits, following)
         on_progress(place + 1)
     return found
+
+
+def log_probability(logits: NDArray[np.float32], token: int) -> float:
+    """The log-probability of a token, given all logits (vocabulary,)."""
+    values = logits.astype(np.float64)
+    best = values.max()
+    return float(values[token] - best - np.log(np.exp(values - best).sum()))
+
+
+def require_text(tokens: int) -> None:
+    """Raise UserError unless a text has at least two tokens."""
+    if tokens < 2:
+        raise UserError("a text of at least 2 tokens to score", f"{tokens}", "give more", "token")

@@ -95,6 +95,19 @@ class Buffers:
         """Take `batch` rows of these states, each in place of one with the same source. Constant states are kept."""
         self._take_chained([(self._values(), rows)])
 
+    def put(self, row: int, other: Buffers) -> None:
+        """Replace a row by the only one of other states of the same graph.
+
+        In place on the CPU, unless sources differ in length; else all rows are copied.
+        """
+        ours, theirs = self._values(), other._values()
+        if self._device == "cpu" and all(value.shape()[1:] == theirs[name].shape()[1:] for name, value in ours.items()):
+            for name, value in ours.items():
+                value.numpy()[row] = theirs[name].numpy()[0]
+            return
+        parts = ((self, np.arange(row)), (other, np.zeros(1, np.int64)), (self, np.arange(row + 1, self.batch)))
+        self.take([(states, rows) for states, rows in parts if rows.size])
+
     def _take_chained(self, parts: Parts) -> None:
         there = 1 - self._turn
         for spec in self._chained:

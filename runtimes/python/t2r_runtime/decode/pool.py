@@ -1,0 +1,268 @@
+"""Rows of one batch, which texts join and leave between steps.
+
+A text waits until a row is free, first come first served; its prompt is read in chunks between the steps of the others,
+so that a long prompt holds nobody up; then it joins the rows. Under Batch and the server.
+
+Chunks begin at multiples of their size from the start of the prompt, and the noise of a choice depends on seed and
+number of the draw alone: a text is the same whatever else runs, except for rounding.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+import t2r_runtime.decode.generate as generate
+from t2r_runtime.checks import require_kind
+from t2r_runtime.contract.sampling import Sampling
+from t2r_runtime.decode.decoder import Decoder
+from t2r_runtime.decode.text import LENGTH, REMOVED, Start, Text, Watch
+from t2r_runtime.errors import UserError
+from t2r_runtime.session.stepper import TokenIds
+
+CHUNK, CHUNK_BY_STEPS = 64, 8  # tokens of prompts per step, with a prefill graph and without
+SPARE = 4  # a row in so many may be free
+
+
+class Chosen(NamedTuple):
+    """A token of a text; None if the text ended without one."""
+
+    text: Text
+    token: int | None
+
+
+@dataclass
+class _Prompt:
+    """A prompt being read, and the texts that continue it."""
+
+    texts: Sequence[Text]
+    unread: NDArray[np.int64]  # (T,)
+    reader: Decoder | None  # None until a row is free
+    on_read: Callable[[Decoder], object] | None
+
+    @property
+    def going(self) -> list[Text]:
+        return [text for text in self.texts if text.ended is None]
+
+
+class Pool:
+    """Generates many texts at once, in a batch of at most `capacity` rows.
+
+    Args:
+        decoder: its graph is used; its own text is not affected.
+        capacity: maximum number of rows.
+        chunk: number of tokens of prompts read per step. Default: by whether there is a prefill graph.
+
+    Raises:
+        UserError: the graph has growing caches, whose lengths would have to be equal, or a fixed batch; or states of
+            `capacity` rows exceed the memory limit.
+
+    A pool must be used by one thread at a time.
+    """
+
+    def __init__(self, decoder: Decoder, capacity: int = sys.maxsize, chunk: int | None = None) -> None:
+        require_kind(decoder, Decoder, "a Decoder", "graph")
+        signature = decoder.signature
+        signature.require_constant("for texts of different lengths side by side")
+        if signature.batch is not None:
+            raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch", "batch")
+        if capacity < sys.maxsize:
+            signature.require_memory(capacity, decoder._graph.max_state_bytes)
+        by_steps = decoder.prefill_from is None
+        self.capacity, self.chunk = capacity, chunk or (CHUNK_BY_STEPS if by_steps else CHUNK)
+        self._all = decoder.fork()
+        self._rows: list[Text | None] = []  # of `_all`; None is free, and so is the row of a text that ended
+        self._waiting: deque[_Prompt] = deque()
+        self._reading: deque[_Prompt] = deque()
+        self._ready: deque[tuple[Text, Decoder]] = deque()  # read, and without a row
+        self._ended: list[Chosen] = []  # without a token, since the last step
+
+    @property
+    def running(self) -> int:
+        """Number of texts that have a row, or whose prompts are being read."""
+        return len(self._live()) + sum(len(prompt.going) for prompt in self._reading) + len(self._ready)
+
+    @property
+    def waiting(self) -> int:
+        """Number of texts that wait for a row."""
+        return sum(len(prompt.going) for prompt in self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self._waiting or self._reading or self._ready or self._ended or self._live())
+
+    def add(
+        self,
+        ids: ArrayLike,
+        max_tokens: int,
+        samplings: Sequence[Sampling],
+        start: Start | None = None,
+        watch: Sequence[Watch] = (),
+        scored: bool = False,
+        on_read: Callable[[Decoder], object] | None = None,
+    ) -> list[Text]:
+        """Add texts that continue one prompt, which is read once.
+
+        Args:
+            ids: the prompt (T,), T of at least 1.
+            max_tokens: maximum number of new tokens; 0 only reads the prompt.
+            samplings: sampling options of each text.
+            start: states that the prompt starts from; default: the start of a text.
+            watch: a function for each text, called with all logits (vocabulary,) and the token chosen from them.
+            scored: read the prompt with steps, and call `watch` for each of its tokens but the first too.
+            on_read: called when all tokens of the prompt but the last are read, with a decoder that has read them.
+
+        Returns:
+            The texts. `step` runs them, or ends them with an error.
+
+        Raises:
+            UserError: as for Decoder.generate, or invalid states. Nothing was added then.
+        """
+        reader, position = None, 0
+        if start is not None:
+            reader = self._all.fork()
+            reader.set_state(start.states, start.position)
+            position = reader.position
+        signature = self._all.signature
+        requests = [generate.request(signature, position, ids, max_tokens, each) for each in samplings]
+        prompt = requests[0].prompt.array[0]
+        tokens = prompt.tolist()
+        seen = [*(() if start is None else start.history), *tokens]
+        watches = watch or [None] * len(requests)
+        first = tokens[0] if scored else tokens[-1]
+        texts = [
+            Text(each, first, max_tokens, list(seen), deque(tokens[1:] if scored else ()), watched)
+            for each, watched in zip(requests, watches, strict=True)
+        ]
+        end = 0 if scored else prompt.size - (max_tokens > 0)
+        self._waiting.append(_Prompt(texts, prompt[:end], reader, on_read))
+        return texts
+
+    def remove(self, text: Text) -> None:
+        """Remove a text; its row is free in the next step."""
+        text.ended = text.ended or REMOVED
+        for prompts in (self._waiting, self._reading):
+            for prompt in [prompt for prompt in prompts if not prompt.going]:
+                prompts.remove(prompt)
+        self._ready = deque(pair for pair in self._ready if pair[0].ended is None)
+
+    def states(self, text: Text) -> dict[str, NDArray[Any]]:
+        """The states of a text that has been read, until the step after its end, as for Decoder.set_state.
+
+        All tokens but the newest have been read.
+        """
+        for other, reader in self._ready:
+            if other is text:
+                return reader.state()
+        alone = self._all.fork()
+        alone.take([(self._all, [self._rows.index(text)])])
+        return alone.state()
+
+    def read(self) -> None:
+        """Begin prompts that wait, if rows are free, and read a chunk of those that have begun.
+
+        A chunk is one prompt's; then comes the next prompt, so that a short one does not wait for a long one.
+        """
+        claimed = self.running
+        while self._waiting and claimed < self.capacity:
+            prompt = self._waiting.popleft()
+            prompt.reader = prompt.reader or self._all.fork()
+            claimed += len(prompt.going)
+            self._reading.append(prompt)
+        left = self.chunk
+        while self._reading and left > 0:
+            prompt = self._reading.popleft()
+            part, prompt.unread = prompt.unread[: self.chunk], prompt.unread[self.chunk :]
+            left -= part.size
+            try:
+                self._read(prompt, part)
+            except UserError as error:
+                for text in prompt.going:
+                    text.fail(error)
+                    self._ended.append(Chosen(text, None))
+
+    def step(self) -> list[Chosen]:
+        """Read a chunk of prompts and one token of every text that has a row.
+
+        Returns:
+            The chosen tokens, and the texts that ended without one. A text that has ended leaves its row. A token is -1
+            if the logits are not finite.
+
+        Raises:
+            UserError: the graph does not run; no text has changed then.
+        """
+        self.read()
+        self._settle()
+        ended, self._ended = self._ended, []
+        live = self._live()
+        if not live:
+            return ended
+        ids = np.zeros((len(self._rows), 1), np.int64)  # a free row reads token 0
+        ids[list(live), 0] = [text.token for text in live.values()]
+        limits = [text.limit for text in live.values()]
+        try:
+            logits, tokens = generate.next_logits(self._all, TokenIds(ids), min(limits) and max(limits))
+        except UserError:
+            self._ended = ended
+            raise
+        chosen = [
+            Chosen(text, text.advance(logits[row], None if tokens is None else tokens[row]))
+            for row, text in live.items()
+        ]
+        return ended + [each for each in chosen if each.token is not None or each.text.ended]
+
+    def _live(self) -> dict[int, Text]:
+        """The unfinished texts that have a row, by row."""
+        return {row: text for row, text in enumerate(self._rows) if text is not None and text.ended is None}
+
+    def _read(self, prompt: _Prompt, part: NDArray[np.int64]) -> None:
+        """Read a chunk of a prompt; after its last one its texts are ready for rows."""
+        reader = prompt.reader
+        assert reader is not None
+        if part.size:
+            reader.prefill(TokenIds(part[np.newaxis]))
+        if prompt.unread.size:
+            self._reading.append(prompt)
+            return
+        if prompt.on_read is not None:
+            prompt.on_read(reader)
+        for text in prompt.going:
+            if text.left == 0 and not text.forced:
+                text.ended = LENGTH
+                self._ended.append(Chosen(text, None))
+            else:
+                self._ready.append((text, reader))
+
+    def _settle(self) -> None:
+        """Give rows to texts that are ready, and give up free ones if they are many.
+
+        A text takes a free row in place; all rows are copied only if their number changes.
+        """
+        live = self._live()
+        joining = [self._ready.popleft() for _ in range(min(len(self._ready), self.capacity - len(live)))]
+        if not live and not joining:
+            return
+        free = [row for row in range(len(self._rows)) if row not in live]
+        spare = len(free) - len(joining)
+        if spare == 0 or (spare > 0 and self._may_spare(spare)):
+            for row in free:
+                self._rows[row] = None
+            for row, (text, reader) in zip(free, joining, strict=False):
+                self._all.put(row, reader)
+                self._rows[row] = text
+            return
+        parts: list[tuple[Decoder, list[int]]] = [(self._all, list(live))] if live else []
+        self._all.take([*parts, *((reader, [0]) for _, reader in joining)])
+        self._rows = [*live.values(), *(text for text, _ in joining)]
+
+    def _may_spare(self, rows: int) -> bool:
+        """Whether so many rows may stay free: few, or soon taken. Their positions go on, so there must be no end."""
+        soon = bool(self._reading or self._waiting)
+        return self._all.signature.reach is None and (soon or rows * SPARE <= len(self._rows))

@@ -1,0 +1,96 @@
+"""A text of a pool of rows: what was asked, and how far it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from t2r_runtime.decode.generate import Request
+from t2r_runtime.decode.history import RECENT
+from t2r_runtime.errors import UserError
+
+NOT_FINITE = -1  # replaces a token, as in a generation graph
+STOP, LENGTH, FAILED, REMOVED = "stop", "length", "failed", "removed"  # why a text ended
+Watch = Callable[[NDArray[np.float32], int], object]
+
+
+@dataclass(frozen=True)
+class Start:
+    """States that a text starts from: those of a prefix, or of a translator's source.
+
+    Args:
+        states: as for Decoder.set_state.
+        position: number of tokens read, for models without a position state.
+        history: tokens read, oldest first, for the penalties.
+    """
+
+    states: Mapping[str, ArrayLike]
+    position: int = 0
+    history: Sequence[int] = ()
+
+
+@dataclass(eq=False)
+class Text:
+    """A text, and its newest token, which no step has read.
+
+    Attributes:
+        tokens: the chosen tokens.
+        ended: why it ended; None if it is unfinished.
+        error: what ended a text that failed.
+    """
+
+    request: Request
+    token: int
+    left: int  # tokens to choose
+    seen: list[int]  # all tokens, for the penalties
+    forced: deque[int] = field(default_factory=deque)  # tokens of the prompt that steps read
+    watch: Watch | None = None
+    tokens: list[int] = field(default_factory=list)
+    ended: str | None = None
+    error: UserError | None = None
+
+    @property
+    def limit(self) -> int:
+        """How many of the largest logits suffice for the next token; 0 means all."""
+        return 0 if self.watch is not None else 1 if self.forced else self.request.limit
+
+    def advance(self, logits: NDArray[np.float32], places: NDArray[np.int64] | None) -> int | None:
+        """Take the next token of the prompt, or choose one.
+
+        Args:
+            logits: logits after `token`, all or those of the tokens `places`.
+
+        Returns:
+            The chosen token; None for a token of the prompt.
+        """
+        if not np.isfinite(logits.max()):  # NaN, if there is one
+            self.ended, self.token = FAILED, NOT_FINITE
+            self.error = UserError("finite logits", "others", "check the graph with t2r verify", "graph")
+            return NOT_FINITE
+        if self.forced:
+            self.token = self.forced.popleft()
+            if self.watch is not None:
+                self.watch(logits, self.token)
+            if not self.forced and self.left == 0:
+                self.ended = LENGTH
+            return None
+        occurred = np.array(self.seen[-RECENT:], np.int64) if self.request.sampler.sampling.looks_back else ()
+        self.token = self.request.choose(logits, places, occurred)
+        if self.watch is not None:
+            self.watch(logits, self.token)
+        self.tokens.append(self.token)
+        self.seen.append(self.token)
+        self.left -= 1
+        if self.token in self.request.stop:
+            self.ended = STOP
+        elif self.left == 0:
+            self.ended = LENGTH
+        return self.token
+
+    def fail(self, error: UserError) -> None:
+        """End with an error."""
+        self.ended, self.error = FAILED, error
