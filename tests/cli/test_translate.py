@@ -55,7 +55,7 @@ def test_line_per_input_line(graph: Path, batch: int, end: str, typed: Type, cap
     texts = iter("".join(LETTERS[token] for token in one.tokens) for (one,) in best(graph, beam))
     expected = [next(texts) if line in READ else "" for line in LINES]
     typed(end.join([*LINES, ""]))
-    out, err = run(capsys, "translate", graph, "--length-penalty", 0.6, "--max-tokens", 9, "--batch-size", batch)
+    out, err = run(capsys, "translate", graph, "--length-penalty", 0.6, "--max-tokens", 9, "--rows", batch)
     assert out.split("\n") == [*expected, ""]
     cut = [one for (one,) in best(graph, beam) if len(one.tokens) == 9]
     assert err.count("was cut at 9 tokens\n") == len(cut)
@@ -105,7 +105,7 @@ def test_line_split_into_sentences(reader: Path, batch: int, typed: Type, capsys
     first = translated(reader, "bad.", "Abc.", "A")
     expected = [" ".join("".join(LETTERS[t] for t in one.tokens) for one in first), ""]
     expected.append("".join(LETTERS[t] for one in translated(reader, "Bed") for t in one.tokens))
-    out, _ = run(capsys, "translate", reader, "--max-tokens", 9, "--batch-size", batch)
+    out, _ = run(capsys, "translate", reader, "--max-tokens", 9, "--rows", batch)
     assert out.splitlines() == expected
 
 

@@ -49,7 +49,7 @@ def answered(folder: Path, lines: list[Any], *arguments: object, code: int = 0) 
 @pytest.mark.parametrize("width", [1, 2, 9])
 def test_jsonl_equals_single_lines(options: list[str], width: int, graph: Path, tmp_path: Path, capsys: Output) -> None:
     lines = [{"prompt": prompt, "name": [number, "ü"]} for number, prompt in enumerate(PROMPTS)]
-    found = answered(tmp_path, lines, "generate", graph, *options, "--batch-size", width)
+    found = answered(tmp_path, lines, "generate", graph, *options, "--rows", width)
     for line, answer in zip(lines, found, strict=True):
         capsys.readouterr()
         run("generate", graph, "--prompt", line["prompt"], *options, "--json")
@@ -62,7 +62,7 @@ def test_jsonl_equals_single_lines(options: list[str], width: int, graph: Path, 
 def test_token_ids_need_no_tokenizer(width: int, tmp_path: Path) -> None:
     graph = graphs.save(tmp_path / "g.onnx")
     lines = [{"ids": [3, 4]}, {"prompt": "a"}]
-    found = answered(tmp_path, lines, "generate", graph, *GREEDY, "--batch-size", width, code=2)
+    found = answered(tmp_path, lines, "generate", graph, *GREEDY, "--rows", width, code=2)
     expected = Decoder(graph).generate([3, 4], 9, Sampling(temperature=0))
     assert found[0] == {"ids": [3, 4], "tokens": expected, "text": None}
     assert found[1]["error"].startswith("expected a graph with a tokenizer")
@@ -88,7 +88,7 @@ BAD = [
 @pytest.mark.parametrize("width", [1, 4])
 def test_invalid_line_reports_number(width: int, graph: Path, tmp_path: Path, capsys: Output) -> None:
     lines = [{"prompt": "a"}, *BAD, {"prompt": "b"}]
-    found = answered(tmp_path, lines, "generate", graph, *GREEDY, "--batch-size", width, code=2)
+    found = answered(tmp_path, lines, "generate", graph, *GREEDY, "--rows", width, code=2)
     assert [each.get("line") for each in found] == [None, *range(2, len(BAD) + 2), None]
     assert all(each["error"].startswith("expected ") for each in found[1:-1])
     said = capsys.readouterr().err.splitlines()
@@ -109,7 +109,7 @@ def test_an_interrupted_run_is_resumed(
 ) -> None:
     lines = [{"prompt": prompt} for prompt in PROMPTS]
     lines.insert(1, {"prompt": 5})
-    command = ["generate", graph, *GREEDY, "--batch-size", width]
+    command = ["generate", graph, *GREEDY, "--rows", width]
     whole = answered(tmp_path, lines, *command, code=2)
     put, count = Bulk.put, 0
 
@@ -161,18 +161,30 @@ def test_jsonl_out_conflicts(graph: Path, tmp_path: Path, capsys: Output) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "notes"]
 
 
-def test_scores(graph: Path, tmp_path: Path, capsys: Output) -> None:
+@pytest.mark.parametrize("rows", [1, 2])
+def test_scores(rows: int, graph: Path, tmp_path: Path, capsys: Output) -> None:
     lines = [{"text": "abcabc", "nats": 0}, {"text": "a"}, {"text": "kid"}]
-    first, bad, last = answered(tmp_path, lines, "score", graph, code=2)
+    first, bad, last = answered(tmp_path, lines, "score", graph, "--rows", rows, code=2)
     assert bad["line"] == 2
     for line, answer in ((lines[0], first), (lines[2], last)):
         (tmp_path / "text").write_text(str(line["text"]))
         capsys.readouterr()
         run("score", graph, tmp_path / "text", "--json")
         alone = json.loads(capsys.readouterr().out)
-        assert answer == {**line, **{key: value for key, value in alone.items() if key != "placement"}}
+        expected = {**line, **{key: value for key, value in alone.items() if key != "placement"}}
+        assert answer.keys() == expected.keys()
+        for key, value in expected.items():
+            assert answer[key] == (value if key in ("text", "tokens") else pytest.approx(value, rel=1e-5))
     run("score", graph, code=2)
     assert "Give one of TEXT and '--jsonl'" in capsys.readouterr().err
+
+
+def test_progress_counts_lines(graph: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the lines that are left after an interrupted run."""
+    monkeypatch.setattr("t2r_runtime.cli.progress.LOG_SECONDS", 0)
+    answered(tmp_path, [{"prompt": prompt} for prompt in PROMPTS], "generate", graph, *GREEDY, "--rows", 2)
+    said = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert said == [f"lines answered: {done} of 6" for done in range(1, 7)]
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -182,7 +194,7 @@ def test_translations(
     sources = ["bad", "", "a", "lid. cab", "fed"]
     lines = [{"source": source, "id": number} for number, source in enumerate(sources)]
     lines.insert(2, {"source": "a" * 13, "id": -1})  # longer than the model's
-    command = ["translate", translator, "--max-tokens", "7", "--batch-size", width]
+    command = ["translate", translator, "--max-tokens", "7", "--rows", width]
     found = answered(tmp_path, lines, *command, code=2)
     assert found.pop(2)["line"] == 3
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(sources).encode())))

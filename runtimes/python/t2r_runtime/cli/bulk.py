@@ -23,6 +23,7 @@ from typing import Any
 import click
 
 from t2r_runtime.cli.output import F, note, plain
+from t2r_runtime.cli.progress import progress
 from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.files import existing_file, locked, unwritable
 from t2r_runtime.outputs import Kind, check_output
@@ -35,10 +36,13 @@ Given = dict[str, Any]
 
 
 def option(keys: str) -> Callable[[F], F]:
-    """Add the option `--jsonl`; `keys` describes a line of IN."""
+    """Add the options `--jsonl` and `--rows`; `keys` describes a line of IN."""
     path = click.Path(path_type=Path)
     text = f"Answer each line of IN, a JSON object with {keys}, by a line of OUT. Resumes an interrupted run."
-    return click.option("--jsonl", type=(path, path), metavar="IN OUT", help=text)
+    jsonl = click.option("--jsonl", type=(path, path), metavar="IN OUT", help=text)
+    about = "Number of --jsonl lines side by side, each a row of the batch."
+    rows = click.option("--rows", type=click.IntRange(min=1), default=1, show_default=True, help=about)
+    return lambda function: rows(jsonl(function))
 
 
 class Bulk:
@@ -65,6 +69,7 @@ class Bulk:
         self._given: dict[int, Given] = {}  # lines without an answer
         self._answers: dict[int, bytes] = {}  # waiting for earlier lines
         self._done = 0
+        self._advance: Callable[[], None] = lambda: None
         self.bad: list[int] = []
 
     def __enter__(self) -> Bulk:
@@ -78,6 +83,9 @@ class Bulk:
             except OSError as error:
                 raise unwritable(self._out, error) from error
             self._resume()
+            left = _lines(self._source) - self._done
+            advance, before = stack.enter_context(progress("lines answered", left)), self._done
+            self._advance = lambda: advance(self._done - before)
             self._stack = stack.pop_all()
         return self
 
@@ -129,6 +137,7 @@ class Bulk:
             self._file.write(written)
             self._done += 1
         self._file.flush()
+        self._advance()
 
     def texts(self, key: str) -> Iterator[tuple[int, str]]:
         """Yield the texts of the lines, with their numbers."""
@@ -179,6 +188,15 @@ def _object(raw: bytes, number: int, whole: bool) -> Given:
     if not isinstance(value, dict):
         raise UserError("a JSON object", shown(value), "correct the line")
     return value
+
+
+def _lines(path: Path) -> int:
+    """Number of lines of a file."""
+    count, last = 0, b"\n"
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            count, last = count + part.count(b"\n"), part[-1:]
+    return count + (last != b"\n")
 
 
 def _digest(files: list[Path]) -> str:

@@ -143,6 +143,7 @@ def _end(program: str, message: str, code: int) -> int:
 RENAMED = {  # former options of every verb
     "--provider-option": "--provider NAME:KEY=VALUE",
     "--allow-fallback": "--provider NAME+cpu",
+    "--batch-size": "--rows",
 }
 
 

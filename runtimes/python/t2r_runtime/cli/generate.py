@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t2r_runtime.checks import require_int
 from t2r_runtime.cli import bulk, providers, sampling
 from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.cli.score import MAX_TEXT
@@ -28,6 +29,7 @@ from t2r_runtime.text.texts import read_text
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Sampling, Tokenizer
+    from t2r_runtime.decode.text import Text
 
 
 @click.command("generate")
@@ -52,9 +54,6 @@ if TYPE_CHECKING:
 @providers.threads_option
 @providers.option
 @bulk.option('a "prompt" or "ids"')
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), default=1, show_default=True, help="Number of --jsonl lines per batch."
-)
 @click.option("--save-state", type=click.Path(path_type=Path), help="File to save the final state to.")
 @click.option("--load-state", type=click.Path(path_type=Path), help="File of a saved state to continue from.")
 @json_option
@@ -70,7 +69,7 @@ def command(
     threads: int | None,
     provider: providers.Provider,
     jsonl: tuple[Path, Path] | None,
-    batch_size: int,
+    rows: int,
     save_state: Path | None,
     load_state: Path | None,
     as_json: bool,
@@ -98,7 +97,7 @@ def command(
     rules = sampling.of_graph(rules, decoder.signature)
     if jsonl is not None:
         with bulk.Bulk(jsonl, graph) as lines:
-            _answer(lines, decoder, max_tokens, rules, stops, batch_size)
+            _answer(lines, decoder, max_tokens, rules, stops, rows)
         return providers.note_split(provider.name, decoder.placement)
     guess = _guess(draft, threads)
     chosen = None if load_state is None else decoder.load_state(load_state)
@@ -133,7 +132,7 @@ def command(
 
 
 @dataclass
-class _Text:
+class _Line:
     """A line of --jsonl being continued."""
 
     number: int
@@ -152,42 +151,41 @@ class _Text:
 
 
 def _answer(
-    lines: bulk.Bulk, decoder: Decoder, max_tokens: int, rules: Sampling, stops: Sequence[str], width: int
+    lines: bulk.Bulk, decoder: Decoder, max_tokens: int, rules: Sampling, stops: Sequence[str], rows: int
 ) -> None:
-    """Continue every line, `width` of them in a batch."""
-    from t2r_runtime import Batch
-    from t2r_runtime.decode.batch import NOT_FINITE
+    """Continue every line, `rows` of them side by side."""
+    from t2r_runtime.decode.pool import Pool
+    from t2r_runtime.decode.text import FAILED
 
     texts = _texts(lines, decoder, stops)
-    if width == 1:  # works with any graph
-        for text in texts:
+    if rows == 1:  # works with any graph
+        for line in texts:
             decoder.reset()
-            with lines.answering(text.number):
-                found = decoder.generate(text.read, max_tokens, rules, text.token if stops else None)
+            with lines.answering(line.number):
+                found = decoder.generate(line.read, max_tokens, rules, line.token if stops else None)
                 for token in () if stops else found:
-                    text.token(token)
-                lines.put(text.number, text.answer())
+                    line.token(token)
+                lines.put(line.number, line.answer())
         return
-    batch, going = Batch(decoder), dict[int, _Text]()
+    pool = Pool(decoder, rows)
+    going: dict[Text, _Line] = {}
     while True:
-        while len(going) < width and (new := next(texts, None)) is not None:
+        while len(going) < rows and (new := next(texts, None)) is not None:
             with lines.answering(new.number):
-                going[batch.add(new.read, max_tokens, rules)] = new
+                require_int(max_tokens, "max_tokens", 1, "sampling")
+                going[pool.add(new.read, max_tokens, [rules])[0]] = new
         if not going:
             return
-        for handle, token in batch.step().items():
-            text = going[handle]
-            if token == NOT_FINITE:
-                lines.put(text.number, UserError("finite logits", "others", "export the model again"))
-            elif not text.token(token) and handle in batch.sequences:
-                batch.remove(handle)
-            if handle not in batch.sequences:
-                del going[handle]
-                if token != NOT_FINITE:
-                    lines.put(text.number, text.answer())
+        for text, chosen in pool.step():
+            line = going[text]
+            if text.ended != FAILED and chosen is not None and not line.token(chosen):
+                pool.remove(text)
+            if text.ended is not None:
+                del going[text]
+                lines.put(line.number, line.answer() if text.error is None else text.error)
 
 
-def _texts(lines: bulk.Bulk, decoder: Decoder, stops: Sequence[str]) -> Iterator[_Text]:
+def _texts(lines: bulk.Bulk, decoder: Decoder, stops: Sequence[str]) -> Iterator[_Line]:
     from t2r_runtime import Tokenizer
     from t2r_runtime.session.stepper import token_ids
 
@@ -199,7 +197,7 @@ def _texts(lines: bulk.Bulk, decoder: Decoder, stops: Sequence[str]) -> Iterator
             else:
                 reader = tokenizer or Tokenizer.of(decoder.signature)
                 read = reader.encode(bulk.text_of(given, "prompt"))
-            yield _Text(number, read, _Printer(reader, read, "", stops, silent=True))
+            yield _Line(number, read, _Printer(reader, read, "", stops, silent=True))
 
 
 def _guess(draft: str | None, threads: int | None) -> str | Decoder | None:

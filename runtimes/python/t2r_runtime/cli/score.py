@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,11 @@ from t2r_runtime.session.refusals import existing_graph
 from t2r_runtime.text.texts import read_text
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from t2r_runtime import Decoder, Tokenizer
+    from t2r_runtime.decode.text import Text
 
 MAX_TEXT = 1 << 26  # bytes: each token is a run of the graph
 
@@ -34,6 +39,7 @@ def command(
     threads: int | None,
     provider: providers.Provider,
     jsonl: tuple[Path, Path] | None,
+    rows: int,
     as_json: bool,
 ) -> None:
     """Nats per token of GRAPH, an exported .onnx file, on TEXT, a file or - for stdin.
@@ -51,9 +57,7 @@ def command(
     tokenizer = Tokenizer.of(decoder.signature)
     if jsonl is not None:
         with bulk.Bulk(jsonl, graph) as lines:
-            for number, line in lines.texts("text"):
-                with lines.answering(number):
-                    lines.put(number, _scored(decoder, tokenizer, line))
+            _answer(lines, decoder, tokenizer, rows)
     else:
         result = _scored(decoder, tokenizer, written, shown=True)
         nats, count = result["nats"], len(result["log_probabilities"])
@@ -64,12 +68,66 @@ def command(
     providers.note_split(provider.name, decoder.placement)
 
 
+def _answer(lines: bulk.Bulk, decoder: Decoder, tokenizer: Tokenizer, rows: int) -> None:
+    """Score every line, `rows` of them side by side."""
+    from t2r_runtime import Sampling
+    from t2r_runtime.decode.pool import Pool
+    from t2r_runtime.decode.score import require_text
+
+    texts = lines.texts("text")
+    if rows == 1:  # works with any graph
+        for number, text in texts:
+            with lines.answering(number):
+                lines.put(number, _scored(decoder, tokenizer, text))
+        return
+    pool = Pool(decoder, rows)
+    going: dict[Text, _Line] = {}
+    while True:
+        while len(going) < rows and (new := next(texts, None)) is not None:
+            number, text = new
+            with lines.answering(number):
+                ids = tokenizer.encode(text)
+                require_text(len(ids))
+                line = _Line(number, text, ids)
+                [added] = pool.add(ids, 0, [Sampling()], watch=[line.watch], scored=True)
+                going[added] = line
+        if not going:
+            return
+        for done, _ in pool.step():
+            if done.ended is not None:
+                line = going.pop(done)
+                lines.put(line.number, line.answer() if done.error is None else done.error)
+
+
+@dataclass
+class _Line:
+    """A line of --jsonl being scored."""
+
+    number: int
+    text: str
+    ids: list[int]
+    found: list[float] = field(default_factory=list)
+
+    def watch(self, logits: NDArray[np.float32], token: int) -> None:
+        """Add the log-probability of a token."""
+        from t2r_runtime.decode.score import log_probability
+
+        self.found.append(log_probability(logits, token))
+
+    def answer(self) -> dict[str, Any]:
+        return _numbers(self.text, self.ids, self.found)
+
+
 def _scored(decoder: Decoder, tokenizer: Tokenizer, text: str, shown: bool = False) -> dict[str, Any]:
     """The scores of a text. Raises UserError if it has fewer than two tokens or more than the model has positions."""
     from t2r_runtime.decode.score import score
 
     ids = tokenizer.encode(text)
     with progress("tokens scored", max(len(ids) - 1, 0)) if shown else contextlib.nullcontext() as on_progress:
-        found = score(decoder, ids, on_progress or (lambda done: None))
-    nats, bits = -float(found.mean()), -float(found.sum()) / math.log(2) / max(len(text.encode()), 1)
-    return {"nats": nats, "bits_per_byte": bits, "tokens": ids, "log_probabilities": found.tolist()}
+        return _numbers(text, ids, score(decoder, ids, on_progress or (lambda done: None)).tolist())
+
+
+def _numbers(text: str, ids: list[int], found: list[float]) -> dict[str, Any]:
+    total = math.fsum(found)
+    bits = -total / math.log(2) / max(len(text.encode()), 1)
+    return {"nats": -total / len(found), "bits_per_byte": bits, "tokens": ids, "log_probabilities": found}

@@ -17,7 +17,7 @@ import click
 from t2r_runtime.cli import bulk, providers
 from t2r_runtime.cli.output import note, show
 from t2r_runtime.errors import UserError
-from t2r_runtime.session.segment import repeats, split_sentences
+from t2r_runtime.session.segment import split_sentences
 from t2r_runtime.text.copied import missing_names, missing_numbers
 from t2r_runtime.text.texts import STDIN, decode_lines
 
@@ -51,9 +51,6 @@ Refuse = Callable[[int, UserError], None]
     help="Maximum tokens per translation.  [default: the graph's, or 256; fewer where the model's positions end]",
 )
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), default=1, show_default=True, help="Number of sentences per batch."
-)
-@click.option(
     "--no-split",
     "whole",
     is_flag=True,
@@ -75,7 +72,7 @@ def command(
     n_best: int,
     length_penalty: float | None,
     max_tokens: int | None,
-    batch_size: int,
+    rows: int,
     whole: bool,
     check_numbers: bool,
     jsonl: tuple[Path, Path] | None,
@@ -85,6 +82,7 @@ def command(
 ) -> None:
     """Translate lines of stdin with GRAPH, an exported .onnx file of a translator."""
     from t2r_runtime import Beam, Tokenizer
+    from t2r_runtime.translate.joined import joined
     from t2r_runtime.translate.search import Rules
 
     beam = Beam(width, length_penalty, max_tokens=max_tokens, n_best=n_best)
@@ -95,7 +93,7 @@ def command(
     ends = translator.signature.eos_tokens
 
     def told(line: Line) -> list[dict[str, Any]]:
-        found = [_joined(each, target, most, ends) for each in zip(*line.found, strict=True)]
+        found = [joined(each, target, most, ends) for each in zip(*line.found, strict=True)]
         for key, what in (("cut", f"was cut at {most} tokens"), ("repeats", "repeats itself")):
             if any(one[key] for one in found[:1]):
                 note(f"line {line.number}: the translation {what}")
@@ -114,7 +112,7 @@ def command(
         for score, one in zip(scores or [""], found or [{"text": ""}], strict=True):
             click.echo(score + " ".join(one["text"].splitlines()))
 
-    lines = Lines(translator, source, batch_size, whole or n_best > 1)
+    lines = Lines(translator, source, rows, whole or n_best > 1)
     if jsonl is None:
         typed = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
         lines.translate(enumerate(typed, 1), beam, write, _refuse)
@@ -140,19 +138,6 @@ def _missing(line: str, translation: str, tokenizer: Tokenizer) -> list[str]:
         return len(tokenizer.encode_documents([f" {word}"])[0])
 
     return missing_numbers(line, translation) + missing_names(line, translation, pieces)
-
-
-def _joined(sentences: Sequence[Translation], target: Tokenizer, most: int, ends: Sequence[int]) -> dict[str, Any]:
-    """The translation of a line: its sentences joined by spaces; its score is their mean, weighted by tokens."""
-    tokens = [one.tokens for one in sentences]
-    bodies = [each[:-1] if each[-1:] and each[-1] in ends else each for each in tokens]
-    return {
-        "text": " ".join(target.decode(each) for each in tokens),
-        "tokens": [token for each in tokens for token in each],
-        "score": sum(one.score * len(one.tokens) for one in sentences) / max(1, sum(map(len, tokens))),
-        "cut": any(len(each) >= most for each in tokens),
-        "repeats": any(map(repeats, bodies)),
-    }
 
 
 @dataclass

@@ -135,7 +135,7 @@ class Pool:
         prompt = requests[0].prompt.array[0]
         tokens = prompt.tolist()
         seen = [*(() if start is None else start.history), *tokens]
-        watches = watch or [None] * len(requests)
+        watches: Sequence[Watch | None] = watch or [None] * len(requests)
         first = tokens[0] if scored else tokens[-1]
         texts = [
             Text(each, first, max_tokens, list(seen), deque(tokens[1:] if scored else ()), watched)
