@@ -67,7 +67,8 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and those that each ma
     "session": {"contract"},
     "decode": {"contract", "text", "session"},
     "translate": {"contract", "text", "session", "decode"},
-    "cli": {"contract", "text", "session", "decode", "translate"},
+    "serve": {"contract", "text", "session", "decode", "translate"},
+    "cli": {"contract", "text", "session", "decode", "translate", "serve"},
 }
 # what every room may import
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}

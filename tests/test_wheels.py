@@ -72,7 +72,10 @@ def test_runtime_dependencies(wheels: dict[str, zipfile.ZipFile]) -> None:
     needed = metadata(wheels["t2r_runtime"]).get_all("Requires-Dist") or []
     extra = [text for text in needed if "extra ==" in text]
     assert {text.partition(">")[0] for text in needed if text not in extra} == {"numpy", "onnxruntime", "tokenizers"}
-    assert [text.partition(">")[0] for text in extra] == ["jinja2", "jinja2", "click"]
+    assert [text.partition(">")[0] for text in extra] == [
+        *("jinja2", "jinja2", "click"),  # chat, run
+        *("jinja2", "click", "starlette", "uvicorn"),  # serve
+    ]
 
 
 def commands(wheel: zipfile.ZipFile) -> list[str]:
@@ -86,7 +89,7 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
         "t2r = t2r_export.__main__:t2r",
         "t2r-export = t2r_export.__main__:export",
     ]
-    assert metadata(wheels["t2r_runtime"]).get_all("Provides-Extra") == ["chat", "run"]
+    assert metadata(wheels["t2r_runtime"]).get_all("Provides-Extra") == ["chat", "run", "serve"]
     assert metadata(wheels["t2r_export"]).get_all("Provides-Extra") == [
         "bleu",
         "peers",
@@ -160,6 +163,9 @@ def test_graphs_run_without_toolchain(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(said.encode())))
         verb, *rest = command
         assert done.stdout == run(capsys, {"score": "evaluate"}.get(str(verb), verb), *rest)[0] != ""
+    done = started(alone / "t2r-run", "serve", graph)
+    missing = "expected the package starlette; received a Python without it"
+    assert (done.returncode, done.stderr) == (2, f't2r-run: {missing}; pip install "t2r-runtime[serve]"\n')
     done = started(alone / "t2r-run", "generate", tmp_path / "none.onnx")
     assert (done.returncode, done.stderr.count("\n"), done.stderr[:9]) == (2, 1, "t2r-run: ")
 

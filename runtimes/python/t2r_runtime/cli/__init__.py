@@ -15,6 +15,7 @@ VERBS: program.Verbs = {
     "chat": ("t2r_runtime.cli.chat", "Chat with the exported graph of a chat model."),
     "score": ("t2r_runtime.cli.score", "Measure nats per token of an exported graph on a text."),
     "translate": ("t2r_runtime.cli.translate", "Translate lines of text with an exported translator."),
+    "serve": ("t2r_runtime.cli.serve", "Serve exported graphs over HTTP, with OpenAI's endpoints."),
 }
 t2r_run = program.Group(VERBS, help="Run exported graphs.", params=[program.version_option("t2r-runtime", __version__)])
 

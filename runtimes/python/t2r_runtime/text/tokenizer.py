@@ -135,6 +135,10 @@ class Tokenizer:
         """Decode token ids to text, without special tokens."""
         return self._library.decode(ids)
 
+    def piece(self, token: int) -> str:
+        """The vocabulary's piece of a token, as it is written in the tokenizer's file; "" for an unknown token."""
+        return str(self._library.tokenizer.id_to_token(token) or "")
+
     def stream(self, prompt: Iterable[int] = ()) -> StreamingDetokenizer:
         """A StreamingDetokenizer for the tokens after `prompt`."""
         return StreamingDetokenizer(self, prompt)

@@ -30,12 +30,17 @@ class Sentences:
         self._search = Search(rules, [])
         self._states: States | None = None  # rows of `_search`, in order
         self._entering: States | None = None  # reused for the next sentences
+        self._dropped: set[int] = set()
         self.mixed = not any(spec.grows for spec in graph.signature.states)
 
     @property
     def going(self) -> int:
         """Number of unfinished sentences."""
         return len(self._search.sentences)
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Remove these sentences in the next step, which does not return them."""
+        self._dropped.update(numbers)
 
     def step(self, entering: Sequence[NDArray[np.int64]], states: Mapping[str, Array]) -> dict[int, list[Translation]]:
         """Extend all sentences by one token, and add new ones.
@@ -55,14 +60,18 @@ class Sentences:
         for search, read in both:
             from_states, outputs = read()
             rows, ended = search.advance(outputs)
-            for sentence in (one for one, over in zip(search.sentences, ended, strict=True) if over):
-                done[sentence.handle] = sentence.finished[: self._rules.beam.n_best]
+            for place, sentence in enumerate(search.sentences):
+                if sentence.handle in self._dropped:
+                    ended[place] = True
+                elif ended[place]:
+                    done[sentence.handle] = sentence.finished[: self._rules.beam.n_best]
             kept = [place for place, over in enumerate(ended) if not over]
             if len(kept) < len(ended):
                 search.keep(kept)
             if kept:
                 searches.append(search)
                 parts.append((from_states, rows[kept].reshape(-1)))
+        self._dropped.clear()
         self._settle(searches, parts)
         return done
 

@@ -1,0 +1,108 @@
+"""`t2r-run serve`: serve graphs over HTTP with OpenAI's endpoints."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+from pathlib import Path
+
+import click
+
+from t2r_runtime.cli import providers
+from t2r_runtime.cli.output import note
+from t2r_runtime.errors import UserError
+from t2r_runtime.session.refusals import existing_graph
+
+NEEDED = ("starlette", "uvicorn")
+
+
+@click.command("serve")
+@click.argument("graphs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="GRAPH…")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Port to listen on; 0 is a free one.",
+)
+@click.option(
+    "--rows", type=click.IntRange(min=1), default=64, show_default=True, help="Maximum number of rows, per graph."
+)
+@click.option(
+    "--queue",
+    type=click.IntRange(min=0),
+    default=256,
+    show_default=True,
+    help="Number of waiting texts, per graph.",
+)
+@click.option("--keep", type=click.Path(path_type=Path), help="Folder for the states of sessions, kept over restarts.")
+@click.option(
+    "--keep-mb",
+    type=click.IntRange(min=0),
+    default=1024,
+    show_default=True,
+    help="Megabytes of states of sessions in memory, and as many in --keep; the least recently used go first.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=4096,
+    show_default=True,
+    help="Maximum number of new tokens that a request may ask for.",
+)
+@click.option("--seconds", type=click.IntRange(min=1), default=600, show_default=True, help="Time limit of a request.")
+@click.option(
+    "--api-key",
+    envvar="T2R_API_KEY",
+    metavar="TEXT",
+    help="Key that requests need. Default: $T2R_API_KEY, or none.",
+)
+@providers.threads_option
+@providers.option
+def command(
+    graphs: tuple[Path, ...],
+    host: str,
+    port: int,
+    rows: int,
+    queue: int,
+    keep: Path | None,
+    keep_mb: int,
+    max_tokens: int,
+    seconds: int,
+    api_key: str | None,
+    threads: int | None,
+    provider: providers.Provider,
+) -> None:
+    """Serve each GRAPH, an exported .onnx file, over HTTP: completions, chats, translations, sessions."""
+    for package in NEEDED:
+        if importlib.util.find_spec(package) is None:
+            do = 'pip install "t2r-runtime[serve]"'
+            raise UserError(f"the package {package}", "a Python without it", do)
+    if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable() and " " not in api_key):
+        raise UserError("an API key of printable ASCII without spaces", "another", "choose another --api-key")
+    for graph in graphs:
+        existing_graph(graph)
+
+    from t2r_runtime.serve import run
+    from t2r_runtime.serve.models import Limits
+
+    with run.listening(host, port) as listener:
+        served = run.served(
+            graphs,
+            lambda path: providers.decoder(path, provider, threads),
+            lambda path: providers.translator(path, provider, threads),
+            Limits(rows, queue, max_tokens, float(seconds)),
+            keep,
+            keep_mb * 10**6,
+            api_key,
+        )
+        if api_key is None and not _loopback(listener.getsockname()[0]):
+            note("t2r-run serve: everybody in this network may use it; --api-key asks for a key")
+        address = f"[{host}]" if ":" in host else host
+        note(f"serving {', '.join(served.models)} on http://{address}:{listener.getsockname()[1]}")
+        run.run(served, listener)
+
+
+def _loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

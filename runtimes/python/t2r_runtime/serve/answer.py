@@ -1,0 +1,172 @@
+"""The answer of a request: the pieces of all its choices, whole or as a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from t2r_runtime.serve.asked import Asked
+from t2r_runtime.serve.errors import ApiError
+from t2r_runtime.serve.job import Event, Job
+from t2r_runtime.serve.models import Model, Served
+from t2r_runtime.serve.writer import Piece
+
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+
+class Gone(Exception):
+    """The client went away."""
+
+
+class Form(Protocol):
+    """How choices are written as JSON."""
+
+    kind: str  # the field "object"
+    part_kind: str  # of parts of a stream
+    prefix: str  # of ids
+
+    def choice(self, piece: Piece) -> dict[str, Any]:
+        """A choice, of all its pieces."""
+        ...
+
+    def first_parts(self, choices: int) -> list[dict[str, Any]]:
+        """Parts of a stream before the first pieces."""
+        ...
+
+    def part(self, piece: Piece) -> dict[str, Any]:
+        """A part of a stream."""
+        ...
+
+
+class Answer:
+    """Runs the jobs of a request.
+
+    Raises:
+        ApiError: too many texts wait.
+    """
+
+    def __init__(self, served: Served, model: Model, asked: Asked, form: Form, jobs: Sequence[Job]) -> None:
+        self._served, self._model, self._asked, self._form, self._jobs = served, model, asked, form, jobs
+        self._events: asyncio.Queue[Event] = jobs[0].events
+        self._open = True
+        self._engine = model.decoder()
+        self._head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model.name}
+        try:
+            for job in jobs:
+                self._engine.submit(job)
+        except ApiError:
+            self.close()
+            raise
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer as one object."""
+        choices: dict[int, Piece] = {}
+        async for piece in self._pieces():
+            so_far = choices.setdefault(piece.index, Piece(piece.index))
+            so_far.text += piece.text
+            so_far.tokens += piece.tokens
+            so_far.logprobs += piece.logprobs
+            so_far.finish = piece.finish
+        made = [self._form.choice(choices[index]) for index in sorted(choices)]
+        return {**self._head, "object": self._form.kind, "choices": made, "usage": self._usage()}
+
+    async def events(self) -> AsyncIterator[str]:
+        """The answer as events; an error is the last of them."""
+        head = {**self._head, "object": self._form.part_kind}
+        if self._asked.stream_usage:
+            head["usage"] = None
+        try:
+            for part in self._form.first_parts(sum(len(job.writers) for job in self._jobs)):
+                yield _event({**head, "choices": [part]})
+            async for piece in self._pieces():
+                if piece.text or piece.logprobs or piece.finish or self._asked.tokens:
+                    yield _event({**head, "choices": [self._form.part(piece)]})
+            if self._asked.stream_usage:
+                yield _event({**head, "choices": [], "usage": self._usage()})
+            yield "data: [DONE]\n\n"
+        except ApiError as error:
+            yield _event(error.body)
+
+    async def _pieces(self) -> AsyncIterator[Piece]:
+        left = sum(len(job.writers) for job in self._jobs)
+        while left:
+            event = await self._events.get()
+            if isinstance(event, ApiError):
+                raise event
+            left -= event.finish is not None
+            yield event
+        self._open = False
+        metrics, name = self._served.metrics, self._model.name
+        usage = self._usage()
+        metrics.count("t2r_prompt_tokens_total", usage["prompt_tokens"], model=name)
+        metrics.count("t2r_generated_tokens_total", usage["completion_tokens"], model=name)
+        metrics.count("t2r_cached_tokens_total", usage["prompt_tokens_details"]["cached_tokens"], model=name)
+        metrics.time("t2r_request_seconds", time.monotonic() - self._jobs[0].started, model=name)
+
+    def _usage(self) -> dict[str, Any]:
+        prompt, cached = sum(len(job.ids) for job in self._jobs), sum(job.cached for job in self._jobs)
+        generated = sum(job.generated for job in self._jobs)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+    def close(self) -> None:
+        """Drop what is unfinished."""
+        if self._open:
+            for job in self._jobs:
+                self._engine.cancel(job)
+
+
+class Stream:
+    """An HTTP response of events, which is closed when the client goes away."""
+
+    def __init__(self, served: Served, answer: Answer) -> None:
+        self._served, self._answer = served, answer
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Respond, as an ASGI application."""
+
+        async def body() -> None:
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async for event in self._answer.events():
+                await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+        try:
+            await unless_gone(receive, body())
+        except (Gone, OSError):
+            self._served.metrics.count("t2r_cancelled_total")
+        finally:
+            self._answer.close()
+
+
+async def unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
+    """Await `work`, but no longer than the client is there. Raises Gone if it goes."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Gone
+        return task.result()
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -1,0 +1,200 @@
+"""The endpoints as a Starlette application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.serve import chats, completions, tokens, translate
+from t2r_runtime.serve.answer import Answer, Gone, Stream, unless_gone
+from t2r_runtime.serve.asked import Asked
+from t2r_runtime.serve.errors import ApiError, of, wrong
+from t2r_runtime.serve.fields import Fields, parsed
+from t2r_runtime.serve.metrics import TYPE
+from t2r_runtime.serve.models import BODY_SECONDS, MAX_BODY, Model, Served
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp
+
+Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer, Asked]]]
+Endpoint = Callable[["Request"], Awaitable["ASGIApp"]]
+GONE = 499  # nobody reads it
+
+
+def application(served: Served) -> Starlette:
+    """The application, which starts and stops the engines with itself."""
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.routing import Route
+
+    def route(path: str, endpoint: Endpoint, method: str = "POST", guarded: bool = True) -> Route:
+        return Route(path, _safe(served, endpoint, guarded), methods=[method])
+
+    async def health(request: Request) -> Response:
+        return reply({"status": "ok"})
+
+    async def metrics(request: Request) -> Response:
+        from starlette.responses import Response
+
+        return Response(served.metrics.text(), media_type=TYPE)
+
+    async def models(request: Request) -> Response:
+        return reply({"object": "list", "data": [described(model) for model in served.models.values()]})
+
+    async def model(request: Request) -> Response:
+        return reply(described(served.model(request.path_params["name"])))
+
+    async def translated(request: Request) -> Response:
+        fields = await _fields(request)
+        asked = served.model(fields.text("model"))
+        return reply(await translate.translate(served, asked, fields, request.receive))
+
+    async def tokenized(request: Request) -> Response:
+        fields = await _fields(request)
+        return reply(await asyncio.to_thread(tokens.tokenize, served.model(fields.text("model")), fields))
+
+    async def detokenized(request: Request) -> Response:
+        fields = await _fields(request)
+        return reply(await asyncio.to_thread(tokens.detokenize, served.model(fields.text("model")), fields))
+
+    async def about_tokenizer(request: Request) -> Response:
+        return reply(tokens.about(served.model(request.query_params.get("model"))))
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        served.metrics.count("t2r_requests_total", status=str(error.status_code))
+        message = "expected a path and a method of this server; received others; see /v1/models"
+        return reply(ApiError(error.status_code, message).body, error.status_code, error.headers)
+
+    return Starlette(
+        routes=[
+            route("/health", health, "GET", guarded=False),
+            route("/metrics", metrics, "GET"),
+            route("/v1/models", models, "GET"),
+            route("/v1/models/{name}", model, "GET"),
+            route("/v1/completions", _answers(served, completions.complete)),
+            route("/v1/chat/completions", _answers(served, chats.chat)),
+            route("/v1/translate", translated),
+            route("/tokenize", tokenized),
+            route("/detokenize", detokenized),
+            route("/tokenizer_info", about_tokenizer, "GET"),
+        ],
+        exception_handlers={HTTPException: refused},
+        lifespan=lambda app: _running(served),
+    )
+
+
+def reply(data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A response of one JSON object."""
+    from starlette.responses import JSONResponse
+
+    return JSONResponse(data, status, headers)
+
+
+def described(model: Model) -> dict[str, Any]:
+    """A model, as OpenAI lists it."""
+    kind = "translator" if model.engine is None else "language model"
+    made = {"id": model.name, "object": "model", "created": model.created, "owned_by": "t2r", "kind": kind}
+    return {**made, "max_model_len": model.signature.reach}
+
+
+@contextlib.asynccontextmanager
+async def _running(served: Served) -> AsyncIterator[None]:
+    loop = asyncio.get_running_loop()
+    workers = [worker for model in served.models.values() for worker in (model.engine, model.translations) if worker]
+    for worker in workers:
+        worker.start(loop)
+    try:
+        yield
+    finally:
+        for worker in workers:
+            await asyncio.to_thread(worker.stop)
+
+
+def _answers(served: Served, start: Start) -> Endpoint:
+    """The endpoint of completions of a kind, whole or as a stream."""
+
+    async def endpoint(request: Request) -> ASGIApp:
+        fields = await _fields(request)
+        model = served.model(fields.text("model"))
+        answer, asked = await unless_gone(request.receive, start(served, model, fields))
+        if asked.stream:
+            return Stream(served, answer)
+        try:
+            return reply(await unless_gone(request.receive, answer.whole()))
+        finally:
+            answer.close()
+
+    return endpoint
+
+
+def _safe(served: Served, endpoint: Endpoint, guarded: bool) -> Callable[[Request], Awaitable[Any]]:
+    """An endpoint that answers every error in OpenAI's form."""
+
+    async def safe(request: Request) -> Any:
+        try:
+            if guarded:
+                _check_key(request, served.api_key)
+            response = await endpoint(request)
+            status = 200
+        except Gone:
+            served.metrics.count("t2r_cancelled_total")
+            response, status = reply({}, GONE), GONE
+        except Exception as error:
+            if not isinstance(error, ApiError | UserError):
+                traceback.print_exc(file=sys.stderr)
+            found = of(error)
+            response, status = reply(found.body, found.status, found.headers), found.status
+        served.metrics.count("t2r_requests_total", status=str(status))
+        return response
+
+    return safe
+
+
+def _check_key(request: Request, key: str | None) -> None:
+    if key is None:
+        return
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    same = hmac.compare_digest(given.strip().encode(), key.encode())
+    if scheme.lower() != "bearer" or not same:
+        message = "expected the server's API key; received another, or none; send Authorization: Bearer KEY"
+        raise ApiError(401, message, code="invalid_api_key")
+
+
+async def _fields(request: Request) -> Fields:
+    """The fields of the body.
+
+    Raises:
+        ApiError: a body of another type, one that is too large, or too slow.
+        Gone: the client went away before its end.
+    """
+    from starlette.requests import ClientDisconnect
+
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # also keeps forms of other sites' pages out
+        raise wrong("a body of content-type application/json", kind or "none", "set the header", status=415)
+    too_large = wrong(f"a body of at most {MAX_BODY:,} bytes", "a larger one", "send less", status=413)
+    size = request.headers.get("content-length", "0")
+    if not size.isdecimal() or int(size[:20]) > MAX_BODY:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY:
+                    raise too_large
+    except ClientDisconnect:
+        raise Gone from None
+    except TimeoutError:
+        raise wrong(f"a body within {BODY_SECONDS:g} s", "a slower one", "send it faster", status=408) from None
+    return parsed(bytes(body))

@@ -1,0 +1,145 @@
+"""Fields that completions and chats share, and the jobs made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from t2r_runtime.contract.options import LARGEST_PENALTY, LONGEST_NGRAM
+from t2r_runtime.contract.sampling import Sampling
+from t2r_runtime.serve.errors import wrong
+from t2r_runtime.serve.fields import Fields
+from t2r_runtime.serve.job import Event, Job
+from t2r_runtime.serve.models import MAX_CHOICES, Model, Served
+from t2r_runtime.serve.sessions import session_key
+from t2r_runtime.serve.writer import Writer
+
+MOST = (1 << 31) - 1
+MOST_SEED = (1 << 63) - 1
+STOPS, STOP_SIZE = 16, 1024
+SESSION_SIZE = 256  # characters
+# features of OpenAI that are missing here, and the values that do not ask for them
+MISSING = {
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "logit_bias": ({},),
+    "suffix": ("",),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "audio": (),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks of each of its prompts."""
+
+    max_tokens: int | None
+    sampling: Sampling
+    choices: int
+    stops: tuple[str, ...]
+    top: int | None  # most likely tokens with each log-probability; None: no log-probabilities
+    stream: bool
+    stream_usage: bool
+    tokens: bool  # answer token ids too
+    session: str | None
+
+    def samplings(self) -> list[Sampling]:
+        """One for each choice, each with its own seed."""
+        import dataclasses
+
+        seed = self.sampling.seed
+        seeds = [None if seed is None else seed + n for n in range(self.choices)]
+        return [dataclasses.replace(self.sampling, seed=each) for each in seeds]
+
+
+def taken(fields: Fields, served: Served, top: int | None, stop_tokens: Sequence[int]) -> Asked:
+    """Take the fields.
+
+    Args:
+        top: number of log-probabilities, by the fields of the endpoint.
+        stop_tokens: tokens that end a text.
+
+    Raises:
+        ApiError: a field that is wrong or missing here.
+    """
+    for name, allowed in MISSING.items():
+        fields.only(name, allowed)
+    most = served.limits.max_tokens
+    longest = fields.whole("max_tokens", None, 0, most)
+    longest = fields.whole("max_completion_tokens", longest, 0, most)
+    choices = fields.whole("n", 1, 1, MAX_CHOICES) or 1
+    fields.only("best_of", (choices,))
+    ends = () if fields.flag("ignore_eos") else tuple(stop_tokens)
+    sampling = Sampling(
+        temperature=fields.real("temperature", None, 0, 1e6),
+        top_k=fields.whole("top_k", None, 0, MOST),
+        top_p=fields.real("top_p", None, 1e-6, 1),
+        min_p=fields.real("min_p", None, 0, 1),
+        repetition_penalty=fields.real("repetition_penalty", None, 1 / LARGEST_PENALTY, LARGEST_PENALTY),
+        no_repeat_ngram=fields.whole("no_repeat_ngram", None, 0, LONGEST_NGRAM),
+        seed=fields.whole("seed", None, 0, MOST_SEED - MAX_CHOICES),
+        stop_tokens=ends,
+    )
+    options = fields.inner("stream_options")
+    usage = options.flag("include_usage")
+    options.end()
+    return Asked(
+        longest,
+        sampling,
+        choices,
+        tuple(fields.texts("stop", STOPS, STOP_SIZE)),
+        top,
+        fields.flag("stream"),
+        usage,
+        fields.flag("return_tokens"),
+        fields.text("session_id", most=SESSION_SIZE),
+    )
+
+
+async def job(
+    served: Served,
+    model: Model,
+    asked: Asked,
+    ids: list[int],
+    max_tokens: int,
+    first: int,
+    events: asyncio.Queue[Event],
+    echo: str | None = None,
+) -> Job:
+    """The job of one prompt.
+
+    Args:
+        first: number of its first choice in the answer.
+        echo: the prompt's text, if the answer begins with it.
+    """
+    for token in ids:
+        if not 0 <= token < model.signature.vocab_size:
+            expected = f"tokens in 0 … {model.signature.vocab_size - 1}"
+            raise wrong(expected, str(token), "use this model's tokenizer", "prompt")
+    scored = echo is not None and asked.top is not None
+    writers = [
+        Writer(first + n, model.tokenizer, ids, asked.stops, asked.top, echo or "") for n in range(asked.choices)
+    ]
+    start = keep = None
+    if asked.session is not None:
+        session = session_key(model.key, asked.session)
+        keep = functools.partial(_kept, served, model, session)
+        if not scored:
+            start = await asyncio.to_thread(served.sessions.find, session, model.signature, np.array(ids, np.int64))
+    for writer in writers if scored else ():
+        writer.first(ids[0])
+    seconds = served.limits.seconds
+    return Job(ids, max_tokens, asked.samplings(), writers, seconds, events, start, scored, keep)
+
+
+def _kept(served: Served, model: Model, session: str, slot: str, ids: object, states: object) -> None:
+    served.sessions.put(session, model.signature, slot, ids, states)  # type: ignore[arg-type]

@@ -1,0 +1,101 @@
+"""/v1/chat/completions: continues messages, as the graph's chat template writes them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from t2r_runtime.errors import shown
+from t2r_runtime.serve.answer import Answer
+from t2r_runtime.serve.asked import Asked, job, taken
+from t2r_runtime.serve.completions import MAX_TOP
+from t2r_runtime.serve.errors import wrong
+from t2r_runtime.serve.fields import Fields, is_text
+from t2r_runtime.serve.job import Event
+from t2r_runtime.serve.models import Model, Served
+from t2r_runtime.serve.writer import Piece, token_text
+from t2r_runtime.text.tokenizer import Tokenizer
+
+MAX_TOKENS = 512  # default; fewer where the model's positions end
+MAX_MESSAGES = 4096
+
+
+class Chat:
+    """Choices of a chat."""
+
+    kind, part_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+
+    def __init__(self, tokenizer: Tokenizer, tokens: bool) -> None:
+        self._tokenizer, self._tokens = tokenizer, tokens
+
+    def choice(self, piece: Piece) -> dict[str, Any]:
+        """A choice, of all its pieces."""
+        return self._made(piece, "message", {"role": "assistant", "content": piece.text, "refusal": None})
+
+    def first_parts(self, choices: int) -> list[dict[str, Any]]:
+        """Parts of a stream before the first pieces: the role of each choice."""
+        begun = {"role": "assistant", "content": ""}
+        return [{"index": index, "delta": begun, "finish_reason": None} for index in range(choices)]
+
+    def part(self, piece: Piece) -> dict[str, Any]:
+        """A part of a stream."""
+        return self._made(piece, "delta", {"content": piece.text} if piece.text else {})
+
+    def _made(self, piece: Piece, name: str, value: dict[str, Any]) -> dict[str, Any]:
+        made = {"index": piece.index, name: value, "finish_reason": piece.finish, "logprobs": None}
+        if piece.logprobs:
+            content = [
+                {**self._entry(each.token, each.value or 0.0), "top_logprobs": [self._entry(*one) for one in each.top]}
+                for each in piece.logprobs
+            ]
+            made["logprobs"] = {"content": content, "refusal": None}
+        return {**made, "tokens": piece.tokens} if self._tokens else made
+
+    def _entry(self, token: int, value: float) -> dict[str, Any]:
+        text = token_text(self._tokenizer, token)
+        return {"token": text, "logprob": value, "bytes": list(text.encode())}
+
+
+async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, Asked]:
+    """Check a request, and start its job. Raises ApiError."""
+    model.decoder()
+    tokenizer = model.text()
+    messages = _messages(fields.take("messages"))
+    top = fields.whole("top_logprobs", None, 0, MAX_TOP)
+    top = (top or 0) if fields.flag("logprobs") else None
+    end = tokenizer.end_of_turn
+    asked = taken(fields, served, top, [*model.signature.eos_tokens, *([] if end is None else [end])])
+    fields.end()
+    text = await asyncio.to_thread(tokenizer.chat, messages)
+    ids = await asyncio.to_thread(tokenizer.encode, text, False)
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    most = asked.max_tokens
+    if most is None:
+        reach = model.signature.reach
+        room = MAX_TOKENS if reach is None else max(reach - len(ids) + 1, 1)
+        most = min(MAX_TOKENS, served.limits.max_tokens, room)
+    jobs = [await job(served, model, asked, ids, most, 0, events)]
+    return Answer(served, model, asked, Chat(tokenizer, asked.tokens), jobs), asked
+
+
+def _messages(value: object) -> list[dict[str, str]]:
+    """The messages, each with a role and a text."""
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
+        raise wrong(f"a list of 1 to {MAX_MESSAGES} messages", shown(value), "correct it", "messages")
+    return [_message(each, number) for number, each in enumerate(value)]
+
+
+def _message(value: object, number: int) -> dict[str, str]:
+    param = f"messages[{number}]"
+    if not isinstance(value, dict) or not is_text(value.get("role"), 64):
+        raise wrong(f"an object with a role and a content as {param}", shown(value), "correct it", param)
+    content = value.get("content")
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        texts = [part.get("text") for part in content]
+        content = "".join(texts) if all(map(is_text, texts)) else None
+    if not is_text(content):
+        raise wrong(f"a text as the content of {param}", shown(value.get("content")), "correct it", param)
+    extra = value.keys() - {"role", "content", "name", "refusal"}
+    if extra:
+        raise wrong(f"role and content in {param}", shown(min(map(str, extra))), "leave it out", param)
+    return {"role": value["role"], "content": str(content)}

@@ -1,0 +1,107 @@
+"""/v1/completions: continues texts or token ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from t2r_runtime.errors import shown
+from t2r_runtime.serve.answer import Answer
+from t2r_runtime.serve.asked import Asked, job, taken
+from t2r_runtime.serve.errors import wrong
+from t2r_runtime.serve.fields import Fields, is_text
+from t2r_runtime.serve.job import Event
+from t2r_runtime.serve.models import MAX_CHOICES, Model, Served
+from t2r_runtime.serve.writer import LogProb, Piece, token_text
+from t2r_runtime.text.tokenizer import Tokenizer
+
+MAX_TOKENS = 16  # default, as of OpenAI
+MAX_TOP = 20  # most likely tokens with a log-probability
+
+
+class Completion:
+    """Choices of a completion."""
+
+    kind = part_kind = "text_completion"
+    prefix = "cmpl"
+
+    def __init__(self, tokenizer: Tokenizer | None, tokens: bool) -> None:
+        self._tokenizer, self._tokens = tokenizer, tokens
+        self._offsets: dict[int, int] = {}  # characters of the tokens so far, by choice
+
+    def choice(self, piece: Piece) -> dict[str, Any]:
+        """A choice, of all its pieces."""
+        made = {"index": piece.index, "text": piece.text, "finish_reason": piece.finish, "logprobs": None}
+        if piece.logprobs:
+            made["logprobs"] = self._logprobs(piece)
+        return {**made, "tokens": piece.tokens} if self._tokens else made
+
+    def first_parts(self, choices: int) -> list[dict[str, Any]]:
+        """Parts of a stream before the first pieces."""
+        return []
+
+    def part(self, piece: Piece) -> dict[str, Any]:
+        """A part of a stream."""
+        return self.choice(piece)
+
+    def _logprobs(self, piece: Piece) -> dict[str, Any]:
+        texts, offsets = [token_text(self._tokenizer, each.token) for each in piece.logprobs], []
+        at = self._offsets.get(piece.index, 0)
+        for text in texts:
+            offsets.append(at)
+            at += len(text)
+        self._offsets[piece.index] = at
+        return {
+            "tokens": texts,
+            "token_logprobs": [each.value for each in piece.logprobs],
+            "top_logprobs": [self._top(each) for each in piece.logprobs],
+            "text_offset": offsets,
+        }
+
+    def _top(self, each: LogProb) -> dict[str, float] | None:
+        if each.value is None:
+            return None
+        found: dict[str, float] = {}
+        for token, value in each.top:
+            found.setdefault(token_text(self._tokenizer, token), value)
+        return found
+
+
+async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer, Asked]:
+    """Check a request, and start its jobs. Raises ApiError."""
+    model.decoder()
+    prompts = _prompts(fields.take("prompt"))
+    asked = taken(fields, served, fields.whole("logprobs", None, 0, MAX_TOP), model.signature.eos_tokens)
+    echo = fields.flag("echo")
+    fields.end()
+    if len(prompts) * asked.choices > MAX_CHOICES:
+        received = f"{len(prompts)} times {asked.choices}"
+        raise wrong(f"at most {MAX_CHOICES} choices", received, "send several requests", "prompt")
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    jobs = []
+    most = MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
+    for number, prompt in enumerate(prompts):
+        ids = await asyncio.to_thread(model.text().encode, prompt) if isinstance(prompt, str) else prompt
+        text = None
+        if echo:
+            known = isinstance(prompt, str) or model.tokenizer is None
+            text = (prompt if isinstance(prompt, str) else "") if known else model.text().decode(ids)
+        jobs.append(await job(served, model, asked, ids, most, number * asked.choices, events, text))
+    return Answer(served, model, asked, Completion(model.tokenizer, asked.tokens), jobs), asked
+
+
+def _prompts(value: object) -> Sequence[str | list[int]]:
+    """The prompts of the field `prompt`: a text, token ids, or a list of those."""
+
+    def ids(each: object) -> bool:
+        return isinstance(each, list) and bool(each) and all(type(token) is int for token in each)
+
+    if value is None:
+        return [""]
+    if is_text(value) or ids(value):
+        return [value]  # type: ignore[list-item]
+    if isinstance(value, list) and value and all(is_text(each) or ids(each) for each in value):
+        return value
+    expected = "a text, token ids, or a list of those, as prompt"
+    raise wrong(expected, shown(value), "correct it", "prompt")

@@ -1,0 +1,203 @@
+"""Runs the pool of one graph in a thread, and passes what it writes to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.decode.decoder import Decoder
+from t2r_runtime.decode.pool import Pool
+from t2r_runtime.decode.text import FAILED, STOP, Text
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.serve.errors import ApiError, of, wrong
+from t2r_runtime.serve.job import Event, Job
+from t2r_runtime.serve.metrics import Metrics
+from t2r_runtime.serve.writer import Writer
+
+Deliver = list[tuple[Job, Event]]
+
+
+class Engine:
+    """Generates the texts of all requests to one graph.
+
+    Args:
+        name: of the model, for metrics.
+        rows: maximum number of texts side by side.
+        queue: maximum number of texts that wait.
+
+    Raises:
+        UserError: as for Pool.
+    """
+
+    def __init__(self, name: str, decoder: Decoder, rows: int, queue: int, metrics: Metrics) -> None:
+        self._name, self._decoder, self._rows, self._queue, self._metrics = name, decoder, rows, queue, metrics
+        self._pool = Pool(decoder, rows)
+        self._changed = threading.Condition()
+        self._new: deque[Job] = deque()
+        self._gone: list[Job] = []
+        self._stopping = False
+        self._jobs: dict[Text, tuple[Job, Writer]] = {}
+        self._keeper = ThreadPoolExecutor(1, f"keep {name}")
+        self._thread = threading.Thread(target=self._run, name=f"engine {name}")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        metrics.gauge("t2r_rows", lambda: self._rows, model=name)
+        metrics.gauge("t2r_rows_running", lambda: min(self._texts, rows), model=name)
+        metrics.gauge("t2r_texts_waiting", lambda: max(self._texts - rows, 0), model=name)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the thread, which delivers to this event loop."""
+        self._loop = loop
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish all texts, and end the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+        self._keeper.shutdown()
+
+    def submit(self, job: Job) -> None:
+        """Add a job. Raises ApiError if too many texts wait."""
+        with self._changed:
+            if self._texts and self._texts + len(job.writers) > self._rows + self._queue:
+                message = f"expected at most {self._queue} texts that wait; received more; try again later"
+                raise ApiError(429, message, code="queue_full", retry=1)
+            self._new.append(job)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Drop a job; its rows are free in the next step."""
+        with self._changed:
+            self._gone.append(job)
+            self._changed.notify()
+
+    @property
+    def _texts(self) -> int:
+        """Number of unfinished texts."""
+        return sum(len(job.writers) for job in [*self._new]) + len(self._jobs)
+
+    def _run(self) -> None:
+        while self._take():
+            started = time.monotonic()
+            deliver: Deliver = []
+            try:
+                chosen = self._pool.step()
+                for text, token in chosen:
+                    if text in self._jobs:
+                        self._advance(text, token, deliver)
+                self._end_late(deliver)
+            except Exception as error:  # the server outlives a bug
+                if not isinstance(error, UserError):
+                    traceback.print_exc(file=sys.stderr)
+                deliver += [(job, of(error)) for job in {job for job, _ in self._jobs.values()}]
+                self._pool, self._jobs = Pool(self._decoder, self._rows), {}
+            self._metrics.time("t2r_step_seconds", time.monotonic() - started, model=self._name)
+            self._send(deliver)
+
+    def _take(self) -> bool:
+        """Wait for something to do, and add and remove jobs; returns whether to go on."""
+        with self._changed:
+            while not (self._new or self._gone or self._pool.busy or self._stopping):
+                self._changed.wait()
+            new, gone = list(self._new), set(self._gone)
+            self._new.clear()
+            self._gone.clear()
+        for job in new:
+            if job in gone:
+                continue
+            try:
+                for text, writer in zip(job.add_to(self._pool, self._keep_prompt(job)), job.writers, strict=True):
+                    self._jobs[text] = job, writer
+            except UserError as error:
+                self._send([(job, of(error))])
+        for text in [text for text, (job, _) in self._jobs.items() if job in gone]:
+            self._drop(text)
+        return self._pool.busy or not self._stopping or bool(self._new)
+
+    def _drop(self, text: Text) -> None:
+        self._jobs.pop(text, None)
+        self._pool.remove(text)
+
+    def _advance(self, text: Text, token: int | None, deliver: Deliver) -> None:
+        job, writer = self._jobs[text]
+        if text.ended == FAILED:
+            assert text.error is not None
+            for other in [other for other, (its, _) in self._jobs.items() if its is job]:
+                self._drop(other)
+            deliver.append((job, of(text.error)))
+            return
+        finish = text.ended
+        if token is not None and writer.token(token, shown=text.ended != STOP):
+            finish = STOP
+        if token is not None and job.first_token is None:
+            job.first_token = time.monotonic()
+            self._metrics.time("t2r_first_token_seconds", job.first_token - job.started, model=self._name)
+        piece = writer.take(finish)
+        if finish is None:
+            deliver.append((job, piece))
+            return
+        states = None
+        if job.keep is not None and len(job.writers) == 1 and text.tokens:
+            states = self._pool.states(text)
+        self._drop(text)
+        if states is None:
+            deliver.append((job, piece))
+        else:  # the answer ends when its state is kept
+            self._keeper.submit(self._keep, job, "end", text.seen[:-1], states, piece)
+
+    def _keep_prompt(self, job: Job) -> Callable[[Decoder], None] | None:
+        """What keeps the state of a prompt when it is read."""
+        if job.keep is None or job.scored:
+            return None
+
+        def keep(reader: Decoder) -> None:
+            count = len(job.ids) - (job.max_tokens > 0)
+            if count > job.cached:
+                self._keeper.submit(self._keep, job, "prompt", job.ids[:count], reader.state(), None)
+
+        return keep
+
+    def _keep(
+        self, job: Job, slot: str, tokens: list[int], states: dict[str, NDArray[Any]], piece: Event | None
+    ) -> None:
+        assert job.keep is not None
+        try:
+            job.keep(slot, np.array(tokens, np.int64), states)
+        except Exception as error:  # a full disk, for one: the answer is right without it
+            sys.stderr.write(f"t2r-run: a state was not kept: {printable(error)}\n")
+        if piece is not None:
+            self._send([(job, piece)])
+
+    def _end_late(self, deliver: Deliver) -> None:
+        """End the texts whose time is over."""
+        now = time.monotonic()
+        for text, (job, writer) in [*self._jobs.items()]:
+            if now < job.deadline:
+                continue
+            self._drop(text)
+            if job.generated:
+                deliver.append((job, writer.take("length")))
+            else:
+                late = wrong("a first token in time", f"none in {job.seconds:g} s", "try again later", status=503)
+                deliver.append((job, late))
+
+    def _send(self, deliver: Deliver) -> None:
+        if deliver:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(_put_all, deliver)
+
+
+def _put_all(deliver: Deliver) -> None:
+    for job, event in deliver:
+        job.events.put_nowait(event)

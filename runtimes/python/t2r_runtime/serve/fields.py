@@ -1,0 +1,124 @@
+"""Fields of a request's JSON object, each checked when it is taken."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from t2r_runtime.errors import did_you_mean, printable, shown
+from t2r_runtime.serve.errors import ApiError, wrong
+
+T = TypeVar("T")
+# fields of OpenAI's clients that change nothing here
+IGNORED = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"})
+
+
+def parsed(body: bytes) -> Fields:
+    """Parse a body. Raises ApiError unless it is a JSON object of valid Unicode."""
+    try:
+        value = json.loads(body.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise wrong("a JSON object", printable(error), "correct the body") from error
+    if not isinstance(value, dict):
+        raise wrong("a JSON object", shown(value), "correct the body")
+    return Fields(value)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+class Fields:
+    """The fields of an object; null is the same as none.
+
+    Every method raises ApiError, which names the field.
+    """
+
+    def __init__(self, given: dict[str, Any], prefix: str = "") -> None:
+        self._given = {name: value for name, value in given.items() if value is not None}
+        self._prefix, self._known = prefix, set(IGNORED)
+
+    def take(self, name: str) -> Any:
+        """The value of a field, or None."""
+        self._known.add(name)
+        return self._given.get(name)
+
+    def _checked(self, name: str, default: T, expected: str, good: Callable[[Any], bool]) -> T:
+        value = self.take(name)
+        if value is None:
+            return default
+        if not good(value):
+            raise wrong(f"{expected} as {self._prefix}{name}", shown(value), "correct it", self._prefix + name)
+        found: T = value
+        return found
+
+    def text(self, name: str, default: str | None = None, most: int | None = None) -> str | None:
+        """A text, of at most so many characters."""
+        size = "" if most is None else f" of 1 to {most} characters"
+        return self._checked(name, default, f"a text{size}", lambda value: is_text(value, most))
+
+    def whole(self, name: str, default: int | None, least: int, most: int) -> int | None:
+        """An integer."""
+        return self._checked(
+            name,
+            default,
+            f"an integer from {least} to {most}",
+            lambda value: type(value) is int and least <= value <= most,
+        )
+
+    def real(self, name: str, default: float | None, least: float, most: float) -> float | None:
+        """A finite number."""
+        return self._checked(
+            name,
+            default,
+            f"a number from {least:g} to {most:g}",
+            lambda value: type(value) in (int, float) and least <= value <= most and math.isfinite(value),
+        )
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        return self._checked(name, default, "true or false", lambda value: isinstance(value, bool))
+
+    def texts(self, name: str, most: int, size: int) -> list[str]:
+        """A text or a list of at most `most` texts, of `size` characters at most each."""
+        value = self.take(name)
+        found = [] if value is None else [value] if isinstance(value, str) else value
+        if not isinstance(found, list) or len(found) > most or not all(is_text(each, size) for each in found):
+            expected = f"a text, or a list of at most {most} texts, of 1 to {size} characters, as {name}"
+            raise wrong(expected, shown(value), "correct it", name)
+        return found
+
+    def inner(self, name: str) -> Fields:
+        """The fields of an object in a field; none if it is missing."""
+        value: dict[str, Any] = self._checked(name, {}, "an object", lambda value: isinstance(value, dict))
+        return Fields(value, f"{name}.")
+
+    def only(self, name: str, allowed: tuple[Any, ...]) -> None:
+        """Refuse a feature that is missing here, unless the value asks for nothing."""
+        value = self.take(name)
+        if value is not None and not any(type(value) is type(one) and value == one for one in allowed):
+            raise wrong(f"no {self._prefix}{name}, which this server has not", shown(value), "leave it out", name)
+
+    def end(self) -> None:
+        """Refuse fields that were not taken."""
+        for name in self._given.keys() - self._known:
+            do = did_you_mean(name, sorted(self._known), "leave it out")
+            raise ApiError(
+                400,
+                f"expected a known field; received {shown(self._prefix + name)}; {do}",
+                printable(self._prefix + name, 100),
+                "unknown_field",
+            )
+
+
+def is_text(value: object, most: int | None = None) -> bool:
+    """Whether `value` is a text of valid Unicode, of 1 to `most` characters."""
+    if not isinstance(value, str) or (most is not None and not 1 <= len(value) <= most):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True

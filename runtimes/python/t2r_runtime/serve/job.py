@@ -1,0 +1,66 @@
+"""A prompt and the choices that continue it, between the event loop and the thread of an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from t2r_runtime.contract.sampling import Sampling
+from t2r_runtime.decode.decoder import Decoder
+from t2r_runtime.decode.pool import Pool
+from t2r_runtime.decode.text import Start, Text
+from t2r_runtime.serve.errors import ApiError
+from t2r_runtime.serve.writer import Piece, Writer
+
+Event = Piece | ApiError
+Keep = Callable[[str, NDArray[Any], dict[str, NDArray[Any]]], None]  # slot, tokens read, states
+
+
+class Job:
+    """What an engine generates.
+
+    Args:
+        ids: the prompt.
+        max_tokens: maximum number of new tokens of each choice.
+        samplings, writers: one of each choice.
+        seconds: time until the choices are cut.
+        events: where the engine puts what it writes.
+        start: states after a prefix of the prompt, which is not read again.
+        scored: read the prompt token by token, with log-probabilities.
+        keep: keeps states for a session.
+    """
+
+    def __init__(
+        self,
+        ids: list[int],
+        max_tokens: int,
+        samplings: Sequence[Sampling],
+        writers: Sequence[Writer],
+        seconds: float,
+        events: asyncio.Queue[Event],
+        start: Start | None = None,
+        scored: bool = False,
+        keep: Keep | None = None,
+    ) -> None:
+        self.ids, self.max_tokens, self.samplings, self.writers = ids, max_tokens, samplings, writers
+        self.seconds, self.start, self.scored, self.keep = seconds, start, scored, keep
+        self.started = time.monotonic()
+        self.deadline = self.started + seconds
+        self.first_token: float | None = None
+        self.cached = 0 if start is None else len(start.history)
+        self.events = events
+
+    @property
+    def generated(self) -> int:
+        """Number of generated tokens of all choices."""
+        return sum(writer.generated for writer in self.writers)
+
+    def add_to(self, pool: Pool, on_read: Callable[[Decoder], None] | None) -> list[Text]:
+        """Add the choices to a pool. Raises UserError as Pool.add does."""
+        watches = [writer.watch for writer in self.writers if writer.watches]
+        new = self.ids[self.cached :]
+        return pool.add(new, self.max_tokens, self.samplings, self.start, watches, self.scored, on_read)

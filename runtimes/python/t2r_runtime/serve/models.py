@@ -1,0 +1,112 @@
+"""The graphs that are served, and the limits of requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from t2r_runtime.contract.signature import Signature
+from t2r_runtime.errors import UserError, did_you_mean, printable, shown
+from t2r_runtime.serve.engine import Engine
+from t2r_runtime.serve.errors import ApiError
+from t2r_runtime.serve.metrics import Metrics
+from t2r_runtime.serve.sessions import Sessions
+from t2r_runtime.serve.translations import Translations
+from t2r_runtime.text.tokenizer import Tokenizer
+
+MAX_BODY = 4 << 20  # bytes
+BODY_SECONDS = 30.0  # until a body has arrived
+MAX_CHOICES = 128  # of one request
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may ask for.
+
+    Args:
+        rows: texts side by side, of each model.
+        queue: texts that wait, of each model.
+        max_tokens: new tokens of a text.
+        seconds: time of a request.
+    """
+
+    rows: int = 64
+    queue: int = 256
+    max_tokens: int = 4096
+    seconds: float = 600.0
+
+
+@dataclass(frozen=True)
+class Model:
+    """A graph: of a decoder, with an engine, or of a translator, with translations."""
+
+    name: str
+    signature: Signature
+    tokenizer: Tokenizer | None  # of prompts and sources
+    key: bytes = b""  # of its sessions
+    engine: Engine | None = None
+    translations: Translations | None = None
+    written: Tokenizer | None = None  # of a translator's texts
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def decoder(self) -> Engine:
+        """The engine. Raises ApiError for a translator."""
+        if self.engine is None:
+            raise ApiError(400, f"expected a language model; received {self.name}, a translator; use /v1/translate")
+        return self.engine
+
+    def translator(self) -> Translations:
+        """The translations. Raises ApiError for a language model."""
+        if self.translations is None:
+            raise ApiError(400, f"expected a translator; received {self.name}, a language model; use /v1/completions")
+        return self.translations
+
+    def target(self) -> Tokenizer:
+        """The tokenizer of a translator's texts."""
+        assert self.written is not None
+        return self.written
+
+    def text(self) -> Tokenizer:
+        """The tokenizer. Raises ApiError if there is none."""
+        if self.tokenizer is None:
+            message = f"expected a model with a tokenizer; received {self.name}; give token ids"
+            raise ApiError(400, message, code="tokenizer")
+        return self.tokenizer
+
+
+@dataclass(frozen=True)
+class Served:
+    """All that the endpoints need."""
+
+    models: dict[str, Model]
+    sessions: Sessions
+    metrics: Metrics
+    limits: Limits
+    api_key: str | None = None
+
+    def model(self, name: str | None) -> Model:
+        """The model of a request, which may leave it out if there is one.
+
+        Raises:
+            ApiError: an unknown name, or several models.
+        """
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        found = self.models.get(name or "")
+        if found is None:
+            do = did_you_mean(name, self.models, f"use one of {', '.join(self.models)}")
+            received = "none" if name is None else shown(name)
+            message = printable(f"expected a model of this server; received {received}; {do}", 600)
+            raise ApiError(404, message, "model", "model_not_found")
+        return found
+
+
+def names_of(graphs: Sequence[Path]) -> list[str]:
+    """A name for each graph, its file without the suffix. Raises UserError if two are equal."""
+    names = [graph.stem for graph in graphs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError("graphs of different file names", f"two named {name}", "rename one", "file")
+    return names

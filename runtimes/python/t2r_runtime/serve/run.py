@@ -1,0 +1,98 @@
+"""Opens the graphs and runs the server until a signal ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from t2r_runtime.decode.decoder import Decoder
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.serve.app import application
+from t2r_runtime.serve.engine import Engine
+from t2r_runtime.serve.metrics import Metrics
+from t2r_runtime.serve.models import Limits, Model, Served, names_of
+from t2r_runtime.serve.sessions import Sessions, graph_key
+from t2r_runtime.serve.translations import Translations
+from t2r_runtime.text.tokenizer import Tokenizer
+from t2r_runtime.translate.translator import Translator
+
+CONNECTIONS = 1024  # at once
+KEEP_ALIVE = 30  # seconds
+
+
+def served(
+    graphs: Sequence[Path],
+    opened: Callable[[Path], Decoder],
+    translator: Callable[[Path], Translator],
+    limits: Limits,
+    folder: Path | None,
+    keep_bytes: int,
+    api_key: str | None,
+) -> Served:
+    """Open the graphs.
+
+    Args:
+        opened, translator: open a graph.
+
+    Raises:
+        UserError: as for Decoder, Translator, Pool and Sessions, or two graphs of one name.
+    """
+    metrics, sessions = Metrics(), Sessions(folder, keep_bytes)
+    metrics.gauge("t2r_kept_bytes", lambda: sessions.kept_bytes)
+    models = {}
+    for name, path in zip(names_of(graphs), graphs, strict=True):
+        decoder = opened(path)
+        signature = decoder.signature
+        if signature.source is None:
+            engine = Engine(name, decoder, limits.rows, limits.queue, metrics)
+            tokenizer = None if signature.tokenizer is None else Tokenizer.of(signature)
+            key = graph_key(path, decoder.placement)
+            models[name] = Model(name, signature, tokenizer, key, engine)
+        else:
+            translations = Translations(name, translator(path), limits.rows, limits.queue)
+            source, target = Tokenizer.of_source(signature), Tokenizer.of(signature)
+            models[name] = Model(name, signature, source, translations=translations, written=target)
+    return Served(models, sessions, metrics, limits, api_key)
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens. Raises UserError if the address is unknown or taken."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.create_server(address, family=family, backlog=CONNECTIONS)
+    except (OSError, UnicodeError, OverflowError) as error:
+        why = printable(getattr(error, "strerror", None) or error).partition(" (while")[0]
+        raise UserError(f"to listen on {printable(host)}:{port}", why, "choose another --host or --port") from error
+    with listener:
+        yield listener
+
+
+def run(serve: Served, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT, and finish what runs; a second SIGINT ends at once."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """As uvicorn's, but a signal ends the server, not the process."""
+            with super().capture_signals():
+                yield
+                self._captured_signals.clear()
+
+    config = uvicorn.Config(
+        application(serve),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE,
+    )
+    Server(config).run([listener])

@@ -1,0 +1,48 @@
+"""/tokenize, /detokenize and /tokenizer_info: what lm-eval needs instead of a tokenizer of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from t2r_runtime.errors import shown
+from t2r_runtime.serve.errors import wrong
+from t2r_runtime.serve.fields import Fields
+from t2r_runtime.serve.models import Model
+
+
+def tokenize(model: Model, fields: Fields) -> dict[str, Any]:
+    """The tokens of a text. Raises ApiError."""
+    text = fields.text("content", fields.text("prompt"))
+    special = fields.flag("add_special_tokens", True)
+    fields.end()
+    if text is None:
+        raise wrong("a text as prompt", "none", "give one", "prompt")
+    ids = model.text().encode_documents([text], special)[0]
+    return {"tokens": ids, "count": len(ids), "max_model_len": model.signature.reach}
+
+
+def detokenize(model: Model, fields: Fields) -> dict[str, Any]:
+    """The text of tokens. Raises ApiError."""
+    ids = fields.take("tokens")
+    fields.end()
+    most = model.signature.vocab_size if model.engine is not None else 1 << 31
+    if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < most for token in ids):
+        raise wrong(f"a list of tokens in 0 … {most - 1}, as tokens", shown(ids), "correct it", "tokens")
+    text = model.text().decode(ids)
+    return {"prompt": text, "content": text}
+
+
+def about(model: Model) -> dict[str, Any]:
+    """What the tokenizer and the chat template are. Raises ApiError."""
+    tokenizer, signature = model.text(), model.signature
+    bos, ends = signature.bos_token, signature.eos_tokens
+    chat = signature.chat_template
+    return {
+        "tokenizer_class": "t2r",
+        "bos_token": None if bos is None else tokenizer.piece(bos),
+        "eos_token": tokenizer.piece(ends[0]) if ends else None,
+        "eot_token": None if tokenizer.end_of_turn is None else tokenizer.piece(tokenizer.end_of_turn),
+        "chat_template": None if chat is None else chat["template"],
+        "max_model_len": signature.reach,
+        "vocab_size": signature.vocab_size,
+    }

@@ -1,0 +1,68 @@
+"""/v1/translate: translates texts with a translator."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.contract.options import STEEPEST
+from t2r_runtime.serve.answer import Receive, unless_gone
+from t2r_runtime.serve.errors import wrong
+from t2r_runtime.serve.fields import Fields
+from t2r_runtime.serve.models import MAX_BODY, MAX_CHOICES, Model, Served
+from t2r_runtime.session.segment import split_sentences
+from t2r_runtime.translate.beam import Beam
+from t2r_runtime.translate.joined import joined
+from t2r_runtime.translate.search import Rules
+
+MAX_BEAM = 64
+
+
+async def translate(served: Served, model: Model, fields: Fields, receive: Receive) -> dict[str, Any]:
+    """Translate the texts of a request. Raises ApiError, or Gone."""
+    translations = model.translator()
+    texts = fields.texts("source", MAX_CHOICES, MAX_BODY)
+    if not texts:
+        raise wrong("a text, or a list of texts, as source", "none", "give one", "source")
+    best = fields.whole("n", 1, 1, MAX_BEAM) or 1
+    beam = Beam(
+        fields.whole("beam", None, 1, MAX_BEAM),
+        fields.real("length_penalty", None, -STEEPEST, STEEPEST),
+        max_tokens=fields.whole("max_tokens", None, 1, served.limits.max_tokens),
+        n_best=best,
+    )
+    split = fields.flag("split", best == 1)
+    fields.end()
+    signature, tokenizer, target = model.signature, model.text(), model.target()
+    rules = Rules(beam, signature)
+    lines = [split_sentences(text) if split else [text] for text in texts]
+
+    def encoded() -> list[NDArray[np.int64]]:
+        return [translations.translator.checked(tokenizer.encode(sentence)) for line in lines for sentence in line]
+
+    sources = await asyncio.to_thread(encoded)
+    request = translations.submit(sources, beam)
+    try:
+        async with asyncio.timeout(served.limits.seconds):
+            await unless_gone(receive, asyncio.shield(request.done))
+    except TimeoutError:
+        seconds = f"{served.limits.seconds:g} s"
+        raise wrong("a translation in time", f"none in {seconds}", "send fewer texts", status=503) from None
+    finally:
+        if not request.done.done():
+            translations.cancel(request)
+    found = iter(request.found[place] for place in range(len(sources)))
+    answers, tokens = [], 0
+    for index, (text, line) in enumerate(zip(texts, lines, strict=True)):
+        sentences = [next(found) for _ in line]
+        each = [joined(one, target, rules.max_tokens, signature.eos_tokens) for one in zip(*sentences, strict=True)]
+        answers.append({"index": index, "source": text, "translations": each})
+        tokens += sum(len(one["tokens"]) for one in each)
+    read = sum(map(len, sources))
+    served.metrics.count("t2r_prompt_tokens_total", read, model=model.name)
+    served.metrics.count("t2r_generated_tokens_total", tokens, model=model.name)
+    usage = {"prompt_tokens": read, "completion_tokens": tokens, "total_tokens": read + tokens}
+    return {"object": "translation", "model": model.name, "data": answers, "usage": usage}

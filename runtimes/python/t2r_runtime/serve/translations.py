@@ -1,0 +1,156 @@
+"""Translates the sources of all requests to one translator, in a thread.
+
+Requests with the same options share a batch, which sentences join and leave between steps; those with others wait until
+it is empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.serve.errors import ApiError, of
+from t2r_runtime.translate.beam import Beam, Translation
+from t2r_runtime.translate.search import Rules
+from t2r_runtime.translate.sentences import Sentences
+from t2r_runtime.translate.translator import Translator
+
+
+@dataclass(eq=False)
+class Request:
+    """The sources of a request, and their translations."""
+
+    sources: Sequence[NDArray[np.int64]]
+    beam: Beam
+    done: asyncio.Future[None]
+    found: dict[int, list[Translation]] = field(default_factory=dict)
+
+
+class Translations:
+    """Runs a translator.
+
+    Args:
+        rows: maximum number of sentences side by side.
+        queue: maximum number of sentences that wait.
+    """
+
+    def __init__(self, name: str, translator: Translator, rows: int, queue: int) -> None:
+        self.translator, self._rows, self._queue = translator, rows, queue
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[Request, int]] = deque()
+        self._gone: list[Request] = []
+        self._going: dict[int, tuple[Request, int]] = {}  # by the number of the sentence in the batch
+        self._sentences: Sentences | None = None
+        self._beam: Beam | None = None
+        self._entered = 0  # sentences of this batch so far
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"translations {name}")
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the thread, which delivers to this event loop."""
+        self._loop = loop
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish all sentences, and end the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def submit(self, sources: Sequence[NDArray[np.int64]], beam: Beam) -> Request:
+        """Add a request. Raises ApiError if too many sentences wait."""
+        request = Request(sources, beam, asyncio.get_running_loop().create_future())
+        with self._changed:
+            if self._waiting and len(self._waiting) + len(sources) > self._queue:
+                message = f"expected at most {self._queue} sentences that wait; received more; try again later"
+                raise ApiError(429, message, code="queue_full", retry=1)
+            self._waiting.extend((request, place) for place in range(len(sources)))
+            self._changed.notify()
+        request.done.add_done_callback(lambda done: done.cancelled() or done.exception())  # asked for or not
+        if not sources:
+            request.done.set_result(None)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """Drop a request; its rows are free in the next step."""
+        with self._changed:
+            self._gone.append(request)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._waiting or self._gone or self._going or self._stopping):
+                    self._changed.wait()
+                if self._stopping and not (self._waiting or self._going):
+                    return
+                entering = self._take()
+            try:
+                self._step(entering)
+            except Exception as error:  # the server outlives a bug
+                if not isinstance(error, UserError):
+                    traceback.print_exc(file=sys.stderr)
+                for request in {request for request, _ in [*self._going.values(), *entering]}:
+                    self._finish(request, of(error))
+                self._sentences, self._going = None, {}
+
+    def _take(self) -> list[tuple[Request, int]]:
+        """Remove requests that are gone; returns the sentences that enter the batch now."""
+        gone, self._gone = set(self._gone), []
+        self._waiting = deque(pair for pair in self._waiting if pair[0] not in gone)
+        left = [number for number, (request, _) in self._going.items() if request in gone]
+        if left and self._sentences is not None:
+            self._sentences.drop(left)
+            for number in left:
+                del self._going[number]
+        if not self._going:
+            self._sentences = None
+        entering: list[tuple[Request, int]] = []
+        mixed = self._sentences is None or self._sentences.mixed
+        while self._waiting and mixed and len(self._going) + len(entering) < self._rows:
+            beam = self._waiting[0][0].beam
+            if (self._sentences is not None or entering) and beam != self._beam:
+                break
+            self._beam = beam
+            entering.append(self._waiting.popleft())
+        return entering
+
+    def _step(self, entering: list[tuple[Request, int]]) -> None:
+        if not entering and not self._going:
+            return
+        if self._sentences is None:
+            assert self._beam is not None
+            rules = Rules(self._beam, self.translator.signature)
+            self._sentences, self._entered = Sentences(self.translator._graph, rules), 0
+        sources = [request.sources[place] for request, place in entering]
+        for pair in entering:
+            self._going[self._entered] = pair
+            self._entered += 1
+        for number, found in self._sentences.step(sources, self.translator.encode(sources) if sources else {}).items():
+            request, place = self._going.pop(number)
+            request.found[place] = found
+            if len(request.found) == len(request.sources):
+                self._finish(request, None)
+
+    def _finish(self, request: Request, error: ApiError | None) -> None:
+        def finish() -> None:
+            if request.done.done():
+                return
+            if error is None:
+                request.done.set_result(None)
+            else:
+                request.done.set_exception(error)
+
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(finish)

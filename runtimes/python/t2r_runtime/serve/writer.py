@@ -1,0 +1,124 @@
+"""The text of one choice, piece by piece, with stop texts and log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.text.stops import Until
+from t2r_runtime.text.tokenizer import UNFINISHED, Tokenizer
+
+STOP = "stop"
+LEAST = -9999.0  # a log-probability of minus infinity, which JSON has not
+
+
+class LogProb(NamedTuple):
+    """The log-probability of a token, None for the first of a prompt, and the most likely tokens with theirs."""
+
+    token: int
+    value: float | None
+    top: list[tuple[int, float]]
+
+
+@dataclass
+class Piece:
+    """What was added to a choice.
+
+    Attributes:
+        finish: "stop" or "length" in its last piece.
+    """
+
+    index: int
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[LogProb] = field(default_factory=list)
+    finish: str | None = None
+
+
+class Writer:
+    """Collects the tokens of one choice.
+
+    Args:
+        index: number of the choice in its answer.
+        tokenizer: None writes token ids alone.
+        prompt: tokens before the text.
+        stops: texts that end it, excluded.
+        top: number of most likely tokens with each log-probability; None collects none.
+        echo: text that the first piece begins with.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        tokenizer: Tokenizer | None,
+        prompt: Sequence[int],
+        stops: Sequence[str] = (),
+        top: int | None = None,
+        echo: str = "",
+    ) -> None:
+        self._piece, self._index = Piece(index, echo), index
+        self._stream = None if tokenizer is None else tokenizer.stream(prompt[-64:])
+        self._until, self._top = Until(stops), top
+        self.generated = 0
+
+    def first(self, token: int) -> None:
+        """Note the first token of a prompt whose log-probabilities are collected."""
+        self._piece.logprobs.append(LogProb(token, None, []))
+
+    def watch(self, logits: NDArray[np.float32], token: int) -> None:
+        """Collect the log-probability of a token, given all logits (vocabulary,)."""
+        if self._top is not None:
+            self._piece.logprobs.append(_log_prob(logits, token, self._top))
+
+    @property
+    def watches(self) -> bool:
+        """Whether log-probabilities are collected."""
+        return self._top is not None
+
+    def token(self, token: int, shown: bool) -> bool:
+        """Add a token; returns whether a stop text is complete.
+
+        Args:
+            shown: False for a stop token, which has no text.
+        """
+        self.generated += 1
+        self._piece.tokens.append(token)
+        if self._stream is not None and shown:
+            self._piece.text += self._until.feed(self._stream.feed(token))
+        return self._until.found
+
+    def take(self, finish: str | None = None) -> Piece:
+        """The piece since the last call; the last one if `finish` is given."""
+        if finish is not None and self._stream is not None and not self._until.found:
+            self._piece.text += self._until.feed(self._stream.end())
+            self._piece.text += self._until.end()
+            finish = STOP if self._until.found else finish
+        piece, self._piece = self._piece, Piece(self._index)
+        piece.finish = finish
+        return piece
+
+
+def _log_prob(logits: NDArray[np.float32], token: int, top: int) -> LogProb:
+    values = logits.astype(np.float64)
+    values -= values.max()
+    values -= np.log(np.exp(values).sum())
+    values = np.maximum(values, LEAST)
+    best: list[tuple[int, float]] = []
+    if top:
+        edge = np.partition(values, -top)[-top]
+        places = np.flatnonzero(values >= edge)
+        order = places[np.argsort(-values[places], kind="stable")][:top]
+        best = [(int(place), float(values[place])) for place in order]
+    return LogProb(token, float(values[token]), best)
+
+
+def token_text(tokenizer: Tokenizer | None, token: int) -> str:
+    """A text for one token: what it decodes to, else its piece in the vocabulary, else its number."""
+    if tokenizer is None:
+        return str(token)
+    text = tokenizer.decode([token])
+    return text if text and UNFINISHED not in text else tokenizer.piece(token)

@@ -1,0 +1,268 @@
+"""Requests of people who mean ill, or err: each gets an error in OpenAI's form, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.serve.server import Server, letters, running
+from t2r_runtime.serve.models import MAX_BODY
+
+COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
+HI = [{"role": "user", "content": "a"}]
+
+
+def refused(server: Server, path: str, body: Any, status: int = 400, headers: dict[str, str] | None = None) -> Any:
+    found, answer = server.ask(path, body, headers=headers)
+    assert found == status, (body, answer)
+    assert answer.keys() == {"error"}
+    error = answer["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"].startswith("expected ")
+    assert "\n" not in error["message"]
+    assert len(error["message"]) < 1000
+    assert error["type"] == ("invalid_request_error" if status < 500 else "server_error")
+    return error
+
+
+NO_JSON = [
+    b"",
+    b"{",
+    b"nothing",
+    b"[1]",
+    b"\xff\xfe",
+    b'{"prompt": NaN}',
+    b'{"prompt": "\\ud800"}',
+    b'{"prompt": "a", "n": ' + b"9" * 5000 + b"}",
+    b"[" * 200_000,
+    b'{"a":' * 100_000,
+    b"null",
+    b'"text"',
+]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHATS, "/v1/translate", "/tokenize", "/detokenize"])
+def test_malformed_body(path: str, server: Server) -> None:
+    for body in NO_JSON:
+        refused(server, path, body)
+    assert server.good("/health") == {"status": "ok"}
+
+
+WRONG = [[], {}, [[]], [{}], "", "x" * 3000, -1, 1.5, 1e300, 10**30, True, [1, "a"], {"a": [1]}, "\0"]
+FIELDS: dict[str, list[Any]] = {  # values of WRONG that are right
+    "prompt": ["", "x" * 3000, "\0"],
+    "model": [],
+    "max_tokens": [],
+    "n": [],
+    "best_of": [],
+    "temperature": [1.5],
+    "top_p": [],
+    "top_k": [],
+    "min_p": [],
+    "repetition_penalty": [1.5],
+    "no_repeat_ngram": [],
+    "seed": [],
+    "logprobs": [],
+    "stop": ["\0", []],
+    "session_id": ["\0"],
+    "stream": [True],
+    "echo": [True],
+    "ignore_eos": [True],
+    "return_tokens": [True],
+    "stream_options": [{}],
+    "presence_penalty": [],
+    "logit_bias": [{}],
+    "suffix": [""],
+    "tools": [[]],
+    "response_format": [],
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_wrong_type_of_a_field(name: str, server: Server) -> None:
+    good = FIELDS[name]
+    for value in WRONG:
+        if any(type(value) is type(one) and value == one for one in good):
+            continue
+        status = 404 if name == "model" and isinstance(value, str) else 400
+        error = refused(server, COMPLETIONS, {"prompt": "a", "max_tokens": 1, name: value}, status)
+        assert (error["param"] or name).startswith(name)
+
+
+@pytest.mark.parametrize(
+    "fields, param",
+    [
+        ({"promt": "a"}, "promt"),
+        ({"prompt": [11]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [[1], "a", [2.5]]}, "prompt"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a", "b"], "n": 128}, "prompt"),
+        ({"prompt": "z"}, None),
+        ({"prompt": "a", "max_tokens": 4097}, "max_tokens"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs"),
+        ({"prompt": "a", "stop": ["a"] * 17}, "stop"),
+        ({"prompt": "a", "session_id": "s" * 257}, "session_id"),
+        ({"prompt": "a", "stream_options": {"include": True}}, "stream_options.include"),
+        ({"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"prompt": "a", "x" * 5000: 1}, "x" * 99 + "…"),
+    ],
+)
+def test_value_of_a_field(fields: dict[str, Any], param: str | None, server: Server) -> None:
+    if fields["prompt" if "prompt" in fields else "promt"] == "z":  # the tokenizer has no such letter
+        fields = {"prompt": [], "max_tokens": 1}
+        param = "prompt"
+    assert refused(server, COMPLETIONS, fields)["param"] == param
+
+
+@pytest.mark.parametrize(
+    "messages, param",
+    [
+        (None, "messages"),
+        ([], "messages"),
+        ("hi", "messages"),
+        (["hi"], "messages[0]"),
+        ([*HI, {}], "messages[1]"),
+        ([{"role": 1, "content": "a"}], "messages[0]"),
+        ([{"role": "user"}], "messages[0]"),
+        ([{"role": "user", "content": 5}], "messages[0]"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0]"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0]"),
+        ([{"role": "user", "content": "a", "tool_calls": []}], "messages[0]"),
+        ([{"role": "user", "content": "a"}] * 4097, "messages"),
+    ],
+)
+def test_wrong_messages(messages: Any, param: str, server: Server) -> None:
+    assert refused(server, CHATS, {"messages": messages})["param"] == param
+
+
+def test_no_such_path_or_method(server: Server) -> None:
+    refused(server, "/v1/nothing", {}, 404)
+    refused(server, COMPLETIONS, None, 405)
+    refused(server, "/v1/models", {}, 405)
+    refused(server, "/v1/models/..%2f..%2fetc%2fpasswd", None, 404)
+    refused(server, COMPLETIONS, {"prompt": "a"}, 415, {"content-type": "text/plain"})
+    refused(server, COMPLETIONS, b"prompt=a", 415, {"content-type": "application/x-www-form-urlencoded"})
+
+
+def test_huge_body(server: Server) -> None:
+    body = json.dumps({"prompt": "a" * MAX_BODY}).encode()
+    assert b" 413 " in server.raw(b"POST %s HTTP/1.1\r\nhost: a\r\n" % COMPLETIONS.encode() + head(len(body)))
+    for size in (b"-1", b"9" * 40, b"a"):
+        found = server.raw(
+            b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" % COMPLETIONS.encode()
+            + b"content-length: %s\r\n\r\n" % size
+        )
+        assert found.startswith(b"HTTP/1.1 4")
+    chunk = b"%x\r\n%s\r\n" % (1 << 16, b" " * (1 << 16))
+    start = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    found = server.raw(start % COMPLETIONS.encode() + chunk * (MAX_BODY // (1 << 16) + 1) + b"0\r\n\r\n")
+    assert b" 413 " in found
+    assert server.good("/health") == {"status": "ok"}
+
+
+def head(size: int) -> bytes:
+    return b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % size
+
+
+def test_bytes_that_are_no_http(server: Server) -> None:
+    noise = random.Random(1)
+    for data in (
+        b"\r\n\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /" + b"a" * 100_000,
+        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 20_000,
+        noise.randbytes(5000),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ):
+        server.raw(data)
+        assert server.good("/health") == {"status": "ok"}
+
+
+def test_client_that_vanishes_frees_its_row(graph: Path) -> None:
+    """One row: others wait until it is free."""
+    with running(graph, "--rows", 1, "--max-tokens", 10**9) as server:
+        long = {"max_tokens": 10**9, "ignore_eos": True}
+        with server.stream(prompt="a", **long) as events:
+            next(events)
+        assert len(server.tokens("b", max_tokens=3, ignore_eos=True)[0]) == 3
+        with server.stream(prompt="a", **long) as events:
+            next(events)
+            connection = server.connection()  # waits for the row, and vanishes without an answer
+            body = json.dumps({"prompt": "c", **long})
+            connection.request("POST", COMPLETIONS, body, {"content-type": "application/json"})
+            server.until("t2r_texts_waiting", 1)
+            connection.close()
+            server.until("t2r_texts_waiting", 0)
+        assert len(server.tokens("b", max_tokens=3, ignore_eos=True)[0]) == 3
+        assert server.metric("t2r_cancelled_total") == 3
+
+
+def test_client_that_vanishes_within_its_body(graph: Path) -> None:
+    with running(graph) as server:
+        start = b"POST %s HTTP/1.1\r\nhost: a\r\n" % COMPLETIONS.encode() + head(100)
+        with socket.create_connection((server.host, server.port)) as connection:
+            connection.sendall(start + b'{"prompt": ')
+        server.until("t2r_cancelled_total", 1)
+
+
+def test_many_clients_that_vanish_at_once(graph: Path) -> None:
+    with running(graph, "--rows", 3, "--queue", 300, "--max-tokens", 10**9) as server:
+
+        def one(number: int) -> None:
+            dice = random.Random(number)
+            fields = {"n": dice.randint(1, 3), "prompt": [[dice.randrange(11)] * dice.randint(1, 200)] * 2}
+            if number % 4 == 0:
+                assert len(server.tokens([1], max_tokens=5, ignore_eos=True)[0]) == 5
+            elif number % 4 == 1:
+                connection = server.connection()
+                body = json.dumps({**fields, "max_tokens": 10**9, "ignore_eos": True})
+                connection.request("POST", COMPLETIONS, body, {"content-type": "application/json"})
+                connection.close()
+            else:
+                with server.stream(**fields, max_tokens=10**9, ignore_eos=True) as events:
+                    for _ in range(dice.randint(0, 5)):
+                        next(events)
+
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(one, range(48)))
+        assert len(server.tokens([1], max_tokens=5, ignore_eos=True)[0]) == 5
+        server.until("t2r_rows_running", 0)
+        assert server.metric("t2r_texts_waiting") == 0
+
+
+def test_api_key(graph: Path) -> None:
+    with running(graph, environment={"T2R_API_KEY": "s3cret"}) as server:
+        assert server.good("/health") == {"status": "ok"}
+        for given in (
+            {},
+            {"authorization": "Bearer s3cre"},
+            {"authorization": "s3cret"},
+            {"authorization": "Bearer ü"},
+        ):
+            for path, body in ((COMPLETIONS, {"prompt": "a"}), ("/v1/models", None), ("/metrics", None)):
+                headers = {"content-type": "application/json", **{k: v.encode("latin-1") for k, v in given.items()}}
+                assert refused(server, path, body, 401, headers)["code"] == "invalid_api_key"
+        key = {"content-type": "application/json", "authorization": "Bearer s3cret"}
+        assert server.ask(COMPLETIONS, {"prompt": "a"}, headers=key)[0] == 200
+
+
+def test_session_names_are_no_paths(tmp_path: Path) -> None:
+    keep = tmp_path / "keep"
+    with running(letters(tmp_path), "--keep", keep) as server:
+        for name in ("../../out", "/etc/passwd", "a\0b", "..", ".", "C:\\x", "ü" * 256, "%2e%2e/", "x\n"):
+            server.complete("abc", session_id=name, max_tokens=2, ignore_eos=True)
+            assert server.complete("abcd", session_id=name, max_tokens=1)["usage"]["prompt_tokens_details"] == {
+                "cached_tokens": 2
+            }
+    assert {path.name for path in tmp_path.iterdir()} == {"letters.onnx", "keep"}
+    files = [path for path in keep.rglob("*") if path.is_file()]
+    assert len(files) == 18
+    assert all(len(path.parent.name) == 2 and path.name.startswith(path.parent.name) for path in files)

@@ -1,0 +1,128 @@
+"""Parts of the server without a process: fields, metrics, the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from cli_models import Output
+from runtime import graphs
+from runtime.serve.server import letters
+from t2r_runtime.cli import main
+from t2r_runtime.cli.serve import command
+from t2r_runtime.serve.errors import ApiError, of
+from t2r_runtime.serve.fields import Fields, parsed
+from t2r_runtime.serve.metrics import Metrics
+from t2r_runtime.serve.writer import Writer
+
+
+def failed(capsys: Output, *arguments: object) -> str:
+    assert main(["serve", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_missing_extra_is_one_line(
+    package: str, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == package else right(name, *rest))
+    assert failed(capsys, letters(tmp_path)) == (
+        f'expected the package {package}; received a Python without it; pip install "t2r-runtime[serve]"\n'
+    ).join(["t2r-run: ", ""])
+
+
+def test_what_the_command_refuses(tmp_path: Path, capsys: Output) -> None:
+    graph = letters(tmp_path)
+    (tmp_path / "again").mkdir()
+    other = letters(tmp_path / "again")
+    growing = graphs.save(tmp_path / "growing.onnx", "both")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for arguments, message in (
+            ([tmp_path / "none.onnx"], "none.onnx"),
+            ([graph, other, "--port", 0], "expected graphs of different file names; received two named letters"),
+            ([growing, "--port", 0], "expected states of constant size for texts of different lengths side by side"),
+            ([graph, "--port", 0, "--rows", 1 << 30], "choose a smaller batch"),
+            ([graph, "--port", taken.getsockname()[1]], "Address already in use; choose another --host or --port"),
+            ([graph, "--host", "no such host"], "expected to listen on no such host:8080"),
+            ([graph, "--port", 0, "--api-key", "a b"], "expected an API key of printable ASCII"),
+            ([graph, "--port", 0, "--api-key", ""], "expected an API key of printable ASCII"),
+            ([graph, "--port", 0, "--keep", graph], "expected a writable folder"),
+            ([graph, "--port", 70000], "--port"),
+            ([], "GRAPH"),
+        ):
+            assert message in failed(capsys, *arguments), arguments
+
+
+def test_every_option_has_help() -> None:
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert len((option.help or "").split()) >= 3, option.name
+
+
+def test_serving_needs_no_import_before_it_starts() -> None:
+    """The modules of the server import neither Starlette nor uvicorn."""
+    program = (
+        "import sys, t2r_runtime.serve.run, t2r_runtime.cli.serve; "
+        "sys.exit(bool({'starlette', 'uvicorn', 'onnxruntime', 'tokenizers'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], env=os.environ).returncode == 0
+
+
+def test_fields_are_taken_once() -> None:
+    fields = Fields({"a": None, "b": 3, "user": "me", "inner": {"c": True}})
+    assert fields.text("a", "default") == "default"
+    assert fields.whole("b", 0, 1, 5) == 3
+    assert fields.inner("inner").flag("c") is True
+    fields.end()
+    inner = Fields({"inner": {"c": 1}}).inner("inner")
+    with pytest.raises(ApiError, match=r"expected true or false as inner\.c; received 1") as caught:
+        inner.flag("c")
+    assert caught.value.param == "inner.c"
+    unknown = parsed(b'{"logprob": 1}')
+    unknown.take("logprobs")
+    with pytest.raises(ApiError, match="did you mean logprobs"):
+        unknown.end()
+
+
+def test_bug_tells_nothing_of_itself() -> None:
+    error = of(ZeroDivisionError("secret"))
+    assert (error.status, error.code) == (500, "bug")
+    assert "secret" not in str(error.body)
+
+
+def test_metrics_text() -> None:
+    metrics = Metrics()
+    metrics.count("t2r_requests_total", status="200")
+    metrics.count("t2r_requests_total", 2, status="200")
+    metrics.time("t2r_step_seconds", 0.002, model='a"\\\n')
+    metrics.time("t2r_step_seconds", 99, model='a"\\\n')
+    metrics.gauge("t2r_kept_bytes", lambda: 1.5)
+    lines = metrics.text().splitlines()
+    assert 't2r_requests_total{status="200"} 3' in lines
+    label = 'model="a\\"\\\\\\n"'
+    assert f't2r_step_seconds_bucket{{{label},le="0.001"}} 0' in lines
+    assert f't2r_step_seconds_bucket{{{label},le="0.0025"}} 1' in lines
+    assert f't2r_step_seconds_bucket{{{label},le="+Inf"}} 2' in lines
+    assert f"t2r_step_seconds_sum{{{label}}} 99.002" in lines
+    assert "t2r_kept_bytes 1.5" in lines
+    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
+
+
+def test_writer_without_tokenizer() -> None:
+    writer = Writer(3, None, [1])
+    assert not writer.token(5, shown=True)
+    assert not writer.token(7, shown=False)
+    piece = writer.take("length")
+    assert (piece.index, piece.text, piece.tokens, piece.finish) == (3, "", [5, 7], "length")
+    assert writer.generated == 2

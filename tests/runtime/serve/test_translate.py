@@ -1,0 +1,93 @@
+"""/v1/translate gives what `t2r-run translate` does."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_models import Output
+from runtime.serve.server import Server, running
+from t2r_runtime.cli import main
+
+TEXTS = ["bad", "a", "lid. cab", "fed", "abc", "k", "c. d. e. f."]
+
+
+@pytest.fixture(scope="module")
+def server(translator_graph: Path) -> Any:
+    with running(translator_graph, "--rows", 3) as server:
+        yield server
+
+
+def alone(
+    graph: Path, texts: list[str], capsys: Output, monkeypatch: pytest.MonkeyPatch, *options: object
+) -> list[Any]:
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+    capsys.readouterr()
+    assert main([str(each) for each in ("translate", graph, "--json", *options)]) == 0
+    return [json.loads(line)["translations"] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_all_at_once_equal_each_alone(
+    server: Server, translator_graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two sets of options, which do not share a batch."""
+    expected = {
+        beam: alone(translator_graph, TEXTS, capsys, monkeypatch, "--beam", beam, "--max-tokens", 7) for beam in (1, 3)
+    }
+    asked = [(number, beam) for number in range(len(TEXTS)) for beam in (1, 3)] * 3
+
+    def one(number: int, beam: int) -> Any:
+        return server.good("/v1/translate", {"source": TEXTS[number], "beam": beam, "max_tokens": 7})
+
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda each: one(*each), asked))
+    for (number, beam), answer in zip(asked, found, strict=True):
+        [data] = answer["data"]
+        assert data["source"] == TEXTS[number]
+        [mine], [theirs] = data["translations"], expected[beam][number]
+        assert mine.pop("score") == pytest.approx(theirs["score"], rel=1e-5)
+        assert mine == {key: value for key, value in theirs.items() if key != "score"}
+
+
+def test_list_of_texts_and_n_best(
+    server: Server, translator_graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = server.good(
+        "/v1/translate", {"source": [*TEXTS[:3], " "], "n": 2, "beam": 3, "max_tokens": 7, "split": True}
+    )
+    assert [data["index"] for data in answer["data"]] == [0, 1, 2, 3]
+    assert [len(data["translations"]) for data in answer["data"]] == [2, 2, 2, 0]
+    assert answer["usage"]["prompt_tokens"] == len("badalidcab"), "the tokenizer has no full stop"
+    whole = server.good("/v1/translate", {"source": TEXTS[0], "n": 2, "beam": 3, "max_tokens": 7})
+    expected = alone(translator_graph, TEXTS[:1], capsys, monkeypatch, "--n-best", 2, "--beam", 3, "--max-tokens", 7)
+    assert [one["text"] for one in whole["data"][0]["translations"]] == [one["text"] for one in expected[0]]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"source": 1}, {"source": []}, {"source": [""]}, {"source": "a" * 13}, {"source": "a", "beam": 65}]
+    + [{"source": "a", "n": 5, "beam": 2}, {"source": "a", "max_tokens": 1}, {"source": "a", "max_tokens": 10**6}],
+)
+def test_wrong_requests(fields: dict[str, Any], server: Server) -> None:
+    status, answer = server.ask("/v1/translate", fields)
+    assert status == 400
+    assert answer["error"]["message"].startswith("expected ")
+    assert server.ask("/v1/completions", {"prompt": "a"})[0] == 400
+
+
+def test_client_that_vanishes(translator_graph: Path) -> None:
+    """Its sentences leave the batch; others in it go on."""
+    with running(translator_graph, "--rows", 2) as server:
+        for _ in range(5):
+            connection = server.connection()
+            body = json.dumps({"source": "Bad cab. " * 40, "beam": 4, "max_tokens": 100})
+            connection.request("POST", "/v1/translate", body, {"content-type": "application/json"})
+            connection.close()
+        assert server.good("/v1/translate", {"source": "bad", "beam": 1})["data"][0]["translations"]
+        server.until("t2r_cancelled_total", 5)
