@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import random
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from typing import Any
 import pytest
 
 from runtime.serve.server import Server, letters, running
-from t2r_runtime.serve.models import MAX_BODY
+from t2r_runtime import Decoder, Translator
+from t2r_runtime.serve import run
+from t2r_runtime.serve.models import MAX_BODY, Limits
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "a"}]
@@ -101,6 +105,7 @@ def test_wrong_type_of_a_field(name: str, server: Server) -> None:
         ({"promt": "a"}, "promt"),
         ({"prompt": [11]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [[1] * (1 << 17)] * 2 + [[1]]}, "prompt"),
         ({"prompt": [[1], "a", [2.5]]}, "prompt"),
         ({"prompt": ["a"] * 129}, "prompt"),
         ({"prompt": ["a", "b"], "n": 128}, "prompt"),
@@ -211,6 +216,35 @@ def test_client_that_vanishes_within_its_body(graph: Path) -> None:
         with socket.create_connection((server.host, server.port)) as connection:
             connection.sendall(start + b'{"prompt": ')
         server.until("t2r_cancelled_total", 1)
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nhost: a\r\n\r\nGET /hea"])
+def test_silent_connection_is_closed(start: bytes, graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends no request, a part of one, or a part of a second one; one whose answer takes long stays."""
+    monkeypatch.setattr("t2r_runtime.serve.run.HEAD_SECONDS", 0.2)
+    limits = Limits(rows=1)
+    with run.listening("127.0.0.1", 0) as listener:
+        served = run.served([graph], lambda path: Decoder(path, threads=1), Translator, limits, None, 0, None)
+        server = run.server(served)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            address = listener.getsockname()
+            with socket.create_connection(address, timeout=60) as connection:
+                busy = http.client.HTTPConnection(*address, timeout=60)
+                body = json.dumps({"prompt": "a", "max_tokens": 4096, "ignore_eos": True})
+                busy.request("POST", COMPLETIONS, body, {"content-type": "application/json"})
+                connection.sendall(start)
+                found = b""
+                while part := connection.recv(1 << 16):
+                    found += part
+                assert found.count(b"HTTP/1.1 200 OK") == start.count(b"HTTP")
+            assert busy.getresponse().status == 200
+            busy.close()
+        finally:
+            server.should_exit = True
+            thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_many_clients_that_vanish_at_once(graph: Path) -> None:

@@ -101,7 +101,7 @@ def command(
             note("t2r-run serve: everybody in this network may use it; --api-key asks for a key")
         address = f"[{host}]" if ":" in host else host
         note(f"serving {', '.join(served.models)} on http://{address}:{listener.getsockname()[1]}")
-        run.run(served, listener)
+        run.server(served).run([listener])
 
 
 def _loopback(address: str) -> bool:

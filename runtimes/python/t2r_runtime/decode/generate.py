@@ -13,7 +13,7 @@ from t2r_runtime.contract.penalties import Logits
 from t2r_runtime.contract.sampling import Sampler, Sampling
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.session.stepper import Stepper, TokenIds, token_ids
+from t2r_runtime.session.stepper import Ids, Stepper, TokenIds, token_ids
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
     return request(stepper.signature, stepper.position, ids, max_tokens, sampling)
 
 
-def request(signature: Signature, position: int, ids: ArrayLike, max_tokens: int, sampling: Sampling) -> Request:
+def request(signature: Signature, position: int, ids: Ids, max_tokens: int, sampling: Sampling) -> Request:
     """Check the arguments of text generation after `position` tokens; `max_tokens` may be 0.
 
     Raises:

@@ -24,7 +24,7 @@ from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.decode.text import LENGTH, REMOVED, Start, Text, Watch
 from t2r_runtime.errors import UserError
-from t2r_runtime.session.stepper import TokenIds
+from t2r_runtime.session.stepper import TokenIds, token_ids
 
 CHUNK, CHUNK_BY_STEPS = 64, 8  # tokens of prompts per step, with a prefill graph and without
 SPARE = 4  # a row in so many may be free
@@ -131,14 +131,14 @@ class Pool:
             reader.set_state(start.states, start.position)
             position = reader.position
         signature = self._all.signature
-        requests = [generate.request(signature, position, ids, max_tokens, each) for each in samplings]
-        prompt = requests[0].prompt.array[0]
-        tokens = prompt.tolist()
-        seen = [*(() if start is None else start.history), *tokens]
+        checked = token_ids(ids, signature, 1)
+        requests = [generate.request(signature, position, checked, max_tokens, each) for each in samplings]
+        prompt = checked.array[0]
+        before = [*(() if start is None else start.history), *prompt.tolist()]
         watches: Sequence[Watch | None] = watch or [None] * len(requests)
-        first = tokens[0] if scored else tokens[-1]
+        first, forced = int(prompt[0 if scored else -1]), prompt.size - 1 if scored else 0
         texts = [
-            Text(each, first, max_tokens, list(seen), deque(tokens[1:] if scored else ()), watched)
+            Text(each, max_tokens, before, first, forced, watched)
             for each, watched in zip(requests, watches, strict=True)
         ]
         end = 0 if scored else prompt.size - (max_tokens > 0)

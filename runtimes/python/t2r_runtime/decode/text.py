@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -44,14 +43,19 @@ class Text:
     """
 
     request: Request
-    token: int
     left: int  # tokens to choose
-    seen: list[int]  # all tokens, for the penalties
-    forced: deque[int] = field(default_factory=deque)  # tokens of the prompt that steps read
+    before: Sequence[int]  # tokens before the chosen ones; texts of one prompt share them
+    token: int
+    forced: int = 0  # tokens at the end of `before` that steps read, in place of chosen ones
     watch: Watch | None = None
     tokens: list[int] = field(default_factory=list)
     ended: str | None = None
     error: UserError | None = None
+
+    @property
+    def seen(self) -> list[int]:
+        """All tokens."""
+        return [*self.before, *self.tokens]
 
     @property
     def limit(self) -> int:
@@ -72,24 +76,26 @@ class Text:
             self.error = UserError("finite logits", "others", "check the graph with t2r verify", "graph")
             return NOT_FINITE
         if self.forced:
-            self.token = self.forced.popleft()
+            self.token, self.forced = self.before[-self.forced], self.forced - 1
             if self.watch is not None:
                 self.watch(logits, self.token)
             if not self.forced and self.left == 0:
                 self.ended = LENGTH
             return None
-        occurred = np.array(self.seen[-RECENT:], np.int64) if self.request.sampler.sampling.looks_back else ()
+        occurred = self._recent() if self.request.sampler.sampling.looks_back else ()
         self.token = self.request.choose(logits, places, occurred)
         if self.watch is not None:
             self.watch(logits, self.token)
         self.tokens.append(self.token)
-        self.seen.append(self.token)
         self.left -= 1
         if self.token in self.request.stop:
             self.ended = STOP
         elif self.left == 0:
             self.ended = LENGTH
         return self.token
+
+    def _recent(self) -> NDArray[np.int64]:
+        return np.array([*self.before[-RECENT:], *self.tokens][-RECENT:], np.int64)
 
     def fail(self, error: UserError) -> None:
         """End with an error."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from t2r_runtime.contract.options import LARGEST_PENALTY, LONGEST_NGRAM
 from t2r_runtime.contract.sampling import Sampling
+from t2r_runtime.errors import shown
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields
 from t2r_runtime.serve.job import Event, Job
-from t2r_runtime.serve.models import MAX_CHOICES, Model, Served
+from t2r_runtime.serve.models import MAX_CHOICES, MAX_PROMPT, Model, Served
 from t2r_runtime.serve.sessions import session_key
 from t2r_runtime.serve.writer import Writer
 
@@ -121,10 +122,9 @@ async def job(
         first: number of its first choice in the answer.
         echo: the prompt's text, if the answer begins with it.
     """
-    for token in ids:
-        if not 0 <= token < model.signature.vocab_size:
-            expected = f"tokens in 0 … {model.signature.vocab_size - 1}"
-            raise wrong(expected, str(token), "use this model's tokenizer", "prompt")
+    if not 0 <= min(ids) <= max(ids) < model.signature.vocab_size:
+        expected = f"tokens in 0 … {model.signature.vocab_size - 1}"
+        raise wrong(expected, shown([min(ids), max(ids)]), "use this model's tokenizer", "prompt")
     scored = echo is not None and asked.top is not None
     writers = [
         Writer(first + n, model.tokenizer, ids, asked.stops, asked.top, echo or "") for n in range(asked.choices)
@@ -139,6 +139,12 @@ async def job(
         writer.first(ids[0])
     seconds = served.limits.seconds
     return Job(ids, max_tokens, asked.samplings(), writers, seconds, events, start, scored, keep)
+
+
+def require_size(tokens: int) -> None:
+    """Raise ApiError if the prompts of a request have more tokens than allowed."""
+    if tokens > MAX_PROMPT:
+        raise wrong(f"at most {MAX_PROMPT:,} tokens of prompts", f"{tokens:,}", "send less", "prompt")
 
 
 def _kept(served: Served, model: Model, session: str, slot: str, ids: object, states: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from t2r_runtime.errors import shown
 from t2r_runtime.serve.answer import Answer
-from t2r_runtime.serve.asked import Asked, job, taken
+from t2r_runtime.serve.asked import Asked, job, require_size, taken
 from t2r_runtime.serve.completions import MAX_TOP
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, is_text
@@ -68,6 +68,7 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, As
     fields.end()
     text = await asyncio.to_thread(tokenizer.chat, messages)
     ids = await asyncio.to_thread(tokenizer.encode, text, False)
+    require_size(len(ids))
     events: asyncio.Queue[Event] = asyncio.Queue()
     most = asked.max_tokens
     if most is None:

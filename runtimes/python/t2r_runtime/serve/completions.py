@@ -8,7 +8,7 @@ from typing import Any
 
 from t2r_runtime.errors import shown
 from t2r_runtime.serve.answer import Answer
-from t2r_runtime.serve.asked import Asked, job, taken
+from t2r_runtime.serve.asked import Asked, job, require_size, taken
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, is_text
 from t2r_runtime.serve.job import Event
@@ -79,10 +79,12 @@ async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer
         received = f"{len(prompts)} times {asked.choices}"
         raise wrong(f"at most {MAX_CHOICES} choices", received, "send several requests", "prompt")
     events: asyncio.Queue[Event] = asyncio.Queue()
-    jobs = []
+    jobs, total = [], 0
     most = MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
     for number, prompt in enumerate(prompts):
         ids = await asyncio.to_thread(model.text().encode, prompt) if isinstance(prompt, str) else prompt
+        total += len(ids)
+        require_size(total)
         text = None
         if echo:
             known = isinstance(prompt, str) or model.tokenizer is None

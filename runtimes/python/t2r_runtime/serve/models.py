@@ -19,6 +19,7 @@ from t2r_runtime.text.tokenizer import Tokenizer
 MAX_BODY = 4 << 20  # bytes
 BODY_SECONDS = 30.0  # until a body has arrived
 MAX_CHOICES = 128  # of one request
+MAX_PROMPT = 1 << 18  # tokens of all prompts of one request
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
@@ -18,8 +20,12 @@ from t2r_runtime.serve.translations import Translations
 from t2r_runtime.text.tokenizer import Tokenizer
 from t2r_runtime.translate.translator import Translator
 
+if TYPE_CHECKING:
+    import uvicorn
+
 CONNECTIONS = 1024  # at once
-KEEP_ALIVE = 30  # seconds
+KEEP_ALIVE = 30  # seconds between requests of a connection
+HEAD_SECONDS = 30.0  # until the first request of a connection has begun
 
 
 def served(
@@ -70,11 +76,23 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def run(serve: Served, listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT, and finish what runs; a second SIGINT ends at once."""
+def server(serve: Served) -> uvicorn.Server:
+    """A server whose `run` serves until SIGTERM or SIGINT, and finishes what runs; a second SIGINT ends at once."""
     import uvicorn
 
     class Server(uvicorn.Server):
+        silent: dict[Any, float] = {}  # connections without a request that runs, and since when
+
+        async def on_tick(self, counter: int) -> bool:
+            """As uvicorn's; connections that send no whole head of a request in time are closed."""
+            now = time.monotonic()
+            waiting = [each for each in self.server_state.connections if _idle(getattr(each, "cycle", None))]
+            self.silent = {each: self.silent.get(each, now) for each in waiting}
+            for connection, since in self.silent.items():
+                if now - since > HEAD_SECONDS:
+                    connection.transport.close()
+            return await super().on_tick(counter)
+
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             """As uvicorn's, but a signal ends the server, not the process."""
@@ -95,4 +113,9 @@ def run(serve: Served, listener: socket.socket) -> None:
         limit_concurrency=CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE,
     )
-    Server(config).run([listener])
+    return Server(config)
+
+
+def _idle(cycle: Any) -> bool:
+    """Whether a connection of uvicorn has no request that runs, given its newest one."""
+    return cycle is None or bool(cycle.response_complete)
