@@ -6,7 +6,7 @@ PACKAGING := setup.cfg setup.py constraints.txt
 RUNTIME_PACKAGING := runtimes/python/setup.cfg runtimes/python/setup.py
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: demo demo-translate libt2r check test test-cpp test-bindings test-js web bench bench-embedding clean
+.PHONY: demo demo-translate libt2r docs check test test-cpp test-bindings test-js web bench bench-embedding clean
 
 # Export the model in models/ and show what came out.
 demo: $(VENV)/.installed
@@ -32,6 +32,10 @@ endif
 	cmake -S runtimes/cpp -B build/cpp/libt2r -DT2R_TESTS=OFF -DCMAKE_INSTALL_LIBDIR=lib $(ONNXRUNTIME)
 	cmake --build build/cpp/libt2r --parallel 2
 	cmake --install build/cpp/libt2r --prefix $(PREFIX)
+
+# The documentation as a site, in build/site: open build/site/index.html.
+docs: $(VENV)/.tox
+	$(BIN)/tox run -e docs
 
 # Style, types and unit tests of the source tree: under 2 minutes on two cores, once tox has installed the packages.
 check: $(VENV)/.tox

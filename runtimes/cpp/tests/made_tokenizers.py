@@ -14,7 +14,7 @@ from cpp_build import ROOT
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 WORDS = ["once", " upon", "time", "é", "日本", "😀", "naïve", "12", "don't", " the"]
-TEXT = (ROOT / "README.md").read_text("utf-8") + " ".join(WORDS * 20) + "ﬁ ① Ａ é ½ " * 20
+TEXT = (ROOT / "docs" / "mixers.md").read_text("utf-8") + " ".join(WORDS * 20) + "ﬁ ① Ａ é ½ " * 20
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def gpt2(data: Path) -> str:
 
 @functools.cache
 def unigram(byte_fallback: bool) -> str:
-    """A SentencePiece model of our README, with its own normalizer, as an import makes a tokenizer of it."""
+    """A SentencePiece model of a page, with its own normalizer, as an import makes a tokenizer of it."""
     from t2r_export.checkpoints.piece_file import read_pieces
     from t2r_export.checkpoints.piece_tokenizer import piece_tokenizer
 
@@ -60,7 +60,7 @@ def unigram(byte_fallback: bool) -> str:
 
 @functools.cache
 def _trained() -> str:
-    """Byte-pair encoding of characters, trained on our README."""
+    """Byte-pair encoding of characters, trained on a page."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     trainer = tokenizers.trainers.BpeTrainer(

@@ -120,23 +120,19 @@ def test_whatever_the_library_reads_under_sanitizers(checked: Path, files: str) 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-PAGES = {page: (HERE.parents[1] / page).read_text("utf-8") for page in ("README.md", "docs/embedding.md")}
+PAGE = (HERE.parents[1] / "docs/embedding.md").read_text("utf-8")
 
 
-def program(page: str, language: str) -> str:
-    """The first program of a language on a page."""
-    found = re.search(rf"^```{language}\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE)
-    assert found, f"no program in {language} in {page}"
+def program(language: str) -> str:
+    """The page's first program in a language."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    assert found, f"no program in {language}"
     return found[1]
 
 
 def test_pages_show_the_examples() -> None:
-    for page, language, example in (
-        ("README.md", "c", "story.c"),
-        ("docs/embedding.md", "c", "story.c"),
-        ("docs/embedding.md", "cpp", "stream.cpp"),
-    ):
-        assert program(page, language) == (HERE / "examples" / example).read_text("utf-8")
+    for language, example in (("c", "story.c"), ("cpp", "stream.cpp")):
+        assert program(language) == (HERE / "examples" / example).read_text("utf-8")
 
 
 def test_find_package(release: Path, run: Run, tmp_path: Path) -> None:
@@ -145,7 +141,7 @@ def test_find_package(release: Path, run: Run, tmp_path: Path) -> None:
     run("cmake", "--install", release, "--prefix", prefix)
     source.mkdir()
     for language, name in (("cmake", "CMakeLists.txt"), ("c", "story.c"), ("cpp", "stream.cpp")):
-        (source / name).write_text(program("docs/embedding.md", language), "utf-8")
+        (source / name).write_text(program(language), "utf-8")
     programs = build(str(tmp_path / "built"), f"-DCMAKE_PREFIX_PATH={prefix}", source=source)
     graph, prompt = GOLDEN / "bytes.onnx", "abc"
     decoder = Decoder(graph)
@@ -159,12 +155,12 @@ def test_find_package(release: Path, run: Run, tmp_path: Path) -> None:
 
 
 def test_an_installed_folder_can_be_moved(release: Path, run: Run, tmp_path: Path) -> None:
-    """README's program, compiled with pkg-config in a folder that was moved, and run without a variable."""
+    """The page's program, compiled with pkg-config in a folder that was moved, and run without a variable."""
     if shutil.which("pkg-config") is None:
         (pytest.fail if STRICT else pytest.skip)("no pkg-config on the PATH")
     run("cmake", "--install", release, "--prefix", tmp_path / "installed")
     moved = (tmp_path / "installed").rename(tmp_path / "moved")
-    (tmp_path / "story.c").write_text(program("README.md", "c"), "utf-8")
+    (tmp_path / "story.c").write_text(program("c"), "utf-8")
     path = {"PKG_CONFIG_PATH": str(moved / "lib" / "pkgconfig"), "PATH": os.environ["PATH"]}
     asked = ["pkg-config", "--cflags", "--libs", "t2r"]
     flags = subprocess.run(asked, capture_output=True, text=True, check=True, env=path).stdout.split()

@@ -1,0 +1,171 @@
+"""MkDocs hooks (mkdocs.yml): pages outside docs/, links between pages, generated references, no remote assets."""
+
+from __future__ import annotations
+
+import ast
+import json
+import posixpath
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = {  # file of the repository → page of the site; files in docs/ keep their names
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "runtimes/CONTRACT.md": "contract.md",
+    **{
+        str(page.relative_to(ROOT)): f"{page.parents[1].name}/{page.parent.name}.md"
+        for folder in ("runtimes", "models")
+        for page in sorted(ROOT.glob(f"{folder}/*/README.md"))
+    },
+}
+CODE = re.compile(r"^```.*?^```$|^(?: {4}|\t).*?$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+LIST = re.compile(r"^([^\s|#>-][^\n]*)\n(?=- |1\. )", re.MULTILINE)
+REMOTE = re.compile(r"""<(?:script|link|img)\b[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+DECLARED = re.compile(  # names of functions, structs, callbacks and enums
+    r"^T2R_API [^(]*?(\w+)\(|^\} (\w+);|^typedef (?:struct|enum) \w+ (?:\{.*\} )?(\w+);|\(\*(\w+)\)", re.MULTILINE
+)
+STAGES = (
+    "t2r_export.config.finetune.FinetuneConfig",
+    "t2r_export.config.export.ExportConfig",
+    "t2r_export.config.quantize.QuantizeConfig",
+)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages outside docs/ and the generated ones."""
+    from mkdocs.structure.files import File
+
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    header = (ROOT / "runtimes/cpp/include/t2r.h").read_text(encoding="utf-8")
+    notebook = json.loads((ROOT / "docs/notebook.ipynb").read_text(encoding="utf-8"))
+    for page, text in {
+        "reference/python.md": python_reference(),
+        "reference/c.md": c_reference(header),
+        "reference/options.md": options_reference(),
+        "notebook.md": notebook_page(notebook),
+    }.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Make links and lists of GitHub's Markdown those of the site."""
+    uri = page.file.src_uri
+    source = next((source for source, other in PAGES.items() if other == uri), f"docs/{uri}")
+    parts = re.split(f"({CODE.pattern})", markdown, flags=CODE.flags)
+    return "".join(part if n % 2 else LIST.sub(r"\1\n\n", relinked(part, source, uri)) for n, part in enumerate(parts))
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page that loads anything from another host."""
+    from mkdocs.exceptions import PluginError
+
+    found = remote(output)
+    if found:
+        raise PluginError(f"expected no remote assets in {page.file.src_uri}; received {found[0]}; keep a copy here")
+    return output
+
+
+def remote(output: str) -> list[str]:
+    """Addresses from which a page's scripts, styles, fonts and images come; links that readers follow are none."""
+    return REMOTE.findall(output)
+
+
+def relinked(text: str, source: str, uri: str) -> str:
+    """Links of a file `source` of the repository, for its page `uri`. Files that are no pages become code."""
+
+    def link(found: re.Match[str]) -> str:
+        image, shown, target, anchor = found.groups("")
+        if ":" in target:
+            return found[0]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target)).replace(".ipynb", ".md")
+        page = PAGES.get(path) or PAGES.get(f"{path}/README.md")
+        if page is None and path.startswith("docs/"):
+            page = path.removeprefix("docs/")
+        if page is not None:
+            return f"{image}[{shown}]({posixpath.relpath(page, posixpath.dirname(uri) or '.')}{anchor})"
+        if not (ROOT / path).exists():
+            return found[0]  # MkDocs reports it
+        return f"`{path}`" if shown.strip("`") in (path, posixpath.basename(path)) else f"{shown} (`{path}`)"
+
+    return LINK.sub(link, text)
+
+
+def python_reference() -> str:
+    """Directives of mkdocstrings for the public names of both packages."""
+    parsed = ast.parse((ROOT / "runtimes/python/t2r_runtime/__init__.py").read_text(encoding="utf-8"))
+    [homes] = [
+        ast.literal_eval(node.value)
+        for node in parsed.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES"
+    ]
+    runtime = [f"t2r_runtime.{module}.{name}" for module, names in homes.items() for name in names]
+    parts = ["# Python reference", "Made of the docstrings. A guide with examples: [Python](../python.md)."]
+    parts += ["## t2r_export", *map(_directive, ("t2r_export.api.load", "t2r_export.api.Model", *STAGES))]
+    parts += ["## t2r_runtime", *map(_directive, runtime)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _directive(name: str) -> str:
+    return f"::: {name}"
+
+
+def c_reference(header: str) -> str:
+    """The C header as a page: a section per part, a heading per declaration, its comment as text."""
+    intro, _, body = header.partition('extern "C" {\n#endif')
+    parts = ["# C reference", "Made of `runtimes/cpp/include/t2r.h`. A guide with examples: [apps](../embedding.md#c)."]
+    parts += [_comment(paragraph) for paragraph in intro.partition("*/")[0].split("\n\n")]
+    for block in body.split("#ifdef __cplusplus")[0].strip().split("\n\n"):
+        section = re.fullmatch(r"/\* ---- (.*) ---- \*/", block.strip())
+        if section:
+            parts.append(f"## {section[1]}")
+            continue
+        said, code = re.fullmatch(r"\s*(/\*.*?\*/\n)?(.*)", block, re.DOTALL).groups("")  # type: ignore[union-attr]
+        names = ["".join(name) for name in DECLARED.findall(code)]
+        parts += [f"### {', '.join(names)}", _comment(said), f"```c\n{code.strip()}\n```"]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _comment(text: str) -> str:
+    """The text of a comment in C."""
+    return textwrap.dedent(re.sub(r"^\s*/\*|\*/\s*$", "  ", text)).strip().replace("\n   ", "\n")
+
+
+def options_reference() -> str:
+    """`--help` of every verb."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "runtimes/python")]
+    import click
+
+    from t2r_export.cli import VERBS, t2r
+
+    parts = ["# Options", "`--help` of every verb. What holds for all of them: [commands](../commands.md)."]
+    top = click.Context(t2r, info_name="t2r")
+    for verb in VERBS:
+        command = t2r.get_command(top, verb)
+        context = click.Context(command, info_name=verb, parent=top, terminal_width=100, max_content_width=100)
+        parts.append(f"## {verb}\n\n```text\n{command.get_help(context)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def notebook_page(notebook: dict[str, Any]) -> str:
+    """A notebook as Markdown: its cells, and what they printed."""
+    parts = []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+            continue
+        parts.append(f"```python\n{text}\n```")
+        for output in cell["outputs"]:
+            if "text" in output:
+                parts.append("```text\n" + "".join(output["text"]).rstrip() + "\n```")
+            elif "image/svg+xml" in output.get("data", {}):
+                parts.append("".join(output["data"]["image/svg+xml"]))
+    return "\n\n".join(parts) + "\n"
