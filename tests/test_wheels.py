@@ -93,6 +93,7 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
     assert metadata(wheels["t2r_export"]).get_all("Provides-Extra") == [
         "bleu",
         "peers",
+        "docs",
         "parquet",
         "plot",
         "test",
