@@ -21,40 +21,11 @@ JSON = {"content-type": "application/json"}
 PATIENCE = 60  # seconds until a test gives up
 
 
-class Server:
-    """`t2r-run serve` with these arguments.
+class Client:
+    """Requests to a server."""
 
-    Attributes:
-        said: lines of its stderr so far.
-    """
-
-    def __init__(self, *arguments: object, environment: dict[str, str] | None = None) -> None:
-        command = [sys.executable, "-W", "error", "-m", "t2r_runtime", "serve", "--port", "0", "--threads", "1"]
-        self.process = subprocess.Popen(
-            [*command, *map(str, arguments)], stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {})
-        )
-        self.said: list[str] = []
-        assert self.process.stderr is not None
-        while (line := self.process.stderr.readline()) and not line.startswith("serving "):
-            self.said.append(line)
-        found = re.fullmatch(r"serving .* on http://(\S+):(\d+)\n", line)
-        assert found is not None, self.said
-        self.host, self.port = found[1], int(found[2])
-        self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr or []))
-        self._reader.start()
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal; returns the exit code."""
-        self.process.send_signal(number)
-        return self.ended()
-
-    def ended(self) -> int:
-        """Wait for the end of the process; returns the exit code."""
-        code = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
@@ -120,6 +91,42 @@ class Server:
             return found
 
 
+class Server(Client):
+    """`t2r-run serve` with these arguments.
+
+    Attributes:
+        said: lines of its stderr so far.
+    """
+
+    def __init__(self, *arguments: object, environment: dict[str, str] | None = None) -> None:
+        command = [sys.executable, "-W", "error", "-m", "t2r_runtime", "serve", "--port", "0", "--threads", "1"]
+        self.process = subprocess.Popen(
+            [*command, *map(str, arguments)], stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {})
+        )
+        self.said: list[str] = []
+        assert self.process.stderr is not None
+        while (line := self.process.stderr.readline()) and not line.startswith("serving "):
+            self.said.append(line)
+        found = re.fullmatch(r"serving .* on http://(\S+):(\d+)\n", line)
+        assert found is not None, self.said
+        super().__init__(found[1], int(found[2]))
+        self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr or []))
+        self._reader.start()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; returns the exit code."""
+        self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for the end of the process; returns the exit code."""
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
 def events(response: http.client.HTTPResponse) -> Iterator[Any]:
     """The data of each event, parsed, without the last, [DONE]."""
     done = False
@@ -146,6 +153,31 @@ def running(*arguments: object, environment: dict[str, str] | None = None) -> It
     finally:
         if server.process.poll() is None:
             server.end(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def within(*graphs: Path, rows: int = 2) -> Iterator[Client]:
+    """A server in a thread of this process, which a test may patch."""
+    from t2r_runtime import Decoder, Translator
+    from t2r_runtime.serve import run
+    from t2r_runtime.serve.models import Limits
+
+    def decoder(path: Path) -> Decoder:
+        return Decoder(path, threads=1)
+
+    def translator(path: Path) -> Translator:
+        return Translator(path, threads=1)
+
+    with run.listening("127.0.0.1", 0) as listener:
+        server = run.server(run.served(graphs, decoder, translator, Limits(rows), None, 10**6, None))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield Client(*listener.getsockname())
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
 def letters(folder: Path, name: str = "letters", **changes: Any) -> Path:

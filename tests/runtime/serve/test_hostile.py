@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from runtime.serve.server import Server, letters, running
-from t2r_runtime import Decoder, Translator
-from t2r_runtime.serve import run
-from t2r_runtime.serve.models import MAX_BODY, Limits
+from runtime.serve.server import Server, letters, running, within
+from t2r_runtime import UserError
+from t2r_runtime.decode.pool import Pool
+from t2r_runtime.serve.models import MAX_BODY
+from t2r_runtime.translate.sentences import Sentences
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "a"}]
@@ -222,29 +223,66 @@ def test_client_that_vanishes_within_its_body(graph: Path) -> None:
 def test_silent_connection_is_closed(start: bytes, graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends no request, a part of one, or a part of a second one; one whose answer takes long stays."""
     monkeypatch.setattr("t2r_runtime.serve.run.HEAD_SECONDS", 0.2)
-    limits = Limits(rows=1)
-    with run.listening("127.0.0.1", 0) as listener:
-        served = run.served([graph], lambda path: Decoder(path, threads=1), Translator, limits, None, 0, None)
-        server = run.server(served)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            address = listener.getsockname()
-            with socket.create_connection(address, timeout=60) as connection:
-                busy = http.client.HTTPConnection(*address, timeout=60)
-                body = json.dumps({"prompt": "a", "max_tokens": 4096, "ignore_eos": True})
-                busy.request("POST", COMPLETIONS, body, {"content-type": "application/json"})
-                connection.sendall(start)
-                found = b""
-                while part := connection.recv(1 << 16):
-                    found += part
-                assert found.count(b"HTTP/1.1 200 OK") == start.count(b"HTTP")
-            assert busy.getresponse().status == 200
-            busy.close()
-        finally:
-            server.should_exit = True
-            thread.join(60)
-        assert not thread.is_alive()
+    with within(graph) as server, ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(server.tokens, "a", max_tokens=4096, ignore_eos=True)
+        found = b""
+        with socket.create_connection((server.host, server.port), timeout=60) as connection:
+            connection.sendall(start)
+            while part := connection.recv(1 << 16):
+                found += part
+        assert found.count(b"HTTP/1.1 200 OK") == start.count(b"HTTP")
+        assert len(busy.result()[0]) == 4096
+
+
+@pytest.mark.parametrize(
+    "fault, status, code",
+    [
+        (ZeroDivisionError("secret"), 500, "bug"),
+        (UserError("the graph to run a step", "a fault", "export the model again", "runtime"), 500, "runtime"),
+    ],
+)
+def test_fault_ends_the_requests_that_run(
+    fault: Exception, status: int, code: str, graph: Path, translator_graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their clients are told so, a bug in no words; later requests are answered as ever."""
+    with within(graph, translator_graph) as server, ThreadPoolExecutor(4) as pool:
+        asked = {"model": "letters", "max_tokens": 4096, "ignore_eos": True, "temperature": 0}
+        source = {"model": translator_graph.stem, "source": "bad"}
+        expected = server.tokens("a", **{**asked, "max_tokens": 5}), server.good("/v1/translate", source)["data"]
+        with server.stream(prompt="a", **asked) as events:
+            next(events)
+            with monkeypatch.context() as patched:
+                for place in (Pool, Sentences):
+                    patched.setattr(place, "step", lambda *_: (_ for _ in ()).throw(fault))
+                *_, last = events
+                assert last["error"]["code"] == code
+                found = list(
+                    pool.map(
+                        lambda path, body: server.ask(path, body),
+                        *zip((COMPLETIONS, {"prompt": "b", **asked}), ("/v1/translate", source), strict=True),
+                    )
+                )
+        for received, answer in found:
+            assert (received, answer["error"]["code"]) == (status, code)
+            assert "secret" not in json.dumps(answer)
+        assert server.tokens("a", **{**asked, "max_tokens": 5}) == expected[0]
+        assert server.good("/v1/translate", source)["data"] == expected[1]
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+
+
+@settings(max_examples=100)
+@given(
+    fields=st.dictionaries(st.sampled_from([*FIELDS, "messages", "logprobs", "top_logprobs"]), ANYTHING, max_size=4),
+    path=st.sampled_from([COMPLETIONS, CHATS, "/tokenize", "/detokenize", "/v1/translate"]),
+)
+def test_any_fields_are_answered_or_refused(fields: dict[str, Any], path: str, server: Server) -> None:
+    status, _ = server.ask(path, json.dumps({"prompt": "a", "max_tokens": 2, **fields}).encode())
+    assert status in (200, 400, 404)
 
 
 def test_many_clients_that_vanish_at_once(graph: Path) -> None:
