@@ -43,8 +43,9 @@ class _Prompt:
 
     texts: Sequence[Text]
     unread: NDArray[np.int64]  # (T,)
-    reader: Decoder | None  # None until a row is free
+    start: Start | None
     on_read: Callable[[Decoder], object] | None
+    reader: Decoder | None = None  # from the time when a row is free
 
     @property
     def going(self) -> list[Text]:
@@ -125,11 +126,7 @@ class Pool:
         Raises:
             UserError: as for Decoder.generate, or invalid states. Nothing was added then.
         """
-        reader, position = None, 0
-        if start is not None:
-            reader = self._all.fork()
-            reader.set_state(start.states, start.position)
-            position = reader.position
+        position = 0 if start is None else self._begun(start).position
         signature = self._all.signature
         checked = token_ids(ids, signature, 1)
         requests = [generate.request(signature, position, checked, max_tokens, each) for each in samplings]
@@ -142,7 +139,7 @@ class Pool:
             for each, watched in zip(requests, watches, strict=True)
         ]
         end = 0 if scored else prompt.size - (max_tokens > 0)
-        self._waiting.append(_Prompt(texts, prompt[:end], reader, on_read))
+        self._waiting.append(_Prompt(texts, prompt[:end], start, on_read))
         return texts
 
     def remove(self, text: Text) -> None:
@@ -173,7 +170,7 @@ class Pool:
         claimed = self.running
         while self._waiting and claimed < self.capacity:
             prompt = self._waiting.popleft()
-            prompt.reader = prompt.reader or self._all.fork()
+            prompt.reader, prompt.start = self._begun(prompt.start), None
             claimed += len(prompt.going)
             self._reading.append(prompt)
         left = self.chunk
@@ -221,6 +218,13 @@ class Pool:
     def _live(self) -> dict[int, Text]:
         """The unfinished texts that have a row, by row."""
         return {row: text for row, text in enumerate(self._rows) if text is not None and text.ended is None}
+
+    def _begun(self, start: Start | None) -> Decoder:
+        """A decoder of one row that has read what `start` has."""
+        reader = self._all.fork()
+        if start is not None:
+            reader.set_state(start.states, start.position)
+        return reader
 
     def _read(self, prompt: _Prompt, part: NDArray[np.int64]) -> None:
         """Read a chunk of a prompt; after its last one its texts are ready for rows."""

@@ -143,18 +143,22 @@ class Engine:
         if token is not None and job.first_token is None:
             job.first_token = time.monotonic()
             self._metrics.time("t2r_first_token_seconds", job.first_token - job.started, model=self._name)
-        piece = writer.take(finish)
         if finish is None:
+            deliver.append((job, writer.take()))
+        else:
+            self._end(text, finish, deliver)
+
+    def _end(self, text: Text, finish: str, deliver: Deliver) -> None:
+        """End a text; with a session, its answer ends when its states are kept."""
+        job, writer = self._jobs[text]
+        piece = writer.take(finish)
+        if job.keep is None:
             deliver.append((job, piece))
-            return
-        states = None
-        if job.keep is not None and len(job.writers) == 1 and text.tokens:
-            states = self._pool.states(text)
+        elif len(job.writers) == 1 and text.tokens:
+            self._keeper.submit(self._keep, job, "end", text.seen[:-1], self._pool.states(text), piece)
+        else:
+            self._keeper.submit(self._send, [(job, piece)])  # behind the prompt's states
         self._drop(text)
-        if states is None:
-            deliver.append((job, piece))
-        else:  # the answer ends when its state is kept
-            self._keeper.submit(self._keep, job, "end", text.seen[:-1], states, piece)
 
     def _keep_prompt(self, job: Job) -> Callable[[Decoder], None] | None:
         """What keeps the state of a prompt when it is read."""
@@ -182,13 +186,13 @@ class Engine:
     def _end_late(self, deliver: Deliver) -> None:
         """End the texts whose time is over."""
         now = time.monotonic()
-        for text, (job, writer) in [*self._jobs.items()]:
+        for text, (job, _) in [*self._jobs.items()]:
             if now < job.deadline:
                 continue
-            self._drop(text)
             if job.generated:
-                deliver.append((job, writer.take("length")))
+                self._end(text, "length", deliver)
             else:
+                self._drop(text)
                 late = wrong("a first token in time", f"none in {job.seconds:g} s", "try again later", status=503)
                 deliver.append((job, late))
 
