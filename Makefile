@@ -33,7 +33,7 @@ endif
 	cmake --build build/cpp/libt2r --parallel 2
 	cmake --install build/cpp/libt2r --prefix $(PREFIX)
 
-# The documentation as a site, in build/site: open build/site/index.html.
+# The documentation as a site, in build/site. With search: python -m http.server -d build/site
 docs: $(VENV)/.tox
 	$(BIN)/tox run -e docs
 

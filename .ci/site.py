@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import posixpath
 import re
@@ -167,5 +168,6 @@ def notebook_page(notebook: dict[str, Any]) -> str:
             if "text" in output:
                 parts.append("```text\n" + "".join(output["text"]).rstrip() + "\n```")
             elif "image/svg+xml" in output.get("data", {}):
-                parts.append("".join(output["data"]["image/svg+xml"]))
+                picture = base64.b64encode("".join(output["data"]["image/svg+xml"]).encode()).decode()
+                parts.append(f"![what the cell draws](data:image/svg+xml;base64,{picture})")
     return "\n\n".join(parts) + "\n"

@@ -62,6 +62,7 @@ def test_notebook(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     stored = [cell["outputs"] for cell in cells if cell["cell_type"] == "code"]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("T2R_CACHE", str(tmp_path / "cache"))
     enter(tmp_path, data)
     with matplotlib.rc_context({"backend": "agg"}):
         found = list(executed(cells))

@@ -87,7 +87,7 @@ def test_quickstart_training_steps() -> None:
             model=Path("m"), output=Path("o.pt"), data=(Path("t"),), plan=plan, length=int(options["--length"])
         )
         tokens.append(config.trained_tokens)
-    assert f"trains on {tokens[0]:,} tokens" in page and tokens[0] < 150_000  # a minute at 2,200 tokens/s
+    assert f"trains on {tokens[0]:,} tokens" in page and tokens[0] < 250_000  # a minute and a half at 2,200 tokens/s
     assert f"{tokens[1] / 1e6:.1f} million tokens" in page
 
 

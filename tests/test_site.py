@@ -71,12 +71,13 @@ def test_links(site: ModuleType, text: str, source: str, uri: str, made: str) ->
 
 
 def test_notebook_page(site: ModuleType) -> None:
-    output = {"text": ["2\n"]}
+    outputs = [{"text": ["2\n"]}, {"data": {"image/svg+xml": ["<svg>\n", "</svg>"]}}]
     cells = [
         {"cell_type": "markdown", "source": ["# A\n"]},
-        {"cell_type": "code", "source": ["1 + 1"], "outputs": [output]},
+        {"cell_type": "code", "source": ["1 + 1"], "outputs": outputs},
     ]
-    assert site.notebook_page({"cells": cells}) == "# A\n\n\n```python\n1 + 1\n```\n\n```text\n2\n```\n"
+    page = "# A\n\n\n```python\n1 + 1\n```\n\n```text\n2\n```\n\n![what the cell draws](data:image/svg+xml;base64,"
+    assert site.notebook_page({"cells": cells}).startswith(page)
 
 
 @pytest.mark.parametrize(
