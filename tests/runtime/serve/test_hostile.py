@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.serve.server import Server, letters, running, within
-from t2r_runtime import UserError
-from t2r_runtime.decode.pool import Pool
+from runtime.serve.server import Server, letters, running
 from t2r_runtime.serve.models import MAX_BODY
-from t2r_runtime.translate.sentences import Sentences
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "a"}]
@@ -192,83 +187,6 @@ def test_bytes_that_are_no_http(server: Server) -> None:
         assert server.good("/health") == {"status": "ok"}
 
 
-def test_client_that_vanishes_frees_its_row(graph: Path) -> None:
-    """One row: others wait until it is free."""
-    with running(graph, "--rows", 1, "--max-tokens", 10**9) as server:
-        long = {"max_tokens": 10**9, "ignore_eos": True}
-        with server.stream(prompt="a", **long) as events:
-            next(events)
-        assert len(server.tokens("b", max_tokens=3, ignore_eos=True)[0]) == 3
-        with server.stream(prompt="a", **long) as events:
-            next(events)
-            connection = server.connection()  # waits for the row, and vanishes without an answer
-            body = json.dumps({"prompt": "c", **long})
-            connection.request("POST", COMPLETIONS, body, {"content-type": "application/json"})
-            server.until("t2r_texts_waiting", 1)
-            connection.close()
-            server.until("t2r_texts_waiting", 0)
-        assert len(server.tokens("b", max_tokens=3, ignore_eos=True)[0]) == 3
-        assert server.metric("t2r_cancelled_total") == 3
-
-
-def test_client_that_vanishes_within_its_body(graph: Path) -> None:
-    with running(graph) as server:
-        start = b"POST %s HTTP/1.1\r\nhost: a\r\n" % COMPLETIONS.encode() + head(100)
-        with socket.create_connection((server.host, server.port)) as connection:
-            connection.sendall(start + b'{"prompt": ')
-        server.until("t2r_cancelled_total", 1)
-
-
-@pytest.mark.parametrize("start", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nhost: a\r\n\r\nGET /hea"])
-def test_silent_connection_is_closed(start: bytes, graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sends no request, a part of one, or a part of a second one; one whose answer takes long stays."""
-    monkeypatch.setattr("t2r_runtime.serve.run.HEAD_SECONDS", 0.2)
-    with within(graph) as server, ThreadPoolExecutor(1) as pool:
-        busy = pool.submit(server.tokens, "a", max_tokens=4096, ignore_eos=True)
-        found = b""
-        with socket.create_connection((server.host, server.port), timeout=60) as connection:
-            connection.sendall(start)
-            while part := connection.recv(1 << 16):
-                found += part
-        assert found.count(b"HTTP/1.1 200 OK") == start.count(b"HTTP")
-        assert len(busy.result()[0]) == 4096
-
-
-@pytest.mark.parametrize(
-    "fault, status, code",
-    [
-        (ZeroDivisionError("secret"), 500, "bug"),
-        (UserError("the graph to run a step", "a fault", "export the model again", "runtime"), 500, "runtime"),
-    ],
-)
-def test_fault_ends_the_requests_that_run(
-    fault: Exception, status: int, code: str, graph: Path, translator_graph: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their clients are told so, a bug in no words; later requests are answered as ever."""
-    with within(graph, translator_graph) as server, ThreadPoolExecutor(4) as pool:
-        asked = {"model": "letters", "max_tokens": 4096, "ignore_eos": True, "temperature": 0}
-        source = {"model": translator_graph.stem, "source": "bad"}
-        expected = server.tokens("a", **{**asked, "max_tokens": 5}), server.good("/v1/translate", source)["data"]
-        with server.stream(prompt="a", **asked) as events:
-            next(events)
-            with monkeypatch.context() as patched:
-                for place in (Pool, Sentences):
-                    patched.setattr(place, "step", lambda *_: (_ for _ in ()).throw(fault))
-                *_, last = events
-                assert last["error"]["code"] == code
-                found = list(
-                    pool.map(
-                        lambda path, body: server.ask(path, body),
-                        *zip((COMPLETIONS, {"prompt": "b", **asked}), ("/v1/translate", source), strict=True),
-                    )
-                )
-        for received, answer in found:
-            assert (received, answer["error"]["code"]) == (status, code)
-            assert "secret" not in json.dumps(answer)
-        assert server.tokens("a", **{**asked, "max_tokens": 5}) == expected[0]
-        assert server.good("/v1/translate", source)["data"] == expected[1]
-
-
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
 ANYTHING = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
@@ -283,31 +201,6 @@ ANYTHING = st.recursive(
 def test_any_fields_are_answered_or_refused(fields: dict[str, Any], path: str, server: Server) -> None:
     status, _ = server.ask(path, json.dumps({"prompt": "a", "max_tokens": 2, **fields}).encode())
     assert status in (200, 400, 404)
-
-
-def test_many_clients_that_vanish_at_once(graph: Path) -> None:
-    with running(graph, "--rows", 3, "--queue", 300, "--max-tokens", 10**9) as server:
-
-        def one(number: int) -> None:
-            dice = random.Random(number)
-            fields = {"n": dice.randint(1, 3), "prompt": [[dice.randrange(11)] * dice.randint(1, 200)] * 2}
-            if number % 4 == 0:
-                assert len(server.tokens([1], max_tokens=5, ignore_eos=True)[0]) == 5
-            elif number % 4 == 1:
-                connection = server.connection()
-                body = json.dumps({**fields, "max_tokens": 10**9, "ignore_eos": True})
-                connection.request("POST", COMPLETIONS, body, {"content-type": "application/json"})
-                connection.close()
-            else:
-                with server.stream(**fields, max_tokens=10**9, ignore_eos=True) as events:
-                    for _ in range(dice.randint(0, 5)):
-                        next(events)
-
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(one, range(48)))
-        assert len(server.tokens([1], max_tokens=5, ignore_eos=True)[0]) == 5
-        server.until("t2r_rows_running", 0)
-        assert server.metric("t2r_texts_waiting") == 0
 
 
 def test_api_key(graph: Path) -> None:
