@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.config.layer import LayerConfig, mapped
+from t2r_export.checkpoints.weights import assemble
+from t2r_export.config.layer import LayerConfig, mapped, mixed
 from t2r_export.config.layer_numbers import choose_layers
 from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
@@ -72,6 +73,40 @@ def convert(
     missing, unexpected = converted.load_state_dict(weights, strict=False)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
+
+
+def with_context(model: Transformer, length: int) -> Transformer:
+    """A model of the same weights whose softmax layers see the last `length` tokens: states of fixed size.
+
+    Up to `length` tokens it is the same function.
+
+    Raises:
+        UserError: no cache grows, or a layer that borrows attention weights.
+    """
+
+    def bounded(_: int, layer: LayerConfig) -> LayerConfig:
+        for part in layer.parts:
+            inside = getattr(part, "inside", None)
+            if isinstance(inside, SoftmaxConfig) and part.group == "layers":
+                window = WindowConfig(window=length, sinks=0, memory=inside.memory)
+                layer = layer.replaced(part, mixed(part, window))
+        return layer
+
+    config = model.config
+    layers = mapped(config.layers, bounded)
+    if layers == config.layers:
+        raise UserError("softmax layers, for a context", "none: every state has a fixed size", "leave out --context")
+    return assemble(dataclasses.replace(config, layers=layers), model.state_dict())
+
+
+def context_of(model: Transformer, layers: Sequence[Any]) -> int | None:
+    """The context with which a graph of `model` was exported, by its described layers; None: caches that grow."""
+    for own, said in zip(model.config.layers, layers, strict=False):
+        for part, described in zip(own.parts, said["parts"], strict=False):
+            inside = described.get("inside", {})
+            if isinstance(getattr(part, "inside", None), SoftmaxConfig) and inside.get("kind") == WindowConfig.kind:
+                return WindowConfig(window=inside.get("window"), sinks=0).window
+    return None
 
 
 def _changed(

@@ -15,6 +15,7 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.config.layer import described
 from t2r_export.config.model import EncoderConfig, ModelConfig
 from t2r_export.config.targets import find
+from t2r_export.convert import with_context
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
@@ -85,8 +86,9 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     target = find(config.target)
     if config.top_k is None and checkpoint.config.encoder is not None and not target.static:
         config = replace(config, top_k=read_by_beam(checkpoint.config))
-    model, folds = fold(checkpoint.model)
-    model.end_positions(config.past_end)
+    whole = checkpoint.model
+    model, folds = fold(whole if config.window is None else with_context(whole, config.window))
+    model.end_positions(config.past_end, _end(config, model.config.max_positions))
     if config.top_k is not None and config.top_k > model.config.vocab_size:
         raise UserError(
             f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
@@ -124,6 +126,12 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     return bundle, ExportReport([], parameters, len(step.graph.node), bundle.signature, folds, notes)
 
 
+def _end(config: ExportConfig, table: int | None) -> int | None:
+    """Number of positions of a graph. Args: table: those of the model; None: unlimited."""
+    context = None if config.slides else config.window
+    return min((end for end in (context, table) if end is not None), default=None)
+
+
 def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
     """A note on tokenizer features that runtimes do not support; token ids still work."""
     unknown: list[str] = []
@@ -149,16 +157,16 @@ def _check_translator(config: ExportConfig, encoder: EncoderConfig | None) -> No
     length = config.source_length
     if encoder is None:
         if length is not None:
-            raise UserError("an option for a decoder alone", "--source-length", "leave it out")
+            raise UserError("an option for a decoder alone", "source_length", "leave it out")
         return
     if config.draft_check:
         raise UserError("a decoder alone for --draft-check", "a translator", "leave it out: beam search uses no drafts")
     if length is None and find(config.target).static:
         expected = f"the length of every source with target {config.target}, where every dimension is a number"
-        raise UserError(expected, "none", "add --source-length")
+        raise UserError(expected, "none", f"say {config.target}:source_length=M")
     if length is not None and length > (encoder.max_positions or length):
         expected = f"a source length of at most {encoder.max_positions}, where the encoder's positions end"
-        raise UserError(expected, f"{length}", "correct --source-length")
+        raise UserError(expected, f"{length}", "correct source_length")
 
 
 def _signature(
@@ -180,7 +188,7 @@ def _signature(
         bos_token=config.bos_token,
         eos_tokens=config.eos_tokens,
         batch=options.batch,
-        max_positions=config.max_positions,
+        max_positions=model.end,
         past_end=options.past_end,
         state_layout="layers",
         layers=layers,

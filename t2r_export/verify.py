@@ -21,6 +21,7 @@ import torch
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble
 from t2r_export.config.validation import choice
+from t2r_export.convert import context_of, with_context
 from t2r_export.fold import FOLD_TOLERANCE, fold
 from t2r_export.graph.layout import states_in
 from t2r_export.graph.reader import load
@@ -38,6 +39,7 @@ from t2r_runtime.session.stepper import SourceReader, Stepper
 from t2r_runtime.translate.translator import Translator
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
+CONTEXT_TOKENS = 256  # at most, of the text on which bounded caches are compared with growing ones
 PIECE = 64  # tokens per piece of a float64 reference
 FLOAT_LEVEL = 1  # MatMulNBits computes in float32 up to this accuracy level
 GENERATED_TOKENS = 64
@@ -85,11 +87,13 @@ def verify(
     decoder = decoder or Decoder(path, provider=provider)
     signature = decoder.signature
     bound = tolerance(provider, signature.quantization)
-    model, folds = fold(checkpoint.model)
-    unfolded = assemble(checkpoint.config, checkpoint.model.state_dict())  # the same weights
+    context = context_of(checkpoint.model, signature.layers)
+    source = checkpoint.model if context is None else with_context(checkpoint.model, context)
+    model, folds = fold(source)
+    unfolded = assemble(source.config, source.state_dict())  # the same weights
     # a clamped graph is compared with a clamped model
     for each in (model, unfolded):
-        each.end_positions(signature.past_end)
+        each.end_positions(signature.past_end, signature.max_positions)
     _same_interface(decoder, model)
     eager = unfolded if reference == "float32" else copy.deepcopy(unfolded).double()
     both = SideBySide(eager, decoder, model.state_spec(), torch.Generator().manual_seed(seed))
@@ -100,6 +104,8 @@ def verify(
     report.checks, report.greedy_bound = checks.made, bound.greedy
     _chained(report, checks, both, steps, on_progress)
     _from_the_start(checks, both)
+    if context is not None:
+        _context_against_caches(checks, both, unfolded, checkpoint.model, min(context, CONTEXT_TOKENS))
     at_once = prompt_tolerance(provider, signature.quantization, _float_products(Path(path)))
     _sequence_against_steps(checks, both, at_once)
     if isinstance(decoder, Decoder) and decoder.has_draft_check_graph:
@@ -237,6 +243,17 @@ def _sequence_against_steps(checks: Checks, both: SideBySide, at_once: Tolerance
     parts = np.split(ids.numpy(), [len(ids.T) // 3], axis=1)
     checks.add("prefill graph against steps", read(ids.numpy()), [text], bound=at_once)
     checks.add("split prefill against steps", read(*parts), [text], bound=at_once)
+
+
+def _context_against_caches(
+    checks: Checks, both: SideBySide, bounded: Transformer, whole: Transformer, tokens: int
+) -> None:
+    """The eager model whose softmax layers have a context against the one whose caches grow, over `tokens` tokens."""
+    ids, source = both.random_ids((1, both.room(0, tokens))), () if whole.encoder is None else both.random_sources(1)
+    start, growing = (model.start(*source) if source else model.init_state(1) for model in (bounded, whole))
+    received, expected = bounded.prefill(ids, start)[0], whole.prefill(ids, growing)[0]
+    worst = Errors(float((received - expected).abs().max()))
+    checks.add("context against growing caches", worst, [Text(start, list(ids.T))], ["logits"])
 
 
 def _generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder) -> None:

@@ -72,7 +72,7 @@ def _option(name: str, field: dataclasses.Field[Any], hint: Any) -> Any:
     else:
         more = {"type": click.Path(path_type=Path) if kind is Path else kind, "multiple": default == ()}
     if check := field.metadata.get("check"):
-        more["callback"] = lambda context, parameter, value: (check(value), value)[1]
+        more["callback"] = lambda context, parameter, value: (value is None or check(value), value)[1]
     if default is not None and default != () and kind is not bool:
         more["show_default"] = True
     said = f"  [default: {usual}]" if default is None and usual is not None else ""

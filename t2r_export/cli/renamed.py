@@ -44,7 +44,7 @@ OPTIONS: dict[str, dict[str, str]] = {  # by verb
     },
     "export": {
         **_inside("--quantize", "SCHEME", _SCHEME + _OTHERS),
-        **_inside("--target", "TARGET", ("state-layout", "float16-safe")),
+        **_inside("--target", "TARGET", ("state-layout", "float16-safe", "source-length")),
     },
     "quantize": _inside("--scheme", "SCHEME", _SCHEME + _OTHERS),
     "evaluate": {

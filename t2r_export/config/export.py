@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from t2r_export.config.options import check_values, option
 from t2r_export.config.targets import TARGETS, find
 from t2r_export.config.typed import check_fields
+from t2r_export.config.validation import MAX_SIZE
 from t2r_runtime.contract.signature import DRAFT_CHECK, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
 from t2r_runtime.contract.source import MAX_SOURCE_LENGTH
 from t2r_runtime.errors import UserError
@@ -19,6 +21,14 @@ def check_past_end(value: str) -> None:
     """Raise UserError for an invalid value of `--past-end`."""
     if not is_past_end(value):
         raise UserError(f"past_end of {PAST_ENDS}, N of at least 1", repr(value), "choose one of those")
+
+
+def read_context(value: str) -> tuple[int, bool]:
+    """N of `--context`, and whether the oldest tokens leave behind it. Raises UserError for another text."""
+    found = re.fullmatch("([1-9][0-9]{0,6})(:slide)?", value)
+    if found is None or int(found[1]) > MAX_SIZE:
+        raise UserError(f"a context of N or N:slide, N from 1 to {MAX_SIZE}", repr(value), "correct --context")
+    return int(found[1]), found[2] is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +48,14 @@ class ExportConfig:
         "refuse",
         metavar="refuse|clamp|wrap:N",
         check=check_past_end,
+    )
+    context: str | None = option(
+        "Softmax layers keep the last N tokens in states of fixed size: the same function of up to N tokens. Later "
+        "tokens are refused; with N:slide the oldest leave.",
+        None,
+        usual="caches that grow",
+        metavar="N[:slide]",
+        check=read_context,
     )
     target: str = option(
         "Operators to use. portable: standard operators; fused: ONNX Runtime's LinearAttention; standard: the "
@@ -64,6 +82,7 @@ class ExportConfig:
     source_length: int | None = option(
         "Translators: pad every source to M tokens, for the static shapes of --target npu.",
         None,
+        within="target.source_length",
         metavar="M",
         bounds=(1, MAX_SOURCE_LENGTH),
     )
@@ -72,6 +91,9 @@ class ExportConfig:
         check_fields(self)
         check_values(self)
         target = find(self.target)
+        if self.context is not None and self.past_end != "refuse" and not self.slides:
+            received = f"context {self.context} and past_end {self.past_end}"
+            raise UserError("one end of the context", received, f"say {self.context}:slide, or leave out past_end")
         if target.static and self.state_layout != "layers":
             expected = f"state_layout layers with target {self.target}, whose tensors have at most 4 axes"
             raise UserError(expected, repr(self.state_layout), "leave out state_layout, or choose another target")
@@ -89,6 +111,16 @@ class ExportConfig:
             raise UserError(expected, received, "leave out float16_safe, or choose others")
         if target.static and self.batch is None:
             object.__setattr__(self, "batch", 1)
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that softmax layers keep; None: all."""
+        return None if self.context is None else read_context(self.context)[0]
+
+    @property
+    def slides(self) -> bool:
+        """Whether a text goes on past the context."""
+        return self.context is not None and read_context(self.context)[1]
 
     @property
     def companions(self) -> list[str]:

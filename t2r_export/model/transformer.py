@@ -45,19 +45,24 @@ class Transformer(Stack):
         parts = [part for block in self.blocks for part in block.parts]
         self.counts = config.positions is not None or config.rotates or any(part.needs_position for part in parts)
         self.encoder = None if config.encoder is None else Encoder(config.encoder, config.width)
+        self.end = config.max_positions
         self.asks_lengths = any(part.needs_lengths for part in parts)
 
-    def end_positions(self, past_end: str) -> None:
-        """Set the behavior past the last position: one of t2r_runtime.contract.signature.PAST_ENDS.
+    def end_positions(self, past_end: str, end: int | None = None) -> None:
+        """Set the last position, and the behavior past it: one of t2r_runtime.contract.signature.PAST_ENDS.
+
+        Args:
+            end: number of positions, at most those of the model; None: all of them.
 
         Raises:
             UserError: wrap:N with N beyond a learned table.
         """
-        wrap, end = wrap_length(past_end), self.config.max_positions
-        if wrap is not None and end is not None and wrap > end:
-            expected = f"past_end wrap:N with N of at most {end}, where this model's positions end"
+        wrap, table = wrap_length(past_end), self.config.max_positions
+        if wrap is not None and table is not None and wrap > table:
+            expected = f"past_end wrap:N with N of at most {table}, where this model's positions end"
             raise UserError(expected, past_end, "choose a smaller N")
         self.positions.past_end = past_end
+        self.end = table if end is None else end
 
     def require_decoder(self, what: str, do: str) -> None:
         """Raise UserError for a translator. Args: what: the reason; do: the advice."""
@@ -67,7 +72,7 @@ class Transformer(Stack):
     @property
     def reach(self) -> int | None:
         """Maximum number of tokens; None: unlimited."""
-        return self.config.max_positions if self.positions.past_end == "refuse" else None
+        return self.end if self.positions.past_end == "refuse" else None
 
     # -- torch
 

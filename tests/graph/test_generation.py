@@ -350,7 +350,7 @@ def failed(checkpoint: Any, place: Path, wrong: onnx.ModelProto) -> set[str]:
             "hybrid",
             {},
             "expected states of constant size for a generation graph (--generate); received a model whose k.1, v.1 "
-            "grow with every token; convert all its layers",
+            "grow with every token; export with --context, or convert all layers",
         ),
         (
             "none",

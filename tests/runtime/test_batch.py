@@ -177,7 +177,7 @@ def test_batch_nonfinite_logits(opened: Open) -> None:
             "both",
             {},
             "expected states of constant size for texts of different lengths side by side; received a model whose "
-            "cache.1 grow with every token; convert all its layers",
+            "cache.1 grow with every token; export with --context, or convert all layers",
         ),
         ("constant", {"batch": 2}, "expected a graph of any batch; received one of 2; export it without --batch"),
     ],

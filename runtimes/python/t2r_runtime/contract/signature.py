@@ -235,7 +235,8 @@ class Signature:
         if growing:
             names = ", ".join(growing[:4]) + (", …" if growing[4:] else "")
             received = f"a model whose {names} grow with every token"
-            raise UserError(f"states of constant size {purpose}", received, "convert all its layers", "batch")
+            do = "export with --context, or convert all layers"
+            raise UserError(f"states of constant size {purpose}", received, do, "batch")
 
     def to_metadata(self) -> dict[str, str]:
         """The metadata as keys and JSON texts, for metadata_props."""
