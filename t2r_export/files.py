@@ -1,12 +1,16 @@
-"""Atomic writes and hashes of files."""
+"""Atomic writes and hashes of files, and what is in a folder."""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
+
+MAX_ENTRIES = 100_000  # files and folders below a folder that a person names
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -46,3 +50,19 @@ def sha256_beside(path: str | Path) -> Callable[[], str]:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return result
+
+
+def entries(folder: str | Path) -> Iterator[Path]:
+    """Files and links in a folder, recursively and in no order. Links to folders are not followed.
+
+    Raises:
+        UserError: more than MAX_ENTRIES files and folders, such as in `/`.
+    """
+    seen = 0
+    for place, folders, files in os.walk(folder):
+        seen += len(folders) + len(files)
+        if seen > MAX_ENTRIES:
+            expected = f"a folder with at most {MAX_ENTRIES:,} files and folders below it"
+            raise UserError(expected, f"more in {folder}", "name a smaller folder")
+        links = (name for name in folders if os.path.islink(os.path.join(place, name)))
+        yield from (Path(place, name) for name in (*links, *files))

@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from t2r_export.files import entries
 from t2r_runtime.contract.signature import ENCODER, ROLES
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file, temporary_beside, unwritable
@@ -167,7 +168,7 @@ def text_files(paths: Sequence[Path]) -> tuple[Path, ...]:
         if not os.path.isdir(path):
             files.append(existing_file(path, "a text or a .npy to read"))
             continue
-        found = [file for file in path.rglob("*") if file.suffix in TEXTS and file.is_file()]
+        found = [file for file in entries(path) if file.suffix in TEXTS and file.is_file()]
         kept = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
         if not kept:
             raise UserError(f"files that end in {', '.join(TEXTS)} in {path}", "none", "name another folder")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from t2r_export.files import sha256, write_bytes
+from t2r_export.files import entries, sha256, write_bytes
 from t2r_export.version import __version__
 from t2r_runtime.errors import UserError, printable, shown
 
@@ -86,6 +86,6 @@ def content(path: Path) -> str:
     """SHA-256 of a file, or of the names and contents of all files in a folder."""
     if not path.is_dir():
         return sha256(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
+    files = sorted(file for file in entries(path) if file.is_file())
     lines = [f"{file.relative_to(path).as_posix()}\0{sha256(file)}\n" for file in files]
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()

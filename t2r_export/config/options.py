@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from t2r_export.config.typed import with_paths
-from t2r_export.config.validation import LARGEST, MAX_SIZE, choice, flag, number, size
+from t2r_export.config.validation import MAX_SIZE, choice, finite, flag, number, size
 from t2r_runtime.errors import UserError, did_you_mean, shown
 
 C = TypeVar("C")
@@ -106,8 +106,7 @@ def _check(name: str, value: Any, form: str, meta: Mapping[str, Any], default: A
 
 def between(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
     """Refuse values that are not numbers in the open range, or in the `closed` range."""
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
-    if not fine or not (low <= value <= high if closed else low < value < high):
+    if not finite(value) or not (low <= value <= high if closed else low < value < high):
         above = f"from {low:g}" if closed else f"above {low:g}"
         to = "" if high == math.inf else f" {'to' if closed else 'and below'} {high:g}"
         raise UserError(f"{name} to be a number {above}{to}", shown(value), f"correct {name}")

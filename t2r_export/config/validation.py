@@ -16,6 +16,7 @@ MAX_SIZE = 1 << 20  # any one of D, ffn, heads, head size, feature size
 MAX_VOCABULARY = 1 << 22
 MAX_TURNED = 1 << 14  # D of sinusoidal positions, head size of rotary positions: tables have 1,024 rows of this size
 LARGEST = 1e300  # of a number that is not a size
+MAX_WHOLE = 1 << 53  # of one that is written without a point
 
 
 def need(condition: bool, expected: str, received: Any, do: str) -> None:
@@ -54,11 +55,15 @@ def entry(what: str, name: str, table: Mapping[str, V]) -> V:
     return table[name]
 
 
+def finite(value: Any) -> bool:
+    """Whether a value is a number that float64 has: no NaN, and no integer that would be rounded."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
+    return whole or (isinstance(value, float) and abs(value) < LARGEST)
+
+
 def number(name: str, value: Any, positive: bool = True) -> None:
-    # the comparison is false for NaN and accepts integers too large for a float
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     need(
-        fine and (value > 0 or not positive),
+        finite(value) and (value > 0 or not positive),
         f"{name} to be a finite{' positive' if positive else ''} number",
         shown(value),
         f"correct {name}",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2r_export.files import sha256, write_bytes
+from t2r_export.files import entries, sha256, write_bytes
 from t2r_export.graph.reader import read_graph
 from t2r_export.paths import check_folder, new_folder
 from t2r_runtime.errors import UserError
@@ -85,7 +85,7 @@ def _sources(graph: Path, page: Path | None, peer: Path | None) -> Iterator[tupl
         return
     if not page.is_dir():
         raise UserError(f"a folder with a page at {page}", "none", "check the path")
-    found = [file for file in page.rglob("*") if file.is_symlink() or not file.is_dir()]
+    found = list(entries(page))
     strange = [file for file in found if file.is_symlink() or not file.is_file()]
     if strange or len(found) > MAX_FILES:
         received = f"{strange[0]}, which is none" if strange else f"{len(found)}"

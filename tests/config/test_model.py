@@ -319,3 +319,11 @@ def test_from_dict_names_what_is_missing() -> None:
         read(data)
     with pytest.raises(UserError, match="expected model to be a JSON object; received list"):
         ModelConfig.from_dict([])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [10**290, 1 << 54, float("nan"), float("inf"), True, "1"])
+def test_numbers_that_arithmetic_would_not_take(value: object) -> None:
+    data = to_plain(GPT2.build())
+    data["layers"][0]["parts"][0]["inside"]["query_scale"] = value
+    with pytest.raises(UserError, match="query_scale to be a finite positive number"):
+        ModelConfig.from_dict(data)

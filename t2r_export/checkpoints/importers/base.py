@@ -17,7 +17,7 @@ from torch import Tensor
 from t2r_export.checkpoints.importers.keys import Keys
 from t2r_export.checkpoints.importers.sources import HEAD, Source
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.validation import LARGEST, MAX_LAYERS
+from t2r_export.config.validation import MAX_LAYERS, finite
 from t2r_runtime.errors import UserError, printable
 
 # transformers' names -> ours; several names stand for one formula
@@ -165,7 +165,7 @@ class Fields:
 
     def number(self, key: str, null: float | None = None) -> float:
         value = self.get(key, null)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < LARGEST:
+        if not finite(value) or value <= 0:
             raise self.wrong(key, "a finite positive number", value)
         return float(value)
 
