@@ -55,11 +55,12 @@ def command(
 
     A softmax translator becomes a folder for transformers and CTranslate2; any model a model.pt; a graph a folder for
     web pages, or a graph compiled ahead of time. A compiled graph is opened like any other, with the same provider.
-    Name the device with --provider qnn:soc_model=57.
+    Name the device with --provider qnn:soc_model=57. A page of a model that predicts worse after 2,000 tokens needs
+    --force.
     """
     check_given()
     if form == WEB:
-        return _web(source, out, page, peer, as_json)
+        return _web(source, out, page, peer, force, as_json)
     if form == COMPILED:
         return _compiled(source, out, provider, as_json)
     existing_model(source)
@@ -93,14 +94,14 @@ def _folder(loaded: Checkpoint, out: Path, family: str) -> list[Path]:
     return save_folder(loaded, out, family)
 
 
-def _web(graph: Path, folder: Path, page: Path | None, peer: Path | None, as_json: bool) -> None:
+def _web(graph: Path, folder: Path, page: Path | None, peer: Path | None, force: bool, as_json: bool) -> None:
     check_folder(folder)
     for path in [graph] if peer is None else [graph, peer]:
         existing_graph(path)
 
     from t2r_export.providers.pack import pack
 
-    packed = pack(graph, folder, page, peer)
+    packed = pack(graph, folder, page, peer, any_length=force)
     total = sum(file.size for file in packed.files)
     lines = [f"{file.name}: {size(file.size)}" for file in packed.files if page is None or file.size > 100_000]
     lines.append(f"{folder}: {len(packed.files)} files and their list, {size(total)}")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t2r_export.files import entries, sha256, write_bytes
-from t2r_export.graph.reader import read_graph
+from t2r_export.graph.reader import read, read_graph
 from t2r_export.paths import check_folder, new_folder
+from t2r_export.providers.lengths import check_lengths
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import unwritable
 from t2r_runtime.outputs import beside
@@ -42,16 +43,19 @@ class Pack:
     files: list[PackedFile]
 
 
-def pack(graph: Path, folder: Path, page: Path | None = None, peer: Path | None = None) -> Pack:
+def pack(
+    graph: Path, folder: Path, page: Path | None = None, peer: Path | None = None, *, any_length: bool = False
+) -> Pack:
     """Copy a graph with its companions and weights, and a page, to `folder`, which must be empty or not exist.
 
     Args:
         page: folder of files to copy unchanged; None copies the graph alone.
         peer: second graph, for pages that compare two.
+        any_length: put also a decoder on a page that predicts worse after 2,000 tokens, which is measured else.
 
     Raises:
-        UserError: an incomplete graph, a page that is no folder or too large, a file name that occurs twice, or a
-            folder that cannot be written.
+        UserError: an incomplete graph, a page that is no folder or too large, a file name that occurs twice, a
+            decoder that decays, or a folder that cannot be written.
     """
     check_folder(folder)
     sources: dict[str, Path] = {}
@@ -59,6 +63,8 @@ def pack(graph: Path, folder: Path, page: Path | None = None, peer: Path | None 
         if name in sources or name == LIST:
             raise UserError("distinct file names", f"{name} twice", "rename one of them")
         sources[name] = source
+    if page is not None and not any_length and read(graph).signature.source is None:
+        check_lengths(graph)
     with new_folder(folder) as made:
         files = []
         for name, source in sorted(sources.items()):

@@ -17,9 +17,10 @@ export function launch(more = []) {
 /**
  * A server and a page of it in a context of its own; all that it asks of another host, and what goes wrong in it, is noted.
  * @param options `query` behind the address: without one the page itself finds the best way to run, which on a busy machine
- *   may be slow; `answers`, path → a function of the response; and what a context of the browser takes
+ *   may be slow; `answers`, path → a function of the response; `wait`, until the model is there or some trouble; and what a
+ *   context of the browser takes
  */
-async function visit(browser, folder, { query = "?way=wasm", answers = {}, ...context } = {}) {
+async function visit(browser, folder, { query = "?way=wasm", answers = {}, wait = true, ...context } = {}) {
   const server = await serve(folder, 0, (path, response) => {
     asked.push(path);
     if (!answers[path]) return false;
@@ -42,6 +43,7 @@ async function visit(browser, folder, { query = "?way=wasm", answers = {}, ...co
   };
   const open = async () => {
     await page.goto(`${address}${query}`);
+    if (!wait) return;
     await page.waitForFunction(
       () => document.getElementById("status")?.dataset.way || document.getElementById("trouble")?.textContent);
   };
@@ -65,15 +67,15 @@ export async function settings(page, values) {
 }
 
 /** Press Write and wait until it is done. */
-export async function written(page, prompt) {
+export async function written(page, prompt, button = "#write") {
   if (prompt !== undefined) await page.fill("#prompt", prompt);
-  await page.click("#write");
+  await page.click(button);
   await done(page);
   return page.textContent("#story");
 }
 
 export function done(page) {
-  return page.waitForFunction(() => !document.getElementById("write").disabled);
+  return page.waitForFunction(() => !document.body.dataset.busy);
 }
 
 export function trouble(page) {

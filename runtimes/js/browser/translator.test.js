@@ -29,8 +29,9 @@ test("the translations are Python's, others can be chosen, and nobody else is as
     assert.deepEqual(await translated(page), expected);
     await page.locator("#target summary").first().click();
     const other = page.locator("#target li").first().locator("button").nth(1);
-    const text = (await other.textContent()).replace(/ \(-?[\d.]+\)$/, "");
+    const text = await other.textContent();
     await other.click();
+    assert.equal(await other.getAttribute("aria-pressed"), "true");
     assert.equal(await page.locator("#target li > p").first().textContent(), text);
     assert.deepEqual([strangers, errors], [[], []]);
     await page.reload();
@@ -51,6 +52,27 @@ test("one beam, no text, and a text that is too long", async () => {
     assert.equal(await trouble(page), "");
     await translated(page, "Bahnhof ".repeat(600));
     assert.match(await trouble(page), /^(The text is as long as this model can take|)/);
+    await translated(page, "Bahnhof ".repeat(12_500));
+    assert.match(await trouble(page), /^This text is too long for this page\./);
+  });
+});
+
+test("two sentences of a line are two, each beside its source, and odd text is no trouble", async () => {
+  await visited({}, async ({ page, errors }) => {
+    assert.equal((await translated(page, "Wo ist der Bahnhof? Ich habe heute keine Zeit.")).length, 2);
+    assert.deepEqual(await page.locator("#target .from").allTextContents(), ["Wo ist der Bahnhof?", "Ich habe heute keine Zeit."]);
+    await translated(page, "\ufeff🙂🙂 \u0000 \u202e ẞ");
+    await page.evaluate(() => {
+      for (const button of document.querySelectorAll("button, .chip")) button.click(), button.click();
+    });
+    await page.keyboard.press("Escape");
+    await done(page);
+    await page.click(".chip >> nth=1");
+    await done(page);
+    assert.deepEqual(await page.locator("#target .from").allTextContents(), ["Ich habe Hunger."]);
+    await page.click("#new");
+    assert.equal(await page.locator("#target li").count(), 0);
+    assert.deepEqual([await trouble(page), errors], ["", []]);
   });
 });
 
@@ -66,7 +88,7 @@ test("stop ends a search", async () => {
   });
 });
 
-for (const viewport of [{ width: 360, height: 740 }, { width: 1280, height: 800 }]) {
+for (const viewport of [{ width: 360, height: 740 }, { width: 768, height: 1024 }, { width: 1280, height: 800 }, { width: 1600, height: 1000 }]) {
   for (const colorScheme of ["light", "dark"]) {
     test(`nobody is shut out at ${viewport.width} pixels, ${colorScheme}`, async () => {
       await visited({ viewport, colorScheme }, async ({ page }) => {

@@ -1,6 +1,7 @@
 /**
- * node demo/build.js FOLDER [translator]: the page with all that it loads, for `t2r save --as web --page FOLDER`; a translator has its own. Nothing is bundled: files are
- * copied, and names of packages in imports become places beside them, since a worker knows no others.
+ * node demo/build.js FOLDER [translator] [ADDRESS]: the page with all that it loads, for `t2r save --as web --page FOLDER`; a
+ * translator has its own. ADDRESS is where the folder will be, which those who show a picture of a page want to know. Nothing is
+ * bundled: files are copied, and names of packages in imports become places beside them, since a worker knows no others.
  */
 
 import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
@@ -13,14 +14,20 @@ const ORT = ["ort.wasm.bundle.min.mjs", "ort.webgpu.bundle.min.mjs"]; // the def
 const WASM = ["ort-wasm-simd-threaded.wasm", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.asyncify.wasm", "ort-wasm-simd-threaded.asyncify.mjs"];
 const IMPORTS = { "@huggingface/tokenizers": "../vendor/tokenizers.min.mjs" };
 
-const [folder, kind] = process.argv.slice(2);
-if (!folder || (kind !== undefined && kind !== "translator")) {
-  console.error("usage: node demo/build.js FOLDER [translator]");
+const [folder, ...more] = process.argv.slice(2);
+const kind = more[0] === "translator" ? more.shift() : null, [address] = more;
+if (!folder || more.length > 1 || (address && !/^https?:\/\/[^/]/.test(address))) {
+  console.error("usage: node demo/build.js FOLDER [translator] [http…]");
   process.exit(2);
 }
 await rm(folder, { recursive: true, force: true });
 await cp(join(here, "page"), folder, { recursive: true });
 if (kind) await cp(join(here, kind), folder, { recursive: true });
+if (address) {
+  const index = join(folder, "index.html"), picture = new URL("card.png", address.replace(/\/?$/, "/")).href;
+  const quoted = picture.replaceAll("&", "&amp;").replaceAll('"', "&quot;");
+  await writeFile(index, (await readFile(index, "utf8")).replace('content="card.png"', () => `content="${quoted}"`));
+}
 await mkdir(join(folder, "t2r"));
 await mkdir(join(folder, "vendor"));
 for (const name of await readdir(join(js, "src"))) {

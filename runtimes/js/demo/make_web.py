@@ -1,4 +1,4 @@
-"""The storyteller's page as a folder for a web server, and in it the translator's: make_web.py FOLDER.
+"""A storyteller's page as a folder for a web server, and in it the translator's: make_web.py FOLDER.
 
 Beside it, greedy.txt and translated.txt are what Python writes.
 
@@ -43,7 +43,7 @@ def main() -> None:
 
 def storyteller(web: Path, work: Path) -> None:
     subprocess.run(["node", JS / "demo" / "build.js", work / "page"], check=True)
-    loaded = checkpoint.load(MODELS / "storyteller" / "model.pt")
+    loaded = checkpoint.load(MODELS / "stories3M" / "model.pt")
     export(loaded, work / "story.onnx", ExportConfig(prefill=True))
     torch.manual_seed(0)
     layers = tuple(layer.with_mixer(SoftmaxConfig()) for layer in loaded.config.layers)

@@ -14,7 +14,7 @@ export function answer(calls, stop) {
       try {
         self.postMessage({ id, value: await calls[call](...args) });
       } catch (error) {
-        const kind = error instanceof T2RError ? error.kind : "other";
+        const kind = error instanceof T2RError ? error.kind : /allocat/i.test(error.message) ? "memory" : "other";
         self.postMessage({ id, error: { kind, message: String(error.message ?? error) } });
       }
     });

@@ -1,91 +1,127 @@
-/** The page: what is typed goes to the worker, what comes back is shown. */
+/** The storyteller's page: what is typed goes to the worker, what comes back is shown. */
 
-import { Asker, WAYS, keepFiles, listed, oneAtATime, showDownload } from "./asker.js";
+import { Asker, dim, oneAtATime, pressed } from "./asker.js";
+import { keepFiles, listed, showDownload } from "./files.js";
+import { Flow } from "./flow.js";
 import { Plot } from "./plot.js";
+import { Race } from "./race.js";
+import { amount, counted, failure, whereItRuns } from "./sentences.js";
 
+const MOST = 200_000; // letters of a prompt
+const LATEST = 51; // tokens, whose median is the speed
 const $ = (id) => document.getElementById(id);
-let list = null, way = null, onToken = () => {};
-const worker = new Asker(new URL("./worker.js", import.meta.url), (said) => onToken(said));
-
-const time = new Plot($("time"), "Milliseconds a token"), memory = new Plot($("memory"), "Memory in kB");
-let drawing = false;
-function draw() {
-  if (drawing) return;
-  drawing = true;
-  requestAnimationFrame(() => {
-    drawing = false;
-    time.draw();
-    memory.draw();
-  });
-}
+let list = null, way = null, beginning = null, ended = false, onSaid = () => {};
+const worker = new Asker(new URL("./worker.js", import.meta.url), (said) => onSaid(said));
+const flow = new Flow($("story"), $("spoken"));
+const plots = { time: new Plot($("time"), "Milliseconds a token", (ms) => `${Number(ms.toPrecision(2))} ms`, true), memory: new Plot($("memory"), "Memory", amount) };
+const race = new Race(worker, plots, (listener) => (onSaid = listener));
 
 const alone = oneAtATime((busy, stoppable) => {
-  for (const id of ["write", "reset", "save", "load", "peer"]) $(id).disabled = busy || !way;
-  $("stop").disabled = !busy || !stoppable;
-  if (!busy && stoppable) $("prompt").focus();
+  const off = busy || !way;
+  dim(["write", "dice", "save", "race"], off);
+  dim(["continue", "new"], off || beginning === null);
+  dim(["stop"], !busy || !stoppable);
+  $("load").disabled = off;
 });
 
-function say(text, asked = false) {
-  if (!text) return;
-  const story = $("story"), part = asked ? document.createElement("span") : document.createTextNode(text);
-  if (asked) {
-    part.className = "asked";
-    part.textContent = text;
-  }
-  const atEnd = story.scrollHeight - story.scrollTop - story.clientHeight < 40;
-  story.append(part);
-  if (atEnd) story.scrollTop = story.scrollHeight;
-}
-
-function showCost({ position, bytes, ms }) {
-  const speed = ms ? `, ${ms.toFixed(1)} ms for the last` : "";
-  $("numbers").textContent = `${position} tokens read${speed}; all of them are remembered in ${(bytes / 1000).toFixed(1)} kB.`;
+/** Tokens read, and the memory that they take. */
+function showCost({ position, bytes }) {
+  $("count").textContent = counted(position);
+  $("held").textContent = amount(bytes);
+  $("still").hidden = !position;
 }
 
 async function open() {
   list = await listed();
-  showDownload(list, $("status"));
-  const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
-  ({ way } = found);
-  $("status").textContent = `Ready. It runs ${WAYS[way]}; the model is ${(list.modelBytes / 1e6).toFixed(1)} MB.`;
-  $("status").dataset.way = way;
-  $("peer-choice").hidden = !list.peer;
-  showCost({ position: 0, bytes: found.bytes });
-  fetch("translate/files.json").then(({ ok }) => ($("translator").hidden = !ok), () => {}); // where one is packed beside it
+  const done = showDownload(list, $("status"), $("loading"));
+  try {
+    const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
+    ({ way } = found);
+    $("status").textContent = "Ready.";
+    $("status").dataset.way = way;
+    $("about-model").textContent = `${list.graph}: ${amount(list.modelBytes)}, ${found.layers} layers, a vocabulary of ${counted(found.vocabulary)}`;
+    $("about-memory").textContent = `${amount(found.bytes)} for what was read`;
+    $("about-way").textContent = `${whereItRuns(way, found.threads)}, by ONNX Runtime`;
+    $("race-card").hidden = !list.peer;
+    showCost({ position: 0, bytes: found.bytes });
+    // where a translator is packed beside it
+    fetch("translate/files.json").then(({ ok }) => ($("translator").hidden = !ok), () => {});
+  } finally {
+    done();
+    if (!way) $("status").textContent = "Not ready.";
+  }
 }
 
+/** The settings. @throws {Error} sampling: a field without a number, or with one out of its range */
 function rules() {
-  return { temperature: Number($("temperature").value), top_p: Number($("top_p").value), seed: Number($("seed").value) };
+  for (const id of ["tokens", "seed"]) {
+    if (!$(id).checkValidity()) throw failure("sampling", $(id).validationMessage);
+  }
+  return { temperature: Number($("temperature").value), top_p: 0.9, seed: Number($("seed").value) };
 }
 
+/** Read what stands in the box, and write on. */
 async function write() {
-  const text = $("prompt").value.replace(/^\ufeff/, ""); // a byte order mark that was pasted is no text
-  say(text, true);
+  const text = $("prompt").value.replace(/^\ufeff/, "").toWellFormed(); // a byte order mark that was pasted is no text, half of a pair neither
+  if (text.length > MOST) throw failure("length", `${text.length} letters`);
+  const chosen = rules(), most = Number($("tokens").value);
+  if (ended) flow.separate();
+  if (text) flow.ask(text);
   $("prompt").value = "";
-  onToken = (said) => {
-    say(said.text);
-    if (said.ms !== null) time.add("ours", said.position, said.ms);
-    memory.add("ours", said.position, said.bytes / 1000);
-    if (said.peer) {
-      time.add("peer", said.peer.position, said.peer.ms);
-      memory.add("peer", said.peer.position, said.peer.bytes / 1000);
-    }
+  if (beginning === null) plots.time.clear(), plots.memory.clear();
+  beginning ??= text;
+  $("question").textContent = "What happens next?";
+  const latest = [];
+  onSaid = (said) => {
+    if (said.event === "reading") $("status").textContent = `Reading: ${counted(said.read)} of ${counted(said.of)} tokens`;
+    else flow.add(said.text);
+    plots.memory.add("ours", said.position, said.bytes);
     showCost(said);
-    draw();
+    if (!said.ms) return;
+    plots.time.add("ours", said.position, said.ms);
+    latest.push(said.ms);
+    if (latest.length > LATEST) latest.shift();
+    $("speed").textContent = `${latest.toSorted((a, b) => a - b)[latest.length >> 1].toFixed(1)} ms a token`;
   };
-  const done = await worker.ask("write", text, rules(), Number($("tokens").value), $("peer").checked);
-  say(done.text);
-  showCost(done);
-  $("stop").dataset.late = done.late; // tokens that were read after it arrived
-  if (done.ended) $("numbers").textContent += " The story has ended; Write begins another, Reset forgets it.";
+  $("status").textContent = "Writing. Escape stops it.";
+  $("story").setAttribute("aria-busy", "true");
+  try {
+    const done = await worker.ask("write", text, chosen, most);
+    flow.add(done.text);
+    ({ ended } = done);
+    showCost(done);
+    $("stop").dataset.late = done.late; // tokens that were read after it arrived
+    $("status").textContent = ended ? "The story has ended. Continue begins another." : "Ready.";
+  } catch (error) {
+    $("status").textContent = "Ready.";
+    throw error;
+  } finally {
+    flow.flush();
+    $("story").removeAttribute("aria-busy");
+  }
 }
 
-async function reset() {
+async function forget() {
   showCost(await worker.ask("reset"));
-  $("story").replaceChildren();
-  $("prompt").value = "Once upon a time";
-  time.clear();
-  memory.clear();
+  flow.clear();
+  [beginning, ended] = [null, false];
+  $("question").textContent = "How does the story begin?";
+  $("speed").textContent = "";
+  plots.time.clear();
+  plots.memory.clear();
+}
+
+async function begin(text) {
+  rules(); // nothing is forgotten for a setting that is wrong
+  await forget();
+  $("prompt").value = text;
+  await write();
+}
+
+/** Another story from the same beginning. */
+async function roll() {
+  $("seed").value = Math.floor(Math.random() * 2 ** 32);
+  await begin(beginning ?? $("prompt").value);
 }
 
 async function save() {
@@ -101,24 +137,16 @@ async function load() {
   const [file] = $("load").files;
   $("load").value = "";
   if (!file) return;
-  if (file.size > 1 << 28) throw Object.assign(new Error("a file of more than 256 MiB"), { kind: "snapshot" });
-  showCost(await worker.ask("load", new Uint8Array(await file.arrayBuffer())));
-  $("story").replaceChildren();
+  if (file.size > 1 << 28) throw failure("snapshot", "a file of more than 256 MiB");
+  const cost = await worker.ask("load", new Uint8Array(await file.arrayBuffer()));
+  flow.clear();
+  [beginning, ended] = ["", false];
   $("prompt").value = "";
+  showCost(cost);
 }
 
-async function choosePeer() {
-  const chosen = $("peer").checked;
-  $("peer-legend").hidden = !chosen;
-  if (!chosen || choosePeer.opened) return;
-  try {
-    await worker.ask("openPeer", list.peer, way);
-    choosePeer.opened = true;
-    await reset(); // both begin with the same token
-  } catch (error) {
-    $("peer").checked = false;
-    throw error;
-  }
+function stop() {
+  worker.tell("stop");
 }
 
 $("ask").addEventListener("submit", (event) => {
@@ -132,13 +160,27 @@ $("prompt").addEventListener("keydown", (event) => {
   }
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") worker.tell("stop");
+  if (event.key === "Escape") stop();
 });
-$("stop").addEventListener("click", () => worker.tell("stop"));
-$("reset").addEventListener("click", () => alone(reset));
-$("save").addEventListener("click", () => alone(save));
+for (const chip of document.querySelectorAll(".chip")) chip.addEventListener("click", () => way && alone(() => begin(chip.textContent), true));
+pressed($("continue"), () => {
+  alone(async () => {
+    const waiting = $("prompt").value;
+    $("prompt").value = "";
+    await write();
+    $("prompt").value ||= waiting;
+  }, true);
+});
+pressed($("new"), () =>
+  alone(async () => {
+    await forget();
+    $("prompt").value = "Once upon a time";
+  }));
+pressed($("stop"), stop);
+pressed($("dice"), () => alone(roll, true));
+pressed($("save"), () => alone(save));
+pressed($("race"), () => alone(() => race.run(list.peer, way), true));
 $("load").addEventListener("change", () => alone(load));
-$("peer").addEventListener("change", () => alone(choosePeer));
 
 await keepFiles().catch(() => {}); // a browser that keeps nothing runs the model all the same
 await alone(open);

@@ -1,25 +1,34 @@
-/** A curve of numbers against positions in an <svg>, with as many points as pixels: it costs the same for any length. */
+/** Curves of numbers against positions in an <svg>, with as many points as pixels: they cost the same for any length. */
 
-const WIDTH = 400, HEIGHT = 176, LEFT = 44, RIGHT = 8, TOP = 12, BOTTOM = 22;
-const POINTS = 240;
+const WIDTH = 440, HEIGHT = 200, LEFT = 58, RIGHT = 14, TOP = 18, BOTTOM = 28;
+const POINTS = 240, AROUND = 9; // points on either side, of which the median is drawn
 const NAMESPACE = "http://www.w3.org/2000/svg";
+const NAME = 110; // pixels that a name takes
+const NAMES = { ours: "this model", peer: "softmax model" };
 
 export class Plot {
   #svg;
   #what;
+  #shown;
+  #smooth;
   #curves = {};
+  #drawing = false;
 
-  /** @param {SVGElement} svg @param {string} what is drawn, for somebody who does not see it */
-  constructor(svg, what) {
-    this.#svg = svg;
-    this.#what = what;
+  /**
+   * @param {SVGElement} svg
+   * @param {string} what is drawn, for somebody who does not see it
+   * @param {(value: number) => string} shown a value with its unit
+   * @param {boolean} smooth draw medians: what a busy machine does to one token is no cost of the model
+   */
+  constructor(svg, what, shown, smooth = false) {
+    [this.#svg, this.#what, this.#shown, this.#smooth] = [svg, what, shown, smooth];
     svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
     this.clear();
   }
 
   clear() {
     this.#curves = {};
-    this.draw();
+    this.#draw();
   }
 
   /** Another point of a curve. Neighbours are averaged two by two where they become more than POINTS. */
@@ -33,46 +42,72 @@ export class Plot {
       curve.points = Array.from({ length: POINTS / 2 }, (_, n) => mean(curve.points.slice(2 * n, 2 * n + 2)));
       curve.step *= 2;
     }
+    if (this.#drawing) return;
+    this.#drawing = true;
+    requestAnimationFrame(() => {
+      this.#drawing = false;
+      this.#draw();
+    });
   }
 
-  draw() {
-    const points = Object.values(this.#curves).flatMap((curve) => curve.points);
+  #draw() {
+    const curves = Object.entries(this.#curves).map(([name, { points }]) => [name, this.#smooth ? medians(points) : points]);
+    const points = curves.flatMap(([, all]) => all);
     const across = nice(Math.max(1, ...points.map(([position]) => position)));
-    const up = nice(Math.max(1e-3, ...points.map(([, value]) => value)));
-    const place = ([position, value]) =>
-      `${(LEFT + (position / across) * (WIDTH - LEFT - RIGHT)).toFixed(1)},${(HEIGHT - BOTTOM - (value / up) * (HEIGHT - TOP - BOTTOM)).toFixed(1)}`;
-    const parts = [
-      element("title", { id: `${this.#svg.id}-title` }, this.#said(points)),
-      element("path", { class: "axis", d: `M${LEFT},${TOP}V${HEIGHT - BOTTOM}H${WIDTH - RIGHT}` }),
-      element("text", { x: LEFT - 6, y: TOP + 4, "text-anchor": "end" }, shown(up)),
-      element("text", { x: LEFT - 6, y: HEIGHT - BOTTOM, "text-anchor": "end" }, "0"),
-      element("text", { x: WIDTH - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, `${shown(across)} tokens`),
-    ];
-    for (const [name, curve] of Object.entries(this.#curves)) {
-      parts.push(element("polyline", { class: name, points: curve.points.map(place).join(" ") }));
+    const up = nice(1.05 * Math.max(1e-3, ...points.map(([, value]) => value)));
+    const x = (position) => LEFT + (position / across) * (WIDTH - LEFT - RIGHT);
+    const y = (value) => HEIGHT - BOTTOM - (value / up) * (HEIGHT - TOP - BOTTOM);
+    const parts = [element("title", { id: `${this.#svg.id}-title` }, this.#said(curves))];
+    for (const share of points.length ? [0, 0.5, 1] : [0]) {
+      parts.push(element("path", { class: share ? "grid" : "axis", d: `M${LEFT},${y(share * up)}H${WIDTH - RIGHT}` }));
+      parts.push(element("text", { x: LEFT - 8, y: y(share * up) + 4, "text-anchor": "end" }, share ? this.#shown(share * up).replace(".0 ", " ") : "0"));
     }
+    if (points.length) {
+      parts.push(element("text", { x: LEFT, y: HEIGHT - 8 }, "0"));
+      parts.push(element("text", { x: WIDTH - RIGHT, y: HEIGHT - 8, "text-anchor": "end" }, `${across.toLocaleString("en")} tokens`));
+    } else {
+      parts.push(element("text", { x: (LEFT + WIDTH) / 2, y: HEIGHT / 2, "text-anchor": "middle" }, "Nothing has been read yet"));
+    }
+    for (const [name, all] of curves) {
+      parts.push(element("polyline", { class: name, points: all.map(([position, value]) => `${x(position).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }));
+    }
+    parts.push(...labels(curves, x, y));
     this.#svg.replaceChildren(...parts);
   }
 
-  #said(points) {
-    if (!points.length) return `${this.#what}: nothing yet`;
-    const last = Object.entries(this.#curves).filter(([, curve]) => curve.points.length);
-    return `${this.#what}: ${last.map(([name, { points: all }]) => `${name} ${shown(all.at(-1)[1])} at token ${Math.round(all.at(-1)[0])}`).join(", ")}`;
+  #said(curves) {
+    const last = curves.filter(([, points]) => points.length).map(([name, points]) => [name, points.at(-1)]);
+    if (!last.length) return `${this.#what}: nothing yet`;
+    return `${this.#what}: ${last.map(([name, [position, value]]) => `${NAMES[name]} ${this.#shown(value)} at token ${Math.round(position)}`).join(", ")}`;
   }
+}
+
+/** The name of each curve behind its end, or above it where there is no room. */
+function labels(curves, x, y) {
+  const ends = curves.filter(([, points]) => points.length).map(([name, points]) => [name, x(points.at(-1)[0]), y(points.at(-1)[1])]);
+  return ends.map(([name, right, height]) => {
+    const behind = right + NAME < WIDTH;
+    const place = behind ? { x: right + 8, y: height + 4 } : { x: right, y: height < TOP + 16 ? height + 18 : height - 10, "text-anchor": "end" };
+    return element("text", { class: `label ${name}`, ...place, y: Math.min(place.y, HEIGHT - BOTTOM - 6) }, NAMES[name]);
+  });
+}
+
+function medians(points) {
+  return points.map(([position], n) => {
+    const reach = Math.min(AROUND, n, points.length - 1 - n) || Math.min(AROUND, points.length - 1);
+    const near = points.slice(Math.max(0, n - reach), n + reach + 1).map(([, value]) => value).sort((a, b) => a - b);
+    return [position, near[near.length >> 1]];
+  });
 }
 
 function mean(points) {
   return [0, 1].map((n) => points.reduce((all, point) => all + point[n], 0) / points.length);
 }
 
-/** The next of 1, 2, 5, 10, … */
+/** The next of 1, 2, 3, 4, 6, 8, 10, 20, … : half of it is short too. */
 function nice(value) {
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= value * 0.999);
-}
-
-function shown(value) {
-  return value >= 100 ? String(Math.round(value)) : String(Number(value.toPrecision(2)));
+  return [1, 2, 3, 4, 6, 8, 10].map((n) => n * power).find((n) => n >= value * 0.999);
 }
 
 function element(name, attributes, text = "") {

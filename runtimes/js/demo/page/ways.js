@@ -1,10 +1,32 @@
 /** Where a model can run in this browser, the fastest first, and ONNX Runtime for it. */
 
+import { T2RError } from "./t2r/index.js";
+
 const WEBGPU = "./vendor/ort.webgpu.bundle.min.mjs", WASM = "./vendor/ort.wasm.bundle.min.mjs";
 const THREADS = 4; // at most: a small model gains nothing from more
 
-/** WebGPU where there is an adapter, then threads, then one thread. */
-export async function ways() {
+/**
+ * Open a model on WebGPU where there is an adapter, then in threads, then in one thread.
+ * @param {string | undefined} wanted this way alone
+ * @param {(options: object) => Promise<void>} open with options of Decoder.open
+ * @returns what was found, and what was tried in vain
+ */
+export async function fastest(wanted, open) {
+  const tried = [];
+  for (const way of wanted ? [wanted] : await ways()) {
+    try {
+      const options = await withOrt(way);
+      await open(options);
+      return { way, threads: options.ort.env.wasm.numThreads, tried };
+    } catch (error) {
+      if (error.kind !== "provider" && way !== "webgpu") throw error;
+      tried.push(`${way}: ${error.message}`);
+    }
+  }
+  throw new T2RError("provider", "a browser with WebGPU or WebAssembly", tried.join("; ") || "none", "take a newer browser");
+}
+
+async function ways() {
   const found = [];
   try {
     if (await navigator.gpu?.requestAdapter()) found.push("webgpu");
@@ -14,9 +36,12 @@ export async function ways() {
   return [...found, ...(self.crossOriginIsolated ? ["threads"] : []), "wasm"];
 }
 
-/** Options of Decoder.open for a way. */
+/** Options of Decoder.open for a way. @throws {T2RError} provider, script */
 export async function withOrt(way) {
-  const ort = await import(way === "webgpu" ? WEBGPU : WASM);
+  if (typeof WebAssembly === "undefined") throw new T2RError("provider", "WebAssembly", "a browser without", "take a newer browser");
+  const ort = await import(way === "webgpu" ? WEBGPU : WASM).catch((error) => {
+    throw new T2RError("script", "ONNX Runtime", String(error.message ?? error), "load the page again");
+  });
   ort.env.wasm.numThreads = way === "threads" ? Math.min(THREADS, navigator.hardwareConcurrency || 1) : 1;
   ort.env.wasm.wasmPaths = new URL("./vendor/", import.meta.url).href;
   ort.env.logLevel = "fatal";

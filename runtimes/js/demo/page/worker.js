@@ -1,79 +1,87 @@
 /** The model, away from the page: it answers one message after the other, and looks for a stop between two tokens. */
 
 import { answer, turn } from "./messages.js";
-import { Decoder, T2RError } from "./t2r/index.js";
-import { ways, withOrt } from "./ways.js";
+import { race as raced } from "./racing.js";
+import { Decoder } from "./t2r/index.js";
+import { requireRoom } from "./t2r/signature.js";
+import { fastest, withOrt } from "./ways.js";
+
+const PIECE = 256; // tokens of a prompt that are read before a stop is looked for
 
 let decoder, peer, tokenizer, pending = null, fresh = true, stoppedAt = null; // the position at which a stop arrived
 
-answer({ open, write, reset, save, load, openPeer }, () => (stoppedAt ??= decoder?.position ?? null)); // a stop may come before there is a decoder
+answer({ open, write, reset, save, load, race }, () => (stoppedAt ??= decoder?.position ?? null)); // a stop may come before there is a decoder
 
-/** WebGPU where there is an adapter, then threads, then one thread; what was tried in vain is said too. */
 async function open(name, wanted) {
-  const tried = [];
-  for (const way of wanted ? [wanted] : await ways()) {
-    try {
-      decoder = await opened(name, way);
-      tokenizer = decoder.tokenizer();
-      const { states, vocab_size: vocabulary } = decoder.signature;
-      return { way, tried, states: states.length, vocabulary, bytes: decoder.stateBytes, layers: decoder.signature.layers.length };
-    } catch (error) {
-      if (error.kind !== "provider" && way !== "webgpu") throw error;
-      tried.push(`${way}: ${error.message}`);
-    }
-  }
-  throw new T2RError("provider", "a browser with WebGPU or WebAssembly", tried.join("; ") || "none", "take a newer browser");
+  const found = await fastest(wanted, async (options) => {
+    decoder = await opened(name, options);
+    tokenizer = decoder.tokenizer();
+  });
+  const { vocab_size: vocabulary, layers } = decoder.signature;
+  return { ...found, vocabulary, bytes: decoder.stateBytes, layers: layers.length };
 }
 
-async function opened(name, way) {
-  return Decoder.open(new URL(`./${name}`, import.meta.url), await withOrt(way));
-}
-
-async function openPeer(name, way) {
-  peer = await opened(name, way);
-  if (peer.signature.vocab_size !== decoder.signature.vocab_size) {
-    throw new T2RError("interface", `a peer of ${decoder.signature.vocab_size} tokens`, `${peer.signature.vocab_size}`, "pack another");
-  }
-  return { bytes: peer.stateBytes };
+async function opened(name, options) {
+  return Decoder.open(new URL(`./${name}`, import.meta.url), options);
 }
 
 async function reset() {
   await decoder.reset();
-  await peer?.reset();
   [pending, fresh] = [null, true];
   return cost();
 }
 
-/** Read a text and write on; a message for every token. */
-async function write(text, options, most, withPeer) {
+/** Read a text and write on; a message for every token, and for every piece of a long text. */
+async function write(text, options, most) {
   stoppedAt = null;
-  const prompt = pending === null ? [] : [pending];
-  if (text) prompt.push(...tokenizer.encode(text, { specialTokens: fresh }));
-  if (!prompt.length) prompt.push(...tokenizer.encode(""));
-  const stream = tokenizer.stream(prompt);
+  const first = pending === null ? [] : [pending];
+  if (text) first.push(...tokenizer.encode(text, { specialTokens: fresh }));
+  if (!first.length) first.push(...tokenizer.encode(""));
   const rules = { ...options, seed: options.seed + decoder.position }; // what is written on has other noise than what was before
-  let waiting = prompt, count = 0, before = performance.now();
+  requireRoom(decoder.signature, decoder.position, first.length + most - 1);
+  const prompt = await readMost(first);
+  if (!prompt) return { text: "", late: 0, ended: false, ...cost() };
+  const stream = tokenizer.stream(prompt);
+  let count = 0, before = performance.now();
   for await (const token of decoder.stream(prompt, most, rules)) {
     const now = performance.now();
     [pending, fresh] = [token, false];
-    const said = { text: stream.feed(token), token, ms: count || prompt.length === 1 ? now - before : null, ...cost() };
-    if (withPeer) said.peer = await beside(waiting);
-    self.postMessage({ event: "token", ...said });
-    waiting = [token];
+    const ms = count || prompt.length === 1 ? now - before : null;
+    self.postMessage({ event: "token", text: stream.feed(token), token, ms, ...cost() });
     count++;
     await turn(); // so that a stop arrives
     if (stoppedAt !== null) break;
     before = performance.now();
   }
   const late = stoppedAt === null ? 0 : decoder.position - stoppedAt;
-  return { text: stream.end(), count, late, ended: decoder.signature.eos_tokens.includes(pending), ...cost() };
+  return { text: stream.end(), late, ended: decoder.signature.eos_tokens.includes(pending), ...cost() };
 }
 
-/** What the same tokens cost the other model. */
-async function beside(tokens) {
-  const before = performance.now();
-  await peer.prefill(tokens);
-  return { ms: (performance.now() - before) / tokens.length, bytes: peer.stateBytes, position: peer.position };
+/** Read a long prompt but for its last piece, which is given; null where it was stopped. */
+async function readMost(prompt) {
+  let at = 0;
+  for (; prompt.length - at > PIECE; at += PIECE) {
+    await decoder.prefill(prompt.slice(at, at + PIECE));
+    [pending, fresh] = [null, false];
+    self.postMessage({ event: "reading", read: at + PIECE, of: prompt.length, ...cost() });
+    await turn();
+    if (stoppedAt !== null) return null;
+  }
+  return prompt.slice(at);
+}
+
+/** Race the peer, which is opened the first time; the text that was being written goes on where it was. */
+async function race(name, way, most) {
+  stoppedAt = null;
+  peer ??= await opened(name, await withOrt(way));
+  const kept = await decoder.saveState(pending);
+  try {
+    const lanes = await raced([decoder, peer], most, (news) => self.postMessage({ event: "race", lanes: news }), () => stoppedAt !== null);
+    return { lanes, stopped: stoppedAt !== null };
+  } finally {
+    await peer.reset();
+    pending = await decoder.loadState(kept);
+  }
 }
 
 function cost() {
@@ -86,7 +94,6 @@ async function save() {
 
 async function load(bytes) {
   pending = await decoder.loadState(bytes);
-  await peer?.reset();
   fresh = decoder.position === 0 && pending === null;
   return cost();
 }

@@ -1,59 +1,77 @@
-/** The translator's page: what is typed goes to the worker line by line, what comes back is listed. */
+/** The translator's page: what is typed goes to the worker sentence by sentence, what comes back is listed beside its source. */
 
-import { Asker, WAYS, keepFiles, listed, oneAtATime, showDownload } from "./asker.js";
+import { Asker, dim, oneAtATime, pressed } from "./asker.js";
+import { keepFiles, listed, showDownload } from "./files.js";
+import { amount, counted, failure, whereItRuns } from "./sentences.js";
 
+const MOST = 5000; // letters
 const $ = (id) => document.getElementById(id);
 const worker = new Asker(new URL("./worker.js", import.meta.url));
 let ready = false, stopped = false;
 
-const alone = oneAtATime((busy) => {
-  $("write").disabled = busy || !ready;
-  $("stop").disabled = !busy || !ready;
+const alone = oneAtATime((busy, stoppable) => {
+  dim(["write", "new"], busy || !ready);
+  dim(["stop"], !busy || !stoppable);
 });
 
 async function open() {
-  const list = await listed();
-  showDownload(list, $("status"));
-  const { way } = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
-  ready = true;
-  $("status").textContent = `Ready. It runs ${WAYS[way]}; the model is ${(list.modelBytes / 1e6).toFixed(1)} MB.`;
-  $("status").dataset.way = way;
+  const list = await listed(), done = showDownload(list, $("status"), $("loading"));
+  try {
+    const { way, threads, vocabulary } = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
+    ready = true;
+    $("status").textContent = "Ready.";
+    $("status").dataset.way = way;
+    $("about-model").textContent = `${list.graph}: ${amount(list.modelBytes)}, a vocabulary of ${counted(vocabulary)}`;
+    $("about-way").textContent = `${whereItRuns(way, threads)}, by ONNX Runtime`;
+  } finally {
+    done();
+    if (!ready) $("status").textContent = "Not ready.";
+  }
+}
+
+/** The sentences of a text: lines, and what a line has of them. */
+function sentences(text) {
+  const cut = "Segmenter" in Intl ? new Intl.Segmenter("de", { granularity: "sentence" }) : null;
+  const lines = text.replace(/^\ufeff/, "").toWellFormed().split("\n");
+  return lines.flatMap((line) => (cut ? [...cut.segment(line)].map(({ segment }) => segment) : [line])).map((one) => one.trim()).filter(Boolean);
 }
 
 async function translate() {
+  const text = $("source").value;
+  if (text.length > MOST) throw failure("length", `${text.length} letters`);
   $("target").replaceChildren();
   $("numbers").textContent = "";
   stopped = false;
-  const lines = $("source").value.split("\n").map((line) => line.trim()).filter(Boolean);
+  const lines = sentences(text);
   let total = 0;
   for (const line of lines) {
     if (stopped) break;
     const { texts, ms } = await worker.ask("translate", line, Number($("width").value));
     total += ms;
-    if (texts.length) $("target").append(item(texts));
+    if (texts.length) $("target").append(item(line, [...new Set(texts)])); // other tokens may be the same text
   }
-  $("numbers").textContent = `${$("target").children.length} of ${lines.length} sentences, ${Math.round(total)} ms.`;
+  const count = $("target").children.length;
+  $("numbers").textContent = lines.length ? `${count} of ${lines.length} sentences, ${counted(Math.round(total))} ms.` : "";
 }
 
-/** The best translation, and the others to choose from: one that is pressed takes its place. */
-function item(texts) {
+/** A source, its best translation, and the others to choose from: one that is pressed takes its place. */
+function item(source, texts) {
   const made = document.createElement("li"), best = document.createElement("p");
-  best.textContent = texts[0].text;
-  made.append(best);
+  made.append(Object.assign(document.createElement("div"), { className: "from", lang: "de", textContent: source }), best);
+  [best.textContent] = texts;
   if (texts.length > 1) {
     const others = document.createElement("details"), summary = document.createElement("summary");
-    summary.textContent = "others";
-    others.append(summary, ...texts.map(({ text, score }) => choice(text, score, best)));
+    summary.textContent = "Alternatives";
+    const choices = texts.map((text) => Object.assign(document.createElement("button"), { type: "button", textContent: text }));
+    const choose = (chosen) => {
+      best.textContent = chosen.textContent;
+      for (const choice of choices) choice.setAttribute("aria-pressed", String(choice === chosen));
+    };
+    for (const choice of choices) choice.addEventListener("click", () => choose(choice));
+    choose(choices[0]);
+    others.append(summary, ...choices);
     made.append(others);
   }
-  return made;
-}
-
-function choice(text, score, best) {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.textContent = `${text} (${score.toFixed(2)})`;
-  made.addEventListener("click", () => (best.textContent = text));
   return made;
 }
 
@@ -64,9 +82,21 @@ function stop() {
 
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  alone(translate);
+  if (ready) alone(translate, true);
 });
-$("stop").addEventListener("click", stop);
+for (const chip of document.querySelectorAll(".chip")) {
+  chip.addEventListener("click", () => {
+    if (!ready || document.body.dataset.busy) return;
+    $("source").value = chip.textContent;
+    alone(translate, true);
+  });
+}
+pressed($("new"), () => {
+  $("source").value = "";
+  $("numbers").textContent = "";
+  $("target").replaceChildren();
+});
+pressed($("stop"), stop);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
 });

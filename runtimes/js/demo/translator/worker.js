@@ -1,27 +1,19 @@
 /** The translator, away from the page: a message a sentence, and a stop is looked for between two tokens. */
 
-import { T2RError, Translator } from "./t2r/index.js";
-import { ways, withOrt } from "./ways.js";
 import { answer, turn } from "./messages.js";
+import { Translator } from "./t2r/index.js";
+import { fastest } from "./ways.js";
 
 let translator, sources, targets, stopping = false;
 
 answer({ open, translate }, () => (stopping = true));
 
-/** WebGPU where there is an adapter, then threads, then one thread; what was tried in vain is said too. */
 async function open(name, wanted) {
-  const tried = [];
-  for (const way of wanted ? [wanted] : await ways()) {
-    try {
-      translator = await Translator.open(new URL(`./${name}`, import.meta.url), await withOrt(way));
-      [sources, targets] = [translator.sourceTokenizer(), translator.tokenizer()];
-      return { way, tried };
-    } catch (error) {
-      if (error.kind !== "provider" && way !== "webgpu") throw error;
-      tried.push(`${way}: ${error.message}`);
-    }
-  }
-  throw new T2RError("provider", "a browser with WebGPU or WebAssembly", tried.join("; ") || "none", "take a newer browser");
+  const found = await fastest(wanted, async (options) => {
+    translator = await Translator.open(new URL(`./${name}`, import.meta.url), options);
+    [sources, targets] = [translator.sourceTokenizer(), translator.tokenizer()];
+  });
+  return { ...found, vocabulary: translator.signature.vocab_size };
 }
 
 /** The best translations of a sentence, best first, as texts; none where it was stopped. */
@@ -32,6 +24,6 @@ async function translate(text, width) {
     await turn(); // so that a stop arrives
     return !stopping;
   });
-  const texts = found.map(({ tokens, score }) => ({ text: targets.decode(tokens), score }));
-  return { texts: stopping ? [] : texts, stopped: stopping, ms: performance.now() - begun };
+  const texts = found.map(({ tokens }) => targets.decode(tokens));
+  return { texts: stopping ? [] : texts, ms: performance.now() - begun };
 }

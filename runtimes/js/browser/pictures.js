@@ -1,0 +1,44 @@
+/**
+ * node browser/pictures.js WEB: pictures of a packed page, with the numbers that it has come to after TOKENS tokens: demo/page/card.png
+ * for those who share its address, and docs/plots/page.png. WEB is a folder that demo/make_web.py wrote.
+ */
+
+import { fileURLToPath } from "node:url";
+
+import { done, launch, settings, visitIn } from "./page.js";
+
+const TOKENS = 10_000;
+const CARD = fileURLToPath(new URL("../demo/page/card.png", import.meta.url));
+const PAGE = fileURLToPath(new URL("../../../docs/plots/page.png", import.meta.url));
+
+const [web] = process.argv.slice(2);
+if (!web) {
+  console.error("usage: node browser/pictures.js WEB");
+  process.exit(2);
+}
+const readSoFar = async (page) => {
+  await done(page);
+  return Number((await page.textContent("#count")).replaceAll(",", ""));
+};
+const browser = await launch();
+try {
+  await visitIn(browser, web, { viewport: { width: 1200, height: 630 } }, async ({ page }) => {
+    await settings(page, { tokens: TOKENS });
+    await page.click("#write");
+    for (let read = await readSoFar(page); read < TOKENS; read = await readSoFar(page)) {
+      await settings(page, { tokens: TOKENS - read }); // a story may end before
+      await page.click("#continue");
+    }
+    await page.evaluate(() => (document.body.className = "picture"));
+    await page.screenshot({ path: CARD });
+  });
+  await visitIn(browser, web, { viewport: { width: 1280, height: 900 } }, async ({ page }) => {
+    for (const button of [".chip", "#race"]) {
+      await page.click(button);
+      await done(page);
+    }
+    await page.screenshot({ path: PAGE, fullPage: true });
+  });
+} finally {
+  await browser.close();
+}

@@ -1,0 +1,162 @@
+/** Every button of the page, pressed as people do it; odd texts; and hosts that send no headers and keep nothing. */
+
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { done, launch, settings, trouble, visitIn, written } from "./page.js";
+
+const web = process.env.T2R_WEB;
+assert.ok(web, "T2R_WEB names a packed folder: run `make test-js`");
+let browser;
+before(async () => (browser = await launch()));
+after(() => browser.close());
+
+const visited = (options, work) => visitIn(browser, web, options, work);
+const gone = (response) => response.writeHead(404).end();
+
+test("every button, twice", async () => {
+  await visited({}, async ({ page, errors }) => {
+    await settings(page, { temperature: 0.6, tokens: 4 });
+    const count = await page.locator("button").count();
+    for (let n = 0; n < count; n++) {
+      await page.locator("button").nth(n).evaluate((button) => (button.click(), button.click()));
+      await page.waitForTimeout(50);
+      await page.keyboard.press("Escape"); // a race is long
+      await done(page);
+      assert.equal(await trouble(page), "", await page.locator("button").nth(n).textContent());
+    }
+    await settings(page, { temperature: 0, tokens: 8 });
+    assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little boy/);
+    assert.deepEqual(errors, []);
+  });
+});
+
+test("an example begins a story, Continue goes on with it, the dice tell another, New forgets it", async () => {
+  await visited({}, async ({ page }) => {
+    await settings(page, { temperature: 1, tokens: 30 });
+    await page.click(".chip >> nth=1");
+    await done(page);
+    const first = await page.textContent("#story");
+    assert.match(first, /^Lily found a key./);
+    await page.fill("#prompt", "and then");
+    const more = await written(page, undefined, "#continue");
+    assert.ok(more.startsWith(first) && more.length > first.length);
+    assert.equal(await page.inputValue("#prompt"), "and then", "what was being typed stays");
+    const seed = await page.inputValue("#seed");
+    const other = await written(page, undefined, "#dice");
+    assert.ok(other.startsWith("Lily found a key") && !other.startsWith(first), other);
+    assert.notEqual(await page.inputValue("#seed"), seed);
+    await page.click("#new");
+    await done(page);
+    assert.deepEqual([await page.textContent("#story"), await page.textContent("#numbers")], ["", "0 tokens, still 303.1 kB"]);
+    assert.ok(await page.isHidden("#still"));
+    assert.equal(await page.getAttribute("#continue", "aria-disabled"), "true");
+  });
+});
+
+test("a screen reader hears whole sentences", async () => {
+  await visited({}, async ({ page }) => {
+    await settings(page, { temperature: 0, tokens: 60 });
+    await page.evaluate(() => {
+      globalThis.heard = [];
+      const keep = (changes) => globalThis.heard.push(...changes.flatMap(({ addedNodes }) => [...addedNodes].map((node) => node.textContent)));
+      new MutationObserver(keep).observe(document.getElementById("spoken"), { childList: true, subtree: true, characterData: true });
+    });
+    const story = await written(page, "Once upon a time");
+    const heard = await page.evaluate(() => globalThis.heard);
+    assert.ok(heard.length >= 3, heard.join("|"));
+    for (const sentence of heard.slice(0, -1)) assert.match(sentence, /[.!?]["']?$/);
+    assert.equal(`Once upon a time${heard.join(" ")}`.replace(/\s+/g, ""), story.replace(/\s+/g, ""));
+    assert.equal(await page.locator("#story [aria-live], #story[aria-live], #story[role=log]").count(), 0);
+  });
+});
+
+test("odd texts are read, and 100 kB can be stopped", async () => {
+  await visited({}, async ({ page, errors }) => {
+    await settings(page, { temperature: 0, tokens: 3 });
+    for (const text of ["🙂👩‍👩‍👧 é", "\u0000\u202e<b>&amp;", "\n\n\n", "ẞ中文", "\ud800 half"]) {
+      await page.evaluate((given) => (document.getElementById("prompt").value = given), text);
+      await written(page);
+      assert.equal(await trouble(page), "", text);
+    }
+    await page.evaluate(() => (document.getElementById("prompt").value = "Once upon a time ".repeat(6000)));
+    await page.click("#write");
+    await page.waitForFunction(() => /^Reading: \d/.test(document.getElementById("status").textContent));
+    await page.keyboard.press("Escape");
+    await done(page);
+    assert.equal(await trouble(page), "");
+    await written(page, "The end");
+    await page.evaluate(() => (document.getElementById("prompt").value = "x".repeat(200_001)));
+    await written(page);
+    assert.match(await trouble(page), /^This text is too long for this page\./);
+    assert.deepEqual(errors, []);
+  });
+});
+
+test("a setting out of its range is a sentence", async () => {
+  await visited({}, async ({ page }) => {
+    for (const values of [{ tokens: 0 }, { tokens: "" }, { tokens: 5, seed: -1 }]) {
+      await settings(page, values);
+      await page.evaluate(() => document.getElementById("write").click());
+      await page.waitForFunction(() => document.getElementById("trouble").textContent);
+      assert.match(await trouble(page), /^One of the settings is out of its range\./);
+    }
+  });
+});
+
+test("a folder on a host that sends no headers, in a browser that keeps nothing: one thread", async () => {
+  const query = `${encodeURIComponent(basename(web))}/`;
+  await visitIn(browser, dirname(web), { query, serviceWorkers: "block" }, async ({ page, strangers }) => {
+    assert.equal(await page.getAttribute("#status", "data-way"), "wasm");
+    assert.match(await page.textContent("#about-way"), /one thread/);
+    await settings(page, { temperature: 0, tokens: 8 });
+    assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little boy/);
+    assert.deepEqual(strangers, []);
+  });
+});
+
+test("sentences where parts of the page are missing or are something else", async () => {
+  const html = (response) => response.writeHead(200, { "Content-Type": "text/html" }).end("<title>welcome</title>");
+  const faults = [
+    ["/files.json", html, /^The list of this page's files is damaged\./],
+    ["/worker.js", gone, /^A part of this page could not be fetched\. Check the connection/],
+    ["/t2r/index.js", gone, /^A part of this page could not be fetched\./],
+    ["/vendor/ort.wasm.bundle.min.mjs", gone, /^A part of this page could not be fetched\./],
+  ];
+  for (const [path, answer, expected] of faults) {
+    await visited({ answers: { [path]: answer }, serviceWorkers: "block" }, async ({ page }) => {
+      assert.match(await trouble(page), expected, path);
+      assert.equal(await page.getAttribute("#write", "aria-disabled"), "true");
+    });
+  }
+});
+
+test("every kind of error has a sentence of its own or the general one, and none shows code", async () => {
+  await visited({}, async ({ page }) => {
+    const said = await page.evaluate(async () => {
+      const [{ sentence }, { KINDS }] = [await import("./sentences.js"), await import("./t2r/errors.js")];
+      return [...KINDS, "other", undefined].map((kind) => sentence({ kind, message: "undefined is not a function" }));
+    });
+    for (const one of said) assert.match(one, /^[A-Z][^{}<>]*\.$/);
+  });
+});
+
+test("where less motion is wanted, nothing moves", async () => {
+  await visited({ reducedMotion: "reduce" }, async ({ page }) => {
+    await settings(page, { temperature: 0, tokens: 8 });
+    assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little boy/);
+    assert.equal(await page.evaluate(() => getComputedStyle(document.getElementById("story"), "::after").animationName), "none");
+  });
+});
+
+test("the picture for those who share the page is there, of the size that the page says", async () => {
+  const bytes = await readFile(join(web, "card.png"));
+  assert.equal(bytes.toString("latin1", 1, 4), "PNG");
+  await visited({}, async ({ page }) => {
+    const said = (name) => page.getAttribute(`meta[property="og:image${name}"]`, "content");
+    assert.deepEqual([await said(":width"), await said(":height")], [bytes.readUInt32BE(16), bytes.readUInt32BE(20)].map(String));
+    assert.equal(await said(""), "card.png");
+  });
+});

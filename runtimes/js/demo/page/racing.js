@@ -1,0 +1,46 @@
+/** Two models that read the same tokens and get the same time: in the worker, where both are. */
+
+import { turn } from "./messages.js";
+import { T2RError } from "./t2r/index.js";
+
+const NEWS = 60; // ms between two messages
+const WARM = 4; // tokens that are not counted: the first runs of a graph are slower
+
+/**
+ * Each token is read by the model that has had less time so far, until one of them has read them all. What is read does not
+ * matter for what it costs. Both begin at the start of a text.
+ * @param {import("./t2r/index.js").Decoder[]} models @param {number} most tokens
+ * @param {(lanes: {position: number, bytes: number, ms: number}[]) => void} tell ms: a token, since the last time
+ * @param {() => boolean} stopped
+ */
+export async function race(models, most, tell, stopped) {
+  const vocabulary = models[0].signature.vocab_size;
+  if (models[1].signature.vocab_size !== vocabulary) {
+    throw new T2RError("interface", `a peer of ${vocabulary} tokens`, `${models[1].signature.vocab_size}`, "pack another");
+  }
+  for (const model of models) {
+    await model.reset();
+    for (let n = 0; n < WARM; n++) await model.step(n);
+    await model.reset();
+  }
+  const lanes = models.map((model) => ({ model, spent: 0, since: [0, 0] })); // since: the time and the position of the last news
+  let told = performance.now();
+  while (lanes.every(({ model }) => model.position < most) && !stopped()) {
+    const lane = lanes.reduce((first, other) => (other.spent < first.spent ? other : first));
+    const before = performance.now();
+    await lane.model.step((7 * lane.model.position) % vocabulary);
+    const now = performance.now();
+    lane.spent += now - before;
+    if (now - told < NEWS) continue;
+    told = now;
+    tell(lanes.map(news));
+    await turn(); // so that a stop arrives
+  }
+  return lanes.map(news);
+}
+
+function news(lane) {
+  const { model, spent } = lane, [before, from] = lane.since, read = model.position - from;
+  lane.since = [spent, model.position];
+  return { position: model.position, bytes: model.stateBytes, ms: read ? (spent - before) / read : null };
+}
