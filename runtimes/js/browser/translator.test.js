@@ -6,7 +6,7 @@ import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { done, launch, trouble, visitIn } from "./page.js";
+import { done, launch, settings, trouble, visitIn } from "./page.js";
 
 assert.ok(process.env.T2R_WEB, "T2R_WEB names a packed folder: run `make test-js`");
 const web = join(process.env.T2R_WEB, "translate");
@@ -45,6 +45,7 @@ test("the translations are Python's, others can be chosen, and nobody else is as
 
 test("one beam, no text, and a text that is too long", async () => {
   await visited({}, async ({ page }) => {
+    await settings(page, {});
     await page.selectOption("#width", "1");
     assert.equal((await translated(page, "Wo ist der Bahnhof?")).length, 1);
     assert.equal(await page.locator("#target details").count(), 0);
@@ -78,6 +79,7 @@ test("two sentences of a line are two, each beside its source, and odd text is n
 
 test("stop ends a search", async () => {
   await visited({}, async ({ page }) => {
+    await settings(page, {});
     await page.selectOption("#width", "8");
     await page.fill("#source", "Ich habe heute keine Zeit.\n".repeat(50));
     await page.click("#write");
