@@ -180,3 +180,15 @@ def test_works_without_tokenizers(tmp_path: Path) -> None:
     assert done.stdout.endswith(
         "expected the package tokenizers; received a Python without it; pip install tokenizers\n"
     )
+
+
+@pytest.mark.parametrize("token", [-1, len(WORDS) + 259, 1 << 32, 1 << 70])
+def test_piece_of_an_unknown_token_is_empty(token: int) -> None:
+    assert PIECES.piece(1) == "<s>"
+    assert PIECES.piece(token) == ""
+
+
+@pytest.mark.parametrize("token", [1.0, "1", None, [1]])
+def test_piece_takes_integers(token: object) -> None:
+    with pytest.raises(UserError, match="an integer as token"):
+        PIECES.piece(token)  # type: ignore[arg-type]

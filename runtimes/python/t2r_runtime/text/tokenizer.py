@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -137,7 +138,9 @@ class Tokenizer:
 
     def piece(self, token: int) -> str:
         """The vocabulary's piece of a token, as it is written in the tokenizer's file; "" for an unknown token."""
-        return str(self._library.tokenizer.id_to_token(token) or "")
+        require_kind(token, numbers.Integral, "an integer as token", "tokenizer")
+        known = 0 <= token < 1 << 32  # what the library takes
+        return str((self._library.tokenizer.id_to_token(int(token)) if known else None) or "")
 
     def stream(self, prompt: Iterable[int] = ()) -> StreamingDetokenizer:
         """A StreamingDetokenizer for the tokens after `prompt`."""
