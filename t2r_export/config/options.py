@@ -82,7 +82,7 @@ def check_values(config: Any) -> None:
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if value != field.default or isinstance(value, bool) != isinstance(field.default, bool):
+        if type(value) is not type(field.default) or value != field.default:
             _check(field.name, value, str(field.type).partition(" ")[0], field.metadata, field.default)
 
 

@@ -36,7 +36,7 @@ def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
 
 
 def choice(name: str, value: Any, known: Sequence[Any]) -> None:
-    if value not in known:
+    if not isinstance(value, str | int | float | None) or value not in known:  # an array has no one truth
         expected = f"{name} to be one of {', '.join(map(str, known))}"
         raise UserError(expected, shown(value), did_you_mean(value, known, f"choose one of those for {name}"))
 

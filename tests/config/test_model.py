@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -327,3 +328,10 @@ def test_numbers_that_arithmetic_would_not_take(value: object) -> None:
     data["layers"][0]["parts"][0]["inside"]["query_scale"] = value
     with pytest.raises(UserError, match="query_scale to be a finite positive number"):
         ModelConfig.from_dict(data)
+
+
+@pytest.mark.parametrize("value", [np.zeros(3), np.zeros(0), [1], {"a": 1}, 1j])
+@pytest.mark.parametrize("name", ["gate", "feature_size", "query_scale", "conv"])
+def test_options_that_are_no_scalars(name: str, value: object) -> None:
+    with pytest.raises(UserError, match=name):
+        LinearConfig(**{"feature_size": 5, name: value})

@@ -219,7 +219,8 @@ class Signature:
         Args:
             source: length of the longest source.
         """
-        require_kind(batch, int, "a number of sequences", "batch")
+        for number, what in ((batch, "sequences"), (most, "bytes")):
+            require_kind(number, int, f"a number of {what}", "batch")
         size = batch * 4 * self.vocab_size + sum(spec.bytes(batch, source=source) for spec in self.states)
         if size > BATCH_STATES * most:
             do = "choose a smaller batch" + (" or shorter sources" if source > 1 else "")
