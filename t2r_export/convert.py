@@ -100,13 +100,27 @@ def with_context(model: Transformer, length: int) -> Transformer:
 
 
 def context_of(model: Transformer, layers: Sequence[Any]) -> int | None:
-    """The context with which a graph of `model` was exported, by its described layers; None: caches that grow."""
+    """The context with which a graph of `model` was exported; None: caches that grow.
+
+    Args:
+        layers: the graph's described layers. What is no description of a window is passed over.
+
+    Raises:
+        UserError: a window whose size is none.
+    """
     for own, said in zip(model.config.layers, layers, strict=False):
-        for part, described in zip(own.parts, said["parts"], strict=False):
-            inside = described.get("inside", {})
+        for part, inside in zip(own.parts, _insides(said), strict=False):
             if isinstance(getattr(part, "inside", None), SoftmaxConfig) and inside.get("kind") == WindowConfig.kind:
                 return WindowConfig(window=inside.get("window"), sinks=0).window
     return None
+
+
+def _insides(said: Any) -> list[Mapping[str, Any]]:
+    """What is said to be inside each part of a described layer; empty where nothing is, or where it cannot be read."""
+    parts = said.get("parts") if isinstance(said, Mapping) else None
+    listed = parts if isinstance(parts, list) else []
+    found = [part.get("inside") if isinstance(part, Mapping) else None for part in listed]
+    return [inside if isinstance(inside, Mapping) else {} for inside in found]
 
 
 def _changed(

@@ -99,6 +99,17 @@ def test_a_window_of_the_model_is_no_context() -> None:
     windowed = convert(made, WindowConfig(window=5, sinks=0), "softmax")
     layers = [{"parts": [{"inside": {"kind": "window", "window": 5}}]}]
     assert context_of(windowed, layers) is None
+    for odd in (
+        None,
+        [],
+        3,
+        {"parts": None},
+        {"parts": 3},
+        {"parts": [None]},
+        {"parts": [[1]]},
+        {"parts": [{"inside": 3}]},
+    ):
+        assert context_of(made, [odd]) is None
     assert context_of(made, layers) == 5
     with pytest.raises(UserError, match="window"):
         context_of(made, [{"parts": [{"inside": {"kind": "window", "window": "5"}}]}])
