@@ -14,7 +14,7 @@ from t2r_export.config.options import between, changed, check_values, option, op
 from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.config.stages import MAX_STEPS, StagePlan, parse_plan
 from t2r_export.config.typed import check_fields
-from t2r_export.config.validation import choice
+from t2r_export.config.validation import MAX_SIZE, choice
 from t2r_export.paths import check_outputs, existing_model, text_files
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
@@ -116,7 +116,7 @@ class FinetuneConfig:
         usual=f"{LENGTH}, the model's context if shorter, or the row length of a .npy",
         bounds=(1, MAX_STEPS),
     )
-    batch: int = option("Windows per step, across all processes.", 16, bounds=(1, MAX_STEPS))
+    batch: int = option("Windows per step, across all processes.", 16, bounds=(1, MAX_SIZE))
     pair_tokens: int = option(
         "Maximum tokens of pairs per step, both sides with padding.", 4096, result="pairs", bounds=(1, MAX_STEPS)
     )

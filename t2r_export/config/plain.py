@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from t2r_export.config.options import changed
 from t2r_export.config.tagged import HasConfig, Kind, resolve
-from t2r_export.config.validation import MAX_LAYERS, choice, fields, need
+from t2r_export.config.validation import MAX_LAYERS, MAX_WHOLE, choice, fields, need
 
 C = TypeVar("C")
 MAX_NUMBERS = 1 << 20  # in a list of integers, such as special tokens
@@ -93,4 +93,6 @@ def _read(form: Any, value: Any, what: str, table: str | None = None) -> Any:
         return of_table(resolve(table), value, what)
     if value is not None and dataclasses.is_dataclass(form) and isinstance(form, type):
         return from_plain(form, value, what)
+    if form is float and type(value) is int and abs(value) <= MAX_WHOLE:
+        return float(value)  # for what tells 1 from 1.0, such as attributes of operators
     return value

@@ -335,3 +335,9 @@ def test_numbers_that_arithmetic_would_not_take(value: object) -> None:
 def test_options_that_are_no_scalars(name: str, value: object) -> None:
     with pytest.raises(UserError, match=name):
         LinearConfig(**{"feature_size": 5, name: value})
+
+
+def test_whole_numbers_are_read_as_floats() -> None:
+    data = to_plain(GPT2.build()) | {"last_norm": {"kind": "layer", "eps": 1}, "logit_softcap": 30}
+    read = to_plain(ModelConfig.from_dict(data))
+    assert [repr(value) for value in (read["last_norm"]["eps"], read["logit_softcap"])] == ["1.0", "30.0"]

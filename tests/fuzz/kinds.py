@@ -243,5 +243,8 @@ def arguments(base: Path, here: Path, chance: random.Random) -> str:
     for name in ("text.txt", "source.pt"):
         shutil.copy(base / name, here)
     lines = json.loads((base / "lines.json").read_text())
-    ending = command(*damage_words(chance, chance.choice(lines)))
+    words = damage_words(chance, chance.choice(lines))
+    if words[:1] == ["finetune"] and "--steps" not in words:
+        words += ["--steps", "1,1"]  # without it a training takes its usual hours
+    ending = command(*words)
     return "refused" if ending == "escaped with 130" else ending

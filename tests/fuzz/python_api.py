@@ -144,6 +144,8 @@ class Calls:
                 continue  # a name of its own is no option
             elif parameter.default is parameter.empty or self.chance.randrange(3) == 0:
                 named[parameter.name] = self.argument(parameter)
+        if config is FinetuneConfig:
+            named.setdefault("steps", "1,1")  # without it a training takes its usual hours
         print(getattr(function, "__qualname__", function), {name: shown(value) for name, value in named.items()})
         found = function(**named)
         if isinstance(found, Iterator):

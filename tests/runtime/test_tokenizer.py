@@ -192,3 +192,5 @@ def test_piece_of_an_unknown_token_is_empty(token: int) -> None:
 def test_piece_takes_integers(token: object) -> None:
     with pytest.raises(UserError, match="an integer as token"):
         PIECES.piece(token)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="true or false as any_parts"):
+        Tokenizer(pieces(), any_parts=token)  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ class Tokenizer:
         chat_template: Mapping[str, Any] | None = None,
         any_parts: bool = True,
     ) -> None:
+        require_kind(any_parts, bool, "true or false as any_parts", "tokenizer")
         self._library = Library(tokenizer, any_parts)
         require_kind(bos_token, (int, type(None)), "a token or None as bos_token", "tokenizer")
         self._bos = bos_token
