@@ -131,6 +131,7 @@ def test_blocks_for_accelerators(scheme: str, tmp_path: Path, monkeypatch: pytes
 def test_unreadable_graph_is_not_calibrated(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(OPSET_SWITCH, raising=False)
     small.graph(tmp_path / "g.onnx", target="standard")
+    small.newer_opset(tmp_path / "g.onnx")
     with pytest.raises(UserError, match=f"expected an opset that ONNX Runtime reads.*set {OPSET_SWITCH}=0 in"):
         quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tokens))
 

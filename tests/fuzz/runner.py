@@ -88,6 +88,8 @@ def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MEMORY, MEMORY))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)  # after a fork its pool is made anew, which two threads at once get wrong
     quiet = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)

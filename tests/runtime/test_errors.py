@@ -31,7 +31,7 @@ def test_the_contract_lists_the_kinds() -> None:
 def test_every_raise_site_has_a_kind() -> None:
     sites = []
     files = Path(t2r_runtime.__file__).parent.rglob("*.py")
-    for file in (each for each in files if each.parent.name != "cli"):  # which prints the line alone
+    for file in (each for each in files if each.parent.name not in ("cli", "serve")):  # which print the line
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISING:
                 kind = node.args[-1 if isinstance(node.args[0], ast.Starred) else RAISING[node.func.id]]

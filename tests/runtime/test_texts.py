@@ -59,6 +59,7 @@ OTHERS = {
     "t2r_export/describe.py",
     "runtimes/python/t2r_runtime/contract/chat_worker.py",  # its request
     "runtimes/python/t2r_runtime/conformance.py",
+    "runtimes/python/t2r_runtime/serve/fields.py",  # a request's body
     "runtimes/python/t2r_runtime/session/providers.py",
     "runtimes/python/t2r_runtime/text/texts.py",
     "t2r_export/build.py",
