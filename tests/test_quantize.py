@@ -27,7 +27,6 @@ from t2r_export.quantizers.calibration import feeds
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
-OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
 MODELS = ("learned", "sinusoidal", "rotary_keep", "rotary_drop", "hybrid")
 CLOSE = {"fp16": 0.01, "int8": 0.3, "int8-static": 0.3, "w8": 0.3, "w4": 0.5}  # to the float32 graph, as median_error
 
@@ -128,12 +127,12 @@ def test_blocks_for_accelerators(scheme: str, tmp_path: Path, monkeypatch: pytes
         np.testing.assert_allclose(spelled.step(ids), expected.step(ids), rtol=1e-6, atol=1e-6)
 
 
-def test_unreadable_graph_is_not_calibrated(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(OPSET_SWITCH, raising=False)
+def test_unreadable_graph_is_not_calibrated(tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", target="standard")
     small.newer_opset(tmp_path / "g.onnx")
-    with pytest.raises(UserError, match=f"expected an opset that ONNX Runtime reads.*set {OPSET_SWITCH}=0 in"):
+    with pytest.raises(UserError, match="expected an (opset|ONNX graph) that ONNX Runtime (reads|accepts)"):
         quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tokens))
+    assert not (tmp_path / "q.onnx").exists()
 
 
 @pytest.mark.parametrize("scheme", ["int8-static", "w4"])
