@@ -97,8 +97,7 @@ def test_quantized_graph_has_same_interface(scheme: str, name: str, tokens: Path
 
 @pytest.mark.parametrize("target", ["fused", "standard", "npu"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_target(scheme: str, target: str, tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OPSET_SWITCH, "0")
+def test_every_target(scheme: str, target: str, tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "rotary_drop", target=target)
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
     old, new = Decoder(tmp_path / "g.onnx"), Decoder(tmp_path / "q.onnx")
