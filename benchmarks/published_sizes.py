@@ -151,14 +151,16 @@ def export_theirs(folder: Path, out: Path) -> None:
     """Export the graph that decodes one token, with the caches as inputs and outputs, as transformers does."""
     import torch
     from transformers import AutoModelForCausalLM
-    from transformers.exporters import OnnxConfig, OnnxExporter
+    from transformers.exporters.configs import OnnxConfig
+    from transformers.exporters.exporter_onnx import OnnxExporter
     from transformers.exporters.utils import decompose_for_generation
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.randint(3, 1000, (1, 12), generator=torch.Generator().manual_seed(0))
     stages = decompose_for_generation(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    step: tuple[Any, Any] = stages["decode"]
     with torch.no_grad():
-        exported = OnnxExporter().export(*stages["decode"], OnnxConfig(dynamic=True))
+        exported = OnnxExporter().export(*step, OnnxConfig(dynamic=True))
     OnnxExporter.save_program(exported.program, out)
 
 

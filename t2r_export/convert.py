@@ -111,7 +111,8 @@ def context_of(model: Transformer, layers: Sequence[Any]) -> int | None:
     for own, said in zip(model.config.layers, layers, strict=False):
         for part, inside in zip(own.parts, _insides(said), strict=False):
             if isinstance(getattr(part, "inside", None), SoftmaxConfig) and inside.get("kind") == WindowConfig.kind:
-                return WindowConfig(window=inside.get("window"), sinks=0).window
+                window: Any = inside.get("window")
+                return WindowConfig(window=window, sinks=0).window
     return None
 
 
