@@ -58,7 +58,7 @@ def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output)
             "t2r: expected 2 steps, one for each of transfer, distill, or one for all; ",
         ),
         (["--device", "abacus"], "t2r: Invalid value for '--device': 'abacus' is not one of 'auto', "),
-        (["--batch", "0"], "t2r: expected batch to be an integer from 1 to 1099511627776; received 0; "),
+        (["--batch", "0"], "t2r: expected batch to be an integer from 1 to 1048576; received 0; "),
         (["--teacher", "nobody.pt"], "t2r: expected a checkpoint at nobody.pt; received nothing; "),
     ],
 )
