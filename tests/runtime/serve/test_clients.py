@@ -46,6 +46,8 @@ def test_client_that_vanishes_within_its_body(graph: Path) -> None:
         with socket.create_connection((server.host, server.port)) as connection:
             connection.sendall(start + b'{"prompt": ')
         server.until("t2r_cancelled_total", 1)
+        assert len(server.tokens("a", max_tokens=3, ignore_eos=True)[0]) == 3
+        assert server.metric("t2r_cancelled_total") == 1
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nhost: a\r\n\r\nGET /hea"])

@@ -110,9 +110,9 @@ class _Line:
 
     def watch(self, logits: NDArray[np.float32], token: int) -> None:
         """Add the log-probability of a token."""
-        from t2r_runtime.decode.score import log_probability
+        from t2r_runtime.decode.score import log_probabilities
 
-        self.found.append(log_probability(logits, token))
+        self.found.append(float(log_probabilities(logits)[token]))
 
     def answer(self) -> dict[str, Any]:
         return _numbers(self.text, self.ids, self.found)

@@ -33,16 +33,17 @@ def score(
     found = np.empty(text.size - 1)
     for place, following in enumerate(text[1:]):
         (logits,) = stepper.step(TokenIds(text[np.newaxis, place : place + 1]))
-        found[place] = log_probability(logits, following)
+        found[place] = log_probabilities(logits)[following]
         on_progress(place + 1)
     return found
 
 
-def log_probability(logits: NDArray[np.float32], token: int) -> float:
-    """The log-probability of a token, given all logits (vocabulary,)."""
+def log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The log-probability of every token, given all logits (vocabulary,)."""
     values = logits.astype(np.float64)
-    best = values.max()
-    return float(values[token] - best - np.log(np.exp(values - best).sum()))
+    values -= values.max()
+    values -= np.log(np.exp(values).sum())
+    return values
 
 
 def require_text(tokens: int) -> None:

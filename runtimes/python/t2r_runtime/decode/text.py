@@ -72,8 +72,8 @@ class Text:
             The chosen token; None for a token of the prompt.
         """
         if not np.isfinite(logits.max()):  # NaN, if there is one
-            self.ended, self.token = FAILED, NOT_FINITE
-            self.error = UserError("finite logits", "others", "check the graph with t2r verify", "graph")
+            self.token = NOT_FINITE
+            self.fail(UserError("finite logits", "others", "check the graph with t2r verify", "graph"))
             return NOT_FINITE
         if self.forced:
             self.token, self.forced = self.before[-self.forced], self.forced - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,11 +55,9 @@ class Asked:
 
     def samplings(self) -> list[Sampling]:
         """One for each choice, each with its own seed."""
-        import dataclasses
-
         seed = self.sampling.seed
         seeds = [None if seed is None else seed + n for n in range(self.choices)]
-        return [dataclasses.replace(self.sampling, seed=each) for each in seeds]
+        return [replace(self.sampling, seed=each) for each in seeds]
 
 
 def taken(fields: Fields, served: Served, top: int | None, stop_tokens: Sequence[int]) -> Asked:

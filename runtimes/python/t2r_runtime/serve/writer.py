@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from t2r_runtime.decode.score import log_probabilities
+from t2r_runtime.decode.text import STOP
 from t2r_runtime.text.stops import Until
 from t2r_runtime.text.tokenizer import UNFINISHED, Tokenizer
 
-STOP = "stop"
 LEAST = -9999.0  # a log-probability of minus infinity, which JSON has not
 
 
@@ -103,10 +104,7 @@ class Writer:
 
 
 def _log_prob(logits: NDArray[np.float32], token: int, top: int) -> LogProb:
-    values = logits.astype(np.float64)
-    values -= values.max()
-    values -= np.log(np.exp(values).sum())
-    values = np.maximum(values, LEAST)
+    values = np.maximum(log_probabilities(logits), LEAST)
     best: list[tuple[int, float]] = []
     if top:
         edge = np.partition(values, -top)[-top]
