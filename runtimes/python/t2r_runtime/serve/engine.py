@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import threading
 import time
 import traceback
 from collections import deque
@@ -19,15 +17,16 @@ from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.decode.pool import Pool
 from t2r_runtime.decode.text import FAILED, STOP, Text
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.serve.errors import ApiError, of, wrong
+from t2r_runtime.serve.errors import of, wrong
 from t2r_runtime.serve.job import Event, Job
 from t2r_runtime.serve.metrics import Metrics
+from t2r_runtime.serve.worker import Worker, queue_full
 from t2r_runtime.serve.writer import Writer
 
 Deliver = list[tuple[Job, Event]]
 
 
-class Engine:
+class Engine(Worker[Job]):
     """Generates the texts of all requests to one graph.
 
     Args:
@@ -40,46 +39,27 @@ class Engine:
     """
 
     def __init__(self, name: str, decoder: Decoder, rows: int, queue: int, metrics: Metrics) -> None:
+        super().__init__(f"engine {name}")
         self._name, self._decoder, self._rows, self._queue, self._metrics = name, decoder, rows, queue, metrics
         self._pool = Pool(decoder, rows)
-        self._changed = threading.Condition()
         self._new: deque[Job] = deque()
-        self._gone: list[Job] = []
-        self._stopping = False
         self._jobs: dict[Text, tuple[Job, Writer]] = {}
         self._keeper = ThreadPoolExecutor(1, f"keep {name}")
-        self._thread = threading.Thread(target=self._run, name=f"engine {name}")
-        self._loop: asyncio.AbstractEventLoop | None = None
         metrics.gauge("t2r_rows", lambda: self._rows, model=name)
         metrics.gauge("t2r_rows_running", lambda: min(self._texts, rows), model=name)
         metrics.gauge("t2r_texts_waiting", lambda: max(self._texts - rows, 0), model=name)
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the thread, which delivers to this event loop."""
-        self._loop = loop
-        self._thread.start()
-
     def stop(self) -> None:
-        """Finish all texts, and end the thread."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        self._thread.join()
+        """Finish all texts, keep their states, and end the thread."""
+        super().stop()
         self._keeper.shutdown()
 
     def submit(self, job: Job) -> None:
         """Add a job. Raises ApiError if too many texts wait."""
         with self._changed:
             if self._texts and self._texts + len(job.writers) > self._rows + self._queue:
-                message = f"expected at most {self._queue} texts that wait; received more; try again later"
-                raise ApiError(429, message, code="queue_full", retry=1)
+                raise queue_full(self._queue, "texts")
             self._new.append(job)
-            self._changed.notify()
-
-    def cancel(self, job: Job) -> None:
-        """Drop a job; its rows are free in the next step."""
-        with self._changed:
-            self._gone.append(job)
             self._changed.notify()
 
     @property
@@ -198,8 +178,7 @@ class Engine:
 
     def _send(self, deliver: Deliver) -> None:
         if deliver:
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(_put_all, deliver)
+            self._call(_put_all, deliver)
 
 
 def _put_all(deliver: Deliver) -> None:

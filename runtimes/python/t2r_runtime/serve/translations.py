@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import traceback
 from collections import deque
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError
 from t2r_runtime.serve.errors import ApiError, of
+from t2r_runtime.serve.worker import Worker, queue_full
 from t2r_runtime.translate.beam import Beam, Translation
 from t2r_runtime.translate.search import Rules
 from t2r_runtime.translate.sentences import Sentences
@@ -35,7 +35,7 @@ class Request:
     found: dict[int, list[Translation]] = field(default_factory=dict)
 
 
-class Translations:
+class Translations(Worker[Request]):
     """Runs a translator.
 
     Args:
@@ -44,49 +44,26 @@ class Translations:
     """
 
     def __init__(self, name: str, translator: Translator, rows: int, queue: int) -> None:
+        super().__init__(f"translations {name}")
         self.translator, self._rows, self._queue = translator, rows, queue
-        self._changed = threading.Condition()
         self._waiting: deque[tuple[Request, int]] = deque()
-        self._gone: list[Request] = []
         self._going: dict[int, tuple[Request, int]] = {}  # by the number of the sentence in the batch
         self._sentences: Sentences | None = None
         self._beam: Beam | None = None
         self._entered = 0  # sentences of this batch so far
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"translations {name}")
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the thread, which delivers to this event loop."""
-        self._loop = loop
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Finish all sentences, and end the thread."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        self._thread.join()
 
     def submit(self, sources: Sequence[NDArray[np.int64]], beam: Beam) -> Request:
         """Add a request. Raises ApiError if too many sentences wait."""
         request = Request(sources, beam, asyncio.get_running_loop().create_future())
         with self._changed:
             if self._waiting and len(self._waiting) + len(sources) > self._queue:
-                message = f"expected at most {self._queue} sentences that wait; received more; try again later"
-                raise ApiError(429, message, code="queue_full", retry=1)
+                raise queue_full(self._queue, "sentences")
             self._waiting.extend((request, place) for place in range(len(sources)))
             self._changed.notify()
         request.done.add_done_callback(lambda done: done.cancelled() or done.exception())  # asked for or not
         if not sources:
             request.done.set_result(None)
         return request
-
-    def cancel(self, request: Request) -> None:
-        """Drop a request; its rows are free in the next step."""
-        with self._changed:
-            self._gone.append(request)
-            self._changed.notify()
 
     def _run(self) -> None:
         while True:
@@ -152,5 +129,4 @@ class Translations:
             else:
                 request.done.set_exception(error)
 
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(finish)
+        self._call(finish)
