@@ -20,6 +20,7 @@ from t2r_export.checkpoints.importers.marian import MARIAN
 from t2r_export.checkpoints.importers.mistral import MISTRAL
 from t2r_export.checkpoints.importers.nemotron_h import NEMOTRON_H
 from t2r_export.checkpoints.importers.olmo2 import OLMO2
+from t2r_export.checkpoints.importers.olmo3 import OLMO3
 from t2r_export.checkpoints.importers.opt import OPT
 from t2r_export.checkpoints.importers.pegasus import PEGASUS
 from t2r_export.checkpoints.importers.phi3 import PHI3
@@ -45,6 +46,7 @@ IMPORTERS: dict[str, Importer] = {
     "mistral": MISTRAL,
     "nemotron_h": NEMOTRON_H,
     "olmo2": OLMO2,
+    "olmo3": OLMO3,
     "opt": OPT,
     "pegasus": PEGASUS,
     "phi3": PHI3,

@@ -6,8 +6,6 @@ Its embeddings are multiplied by the root of their size, which transformers roun
 
 from __future__ import annotations
 
-from typing import Any
-
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import (
@@ -20,13 +18,10 @@ from t2r_export.checkpoints.importers.llama import (
     sliding_layers,
     with_positions,
 )
-from t2r_export.checkpoints.importers.rotary import LENGTH, rotary
+from t2r_export.checkpoints.importers.rotary import LENGTH, rotary_by_kind
 from t2r_export.checkpoints.importers.sources import ONE_PLUS, Transform
-from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.positions import RotaryConfig
 
-FULL, SLIDING = "full_attention", "sliding_attention"
 KEYS = keys(
     read={
         **{key: value for key, value in DECODER.items() if key not in ("hidden_act", LENGTH)},
@@ -77,23 +72,7 @@ def _config(fields: Fields) -> ModelConfig:
         embedding_scale=fields.size("hidden_size") ** 0.5,
         logit_softcap=cap,
     )
-    full, sliding = (_rotary(fields, kind, model.heads[0].head_size) for kind in (FULL, SLIDING))
-    return with_positions(model, [sliding if isinstance(layer, WindowConfig) else full for layer in layers])
-
-
-def _rotary(fields: Fields, kind: str, head_size: int) -> RotaryConfig:
-    """Of the layers of a kind: rope_parameters has those of each, and before, rope_scaling was of the full ones."""
-    beside = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
-    both, scaling = fields.object("rope_parameters"), fields.object("rope_scaling")
-    if both.keys() - beside.keys() or not all(isinstance(one, dict) for one in both.values()) or (both and scaling):
-        expected = f"an object for {FULL}, one for {SLIDING}, and no rope_scaling beside them"
-        raise fields.wrong("rope_parameters", expected, both)
-    if scaling and "rope_type" not in scaling:  # which transformers takes for default, whatever its type is
-        raise fields.wrong("rope_scaling", "an object with a rope_type", scaling)
-    own: dict[str, Any] = both.get(kind, scaling if kind == FULL else {})
-    trained, theta = fields.get("max_position_embeddings"), fields.number(beside[kind])
-    data = {"max_position_embeddings": trained, "rope_theta": theta, "rope_parameters": own}
-    return rotary(Fields(data, fields.where), head_size)
+    return with_positions(model, rotary_by_kind(fields, layers, model.heads[0].head_size, "rope_local_base_freq"))
 
 
 def _transforms(config: ModelConfig) -> dict[str, Transform]:

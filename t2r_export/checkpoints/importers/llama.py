@@ -14,7 +14,7 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
 from t2r_export.checkpoints.importers.keys import Keys, keys
-from t2r_export.checkpoints.importers.rotary import ROTARY, rotary
+from t2r_export.checkpoints.importers.rotary import FULL, ROTARY, SLIDING, rotary
 from t2r_export.checkpoints.importers.sources import Transform, named
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.layer import LayerConfig
@@ -126,7 +126,7 @@ def sliding_layers(
         stated: layer_types may say otherwise; false: transformers passes it over, so it must say the same.
     """
     count = fields.layers("num_hidden_layers")
-    known = ("full_attention", "sliding_attention")
+    known = (FULL, SLIDING)
     implied = [known[window is not None and slides(layer)] for layer in range(count)]
     types = fields.get("layer_types", implied) if fields.reads("layer_types") else implied
     if not isinstance(types, list) or len(types) != count or not all(kind in known for kind in types):

@@ -9,11 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.config.mixers import MixerConfig, WindowConfig
+from t2r_export.config.parts import PartConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.scalings import LinearScaling, Llama3Scaling, ScalingConfig, YarnScaling
 from t2r_export.config.scalings.yarn import larger
 from t2r_runtime.errors import UserError
 
+FULL, SLIDING = "full_attention", "sliding_attention"
 SHARE, LENGTH = "partial_rotary_factor", "original_max_position_embeddings"
 ROTARY: dict[str, Any] = {
     "max_position_embeddings": 2048,
@@ -60,6 +63,33 @@ def rotary(
     if unread:
         raise fields.wrong("rotary parameters", f"for the type {kind} of {', '.join(sorted(known))}", ", ".join(unread))
     return RotaryConfig(theta=base, scaling=scaling, size=size)
+
+
+def rotary_by_kind(
+    fields: Fields, layers: Sequence[MixerConfig | PartConfig], head_size: int, sliding_theta: str | float
+) -> list[RotaryConfig]:
+    """Rotary positions of each layer: rope_parameters has those of each kind, and before, rope_scaling was of the full
+    ones.
+
+    Args:
+        sliding_theta: that of windows where rope_parameters does not say, or its key.
+    """
+    both, scaling = fields.object("rope_parameters"), fields.object("rope_scaling")
+    if both.keys() - {FULL, SLIDING} or not all(isinstance(one, dict) for one in both.values()) or (both and scaling):
+        expected = f"an object for {FULL}, one for {SLIDING}, and no rope_scaling beside them"
+        raise fields.wrong("rope_parameters", expected, both)
+    if scaling and "rope_type" not in scaling:  # which transformers takes for default, whatever its type is
+        raise fields.wrong("rope_scaling", "an object with a rope_type", scaling)
+    trained = fields.get("max_position_embeddings")
+    thetas = {
+        FULL: fields.number("rope_theta"),
+        SLIDING: fields.number(sliding_theta) if isinstance(sliding_theta, str) else sliding_theta,
+    }
+    found = {}
+    for kind, own in {FULL: scaling, SLIDING: {}, **both}.items():
+        data = {"max_position_embeddings": trained, "rope_theta": thetas[kind], "rope_parameters": own}
+        found[kind] = rotary(Fields(data, fields.where), head_size)
+    return [found[SLIDING if isinstance(layer, WindowConfig) else FULL] for layer in layers]
 
 
 def _yarn(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:

@@ -116,6 +116,7 @@ OPT = {
 OWN = {
     "gemma3_text": {**LLAMA, "sliding_window": 5, "query_pre_attn_scalar": 7, "sliding_window_pattern": 2},
     "gpt_neox": GPT_NEOX,
+    "olmo3": {**LLAMA, "sliding_window": 5},
     "opt": OPT,
     "phi3": {**LLAMA, "pad_token_id": 0},
     "smollm3": {**LLAMA, "pad_token_id": 0, "no_rope_layer_interval": 2},

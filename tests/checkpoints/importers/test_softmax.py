@@ -34,6 +34,7 @@ BY_LAYER = {
     FULL: {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
     SLIDING: {"rope_type": "default", "rope_theta": 30.0},
 }
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 3.0, "original_max_position_embeddings": 20}
 FAMILIES = {
     "gpt-neox": Family("GPTNeoX", {**MHA, "rotary_pct": 0.5}),
     "gpt-neox one by one": Family(
@@ -63,6 +64,7 @@ FAMILIES = {
     "granite": Family("Granite", {**GQA, **GRANITE, "attention_bias": True, "mlp_bias": True}),
     "olmo2": Family("Olmo2", {**GQA, "head_dim": 10}),
     "olmo2 biases": Family("Olmo2", {**GQA, "attention_bias": True, "num_key_value_heads": 2}),
+    "olmo3": Family("Olmo3", {**GQA, "sliding_window": 5, "num_hidden_layers": 4, "rope_parameters": {FULL: YARN}}),
     "phi3": Family("Phi3", {**GQA, "partial_rotary_factor": 0.5}),
     "phi3 window": Family("Phi3", {**GQA, "sliding_window": 5}),
     "gemma3": Family("Gemma3", {**GEMMA3, "head_dim": 10, "sliding_window_pattern": 2}, config="Gemma3Text"),
@@ -127,9 +129,18 @@ def test_every_layer_can_become_linear(name: str, made: Any) -> None:
     assert all(layer.folded != normed for layer in report)
 
 
+KINDS = {  # s: softmax, w: windows
+    "smollm3": "sss",
+    "smollm3 windows": "wsw",
+    "olmo3": "wwws",
+    "phi3 window": "www",
+    "gemma3": "wsw",
+    "gemma3 capped": "sws",
+}
+
+
 def test_layers_with_a_window_have_one(made: Any) -> None:
-    kinds = {"smollm3": "sss", "smollm3 windows": "wsw", "phi3 window": "www", "gemma3": "wsw", "gemma3 capped": "sws"}
-    for name, expected in kinds.items():
+    for name, expected in KINDS.items():
         found = small.mixers(made[name][1].config)
         assert found == [SoftmaxConfig() if kind == "s" else WindowConfig(5, sinks=0) for kind in expected], name
 
@@ -203,6 +214,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("granite", {"embedding_multiplier": 2.0}),
     ("granite", {"logits_scaling": 3.0}),
     ("olmo2", {"rms_norm_eps": 0.1}),
+    ("olmo3", {"rope_parameters": {FULL: {"rope_theta": 500.0}}}),
     ("phi3 window", {"sliding_window": 6}),
     ("gemma3", {"query_pre_attn_scalar": 8}),
     ("gemma3 capped", {"final_logit_softcapping": 4.0}),
