@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -28,6 +28,10 @@ from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.files import existing_file, locked, unwritable
 from t2r_runtime.outputs import Kind, check_output
 from t2r_runtime.text.texts import decoded
+
+if TYPE_CHECKING:
+    from t2r_runtime.decode.pool import Pool
+    from t2r_runtime.decode.text import Text
 
 MAX_LINE = 1 << 24  # bytes
 DIGITS = 8
@@ -165,6 +169,41 @@ class Bulk:
         self._file.truncate(whole)
         if self._done:
             note(f"resuming after {self._done} answered lines")
+
+
+class Line(Protocol):
+    """A line of IN that a row of a pool answers."""
+
+    @property
+    def number(self) -> int: ...
+
+    def token(self, token: int) -> bool:
+        """Add a generated token; returns whether the text continues."""
+
+    def answer(self) -> Given: ...
+
+
+L = TypeVar("L", bound=Line)
+
+
+def side_by_side(lines: Bulk, waiting: Iterator[L], pool: Pool, rows: int, add: Callable[[L], Text]) -> None:
+    """Answer the `waiting` lines, `rows` of them side by side; `add` puts one into the pool."""
+    from t2r_runtime.decode.text import FAILED
+
+    going: dict[Text, L] = {}
+    while True:
+        while len(going) < rows and (new := next(waiting, None)) is not None:
+            with lines.answering(new.number):
+                going[add(new)] = new
+        if not going:
+            return
+        for text, chosen in pool.step():
+            line = going[text]
+            if text.ended != FAILED and chosen is not None and not line.token(chosen):
+                pool.remove(text)
+            if text.ended is not None:
+                del going[text]
+                lines.put(line.number, line.answer() if text.error is None else text.error)
 
 
 def text_of(given: Given, key: str) -> str:

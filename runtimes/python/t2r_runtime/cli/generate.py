@@ -155,7 +155,6 @@ def _answer(
 ) -> None:
     """Continue every line, `rows` of them side by side."""
     from t2r_runtime.decode.pool import Pool
-    from t2r_runtime.decode.text import FAILED
 
     texts = _texts(lines, decoder, stops)
     if rows == 1:  # works with any graph
@@ -168,21 +167,12 @@ def _answer(
                 lines.put(line.number, line.answer())
         return
     pool = Pool(decoder, rows)
-    going: dict[Text, _Line] = {}
-    while True:
-        while len(going) < rows and (new := next(texts, None)) is not None:
-            with lines.answering(new.number):
-                require_int(max_tokens, "max_tokens", 1, "sampling")
-                going[pool.add(new.read, max_tokens, [rules])[0]] = new
-        if not going:
-            return
-        for text, chosen in pool.step():
-            line = going[text]
-            if text.ended != FAILED and chosen is not None and not line.token(chosen):
-                pool.remove(text)
-            if text.ended is not None:
-                del going[text]
-                lines.put(line.number, line.answer() if text.error is None else text.error)
+
+    def add(line: _Line) -> Text:
+        require_int(max_tokens, "max_tokens", 1, "sampling")
+        return pool.add(line.read, max_tokens, [rules])[0]
+
+    bulk.side_by_side(lines, texts, pool, rows, add)
 
 
 def _texts(lines: bulk.Bulk, decoder: Decoder, stops: Sequence[str]) -> Iterator[_Line]:

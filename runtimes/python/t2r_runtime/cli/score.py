@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,6 @@ def _answer(lines: bulk.Bulk, decoder: Decoder, tokenizer: Tokenizer, rows: int)
     """Score every line, `rows` of them side by side."""
     from t2r_runtime import Sampling
     from t2r_runtime.decode.pool import Pool
-    from t2r_runtime.decode.score import require_text
 
     texts = lines.texts("text")
     if rows == 1:  # works with any graph
@@ -81,22 +81,21 @@ def _answer(lines: bulk.Bulk, decoder: Decoder, tokenizer: Tokenizer, rows: int)
                 lines.put(number, _scored(decoder, tokenizer, text))
         return
     pool = Pool(decoder, rows)
-    going: dict[Text, _Line] = {}
-    while True:
-        while len(going) < rows and (new := next(texts, None)) is not None:
-            number, text = new
-            with lines.answering(number):
-                ids = tokenizer.encode(text)
-                require_text(len(ids))
-                line = _Line(number, text, ids)
-                [added] = pool.add(ids, 0, [Sampling()], watch=[line.watch], scored=True)
-                going[added] = line
-        if not going:
-            return
-        for done, _ in pool.step():
-            if done.ended is not None:
-                line = going.pop(done)
-                lines.put(line.number, line.answer() if done.error is None else done.error)
+
+    def add(line: _Line) -> Text:
+        return pool.add(line.ids, 0, [Sampling()], watch=[line.watch], scored=True)[0]
+
+    bulk.side_by_side(lines, _encoded(lines, tokenizer, texts), pool, rows, add)
+
+
+def _encoded(lines: bulk.Bulk, tokenizer: Tokenizer, texts: Iterable[tuple[int, str]]) -> Iterator[_Line]:
+    from t2r_runtime.decode.score import require_text
+
+    for number, text in texts:
+        with lines.answering(number):
+            ids = tokenizer.encode(text)
+            require_text(len(ids))
+            yield _Line(number, text, ids)
 
 
 @dataclass
@@ -113,6 +112,10 @@ class _Line:
         from t2r_runtime.decode.score import log_probabilities
 
         self.found.append(float(log_probabilities(logits)[token]))
+
+    def token(self, token: int) -> bool:
+        """Nothing is generated."""
+        return True
 
     def answer(self) -> dict[str, Any]:
         return _numbers(self.text, self.ids, self.found)
