@@ -21,6 +21,7 @@ from t2r_export.checkpoints.importers.mistral import MISTRAL
 from t2r_export.checkpoints.importers.nemotron_h import NEMOTRON_H
 from t2r_export.checkpoints.importers.olmo2 import OLMO2
 from t2r_export.checkpoints.importers.olmo3 import OLMO3
+from t2r_export.checkpoints.importers.olmo_hybrid import OLMO_HYBRID
 from t2r_export.checkpoints.importers.opt import OPT
 from t2r_export.checkpoints.importers.pegasus import PEGASUS
 from t2r_export.checkpoints.importers.phi3 import PHI3
@@ -47,6 +48,7 @@ IMPORTERS: dict[str, Importer] = {
     "nemotron_h": NEMOTRON_H,
     "olmo2": OLMO2,
     "olmo3": OLMO3,
+    "olmo_hybrid": OLMO_HYBRID,
     "opt": OPT,
     "pegasus": PEGASUS,
     "phi3": PHI3,

@@ -79,7 +79,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
         "format": "huggingface",
         "name": folder.resolve().name,
         "model_type": fields.get("model_type"),
-        "dtypes": sorted({tensor.dtype for tensor in tensors.values()}),
+        "dtypes": sorted({piece.dtype for tensor in tensors.values() for piece in tensor.whole}),
         "trained_positions": _trained_positions(fields, config),
         "config_keys_not_used": fields.unread(),
         "files": files.hashes(),
@@ -100,12 +100,17 @@ def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
 
 @dataclass(frozen=True)
 class _Stored:
-    """Where a tensor lies, as the header of its file says."""
+    """Where a tensor lies, as the header of its file says; one in pieces lies where they do."""
 
     path: Path
     name: str  # in the file
     shape: tuple[int, ...]
     dtype: str
+    pieces: tuple[_Stored, ...] = ()
+
+    @property
+    def whole(self) -> tuple[_Stored, ...]:
+        return self.pieces or (self,)
 
 
 def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
@@ -123,15 +128,44 @@ def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
                 DOWNLOAD,
             )
         for name, tensor in stored.items():
-            name = importer.renamed.get(name, name)
             wrapped = importer.wrapper is not None and name.startswith(importer.wrapper)
             bare = name[len(importer.wrapper or "") :] if wrapped else name.removeprefix(importer.prefix)
-            full = name if name in importer.outside else importer.prefix + bare
+            full = _renamed(name if name in importer.outside else importer.prefix + bare, importer.renamed)
             if importer.buffers.fullmatch(full):
                 continue
             if full in tensors:
                 raise UserError(f"{listed([full])} once in {files.folder}", f"also {listed([name])}", DOWNLOAD)
             tensors[full] = tensor
+    return _joined(tensors, importer.joined)
+
+
+def _apart(name: str) -> tuple[str, str]:
+    """A name with {} for the number of its layer, and the number."""
+    number = NUMBER.search(name)
+    return NUMBER.sub(".{}.", name), number[0].strip(".") if number else ""
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    pattern, number = _apart(name)
+    return names[pattern].replace("{}", number) if pattern in names else name
+
+
+def _joined(tensors: dict[str, _Stored], joins: Mapping[str, tuple[str, ...]]) -> dict[str, _Stored]:
+    """With one tensor in place of its pieces, where all of them are there and fit."""
+    wholes = {pieces[0]: whole for whole, pieces in joins.items()}
+    for first in list(tensors):
+        pattern, number = _apart(first)
+        if pattern not in wholes:
+            continue
+        whole = wholes[pattern].replace("{}", number)
+        names = [name.replace("{}", number) for name in joins[wholes[pattern]]]
+        pieces = tuple(tensors[name] for name in names if name in tensors)
+        fit = len(pieces) == len(names) and len({(len(piece.shape), piece.shape[1:]) for piece in pieces}) == 1
+        if fit and pieces[0].shape and whole not in tensors:
+            for name in names:
+                del tensors[name]
+            shape = (sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:])
+            tensors[whole] = dataclasses.replace(pieces[0], shape=shape, pieces=pieces)
     return tensors
 
 
@@ -223,15 +257,22 @@ def _stored_positions(
 
 
 def _values(tensors: dict[str, _Stored]) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor's full name and its value in float32, file by file."""
-    by_path: dict[Path, list[str]] = {}
+    """Every tensor's full name and its value in float32, file by file; one in pieces once it has them all."""
+    by_path: dict[Path, list[tuple[str, _Stored]]] = {}
     for name, stored in tensors.items():
-        by_path.setdefault(stored.path, []).append(name)
-    for path, names in by_path.items():
+        for piece in stored.whole:
+            by_path.setdefault(piece.path, []).append((name, piece))
+    read: dict[str, dict[_Stored, Tensor]] = {}
+    for path, pieces in by_path.items():
         try:
             with safe_open(path, framework="pt") as file:
-                for name in names:
-                    yield name, as_float32(name, file.get_tensor(tensors[name].name))
+                for name, piece in pieces:
+                    value = as_float32(name, file.get_tensor(piece.name))
+                    whole, found = tensors[name].whole, read.setdefault(name, {})
+                    found[piece] = value
+                    if len(found) == len(whole):
+                        del read[name]
+                        yield name, value if len(whole) == 1 else torch.cat([found[one] for one in whole])
         except (SafetensorError, OSError) as error:
             raise _damaged(path, error) from error
 

@@ -78,6 +78,7 @@ def _transforms(config: ModelConfig) -> dict[str, Transform]:
 GPT_NEOX = dataclasses.replace(
     importer(KEYS, _config, NAMES, _transforms),
     prefix="gpt_neox.",
+    outside=frozenset({HEAD, "embed_out.weight"}),
     renamed={"embed_out.weight": HEAD},
     buffers=re.compile(r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"),
     copies=tied_head("gpt_neox.embed_in.weight"),

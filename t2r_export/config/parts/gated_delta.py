@@ -23,6 +23,7 @@ class GatedDeltaConfig(PartConfig):
     value_size: int  # V
     taps: int = limited(4, bounds=(2, MAX_TAPS))  # of the convolution over q, k and v
     norm_eps: float = 1e-6  # of the RMS norm of each head's output
+    allow_neg_eigval: bool = False  # β from 0 to 2, not to 1 (Grazzi et al. 2024, arXiv 2411.12537)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,9 +1,10 @@
-"""A gated delta net (Yang et al. 2024, arXiv 2412.06464), as in Qwen3.5.
+"""A gated delta net (Yang et al. 2024, arXiv 2412.06464), as in Qwen3.5 and Olmo-Hybrid.
 
     q, k, v = silu(conv(W x))    q̂ = l2(q) / √K    k̂ = l2(k)    β = σ(W_b x)    g = exp(-exp(A) softplus(W_a x + b))
     S_t = g S_{t-1} + β k̂ (v - g S_{t-1}ᵀ k̂)ᵀ               y = W_o (norm(Sᵀ q̂) ⊙ silu(W_z x))
 
-Each key head serves H / key_heads consecutive value heads. The norm is per head, with a scale shared by all heads.
+With negative eigenvalues β = 2 σ(W_b x). Each key head serves H / key_heads consecutive value heads. The norm is per
+head, with a scale shared by all heads.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class GatedDelta(Part):
         k = l2_norm(ops.split_heads(k, c.key_heads), L2_EPS, ops)
         log_gate, _ = softplus_decay(a, self.A_log, self.dt_bias, c.heads, ops)
         beta, v = ops.sigmoid(ops.split_heads(b, c.heads)), ops.split_heads(v, c.heads)
+        beta = ops.mul(beta, 2.0) if c.allow_neg_eigval else beta
         o, _, S, _ = ops.linear_attention(q, k, v, state["S"], None, log_gate, beta)
         y = gated_rms_norm(ops.merge_heads(o), z, self.norm_weight, c.norm_eps, c.heads, ops)
         return ops.linear(y, self.o.weight, None), {"S": S, "conv": conv}

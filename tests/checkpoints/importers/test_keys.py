@@ -89,6 +89,15 @@ QWEN3_5 = {
     "linear_value_head_dim": 4,
     "rms_norm_eps": 0.05,
 }
+OLMO_HYBRID = {
+    **LLAMA,
+    "head_dim": 8,
+    "linear_num_key_heads": 3,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 4,
+    "rms_norm_eps": 0.05,
+    "pad_token_id": 0,
+}
 NEMOTRON = {
     "vocab_size": 31,
     "hidden_size": 12,
@@ -127,6 +136,7 @@ OWN = {
     "granitemoehybrid": GRANITE,
     "lfm2": LFM2,
     "mamba2": MAMBA2,
+    "olmo_hybrid": OLMO_HYBRID,
     "qwen3_5_text": QWEN3_5,
 }
 SIZES = {**dict.fromkeys(IMPORTERS, LLAMA), **dict.fromkeys(TRANSLATORS, BART), **OWN}
@@ -387,6 +397,8 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_5_text", {"rope_parameters": {**LINEAR, "rope_theta": 50.0}, "tie_word_embeddings": True}),
     ("qwen3_5_text", {"rope_parameters": {**LLAMA3, "partial_rotary_factor": 0.5}, "attention_bias": True}),
     ("qwen3_5_text", {"layer_types": [FULL, "linear_attention", FULL], "linear_num_key_heads": 6, "head_dim": 16}),
+    ("olmo_hybrid", {"rope_parameters": {"rope_type": "default", "rope_theta": None}, "rope_theta": 9.0}),
+    ("olmo_hybrid", {"linear_key_head_dim": None, "linear_value_head_dim": None, "linear_num_value_heads": 12}),
     ("lfm2", {"block_ffn_dim_multiplier": 1.7, "block_multiple_of": 3, "head_dim": 6, "conv_L_cache": 5}),
     ("gpt_neox", {"rope_parameters": {**LINEAR, "rope_theta": 50.0}, "rotary_pct": 0.5, "rotary_emb_base": 9.0}),
     ("gpt_neox", {"rope_scaling": LLAMA3, "original_max_position_embeddings": 6, "use_parallel_residual": False}),

@@ -98,6 +98,20 @@ QWEN3_5 = Family(
     config="Qwen3_5Text",
     spread=0.15,
 )
+OLMO = Family(
+    "OlmoHybrid",
+    {
+        **HYBRID,
+        "linear_num_key_heads": 3,
+        "linear_key_head_dim": 5,
+        "linear_value_head_dim": 4,
+        "linear_conv_kernel_dim": 3,
+        "rms_norm_eps": 0.05,
+        "pad_token_id": 0,
+        "rope_parameters": {"rope_type": "default", "rope_theta": None},
+    },
+    spread=0.2,
+)
 LONGEST = ("mamba2", "lfm2", "qwen3.5")  # read 1,000 tokens too
 NEMOTRON = Family(
     "NemotronH",
@@ -138,6 +152,7 @@ FAMILIES = {
         layer_types=["full_attention", "linear_attention"] * 2,
         rms_norm_eps=0.1,
     ),
+    "olmo-hybrid": OLMO.changed(attention_bias=True),
     "mamba2 tied": MAMBA2.changed(use_conv_bias=False, conv_kernel=3, n_groups=1, tie_word_embeddings=True),
     "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
     "granite rotary": GRANITE.changed(position_embedding_type="rope", tie_word_embeddings=True),
@@ -362,6 +377,26 @@ def test_a_nested_config_that_cannot_be_is_refused(
     assert message in str(caught.value)
 
 
+def test_tensors_in_pieces_are_joined_over_shards(made: Any, tmp_path: Path) -> None:
+    theirs, ours, _ = made["olmo-hybrid"]
+    theirs.save_pretrained(tmp_path, max_shard_size="2KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 9
+    again = checkpoint.load(tmp_path).model.state_dict()
+    assert all(torch.equal(again[name], weight) for name, weight in ours.model.state_dict().items())
+
+
+@pytest.mark.parametrize("shape", [None, (1,), (3, 2, 3)])
+def test_a_piece_that_is_missing_or_does_not_fit_is_refused(
+    shape: tuple[int, ...] | None, made: Any, tmp_path: Path
+) -> None:
+    made["olmo-hybrid"][0].save_pretrained(tmp_path)
+    piece = "model.layers.0.linear_attn.v_conv1d.weight"
+    folders.change_tensors(tmp_path, **{piece: None if shape is None else torch.ones(shape)})
+    message = "missing model.layers.0.linear_attn.conv1d.weight, unexpected model.layers.0.linear_attn.k_conv1d.weight"
+    with pytest.raises(UserError, match=message):
+        checkpoint.load(tmp_path)
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mamba2", {"num_heads": 5}, "num_heads in config.json to be a number of heads of 4 with 24 channels in all"),
     ("mamba2", {"head_dim": 3}, "num_heads in config.json to be a number of heads of 3 with 24 channels in all"),
@@ -401,6 +436,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2", {"num_experts": 4}, "num_experts in config.json to be absent"),
     ("lfm2", {"rope_parameters": {"rope_type": "longrope", "factor": 2.0}}, "rope_type in the rotary parameters"),
     ("lfm2", {"conv_bias": True}, "missing model.layers.0.conv.conv.bias"),
+    ("olmo-hybrid", {"linear_num_key_heads": 4}, "linear_num_key_heads in config.json to be a divisor of linear_num_"),
+    ("olmo-hybrid", {"linear_key_head_dim": 6}, "linear_attn.conv1d.weight 54×1×3 instead of 60×1×3"),
+    ("olmo-hybrid", {"layer_types": ["linear_attention"]}, "layer_types in config.json to be 4 names"),
     ("qwen3.5", {"linear_num_key_heads": 4}, "linear_num_key_heads in config.json to be a divisor of linear_num_value"),
     ("qwen3.5", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim in config.json to be an integer of at least 2"),
     ("qwen3.5", {"linear_key_head_dim": 6}, "linear_attn.conv1d.weight 54×1×4 instead of 60×1×4"),
@@ -435,6 +473,8 @@ def test_what_a_family_cannot_be_is_refused(
         ("falcon-h1", {"ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.8]}),
         ("nemotron-h", {"time_step_min": 0.3}),
         ("falcon-h1", {"key_multiplier": 0.7}),
+        ("olmo-hybrid", {"linear_allow_neg_eigval": False}),
+        ("olmo-hybrid", {"rope_parameters": None}),
         ("qwen3.5", {"rms_norm_eps": 0.1}),
         ("qwen3.5", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
     ],
