@@ -10,7 +10,10 @@ package t2r
 // #include <t2r.h>
 import "C"
 
-import "unsafe"
+import (
+	"runtime"
+	"unsafe"
+)
 
 // Decoder is an opened step graph and the states of the texts that it reads.
 type Decoder struct {
@@ -24,13 +27,18 @@ type Options struct {
 	Threads       int32 // inside an operator; 0: one a core
 	Companions    bool  // whether the prefill and generation graphs that lie beside are used
 	MaxStateBytes int64 // what a graph may ask for, at batch 1
+	// ONNX Runtime's own options of a session, each a key and behind it its value.
+	Config []string
+	// An execution provider, as ONNX Runtime names it, then its options as in Config; nil: the CPU. It runs all nodes, unless
+	// Config has "session.disable_cpu_ep_fallback", "0".
+	Provider []string
 }
 
 // DefaultOptions are the library's.
 func DefaultOptions() Options {
 	var made C.t2r_options
 	C.t2r_defaults(&made, C.sizeof_t2r_options)
-	return Options{int32(made.threads), made.companions != 0, int64(made.max_state_bytes)}
+	return Options{Threads: int32(made.threads), Companions: made.companions != 0, MaxStateBytes: int64(made.max_state_bytes)}
 }
 
 // Open opens a step graph, at the start of a text.
@@ -38,15 +46,59 @@ func Open(path string) (*Decoder, error) { return OpenWith(path, DefaultOptions(
 
 // OpenWith is Open with options.
 func OpenWith(path string, options Options) (*Decoder, error) {
-	given := C.t2r_options{size: C.sizeof_t2r_options}
-	given.threads = C.int32_t(options.Threads)
-	given.companions = number(options.Companions)
-	given.max_state_bytes = C.int64_t(options.MaxStateBytes)
-	var handle *C.t2r_decoder
-	err := onPath(path, func(name *C.char) error {
-		return try(func() C.t2r_kind { return C.t2r_open(name, &given, &handle) })
+	return options.open(func(given *C.t2r_options, handle **C.t2r_decoder) error {
+		return onPath(path, func(name *C.char) error {
+			return try(func() C.t2r_kind { return C.t2r_open(name, given, handle) })
+		})
 	})
-	if err != nil {
+}
+
+// File is a file that is in memory.
+type File struct {
+	Name string // as it would have in a folder
+	Data []byte
+}
+
+// OpenMemory opens a step graph that is in memory, the first of the files. The others are weights and companions, each under
+// the name that it would have beside it.
+func OpenMemory(files []File, options Options) (*Decoder, error) {
+	return options.open(func(given *C.t2r_options, handle **C.t2r_decoder) error {
+		var pinner runtime.Pinner
+		defer pinner.Unpin()
+		made := make([]C.t2r_file, max(len(files), 1))
+		for i, file := range files {
+			name, err := words([]string{file.Name}, &pinner)
+			if err != nil {
+				return err
+			}
+			made[i].name, made[i].bytes = *name, C.size_t(len(file.Data))
+			if len(file.Data) > 0 {
+				made[i].data = unsafe.Pointer(unsafe.SliceData(file.Data))
+				pinner.Pin(made[i].data)
+			}
+		}
+		return try(func() C.t2r_kind { return C.t2r_open_memory(&made[0], C.size_t(len(files)), given, handle) })
+	})
+}
+
+// open makes a decoder with options for C.
+func (o Options) open(open func(*C.t2r_options, **C.t2r_decoder) error) (*Decoder, error) {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	given := C.t2r_options{size: C.sizeof_t2r_options}
+	given.threads = C.int32_t(o.Threads)
+	given.companions = number(o.Companions)
+	given.max_state_bytes = C.int64_t(o.MaxStateBytes)
+	var err error
+	if given.config, err = words(o.Config, &pinner); err != nil {
+		return nil, err
+	}
+	if given.provider, err = words(o.Provider, &pinner); err != nil {
+		return nil, err
+	}
+	given.config_count, given.provider_count = C.size_t(len(o.Config)), C.size_t(len(o.Provider))
+	var handle *C.t2r_decoder
+	if err := open(&given, &handle); err != nil {
 		return nil, err
 	}
 	return opened(handle)
@@ -111,6 +163,8 @@ type Info struct {
 	Checkpoint   string // its SHA-256
 	Prefills     bool   // whether a prefill graph lies beside
 	Generates    bool   // whether a generation graph does
+	Translates   bool   // whether it is a translator's
+	Chats        bool   // whether Decoder.Metadata has "t2r.chat_template"
 }
 
 // Info tells where the decoder stands.
@@ -130,6 +184,8 @@ func (d *Decoder) Info() (info Info, err error) {
 			Checkpoint:   C.GoString(found.checkpoint),
 			Prefills:     found.prefills != 0,
 			Generates:    found.generates != 0,
+			Translates:   found.translates != 0,
+			Chats:        found.chats != 0,
 		}
 	})
 	return info, err

@@ -83,3 +83,24 @@ func (d *Decoder) Load(path string) (int64, error) {
 	})
 	return int64(token), err
 }
+
+// SaveMemory is the bytes that Save would write.
+func (d *Decoder) SaveMemory(token int64) (snapshot []byte, err error) {
+	var data unsafe.Pointer
+	var size C.size_t
+	err = d.do(func() C.t2r_kind { return C.t2r_save_memory(d.handle, C.int64_t(token), &data, &size) }, func() {
+		snapshot = copied[byte]((*C.char)(data), int(size))
+	})
+	return snapshot, err
+}
+
+// LoadMemory is Load, of such bytes.
+func (d *Decoder) LoadMemory(snapshot []byte) (int64, error) {
+	token := C.int64_t(-1)
+	data := unsafe.Pointer(&nothing)
+	if len(snapshot) > 0 {
+		data = unsafe.Pointer(unsafe.SliceData(snapshot))
+	}
+	err := d.do(func() C.t2r_kind { return C.t2r_load_memory(d.handle, data, C.size_t(len(snapshot)), &token) }, nil)
+	return int64(token), err
+}

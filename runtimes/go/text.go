@@ -3,7 +3,10 @@ package t2r
 // #include <t2r.h>
 import "C"
 
-import "unsafe"
+import (
+	"runtime"
+	"unsafe"
+)
 
 // Tokenizer makes tokens of text, and text of tokens. It outlives the decoder that it is of.
 type Tokenizer struct {
@@ -70,6 +73,25 @@ func (t *Tokenizer) Stream(prompt []int64) (*Stream, error) {
 	return made, t.do(func() C.t2r_kind {
 		return C.t2r_open_stream(t.handle, numbers(prompt), C.size_t(len(prompt)), &made.handle)
 	}, nil)
+}
+
+// StopAt ends the text before the first of these that comes to be in it, from here on. What may be the beginning of one is
+// held back.
+func (s *Stream) StopAt(texts ...string) error {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	given, err := words(texts, &pinner)
+	if err != nil {
+		return err
+	}
+	return s.do(func() C.t2r_kind { return C.t2r_stop_at(s.handle, given, C.size_t(len(texts))) }, nil)
+}
+
+// Stopped is whether one of them has come: what is fed then gives no text.
+func (s *Stream) Stopped() (bool, error) {
+	var found C.int
+	err := s.do(func() C.t2r_kind { return C.t2r_stopped(s.handle, &found) }, nil)
+	return found != 0, err
 }
 
 // Feed is what this token completes; perhaps nothing.

@@ -72,6 +72,23 @@ func flat(rows [][]int64) ([]int64, int, error) {
 	return slices.Concat(rows...), len(rows[0]), nil
 }
 
+// words are texts for C, which stay where they are until the pinner lets go of them.
+func words(texts []string, pinner *runtime.Pinner) (**C.char, error) {
+	if len(texts) == 0 {
+		return nil, nil
+	}
+	made := make([]*C.char, len(texts))
+	for i, text := range texts {
+		if strings.IndexByte(text, 0) >= 0 {
+			return nil, failed(KindArgument, "expected a text; received one with a zero byte in it; leave that out")
+		}
+		made[i] = bytes(text + "\x00")
+		pinner.Pin(made[i])
+	}
+	pinner.Pin(&made[0])
+	return &made[0], nil
+}
+
 // onPath calls with a path for C.
 func onPath(path string, call func(*C.char) error) error {
 	if strings.IndexByte(path, 0) >= 0 {

@@ -55,7 +55,9 @@ def test_rust_has_all_of_the_header() -> None:
     for fields, name in re.findall(r"^typedef struct \w+ \{\n(.*?)^\} (t2r_\w+);", header, re.MULTILINE | re.DOTALL):
         body = re.search(rf"^pub struct {name} \{{\n(.*?)^\}}", made, re.MULTILINE | re.DOTALL)
         assert body, name
-        assert re.findall(r"(\w+);", re.sub(r"/\*.*?\*/", "", fields)) == re.findall(r"pub (\w+):", body[1]), name
+        assert re.findall(r"(\w+);", re.sub(r"/\*.*?\*/", "", fields, flags=re.DOTALL)) == re.findall(
+            r"pub (\w+):", body[1]
+        ), name
 
 
 PROJECTS = {"rust": rust, "go": go, "java": java}

@@ -315,7 +315,11 @@ public:
     // End before the first of these that comes to be in the text.
     void stop_at(const std::vector<std::string> &texts) {
         std::vector<const char *> given;
-        for (const std::string &text : texts) given.push_back(text.c_str());
+        for (const std::string &text : texts) {
+            if (text.find('\0') != text.npos)
+                throw Failed(T2R_ARGUMENT, "expected a text; received one with a zero byte in it; leave that out");
+            given.push_back(text.c_str());
+        }
         check(t2r_stop_at(*this, given.data(), given.size()));
     }
     bool stopped() const {

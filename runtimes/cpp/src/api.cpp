@@ -32,7 +32,20 @@ t2r_kind keep_unknown(const char *what) noexcept {
     return T2R_RUNTIME;
 }
 
-t2r_options default_options() { return {sizeof(t2r_options), 0, 1, default_state_bytes, nullptr, 0}; }
+t2r_options default_options() { return {sizeof(t2r_options), 0, 1, default_state_bytes, nullptr, 0, nullptr, 0}; }
+
+// Keys and values, one behind the other. of: as in "a configuration".
+Pairs pairs_of(const char *const *strings, size_t count, const std::string &of) {
+    if (count % 2)
+        fail(T2R_ARGUMENT, "a value behind each key of " + of, number(static_cast<std::int64_t>(count)) + " strings", "count both");
+    Pairs pairs;
+    for (size_t i = 0; i < count; i += 2) {
+        require(strings[i], ("a key of " + of).c_str());
+        require(strings[i + 1], ("a value of " + of).c_str());
+        pairs.emplace_back(strings[i], strings[i + 1]);
+    }
+    return pairs;
+}
 
 Options options_of(const t2r_options *given) {
     const t2r_options found = over(default_options(), given);
@@ -41,12 +54,12 @@ Options options_of(const t2r_options *given) {
     options.companions = found.companions != 0;
     options.max_state_bytes = found.max_state_bytes;
     require_list(found.config, found.config_count, "keys and values of a configuration");
-    if (found.config_count % 2) fail(T2R_ARGUMENT, "a value behind each key of a configuration", number(static_cast<std::int64_t>(found.config_count)) + " strings", "count both");
-    for (size_t i = 0; i < found.config_count; i += 2) {
-        require(found.config[i], "a key of a configuration");
-        require(found.config[i + 1], "a value of a configuration");
-        options.config.emplace_back(found.config[i], found.config[i + 1]);
-    }
+    options.config = pairs_of(found.config, found.config_count, "a configuration");
+    require_list(found.provider, found.provider_count, "an execution provider and its options");
+    if (found.provider_count == 0) return options;
+    require(found.provider[0], "an execution provider's name");
+    options.provider = found.provider[0];
+    options.provider_options = pairs_of(found.provider + 1, found.provider_count - 1, "an execution provider's options");
     return options;
 }
 

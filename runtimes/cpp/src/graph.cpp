@@ -20,9 +20,10 @@ const std::map<std::string, std::string> role_names = {{"step", "step graph"},
                                                        {"generate", "generation graph"},
                                                        {"encoder", "encoder graph"}};
 
-// Whether a companion of this role is used, where there is one; an encoder always is.
+// Whether a companion of this role is used, where there is one; an encoder always is, and a choice of tokens is the CPU's.
 bool is_wanted(const std::string &role, const Options &options) {
-    return role_names.count(role) > 0 && (options.companions || role == "encoder");
+    if (role == "encoder") return true;
+    return options.companions && role_names.count(role) > 0 && (role != "generate" || !options.provider);
 }
 
 void require_weights(const std::string &path, const OnnxFile &file) {
@@ -66,6 +67,15 @@ void give_weights(const MemoryFile &graph, const OnnxFile &file, const MemoryFil
     if (!names.empty()) options.AddExternalInitializersFromFilesInMemory(names, contents, sizes);
 }
 
+void append_provider(const Options &wanted, Ort::SessionOptions &options) {
+    try {
+        options.AppendExecutionProvider(*wanted.provider, {wanted.provider_options.begin(), wanted.provider_options.end()});
+    } catch (const Ort::Exception &error) {
+        fail(T2R_PROVIDER, "an execution provider that this ONNX Runtime has", printable(error.what()),
+             "choose another, or link an ONNX Runtime that was built with it");
+    }
+}
+
 Ort::SessionOptions session_options(const Options &wanted, const std::string &role, const Signature &signature) {
     require_threads(wanted.threads);
     Ort::SessionOptions options;
@@ -77,7 +87,9 @@ Ort::SessionOptions session_options(const Options &wanted, const std::string &ro
         if (signature.quantization == "none") options.AddConfigEntry("session.disable_prepacking", "1");
         options.AddConfigEntry("session.force_spinning_stop", "1");  // not in the way of the steps
     }
+    if (wanted.provider) options.AddConfigEntry("session.disable_cpu_ep_fallback", "1");
     for (const auto &[key, value] : wanted.config) options.AddConfigEntry(key.c_str(), value.c_str());
+    if (wanted.provider) append_provider(wanted, options);
     return options;
 }
 
@@ -100,6 +112,9 @@ template <class MakeSession> Graph::Opened Graph::open(ByteSource &source, const
         const std::string why = error.what();
         if (why.find("Current official support for domain") != why.npos || why.find("Unsupported model IR version") != why.npos)
             fail(T2R_VERSION, "an opset that this ONNX Runtime reads", printable(why), "export the model again, for an older one");
+        if (why.find("fallback to CPU EP has been explicitly disabled") != why.npos)
+            fail(T2R_PROVIDER, "every node of the " + role_names.at(role) + " on " + printable(options.provider.value_or("another than the CPU"), 40), printable(why),
+                 "export it for this provider, or set session.disable_cpu_ep_fallback to 0");
         fail(T2R_GRAPH, "an ONNX graph that ONNX Runtime accepts", printable(why), "export the model again with t2r-export");
     }
 }

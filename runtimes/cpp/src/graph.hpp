@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,11 +16,15 @@
 
 namespace t2r {
 
+using Pairs = std::vector<std::pair<std::string, std::string>>;  // a key and its value
+
 struct Options {
     int threads = 0;  // inside an operator; 0: those that are shared, else one a core that this process may use
     bool companions = true;  // use those that lie beside; an encoder always is
     std::int64_t max_state_bytes = default_state_bytes;
-    std::vector<std::pair<std::string, std::string>> config;  // of ONNX Runtime's sessions
+    Pairs config;  // of ONNX Runtime's sessions
+    std::optional<std::string> provider;  // as ONNX Runtime names it; none: the CPU
+    Pairs provider_options;
 };
 
 // A file that the caller has in memory, and its name.

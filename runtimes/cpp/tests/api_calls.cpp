@@ -112,6 +112,9 @@ void open() {
     if (seldom()) options->max_state_bytes = number();
     options->companions = static_cast<std::int32_t>(below(2));
     if (options->threads > 2) options->threads = 1;
+    const char *const words[] = {one_of<const char *>({"CPU", "QNN", "", nullptr}), "session.disable_cpu_ep_fallback", "0"};
+    if (below(4) == 0) options->config = words + 1, options->config_count = below(3);
+    if (below(4) == 0) options->provider = words, options->provider_count = seldom() ? below(4) : 1;
     if (told(t2r_open(path().c_str(), below(2) ? &options.made : nullptr, seldom() ? nullptr : &made))) decoders.add(made);
 }
 

@@ -33,6 +33,10 @@ void reading(const std::string &folder) {
     t2r_options options = t2r::options();
     options.threads = 1;
     t2r::Decoder decoder(folder + "/top3.onnx", options);
+    const char *const provider[] = {"of no ONNX Runtime"};
+    options.provider = provider;
+    options.provider_count = 1;
+    EXPECT(told([&] { t2r::Decoder(folder + "/top3.onnx", options); }) == T2R_PROVIDER);
     const t2r_info info = decoder.info();
     const auto width = static_cast<std::size_t>(info.vocab_size);
     decoder.reset(2);

@@ -72,6 +72,52 @@ static int cancel(int64_t chosen, void *decoder) {
 
 static int cancelled(void) { return told(generated(opened("tiny"), cancel)); }
 
+static int provider(void) {
+    static const char *const words[] = {"CPU", "a", "b"};
+    t2r_options options;
+    t2r_decoder *decoder;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tiny.onnx", folder);
+    t2r_defaults(&options, sizeof options);
+    options.provider = words;
+    options.provider_count = 3;
+    return told(t2r_open(path, &options, &decoder));
+}
+
+static int session_option(void) {
+    static const char *const words[] = {"session.intra_op_thread_affinities", "everywhere"};
+    t2r_options options;
+    t2r_decoder *decoder;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tiny.onnx", folder);
+    t2r_defaults(&options, sizeof options);
+    options.threads = 2;
+    options.config = words;
+    options.config_count = 2;
+    return told(t2r_open(path, &options, &decoder));
+}
+
+static int no_graph_in_memory(void) {
+    const t2r_file file = {"tiny.onnx", "no graph", 8};
+    t2r_decoder *decoder;
+    return told(t2r_open_memory(&file, 1, NULL, &decoder));
+}
+
+static int damaged_in_memory(void) {
+    t2r_decoder *decoder = opened("tiny");
+    const void *data;
+    size_t bytes;
+    if (told(t2r_save_memory(decoder, -1, &data, &bytes))) return 1;
+    return told(t2r_load_memory(decoder, (const char *)data + 1, bytes - 1, NULL));
+}
+
+static int empty_stop(void) {
+    const char *const stop = "";
+    t2r_stream *stream;
+    if (told(t2r_open_stream(opened_tokenizer(), NULL, 0, &stream))) return 1;
+    return told(t2r_stop_at(stream, &stop, 1));
+}
+
 static int batch(void) { return told(t2r_step(opened("tiny"), tokens, 2, NULL)); }
 
 static int other_model(void) {
@@ -134,6 +180,11 @@ static const struct {
     {"two-threads", two_threads},
     {"from-a-callback", from_a_callback},
     {"copied", copied},
+    {"provider", provider},
+    {"session-option", session_option},
+    {"no-graph-in-memory", no_graph_in_memory},
+    {"damaged-in-memory", damaged_in_memory},
+    {"empty-stop", empty_stop},
     {"cancelled", cancelled},
 };
 

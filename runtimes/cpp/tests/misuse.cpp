@@ -64,6 +64,30 @@ void copied() {
     decoder.copy().step({1, 2});
 }
 
+void provider() {
+    const char *const words[] = {"CPU", "a", "b"};
+    t2r_options options = t2r::options();
+    options.provider = words;
+    options.provider_count = 3;
+    t2r::Decoder(folder + "/tiny.onnx", options);
+}
+
+void session_option() {
+    const char *const words[] = {"session.intra_op_thread_affinities", "everywhere"};
+    t2r_options options = t2r::options();
+    options.threads = 2;
+    options.config = words;
+    options.config_count = 2;
+    t2r::Decoder(folder + "/tiny.onnx", options);
+}
+
+void damaged_in_memory() {
+    t2r::Decoder decoder = opened("tiny");
+    decoder.load_memory(decoder.save_memory().substr(1));
+}
+
+void stop_at(const std::string &text) { t2r::Stream(t2r::Tokenizer(opened("bytes"))).stop_at({text}); }
+
 void cancelled() {
     t2r::Decoder decoder = opened("tiny");
     decoder.generate({1}, 2, {}, [&](std::int64_t) { return decoder.cancel(), true; });
@@ -96,6 +120,12 @@ const std::map<std::string, std::function<void()>> misuses = {
     {"two-threads", two_threads},
     {"from-a-callback", from_a_callback},
     {"copied", copied},
+    {"provider", provider},
+    {"session-option", session_option},
+    {"no-graph-in-memory", [] { t2r::Decoder({t2r::File{"tiny.onnx", "no graph"}}); }},
+    {"damaged-in-memory", damaged_in_memory},
+    {"empty-stop", [] { stop_at(""); }},
+    {"zero-byte-stop", [] { stop_at(std::string(1, '\0')); }},
     {"cancelled", cancelled},
     {"callback", callback},
 };

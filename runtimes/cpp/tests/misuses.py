@@ -25,11 +25,23 @@ MISUSES = {
     "two-threads": "state: expected one call at a time in a decoder; ",
     "from-a-callback": "state: expected one call at a time in a decoder; ",
     "copied": "position: expected at most 40 tokens, where this model's positions end; received 1 more after 40; ",
+    "provider": "provider: expected every node of the step graph on CPU; received ",
+    "session-option": "graph: expected an ONNX graph that ONNX Runtime accepts; received ",
+    "no-graph-in-memory": "graph: expected an ONNX graph; ",
+    "damaged-in-memory": "snapshot: expected a snapshot ",
+    "empty-stop": "argument: expected stop texts of 1 to 1024 bytes; received 0; ",
+    "zero-byte-stop": "argument: expected a text; received one with a zero byte in it; ",
     "cancelled": "cancelled: expected the call to go on; received t2r_cancel from another thread; ",
 }
 _PATHS = {"zero-byte", "zero-byte-saved", "zero-byte-loaded"}
 UNSAYABLE = {
-    "c": {*_PATHS, "rows", "state-name", "moved"},  # texts end at a zero byte, rows are one array, nothing is moved
+    "c": {
+        *_PATHS,
+        "zero-byte-stop",
+        "rows",
+        "state-name",
+        "moved",
+    },  # texts end at a zero byte, rows are one array, nothing is moved
     "cpp": {"rows", "state-name"},  # those are t2r.h's
     # they do not compile: lib.rs has them tried
     "rust": {"closed", "closed-tokenizer", "moved", "two-threads", "from-a-callback"},

@@ -34,6 +34,8 @@ class Options(ctypes.Structure):
         ("max_state_bytes", c_int64),
         ("config", POINTER(c_char_p)),
         ("config_count", c_size_t),
+        ("provider", POINTER(c_char_p)),
+        ("provider_count", c_size_t),
     ]
 
 
@@ -110,13 +112,15 @@ class Library:
     def version(self) -> int:
         return int(self._library.t2r_version())
 
-    def options(self, config: Sequence[str] = (), **values: int) -> Options:
+    def options(self, config: Sequence[str] = (), provider: Sequence[str] = (), **values: int) -> Options:
         made = Options()
         self.call("t2r_defaults", byref(made), c_size_t(ctypes.sizeof(made)))
         for name, value in values.items():
             setattr(made, name, value)
-        if config:
-            made.config, made.config_count = (c_char_p * len(config))(*map(str.encode, config)), len(config)
+        for name, strings in ("config", config), ("provider", provider):
+            if strings:
+                setattr(made, name, (c_char_p * len(strings))(*map(str.encode, strings)))
+                setattr(made, f"{name}_count", len(strings))
         return made
 
     def sampling(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cpp_build import GOLDEN, HERE, Run, headers
-from t2r_library import Decoder, Failed, Library, Sampling
+from t2r_library import Beam, Decoder, Failed, Info, Library, Options, Sampling
 
 HEADER = (HERE / "include" / "t2r.h").read_text("utf-8")
 STRUCTURES = ("t2r_options", "t2r_info", "t2r_sampling", "t2r_beam")
@@ -38,6 +38,13 @@ class Later(ctypes.Structure):
     """Sampling options of a later header."""
 
     _fields_ = [("known", Sampling), ("behind", ctypes.c_uint8 * 16)]
+
+
+@pytest.mark.parametrize("structure", [Options, Info, Sampling, Beam])
+def test_no_structure_ends_in_padding(structure: type[ctypes.Structure]) -> None:
+    """A field that is added would lie there, and leave the size as it was."""
+    last = getattr(structure, structure._fields_[-1][0])
+    assert last.offset + last.size == ctypes.sizeof(structure)
 
 
 def grow(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Threads that graphs share, and ONNX Runtime's own options of a session."""
+"""Threads that graphs share, ONNX Runtime's own options of a session, and its execution providers."""
 
 from __future__ import annotations
 
@@ -65,3 +65,39 @@ def test_options_of_a_session_that_are_none(library: Library) -> None:
     options.config_count, options.config[1] = 2, None
     with pytest.raises(Failed, match="^argument: expected a value of a configuration; received NULL; "):
         library.call("t2r_open", *arguments)
+
+
+ANYWHERE = ["session.disable_cpu_ep_fallback", "0"]
+
+
+def test_a_provider(library: Library) -> None:
+    """It is used, by its name; what it leaves to the CPU is refused, or runs there; it runs no generation graph."""
+    graph = GOLDEN / "loop.onnx"
+    with pytest.raises(
+        Failed, match="^provider: expected every node of the step graph on Azure.*; received .*fallback"
+    ):
+        Decoder(library, graph, provider=["AzureExecutionProvider"])
+    plain, other = Decoder(library, graph), Decoder(library, graph, provider=["AZURE", "a", "b"], config=ANYWHERE)
+    assert (plain.info.generates, other.info.generates) == (1, 0)
+    assert other.generate([1, 2], 9, seed=3) == plain.generate([1, 2], 9, seed=3)
+
+
+def test_providers_that_are_none(library: Library) -> None:
+    """One that is not known or not built in, in the words of ONNX Runtime; names and options that are not there."""
+    graph, handle = GOLDEN / "tiny.onnx", ctypes.c_void_p()
+    for name in ("", "xnn", "XNNPACK"):
+        line = (
+            "^provider: expected an execution provider that this ONNX Runtime has; received .*(Unknown|not supported)"
+        )
+        with pytest.raises(Failed, match=line):
+            Decoder(library, graph, provider=[name], config=ANYWHERE)
+    for change, wanted in (
+        ({"provider_count": 2}, "a value behind each key of an execution provider's options; received 1 strings"),
+        ({"provider_count": 1, "provider": (ctypes.c_char_p * 1)(None)}, "an execution provider's name; received NULL"),
+        ({"provider": None}, "an execution provider and its options; received NULL"),
+    ):
+        options = library.options(provider=["CPU", "a", "b"])
+        for field, value in change.items():
+            setattr(options, field, value)
+        with pytest.raises(Failed, match=f"^argument: expected {wanted}; "):
+            library.call("t2r_open", str(graph).encode(), ctypes.byref(options), ctypes.byref(handle))

@@ -1,8 +1,13 @@
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.function.Consumer;
 import t2r.Decoder;
+import t2r.Options;
 import t2r.Sampling;
 import t2r.T2rException;
 import t2r.Tensor;
@@ -29,6 +34,16 @@ public class Misuse {
             Map.entry("closed-tokenizer", Misuse::closedTokenizer),
             Map.entry("two-threads", Misuse::twoThreads),
             Map.entry("from-a-callback", Misuse::fromACallback),
+            Map.entry("provider", () -> open(options -> options.provider = List.of("CPU", "a", "b"))),
+            Map.entry("session-option", () -> open(options -> {
+                options.threads = 2;
+                options.config = List.of("session.intra_op_thread_affinities", "everywhere");
+            })),
+            Map.entry("no-graph-in-memory", () -> Decoder.openMemory(
+                    new LinkedHashMap<>(Map.of("tiny.onnx", new byte[] {1, 2, 3})), new Options())),
+            Map.entry("damaged-in-memory", Misuse::damagedInMemory),
+            Map.entry("empty-stop", () -> open("bytes").tokenizer().stream().stopAt("")),
+            Map.entry("zero-byte-stop", () -> open("bytes").tokenizer().stream().stopAt("\0")),
             Map.entry("copied", Misuse::copied),
             Map.entry("cancelled", Misuse::cancelled),
             Map.entry("callback", Misuse::callback));
@@ -45,6 +60,18 @@ public class Misuse {
 
     private static Decoder open(String name) {
         return Decoder.open(folder.resolve(name + ".onnx"));
+    }
+
+    private static void open(Consumer<Options> change) {
+        Options options = new Options();
+        change.accept(options);
+        Decoder.open(folder.resolve("tiny.onnx"), options);
+    }
+
+    private static void damagedInMemory() {
+        var decoder = open("tiny");
+        byte[] saved = decoder.saveMemory(-1);
+        decoder.loadMemory(Arrays.copyOfRange(saved, 1, saved.length));
     }
 
     private static void position() {

@@ -4,7 +4,7 @@ use std::env::args;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;
 
-use t2r::{Decoder, Sampling};
+use t2r::{Decoder, Options, Sampling};
 
 fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
     let open = |file: &str| Decoder::open(format!("{folder}/{file}"));
@@ -29,6 +29,30 @@ fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
             states[0].name.push('\0');
             decoder.set_states(&states, 0)?;
         }
+        "provider" => drop(Decoder::open_with(
+            format!("{folder}/tiny.onnx"),
+            &Options {
+                provider: Some("CPU".into()),
+                provider_options: vec![("a".into(), "b".into())],
+                ..Options::default()
+            },
+        )?),
+        "session-option" => drop(Decoder::open_with(
+            format!("{folder}/tiny.onnx"),
+            &Options {
+                threads: 2,
+                config: vec![("session.intra_op_thread_affinities".into(), "everywhere".into())],
+                ..Options::default()
+            },
+        )?),
+        "no-graph-in-memory" => drop(Decoder::open_memory(&[("tiny.onnx", b"no graph")], &Options::default())?),
+        "damaged-in-memory" => {
+            let mut decoder = open("tiny.onnx")?;
+            let saved = decoder.save_memory(None)?;
+            decoder.load_memory(&saved[1..])?;
+        }
+        "empty-stop" => open("bytes.onnx")?.tokenizer()?.stream(&[])?.stop_at(&[""])?,
+        "zero-byte-stop" => open("bytes.onnx")?.tokenizer()?.stream(&[])?.stop_at(&["\0"])?,
         "copied" => {
             let mut decoder = open("ends.onnx")?;
             (0..40).try_for_each(|_| decoder.step(&[1, 2]).map(drop))?;

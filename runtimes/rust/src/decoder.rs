@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::{ptr, slice};
 
-use crate::error::{check, text, Error, Kind, Result};
+use crate::error::{check, text, Error, Kind, Result, Words};
 use crate::options::{Options, Sampling};
 use crate::sys;
 
@@ -48,6 +48,8 @@ pub struct Info {
     pub generates: bool,
     /// Whether it is a translator's.
     pub translates: bool,
+    /// Whether [`Decoder::metadata`] has `t2r.chat_template`.
+    pub chats: bool,
 }
 
 /// A state: its bytes, row by row, in this machine's order.
@@ -90,8 +92,25 @@ impl Decoder {
     }
 
     pub fn open_with(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let (path, mut handle) = (name(path.as_ref())?, ptr::null_mut());
+        options.open(|given| unsafe { sys::t2r_open(path.as_ptr(), given, &mut handle) })?;
+        Self::of(handle)
+    }
+
+    /// Open a step graph that is in memory, the first of the files: their names, and their bytes. The others are weights and
+    /// companions, each under the name that it would have beside it.
+    pub fn open_memory<B: AsRef<[u8]>>(files: &[(&str, B)], options: &Options) -> Result<Self> {
+        let names = Words::new(files.iter().map(|(name, _)| name))?;
+        let given: Vec<sys::t2r_file> = files
+            .iter()
+            .zip(&names.pointers)
+            .map(|((_, bytes), &name)| {
+                let bytes = bytes.as_ref();
+                sys::t2r_file { name, data: bytes.as_ptr().cast(), bytes: bytes.len() }
+            })
+            .collect();
         let mut handle = ptr::null_mut();
-        check(unsafe { sys::t2r_open(name(path.as_ref())?.as_ptr(), &options.raw(), &mut handle) })?;
+        options.open(|options| unsafe { sys::t2r_open_memory(given.as_ptr(), given.len(), options, &mut handle) })?;
         Self::of(handle)
     }
 
@@ -147,6 +166,7 @@ impl Decoder {
             prefills: found.prefills != 0,
             generates: found.generates != 0,
             translates: found.translates != 0,
+            chats: found.chats != 0,
         })
     }
 
@@ -279,6 +299,20 @@ impl Decoder {
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<Option<i64>> {
         let mut token = -1;
         check(unsafe { sys::t2r_load(self.handle, name(path.as_ref())?.as_ptr(), &mut token) })?;
+        Ok((token >= 0).then_some(token))
+    }
+
+    /// The bytes that [`Decoder::save`] would write.
+    pub fn save_memory(&mut self, token: Option<i64>) -> Result<Vec<u8>> {
+        let (mut data, mut bytes) = (ptr::null(), 0);
+        check(unsafe { sys::t2r_save_memory(self.handle, token.unwrap_or(-1), &mut data, &mut bytes) })?;
+        Ok(unsafe { list(data.cast(), bytes) }.to_vec())
+    }
+
+    /// [`Decoder::load`], of such bytes.
+    pub fn load_memory(&mut self, snapshot: &[u8]) -> Result<Option<i64>> {
+        let mut token = -1;
+        check(unsafe { sys::t2r_load_memory(self.handle, snapshot.as_ptr().cast(), snapshot.len(), &mut token) })?;
         Ok((token >= 0).then_some(token))
     }
 }

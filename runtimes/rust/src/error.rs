@@ -1,6 +1,6 @@
 //! What can go wrong: a kind, and one line.
 
-use std::ffi::{c_char, CStr};
+use std::ffi::{c_char, CStr, CString};
 use std::fmt;
 
 use crate::sys;
@@ -95,6 +95,23 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     pub(crate) fn new(kind: Kind, message: &str) -> Self {
         Self { kind, message: message.to_string() }
+    }
+}
+
+/// Texts for C, each with a 0 behind it.
+pub(crate) struct Words {
+    _texts: Vec<CString>,
+    pub(crate) pointers: Vec<*const c_char>,
+}
+
+impl Words {
+    pub(crate) fn new(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
+        let texts: Vec<CString> =
+            texts.into_iter().map(|text| CString::new(text.as_ref())).collect::<std::result::Result<_, _>>().map_err(
+                |_| Error::new(Kind::Argument, "expected a text; received one with a zero byte in it; leave that out"),
+            )?;
+        let pointers = texts.iter().map(|text| text.as_ptr()).collect();
+        Ok(Self { _texts: texts, pointers })
     }
 }
 

@@ -1,8 +1,9 @@
 //! Options. One of generating or of the search that is None is the graph's.
 
+use std::iter::once;
 use std::mem::size_of;
 
-use crate::error::{check, Result};
+use crate::error::{check, Result, Words};
 use crate::sys;
 
 /// What a C function puts into a struct of so many bytes.
@@ -18,6 +19,10 @@ fn set<T>(to: &mut T, value: Option<impl Into<T>>) {
     }
 }
 
+fn flat(pairs: &[(String, String)]) -> impl Iterator<Item = &String> {
+    pairs.iter().flat_map(|(key, value)| [key, value])
+}
+
 fn opening() -> sys::t2r_options {
     filled(|made, size| unsafe { sys::t2r_defaults(made, size) }).expect("the library's own defaults")
 }
@@ -31,23 +36,45 @@ pub struct Options {
     pub companions: bool,
     /// What a graph may ask for, at batch 1.
     pub max_state_bytes: i64,
+    /// ONNX Runtime's own options of a session: keys and values.
+    pub config: Vec<(String, String)>,
+    /// An execution provider, as ONNX Runtime names it, which runs all nodes, unless `config` has
+    /// `session.disable_cpu_ep_fallback` as `0`. None: the CPU.
+    pub provider: Option<String>,
+    /// Its options: keys and values.
+    pub provider_options: Vec<(String, String)>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let made = opening();
-        Self { threads: made.threads, companions: made.companions != 0, max_state_bytes: made.max_state_bytes }
+        Self {
+            threads: made.threads,
+            companions: made.companions != 0,
+            max_state_bytes: made.max_state_bytes,
+            config: Vec::new(),
+            provider: None,
+            provider_options: Vec::new(),
+        }
     }
 }
 
 impl Options {
-    pub(crate) fn raw(&self) -> sys::t2r_options {
-        sys::t2r_options {
+    /// Open what `open` does with these.
+    pub(crate) fn open(&self, open: impl FnOnce(&sys::t2r_options) -> sys::t2r_kind) -> Result<()> {
+        let config = Words::new(flat(&self.config))?;
+        let provider =
+            Words::new(self.provider.iter().flat_map(|name| once(name).chain(flat(&self.provider_options))))?;
+        check(open(&sys::t2r_options {
             threads: self.threads,
             companions: self.companions.into(),
             max_state_bytes: self.max_state_bytes,
+            config: config.pointers.as_ptr(),
+            config_count: config.pointers.len(),
+            provider: provider.pointers.as_ptr(),
+            provider_count: provider.pointers.len(),
             ..opening()
-        }
+        }))
     }
 }
 

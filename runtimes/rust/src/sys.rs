@@ -18,6 +18,8 @@ pub struct t2r_options {
     pub max_state_bytes: i64,
     pub config: *const *const c_char,
     pub config_count: usize,
+    pub provider: *const *const c_char,
+    pub provider_count: usize,
 }
 
 #[repr(C)]

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::ptr;
 
 use crate::decoder::{list, Decoder};
-use crate::error::{check, Result};
+use crate::error::{check, Result, Words};
 use crate::sys;
 
 /// A tokenizer. It outlives the decoder that it is of.
@@ -93,6 +93,20 @@ impl Tokenizer {
 }
 
 impl Stream {
+    /// End before the first of these that comes to be in the text, from here on. What may be the beginning of one is held
+    /// back.
+    pub fn stop_at(&mut self, texts: &[impl AsRef<str>]) -> Result<()> {
+        let given = Words::new(texts)?;
+        check(unsafe { sys::t2r_stop_at(self.handle, given.pointers.as_ptr(), given.pointers.len()) })
+    }
+
+    /// Whether one of them has come: what is fed then gives no text.
+    pub fn stopped(&mut self) -> Result<bool> {
+        let mut found = 0;
+        check(unsafe { sys::t2r_stopped(self.handle, &mut found) })?;
+        Ok(found != 0)
+    }
+
     /// What this token completes; perhaps nothing.
     pub fn feed(&mut self, token: i64) -> Result<String> {
         text_of(|text, size| unsafe { sys::t2r_feed(self.handle, token, text, size) })

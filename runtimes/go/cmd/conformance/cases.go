@@ -169,7 +169,8 @@ func batch(g golden, folder string) {
 }
 
 func snapshot(g golden, folder string) {
-	decoder := g.open(folder)
+	file := t2r.File{Name: g.Graph, Data: got(os.ReadFile(filepath.Join(folder, g.Graph)))}
+	decoder := got(t2r.OpenMemory([]t2r.File{file}, t2r.DefaultOptions()))
 	defer decoder.Close()
 	path, wanted := filepath.Join(folder, g.Snapshot), int64(-1)
 	if g.Token != nil {
@@ -190,6 +191,10 @@ func snapshot(g golden, folder string) {
 	defer os.RemoveAll(filepath.Dir(again))
 	ok(decoder.Save(again, token))
 	require(string(got(os.ReadFile(again))) == string(got(os.ReadFile(path))), "other bytes when it is saved again")
+	saved := got(decoder.SaveMemory(token))
+	require(string(saved) == string(got(os.ReadFile(path))), "other bytes in memory")
+	ok(decoder.Reset(0))
+	same(got(decoder.LoadMemory(saved)), token, "the token in memory")
 	for t := 0; t < int(g.IDs.Shape[1]); t++ {
 		near(step(decoder, g.IDs, t), g.Logits.column(t), g.Tolerance.Logits, "logits")
 	}
@@ -229,7 +234,19 @@ func stream(g golden, folder string) {
 		same(pieces, text.Pieces, "pieces")
 		same(got(stream.End()), text.End, "the end")
 		ok(stream.Close())
+		stops(got(made.Stream(text.Prompt)), text.Tokens, strings.Join(pieces, "")+text.End)
 	}
+}
+
+// stops is a stream that stops at all of its text, and gives none of it.
+func stops(stream *t2r.Stream, tokens []int64, whole string) {
+	ok(stream.StopAt(whole))
+	for _, token := range tokens {
+		same(got(stream.Feed(token)), "", "a piece before a stop")
+	}
+	same(got(stream.End()), "", "the end before a stop")
+	require(got(stream.Stopped()), "a stream that does not stop")
+	ok(stream.Close())
 }
 
 type search struct {

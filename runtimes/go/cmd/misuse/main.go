@@ -61,6 +61,26 @@ var misuses = map[string]func(folder string) error{
 		decoder.Generate([]int64{1}, 2, greedy(decoder), func(int64) bool { _, err = decoder.Step(1); return false })
 		return err
 	},
+	"provider": func(folder string) error {
+		options := t2r.DefaultOptions()
+		options.Provider = []string{"CPU", "a", "b"}
+		return second(t2r.OpenWith(folder+"/tiny.onnx", options))
+	},
+	"session-option": func(folder string) error {
+		options := t2r.DefaultOptions()
+		options.Threads, options.Config = 2, []string{"session.intra_op_thread_affinities", "everywhere"}
+		return second(t2r.OpenWith(folder+"/tiny.onnx", options))
+	},
+	"no-graph-in-memory": func(string) error {
+		files := []t2r.File{{Name: "tiny.onnx", Data: []byte("no graph")}}
+		return second(t2r.OpenMemory(files, t2r.DefaultOptions()))
+	},
+	"damaged-in-memory": func(folder string) error {
+		decoder := open(folder, "tiny")
+		return second(decoder.LoadMemory(must(decoder.SaveMemory(-1))[1:]))
+	},
+	"empty-stop":     func(folder string) error { return stream(folder).StopAt("") },
+	"zero-byte-stop": func(folder string) error { return stream(folder).StopAt("\x00") },
 	"copied": func(folder string) error {
 		decoder := open(folder, "ends")
 		for step := 0; step < 40; step++ {
@@ -81,6 +101,10 @@ var misuses = map[string]func(folder string) error{
 		}()
 		return second(decoder.Step(1)) // it is not in use for ever
 	},
+}
+
+func stream(folder string) *t2r.Stream {
+	return must(must(open(folder, "bytes").Tokenizer()).Stream(nil))
 }
 
 func greedy(decoder *t2r.Decoder) t2r.Sampling { return must(decoder.Sampling()).Greedy() }

@@ -9,6 +9,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import t2r.Beam;
@@ -17,6 +18,7 @@ import t2r.Options;
 import t2r.Sampling;
 import t2r.T2rException;
 import t2r.Tensor;
+import t2r.TextStream;
 import t2r.Top;
 import t2r.Translation;
 
@@ -138,7 +140,8 @@ final class Cases {
 
     private static void snapshot(Golden golden, Path folder) throws IOException {
         Path path = folder.resolve(golden.text("snapshot")), again = Files.createTempFile("t2r", null);
-        try (Decoder decoder = open(golden, folder)) {
+        var graph = new LinkedHashMap<>(Map.of(golden.text("graph"), Files.readAllBytes(folder.resolve(golden.text("graph")))));
+        try (Decoder decoder = Decoder.openMemory(graph, new Options())) {
             long token = decoder.load(path);
             same(token, golden.at("token") == null ? -1 : golden.whole("token"), "the token");
             same(decoder.info().position(), golden.whole("position"), "the position");
@@ -151,6 +154,10 @@ final class Cases {
             }
             decoder.save(again, token);
             require(Files.mismatch(again, path) < 0, "other bytes when it is saved again");
+            byte[] saved = decoder.saveMemory(token);
+            require(Arrays.equals(saved, Files.readAllBytes(path)), "other bytes in memory");
+            decoder.reset(0);
+            same(decoder.loadMemory(saved), token, "the token in memory");
             Array ids = golden.array("ids"), logits = golden.array("logits");
             for (int t = 0; t < ids.length(); t++) {
                 near(decoder.step(ids.tokens(t)), logits.column(t), logitsBound(golden), "logits");
@@ -178,8 +185,21 @@ final class Cases {
                     List<String> pieces = Arrays.stream(text.wholes("tokens")).mapToObj(stream::feed).toList();
                     same(pieces, text.list("pieces"), "pieces");
                     same(stream.end(), text.text("end"), "the end");
+                    stops(tokenizer.stream(text.wholes("prompt")), text.wholes("tokens"), String.join("", pieces) + text.text("end"));
                 }
             }
+        }
+    }
+
+    /** A stream that stops at all of its text gives none of it. */
+    private static void stops(TextStream stream, long[] tokens, String whole) {
+        try (stream) {
+            stream.stopAt(whole);
+            for (long token : tokens) {
+                same(stream.feed(token), "", "a piece before a stop");
+            }
+            same(stream.end(), "", "the end before a stop");
+            require(stream.stopped(), "a stream that does not stop");
         }
     }
 

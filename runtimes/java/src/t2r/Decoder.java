@@ -1,10 +1,10 @@
 package t2r;
 
 import static java.lang.foreign.ValueLayout.ADDRESS;
-import static java.lang.foreign.ValueLayout.JAVA_BYTE;
 import static java.lang.foreign.ValueLayout.JAVA_DOUBLE;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static t2r.Native.FILE;
 import static t2r.Native.INFO;
 import static t2r.Native.TENSOR;
 import static t2r.Native.at;
@@ -16,6 +16,7 @@ import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.SequencedMap;
 import java.util.function.LongPredicate;
 import java.util.stream.LongStream;
 import java.util.stream.Stream;
@@ -41,6 +42,27 @@ public final class Decoder extends Handle {
         return new Decoder(make(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);
             check((int) Native.OPEN.invokeExact(arena.allocateFrom(path.toString()), options.given(arena), opened));
+            return opened.get(ADDRESS, 0);
+        }));
+    }
+
+    /**
+     * Opens a step graph that is in memory, the first of the files. The others are weights and companions.
+     *
+     * @param files their bytes, by the names that they would have beside it, in order
+     */
+    public static Decoder openMemory(SequencedMap<String, byte[]> files, Options options) {
+        return new Decoder(make(arena -> {
+            MemorySegment given = arena.allocate(FILE, Math.max(files.size(), 1)), opened = arena.allocate(ADDRESS);
+            MemorySegment names = Native.words(arena, List.copyOf(files.sequencedKeySet()));
+            int index = 0;
+            for (byte[] data : files.sequencedValues()) {
+                MemorySegment file = given.asSlice(index * FILE.byteSize(), FILE);
+                file.set(ADDRESS, at(FILE, "name"), names.getAtIndex(ADDRESS, index++));
+                file.set(ADDRESS, at(FILE, "data"), Native.bytes(arena, data));
+                file.set(JAVA_LONG, at(FILE, "bytes"), data.length);
+            }
+            check((int) Native.OPEN_MEMORY.invokeExact(given, (long) files.size(), options.given(arena), opened));
             return opened.get(ADDRESS, 0);
         }));
     }
@@ -100,7 +122,9 @@ public final class Decoder extends Handle {
                     found.get(JAVA_LONG, at(INFO, "states")),
                     Native.text(found.get(ADDRESS, at(INFO, "checkpoint"))),
                     found.get(JAVA_INT, at(INFO, "prefills")) != 0,
-                    found.get(JAVA_INT, at(INFO, "generates")) != 0);
+                    found.get(JAVA_INT, at(INFO, "generates")) != 0,
+                    found.get(JAVA_INT, at(INFO, "translates")) != 0,
+                    found.get(JAVA_INT, at(INFO, "chats")) != 0);
         });
     }
 
@@ -208,13 +232,11 @@ public final class Decoder extends Handle {
             for (int index = 0; index < states.size(); index++) {
                 Tensor state = states.get(index);
                 MemorySegment given = all.asSlice(index * TENSOR.byteSize(), TENSOR);
-                MemorySegment data = arena.allocate(Math.max(state.data().length, 1), Long.BYTES);
-                MemorySegment.copy(state.data(), 0, data, JAVA_BYTE, 0, state.data().length);
                 given.set(ADDRESS, at(TENSOR, "name"), word(arena, state.name()));
                 given.set(ADDRESS, at(TENSOR, "dtype"), word(arena, state.dtype()));
                 given.set(JAVA_LONG, at(TENSOR, "rank"), state.shape().length);
                 given.set(ADDRESS, at(TENSOR, "shape"), numbers(arena, state.shape()));
-                given.set(ADDRESS, at(TENSOR, "data"), data);
+                given.set(ADDRESS, at(TENSOR, "data"), Native.bytes(arena, state.data()));
                 given.set(JAVA_LONG, at(TENSOR, "bytes"), state.data().length);
             }
             check((int) Native.SET_STATES.invokeExact(handle, all, (long) states.size(), position));
@@ -243,6 +265,24 @@ public final class Decoder extends Handle {
         return use(arena -> {
             MemorySegment token = arena.allocateFrom(JAVA_LONG, -1);
             check((int) Native.LOAD.invokeExact(handle, arena.allocateFrom(path.toString()), token));
+            return token.get(JAVA_LONG, 0);
+        });
+    }
+
+    /** The bytes that {@link #save} would write. */
+    public byte[] saveMemory(long token) {
+        return use(arena -> {
+            MemorySegment data = arena.allocate(ADDRESS), size = arena.allocate(JAVA_LONG);
+            check((int) Native.SAVE_MEMORY.invokeExact(handle, token, data, size));
+            return Native.bytes(data.get(ADDRESS, 0), size.get(JAVA_LONG, 0));
+        });
+    }
+
+    /** {@link #load}, of such bytes. */
+    public long loadMemory(byte[] snapshot) {
+        return use(arena -> {
+            MemorySegment data = Native.bytes(arena, snapshot), token = arena.allocateFrom(JAVA_LONG, -1);
+            check((int) Native.LOAD_MEMORY.invokeExact(handle, data, (long) snapshot.length, token));
             return token.get(JAVA_LONG, 0);
         });
     }

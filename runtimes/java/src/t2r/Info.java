@@ -13,7 +13,10 @@ package t2r;
  * @param checkpoint its SHA-256
  * @param prefills whether a prefill graph lies beside
  * @param generates whether a generation graph does
+ * @param translates whether it is a translator's
+ * @param chats whether {@link Decoder#metadata} has "t2r.chat_template"
  */
 public record Info(
         long vocabSize, long batch, long fixedBatch, long position, long maxPositions, long bosToken, long[] eosTokens,
-        long topK, long states, String checkpoint, boolean prefills, boolean generates) {}
+        long topK, long states, String checkpoint, boolean prefills, boolean generates,
+        boolean translates, boolean chats) {}

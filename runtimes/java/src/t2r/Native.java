@@ -15,6 +15,7 @@ import java.lang.foreign.SymbolLookup;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 
 /** t2r.h, to the letter: what is safe stands in the public classes. */
 @SuppressWarnings("restricted")
@@ -23,13 +24,16 @@ final class Native {
 
     static final StructLayout OPTIONS = MemoryLayout.structLayout(
             JAVA_LONG.withName("size"), JAVA_INT.withName("threads"), JAVA_INT.withName("companions"),
-            JAVA_LONG.withName("max_state_bytes"));
+            JAVA_LONG.withName("max_state_bytes"), ADDRESS.withName("config"), JAVA_LONG.withName("config_count"),
+            ADDRESS.withName("provider"), JAVA_LONG.withName("provider_count"));
+    static final StructLayout FILE = MemoryLayout.structLayout(
+            ADDRESS.withName("name"), ADDRESS.withName("data"), JAVA_LONG.withName("bytes"));
     static final StructLayout INFO = MemoryLayout.structLayout(
             JAVA_LONG.withName("vocab_size"), JAVA_LONG.withName("batch"), JAVA_LONG.withName("fixed_batch"),
             JAVA_LONG.withName("position"), JAVA_LONG.withName("max_positions"), JAVA_LONG.withName("bos_token"),
             JAVA_LONG.withName("top_k"), JAVA_LONG.withName("states"), JAVA_LONG.withName("eos_count"),
             ADDRESS.withName("eos_tokens"), ADDRESS.withName("checkpoint"), JAVA_INT.withName("prefills"),
-            JAVA_INT.withName("generates"));
+            JAVA_INT.withName("generates"), JAVA_INT.withName("translates"), JAVA_INT.withName("chats"));
     static final StructLayout SAMPLING = MemoryLayout.structLayout(
             JAVA_LONG.withName("size"), JAVA_DOUBLE.withName("temperature"), JAVA_LONG.withName("top_k"),
             JAVA_DOUBLE.withName("top_p"), JAVA_DOUBLE.withName("min_p"), JAVA_DOUBLE.withName("repetition_penalty"),
@@ -53,6 +57,7 @@ final class Native {
     static final MethodHandle BEAM_DEFAULTS = function("t2r_beam_defaults", ADDRESS, ADDRESS, JAVA_LONG);
 
     static final MethodHandle OPEN = function("t2r_open", ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle OPEN_MEMORY = function("t2r_open_memory", ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle FORK = function("t2r_fork", ADDRESS, ADDRESS);
     static final MethodHandle COPY = function("t2r_copy", ADDRESS, ADDRESS);
     static final MethodHandle CANCEL = function("t2r_cancel", ADDRESS);
@@ -70,6 +75,8 @@ final class Native {
     static final MethodHandle SET_STATES = function("t2r_set_states", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG);
     static final MethodHandle SAVE = function("t2r_save", ADDRESS, ADDRESS, JAVA_LONG);
     static final MethodHandle LOAD = function("t2r_load", ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle SAVE_MEMORY = function("t2r_save_memory", ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle LOAD_MEMORY = function("t2r_load_memory", ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
 
     static final MethodHandle ENCODE_SOURCES =
             function("t2r_encode_sources", ADDRESS, ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG);
@@ -84,6 +91,8 @@ final class Native {
             function("t2r_encode", ADDRESS, ADDRESS, JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS);
     static final MethodHandle DECODE = function("t2r_decode", ADDRESS, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle OPEN_STREAM = function("t2r_open_stream", ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle STOP_AT = function("t2r_stop_at", ADDRESS, ADDRESS, JAVA_LONG);
+    static final MethodHandle STOPPED = function("t2r_stopped", ADDRESS, ADDRESS);
     static final MethodHandle FEED = function("t2r_feed", ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle END_STREAM = function("t2r_end_stream", ADDRESS, ADDRESS, ADDRESS);
     static final MethodHandle CLOSE_STREAM = function("t2r_close_stream", ADDRESS);
@@ -128,6 +137,25 @@ final class Native {
 
     static MemorySegment numbers(Arena arena, long[] tokens) {
         return tokens.length == 0 ? arena.allocate(JAVA_LONG) : arena.allocateFrom(JAVA_LONG, tokens);
+    }
+
+    static MemorySegment bytes(Arena arena, byte[] data) {
+        MemorySegment made = arena.allocate(Math.max(data.length, 1), Long.BYTES);
+        MemorySegment.copy(data, 0, made, ValueLayout.JAVA_BYTE, 0, data.length);
+        return made;
+    }
+
+    /** Texts, each with a 0 behind it. */
+    static MemorySegment words(Arena arena, List<String> texts) {
+        MemorySegment made = arena.allocate(ADDRESS, Math.max(texts.size(), 1));
+        for (int index = 0; index < texts.size(); index++) {
+            if (texts.get(index).indexOf('\0') >= 0) {
+                throw new T2rException(
+                        Kind.ARGUMENT, "expected a text; received one with a zero byte in it; leave that out");
+            }
+            made.setAtIndex(ADDRESS, index, arena.allocateFrom(texts.get(index)));
+        }
+        return made;
     }
 
     /** A copy of the numbers to which a pointer leads. */

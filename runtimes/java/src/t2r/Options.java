@@ -1,7 +1,13 @@
 package t2r;
 
+import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static t2r.Native.OPTIONS;
+import static t2r.Native.at;
+
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 
 /** How a graph is opened. What is null is the library's default. */
 public final class Options {
@@ -16,11 +22,24 @@ public final class Options {
     public Boolean companions;
     /** What a graph may ask for, at batch 1. */
     public Long maxStateBytes;
+    /** ONNX Runtime's own options of a session, each a key and behind it its value. */
+    public List<String> config = List.of();
+    /**
+     * An execution provider, as ONNX Runtime names it, then its options as in config; nothing: the CPU. It runs all nodes,
+     * unless config has "session.disable_cpu_ep_fallback", "0".
+     */
+    public List<String> provider = List.of();
 
-    /** All null. */
+    /** The library's defaults. */
     public Options() {}
 
     MemorySegment given(Arena arena) throws Throwable {
-        return FIELDS.given(this, arena, (made, size) -> (int) Native.OPTIONS_DEFAULTS.invokeExact(made, size));
+        MemorySegment given =
+                FIELDS.given(this, arena, (made, size) -> (int) Native.OPTIONS_DEFAULTS.invokeExact(made, size));
+        given.set(ADDRESS, at(OPTIONS, "config"), Native.words(arena, config));
+        given.set(JAVA_LONG, at(OPTIONS, "config_count"), config.size());
+        given.set(ADDRESS, at(OPTIONS, "provider"), Native.words(arena, provider));
+        given.set(JAVA_LONG, at(OPTIONS, "provider_count"), provider.size());
+        return given;
     }
 }

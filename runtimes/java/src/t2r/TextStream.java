@@ -1,15 +1,34 @@
 package t2r;
 
 import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static t2r.Native.check;
 
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 
 /** Text as tokens come, never with half a character in it. It outlives its tokenizer. */
 public final class TextStream extends Handle {
     TextStream(MemorySegment handle) {
         super(handle, "stream", Native.CLOSE_STREAM);
+    }
+
+    /** Ends the text before the first of these that comes to be in it, from here on. What may be the beginning of one is held back. */
+    public void stopAt(String... texts) {
+        use(arena -> {
+            check((int) Native.STOP_AT.invokeExact(handle, Native.words(arena, List.of(texts)), (long) texts.length));
+            return null;
+        });
+    }
+
+    /** Whether one of them has come: what is fed then gives no text. */
+    public boolean stopped() {
+        return use(arena -> {
+            MemorySegment found = arena.allocate(JAVA_INT);
+            check((int) Native.STOPPED.invokeExact(handle, found));
+            return found.get(JAVA_INT, 0) != 0;
+        });
     }
 
     /** What this token completes; perhaps nothing. */

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use t2r::{Beam, Decoder, EarlyStopping, Options, Sampling};
+use t2r::{Beam, Decoder, EarlyStopping, Options, Sampling, Tokenizer};
 
 use crate::compare::{logits_bound, near, numbers, require, same, set, states, Array};
 use crate::json::Json;
@@ -121,7 +121,8 @@ fn batch(golden: &Json, folder: &Path) -> Outcome<()> {
 }
 
 fn snapshot(golden: &Json, folder: &Path) -> Outcome<()> {
-    let decoder = &mut open(golden, folder)?;
+    let graph = golden.at("graph")?.text()?;
+    let decoder = &mut Decoder::open_memory(&[(graph, fs::read(folder.join(graph))?)], &Options::default())?;
     let path = folder.join(golden.at("snapshot")?.text()?);
     let token = decoder.load(&path)?;
     same(token, golden.at("token")?.whole().ok(), "the token")?;
@@ -136,6 +137,9 @@ fn snapshot(golden: &Json, folder: &Path) -> Outcome<()> {
     let again = fs::read(&copy)?;
     fs::remove_file(&copy)?;
     require(again == fs::read(&path)?, "other bytes when it is saved again")?;
+    require(again == decoder.save_memory(token)?, "other bytes in memory")?;
+    decoder.reset(0)?;
+    same(decoder.load_memory(&again)?, token, "the token in memory")?;
     let (ids, logits) = (Array::of(golden.at("ids")?)?, Array::of(golden.at("logits")?)?);
     for t in 0..ids.shape[1] {
         let found = decoder.step(&ids.tokens(t, t + 1).concat())?;
@@ -165,8 +169,22 @@ fn stream(golden: &Json, folder: &Path) -> Outcome<()> {
             same(stream.feed(token)?.as_str(), piece.text()?, "a piece")?;
         }
         same(stream.end()?.as_str(), text.at("end")?.text()?, "the end")?;
+        stops(&mut tokenizer, text)?;
     }
     Ok(())
+}
+
+/// A stream that stops at all of its text gives none of it.
+fn stops(tokenizer: &mut Tokenizer, text: &Json) -> Outcome<()> {
+    let mut whole = text.at("pieces")?.list()?.iter().map(Json::text).collect::<Outcome<String>>()?;
+    whole.push_str(text.at("end")?.text()?);
+    let mut stream = tokenizer.stream(&text.at("prompt")?.wholes()?)?;
+    stream.stop_at(&[whole])?;
+    for token in text.at("tokens")?.wholes()? {
+        same(stream.feed(token)?.as_str(), "", "a piece before a stop")?;
+    }
+    same(stream.end()?.as_str(), "", "the end before a stop")?;
+    require(stream.stopped()?, "a stream that does not stop")
 }
 
 /// With companions and without: the encoder is there both times.
