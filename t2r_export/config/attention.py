@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from t2r_export.config.options import check_values
+from t2r_export.config.options import check_values, limited
 from t2r_export.config.positions import PositionConfig, RotaryConfig
 from t2r_export.config.validation import need
+
+MAX_POSITION = (1 << 31) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionScale:
+    """q times 1 + factor · ln(1 + ⌊position / length⌋) (Llama 4): sharper scores in texts longer than `length`."""
+
+    factor: float
+    length: int = limited(bounds=(1, MAX_POSITION))
+
+    def __post_init__(self) -> None:
+        check_values(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +33,18 @@ class HeadsConfig:
     output_bias: bool = True
     qk_norm: bool = False  # RMS norm of each head of q and k before the rotation, with a scale shared by all heads
     qk_norm_wide: bool = False  # that norm over all heads at once, with a scale for each number
+    qk_norm_after: bool = False  # that norm after the rotation
     positions: PositionConfig | None = None  # rotation of q and k, or a bias of the scores
     gate: bool = False  # elementwise output gate: o ⊙ sigmoid(W x)
     scale: float | None = None  # of the scores; None: head_size^-0.5
+    position_scale: PositionScale | None = None  # of q, by its position
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
     norm_eps: float = 1e-5  # of the norms of q, k and head outputs
 
     def __post_init__(self) -> None:
         check_values(self)
-        need(self.qk_norm or not self.qk_norm_wide, "qk_norm with qk_norm_wide", "none", "add qk_norm")
+        for name in ("qk_norm_wide", "qk_norm_after"):
+            need(self.qk_norm or not getattr(self, name), f"qk_norm with {name}", "none", "add qk_norm")
         divides = self.heads % self.kv_heads == 0
         need(divides, f"kv_heads to divide heads={self.heads}", self.kv_heads, "correct kv_heads")
         if self.positions is not None:

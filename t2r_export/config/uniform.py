@@ -220,7 +220,15 @@ class UniformConfig:
         elif cross is not None:
             parts.append(
                 self._attention(
-                    CrossConfig, cross, number, positions=None, qk_norm=False, qk_norm_wide=False, gate=False
+                    CrossConfig,
+                    cross,
+                    number,
+                    positions=None,
+                    position_scale=None,
+                    qk_norm=False,
+                    qk_norm_wide=False,
+                    qk_norm_after=False,
+                    gate=False,
                 )
             )
         feed_forward = self._feed_forward(after, self.ffn_size)

@@ -140,6 +140,9 @@ class Operators(Recorder, Ops[Value]):
     def exp(self, x: Value) -> Value:
         return self._unary("Exp", x)
 
+    def log(self, x: Value) -> Value:
+        return self._unary("Log", x)
+
     def sigmoid(self, x: Value) -> Value:
         return self._unary("Sigmoid", x)
 

@@ -94,6 +94,9 @@ class Primitives(ABC, Generic[T]):
     def exp(self, x: T) -> T: ...
 
     @abstractmethod
+    def log(self, x: T) -> T: ...
+
+    @abstractmethod
     def sigmoid(self, x: T) -> T: ...
 
     @abstractmethod

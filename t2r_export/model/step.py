@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from t2r_export.config.attention import PositionScale
 from t2r_export.model.ops import Ops, T
 from t2r_export.model.positions.base import Positions
 from t2r_export.model.positions.turns import Rotation
@@ -69,6 +70,17 @@ class Step(Generic[T]):
     def numbers(self) -> T:
         """(B, 1, T, 1) float32, the positions."""
         return self.ops.reshape(self.ops.cast(self.position, "float32"), (0, 1, -1, 1))
+
+    def query_scale(self, scale: PositionScale) -> T:
+        """(B, 1, T, 1) float32, the scale of q at the positions."""
+
+        def compute() -> T:
+            ops = self.ops
+            whole = ops.sub(self.position, ops.remainder(self.position, scale.length))
+            lengths = ops.div(ops.reshape(ops.cast(whole, "float32"), (0, 1, -1, 1)), float(scale.length))
+            return ops.add(ops.mul(ops.log(ops.add(lengths, 1.0)), scale.factor), 1.0)
+
+        return self.shared(scale, compute)
 
     def hidden(self, source: T) -> T:
         """Padding mask (B, 1, 1, M) of source keys (B, G, M, d): 1 for padding, else 0."""

@@ -89,6 +89,9 @@ class TorchOps(Ops[Tensor]):
     def exp(self, x: Tensor) -> Tensor:
         return torch.exp(x)
 
+    def log(self, x: Tensor) -> Tensor:
+        return torch.log(x)
+
     def sigmoid(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
 

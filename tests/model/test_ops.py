@@ -180,6 +180,7 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "relu": (lambda ops, w, x: ops.relu(x[0]), [Y]),
     "exp": (lambda ops, w, x: ops.exp(x[0]), [Y]),
     "exp: of a log_sigmoid": (lambda ops, w, x: ops.exp(ops.log_sigmoid(x[0])), [Y]),
+    "log": (lambda ops, w, x: ops.log(x[0]), [Y.abs()]),
     "sigmoid": (lambda ops, w, x: ops.sigmoid(x[0]), [Y]),
     "log_sigmoid": (lambda ops, w, x: ops.log_sigmoid(x[0]), [torch.tensor([[-100.0, -9, -1], [0, 9, 100]])]),
     "elu": (lambda ops, w, x: ops.elu(x[0]), [Y]),

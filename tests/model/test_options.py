@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import small
-from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.attention import HeadsConfig, PositionScale
+from t2r_export.config.mixers import HybridConfig, LinearConfig, SoftmaxConfig, SpanConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import UniformConfig
@@ -44,10 +44,19 @@ BLOCKS: dict[str, dict[str, Any]] = {
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "q and k norms": {"qk_norm": True},
     "q and k norms over all heads": {"qk_norm": True, "qk_norm_wide": True},
+    "q and k norms after the rotation": {"qk_norm": True, "qk_norm_after": True},
+    "q scaled by its position": {"position_scale": PositionScale(factor=0.9, length=3)},
     "part of a head": {"positions": RotaryConfig(theta=50.0, size=4)},
     "scale": {"scale": 0.9},
     "soft cap": {"softcap": 1.5},
-    "all": {"qk_norm": True, "scale": 0.2, "softcap": 3.0, "positions": RotaryConfig(theta=9.0, size=2)},
+    "all": {
+        "qk_norm": True,
+        "qk_norm_after": True,
+        "scale": 0.2,
+        "position_scale": PositionScale(factor=0.4, length=4),
+        "softcap": 3.0,
+        "positions": RotaryConfig(theta=9.0, size=2),
+    },
 }
 
 
@@ -95,9 +104,15 @@ def attention(model: Transformer, layer: int, x: Tensor) -> Tensor:
     q, k, v = (part(x).unflatten(-1, (-1, a.head_size)) for part in (made.q, made.k, made.v))
     if a.qk_norm_wide:
         q, k = (normed(norm, y.flatten(1)).view_as(y) for norm, y in ((made.q_norm, q), (made.k_norm, k)))
-    elif a.qk_norm:
-        q, k = normed(made.q_norm, q), normed(made.k_norm, k)
+    norms = (made.q_norm, made.k_norm) if a.qk_norm and not a.qk_norm_wide else ()
+    if norms and not a.qk_norm_after:
+        q, k = (normed(norm, y) for norm, y in zip(norms, (q, k), strict=True))
     q, k = rotated(a, q), rotated(a, k)
+    if norms and a.qk_norm_after:
+        q, k = (normed(norm, y) for norm, y in zip(norms, (q, k), strict=True))
+    if a.position_scale is not None:
+        lengths = torch.arange(len(x)).div(a.position_scale.length, rounding_mode="floor")
+        q = q * (1 + a.position_scale.factor * torch.log1p(lengths))[:, None, None]
     scale = a.head_size**-0.5 if a.scale is None else a.scale
     out = torch.empty_like(q)
     for t in range(len(x)):
@@ -172,6 +187,25 @@ def test_qk_norm_not_foldable() -> None:
     assert report[0].reason == "q and k are normalized between the projection and φ (qk_norm)"
 
 
+@torch.no_grad()
+def test_linear_layers_scale_q_where_they_rotate_it() -> None:
+    ids = small.ids(length=9)
+    for positions, scales in (("drop", False), ("after", False), ("keep", True)):
+        plain = dataclasses.replace(SOFTMAX, layers=(LinearConfig(4, positions=positions),))
+        one, other = (small.model(plain.with_attention(**c)) for c in ({}, ATTENTIONS["q scaled by its position"]))
+        folded, report = fold(other)
+        assert torch.equal(one(ids), other(ids)) != scales
+        assert report[0].folded != scales
+        torch.testing.assert_close(folded(ids), other(ids), rtol=1e-4, atol=1e-4)
+
+
+def test_windows_of_keys_normalized_after_the_rotation(tmp_path: Path) -> None:
+    changes = ATTENTIONS["q and k norms after the rotation"]
+    config = dataclasses.replace(SOFTMAX.with_attention(**changes), layers=(WindowConfig(5, 2), WindowConfig(4, 0)))
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", config, prefill=True)
+    assert small.proof(checkpoint, tmp_path / "g.onnx", steps=20).passed
+
+
 def test_layers_may_have_attentions_of_their_own(tmp_path: Path) -> None:
     one = SOFTMAX.attention
     assert one is not None
@@ -212,6 +246,20 @@ def test_one_rotation_for_all_layers_alike() -> None:
         (
             lambda: SOFTMAX.with_attention(qk_norm_wide=True),
             "expected qk_norm with qk_norm_wide; received none; add qk_norm",
+        ),
+        *(
+            (
+                lambda mixer=mixer: dataclasses.replace(
+                    SOFTMAX.with_attention(qk_norm=True, qk_norm_after=True), layers=(mixer, SoftmaxConfig())
+                ),
+                "expected softmax, window or linear layers where q and k are normalized after the rotation "
+                f"(qk_norm_after); received a {mixer.kind} layer; choose one of those",
+            )
+            for mixer in (SpanConfig(6, ramp=2), HybridConfig(4, 5))
+        ),
+        (
+            lambda: SOFTMAX.with_attention(position_scale=PositionScale(factor=0.1, length=0)),
+            "expected length to be an integer from 1 to 2147483647; received 0; correct length",
         ),
         (
             lambda: SOFTMAX.with_attention(softcap=0),

@@ -13,10 +13,12 @@ from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.gpt_neox import GPT_NEOX
 from t2r_export.checkpoints.importers.granite import GRANITE
 from t2r_export.checkpoints.importers.granite_hybrid import GRANITE_HYBRID
+from t2r_export.checkpoints.importers.hunyuan import HUNYUAN_V1_DENSE
 from t2r_export.checkpoints.importers.lfm2 import LFM2
 from t2r_export.checkpoints.importers.llama import LLAMA
 from t2r_export.checkpoints.importers.mamba2 import MAMBA2
 from t2r_export.checkpoints.importers.marian import MARIAN
+from t2r_export.checkpoints.importers.ministral3 import MINISTRAL3
 from t2r_export.checkpoints.importers.mistral import MISTRAL
 from t2r_export.checkpoints.importers.nemotron_h import NEMOTRON_H
 from t2r_export.checkpoints.importers.olmo2 import OLMO2
@@ -40,10 +42,12 @@ IMPORTERS: dict[str, Importer] = {
     "gpt_neox": GPT_NEOX,
     "granite": GRANITE,
     "granitemoehybrid": GRANITE_HYBRID,
+    "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
     "lfm2": LFM2,
     "llama": LLAMA,
     "mamba2": MAMBA2,
     "marian": MARIAN,
+    "ministral3": MINISTRAL3,
     "mistral": MISTRAL,
     "nemotron_h": NEMOTRON_H,
     "olmo2": OLMO2,

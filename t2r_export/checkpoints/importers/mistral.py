@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, POSITIONS, decoder, importer, sliding_layers
+from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.model import ModelConfig
 
-KEYS = keys(
-    read={
-        **DECODER,
-        "intermediate_size": 14336,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    },
-    refused=POSITIONS,
-    harmless="attention_bias mlp_bias",  # which the class does not have
-)
+READ: dict[str, Any] = {
+    **DECODER,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+HARMLESS = "attention_bias mlp_bias"  # which the class does not have
+KEYS = keys(read=READ, refused=POSITIONS, harmless=HARMLESS)
+
+
+def layers(fields: Fields) -> tuple[MixerConfig, ...]:
+    """Windows in all layers, or in none."""
+    window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
+    return sliding_layers(fields, window, stated=False)
 
 
 def _config(fields: Fields) -> ModelConfig:
-    window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
-    return decoder(fields, sliding_layers(fields, window, stated=False), qkv_bias=False, output_bias=False)
+    return decoder(fields, layers(fields), qkv_bias=False, output_bias=False)
 
 
 MISTRAL = importer(KEYS, _config)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer
+from t2r_export.checkpoints.importers.mistral import layers
 from t2r_export.checkpoints.importers.rotary import LENGTH, PARTIAL
 from t2r_export.config.model import ModelConfig
 
@@ -34,9 +35,7 @@ OURS = {
 
 
 def _config(fields: Fields) -> ModelConfig:
-    window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
-    layers = sliding_layers(fields, window, stated=False)
-    return decoder(fields, layers, qkv_bias=False, output_bias=False, rope={"partial": 1.0})
+    return decoder(fields, layers(fields), qkv_bias=False, output_bias=False, rope={"partial": 1.0})
 
 
 PHI3 = importer(KEYS, _config, OURS)

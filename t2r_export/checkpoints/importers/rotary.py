@@ -5,7 +5,8 @@ transformers 5 keeps all in `rope_parameters`; before, there were `rope_theta` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
@@ -17,6 +18,8 @@ from t2r_export.config.scalings.yarn import larger
 from t2r_runtime.errors import UserError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+# what makes the scaling of a rope type of the rotary parameters, the length before it was stretched, and that after
+Scaling = Callable[[Fields, Callable[[], int], Any], ScalingConfig | None]
 SHARE, LENGTH = "partial_rotary_factor", "original_max_position_embeddings"
 ROTARY: dict[str, Any] = {
     "max_position_embeddings": 2048,
@@ -35,6 +38,7 @@ def rotary(
     others: Sequence[str] = (),
     theta: str = "rope_theta",
     share: str = SHARE,
+    types: Mapping[str, Scaling] = MappingProxyType({}),
 ) -> RotaryConfig:
     """Rotary positions of heads of this size.
 
@@ -42,6 +46,7 @@ def rotary(
         partial: the share of a head that rotates where the config does not say; None: transformers' class of the
             family rotates whole heads, so that the config may not say otherwise.
         others: rotary parameters that change nothing in a text.
+        types: rope types that the family has beside `TYPES`, or otherwise.
         theta, share: what these are called where they stand beside the rotary parameters and not among them.
     """
     new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
@@ -51,12 +56,13 @@ def rotary(
         fields.get(key)  # known, also where the one among them goes before it
     trained, preferred = fields.get("max_position_embeddings"), fields.get(LENGTH)
     rope = Fields(new or old, f"the rotary parameters of {fields.where}")
-    kind = rope.choice("rope_type", {name: name for name in TYPES}, rope.get("type", "default"))
+    types = {**TYPES, **types}
+    kind = rope.choice("rope_type", {name: name for name in types}, rope.get("type", "default"))
     base = fields.number(theta) if rope.get("rope_theta") is None else rope.number("rope_theta")
     # as transformers has it: a length beside the rotary parameters goes before the one among them
     for key in (LENGTH, *others):
         rope.get(key)  # the first is of no meaning to some types
-    scaling = TYPES[kind](rope, lambda: (fields if preferred is not None else rope).size(LENGTH, trained), trained)
+    scaling = types[kind](rope, lambda: (fields if preferred is not None else rope).size(LENGTH, trained), trained)
     size = _size(fields, rope, head_size, partial, share)
     known = rope.read - {"rope_type", "type", LENGTH, SHARE, *others}
     unread = [key for key in rope.unread() if rope.data[key] is not None]
@@ -108,7 +114,7 @@ def _yarn(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfi
     )
 
 
-def _dynamic(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
+def dynamic(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
     """Beyond its trained length transformers computes another theta for every length of the text, and keeps keys in its
     cache that were rotated by the thetas before: a prompt is then not its tokens one after the other."""
     raise UserError(
@@ -123,10 +129,9 @@ def _llama3(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingCon
     return Llama3Scaling(**values, original_max_positions=length())
 
 
-# a rope type, and what makes its scaling of the rotary parameters, the length before it was stretched, and that after
-TYPES: dict[str, Callable[[Fields, Callable[[], int], Any], ScalingConfig | None]] = {
+TYPES: dict[str, Scaling] = {
     "default": lambda rope, length, trained: None,
-    "dynamic": _dynamic,
+    "dynamic": dynamic,
     "linear": lambda rope, length, trained: LinearScaling(rope.number("factor")),
     "llama3": _llama3,
     "yarn": _yarn,

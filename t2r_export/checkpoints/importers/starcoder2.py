@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer
+from t2r_export.checkpoints.importers.mistral import layers
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
@@ -36,10 +37,9 @@ OURS = {**NAMES, "dense.up": f"{LAYER}.mlp.c_fc", "dense.down": f"{LAYER}.mlp.c_
 
 def _config(fields: Fields) -> ModelConfig:
     bias = fields.flag("use_bias")
-    window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
     return decoder(
         fields,
-        sliding_layers(fields, window, stated=False),
+        layers(fields),
         qkv_bias=bias,
         output_bias=bias,
         eps="norm_epsilon",

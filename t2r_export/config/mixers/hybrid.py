@@ -17,6 +17,7 @@ class HybridConfig(MixerConfig):
     """Softmax over a window and linear attention to all earlier tokens (Zhang et al. 2024, arXiv 2410.10254)."""
 
     kind: ClassVar[str] = "hybrid"
+    takes_norm_after: ClassVar[bool] = False  # its window rotates by distances
     MERGES: ClassVar[tuple[str, ...]] = ("sum", "gate", "token")
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated")  # rules with a normalizer z
@@ -56,4 +57,5 @@ class HybridConfig(MixerConfig):
         return self.linear().feature_rotation(heads)
 
     def check(self, heads: HeadsConfig) -> None:
+        super().check(heads)
         self.linear().check(heads)

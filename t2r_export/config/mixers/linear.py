@@ -127,6 +127,7 @@ class LinearConfig(MixerConfig):
         require_none_merged(self, "memory", "conv")
 
     def check(self, heads: HeadsConfig) -> None:
+        super().check(heads)
         self._check_feature_size(heads.head_size)
         received = f"{heads.kv_heads} kv heads, {heads.heads} query heads"
         shares = not self.shared_features or heads.kv_heads == heads.heads

@@ -51,6 +51,7 @@ class SpanConfig(MixerConfig):
     """Softmax attention with a learned span per head (Sukhbaatar et al. 2019, arXiv 1905.07799)."""
 
     kind: ClassVar[str] = "span"
+    takes_norm_after: ClassVar[bool] = False  # its states are keys before the rotation
 
     span: int = option("Maximum attention span in tokens, including the current one.")
     ramp: int = option("Length in tokens of the soft mask's ramp from 1 to 0 beyond the span.", 32)
@@ -67,5 +68,6 @@ class SpanConfig(MixerConfig):
             size("spans", length, self.span)
 
     def check(self, heads: HeadsConfig) -> None:
+        super().check(heads)
         wanted = heads.kv_heads if self.folded else 0
         need(len(self.spans) == wanted, f"{wanted} spans", f"{len(self.spans)}", "correct spans")

@@ -40,8 +40,8 @@ class InsideConfig(HeadsConfig, PartConfig):
         need(self.inside.takes_bias, expected, f"a {self.inside.kind} layer", "choose another mixer, or positions=drop")
 
     def _check_plain(self, what: str, do: str) -> None:
-        """Refuse positions, qk_norm and gate with a UserError."""
-        given = [name for name in ("positions", "qk_norm", "gate") if getattr(self, name)]
+        """Refuse positions, position_scale, qk_norm and gate with a UserError."""
+        given = [name for name in ("positions", "position_scale", "qk_norm", "gate") if getattr(self, name)]
         need(not given, f"{what} without positions, qk_norm and gate", ", ".join(given), do)
 
     @property

@@ -68,6 +68,7 @@ class HeadSizes:
     feature_rope: int | None = None  # number of the rotation of φ(q) and φ(k)
     lends: bool = False  # whether the layer above borrows the attention weights
     bias: Positions | None = None  # positions that bias softmax scores
+    normed_after: bool = False  # whether q and k are normalized after the rotation, so that the layer must rotate
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class AttentionMixer(Stateful):
     config: MixerConfig
     absolute = False  # whether it depends on absolute rotations of q and k, not on distances
     rotates = True  # whether the layer rotates q and k
+    scales = True  # whether it scales q by its position
 
     def __init__(self, sizes: HeadSizes, config: MixerConfig) -> None:
         super().__init__()

@@ -20,13 +20,15 @@ from t2r_runtime.contract.signature import StateSpec
 class WindowMixer(AttentionMixer):
     """Softmax attention over the first and last tokens with grouped key/value heads."""
 
-    rotates = False
     needs_position = True
 
     def __init__(self, sizes: HeadSizes, config: WindowConfig) -> None:
         super().__init__(sizes, config)
         d, N = sizes.size, config.memory
-        self.near = SlidingWindow(sizes, config.window, config.sinks, sizes.rope)
+        # norms after the rotation are of absolute positions: the states are then rotated keys, and sinks keep their
+        # distance, however large
+        self.rotates = sizes.normed_after
+        self.near = SlidingWindow(sizes, config.window, config.sinks, None if self.rotates else sizes.rope)
         self.memory = Memory(sizes.kv_heads, N, d, d, 0, False) if N else None
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:

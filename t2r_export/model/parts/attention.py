@@ -44,7 +44,7 @@ class Attention(Part):
                 self.k = nn.Linear(site.width, G * d, bias=config.qkv_bias)
             self.v = nn.Linear(site.width, G * d, bias=config.qkv_bias)
         self.inner: AttentionMixer = resolve(INSIDES[inside.kind].forms[config.form])(sizes, inside)
-        self.needs_position = self.inner.needs_position
+        self.needs_position = self.inner.needs_position or (config.position_scale is not None and self.inner.scales)
         if inside.packed:
             arguments, extra = self.inner.packed_sizes()
             self.parts = [H * arguments, G * arguments, G * d, *([extra] if extra else [])]
@@ -75,20 +75,27 @@ class Attention(Part):
         both, v = ops.linears(x, [[self.q, self.k], [self.v]])
         both = ops.split_heads(both, H + G)
         q, k = ops.split(both, [H, G], axis=1)
-        if self.config.qk_norm:
-            q, k = self._normed(q, self.q_norm, ops), self._normed(k, self.k_norm, ops)
+        if self.config.qk_norm and not self.config.qk_norm_after:
+            q, k = self._normed(q, k, ops)
             both = ops.concat([q, k], axis=1) if self.rotates else both
         plain = q
         if self.rotates:
             assert self.sizes.rope is not None
             rotation = (step.absolute_rotation if self.inner.absolute else step.rotation)(self.sizes.rope)
             q, k = ops.split(apply_rope(both, rotation, ops), [H, G], axis=1)
+        if self.config.qk_norm_after:
+            q, k = self._normed(q, k, ops)
+        if self.config.position_scale is not None and self.inner.scales:
+            q = ops.mul(q, step.query_scale(self.config.position_scale))
         return Heads(q, k, ops.split_heads(v, G), plain, x)
 
-    def _normed(self, x: T, norm: Norm, ops: Ops[T]) -> T:
-        """Heads x (B, heads, T, d), each divided by its root mean square, or all by that of all."""
-        wide = self.config.qk_norm_wide
-        return ops.split_heads(norm(ops.merge_heads(x), ops), x.shape[1]) if wide else norm(x, ops)
+    def _normed(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:
+        """Heads (B, heads, T, d), each divided by its root mean square, or all of q or k by that of all."""
+        wide, pairs = self.config.qk_norm_wide, ((q, self.q_norm), (k, self.k_norm))
+        q, k = (
+            ops.split_heads(norm(ops.merge_heads(x), ops), x.shape[1]) if wide else norm(x, ops) for x, norm in pairs
+        )
+        return q, k
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         o, state = self.inner(self.project(x, step), state, step)  # (B, H, T, V)
@@ -156,7 +163,9 @@ def head_sizes(site: Site, config: HeadsConfig, rope: int | None = None, feature
     shape = (site.width, config.heads, config.kv_heads, config.head_size)
     biased = config.positions is not None and config.positions.biases
     bias = build_positions(config.positions, config.heads) if biased else None
-    return HeadSizes(*shape, config.norm_eps, rope, scale, config.softcap, feature_rope, site.lends, bias)
+    return HeadSizes(
+        *shape, config.norm_eps, rope, scale, config.softcap, feature_rope, site.lends, bias, config.qk_norm_after
+    )
 
 
 def copy_modules(made: nn.Module, source: nn.Module, *names: str) -> None:

@@ -122,9 +122,17 @@ OPT = {
     "ffn_dim": 11,
     "max_position_embeddings": 24,
 }
+GROWING = {  # queries scaled by their position
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 3.0,
+    "original_max_position_embeddings": 8,
+    "llama_4_scaling_beta": 0.3,
+}
 OWN = {
     "gemma3_text": {**LLAMA, "sliding_window": 5, "query_pre_attn_scalar": 7, "sliding_window_pattern": 2},
     "gpt_neox": GPT_NEOX,
+    "ministral3": {**LLAMA, "rope_parameters": GROWING},
     "olmo3": {**LLAMA, "sliding_window": 5},
     "opt": OPT,
     "phi3": {**LLAMA, "pad_token_id": 0},
@@ -227,7 +235,8 @@ VALUES: dict[str, list[Any]] = {
 
 NOT_CHANGED = {"model_type", "quantization_config"}
 # not one without another, which PAIRS has, or which transformers' class does not take either
-BOUND = {("mamba2", key) for key in ("expand", "hidden_size", "num_heads")} | {("falcon_h1", "layer_types")}
+BOUND = {("mamba2", key) for key in ("expand", "hidden_size", "num_heads")}
+BOUND |= {("falcon_h1", "layer_types"), ("ministral3", "rope_parameters")}
 
 
 def config_class(family: str) -> Any:
@@ -408,6 +417,7 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("smollm3", {"use_sliding_window": True, "sliding_window": 4, "layer_types": [SLIDING, FULL, SLIDING]}),
     ("granite", {"residual_multiplier": 0.22, "tie_word_embeddings": True, "logits_scaling": 0.5, "mlp_bias": True}),
     ("olmo2", {"attention_bias": True, "head_dim": 4}),
+    ("ministral3", {"rope_parameters": None, "rope_theta": 70.0}),
     ("phi3", {"sliding_window": 4, "partial_rotary_factor": 0.4, "rope_theta": 70.0}),
     (
         "gemma3_text",

@@ -35,6 +35,8 @@ BY_LAYER = {
     SLIDING: {"rope_type": "default", "rope_theta": 30.0},
 }
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 3.0, "original_max_position_embeddings": 20}
+NTK = {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0}
+GROWING = {"rope_theta": 500.0, "original_max_position_embeddings": 20, "llama_4_scaling_beta": 0.9}
 FAMILIES = {
     "gpt-neox": Family("GPTNeoX", {**MHA, "rotary_pct": 0.5}),
     "gpt-neox one by one": Family(
@@ -64,6 +66,19 @@ FAMILIES = {
     "granite": Family("Granite", {**GQA, **GRANITE, "attention_bias": True, "mlp_bias": True}),
     "olmo2": Family("Olmo2", {**GQA, "head_dim": 10}),
     "olmo2 biases": Family("Olmo2", {**GQA, "attention_bias": True, "num_key_value_heads": 2}),
+    "hunyuan": Family("HunYuanDenseV1", {**GQA, "head_dim": 10, "attention_bias": True, "rope_parameters": NTK}),
+    "ministral3": Family(
+        "Ministral3", {**GQA, "head_dim": 10, "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.3}}
+    ),
+    "ministral3 window": Family(
+        "Ministral3",
+        {
+            **GQA,
+            "head_dim": 4,
+            "sliding_window": 5,
+            "rope_parameters": GROWING,
+        },
+    ),
     "olmo3": Family("Olmo3", {**GQA, "sliding_window": 5, "num_hidden_layers": 4, "rope_parameters": {FULL: YARN}}),
     "phi3": Family("Phi3", {**GQA, "partial_rotary_factor": 0.5}),
     "phi3 window": Family("Phi3", {**GQA, "sliding_window": 5}),
@@ -132,6 +147,7 @@ def test_every_layer_can_become_linear(name: str, made: Any) -> None:
 KINDS = {  # s: softmax, w: windows
     "smollm3": "sss",
     "smollm3 windows": "wsw",
+    "ministral3 window": "www",
     "olmo3": "wwws",
     "phi3 window": "www",
     "gemma3": "wsw",
@@ -176,6 +192,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("granite", {"residual_multiplier": 0}, "residual_multiplier in config.json to be a finite positive number"),
     ("granite", {"num_local_experts": 4}, "num_local_experts in config.json to be absent"),
     ("olmo2", {"layer_types": [SLIDING] * 3}, "layer_types in config.json to be"),
+    ("hunyuan", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "whose frequencies do not depend on the"),
+    (
+        "ministral3",
+        {"rope_parameters": YARN},
+        "llama_4_scaling_beta in the rotary parameters of config.json to be a finite",
+    ),
     ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}}, "rope_type in the rotary param"),
     ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention in config.json to be absent"),
     ("gemma3", {"rope_parameters": {"rope_theta": 9.0}}, "rope_parameters in config.json to be an object for full_att"),
@@ -214,6 +236,13 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("granite", {"embedding_multiplier": 2.0}),
     ("granite", {"logits_scaling": 3.0}),
     ("olmo2", {"rms_norm_eps": 0.1}),
+    ("hunyuan", {"rope_parameters": {**NTK, "alpha": 60.0}}),
+    ("hunyuan", {"rms_norm_eps": 0.1}),
+    ("ministral3", {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.4}}),
+    (
+        "ministral3 window",
+        {"rope_parameters": {**GROWING, "original_max_position_embeddings": 19}},
+    ),
     ("olmo3", {"rope_parameters": {FULL: {"rope_theta": 500.0}}}),
     ("phi3 window", {"sliding_window": 6}),
     ("gemma3", {"query_pre_attn_scalar": 8}),

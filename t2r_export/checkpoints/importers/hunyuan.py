@@ -1,0 +1,58 @@
+"""HunYuan's dense models (Tencent 2025): Llama with norms of q and k after the rotation.
+
+Their files call the scaling of the rotation dynamic; with an alpha it is a fixed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.rotary import dynamic
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.scalings import NtkScaling, ScalingConfig
+
+KEYS = keys(
+    read={
+        **DECODER,
+        "vocab_size": 290943,
+        "rms_norm_eps": 1e-5,
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    refused={"position_embedding_type": (None, "rope"), "use_qk_norm": (None, True), "num_experts": (None, 0, 1)},
+    harmless="eod_token_id mlp_bias pretraining_tp",  # of no text, which the class does not have, products in pieces
+)
+OURS = {
+    **NAMES,
+    "attention.q_norm": f"{LAYER}.self_attn.query_layernorm",
+    "attention.k_norm": f"{LAYER}.self_attn.key_layernorm",
+}
+UNUSED = ("beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim")  # rotary parameters beside alpha
+
+
+def _config(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias")
+    return decoder(
+        fields,
+        sliding_layers(fields, window=None, stated=False),
+        qkv_bias=bias,
+        output_bias=bias,
+        heads={"qk_norm": True, "qk_norm_after": True},
+        rope={"types": {"dynamic": _stretched}},
+    )
+
+
+def _stretched(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig | None:
+    if not rope.get("alpha"):
+        return dynamic(rope, length, trained)
+    for key in UNUSED:
+        rope.get(key)
+    return NtkScaling(rope.number("alpha"))
+
+
+HUNYUAN_V1_DENSE = importer(KEYS, _config, OURS)

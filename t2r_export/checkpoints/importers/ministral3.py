@@ -1,0 +1,46 @@
+"""Ministral 3 (Mistral AI 2025): Mistral whose queries are scaled by their position, as Llama 4's are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import POSITIONS, decoder, head_sizes, importer
+from t2r_export.checkpoints.importers.mistral import HARMLESS, READ, layers
+from t2r_export.checkpoints.importers.rotary import LENGTH, rotary
+from t2r_export.config.attention import PositionScale
+from t2r_export.config.model import ModelConfig
+
+FACTOR = "llama_4_scaling_beta"
+# what the class has where the config says nothing
+ROPE = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, LENGTH: 16384, "mscale_all_dim": 1.0, "mscale": 1.0}
+KEYS = keys(
+    read={
+        **READ,
+        "vocab_size": 131072,
+        "num_hidden_layers": 34,
+        "head_dim": 128,
+        "max_position_embeddings": 262144,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": None,
+    },
+    refused=POSITIONS,
+    harmless=HARMLESS,
+)
+
+
+def _config(fields: Fields) -> ModelConfig:
+    if not fields.get("rope_parameters", fields.get("rope_scaling")):
+        fields.data["rope_parameters"] = {**ROPE, FACTOR: 0.1}
+    rope: dict[str, Any] = {"others": (FACTOR, "max_position_embeddings")}
+    scaling = rotary(fields, head_sizes(fields)[2], **rope).scaling
+    said = Fields(fields.get("rope_parameters", fields.get("rope_scaling")), f"the rotary parameters of {fields.where}")
+    length = getattr(scaling, "original_max_positions", None) or said.size(LENGTH)
+    scale = PositionScale(factor=said.number(FACTOR), length=length)
+    return decoder(
+        fields, layers(fields), qkv_bias=False, output_bias=False, heads={"position_scale": scale}, rope=rope
+    )
+
+
+MINISTRAL3 = importer(KEYS, _config)
