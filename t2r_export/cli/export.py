@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from t2r_export.cli.renamed import Verb
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.genai import FORMATS, check_genai
+from t2r_export.config.formats import FORMATS, GRAPH, check_format
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.files import sha256_beside
 from t2r_export.paths import check_folder, check_outputs, existing_model, graph_outputs
@@ -39,10 +40,13 @@ from t2r_runtime.errors import UserError
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMATS),
-    default="graph",
+    type=click.Choice([GRAPH, *FORMATS]),
+    default=GRAPH,
     show_default=True,
-    help="graph: the file OUT and its companions; genai: a folder OUT for onnxruntime-genai.",
+    help="; ".join(
+        ["graph: the file OUT and its companions", *(f"{name}: {one.about}" for name, one in FORMATS.items())]
+    )
+    + ".",
 )
 @quantizing.options
 @json_option
@@ -60,10 +64,10 @@ def command(
     config = ExportConfig(**flat(ExportConfig, options))
     check_given()
     quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
-    if form == "genai":
-        check_genai(config, quantize)
+    if form != GRAPH:
+        check_format(form, config, quantize)
         if check is not None:
-            raise UserError("no --check with --format genai", f"{check}", "check --format graph with the same scheme")
+            raise UserError(f"no --check with --format {form}", f"{check}", "check --format graph with the same scheme")
         check_folder(out)
         existing_model(model)
     else:
@@ -74,7 +78,6 @@ def command(
     with importing():
         from t2r_export.checkpoints import checkpoint
         from t2r_export.export import export
-        from t2r_export.providers.genai import export_genai
 
         if quantize is not None:
             from t2r_export.quantize import export_quantized
@@ -82,8 +85,8 @@ def command(
     quantized = None
     loaded = checkpoint.load(model, digest)
     note_each(loaded.notes)
-    if form == "genai":
-        report = export_genai(loaded, out, config, quantize)
+    if form != GRAPH:
+        report = pkgutil.resolve_name(FORMATS[form].exporter)(loaded, out, config, quantize)
     elif quantize is None:
         report = export(loaded, out, config)
     else:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 
 from t2r_export.errors import CheckFailed
-from t2r_runtime.contract.signature import BATCH, PAST, Signature
+from t2r_runtime.contract.signature import BATCH, INPUT_IDS, PAST, Signature, StateSpec
 from t2r_runtime.errors import printable
 from t2r_runtime.session.interface import check_interface, first_feeds
 from t2r_runtime.session.refusals import OPSET_SWITCH
@@ -46,6 +46,15 @@ def run_genai(path: Path, signature: Signature) -> None:
             ids = np.arange(count)[None] % signature.vocab_size
             given = {value.name: ids for value in session.get_inputs() if value.name not in states}
             session.run(None, {**given, **states})
+
+
+def run_triton(path: Path, states: Sequence[StateSpec]) -> None:
+    """Run the graph of t2r_export.graph.triton once with two rows, like `run_once`."""
+    with _refusing():
+        session = _session(path)
+        given = {spec.past: np.full(spec.dims(2, 0), spec.initial, spec.dtype) for spec in states}
+        _, shape = forms(session.get_inputs())[INPUT_IDS]
+        session.run(None, {**given, INPUT_IDS: np.zeros((2,) * len(shape), np.int64)})
 
 
 def _run(path: Path) -> Signature:

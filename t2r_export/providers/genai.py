@@ -14,7 +14,7 @@ from typing import Any
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.genai import check_genai
+from t2r_export.config.formats import check_format
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import ExportReport, build
@@ -55,7 +55,7 @@ def export_genai(
         CheckFailed: an inexact fold, or a graph that does not run.
     """
     folder, config = Path(folder), config or ExportConfig()
-    check_genai(config, how)
+    check_format("genai", config, how)
     if not checkpoint.config.eos_tokens:  # genai requires one
         raise UserError(
             "a model with a token that ends a text, for onnxruntime-genai", "none", "export without --format"
