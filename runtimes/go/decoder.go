@@ -24,7 +24,7 @@ type Decoder struct {
 
 // Options say how a graph is opened.
 type Options struct {
-	Threads       int32 // inside an operator; 0: one a core
+	Threads       int32 // inside an operator; 0: those of ShareThreads, else one a core
 	Companions    bool  // whether the prefill and generation graphs that lie beside are used
 	MaxStateBytes int64 // what a graph may ask for, at batch 1
 	// ONNX Runtime's own options of a session, each a key and behind it its value.
@@ -32,6 +32,12 @@ type Options struct {
 	// An execution provider, as ONNX Runtime names it, then its options as in Config; nil: the CPU. It runs all nodes, unless
 	// Config has "session.disable_cpu_ep_fallback", "0".
 	Provider []string
+}
+
+// ShareThreads has one set of threads for all graphs but those that are opened with a number of their own: as many; 0: one a
+// core. Before the first is opened.
+func ShareThreads(threads int32) error {
+	return try(func() C.t2r_kind { return C.t2r_share_threads(C.int32_t(threads)) })
 }
 
 // DefaultOptions are the library's.

@@ -94,6 +94,18 @@ def test_a_callback_that_breaks(run: Run) -> None:
     assert run("misuse", GOLDEN, "callback").stdout == b"mine\n"
 
 
+def test_a_library_of_another_release(run: Run, language: str, tmp_path: Path) -> None:
+    """Java looks libt2r up by its short name, and asks for its version; for others the loader compares sonames."""
+    if language != "java":
+        return
+    source = tmp_path / "later.c"
+    source.write_text("int t2r_version(void) { return 2003; }\n")
+    compiler = [os.environ.get("CC", "cc"), "-shared", "-fPIC", str(source), "-o", str(tmp_path / "libt2r.so")]
+    subprocess.run(compiler, check=True, timeout=60)
+    told = run("misuse", GOLDEN, "token", status=1, library=tmp_path).stderr.decode()
+    assert "expected libt2r.so of the version 0.1; received 0.2; update t2r.jar and libt2r together" in told
+
+
 def test_a_story(run: Run, language: str) -> None:
     """As Python writes it, piece by piece; and what is wrong with a graph or a text in one line."""
     graph, prompt = GOLDEN / "bytes.onnx", "abc"

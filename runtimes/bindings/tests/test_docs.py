@@ -60,6 +60,32 @@ def test_rust_has_all_of_the_header() -> None:
         ), name
 
 
+def kinds(path: str, block: str, pattern: str) -> list[str]:
+    """The kinds of errors in the first block of a file, below runtimes/."""
+    found = re.search(block, (ROOT / "runtimes" / path).read_text("utf-8"), re.DOTALL)
+    assert found, path
+    return [kind.lower() for kind in re.findall(pattern, found[1])]
+
+
+def test_every_language_has_the_contracts_kinds() -> None:
+    """All of them and no others, in the order of t2r.h, by which the bindings number them."""
+    contract = kinds("CONTRACT.md", r"## Errors\n(.*?)\n## ", r"(?m)^\| `(\w+)` \|")
+    assert len(contract) > 10
+    for path, block, pattern in (
+        ("cpp/include/t2r.h", r"T2R_OK = 0,(.*?)\} t2r_kind;", r"(?m)^    T2R_(\w+)"),
+        ("cpp/src/api.cpp", r'kind_names\[\] = \{"ok",(.*?)\}', r'"(\w+)"'),
+        ("rust/src/error.rs", r"pub enum Kind \{(.*?)\n\}", r"(?m)^    (\w+)(?: = 1)?,$"),
+        ("rust/src/error.rs", r"const KINDS: [^=]*= \[(.*?)\]", r"Kind::(\w+)"),
+        ("go/error.go", r"const \((.*?)\n\)", r"= C\.T2R_(\w+)"),
+        ("java/src/t2r/Kind.java", r"enum Kind \{(.*)\}", r"(?m)^    (\w+)[,;]$"),
+        ("swift/Sources/T2R/Handle.swift", r"enum Kind: UInt32 \{(.*?)\}", r"([a-z]+)(?= = 1|,|\n)"),
+        ("kotlin/src/main/kotlin/t2r/Handle.kt", r"enum class Kind \{(.*?);", r"(\w+)"),
+        ("js/src/errors.js", r"KINDS = Object.freeze\(\[(.*?)\]", r'"(\w+)"'),
+        ("python/t2r_runtime/errors.py", r"Kind = Literal\[(.*?)\]", r'"(\w+)"'),
+    ):
+        assert kinds(path, block, pattern) == contract, path
+
+
 PROJECTS = {"rust": rust, "go": go, "java": java}
 
 

@@ -97,6 +97,8 @@ static int session_option(void) {
     return told(t2r_open(path, &options, &decoder));
 }
 
+static int late_threads(void) { return opened("tiny") ? told(t2r_share_threads(2)) : 1; }
+
 static int no_graph_in_memory(void) {
     const t2r_file file = {"tiny.onnx", "no graph", 8};
     t2r_decoder *decoder;
@@ -182,6 +184,7 @@ static const struct {
     {"copied", copied},
     {"provider", provider},
     {"session-option", session_option},
+    {"late-threads", late_threads},
     {"no-graph-in-memory", no_graph_in_memory},
     {"damaged-in-memory", damaged_in_memory},
     {"empty-stop", empty_stop},

@@ -122,6 +122,7 @@ const std::map<std::string, std::function<void()>> misuses = {
     {"copied", copied},
     {"provider", provider},
     {"session-option", session_option},
+    {"late-threads", [] { opened("tiny"), t2r::share_threads(2); }},
     {"no-graph-in-memory", [] { t2r::Decoder({t2r::File{"tiny.onnx", "no graph"}}); }},
     {"damaged-in-memory", damaged_in_memory},
     {"empty-stop", [] { stop_at(""); }},

@@ -27,6 +27,7 @@ MISUSES = {
     "copied": "position: expected at most 40 tokens, where this model's positions end; received 1 more after 40; ",
     "provider": "provider: expected every node of the step graph on CPU; received ",
     "session-option": "graph: expected an ONNX graph that ONNX Runtime accepts; received ",
+    "late-threads": "state: expected a call before the first graph is opened; received one after it; ",
     "no-graph-in-memory": "graph: expected an ONNX graph; ",
     "damaged-in-memory": "snapshot: expected a snapshot ",
     "empty-stop": "argument: expected stop texts of 1 to 1024 bytes; received 0; ",

@@ -39,6 +39,10 @@ public class Misuse {
                 options.threads = 2;
                 options.config = List.of("session.intra_op_thread_affinities", "everywhere");
             })),
+            Map.entry("late-threads", () -> {
+                open("tiny");
+                Options.shareThreads(2);
+            }),
             Map.entry("no-graph-in-memory", () -> Decoder.openMemory(
                     new LinkedHashMap<>(Map.of("tiny.onnx", new byte[] {1, 2, 3})), new Options())),
             Map.entry("damaged-in-memory", Misuse::damagedInMemory),

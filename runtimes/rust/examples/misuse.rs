@@ -37,6 +37,10 @@ fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
                 ..Options::default()
             },
         )?),
+        "late-threads" => {
+            let _opened = open("tiny.onnx")?;
+            t2r::share_threads(2)?;
+        }
         "session-option" => drop(Decoder::open_with(
             format!("{folder}/tiny.onnx"),
             &Options {

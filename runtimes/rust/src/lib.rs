@@ -57,6 +57,6 @@ mod translator;
 
 pub use decoder::{Canceller, Decoder, Info, Tensor};
 pub use error::{Error, Kind, Result};
-pub use options::{Beam, EarlyStopping, Options, Sampling};
+pub use options::{share_threads, Beam, EarlyStopping, Options, Sampling};
 pub use text::{Stream, Tokenizer};
 pub use translator::Translation;

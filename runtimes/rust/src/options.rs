@@ -23,6 +23,12 @@ fn flat(pairs: &[(String, String)]) -> impl Iterator<Item = &String> {
     pairs.iter().flat_map(|(key, value)| [key, value])
 }
 
+/// One set of threads for all graphs but those that are opened with a number of their own: as many; 0: one a core. Before
+/// the first is opened.
+pub fn share_threads(threads: i32) -> Result<()> {
+    check(unsafe { sys::t2r_share_threads(threads) })
+}
+
 fn opening() -> sys::t2r_options {
     filled(|made, size| unsafe { sys::t2r_defaults(made, size) }).expect("the library's own defaults")
 }
@@ -30,7 +36,7 @@ fn opening() -> sys::t2r_options {
 /// How a graph is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Inside an operator; 0: one a core.
+    /// Inside an operator; 0: those of [`share_threads`], else one a core.
     pub threads: i32,
     /// Whether the prefill and generation graphs that lie beside are used.
     pub companions: bool,

@@ -66,6 +66,10 @@ var misuses = map[string]func(folder string) error{
 		options.Provider = []string{"CPU", "a", "b"}
 		return second(t2r.OpenWith(folder+"/tiny.onnx", options))
 	},
+	"late-threads": func(folder string) error {
+		open(folder, "tiny")
+		return t2r.ShareThreads(2)
+	},
 	"session-option": func(folder string) error {
 		options := t2r.DefaultOptions()
 		options.Threads, options.Config = 2, []string{"session.intra_op_thread_affinities", "everywhere"}

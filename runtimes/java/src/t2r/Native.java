@@ -49,6 +49,7 @@ final class Native {
             JAVA_DOUBLE.withName("repetition_penalty"), JAVA_LONG.withName("no_repeat_ngram"));
 
     private static final Linker LINKER = Linker.nativeLinker();
+    private static final int MINOR = 1; // the version 0.1: T2R_VERSION_NUMBER of t2r.h without the patch
     private static final SymbolLookup LIBRARY = library();
 
     static final MethodHandle ERROR = link("t2r_error", FunctionDescriptor.of(ADDRESS));
@@ -56,6 +57,7 @@ final class Native {
     static final MethodHandle SAMPLING_DEFAULTS = function("t2r_sampling_defaults", ADDRESS, ADDRESS, JAVA_LONG);
     static final MethodHandle BEAM_DEFAULTS = function("t2r_beam_defaults", ADDRESS, ADDRESS, JAVA_LONG);
 
+    static final MethodHandle SHARE_THREADS = function("t2r_share_threads", JAVA_INT);
     static final MethodHandle OPEN = function("t2r_open", ADDRESS, ADDRESS, ADDRESS);
     static final MethodHandle OPEN_MEMORY = function("t2r_open_memory", ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle FORK = function("t2r_fork", ADDRESS, ADDRESS);
@@ -100,11 +102,31 @@ final class Native {
     private static SymbolLookup library() {
         String name = System.getProperty("t2r.library", System.mapLibraryName("t2r"));
         try {
-            return SymbolLookup.libraryLookup(name, Arena.global());
+            return fitting(SymbolLookup.libraryLookup(name, Arena.global()), name);
         } catch (IllegalArgumentException error) {
             throw new UnsatisfiedLinkError("expected " + name + " where the system looks for libraries; "
                     + "received none; set LD_LIBRARY_PATH, or -Dt2r.library=FILE");
         }
+    }
+
+    /** A library that is looked up by its short name may be of any release, which elsewhere its soname says. */
+    private static SymbolLookup fitting(SymbolLookup library, String name) {
+        int minor;
+        try {
+            MethodHandle version = LINKER.downcallHandle(library.find("t2r_version").orElseThrow(), FunctionDescriptor.of(JAVA_INT));
+            minor = (int) version.invokeExact() / 1000;
+        } catch (Throwable error) {
+            throw new AssertionError(error); // before t2r_version there was no release
+        }
+        if (minor != MINOR) {
+            throw new UnsatisfiedLinkError("expected " + name + " of the version " + release(MINOR) + "; received "
+                    + release(minor) + "; update t2r.jar and libt2r together");
+        }
+        return library;
+    }
+
+    private static String release(int minor) {
+        return minor / 1000 + "." + minor % 1000;
     }
 
     private static MethodHandle link(String name, FunctionDescriptor descriptor) {

@@ -16,7 +16,7 @@ public final class Options {
             .small("companions", made -> made.companions == null ? null : Integer.valueOf(made.companions ? 1 : 0))
             .whole("max_state_bytes", made -> made.maxStateBytes);
 
-    /** Inside an operator; 0: one a core. */
+    /** Inside an operator; 0: those of {@link #shareThreads}, else one a core. */
     public Integer threads;
     /** Whether the prefill and generation graphs that lie beside are used. */
     public Boolean companions;
@@ -32,6 +32,17 @@ public final class Options {
 
     /** The library's defaults. */
     public Options() {}
+
+    /**
+     * One set of threads for all graphs but those that are opened with a number of their own: as many; 0: one a core. Before
+     * the first is opened.
+     */
+    public static void shareThreads(int threads) {
+        Handle.make(arena -> {
+            Native.check((int) Native.SHARE_THREADS.invokeExact(threads));
+            return null;
+        });
+    }
 
     MemorySegment given(Arena arena) throws Throwable {
         MemorySegment given =
