@@ -6,11 +6,13 @@ T2R_ONNXRUNTIME_ROOT=FOLDER pytest runtimes/cpp/tests
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import onnxruntime
+import pytest
 
 HERE = Path(__file__).parents[1]
 ROOT = HERE.parents[1]
@@ -41,6 +43,14 @@ def headers() -> list[str]:
     """The compiler's options for ONNX Runtime's headers, where $T2R_ONNXRUNTIME_ROOT says where they are."""
     root = os.environ.get("T2R_ONNXRUNTIME_ROOT")
     return [f"-I{Path(root) / 'include' / part}" for part in ("", "onnxruntime")] if root else []
+
+
+def clang() -> Path:
+    """A compiler for other systems, and of fuzzers. Skips where there is none."""
+    unpacked = Path(os.environ.get("T2R_CLANG", "/nowhere")) / "usr/bin/clang++-14"
+    if not (shutil.which("clang++") or unpacked.exists()):
+        (pytest.fail if STRICT else pytest.skip)("no clang++ on the PATH, nor unpacked where $T2R_CLANG says")
+    return ROOT / ".ci" / "clang++"
 
 
 def build(name: str, *options: str, source: Path = HERE, target: str = "all") -> Path:

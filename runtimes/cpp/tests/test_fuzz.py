@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cpp_build import GOLDEN, ROOT, SANITIZERS, STRICT, Run, build
+from cpp_build import GOLDEN, SANITIZERS, Run, build, clang
 from made_tokenizers import added_token, fallback, storyteller, unigram
 
 RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "50000"))  # of each fuzzer; a release has 1,000,000
@@ -25,12 +25,8 @@ SLOWEST = 20  # seconds for one
 @pytest.fixture(scope="session")
 def fuzzer() -> Path:
     """The program, by clang."""
-    unpacked = Path(os.environ.get("T2R_CLANG", "/nowhere")) / "usr/bin/clang++-14"
-    if not (shutil.which("clang++") or unpacked.exists()):
-        (pytest.fail if STRICT else pytest.skip)("no clang++ on the PATH, nor unpacked where $T2R_CLANG says")
-    compiler = f"-DCMAKE_CXX_COMPILER={ROOT / '.ci' / 'clang++'}"
-    options = ["-DT2R_SANITIZE=fuzzer", compiler, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
-    return build("fuzzer", *options, target="fuzz") / "fuzz"
+    options = [f"-DCMAKE_CXX_COMPILER={clang()}", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
+    return build("fuzzer", "-DT2R_SANITIZE=fuzzer", *options, target="fuzz") / "fuzz"
 
 
 def ran(
