@@ -1,42 +1,21 @@
 """Recurrent layers of families, written in our operators over the weights of transformers' own modules.
 
-Each block is a module with `run(rows, state, ops) -> rows, state` and the shapes of its states. RWKV-7, for which
-transformers has no module, has a definition in NumPy.
+Each block is a module with `run(rows, state, ops) -> rows, state` and the shapes of its states.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from t2r_export.model.mixers.convolution import convolved
 from t2r_export.model.mixers.decays import skip, softplus_decay
 from t2r_export.model.mixers.norms import gated_rms_norm, l2_norm
-from t2r_export.model.ops import Erase, Ops, T
+from t2r_export.model.ops import Ops, T
 
 States = dict[str, Any]
-
-
-def sigmoid_decay(logits: T, heads: int, ops: Ops[T]) -> T:
-    """log g = -e^-½ · sigmoid(logits) of RWKV-7 (Peng et al. 2025, arXiv 2503.14456): g is above 0.545.
-
-    Args:
-        logits: rows (N, heads · K).
-
-    Returns:
-        (B, heads, T, K).
-    """
-    return ops.mul(ops.sigmoid(ops.split_heads(logits, heads)), -math.exp(-0.5))
-
-
-def before_decay(read: T, log_gate: T, ops: Ops[T]) -> T:
-    """What reads the decayed state as `read` reads the state before, for a decay that is never near 0: `Erase.read` of
-    RWKV-7. read and log_gate: (B, G, T, K)."""
-    return ops.mul(read, ops.exp(ops.mul(log_gate, -1.0)))
 
 
 def rg_lru(u: T, input_logits: T, decay_logits: T, rate: Tensor, first: T | None, state: T, ops: Ops[T]) -> tuple[T, T]:
@@ -68,31 +47,6 @@ def block_linear(x: T, weight: Tensor, bias: Tensor, ops: Ops[T]) -> T:
     blocks = weight.shape[0]
     y = ops.matmul(ops.split_heads(x, blocks), ops.parameter(weight))  # (B, blocks, T, O)
     return ops.add(ops.merge_heads(y), ops.reshape(ops.parameter(bias), (bias.numel(),)))
-
-
-def shifted(rows: T, past: T, ops: Ops[T]) -> tuple[T, T]:
-    """The row of the token before each: rows (N, D) and the last token before them (B, 1, 1, D) -> the same shapes.
-
-    RWKV's token shift (Peng et al. 2023, arXiv 2305.13048); a convolution of the taps 1 and 0.
-    """
-    own = ops.split_heads(rows, 1)
-    if not ops.many:
-        return ops.merge_heads(past), own
-    joined = ops.concat([past, own], axis=2)
-    return ops.merge_heads(ops.drop_last(joined, 1)), ops.kept_buffer(joined, 1)
-
-
-def group_norm(x: T, weight: Tensor, bias: Tensor, eps: float, groups: int, ops: Ops[T]) -> T:
-    """Each group with mean 0 and variance 1, then scaled and shifted (Wu and He 2018, arXiv 1803.08494).
-
-    Args:
-        x: rows (N, groups · C). weight, bias: (groups · C).
-    """
-    width = x.shape[-1]
-    apart = ops.reshape(x, (0, groups, width // groups))
-    normed = ops.rms_norm(ops.sub(apart, ops.mean(apart)), None, eps)
-    scaled = ops.mul(ops.reshape(normed, (0, width)), ops.parameter(weight))
-    return ops.add(scaled, ops.parameter(bias))
 
 
 def randomised(module: nn.Module) -> nn.Module:
@@ -248,87 +202,10 @@ class RGLRU(Block):
         return y, {"s": after}
 
 
-class RWKV7(Block):
-    """The time mixing of RWKV-7: 3 heads of 4, the value of the first layer its own."""
-
-    width, eps = 12, 4 * 1e-5
-
-    def __init__(self) -> None:
-        peer = nn.Module()
-        for name in ("r", "k", "v", "o", "w1", "w2", "a1", "a2", "g1", "g2"):
-            setattr(peer, name, nn.Linear(12, 12, bias=name in ("w2", "a2")))
-        for name in ("mix_r", "mix_w", "mix_k", "mix_v", "mix_a", "mix_g", "k_k", "k_a", "r_k", "scale", "shift"):
-            setattr(peer, name, nn.Parameter(torch.empty(12)))
-        super().__init__(peer)
-        self.states = {"last": (1, 1, 12), "S": (3, 4, 4)}
-
-    def run(self, x: Any, state: States, ops: Ops[Any]) -> tuple[Any, States]:
-        m = self.peer
-        before, last = shifted(x, state["last"], ops)
-        change = ops.sub(before, x)
-
-        def mixed(name: str) -> Any:
-            return ops.add(x, ops.mul(change, ops.parameter(getattr(m, f"mix_{name}"))))
-
-        def linear(rows: Any, name: str) -> Any:
-            layer = getattr(m, name)
-            return ops.linear(rows, layer.weight, layer.bias)
-
-        r, k, v = (linear(mixed(name), name) for name in "rkv")
-        log_gate = sigmoid_decay(linear(ops.tanh(linear(mixed("w"), "w1")), "w2"), 3, ops)
-        a = ops.sigmoid(linear(linear(mixed("a"), "a1"), "a2"))
-        g = linear(ops.sigmoid(linear(mixed("g"), "g1")), "g2")
-        unit = l2_norm(ops.split_heads(ops.mul(k, ops.parameter(m.k_k)), 3), 1e-12, ops)
-        k = ops.mul(k, ops.add(ops.mul(ops.sub(a, 1.0), ops.parameter(m.k_a)), 1.0))
-        r, k, v, a = (ops.split_heads(part, 3) for part in (r, k, v, a))
-        erase = Erase(before_decay(unit, log_gate, ops), ops.mul(ops.mul(unit, a), -1.0))
-        # the transition is that of the transposed state: it reads along κ̂ and writes along -κ̂ ⊙ a
-        o, _, S, _ = ops.linear_attention(r, k, v, state["S"], None, log_gate, None, erase)
-        o = group_norm(ops.merge_heads(o), m.scale, m.shift, self.eps, 3, ops)
-        bonus = ops.mul(ops.mul(r, k), ops.reshape(ops.parameter(m.r_k), (3, 1, 4)))
-        bonus = ops.mul(ops.mul(ops.mean(bonus), 4.0), v)
-        return linear(ops.mul(ops.add(o, ops.merge_heads(bonus)), g), "o"), {"last": last, "S": S}
-
-    def definition(self, x: Tensor) -> np.ndarray:
-        """Of rows (B, T, 12) from an empty state, state (V, K) as in the paper."""
-        m, rows = self.peer, x.double().numpy()
-        w = {name: p.detach().double().numpy() for name, p in m.named_parameters()}
-
-        def layer(name: str, row: np.ndarray) -> np.ndarray:
-            return w[f"{name}.weight"] @ row + w.get(f"{name}.bias", 0.0)
-
-        def sigmoid(row: np.ndarray) -> np.ndarray:
-            return 1 / (1 + np.exp(-row))
-
-        out = np.zeros_like(rows)
-        for b in range(len(rows)):
-            last, S = np.zeros(12), np.zeros((3, 4, 4))
-            for t, row in enumerate(rows[b]):
-                mix = {name: row + (last - row) * w[f"mix_{name}"] for name in "rwkvag"}
-                last = row
-                r, k, v = (layer(name, mix[name]) for name in "rkv")
-                decay = np.exp(-np.exp(-0.5) * sigmoid(layer("w2", np.tanh(layer("w1", mix["w"])))))
-                a = sigmoid(layer("a2", layer("a1", mix["a"])))
-                g = layer("g2", sigmoid(layer("g1", mix["g"])))
-                kappa, k = k * w["k_k"], k * (1 + (a - 1) * w["k_a"])
-                o = np.zeros(12)
-                for h in range(3):
-                    at = slice(4 * h, 4 * h + 4)
-                    unit = kappa[at] / np.linalg.norm(kappa[at])
-                    S[h] = S[h] * decay[at] + S[h] @ np.outer(-unit, unit * a[at]) + np.outer(v[at], k[at])
-                    y = S[h] @ r[at]
-                    y = (y - y.mean()) / np.sqrt(y.var() + self.eps)
-                    bonus = (r[at] * k[at] * w["r_k"][at]).sum() * v[at]
-                    o[at] = y * w["scale"][at] + w["shift"][at] + bonus
-                out[b, t] = w["o.weight"] @ (o * g)
-        return out
-
-
 BLOCKS: dict[str, type[Block]] = {
     "lfm2": ShortConv,
     "qwen3_5": GatedDelta,
     "mamba2": Mamba2,
     "kda": KDA,
     "rg_lru": RGLRU,
-    "rwkv7": RWKV7,
 }

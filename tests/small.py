@@ -31,12 +31,14 @@ from t2r_export.config.mixers import (
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import (
     AverageConfig,
+    ChannelMixConfig,
     GatedDeltaConfig,
     GRUConfig,
     LSTMConfig,
     Mamba2Config,
     PartConfig,
     ProductKeyConfig,
+    RWKV7Config,
     ShortConvConfig,
 )
 from t2r_export.config.positions import RotaryConfig
@@ -79,6 +81,7 @@ GATED_DELTA = GatedDeltaConfig(heads=H, key_heads=G, key_size=K, value_size=V, t
 MAMBA2 = Mamba2Config(
     heads=H, head_size=V, state_size=K, groups=G, taps=3, least_step=0.3, largest_step=0.9, bias=True, norm_groups=G
 )
+RWKV7 = RWKV7Config(heads=G, head_size=V, decay_rank=5, erase_rank=6, gate_rank=7)
 
 GPT2 = UniformConfig(
     vocab_size=VOCABULARY,
@@ -160,6 +163,12 @@ CONFIGS = {
     "short_conv": with_layers(LLAMA, ShortConvConfig(), LINEAR, ShortConvConfig(3, True)),
     "gated_delta": with_layers(
         LLAMA.with_attention(gate=True, qk_norm=True, positions=RotaryConfig(size=2)), GATED_DELTA, SOFTMAX, GATED_DELTA
+    ),
+    "rwkv7": with_layers(
+        dataclasses.replace(GPT2, position="none", max_positions=None, embedding_norm=True),
+        RWKV7,
+        dataclasses.replace(RWKV7, value_rank=8),
+        feed_forwards=(ChannelMixConfig(9), ChannelMixConfig(11)),
     ),
     "shared_weights": with_layers(LLAMA, SOFTMAX, SHARED, SHARED),
     # all-attention: a memory in each layer, and nothing behind it

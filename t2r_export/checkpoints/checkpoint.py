@@ -1,7 +1,7 @@
 """Checkpoints: config, weights, tokenizer and provenance of a model in one file.
 
 A model.pt is a torch archive of tensors and plain data, read with `weights_only=True`: an untrusted file runs no code.
-`load` also opens Hugging Face folders.
+`load` also opens Hugging Face folders, and rwkv.cpp's files.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.outputs import GRAPHS
 
 FORMAT = "t2r-checkpoint"
+GGMF = b"fmgg"  # what files of rwkv.cpp begin with
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
 SOURCE_TOKENIZER = "source_tokenizer"  # optional key, for translators with a separate source tokenizer
 
@@ -92,7 +93,7 @@ def made(
 
 
 def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
-    """Load a model.pt or a Hugging Face folder.
+    """Load a model.pt, a Hugging Face folder, or a file of rwkv.cpp.
 
     Args:
         digest: result of `t2r_export.files.sha256_beside` of the model.pt, if it was started earlier.
@@ -107,10 +108,10 @@ def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoin
 
 
 def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
-    if os.path.isdir(path):
-        from t2r_export.checkpoints.importers import read_folder  # a module per family, for folders only
+    if os.path.isdir(path) or _is_ggmf(path):
+        from t2r_export.checkpoints.importers import read_file, read_folder  # a module per family, for these only
 
-        found = read_folder(path)
+        found = read_folder(path) if os.path.isdir(path) else read_file(path)
         model = assemble(found.config, found.weights)
         known = found.provenance, found.sha256, found.source_tokenizer, found.notes
         return Checkpoint(found.config, model, found.tokenizer, *known)
@@ -128,6 +129,11 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
     return Checkpoint(config, model, data["tokenizer"], provenance, digest(), data.get(SOURCE_TOKENIZER))
+
+
+def _is_ggmf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(GGMF)) == GGMF
 
 
 def _upgraded(provenance: dict[str, Any], version: int) -> dict[str, Any]:

@@ -70,9 +70,12 @@ def mixer_of(part: PartConfig) -> MixerConfig | PartConfig:
 
 
 def check_borrowed(layers: Sequence[LayerConfig]) -> None:
-    """Raise UserError if attention borrows weights that the layer below does not have."""
+    """Raise UserError if a part borrows what the layers below do not have."""
+    passed: list[PartConfig] = []
     for number, layer in enumerate(layers):
         for part in layer.parts:
+            part.check_below(passed, number)
+            passed.append(part)
             if not part.borrows:
                 continue
             assert isinstance(part, InsideConfig)

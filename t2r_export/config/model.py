@@ -82,7 +82,7 @@ class EncoderConfig(StackConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         parts = [part for layer in self.layers for part in layer.parts]
-        wrong = next((part for part in parts if part.mixes and part.group != "encoder"), None)
+        wrong = next((part for part in parts if part.reads_past or part.mixes and part.group != "encoder"), None)
         received = "" if wrong is None else f"a {wrong.kind} part"
         need(wrong is None, "bidirectional parts in the encoder", received, "correct the encoder")
 

@@ -23,6 +23,7 @@ from t2r_export.config.parts import (
     PARTS,
     AttentionConfig,
     AverageConfig,
+    ChannelMixConfig,
     CrossConfig,
     DenseConfig,
     EncoderAttentionConfig,
@@ -33,6 +34,7 @@ from t2r_export.config.parts import (
     MergedConfig,
     PartConfig,
     ProductKeyConfig,
+    RWKV7Config,
     ShortConvConfig,
 )
 from t2r_export.config.plain import of_table
@@ -48,7 +50,7 @@ MIXERS: dict[str, HasConfig] = {
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
 # those, and parts that no conversion produces
-TRAINED = (GatedDeltaConfig, Mamba2Config, ShortConvConfig)
+TRAINED = (GatedDeltaConfig, Mamba2Config, RWKV7Config, ShortConvConfig)
 LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in TRAINED}}
 
 
@@ -95,7 +97,7 @@ class NoFeedForward(Kind):
 
 
 FEED_FORWARDS: dict[str, HasConfig] = {
-    config.kind: Entry(config, None) for config in (Dense, NoFeedForward, ProductKeyConfig)
+    config.kind: Entry(config, None) for config in (Dense, NoFeedForward, ProductKeyConfig, ChannelMixConfig)
 }
 
 
@@ -146,7 +148,7 @@ class UniformConfig:
     bos_token: int | None = limited(None, bounds=(0, MAX_VOCABULARY))
     eos_tokens: tuple[int, ...] = ()
     # one per layer; empty: dense
-    feed_forwards: tuple[Dense | NoFeedForward | ProductKeyConfig, ...] = _of("FEED_FORWARDS", ())
+    feed_forwards: tuple[Dense | NoFeedForward | ProductKeyConfig | ChannelMixConfig, ...] = _of("FEED_FORWARDS", ())
     residual: bool = True
     embedding_scale: float = 1.0
     logit_scale: float = 1.0

@@ -9,6 +9,7 @@ from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.falcon_h1 import FALCON_H1
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.gemma3 import GEMMA3_TEXT
+from t2r_export.checkpoints.importers.ggmf import read_file
 from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.gpt_neox import GPT_NEOX
 from t2r_export.checkpoints.importers.granite import GRANITE
@@ -30,6 +31,7 @@ from t2r_export.checkpoints.importers.phi3 import PHI3
 from t2r_export.checkpoints.importers.qwen2 import QWEN2
 from t2r_export.checkpoints.importers.qwen3 import QWEN3
 from t2r_export.checkpoints.importers.qwen3_5 import QWEN3_5, QWEN3_5_TEXT
+from t2r_export.checkpoints.importers.rwkv7 import RWKV7
 from t2r_export.checkpoints.importers.smollm3 import SMOLLM3
 from t2r_export.checkpoints.importers.stablelm import STABLELM
 from t2r_export.checkpoints.importers.starcoder2 import STARCODER2
@@ -60,6 +62,7 @@ IMPORTERS: dict[str, Importer] = {
     "qwen3": QWEN3,
     "qwen3_5": QWEN3_5,
     "qwen3_5_text": QWEN3_5_TEXT,
+    "rwkv7": RWKV7,
     "smollm3": SMOLLM3,
     "stablelm": STABLELM,
     "starcoder2": STARCODER2,
@@ -71,4 +74,4 @@ def read_folder(path: str | Path) -> Imported:
     return read(Path(path), IMPORTERS)
 
 
-__all__ = ["IMPORTERS", "Imported", "Importer", "read_folder"]
+__all__ = ["IMPORTERS", "Imported", "Importer", "read_file", "read_folder"]

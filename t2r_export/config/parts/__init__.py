@@ -14,6 +14,7 @@ from t2r_export.config.parts.feed_forward import DenseConfig, ProductKeyConfig
 from t2r_export.config.parts.gated_delta import GatedDeltaConfig
 from t2r_export.config.parts.mamba2 import Mamba2Config
 from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
+from t2r_export.config.parts.rwkv7 import ChannelMixConfig, RWKV7Config
 from t2r_export.config.parts.short_conv import ShortConvConfig
 from t2r_export.config.tagged import Entry
 
@@ -30,6 +31,8 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(AverageConfig, f"{MODEL}.average:Average"),
         Entry(GatedDeltaConfig, f"{MODEL}.gated_delta:GatedDelta"),
         Entry(Mamba2Config, f"{MODEL}.mamba2:Mamba2"),
+        Entry(RWKV7Config, f"{MODEL}.rwkv7:RWKV7"),
+        Entry(ChannelMixConfig, f"{MODEL}.rwkv7:ChannelMix"),
         Entry(ShortConvConfig, f"{MODEL}.short_conv:ShortConv"),
         Entry(DenseConfig, f"{MODEL}.dense:Dense"),
         Entry(ProductKeyConfig, f"{MODEL}.product_key:ProductKey"),
@@ -40,6 +43,7 @@ __all__ = [
     "PARTS",
     "AttentionConfig",
     "AverageConfig",
+    "ChannelMixConfig",
     "CrossConfig",
     "DenseConfig",
     "EncoderAttentionConfig",
@@ -51,5 +55,6 @@ __all__ = [
     "MergedConfig",
     "PartConfig",
     "ProductKeyConfig",
+    "RWKV7Config",
     "ShortConvConfig",
 ]

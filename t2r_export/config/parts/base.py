@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +23,8 @@ class PartConfig(Kind):
     """
 
     TABLE: ClassVar[str] = "t2r_export.config.parts:PARTS"
-    mixes: ClassVar[bool] = True  # tokens interact: the part has states, or reads a source
+    mixes: ClassVar[bool] = True  # a mixer, which has states or reads a source; false: a feed-forward
+    reads_past: ClassVar[bool] = False  # a feed-forward with states
     reads_source: ClassVar[bool] = False  # the part has a `read`; translators only
     group: ClassVar[str] = "layers"  # of the reports: layers, crosses or encoder
 
@@ -65,6 +67,9 @@ class PartConfig(Kind):
     def cache_size(self) -> int:
         """Numbers per token of a key/value cache that would replace the part; 0 if there is none."""
         return 0
+
+    def check_below(self, below: Sequence[PartConfig], layer: int) -> None:
+        """Raise UserError unless the parts `below` lend what this part of layer number `layer` needs of them."""
 
     def rotations(self) -> list[tuple[RotaryConfig, int]]:
         """Rotations that the part uses, each with the number of rotated dimensions per head."""

@@ -47,6 +47,18 @@ def _shifted(joined: T, taps: int, ops: Ops[T]) -> list[T]:
     return [*inner, ops.slice_from(joined, last)]
 
 
+def shifted(rows: T, past: T, ops: Ops[T]) -> tuple[T, T]:
+    """The row of the token before each: rows (N, D) and the last token before them (B, 1, 1, D) -> the same shapes.
+
+    RWKV's token shift (Peng et al. 2023, arXiv 2305.13048); a convolution of the taps 1 and 0.
+    """
+    own = ops.split_heads(rows, 1)
+    if not ops.many:
+        return ops.merge_heads(past), own
+    joined = ops.concat([past, own], axis=2)
+    return ops.merge_heads(ops.drop_last(joined, 1)), ops.kept_buffer(joined, 1)
+
+
 class ShortConvolution(nn.Module):
     """`convolved` with trained weights."""
 

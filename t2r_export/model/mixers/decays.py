@@ -43,3 +43,21 @@ def softplus_decay(
 def skip(o: T, x: T, D: Tensor, ops: Ops[T]) -> T:
     """o + D ⊙ x of Mamba-2: o and x (B, H, T, V), D (H) or (H · V)."""
     return ops.add(o, ops.mul(x, ops.reshape(ops.parameter(D), (x.shape[1], 1, -1))))
+
+
+def sigmoid_decay(logits: T, heads: int, ops: Ops[T]) -> T:
+    """log g = -e^-½ · sigmoid(logits) of RWKV-7 (Peng et al. 2025, arXiv 2503.14456): g is above 0.545.
+
+    Args:
+        logits: rows (N, heads · K).
+
+    Returns:
+        (B, heads, T, K).
+    """
+    return ops.mul(ops.sigmoid(ops.split_heads(logits, heads)), -math.exp(-0.5))
+
+
+def before_decay(read: T, log_gate: T, ops: Ops[T]) -> T:
+    """What reads the decayed state as `read` reads the state before, for a decay that is never near 0: `Erase.read` of
+    RWKV-7. read and log_gate: (B, G, T, K)."""
+    return ops.mul(read, ops.exp(ops.mul(log_gate, -1.0)))

@@ -76,3 +76,16 @@ def gated_rms_norm(
     if gate_first:
         return grouped_rms_norm(ops.mul(x, opening), weight, eps, groups, ops)
     return ops.mul(grouped_rms_norm(x, weight, eps, groups, ops), opening)
+
+
+def group_norm(x: T, weight: Tensor, bias: Tensor, eps: float, groups: int, ops: Ops[T]) -> T:
+    """Each group with mean 0 and variance 1, then scaled and shifted (Wu and He 2018, arXiv 1803.08494).
+
+    Args:
+        x: rows (N, groups · C). weight, bias: (groups · C).
+    """
+    width = x.shape[-1]
+    apart = ops.reshape(x, (0, groups, width // groups))
+    normed = ops.rms_norm(ops.sub(apart, ops.mean(apart)), None, eps)
+    scaled = ops.mul(ops.reshape(normed, (0, width)), ops.parameter(weight))
+    return ops.add(scaled, ops.parameter(bias))
