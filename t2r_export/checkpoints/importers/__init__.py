@@ -6,10 +6,13 @@ from pathlib import Path
 
 from t2r_export.checkpoints.importers.bart import BART
 from t2r_export.checkpoints.importers.base import Importer
+from t2r_export.checkpoints.importers.cohere import COHERE, COHERE2
+from t2r_export.checkpoints.importers.exaone4 import EXAONE4
 from t2r_export.checkpoints.importers.falcon_h1 import FALCON_H1
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.gemma3 import GEMMA3_TEXT
 from t2r_export.checkpoints.importers.ggmf import read_file
+from t2r_export.checkpoints.importers.glm import GLM, GLM4
 from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.gpt_neox import GPT_NEOX
 from t2r_export.checkpoints.importers.granite import GRANITE
@@ -38,8 +41,13 @@ from t2r_export.checkpoints.importers.starcoder2 import STARCODER2
 
 IMPORTERS: dict[str, Importer] = {
     "bart": BART,
+    "cohere": COHERE,
+    "cohere2": COHERE2,
+    "exaone4": EXAONE4,
     "falcon_h1": FALCON_H1,
     "gemma3_text": GEMMA3_TEXT,
+    "glm": GLM,
+    "glm4": GLM4,
     "gpt2": GPT2,
     "gpt_neox": GPT_NEOX,
     "granite": GRANITE,

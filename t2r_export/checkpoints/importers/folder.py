@@ -214,11 +214,15 @@ def _weights(
     sources = importer.sources(config, ours)
     shapes = {name: source.shape(ours) for name, source in sources.items()}
     copies = {name: of for name, of in importer.copies(config).items() if name in tensors}  # they are compared below
-    expected = {name: shape for name, shape in shapes.items() if name in tensors or not sources[name].optional}
+    needed = {name: name in tensors or not source.optional for name, source in sources.items()}
+    constant = {name: source.constant for name, source in sources.items() if source.constant is not None}
+    expected = {name: shape for name, shape in shapes.items() if needed[name] and name not in constant}
     expected |= {name: shapes[of] for name, of in copies.items()}
     compare(expected, {name: tensor.shape for name, tensor in tensors.items()}, str(folder))
-    absent = [part for name in shapes.keys() - expected.keys() for part in sources[name].parts]
-    weights = {part: torch.zeros(ours[part]) for part in absent}
+    absent = [
+        (part, constant.get(name, 0.0)) for name in shapes.keys() - expected.keys() for part in sources[name].parts
+    ]
+    weights = {part: torch.full(ours[part], value) for part, value in absent}
     copied: dict[str, Tensor] = {}
     for name, tensor in _values(tensors):
         factor = factors.get(NUMBER.sub(".{}.", name))

@@ -13,6 +13,7 @@ from t2r_export.checkpoints.importers.llama import (
     LAYER,
     NAMES,
     POSITIONS,
+    all_but_each,
     decoder,
     importer,
     sliding_layers,
@@ -57,8 +58,8 @@ OURS = {
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias, pattern = fields.flag("attention_bias"), fields.size("sliding_window_pattern", 6)
-    layers = sliding_layers(fields, fields.size("sliding_window"), lambda layer: (layer + 1) % pattern != 0)
+    bias = fields.flag("attention_bias")
+    layers = sliding_layers(fields, fields.size("sliding_window"), all_but_each(fields, 6))
     cap = None if fields.get("final_logit_softcapping") is None else fields.number("final_logit_softcapping")
     model = decoder(
         fields,

@@ -15,9 +15,9 @@ from typing import Any
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
 from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.rotary import FULL, ROTARY, SLIDING, rotary
-from t2r_export.checkpoints.importers.sources import Transform, named
+from t2r_export.checkpoints.importers.sources import Transform, named, of_neighbours
 from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.layer import LayerConfig
+from t2r_export.config.layer import LayerConfig, mixer_of
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import AttentionConfig, PartConfig
@@ -140,6 +140,14 @@ def sliding_layers(
     )
 
 
+def all_but_each(fields: Fields, default: int | None = None) -> Callable[[int], bool]:
+    """`slides` of a family in which each layer of number sliding_window_pattern, counted from 1, has no window."""
+    fields.get("sliding_window_pattern")  # known, also where layer_types goes before it
+    stated = fields.get("layer_types") is not None
+    pattern = 1 if stated else fields.size("sliding_window_pattern", default)
+    return lambda layer: (layer + 1) % pattern != 0
+
+
 def with_positions(model: ModelConfig, positions: Sequence[PositionConfig | None]) -> ModelConfig:
     """The model with other positions of attention, one a layer."""
     layers = []
@@ -148,6 +156,25 @@ def with_positions(model: ModelConfig, positions: Sequence[PositionConfig | None
         assert isinstance(first, AttentionConfig)
         layers.append(LayerConfig(parts=(replace(first, positions=own), *rest)))
     return replace(model, layers=tuple(layers))
+
+
+def windows_rotate(model: ModelConfig) -> ModelConfig:
+    """The model whose windows alone have the positions of its attention."""
+    insides = [mixer_of(layer.mixers[0]) for layer in model.layers]
+    first = model.heads[0].positions
+    return with_positions(model, [first if isinstance(one, WindowConfig) else None for one in insides])
+
+
+def with_one_norm(model: ModelConfig) -> ModelConfig:
+    """The model whose feed-forwards, beside attention, read what its norm gives."""
+    pairs = (layer.parts for layer in model.layers)
+    return replace(model, layers=tuple(LayerConfig(parts=(mixer, replace(dense, norm=None))) for mixer, dense in pairs))
+
+
+def by_neighbours(config: ModelConfig) -> dict[str, Transform]:
+    """Transforms of q and k where neighbours of a head rotate together, and not its halves."""
+    transform = of_neighbours(config)
+    return {f"{NAMES[f'attention.{part}']}.{kind}": transform for part in "qk" for kind in ("weight", "bias")}
 
 
 NAMES = {
@@ -167,12 +194,13 @@ def importer(
     config: Callable[[Fields], ModelConfig],
     names: Mapping[str, str] = NAMES,
     transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
+    constants: Mapping[str, float] = MappingProxyType({}),
 ) -> Importer:
-    """An importer of tensors that are named as Llama's, or as the table says."""
+    """An importer of tensors that are named as Llama's, or as the table says. Args: constants: as of `named`."""
     return Importer(
         keys=keys,
         config=config,
-        sources=lambda model, weights: named(model, weights, names, transforms(model)),
+        sources=lambda model, weights: named(model, weights, names, transforms(model), constants=constants),
         prefix="model.",
         buffers=re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
         copies=tied_head("model.embed_tokens.weight"),

@@ -144,7 +144,8 @@ def _size(fields: Fields, rope: Fields, head_size: int, partial: float | None, k
         if rope.get(SHARE, 1) != 1:
             raise rope.wrong(SHARE, "absent or 1", rope.get(SHARE))
         return None
-    share = rope.number(SHARE) if rope.get(SHARE) is not None else fields.number(key, partial)
+    absent = None if key in fields.data else partial  # null is 1 to transformers, whatever the family's own share is
+    share = rope.number(SHARE) if rope.get(SHARE) is not None else fields.number(key, absent)
     size = int(head_size * share)
     if not 0 < size <= head_size or size % 2:  # of an odd number transformers rotates one more, by other frequencies
         raise rope.wrong(SHARE, f"a share of a head's {head_size} numbers that is an even number of them", share)

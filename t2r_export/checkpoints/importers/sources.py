@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +54,22 @@ def permuted(sizes: Sequence[int], order: Sequence[int]) -> Transform:
     return Transform(lambda x: _reordered(x, sizes, order), lambda x: _reordered(x, turned, back))
 
 
+def of_neighbours(config: ModelConfig) -> Transform:
+    """Rows of q and k where neighbours rotate together, for halves that do."""
+    heads = config.heads[0]
+    size = heads.head_size
+    rotated = size if heads.rotary is None else heads.rotary.rotated(size)
+    return in_heads([*range(0, rotated, 2), *range(1, rotated, 2), *range(rotated, size)])
+
+
+def in_heads(order: Sequence[int]) -> Transform:
+    """Rows of each head in another order: ours is the stored order[0], order[1], …"""
+    back = [order.index(row) for row in range(len(order))]
+    return Transform(
+        *(lambda x, rows=rows: x.unflatten(0, (-1, len(rows)))[:, rows].flatten(0, 1) for rows in (order, back))
+    )
+
+
 def _reordered(x: Tensor, sizes: Sequence[int], order: Sequence[int]) -> Tensor:
     axes = x.view(*sizes, *x.shape[1:])
     return axes.permute(*order, *range(len(sizes), axes.ndim)).reshape(x.shape)
@@ -65,6 +82,7 @@ class Source:
     parts: tuple[str, ...]
     transform: Transform = PLAIN
     optional: bool = False  # zeros where it is absent
+    constant: float | None = None  # what ours are, which no tensor holds
 
     def shape(self, ours: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
         """As stored, for weights of the shapes `ours`. Nothing is allocated."""
@@ -90,6 +108,7 @@ def named(
     names: Mapping[str, str],
     transforms: Mapping[str, Transform] | None = None,
     optional: Collection[str] = (),
+    constants: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Source]:
     """Their tensors by their full names, from a table of names.
 
@@ -98,6 +117,7 @@ def named(
         names: of a module or of a weight in it, as `place` writes it -> theirs, with {} for the number of the layer.
             What several have for a name holds them one below the other.
         transforms: of theirs, with {}, weight or bias included. optional: theirs that may be absent, likewise.
+        constants: of names that no tensor has, likewise: what all numbers of ours are.
     """
     found: dict[str, Source] = {}
     for weight in weights:
@@ -106,7 +126,8 @@ def named(
         pattern = names.get(key) or f"{names[module]}.{kind}"
         name = pattern.replace("{}", layer)
         before = found[name].parts if name in found else ()
-        found[name] = Source((*before, weight), (transforms or {}).get(pattern, PLAIN), pattern in optional)
+        transform = (transforms or {}).get(pattern, PLAIN)
+        found[name] = Source((*before, weight), transform, pattern in optional, constants.get(pattern))
     return found
 
 

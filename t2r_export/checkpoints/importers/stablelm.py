@@ -5,13 +5,10 @@ In some, attention and feed-forward stand beside each other behind one norm. Nor
 
 from __future__ import annotations
 
-import dataclasses
-
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, decoder, importer
+from t2r_export.checkpoints.importers.llama import DECODER, decoder, importer, with_one_norm
 from t2r_export.checkpoints.importers.rotary import PARTIAL
-from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
@@ -47,11 +44,7 @@ def _config(fields: Fields) -> ModelConfig:
         norm="layer",
         parallel=parallel,
     )
-    if not parallel:
-        return model
-    pairs = (layer.parts for layer in model.layers)
-    layers = [LayerConfig(parts=(mixer, dataclasses.replace(dense, norm=None))) for mixer, dense in pairs]
-    return dataclasses.replace(model, layers=tuple(layers))
+    return with_one_norm(model) if parallel else model
 
 
 STABLELM = importer(KEYS, _config)

@@ -66,6 +66,12 @@ FAMILIES = {
     "granite": Family("Granite", {**GQA, **GRANITE, "attention_bias": True, "mlp_bias": True}),
     "olmo2": Family("Olmo2", {**GQA, "head_dim": 10}),
     "olmo2 biases": Family("Olmo2", {**GQA, "attention_bias": True, "num_key_value_heads": 2}),
+    "cohere": Family("Cohere", {**GQA, "attention_bias": True, "logit_scale": 0.7}),
+    "cohere2": Family("Cohere2", {**GQA, "sliding_window": 5, "sliding_window_pattern": 2, "logit_scale": 0.4}),
+    "exaone4": Family("Exaone4", {**GQA, "head_dim": 10, "sliding_window": 5, "sliding_window_pattern": 3}),
+    "exaone4 full": Family("Exaone4", {**GQA, "sliding_window": None, "layer_types": [FULL] * 3}),
+    "glm": Family("Glm", {**GQA, "head_dim": 12, "attention_bias": False, "partial_rotary_factor": 1.0}),
+    "glm4": Family("Glm4", {**GQA, "head_dim": 12}),
     "hunyuan": Family("HunYuanDenseV1", {**GQA, "head_dim": 10, "attention_bias": True, "rope_parameters": NTK}),
     "ministral3": Family(
         "Ministral3", {**GQA, "head_dim": 10, "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.3}}
@@ -147,6 +153,9 @@ def test_every_layer_can_become_linear(name: str, made: Any) -> None:
 KINDS = {  # s: softmax, w: windows
     "smollm3": "sss",
     "smollm3 windows": "wsw",
+    "cohere2": "wsw",
+    "exaone4": "wws",
+    "exaone4 full": "sss",
     "ministral3 window": "www",
     "olmo3": "wwws",
     "phi3 window": "www",
@@ -192,6 +201,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("granite", {"residual_multiplier": 0}, "residual_multiplier in config.json to be a finite positive number"),
     ("granite", {"num_local_experts": 4}, "num_local_experts in config.json to be absent"),
     ("olmo2", {"layer_types": [SLIDING] * 3}, "layer_types in config.json to be"),
+    ("cohere", {"use_qk_norm": True}, "use_qk_norm in config.json to be absent or null, false"),
+    (
+        "exaone4",
+        {"layer_types": None, "sliding_window_pattern": "LLG"},
+        "sliding_window_pattern in config.json to be an",
+    ),
     ("hunyuan", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "whose frequencies do not depend on the"),
     (
         "ministral3",
@@ -225,6 +240,13 @@ def test_what_a_family_cannot_be_is_refused(
     assert message in str(caught.value)
 
 
+def test_a_tensor_that_the_class_does_not_have_is_refused(made: Any, tmp_path: Path) -> None:
+    folder = changed(made["cohere"][2], tmp_path, {})
+    folders.change_tensors(folder, model__norm__bias=torch.ones(24))
+    with pytest.raises(UserError, match=r"unexpected model\.norm\.bias"):
+        checkpoint.load(folder)
+
+
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("gpt-neox", {"use_parallel_residual": False}),
     ("gpt-neox", {"layer_norm_eps": 0.1}),
@@ -237,6 +259,11 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("granite", {"logits_scaling": 3.0}),
     ("olmo2", {"rms_norm_eps": 0.1}),
     ("hunyuan", {"rope_parameters": {**NTK, "alpha": 60.0}}),
+    ("cohere", {"layer_norm_eps": 0.1}),
+    ("cohere2", {"logit_scale": 0.5}),
+    ("cohere2", {"rope_parameters": {"rope_theta": 50.0}}),
+    ("exaone4", {"layer_types": None, "sliding_window_pattern": 2}),
+    ("glm4", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
     ("hunyuan", {"rms_norm_eps": 0.1}),
     ("ministral3", {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.4}}),
     (

@@ -15,6 +15,7 @@ from t2r_export.checkpoints.importers.sources import (
     TRANSPOSED,
     Source,
     Transform,
+    in_heads,
     named,
     permuted,
     place,
@@ -32,6 +33,7 @@ CASES: dict[str, tuple[Transform, tuple[int, ...], tuple[int, ...]]] = {
     "skipped numbers": (skipped(3), (4,), (7,)),
     "convolution": (CONVOLUTION, (4, 10), (10, 1, 4)),
     "two parts of each head": (permuted((3, 2, -1), (1, 0, 2)), (24, 5), (24, 5)),
+    "neighbours of a part of each head": (in_heads([0, 2, 1, 3, 4, 5]), (24, 5), (24, 5)),
     "pairs of each head": (permuted((3, -1, 2), (0, 2, 1)), (18,), (18,)),
 }
 
