@@ -142,6 +142,8 @@ def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
             unknown += unknown_parts(bounded(text).data)
         except UserError as error:
             unknown.append(error.received)
+        except (ValueError, RecursionError):
+            unknown.append("text that is not JSON")
     what = printable(", ".join(sorted(set(unknown))))
     return (f"runtimes will not open the tokenizer, for {what}: give them token numbers",) if unknown else ()
 

@@ -329,3 +329,9 @@ def test_unsupported_tokenizer_is_noted(tmp_path: Path) -> None:
     assert report.notes == (
         "runtimes will not open the tokenizer, for the normalizer Lowercase: give them token numbers",
     )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
+def test_a_tokenizer_that_is_no_json_is_noted(text: str, tmp_path: Path) -> None:
+    report = export(dataclasses.replace(small.checkpoint(), tokenizer=text), tmp_path / "g.onnx")
+    assert report.notes == ("runtimes will not open the tokenizer, for text that is not JSON: give them token numbers",)

@@ -10,7 +10,7 @@ from t2r_export.config.options import between
 from t2r_export.config.validation import choice, size
 from t2r_runtime.errors import UserError
 
-MAX_STEPS = 1 << 40
+MAX_STEPS = 10**9
 
 
 @dataclass(frozen=True)

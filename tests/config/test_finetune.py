@@ -44,7 +44,7 @@ def test_default_learning_rates_scale_with_width() -> None:
             "2 steps, one for each of transfer, task, or one for all; received '3,4,5'",
         ),
         (("task", "three"), "steps as numbers separated by commas; received 'three'"),
-        (("task", "-1"), "steps of task to be an integer from 0 to 1099511627776; received -1"),
+        (("task", "-1"), "steps of task to be an integer from 0 to 1000000000; received -1"),
         (("task", "1", "1e-3;2"), "learning rates as numbers"),
         (("task", "1", "0"), "the learning rate of task to be a number above 0 and below 10; received 0.0"),
         (("task", "1", "nan"), "the learning rate of task to be a number above 0 and below 10; received nan"),
@@ -61,7 +61,7 @@ def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
     [
         ({"plan": parse_plan("task", "0")}, "at least one step of one stage"),
         ({"plan": ()}, "at least one step of one stage"),
-        ({"length": 0}, "length to be an integer from 1 to 1099511627776; received 0"),
+        ({"length": 0}, "length to be an integer from 1 to 1000000000; received 0"),
         ({"batch": 2.5}, "batch of type int; received 2.5 of type float"),
         ({"kl_top": -1}, "kl_top to be an integer from 0"),
         ({"start_positions": -1}, "start_positions to be an integer from 0"),

@@ -155,6 +155,7 @@ def _text(theirs: Any, folder: Path, count: dict[str, int]) -> str:
                 return f"token {place}: {int(np.argmax(logits))} for {chosen}"
             continue
         allowed, values = sampler._allowed(logits, int(np.argmax(logits)))
+        allowed, values = allowed[values > -math.inf], values[values > -math.inf]  # the rest is never drawn
         peers = scores[0].double().numpy()
         if allowed.tolist() != np.flatnonzero(peers > -math.inf).tolist():
             return f"token {place}: {allowed.tolist()} for {np.flatnonzero(peers > -math.inf).tolist()}"
