@@ -10,6 +10,7 @@ from t2r_export.checkpoints.importers.cohere import COHERE, COHERE2
 from t2r_export.checkpoints.importers.exaone4 import EXAONE4
 from t2r_export.checkpoints.importers.falcon_h1 import FALCON_H1
 from t2r_export.checkpoints.importers.folder import Imported, read
+from t2r_export.checkpoints.importers.gemma import GEMMA, GEMMA2
 from t2r_export.checkpoints.importers.gemma3 import GEMMA3_TEXT
 from t2r_export.checkpoints.importers.ggmf import read_file
 from t2r_export.checkpoints.importers.glm import GLM, GLM4
@@ -24,6 +25,7 @@ from t2r_export.checkpoints.importers.mamba2 import MAMBA2
 from t2r_export.checkpoints.importers.marian import MARIAN
 from t2r_export.checkpoints.importers.ministral3 import MINISTRAL3
 from t2r_export.checkpoints.importers.mistral import MISTRAL
+from t2r_export.checkpoints.importers.nanochat import NANOCHAT
 from t2r_export.checkpoints.importers.nemotron_h import NEMOTRON_H
 from t2r_export.checkpoints.importers.olmo2 import OLMO2
 from t2r_export.checkpoints.importers.olmo3 import OLMO3
@@ -45,6 +47,8 @@ IMPORTERS: dict[str, Importer] = {
     "cohere2": COHERE2,
     "exaone4": EXAONE4,
     "falcon_h1": FALCON_H1,
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
     "gemma3_text": GEMMA3_TEXT,
     "glm": GLM,
     "glm4": GLM4,
@@ -59,6 +63,7 @@ IMPORTERS: dict[str, Importer] = {
     "marian": MARIAN,
     "ministral3": MINISTRAL3,
     "mistral": MISTRAL,
+    "nanochat": NANOCHAT,
     "nemotron_h": NEMOTRON_H,
     "olmo2": OLMO2,
     "olmo3": OLMO3,

@@ -103,6 +103,11 @@ def decoder(
     return UniformConfig(**{**shared, "attention": attention, **others}).build()
 
 
+def cap(fields: Fields, key: str) -> float | None:
+    """Of scores or logits; null: none."""
+    return None if fields.get(key) is None else fields.number(key)
+
+
 def head_sizes(fields: Fields) -> tuple[int, int, int]:
     """Heads of queries, heads of keys and values, and numbers of a head."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
@@ -173,7 +178,11 @@ def with_one_norm(model: ModelConfig) -> ModelConfig:
 
 def by_neighbours(config: ModelConfig) -> dict[str, Transform]:
     """Transforms of q and k where neighbours of a head rotate together, and not its halves."""
-    transform = of_neighbours(config)
+    return q_and_k(of_neighbours(config))
+
+
+def q_and_k(transform: Transform) -> dict[str, Transform]:
+    """The transform of both projections."""
     return {f"{NAMES[f'attention.{part}']}.{kind}": transform for part in "qk" for kind in ("weight", "bias")}
 
 

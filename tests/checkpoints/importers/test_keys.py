@@ -132,6 +132,8 @@ GROWING = {  # queries scaled by their position
     "llama_4_scaling_beta": 0.3,
 }
 OWN = {
+    "gemma": {**LLAMA, "rms_norm_eps": 0.05},
+    "gemma2": {**LLAMA, "sliding_window": 5, "query_pre_attn_scalar": 7, "rms_norm_eps": 0.05},
     "gemma3_text": {**LLAMA, "sliding_window": 5, "query_pre_attn_scalar": 7, "sliding_window_pattern": 2},
     "gpt_neox": GPT_NEOX,
     "cohere": {**LLAMA, "logit_scale": 0.7},
@@ -323,7 +325,7 @@ def write(folder: Path, family: str, **changes: Any) -> Any:
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]  # sines are frozen
     for parameter in (*learned, *(buffer for name, buffer in model.named_buffers() if name == "final_logits_bias")):
         spread = (
-            0.15 if family in ("gemma3_text", "qwen3_5_text") else 0.3
+            0.15 if family in ("gemma2", "gemma3_text", "qwen3_5_text") else 0.3
         )  # a head whose output is small is float32's to move
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=spread)
     model.tie_weights()

@@ -37,6 +37,7 @@ BY_LAYER = {
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 3.0, "original_max_position_embeddings": 20}
 NTK = {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0}
 GROWING = {"rope_theta": 500.0, "original_max_position_embeddings": 20, "llama_4_scaling_beta": 0.9}
+NO_CAPS = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
 FAMILIES = {
     "gpt-neox": Family("GPTNeoX", {**MHA, "rotary_pct": 0.5}),
     "gpt-neox one by one": Family(
@@ -72,6 +73,7 @@ FAMILIES = {
     "exaone4 full": Family("Exaone4", {**GQA, "sliding_window": None, "layer_types": [FULL] * 3}),
     "glm": Family("Glm", {**GQA, "head_dim": 12, "attention_bias": False, "partial_rotary_factor": 1.0}),
     "glm4": Family("Glm4", {**GQA, "head_dim": 12}),
+    "nanochat": Family("NanoChat", {**GQA, "num_key_value_heads": 2, "final_logit_softcapping": 3.0}),
     "hunyuan": Family("HunYuanDenseV1", {**GQA, "head_dim": 10, "attention_bias": True, "rope_parameters": NTK}),
     "ministral3": Family(
         "Ministral3", {**GQA, "head_dim": 10, "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.3}}
@@ -88,6 +90,9 @@ FAMILIES = {
     "olmo3": Family("Olmo3", {**GQA, "sliding_window": 5, "num_hidden_layers": 4, "rope_parameters": {FULL: YARN}}),
     "phi3": Family("Phi3", {**GQA, "partial_rotary_factor": 0.5}),
     "phi3 window": Family("Phi3", {**GQA, "sliding_window": 5}),
+    "gemma": Family("Gemma", {**GQA, "head_dim": 10}),
+    "gemma2": Family("Gemma2", {**GEMMA3, "head_dim": 10, "attn_logit_softcapping": 1.5}),
+    "gemma2 uncapped": Family("Gemma2", {**GEMMA3, "head_dim": 4, **NO_CAPS, "layer_types": [FULL, SLIDING, FULL]}),
     "gemma3": Family("Gemma3", {**GEMMA3, "head_dim": 10, "sliding_window_pattern": 2}, config="Gemma3Text"),
     "gemma3 capped": Family(
         "Gemma3",
@@ -159,6 +164,8 @@ KINDS = {  # s: softmax, w: windows
     "ministral3 window": "www",
     "olmo3": "wwws",
     "phi3 window": "www",
+    "gemma2": "wsw",
+    "gemma2 uncapped": "sws",
     "gemma3": "wsw",
     "gemma3 capped": "sws",
 }
@@ -214,6 +221,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "llama_4_scaling_beta in the rotary parameters of config.json to be a finite",
     ),
     ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}}, "rope_type in the rotary param"),
+    ("nanochat", {"rope_parameters": YARN}, "of a type that rotates and does not scale, since q and k are normalized"),
     ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention in config.json to be absent"),
     ("gemma3", {"rope_parameters": {"rope_theta": 9.0}}, "rope_parameters in config.json to be an object for full_att"),
     ("gemma3", {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None}, "with a rope_type"),
@@ -272,6 +280,10 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ),
     ("olmo3", {"rope_parameters": {FULL: {"rope_theta": 500.0}}}),
     ("phi3 window", {"sliding_window": 6}),
+    ("gemma", {"hidden_act": "silu"}),
+    ("gemma2", {"attn_logit_softcapping": 1.6}),
+    ("nanochat", {"final_logit_softcapping": 4.0}),
+    ("nanochat", {"rope_parameters": {"rope_theta": 50.0}}),
     ("gemma3", {"query_pre_attn_scalar": 8}),
     ("gemma3 capped", {"final_logit_softcapping": 4.0}),
     ("gemma3 capped", {"rope_parameters": {FULL: BY_LAYER[FULL], SLIDING: {"rope_theta": 60.0}}}),

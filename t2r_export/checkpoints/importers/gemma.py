@@ -1,0 +1,112 @@
+"""Gemma (Gemma Team 2024, arXiv 2403.08295): Llama with norms that scale by 1 + w, and Gemma 2 (arXiv 2408.00118): such
+norms before and behind the parts, caps of scores and logits, and windows in every other layer.
+
+Embeddings are multiplied by the root of their size, which transformers rounds to the type of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import (
+    DECODER,
+    LAYER,
+    NAMES,
+    POSITIONS,
+    cap,
+    decoder,
+    importer,
+    sliding_layers,
+)
+from t2r_export.checkpoints.importers.sources import ONE_PLUS, Transform
+from t2r_export.config.mixers import MixerConfig
+from t2r_export.config.model import ModelConfig
+
+READ: dict[str, Any] = {
+    **DECODER,
+    "vocab_size": 256000,
+    "hidden_act": "gelu_pytorch_tanh",
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+}
+READ2: dict[str, Any] = {
+    **{key: value for key, value in READ.items() if key != "hidden_act"},
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "final_logit_softcapping": 30.0,
+    "attn_logit_softcapping": 50.0,
+}
+KEYS = keys(
+    read={
+        **READ,
+        "hidden_size": 3072,
+        "intermediate_size": 24576,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+    },
+    refused=POSITIONS,
+    harmless="hidden_activation mlp_bias",  # which the class passes over
+)
+KEYS2 = keys(read=READ2, refused=POSITIONS, harmless="hidden_act mlp_bias")
+NAMES2 = {
+    **NAMES,
+    "attention.norm_after": f"{LAYER}.post_attention_layernorm",
+    "dense.norm": f"{LAYER}.pre_feedforward_layernorm",
+    "dense.norm_after": f"{LAYER}.post_feedforward_layernorm",
+}
+
+
+def decoder_of(fields: Fields, layers: tuple[MixerConfig, ...], activation: str, **others: Any) -> ModelConfig:
+    """With these mixers. Args: others: arguments of `decoder`."""
+    bias, scale = fields.flag("attention_bias"), fields.size("hidden_size") ** 0.5
+    shared = {"qkv_bias": bias, "output_bias": bias, "activation": activation, "embedding_scale": scale}
+    return decoder(fields, layers, **shared, **others)
+
+
+def second(
+    fields: Fields, layers: tuple[MixerConfig, ...], heads: Mapping[str, Any], rotates: bool = True
+) -> ModelConfig:
+    """With what Gemma 2 and 3 have in common."""
+    return decoder_of(
+        fields,
+        layers,
+        fields.choice("hidden_activation", ACTIVATIONS),
+        rotates=rotates,
+        heads={"scale": fields.number("query_pre_attn_scalar") ** -0.5, **heads},
+        norm_position="both",
+        logit_softcap=cap(fields, "final_logit_softcapping"),
+    )
+
+
+def _gemma(fields: Fields) -> ModelConfig:
+    # transformers takes gelu for the approximation that the models were trained with
+    activation = fields.choice("hidden_act", {**ACTIVATIONS, "gelu": "gelu_tanh"})
+    return decoder_of(fields, sliding_layers(fields, window=None, stated=False), activation)
+
+
+def _gemma2(fields: Fields) -> ModelConfig:
+    layers = sliding_layers(fields, fields.size("sliding_window"), lambda layer: layer % 2 == 0)
+    return second(fields, layers, {"softcap": cap(fields, "attn_logit_softcapping")})
+
+
+def one_plus(names: Mapping[str, str]) -> dict[str, Transform]:
+    """Transforms of all norms."""
+    return {f"{theirs}.weight": ONE_PLUS for ours, theirs in names.items() if "norm" in ours}
+
+
+GEMMA = importer(KEYS, _gemma, NAMES, lambda _: one_plus(NAMES))
+GEMMA2 = importer(KEYS2, _gemma2, NAMES2, lambda _: one_plus(NAMES2))
