@@ -40,6 +40,16 @@ class Later(ctypes.Structure):
     _fields_ = [("known", Sampling), ("behind", ctypes.c_uint8 * 16)]
 
 
+def test_libraries_of_other_onnx_runtimes_fit(release: Path, run: Run) -> None:
+    """Each has a version in its one symbol, for which a program asks that was linked with it, and libt2r does not."""
+    asks = {
+        name: "libonnxruntime" in run("readelf", "--version-info", release / name).stdout
+        for name in ("libt2r.so", "stream")
+    }
+    assert asks == {"libt2r.so": False, "stream": True}
+    assert "[libonnxruntime.so.1]" in run("readelf", "--dynamic", release / "libt2r.so").stdout
+
+
 def full(header: Path, target: str) -> subprocess.CompletedProcess[str]:
     """Compile t2r.h for another system, and that none of its structures ends in padding."""
     without_comments = re.sub(r"/\*.*?\*/", "", header.read_text("utf-8"), flags=re.DOTALL)
