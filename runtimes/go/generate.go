@@ -57,7 +57,7 @@ func (s Sampling) given(pinner *runtime.Pinner) C.t2r_sampling {
 
 // Generate reads a prompt, and writes up to maxTokens tokens. The last has been chosen and not read: the next call begins
 // with it. Each is handed to callback as it is chosen, and false ends the text there; it may be nil, and then a generation
-// graph does all in one run, where there is one.
+// graph does all in one run, where there is one. With an error come the tokens that were chosen before it.
 func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, callback func(token int64) bool) (written []int64, err error) {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
@@ -72,9 +72,11 @@ func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, c
 	var tokens *C.int64_t
 	var count C.size_t
 	err = d.do(func() C.t2r_kind {
-		return C.t2r_generate(d.handle, numbers(prompt), C.size_t(len(prompt)), C.int64_t(maxTokens), &given, called,
+		kind := C.t2r_generate(d.handle, numbers(prompt), C.size_t(len(prompt)), C.int64_t(maxTokens), &given, called,
 			unsafe.Pointer(&user), &tokens, &count)
-	}, func() { written = copied[int64](tokens, int(count)) })
+		written = copied[int64](tokens, int(count))
+		return kind
+	}, nil)
 	if progress.panicked != nil {
 		panic(progress.panicked)
 	}

@@ -17,6 +17,7 @@ pub struct Decoder {
     pub(crate) handle: *mut sys::t2r_decoder,
     vocab_size: usize,
     top_k: usize,
+    written: Vec<i64>,
 }
 
 // A handle is of one thread at a time, which `&mut self` sees to, and of no thread in particular.
@@ -142,7 +143,7 @@ impl Decoder {
     }
 
     fn of(handle: *mut sys::t2r_decoder) -> Result<Self> {
-        let mut decoder = Self { handle, vocab_size: 0, top_k: 0 };
+        let mut decoder = Self { handle, vocab_size: 0, top_k: 0, written: Vec::new() };
         let info = decoder.info()?;
         decoder.vocab_size = info.vocab_size as usize;
         decoder.top_k = info.top_k.unwrap_or(0);
@@ -236,9 +237,10 @@ impl Decoder {
         callback: sys::t2r_callback,
         user: *mut c_void,
     ) -> Result<Vec<i64>> {
+        self.written.clear();
         let given = sampling.raw(self.handle)?;
         let (mut tokens, mut count) = (ptr::null(), 0);
-        check(unsafe {
+        let done = check(unsafe {
             sys::t2r_generate(
                 self.handle,
                 prompt.as_ptr(),
@@ -250,8 +252,14 @@ impl Decoder {
                 &mut tokens,
                 &mut count,
             )
-        })?;
-        Ok(unsafe { list(tokens, count) }.to_vec())
+        });
+        self.written = unsafe { list(tokens, count) }.to_vec();
+        done.map(|()| self.written.clone())
+    }
+
+    /// The tokens that the last [`Decoder::generate`] chose, where it failed too.
+    pub fn written(&self) -> &[i64] {
+        &self.written
     }
 
     /// All states, copied.

@@ -130,6 +130,13 @@ func sampling(g golden, folder string) {
 			found := got(decoder.Generate(text.Prompt, text.MaxTokens, t2r.Sampling(text.Options), callback))
 			same(found, text.Tokens, fmt.Sprintf("tokens of %v with a callback %v", text.Prompt, callback != nil))
 		}
+		if len(text.Tokens) > 1 {
+			ok(decoder.Reset(1))
+			cancel := func(int64) bool { return decoder.Cancel() == nil }
+			found, err := decoder.Generate(text.Prompt, text.MaxTokens, t2r.Sampling(text.Options), cancel)
+			require(err != nil, "a text that is not cancelled")
+			same(found, text.Tokens[:1], "tokens before it was cancelled")
+		}
 	}
 }
 

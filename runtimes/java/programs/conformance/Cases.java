@@ -14,6 +14,7 @@ import java.util.List;
 import java.util.Map;
 import t2r.Beam;
 import t2r.Decoder;
+import t2r.Kind;
 import t2r.Options;
 import t2r.Sampling;
 import t2r.T2rException;
@@ -101,8 +102,27 @@ final class Cases {
                 same(decoder.generate(prompt, text.whole("max_tokens"), options), wanted, "tokens without a callback");
                 decoder.reset(1);
                 same(decoder.generate(prompt, text.whole("max_tokens"), options, token -> true), wanted, "tokens with a callback");
+                if (wanted.length > 1) {
+                    decoder.reset(1);
+                    cancelled(decoder, prompt, text.whole("max_tokens"), options);
+                    same(decoder.written(), Arrays.copyOf(wanted, 1), "tokens before it was cancelled");
+                }
             }
         }
+    }
+
+    /** A text that its callback cancels with the first token. */
+    private static void cancelled(Decoder decoder, long[] prompt, long maxTokens, Sampling options) {
+        try {
+            decoder.generate(prompt, maxTokens, options, token -> {
+                decoder.cancel();
+                return true;
+            });
+        } catch (T2rException error) {
+            same(error.kind(), Kind.CANCELLED, "a text that is cancelled");
+            return;
+        }
+        throw new Wrong("a text that is not cancelled");
     }
 
     private static Sampling options(Golden given) {

@@ -25,6 +25,7 @@ import java.util.stream.Stream;
 public final class Decoder extends Handle {
     private final long vocabSize;
     private final long topK;
+    private long[] written = {};
 
     private Decoder(MemorySegment handle) {
         super(handle, "decoder", Native.CLOSE);
@@ -194,10 +195,18 @@ public final class Decoder extends Handle {
     private long[] write(Arena arena, long[] prompt, long maxTokens, Sampling sampling, MemorySegment callback)
             throws Throwable {
         MemorySegment tokens = arena.allocate(ADDRESS), count = arena.allocate(JAVA_LONG);
-        check((int) Native.GENERATE.invokeExact(
+        written = new long[0];
+        int kind = (int) Native.GENERATE.invokeExact(
                 handle, numbers(arena, prompt), (long) prompt.length, maxTokens, sampling.given(arena, handle), callback,
-                MemorySegment.NULL, tokens, count));
-        return numbers(tokens.get(ADDRESS, 0), count.get(JAVA_LONG, 0));
+                MemorySegment.NULL, tokens, count);
+        written = numbers(tokens.get(ADDRESS, 0), count.get(JAVA_LONG, 0));
+        check(kind);
+        return written();
+    }
+
+    /** The tokens that the last {@link #generate} chose, where it failed too. */
+    public long[] written() {
+        return written.clone();
     }
 
     /** Copies of all states. */

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use t2r::{Beam, Decoder, EarlyStopping, Options, Sampling, Tokenizer};
+use t2r::{Beam, Decoder, EarlyStopping, Kind, Options, Sampling, Tokenizer};
 
 use crate::compare::{logits_bound, near, numbers, require, same, set, states, Array};
 use crate::json::Json;
@@ -83,6 +83,13 @@ fn sampling(golden: &Json, folder: &Path) -> Outcome<()> {
         same(&decoder.generate(&prompt, most, &options)?, &wanted, "tokens without a callback")?;
         decoder.reset(1)?;
         same(&decoder.generate_with(&prompt, most, &options, |_| true)?, &wanted, "tokens with a callback")?;
+        if wanted.len() > 1 {
+            decoder.reset(1)?;
+            let canceller = decoder.canceller();
+            let ended = decoder.generate_with(&prompt, most, &options, |_| canceller.cancel().is_ok());
+            same(ended.map_err(|error| error.kind), Err(Kind::Cancelled), "a text that is cancelled")?;
+            same(decoder.written(), &wanted[..1], "tokens before it was cancelled")?;
+        }
     }
     Ok(())
 }
