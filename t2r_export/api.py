@@ -215,7 +215,7 @@ class Model:
 
 @typed
 def load(path: str | Path) -> Model:
-    """Load a model.pt or a Hugging Face folder.
+    """Load a model.pt, a Hugging Face folder or a model `hf:OWNER/NAME` of the hub's local cache.
 
     Raises:
         UserError: no such file, or one that cannot be read.

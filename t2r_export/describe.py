@@ -20,6 +20,7 @@ from t2r_export.config.parts import PartConfig
 from t2r_export.config.plain import from_plain
 from t2r_export.config.upgrade import upgrade_layer
 from t2r_export.graph.contents import contents
+from t2r_export.paths import resolved
 from t2r_runtime.contract.signature import PREFIX, Signature, StateSpec, wrap_length
 from t2r_runtime.contract.source import Source
 from t2r_runtime.errors import UserError
@@ -100,12 +101,12 @@ class Description:
 
 
 def describe(path: str | Path) -> Description:
-    """Describe a model.pt, a Hugging Face folder or an exported graph.
+    """Describe a model.pt, a Hugging Face folder, a model `hf:OWNER/NAME` or an exported graph.
 
     Raises:
         UserError: another kind of file, a damaged file, or a graph without t2r metadata.
     """
-    path = Path(path)
+    path = resolved(path)
     return _graph(path) if path.suffix in GRAPHS and not path.is_dir() else _checkpoint(path)
 
 

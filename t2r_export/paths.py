@@ -25,7 +25,7 @@ from t2r_runtime.files import existing_file, temporary_beside, unwritable
 from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's pickle that are scanned
-OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
+OPEN = "give a model.pt made by t2r, a Hugging Face folder, or hf:OWNER/NAME"
 KINDS = {
     "checkpoint": Kind(never=(*MODELS[1:], ".txt", ".json", ".jsonl", ".toml", ".csv", ".md", ".py")),
     "graph": Kind(only=GRAPHS),
@@ -176,19 +176,50 @@ def text_files(paths: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(files)
 
 
+HUB = "hf:"
+_HUB = re.compile(r"hf:(?P<name>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>[A-Za-z0-9][\w.-]*))?")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w-]*")
 
 
-def existing_model(path: str | Path) -> Path:
-    """`path` as a Path, if it is a file or folder.
+def resolved(path: str | Path) -> Path:
+    """The folder of a model `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION` in the hub's local cache; no other path changes.
+
+    Nothing is downloaded.
 
     Raises:
-        UserError: it does not exist. For a hub id, the message says how to download it.
+        UserError: a misspelled model, or one that is not in the cache; the message has the command that downloads it.
     """
-    if os.path.isfile(path) or os.path.isdir(path):
+    spelled = Path(path).as_posix()
+    if not spelled.startswith(HUB):
         return Path(path)
+    found = _HUB.fullmatch(spelled)
+    if found is None:
+        raise UserError("a model of the hub as hf:OWNER/NAME or hf:OWNER/NAME@REVISION", repr(spelled), "correct it")
+    name, revision = found["name"], found["revision"]
+
+    from huggingface_hub import constants, snapshot_download  # when needed: takes a third of a second
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, revision=revision, local_files_only=True))
+    except (LocalEntryNotFoundError, ValueError) as error:
+        at = f" --revision {revision}" if revision else ""
+        expected = f"{spelled.removeprefix(HUB)} in the cache at {constants.HF_HUB_CACHE}"
+        do = f"download it: hf download {name}{at} --include '*.json' '*.safetensors'"
+        raise UserError(expected, "no such snapshot", do) from error
+
+
+def existing_model(path: str | Path) -> Path:
+    """`path` as a Path, if it is a file or folder, or the folder of a model `hf:OWNER/NAME`.
+
+    Raises:
+        UserError: it does not exist. For a hub id, the message says how to name it.
+    """
+    path = resolved(path)
+    if os.path.isfile(path) or os.path.isdir(path):
+        return path
     do = OPEN
     if _HUB_ID.fullmatch(str(path)) and not os.path.isdir(os.path.dirname(path) or "no folder"):
-        do += f"; ids are not downloaded: hf download {path} --local-dir FOLDER"
+        do += f"; for a model of the hub, name hf:{path}"
     there = os.path.lexists(path)
     raise UserError(f"a checkpoint at {path}", "no ordinary file" if there else "nothing", do)

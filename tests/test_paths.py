@@ -284,11 +284,13 @@ def test_concurrent_exports(tmp_path: Path) -> None:
 def test_hub_ids_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("some-org/Some-Model-1.5B", "gpt2"):
-        with pytest.raises(UserError, match=f"ids are not downloaded: hf download {name} --local-dir FOLDER$"):
+        with pytest.raises(UserError, match=f"for a model of the hub, name hf:{name}$"):
             existing_model(name)
     (tmp_path / "models").mkdir()
     for name in ("models/x", "x.pt", "a/b/c"):
-        with pytest.raises(UserError, match="received nothing; give a model.pt made by t2r, or a Hugging Face folder$"):
+        with pytest.raises(
+            UserError, match="received nothing; give a model.pt made by t2r, a Hugging Face folder, or hf:OWNER/NAME$"
+        ):
             existing_model(name)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="received no ordinary file"):

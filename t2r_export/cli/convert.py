@@ -71,9 +71,9 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Replace softmax attention by another mixer in SOURCE (a model.pt or a Hugging Face folder); write OUT.
+    """Replace softmax attention in SOURCE by another mixer; write OUT.
 
-    For example --mixer linear:feature_size=32,gate=data.
+    SOURCE is a model.pt, a Hugging Face folder or hf:OWNER/NAME. For example --mixer linear:feature_size=32,gate=data.
     """
     kind, given = mixer
     if layers == "none" and not given:

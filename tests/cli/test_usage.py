@@ -32,7 +32,7 @@ print(json.dumps([ending(line) for line in sys.argv[2:]]))
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "convert": [
         ("none.pt o.pt", "a checkpoint at none.pt; received nothing"),
-        ("org/name o.pt", "ids are not downloaded: hf download org/name --local-dir FOLDER"),
+        ("org/name o.pt", "for a model of the hub, name hf:org/name"),
         ("m.pt o.onnx", "a name for a checkpoint"),
         ("m.pt m.pt --force", "an output that is not an input"),
         ("hf hf/model", "an output outside of input folders"),

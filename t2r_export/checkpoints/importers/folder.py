@@ -77,7 +77,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     notes += passed_over
     origin: dict[str, Any] = {
         "format": "huggingface",
-        "name": folder.resolve().name,
+        "name": _name(folder.resolve()),
         "model_type": fields.get("model_type"),
         "dtypes": sorted({piece.dtype for tensor in tensors.values() for piece in tensor.whole}),
         "trained_positions": _trained_positions(fields, config),
@@ -89,6 +89,13 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     if fields.unread():
         notes.append(f"keys of {CONFIG} that are not used: {listed(fields.unread(), 50)}")
     return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256(), source_tokenizer, tuple(notes))
+
+
+def _name(folder: Path) -> str:
+    """The folder's name; of a snapshot in the hub's cache the model's."""
+    if folder.parent.name == "snapshots":
+        return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+    return folder.name
 
 
 def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
