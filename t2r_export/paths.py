@@ -182,7 +182,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w-]*")
 
 
 def resolved(path: str | Path) -> Path:
-    """The folder of a model `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION` in the hub's local cache; no other path changes.
+    """The folder of a model `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION` in the hub's cache; no other path changes.
 
     Nothing is downloaded.
 

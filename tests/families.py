@@ -39,7 +39,7 @@ def reference(family: Family) -> Any:
 
     torch.manual_seed(0)
     config = getattr(transformers, f"{family.config or family.name}Config")(**family.sizes)
-    model = getattr(transformers, f"{family.name}ForCausalLM")(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=family.spread)
     return model
