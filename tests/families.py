@@ -61,22 +61,50 @@ def text(length: int, vocabulary: int, batch: int = 2) -> Tensor:
 def full_forward(theirs: Any, ours: Checkpoint, ids: Tensor) -> tuple[Tensor, State[Tensor]]:
     """Logits of a text without a cache, and the states that its prompt leaves in one, as ours are named and shaped."""
     logits = theirs(ids, use_cache=False, return_dict=True).logits
+    projected: dict[str, Tensor] = {}
+    layers = list(theirs.base_model.layers)
+    hooks = [_kept(layer, number, projected) for number, layer in enumerate(layers)]
     made = theirs(ids, use_cache=True, return_dict=True)
-    layers = (made.cache_params if "cache_params" in made else made.past_key_values).layers
+    for hook in (hook for hooks_of_layer in hooks for hook in hooks_of_layer):
+        hook.remove()
+    if "past_key_values" in made or "cache_params" in made:
+        layers = (made.cache_params if "cache_params" in made else made.past_key_values).layers
     states = {}
     for spec in ours.model.state_spec():
         name, _, layer = spec.name.partition(".")
+        shape = spec.dims(len(ids), ids.shape[1])
         if spec.name == POSITION:
             states[name] = torch.full((len(ids),), ids.shape[1], dtype=torch.int32)
+        elif name in ("k", "v") and not spec.grows:
+            states[spec.name] = _window(projected[spec.name], shape)
         else:
-            states[spec.name] = _as_ours(name, layers[int(layer)], spec.dims(len(ids), ids.shape[1]))
+            states[spec.name] = _as_ours(name, layers[int(layer)], shape)
     return logits, states
 
 
+def _kept(layer: Any, number: int, found: dict[str, Tensor]) -> list[Any]:
+    """Hooks that keep keys and values of a layer as they are projected, which windows store."""
+
+    def keep(name: str) -> Any:
+        return lambda module, inputs, output: found.__setitem__(f"{name}.{number}", output)
+
+    modules = {name[-6:]: module for name, module in layer.named_modules()}
+    return [modules[f"{n}_proj"].register_forward_hook(keep(n)) for n in "kv" if f"{n}_proj" in modules]
+
+
+def _window(projected: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The last tokens of rows (B, T, G · d), behind zeros."""
+    rows = projected.unflatten(-1, (shape[1], shape[3])).transpose(1, 2)
+    return torch.nn.functional.pad(rows, (0, 0, shape[2], 0))[:, :, -shape[2] :]
+
+
 def _as_ours(name: str, layer: Any, shape: tuple[int, ...]) -> Tensor:
-    """A state of a layer of their cache."""
+    """A state of a layer of their cache, or of its modules."""
     if name in "kv":
         found: Tensor = layer.keys if name == "k" else layer.values
+    elif hasattr(layer, "temporal_block"):  # RecurrentGemma returns no cache
+        block = layer.temporal_block
+        found = block.conv1d_state.mT[:, None] if name == "conv" else block.rg_lru.recurrent_states
     elif name == "conv":  # they keep one column more than a step reads
         found = layer.conv_states[0].mT[:, None, -shape[2] :]
     else:

@@ -8,45 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from t2r_export.model.mixers.convolution import convolved
 from t2r_export.model.mixers.decays import skip, softplus_decay
 from t2r_export.model.mixers.norms import gated_rms_norm, l2_norm
-from t2r_export.model.ops import Ops, T
+from t2r_export.model.ops import Ops
 
 States = dict[str, Any]
-
-
-def rg_lru(u: T, input_logits: T, decay_logits: T, rate: Tensor, first: T | None, state: T, ops: Ops[T]) -> tuple[T, T]:
-    """The real-gated linear recurrent unit (De et al. 2024, arXiv 2402.19427, eq. 1 to 4).
-
-        log a = -8 · sigmoid(decay_logits) · softplus(rate)      y_t = a y_{t-1} + √(1 - a²) sigmoid(input_logits) u
-
-    Args:
-        u, input_logits, decay_logits: rows (N, D). rate: (D).
-        first: rows (N, 1), 1 for the first token of a text, whose input stands for itself, else 0; None: none is one.
-        state: y before, (B, D); zeros before the first token.
-
-    Returns:
-        y, rows (N, D), and y after the last token (B, D).
-    """
-    rates = ops.mul(ops.softplus(ops.parameter(rate)), -8.0)
-    log_gate = ops.mul(ops.sigmoid(decay_logits), rates)
-    entering = ops.sqrt(
-        ops.mul(ops.expm1(ops.mul(log_gate, 2.0)), -1.0)
-    )  # 1 - a² would lose what a long memory lets in
-    if first is not None:
-        entering = ops.add(entering, ops.mul(ops.sub(1.0, entering), first))
-    x = ops.mul(ops.mul(u, ops.sigmoid(input_logits)), entering)
-    return ops.linear_recurrence(x, log_gate, state)
-
-
-def block_linear(x: T, weight: Tensor, bias: Tensor, ops: Ops[T]) -> T:
-    """A block-diagonal projection of rows x (N, blocks · I): weight (blocks, I, O), bias (blocks, O)."""
-    blocks = weight.shape[0]
-    y = ops.matmul(ops.split_heads(x, blocks), ops.parameter(weight))  # (B, blocks, T, O)
-    return ops.add(ops.merge_heads(y), ops.reshape(ops.parameter(bias), (bias.numel(),)))
 
 
 def randomised(module: nn.Module) -> nn.Module:
@@ -180,32 +149,9 @@ class KDA(Block):
         return ops.linear(o, m.o_proj.weight, None), {"conv": conv, "S": S}
 
 
-class RGLRU(Block):
-    """RecurrentGemma's unit, 3 blocks of 4, at positions past the first."""
-
-    width = 12
-
-    def __init__(self) -> None:
-        from transformers.models.recurrent_gemma.modeling_recurrent_gemma import (
-            RecurrentGemmaConfig,
-            RecurrentGemmaRglru,
-        )
-
-        super().__init__(RecurrentGemmaRglru(RecurrentGemmaConfig(lru_width=12, num_attention_heads=3, hidden_size=12)))
-        self.states = {"s": (12,)}
-
-    def run(self, x: Any, state: States, ops: Ops[Any], first: Any = None) -> tuple[Any, States]:
-        m = self.peer
-        entering = block_linear(x, m.input_gate_weight, m.input_gate_bias, ops)
-        staying = block_linear(x, m.recurrent_gate_weight, m.recurrent_gate_bias, ops)
-        y, after = rg_lru(x, entering, staying, m.recurrent_param, first, state["s"], ops)
-        return y, {"s": after}
-
-
 BLOCKS: dict[str, type[Block]] = {
     "lfm2": ShortConv,
     "qwen3_5": GatedDelta,
     "mamba2": Mamba2,
     "kda": KDA,
-    "rg_lru": RGLRU,
 }

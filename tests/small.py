@@ -38,6 +38,7 @@ from t2r_export.config.parts import (
     Mamba2Config,
     PartConfig,
     ProductKeyConfig,
+    RGLRUConfig,
     RWKV7Config,
     ShortConvConfig,
 )
@@ -164,6 +165,7 @@ CONFIGS = {
     "gated_delta": with_layers(
         LLAMA.with_attention(gate=True, qk_norm=True, positions=RotaryConfig(size=2)), GATED_DELTA, SOFTMAX, GATED_DELTA
     ),
+    "rg_lru": with_layers(GPT2, RGLRUConfig(size=12, blocks=3), RGLRUConfig(size=12, blocks=2)),
     "rwkv7": with_layers(
         dataclasses.replace(GPT2, position="none", max_positions=None, embedding_norm=True),
         RWKV7,

@@ -34,6 +34,7 @@ from t2r_export.config.parts import (
     MergedConfig,
     PartConfig,
     ProductKeyConfig,
+    RGLRUConfig,
     RWKV7Config,
     ShortConvConfig,
 )
@@ -50,7 +51,7 @@ MIXERS: dict[str, HasConfig] = {
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
 # those, and parts that no conversion produces
-TRAINED = (GatedDeltaConfig, Mamba2Config, RWKV7Config, ShortConvConfig)
+TRAINED = (GatedDeltaConfig, Mamba2Config, RGLRUConfig, RWKV7Config, ShortConvConfig)
 LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in TRAINED}}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import helper
 from torch import Tensor
 
-from family_blocks import BLOCKS, RGLRU, Block
+from family_blocks import BLOCKS, Block
 from t2r_export.config.targets import TARGETS
 from t2r_export.graph.prefill import CHUNK
 from t2r_export.graph.recorder import Value, value_info
@@ -61,26 +61,9 @@ def test_a_text_is_what_transformers_computes(name: str) -> None:
     """Without a cache: its decode does not clamp dt where its prompt does."""
     made, empty = block(name), {key: 0 * value for key, value in states(block(name)).items()}
     x = rows(made, 13)
-    if isinstance(made, RGLRU):
-        made.peer.recurrent_states = None
-        expected = made.peer(x, torch.arange(1, 14).repeat(B, 1))
-    else:
-        expected = made.peer(x)
+    expected = made.peer(x)
     for form in (sequence, steps):
         torch.testing.assert_close(form(made, x, empty)[0], expected, rtol=2e-5, atol=2e-5)
-
-
-@torch.no_grad()
-def test_rg_lru_first_token() -> None:
-    made = block("rg_lru")
-    x, empty = rows(made, 7), torch.zeros(B, made.width)
-    made.peer.recurrent_states = None
-    expected = made.peer(x, torch.arange(7).repeat(B, 1))
-    first = (torch.arange(7) == 0).float().repeat(B)[:, None]
-    y, _ = made.run(x.flatten(0, 1), {"s": empty}, TorchOps(7), first)
-    torch.testing.assert_close(y.view_as(expected), expected, rtol=1e-5, atol=1e-6)
-    y, _ = made.run(x[:, 0], {"s": empty}, TorchOps(), torch.ones(B, 1))
-    torch.testing.assert_close(y, expected[:, 0], rtol=1e-5, atol=1e-6)
 
 
 @settings(max_examples=30, deadline=None)

@@ -36,6 +36,7 @@ from t2r_export.checkpoints.importers.phi3 import PHI3
 from t2r_export.checkpoints.importers.qwen2 import QWEN2
 from t2r_export.checkpoints.importers.qwen3 import QWEN3
 from t2r_export.checkpoints.importers.qwen3_5 import QWEN3_5, QWEN3_5_TEXT
+from t2r_export.checkpoints.importers.recurrent_gemma import RECURRENT_GEMMA
 from t2r_export.checkpoints.importers.rwkv7 import RWKV7
 from t2r_export.checkpoints.importers.smollm3 import SMOLLM3
 from t2r_export.checkpoints.importers.stablelm import STABLELM
@@ -75,6 +76,7 @@ IMPORTERS: dict[str, Importer] = {
     "qwen3": QWEN3,
     "qwen3_5": QWEN3_5,
     "qwen3_5_text": QWEN3_5_TEXT,
+    "recurrent_gemma": RECURRENT_GEMMA,
     "rwkv7": RWKV7,
     "smollm3": SMOLLM3,
     "stablelm": STABLELM,

@@ -14,6 +14,7 @@ from t2r_export.config.parts.feed_forward import DenseConfig, ProductKeyConfig
 from t2r_export.config.parts.gated_delta import GatedDeltaConfig
 from t2r_export.config.parts.mamba2 import Mamba2Config
 from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
+from t2r_export.config.parts.rg_lru import RGLRUConfig
 from t2r_export.config.parts.rwkv7 import ChannelMixConfig, RWKV7Config
 from t2r_export.config.parts.short_conv import ShortConvConfig
 from t2r_export.config.tagged import Entry
@@ -31,6 +32,7 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(AverageConfig, f"{MODEL}.average:Average"),
         Entry(GatedDeltaConfig, f"{MODEL}.gated_delta:GatedDelta"),
         Entry(Mamba2Config, f"{MODEL}.mamba2:Mamba2"),
+        Entry(RGLRUConfig, f"{MODEL}.rg_lru:RGLRU"),
         Entry(RWKV7Config, f"{MODEL}.rwkv7:RWKV7"),
         Entry(ChannelMixConfig, f"{MODEL}.rwkv7:ChannelMix"),
         Entry(ShortConvConfig, f"{MODEL}.short_conv:ShortConv"),
@@ -55,6 +57,7 @@ __all__ = [
     "MergedConfig",
     "PartConfig",
     "ProductKeyConfig",
+    "RGLRUConfig",
     "RWKV7Config",
     "ShortConvConfig",
 ]

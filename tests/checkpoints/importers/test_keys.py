@@ -100,6 +100,12 @@ OLMO_HYBRID = {
     "rms_norm_eps": 0.05,
     "pad_token_id": 0,
 }
+RECURRENT_GEMMA = {
+    **{key: value for key, value in LLAMA.items() if key not in ("head_dim", "max_position_embeddings")},
+    "attention_window_size": 5,
+    "lru_width": 18,
+    "block_types": ["recurrent", "attention"],
+}
 NEMOTRON = {
     "vocab_size": 31,
     "hidden_size": 12,
@@ -154,6 +160,7 @@ OWN = {
     "lfm2": LFM2,
     "mamba2": MAMBA2,
     "olmo_hybrid": OLMO_HYBRID,
+    "recurrent_gemma": RECURRENT_GEMMA,
     "qwen3_5_text": QWEN3_5,
 }
 SIZES = {**dict.fromkeys(IMPORTERS, LLAMA), **dict.fromkeys(TRANSLATORS, BART), **OWN}
@@ -206,6 +213,8 @@ VALUES: dict[str, list[Any]] = {
     "sliding_window": [5, 1, None],
     "layer_types": [["full_attention", "linear_attention", "mamba"], [FULL] * 3, [SLIDING] * 3, [FULL, SLIDING, FULL]],
     "max_window_layers": [0, 2],
+    "block_types": [["recurrent", "recurrent", "attention"], ["attention"], [], ["mamba"]],
+    "lru_width": [12, None, 20],
     "linear_num_key_heads": [2, 6, 4],
     "linear_conv_kernel_dim": [2, 5, 1],
     "full_attention_interval": [1, 3, 4],
@@ -245,7 +254,7 @@ VALUES: dict[str, list[Any]] = {
 NOT_CHANGED = {"model_type", "quantization_config"}
 # not one without another, which PAIRS has, or which transformers' class does not take either
 BOUND = {("mamba2", key) for key in ("expand", "hidden_size", "num_heads")}
-BOUND |= {("falcon_h1", "layer_types"), ("ministral3", "rope_parameters")}
+BOUND |= {("falcon_h1", "layer_types"), ("recurrent_gemma", "layer_types"), ("ministral3", "rope_parameters")}
 
 
 def config_class(family: str) -> Any:

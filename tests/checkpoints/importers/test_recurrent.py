@@ -112,6 +112,20 @@ OLMO = Family(
     },
     spread=0.2,
 )
+RECURRENT_GEMMA = Family(
+    "RecurrentGemma",
+    {
+        **HYBRID,
+        "num_key_value_heads": 2,
+        "lru_width": 24,  # of another, transformers cannot read a text of one token
+        "intermediate_size": 22,
+        "attention_window_size": 7,
+        "block_types": ["recurrent", "attention", "recurrent"],
+        "logits_soft_cap": 3.0,
+        "attention_bias": True,
+    },
+    spread=0.2,
+)
 LONGEST = ("mamba2", "lfm2", "qwen3.5")  # read 1,000 tokens too
 NEMOTRON = Family(
     "NemotronH",
@@ -153,6 +167,7 @@ FAMILIES = {
         rms_norm_eps=0.1,
     ),
     "olmo-hybrid": OLMO.changed(attention_bias=True),
+    "recurrent-gemma": RECURRENT_GEMMA,
     "mamba2 tied": MAMBA2.changed(use_conv_bias=False, conv_kernel=3, n_groups=1, tie_word_embeddings=True),
     "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
     "granite rotary": GRANITE.changed(position_embedding_type="rope", tie_word_embeddings=True),
@@ -439,6 +454,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("olmo-hybrid", {"linear_num_key_heads": 4}, "linear_num_key_heads in config.json to be a divisor of linear_num_"),
     ("olmo-hybrid", {"linear_key_head_dim": 6}, "linear_attn.conv1d.weight 54×1×3 instead of 60×1×3"),
     ("olmo-hybrid", {"layer_types": ["linear_attention"]}, "layer_types in config.json to be 4 names"),
+    ("recurrent-gemma", {"block_types": ["mamba"]}, "block_types in config.json to be names, each one of recurrent, "),
+    ("recurrent-gemma", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "to be of the rope_type default"),
+    ("recurrent-gemma", {"lru_width": 26}, "lru_width in config.json to be a multiple of num_attention_heads=6"),
+    ("recurrent-gemma", {"conv1d_width": 1}, "conv1d_width in config.json to be an integer of at least 2"),
     ("qwen3.5", {"linear_num_key_heads": 4}, "linear_num_key_heads in config.json to be a divisor of linear_num_value"),
     ("qwen3.5", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim in config.json to be an integer of at least 2"),
     ("qwen3.5", {"linear_key_head_dim": 6}, "linear_attn.conv1d.weight 54×1×4 instead of 60×1×4"),
@@ -475,6 +494,8 @@ def test_what_a_family_cannot_be_is_refused(
         ("falcon-h1", {"key_multiplier": 0.7}),
         ("olmo-hybrid", {"linear_allow_neg_eigval": False}),
         ("olmo-hybrid", {"rope_parameters": None}),
+        ("recurrent-gemma", {"attention_window_size": 6}),
+        ("recurrent-gemma", {"logits_soft_cap": 4.0}),
         ("qwen3.5", {"rms_norm_eps": 0.1}),
         ("qwen3.5", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
     ],
