@@ -83,13 +83,14 @@ def full_forward(theirs: Any, ours: Checkpoint, ids: Tensor) -> tuple[Tensor, St
 
 
 def _kept(layer: Any, number: int, found: dict[str, Tensor]) -> list[Any]:
-    """Hooks that keep keys and values of a layer as they are projected, which windows store."""
+    """Hooks that keep keys and values of a layer before they are rotated, which windows store."""
 
     def keep(name: str) -> Any:
-        return lambda module, inputs, output: found.__setitem__(f"{name}.{number}", output)
+        return lambda module, inputs, output: found.__setitem__(f"{name}.{number}", output.flatten(2))
 
     modules = {name[-6:]: module for name, module in layer.named_modules()}
-    return [modules[f"{n}_proj"].register_forward_hook(keep(n)) for n in "kv" if f"{n}_proj" in modules]
+    last = {"k": modules.get("k_norm", modules.get("k_proj")), "v": modules.get("v_proj")}
+    return [module.register_forward_hook(keep(name)) for name, module in last.items() if module is not None]
 
 
 def _window(projected: Tensor, shape: tuple[int, ...]) -> Tensor:

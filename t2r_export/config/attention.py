@@ -36,6 +36,7 @@ class HeadsConfig:
     qk_norm_after: bool = False  # that norm after the rotation
     positions: PositionConfig | None = None  # rotation of q and k, or a bias of the scores
     gate: bool = False  # elementwise output gate: o ⊙ sigmoid(W x)
+    gate_per_head: bool = False  # one number per head, without a bias
     scale: float | None = None  # of the scores; None: head_size^-0.5
     position_scale: PositionScale | None = None  # of q, by its position
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
@@ -45,6 +46,7 @@ class HeadsConfig:
         check_values(self)
         for name in ("qk_norm_wide", "qk_norm_after"):
             need(self.qk_norm or not getattr(self, name), f"qk_norm with {name}", "none", "add qk_norm")
+        need(self.gate or not self.gate_per_head, "gate with gate_per_head", "none", "add gate")
         divides = self.heads % self.kv_heads == 0
         need(divides, f"kv_heads to divide heads={self.heads}", self.kv_heads, "correct kv_heads")
         if self.positions is not None:

@@ -49,6 +49,8 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     "part of a head": {"positions": RotaryConfig(theta=50.0, size=4)},
     "scale": {"scale": 0.9},
     "soft cap": {"softcap": 1.5},
+    "gate": {"gate": True},
+    "gate per head": {"gate": True, "gate_per_head": True},
     "all": {
         "qk_norm": True,
         "qk_norm_after": True,
@@ -122,6 +124,9 @@ def attention(model: Transformer, layer: int, x: Tensor) -> Tensor:
             if a.softcap is not None:
                 scores = a.softcap * torch.tanh(scores / a.softcap)
             out[t, h] = scores.softmax(-1) @ v[: t + 1, g]
+    if a.gate:
+        opening = made.gate(x).sigmoid()
+        out = out * (opening[..., None] if a.gate_per_head else opening.view_as(out))
     y: Tensor = made.o(out.flatten(1))
     return y
 

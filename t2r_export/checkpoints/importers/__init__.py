@@ -20,6 +20,7 @@ from t2r_export.checkpoints.importers.granite import GRANITE
 from t2r_export.checkpoints.importers.granite_hybrid import GRANITE_HYBRID
 from t2r_export.checkpoints.importers.hunyuan import HUNYUAN_V1_DENSE
 from t2r_export.checkpoints.importers.lfm2 import LFM2
+from t2r_export.checkpoints.importers.lfm3 import LFM3
 from t2r_export.checkpoints.importers.llama import LLAMA
 from t2r_export.checkpoints.importers.mamba2 import MAMBA2
 from t2r_export.checkpoints.importers.marian import MARIAN
@@ -59,6 +60,7 @@ IMPORTERS: dict[str, Importer] = {
     "granitemoehybrid": GRANITE_HYBRID,
     "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
     "lfm2": LFM2,
+    "lfm3": LFM3,
     "llama": LLAMA,
     "mamba2": MAMBA2,
     "marian": MARIAN,

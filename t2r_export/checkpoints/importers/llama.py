@@ -154,12 +154,12 @@ def all_but_each(fields: Fields, default: int | None = None) -> Callable[[int], 
 
 
 def with_positions(model: ModelConfig, positions: Sequence[PositionConfig | None]) -> ModelConfig:
-    """The model with other positions of attention, one a layer."""
+    """The model with other positions of attention, one a layer; those of other layers are not used."""
     layers = []
     for layer, own in zip(model.layers, positions, strict=True):
         first, *rest = layer.parts
-        assert isinstance(first, AttentionConfig)
-        layers.append(LayerConfig(parts=(replace(first, positions=own), *rest)))
+        first = replace(first, positions=own) if isinstance(first, AttentionConfig) else first
+        layers.append(LayerConfig(parts=(first, *rest)))
     return replace(model, layers=tuple(layers))
 
 

@@ -72,13 +72,18 @@ def rotary(
 
 
 def rotary_by_kind(
-    fields: Fields, layers: Sequence[MixerConfig | PartConfig], head_size: int, sliding_theta: str | float
+    fields: Fields,
+    layers: Sequence[MixerConfig | PartConfig],
+    head_size: int,
+    sliding_theta: str | float,
+    **others: Any,
 ) -> list[RotaryConfig]:
     """Rotary positions of each layer: rope_parameters has those of each kind, and before, rope_scaling was of the full
     ones.
 
     Args:
         sliding_theta: that of windows where rope_parameters does not say, or its key.
+        others: arguments of `rotary`.
     """
     both, scaling = fields.object("rope_parameters"), fields.object("rope_scaling")
     if both.keys() - {FULL, SLIDING} or not all(isinstance(one, dict) for one in both.values()) or (both and scaling):
@@ -94,7 +99,7 @@ def rotary_by_kind(
     found = {}
     for kind, own in {FULL: scaling, SLIDING: {}, **both}.items():
         data = {"max_position_embeddings": trained, "rope_theta": thetas[kind], "rope_parameters": own}
-        found[kind] = rotary(Fields(data, fields.where), head_size)
+        found[kind] = rotary(Fields(data, fields.where), head_size, **others)
     return [found[SLIDING if isinstance(layer, WindowConfig) else FULL] for layer in layers]
 
 

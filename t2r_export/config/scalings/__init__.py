@@ -9,11 +9,22 @@ from t2r_export.config.scalings.base import ScalingConfig, plain
 from t2r_export.config.scalings.linear import LinearScaling
 from t2r_export.config.scalings.llama3 import Llama3Scaling
 from t2r_export.config.scalings.ntk import NtkScaling
+from t2r_export.config.scalings.proportional import ProportionalScaling
 from t2r_export.config.scalings.yarn import YarnScaling
 from t2r_export.config.tagged import Entry
 
 SCALINGS: dict[str, Entry[ScalingConfig]] = {
-    config.kind: Entry(config, None) for config in (LinearScaling, Llama3Scaling, NtkScaling, YarnScaling)
+    config.kind: Entry(config, None)
+    for config in (LinearScaling, Llama3Scaling, NtkScaling, ProportionalScaling, YarnScaling)
 }
 
-__all__ = ["SCALINGS", "LinearScaling", "Llama3Scaling", "NtkScaling", "ScalingConfig", "YarnScaling", "plain"]
+__all__ = [
+    "SCALINGS",
+    "LinearScaling",
+    "Llama3Scaling",
+    "NtkScaling",
+    "ProportionalScaling",
+    "ScalingConfig",
+    "YarnScaling",
+    "plain",
+]

@@ -54,7 +54,8 @@ class Attention(Part):
             wide, norm = config.qk_norm_wide, NormConfig("rms", config.norm_eps)
             self.q_norm, self.k_norm = (Norm(norm, n * d if wide else d) for n in (H, G))
         if config.gate:
-            self.gate = nn.Linear(site.width, H * d, bias=config.qkv_bias)
+            own = config.gate_per_head
+            self.gate = nn.Linear(site.width, H if own else H * d, bias=config.qkv_bias and not own)
 
     @property
     def rotates(self) -> bool:
@@ -99,9 +100,13 @@ class Attention(Part):
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         o, state = self.inner(self.project(x, step), state, step)  # (B, H, T, V)
-        ops, y = step.ops, step.ops.merge_heads(o)
-        if self.config.gate:
-            y = ops.mul(y, ops.sigmoid(ops.linear(x, self.gate.weight, self.gate.bias)))
+        ops, c = step.ops, self.config
+        gate = ops.sigmoid(ops.linear(x, self.gate.weight, self.gate.bias)) if c.gate else None
+        if gate is not None and c.gate_per_head:
+            o = ops.mul(o, ops.split_heads(gate, c.heads))
+        y = ops.merge_heads(o)
+        if gate is not None and not c.gate_per_head:
+            y = ops.mul(y, gate)
         return ops.linear(y, self.o.weight, self.o.bias), state
 
     def statistics(self, x: Tensor, state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:

@@ -158,6 +158,7 @@ OWN = {
     "gpt2": GPT2,
     "granitemoehybrid": GRANITE,
     "lfm2": LFM2,
+    "lfm3": {**LLAMA, "head_dim": 8, "sliding_window": 6, "pad_token_id": 0, "norm_eps": 0.05},
     "mamba2": MAMBA2,
     "olmo_hybrid": OLMO_HYBRID,
     "recurrent_gemma": RECURRENT_GEMMA,
@@ -167,6 +168,10 @@ SIZES = {**dict.fromkeys(IMPORTERS, LLAMA), **dict.fromkeys(TRANSLATORS, BART), 
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500.0}
 LINEAR = {"rope_type": "linear", "factor": 3.0}
 FULL, SLIDING = "full_attention", "sliding_attention"
+PROPORTIONAL = {
+    FULL: {"rope_type": "proportional", "rope_theta": 9.0, "partial_rotary_factor": 0.7, "factor": 2.0},
+    SLIDING: {"rope_type": "proportional"},
+}
 BY_LAYER = {FULL: {**LINEAR, "rope_theta": 50.0}, SLIDING: {"rope_type": "default", "rope_theta": 9.0}}
 
 # what a key is changed to, where its type says nothing better
@@ -444,6 +449,8 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("olmo_hybrid", {"rope_parameters": {"rope_type": "default", "rope_theta": None}, "rope_theta": 9.0}),
     ("olmo_hybrid", {"linear_key_head_dim": None, "linear_value_head_dim": None, "linear_num_value_heads": 12}),
     ("lfm2", {"block_ffn_dim_multiplier": 1.7, "block_multiple_of": 3, "head_dim": 6, "conv_L_cache": 5}),
+    ("lfm3", {"num_hidden_layers": 5, "rope_parameters": BY_LAYER, "use_attention_gate": False}),
+    ("lfm3", {"layer_types": [SLIDING, "conv", FULL], "rope_parameters": PROPORTIONAL, "attention_bias": True}),
     ("gpt_neox", {"rope_parameters": {**LINEAR, "rope_theta": 50.0}, "rotary_pct": 0.5, "rotary_emb_base": 9.0}),
     ("gpt_neox", {"rope_scaling": LLAMA3, "original_max_position_embeddings": 6, "use_parallel_residual": False}),
     ("opt", {"do_layer_norm_before": False, "enable_bias": False, "word_embed_proj_dim": 24}),

@@ -126,6 +126,25 @@ RECURRENT_GEMMA = Family(
     },
     spread=0.2,
 )
+LFM3 = Family(
+    "Lfm3",
+    {
+        **HYBRID,
+        "num_hidden_layers": 5,
+        "head_dim": 8,
+        "sliding_window": 6,
+        "conv_L_cache": 5,
+        "conv_bias": True,
+        "attention_bias": True,
+        "pad_token_id": 0,
+        "norm_eps": 0.05,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+            "full_attention": {"rope_type": "proportional", "rope_theta": 30.0, "partial_rotary_factor": 0.5},
+        },
+    },
+    spread=0.2,
+)
 LONGEST = ("mamba2", "lfm2", "qwen3.5")  # read 1,000 tokens too
 NEMOTRON = Family(
     "NemotronH",
@@ -167,6 +186,7 @@ FAMILIES = {
         rms_norm_eps=0.1,
     ),
     "olmo-hybrid": OLMO.changed(attention_bias=True),
+    "lfm3": LFM3,
     "recurrent-gemma": RECURRENT_GEMMA,
     "mamba2 tied": MAMBA2.changed(use_conv_bias=False, conv_kernel=3, n_groups=1, tie_word_embeddings=True),
     "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
@@ -454,6 +474,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("olmo-hybrid", {"linear_num_key_heads": 4}, "linear_num_key_heads in config.json to be a divisor of linear_num_"),
     ("olmo-hybrid", {"linear_key_head_dim": 6}, "linear_attn.conv1d.weight 54×1×3 instead of 60×1×3"),
     ("olmo-hybrid", {"layer_types": ["linear_attention"]}, "layer_types in config.json to be 4 names"),
+    ("lfm3", {"sliding_window": 0}, "sliding_window in config.json to be an integer of at least 1"),
+    ("lfm3", {"layer_types": ["conv"]}, "layer_types in config.json to be 5 names, each one of conv, full_attention, "),
+    ("lfm3", {"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, "factor in the rotary parameters of"),
     ("recurrent-gemma", {"block_types": ["mamba"]}, "block_types in config.json to be names, each one of recurrent, "),
     ("recurrent-gemma", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "to be of the rope_type default"),
     ("recurrent-gemma", {"lru_width": 26}, "lru_width in config.json to be a multiple of num_attention_heads=6"),
@@ -494,6 +517,11 @@ def test_what_a_family_cannot_be_is_refused(
         ("falcon-h1", {"key_multiplier": 0.7}),
         ("olmo-hybrid", {"linear_allow_neg_eigval": False}),
         ("olmo-hybrid", {"rope_parameters": None}),
+        ("lfm3", {"sliding_window": 5}),
+        (
+            "lfm3",
+            {"rope_parameters": {"full_attention": {"rope_theta": 3e3}, "sliding_attention": {"rope_theta": 20.0}}},
+        ),
         ("recurrent-gemma", {"attention_window_size": 6}),
         ("recurrent-gemma", {"logits_soft_cap": 4.0}),
         ("qwen3.5", {"rms_norm_eps": 0.1}),

@@ -12,7 +12,7 @@ from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.rotary import PARTIAL, ROTARY, rotary
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.scalings import NtkScaling
+from t2r_export.config.scalings import NtkScaling, ProportionalScaling
 from t2r_export.model.positions.base import build_positions
 from t2r_export.model.positions.rotary import Rotary, rotary_frequencies
 from t2r_export.model.torch_ops import TorchOps
@@ -107,6 +107,20 @@ def test_a_fixed_stretch_of_theta_is_hunyuans() -> None:
     theirs = HunYuanDenseV1Config(head_dim=HEAD, rope_parameters=rope)
     ours = rotary_frequencies(RotaryConfig(700.0, NtkScaling(50.0)), HEAD)
     assert torch.equal(ours, HunYuanDenseV1RotaryEmbedding(theirs).inv_freq)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 1.0])
+def test_frequencies_of_which_the_last_are_none_are_lfm3s(share: float) -> None:
+    from transformers import Lfm3Config
+    from transformers.models.lfm3.modeling_lfm3 import Lfm3RotaryEmbedding
+
+    full = {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": share, "factor": 2.0}
+    sizes = {"num_hidden_layers": 1, "layer_types": ["full_attention"], "head_dim": HEAD}
+    theirs = Lfm3Config(
+        **sizes, rope_parameters={"full_attention": full, "sliding_attention": {"rope_type": "default"}}
+    )
+    ours = rotary_frequencies(RotaryConfig(700.0, ProportionalScaling(share, 2.0)), HEAD)
+    torch.testing.assert_close(ours, Lfm3RotaryEmbedding(theirs).full_attention_inv_freq, rtol=1e-6, atol=0)
 
 
 def test_a_theta_that_depends_on_the_length_of_the_text_is_refused_with_the_reason() -> None:
