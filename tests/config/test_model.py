@@ -20,7 +20,7 @@ from t2r_export.config.parts import PARTS
 from t2r_export.config.parts.attention import ACTIVATIONS
 from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.positions import POSITIONS, RotaryConfig
-from t2r_export.config.scalings import LinearScaling, Llama3Scaling, ScalingConfig
+from t2r_export.config.scalings import LinearScaling, Llama3Scaling, LongropeScaling, ScalingConfig
 from t2r_export.config.tagged import resolve
 from t2r_export.config.uniform import LAYERS, UniformConfig
 from t2r_export.model.mixers.base import AttentionMixer
@@ -56,12 +56,14 @@ linears = st.sampled_from([(name, *rotated) for name in LinearConfig.FEATURE_MAP
         redraw=st.booleans() if case[0] in LinearConfig.RANDOM else st.just(False),
     )
 )
+PAIRS = LLAMA.attention.head_size // 2 if LLAMA.attention is not None else 0
 rotaries = st.builds(
     RotaryConfig,
     theta=st.floats(1.0, 1e9),
     scaling=st.none()
     | st.builds(LinearScaling, st.floats(0.1, 100))
-    | st.builds(Llama3Scaling, st.floats(0.1, 100), original_max_positions=st.integers(1, 1 << 31)),
+    | st.builds(Llama3Scaling, st.floats(0.1, 100), original_max_positions=st.integers(1, 1 << 31))
+    | st.tuples(*[st.floats(0.1, 100)] * PAIRS).map(LongropeScaling),
 )
 softmaxes = st.just(SoftmaxConfig())
 models = st.builds(
@@ -245,6 +247,7 @@ def test_rotary_refuses(changes: dict[str, Any], message: str) -> None:
     [
         (lambda: LinearScaling(math.nan), "rotary factor to be a finite positive number; received nan"),
         (lambda: Llama3Scaling(2.0, False), "rotary low_freq_factor to be a finite positive number; received False"),
+        (lambda: LongropeScaling((2.0, -1.0)), "rotary factors to be a finite positive number; received -1.0"),
         (
             lambda: Llama3Scaling(2.0, original_max_positions=0),
             "rotary original_max_positions to be an integer from 1 to 2147483648",

@@ -1,5 +1,5 @@
 """Phi-3 (Abdin et al. 2024, arXiv 2404.14219): Llama with packed projections, for which q, k and v stand one below the
-other, and a window in some. Those with longrope, which rotate by other frequencies in a longer text, are refused."""
+other, and a window in some. Their longrope was once called su or yarn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer
 from t2r_export.checkpoints.importers.mistral import layers
-from t2r_export.checkpoints.importers.rotary import LENGTH, PARTIAL
+from t2r_export.checkpoints.importers.rotary import LENGTH, PARTIAL, longrope
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
@@ -35,7 +35,13 @@ OURS = {
 
 
 def _config(fields: Fields) -> ModelConfig:
-    return decoder(fields, layers(fields), qkv_bias=False, output_bias=False, rope={"partial": 1.0})
+    return decoder(
+        fields,
+        layers(fields),
+        qkv_bias=False,
+        output_bias=False,
+        rope={"partial": 1.0, "types": {"su": longrope, "yarn": longrope}},
+    )
 
 
 PHI3 = importer(KEYS, _config, OURS)

@@ -5,6 +5,7 @@ transformers 5 keeps all in `rope_parameters`; before, there were `rope_theta` a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -13,8 +14,9 @@ from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.config.mixers import MixerConfig, WindowConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.scalings import LinearScaling, Llama3Scaling, ScalingConfig, YarnScaling
+from t2r_export.config.scalings import LinearScaling, Llama3Scaling, LongropeScaling, ScalingConfig, YarnScaling
 from t2r_export.config.scalings.yarn import larger
+from t2r_export.config.validation import finite
 from t2r_runtime.errors import UserError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -129,6 +131,25 @@ def dynamic(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingCon
     )
 
 
+def longrope(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
+    """Texts beyond the length before it was stretched rotate by long_factor, and others by short_factor; keys in
+    transformers' cache keep their rotation. Here the two must be equal."""
+    original, short, long = length(), rope.get("short_factor"), rope.get("long_factor")
+    if not isinstance(short, list) or not all(map(finite, short)):
+        raise rope.wrong("short_factor", "a list of numbers", short)
+    if short != long:
+        raise UserError(
+            f"a long_factor in {rope.where} equal to short_factor: frequencies that do not depend on a text's length",
+            "a rope_type longrope with another one",
+            f"set long_factor to short_factor, which is the same for texts of up to {original} tokens",
+        )
+    stretched = rope.get("factor") is None and isinstance(trained, int)
+    factor = trained / original if stretched else rope.number("factor")
+    grown = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(max(original, 2)))
+    own = None if rope.get("attention_factor") is None else rope.number("attention_factor")
+    return LongropeScaling(tuple(map(float, short)), grown if own is None else own)
+
+
 def _llama3(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
     values: dict[str, Any] = {name: rope.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor")}
     return Llama3Scaling(**values, original_max_positions=length())
@@ -139,6 +160,7 @@ TYPES: dict[str, Scaling] = {
     "dynamic": dynamic,
     "linear": lambda rope, length, trained: LinearScaling(rope.number("factor")),
     "llama3": _llama3,
+    "longrope": longrope,
     "yarn": _yarn,
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from t2r_export.config.scalings.base import ScalingConfig, plain
 from t2r_export.config.scalings.linear import LinearScaling
 from t2r_export.config.scalings.llama3 import Llama3Scaling
+from t2r_export.config.scalings.longrope import LongropeScaling
 from t2r_export.config.scalings.ntk import NtkScaling
 from t2r_export.config.scalings.proportional import ProportionalScaling
 from t2r_export.config.scalings.yarn import YarnScaling
@@ -15,13 +16,14 @@ from t2r_export.config.tagged import Entry
 
 SCALINGS: dict[str, Entry[ScalingConfig]] = {
     config.kind: Entry(config, None)
-    for config in (LinearScaling, Llama3Scaling, NtkScaling, ProportionalScaling, YarnScaling)
+    for config in (LinearScaling, Llama3Scaling, LongropeScaling, NtkScaling, ProportionalScaling, YarnScaling)
 }
 
 __all__ = [
     "SCALINGS",
     "LinearScaling",
     "Llama3Scaling",
+    "LongropeScaling",
     "NtkScaling",
     "ProportionalScaling",
     "ScalingConfig",

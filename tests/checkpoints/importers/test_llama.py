@@ -174,8 +174,8 @@ def test_frequencies_that_old_versions_stored_are_passed_over(tmp_path: Path) ->
 
 
 def test_an_unknown_rope_type_lists_the_known_ones(tmp_path: Path) -> None:
-    folder = folders.write_llama(tmp_path, rope_scaling={"rope_type": "longrope", "factor": 2.0})
-    message = 'rope_type in the rotary parameters of config.json to be one of default, .*; received "longrope"'
+    folder = folders.write_llama(tmp_path, rope_scaling={"rope_type": "proportional", "factor": 2.0})
+    message = 'rope_type in the rotary parameters of config.json to be one of default, .*; received "proportional"'
     with pytest.raises(UserError, match=message):
         checkpoint.load(folder)
 

@@ -469,7 +469,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2", {"block_ff_dim": 20}, "intermediate_size and block_ff_dim in config.json to be equal"),
     ("lfm2", {"block_use_swiglu": False}, "block_use_swiglu in config.json to be absent or true"),
     ("lfm2", {"num_experts": 4}, "num_experts in config.json to be absent"),
-    ("lfm2", {"rope_parameters": {"rope_type": "longrope", "factor": 2.0}}, "rope_type in the rotary parameters"),
+    ("lfm2", {"rope_parameters": {"rope_type": "proportional", "factor": 2.0}}, "rope_type in the rotary parameters"),
     ("lfm2", {"conv_bias": True}, "missing model.layers.0.conv.conv.bias"),
     ("olmo-hybrid", {"linear_num_key_heads": 4}, "linear_num_key_heads in config.json to be a divisor of linear_num_"),
     ("olmo-hybrid", {"linear_key_head_dim": 6}, "linear_attn.conv1d.weight 54×1×3 instead of 60×1×3"),

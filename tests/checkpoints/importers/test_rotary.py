@@ -54,6 +54,7 @@ def test_frequencies_of_a_part_are_those_of_transformers() -> None:
 
 
 YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 3.0, "original_max_position_embeddings": 20}
+LONG = {"rope_type": "longrope", "rope_theta": 700.0, "original_max_position_embeddings": 20}
 TYPES: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "rope_theta": 700.0, "factor": 3.0},
     "llama3": {
@@ -64,6 +65,10 @@ TYPES: dict[str, dict[str, Any]] = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 24,
     },
+    "longrope": LONG,
+    "longrope, a factor": {**LONG, "factor": 9.0},
+    "longrope, a factor of its own": {**LONG, "attention_factor": 0.7},
+    "longrope, of the trained length": {"rope_type": "longrope", "rope_theta": 700.0},
     "yarn": YARN,
     "yarn, not truncated": {**YARN, "truncate": False},
     "yarn, other turns": {**YARN, "beta_fast": 9.0, "beta_slow": 2.0},
@@ -75,6 +80,12 @@ TYPES: dict[str, dict[str, Any]] = {
     "yarn, of the trained length": {name: value for name, value in YARN.items() if not name.startswith("original")},
     "yarn, a long text": {**YARN, "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768},
 }
+
+
+def of_size(rope: dict[str, Any], head: int) -> dict[str, Any]:
+    """With factors for a head of this size, where the type has such."""
+    factors = [1 + 0.1 * pair for pair in range(head // 2)]
+    return {**rope, "short_factor": factors, "long_factor": factors} if rope["rope_type"] == "longrope" else rope
 
 
 def of_transformers(rope: dict[str, Any], head: int) -> tuple[Tensor, float]:
@@ -91,11 +102,14 @@ def of_transformers(rope: dict[str, Any], head: int) -> tuple[Tensor, float]:
 @pytest.mark.parametrize("head", [HEAD, 2, 128])
 @pytest.mark.parametrize("name", TYPES)
 def test_scaled_frequencies_are_those_of_transformers(name: str, head: int) -> None:
-    config = {"rope_parameters": TYPES[name], "max_position_embeddings": 50}
+    rope = of_size(TYPES[name], head)
+    config = {"rope_parameters": rope, "max_position_embeddings": 50}
     ours = build_positions(rotary(Fields(config, "config.json", keys(read=ROTARY)), head), head)
     assert isinstance(ours, Rotary)
-    frequencies, factor = of_transformers(TYPES[name], head)
-    torch.testing.assert_close(ours.frequencies, frequencies, rtol=2e-7 if "yarn" in name else 1e-6, atol=0)
+    frequencies, factor = of_transformers(rope, head)
+    torch.testing.assert_close(
+        ours.frequencies, frequencies, rtol=1e-6 if name in ("linear", "llama3") else 2e-7, atol=0
+    )
     assert ours.magnitude == pytest.approx(factor, rel=1e-12)
 
 
@@ -128,20 +142,35 @@ def test_a_theta_that_depends_on_the_length_of_the_text_is_refused_with_the_reas
         read({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}})
 
 
-def test_up_to_the_trained_length_dynamic_is_default() -> None:
-    """What the refusal says to do instead, and that beyond that length it would be another model."""
+def test_factors_that_depend_on_the_length_of_the_text_are_refused_with_the_reason() -> None:
+    rope = {**of_size(LONG, HEAD), "long_factor": [2.0] * (HEAD // 2)}
+    with pytest.raises(
+        UserError, match="do not depend on a text's length.* set long_factor to short_factor, .* to 20 tok"
+    ):
+        read({"rope_parameters": rope, "max_position_embeddings": 50})
+
+
+@pytest.mark.parametrize(
+    "rope, instead, length",
+    [
+        ({"rope_type": "dynamic", "factor": 2.0}, {"rope_type": "default"}, 50),
+        ({**of_size(LONG, HEAD), "long_factor": [2.0] * (HEAD // 2)}, of_size(LONG, HEAD), 20),
+    ],
+)
+def test_up_to_a_length_another_type_is_the_same(rope: dict[str, Any], instead: dict[str, Any], length: int) -> None:
+    """What the refusals say to do instead, and that beyond that length it would be another model."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    rope = {"rope_type": "dynamic", "rope_theta": 700.0, "factor": 2.0}
+    rope, instead = ({**one, "rope_theta": 700.0} for one in (rope, instead))
     sizes = {"hidden_size": 2 * HEAD, "num_attention_heads": 2, "head_dim": HEAD, "max_position_embeddings": 50}
     theirs = LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters=rope))
-    ours = build_positions(read({"rope_parameters": {"rope_type": "default", "rope_theta": 700.0}}), HEAD)
-    rotation = ours.rotate(torch.arange(51)[None].int(), TorchOps(51))
-    for length, same in ((50, True), (51, False)):
-        cos, _ = theirs(torch.zeros(1), torch.arange(length)[None])
-        error = (cos[0, :, : HEAD // 2] - rotation.cos[0, 0, :length]).abs().max()
-        assert bool(error < 1e-5) == same
+    ours = build_positions(read({"rope_parameters": instead, "max_position_embeddings": 50}), HEAD)
+    rotation = ours.rotate(torch.arange(length + 1)[None].int(), TorchOps(length + 1))
+    for tokens in (length, length + 1):
+        cos, _ = theirs(torch.zeros(1), torch.arange(tokens)[None])
+        error = (cos[0, :, : HEAD // 2] - rotation.cos[0, 0, :tokens]).abs().max()
+        assert bool(error < 1e-5) == (tokens == length)
 
 
 @pytest.mark.parametrize("share", [0, 1.5, 0.01, True, "half"])

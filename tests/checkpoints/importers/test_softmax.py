@@ -38,6 +38,13 @@ YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 3.0, "original_max_p
 NTK = {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0}
 GROWING = {"rope_theta": 500.0, "original_max_position_embeddings": 20, "llama_4_scaling_beta": 0.9}
 NO_CAPS = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "partial_rotary_factor": 0.5,
+    "short_factor": [1.7],
+    "long_factor": [1.7],
+}
 FAMILIES = {
     "gpt-neox": Family("GPTNeoX", {**MHA, "rotary_pct": 0.5}),
     "gpt-neox one by one": Family(
@@ -89,6 +96,7 @@ FAMILIES = {
     ),
     "olmo3": Family("Olmo3", {**GQA, "sliding_window": 5, "num_hidden_layers": 4, "rope_parameters": {FULL: YARN}}),
     "phi3": Family("Phi3", {**GQA, "partial_rotary_factor": 0.5}),
+    "phi3 longrope": Family("Phi3", {**GQA, "rope_parameters": LONG, "original_max_position_embeddings": 20}),
     "phi3 window": Family("Phi3", {**GQA, "sliding_window": 5}),
     "gemma": Family("Gemma", {**GQA, "head_dim": 10}),
     "gemma2": Family("Gemma2", {**GEMMA3, "head_dim": 10, "attn_logit_softcapping": 1.5}),
@@ -220,7 +228,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"rope_parameters": YARN},
         "llama_4_scaling_beta in the rotary parameters of config.json to be a finite",
     ),
-    ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}}, "rope_type in the rotary param"),
+    ("phi3", {"rope_parameters": {**LONG, "long_factor": [2.0]}}, "texts of up to 4096 tokens"),
+    (
+        "phi3",
+        {"rope_parameters": {**LONG, "short_factor": None}},
+        "short_factor in the rotary parameters of config.json",
+    ),
+    ("phi3", {"rope_parameters": {**LONG, "partial_rotary_factor": 1.0}}, "2 rotary factors, one per pair; received 1"),
     ("nanochat", {"rope_parameters": YARN}, "of a type that rotates and does not scale, since q and k are normalized"),
     ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention in config.json to be absent"),
     ("gemma3", {"rope_parameters": {"rope_theta": 9.0}}, "rope_parameters in config.json to be an object for full_att"),
@@ -279,6 +293,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
         {"rope_parameters": {**GROWING, "original_max_position_embeddings": 19}},
     ),
     ("olmo3", {"rope_parameters": {FULL: {"rope_theta": 500.0}}}),
+    ("phi3 longrope", {"original_max_position_embeddings": 19}),
     ("phi3 window", {"sliding_window": 6}),
     ("gemma", {"hidden_act": "silu"}),
     ("gemma2", {"attn_logit_softcapping": 1.6}),
