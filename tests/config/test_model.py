@@ -299,7 +299,7 @@ BAD_DATA: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"attention": {"heads": 2}},
-        "expected model.attention to have the keys gate, head_size, heads, kv_heads, norm_eps",
+        "expected model.attention to have the keys gate, gate_per_head, head_size, heads, kv_heads, norm_eps",
     ),
     ({"attention": 8}, "expected model.attention to be a JSON object; received int"),
     (
