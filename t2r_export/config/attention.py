@@ -39,6 +39,7 @@ class HeadsConfig:
     gate_per_head: bool = False  # one number per head, without a bias
     scale: float | None = None  # of the scores; None: head_size^-0.5
     position_scale: PositionScale | None = None  # of q, by its position
+    sink: bool = False  # a trained logit per head in the softmax's denominator; linear layers leave it out
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
     norm_eps: float = 1e-5  # of the norms of q, k and head outputs
 

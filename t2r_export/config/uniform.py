@@ -232,6 +232,8 @@ class UniformConfig:
                     qk_norm_wide=False,
                     qk_norm_after=False,
                     gate=False,
+                    gate_per_head=False,
+                    sink=False,
                 )
             )
         feed_forward = self._feed_forward(after, self.ffn_size)

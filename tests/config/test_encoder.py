@@ -86,7 +86,7 @@ def test_invalid_encoder(changes: dict[str, Any], message: str) -> None:
         ({"crosses": (MERGED,) * 2, "layers": (linear(conv=2),) * 2}, "no conv in merged layers; received 2"),
         (
             {"crosses": (MERGED,) * 2, "attention": ROTATED},
-            "merged layers without positions, qk_norm and gate",
+            "merged layers without positions, qk_norm, gate and sink",
         ),
         (
             {"start_tokens": ()},

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import small
 from t2r_export.config.attention import HeadsConfig, PositionScale
-from t2r_export.config.mixers import HybridConfig, LinearConfig, SoftmaxConfig, SpanConfig, WindowConfig
+from t2r_export.config.mixers import HybridConfig, LinearConfig, SharedConfig, SoftmaxConfig, SpanConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import UniformConfig
@@ -49,6 +49,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     "part of a head": {"positions": RotaryConfig(theta=50.0, size=4)},
     "scale": {"scale": 0.9},
     "soft cap": {"softcap": 1.5},
+    "sink": {"sink": True},
     "gate": {"gate": True},
     "gate per head": {"gate": True, "gate_per_head": True},
     "all": {
@@ -123,7 +124,9 @@ def attention(model: Transformer, layer: int, x: Tensor) -> Tensor:
             scores = k[: t + 1, g] @ q[t, h] * scale
             if a.softcap is not None:
                 scores = a.softcap * torch.tanh(scores / a.softcap)
-            out[t, h] = scores.softmax(-1) @ v[: t + 1, g]
+            if a.sink:
+                scores = torch.cat([scores, made.inner.sink[h : h + 1]])
+            out[t, h] = scores.softmax(-1)[: t + 1] @ v[: t + 1, g]
     if a.gate:
         opening = made.gate(x).sigmoid()
         out = out * (opening[..., None] if a.gate_per_head else opening.view_as(out))
@@ -261,6 +264,20 @@ def test_one_rotation_for_all_layers_alike() -> None:
                 f"(qk_norm_after); received a {mixer.kind} layer; choose one of those",
             )
             for mixer in (SpanConfig(6, ramp=2), HybridConfig(4, 5))
+        ),
+        *(
+            (
+                lambda mixer=mixer: dataclasses.replace(
+                    SOFTMAX.with_attention(sink=True), layers=(SoftmaxConfig(), mixer)
+                ),
+                "expected softmax, window or linear layers without memory where attention has a sink; "
+                f"received a {mixer.kind} layer; choose one of those",
+            )
+            for mixer in (SpanConfig(6, ramp=2), HybridConfig(4, 5), SharedConfig(), WindowConfig(4, memory=2))
+        ),
+        (
+            lambda: SOFTMAX.with_attention(gate_per_head=True),
+            "expected gate with gate_per_head; received none; add gate",
         ),
         (
             lambda: SOFTMAX.with_attention(position_scale=PositionScale(factor=0.1, length=0)),

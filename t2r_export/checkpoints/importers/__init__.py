@@ -18,6 +18,7 @@ from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.gpt_neox import GPT_NEOX
 from t2r_export.checkpoints.importers.granite import GRANITE
 from t2r_export.checkpoints.importers.granite_hybrid import GRANITE_HYBRID
+from t2r_export.checkpoints.importers.granite_swa import GRANITE_SWA
 from t2r_export.checkpoints.importers.hunyuan import HUNYUAN_V1_DENSE
 from t2r_export.checkpoints.importers.lfm2 import LFM2
 from t2r_export.checkpoints.importers.lfm3 import LFM3
@@ -57,6 +58,7 @@ IMPORTERS: dict[str, Importer] = {
     "gpt2": GPT2,
     "gpt_neox": GPT_NEOX,
     "granite": GRANITE,
+    "granite_swa": GRANITE_SWA,
     "granitemoehybrid": GRANITE_HYBRID,
     "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
     "lfm2": LFM2,

@@ -44,6 +44,7 @@ class MixerConfig(Kind):
     TABLE: ClassVar[str] = "t2r_export.config.mixers:INSIDES"
     grows: ClassVar[bool] = False  # the states grow with every token
     takes_norm_after: ClassVar[bool] = True  # q and k can be normalized after the rotation
+    takes_sink: ClassVar[bool] = True  # its softmax can have a trained logit, or it has no softmax
     borrows: ClassVar[bool] = False  # uses the attention weights of the layer below
 
     @property
@@ -70,6 +71,9 @@ class MixerConfig(Kind):
         """Raise UserError if the mixer does not fit these heads."""
         fits = self.takes_norm_after or not heads.qk_norm_after
         expected = "softmax, window or linear layers where q and k are normalized after the rotation (qk_norm_after)"
+        need(fits, expected, f"a {self.kind} layer", "choose one of those")
+        fits = not heads.sink or (self.takes_sink and not getattr(self, "memory", 0))
+        expected = "softmax, window or linear layers without memory where attention has a sink"
         need(fits, expected, f"a {self.kind} layer", "choose one of those")
 
     def check_at_once(self, what: str) -> None:

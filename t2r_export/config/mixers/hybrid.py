@@ -18,6 +18,7 @@ class HybridConfig(MixerConfig):
 
     kind: ClassVar[str] = "hybrid"
     takes_norm_after: ClassVar[bool] = False  # its window rotates by distances
+    takes_sink: ClassVar[bool] = False
     MERGES: ClassVar[tuple[str, ...]] = ("sum", "gate", "token")
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated")  # rules with a normalizer z

@@ -15,6 +15,7 @@ class SharedConfig(MixerConfig):
     kind: ClassVar[str] = "shared"
     grows: ClassVar[bool] = True
     borrows: ClassVar[bool] = True
+    takes_sink: ClassVar[bool] = False
 
     @property
     def lends(self) -> bool:

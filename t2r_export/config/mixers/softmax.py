@@ -52,6 +52,7 @@ class SpanConfig(MixerConfig):
 
     kind: ClassVar[str] = "span"
     takes_norm_after: ClassVar[bool] = False  # its states are keys before the rotation
+    takes_sink: ClassVar[bool] = False
 
     span: int = option("Maximum attention span in tokens, including the current one.")
     ramp: int = option("Length in tokens of the soft mask's ramp from 1 to 0 beyond the span.", 32)

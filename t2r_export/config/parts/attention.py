@@ -29,6 +29,7 @@ class InsideConfig(HeadsConfig, PartConfig):
         possible = tuple(kind for kind, entry in INSIDES.items() if self.form in entry.forms)
         choice(f"the kind of mixer inside {self.kind}", self.inside.kind, possible)
         if self.form != "causal":
+            need(not self.sink, f"no sink in {self.kind}", "a sink", "leave it out")
             self.inside.check_at_once(self.kind)
         if self.positions is not None and self.positions.biases:
             self._check_bias(self.positions.kind)
@@ -41,8 +42,8 @@ class InsideConfig(HeadsConfig, PartConfig):
 
     def _check_plain(self, what: str, do: str) -> None:
         """Refuse positions, position_scale, qk_norm and gate with a UserError."""
-        given = [name for name in ("positions", "position_scale", "qk_norm", "gate") if getattr(self, name)]
-        need(not given, f"{what} without positions, qk_norm and gate", ", ".join(given), do)
+        given = [name for name in ("positions", "position_scale", "qk_norm", "gate", "sink") if getattr(self, name)]
+        need(not given, f"{what} without positions, qk_norm, gate and sink", ", ".join(given), do)
 
     @property
     def label(self) -> str:
@@ -62,7 +63,7 @@ class InsideConfig(HeadsConfig, PartConfig):
 
     @property
     def lends(self) -> bool:
-        return self.inside.lends
+        return self.inside.lends and not self.sink
 
     @property
     def cache_size(self) -> int:

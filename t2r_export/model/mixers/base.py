@@ -68,6 +68,7 @@ class HeadSizes:
     feature_rope: int | None = None  # number of the rotation of φ(q) and φ(k)
     lends: bool = False  # whether the layer above borrows the attention weights
     bias: Positions | None = None  # positions that bias softmax scores
+    sink: bool = False  # whether each head has a trained logit in the softmax's denominator
     normed_after: bool = False  # whether q and k are normalized after the rotation, so that the layer must rotate
 
 

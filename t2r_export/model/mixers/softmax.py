@@ -9,10 +9,14 @@ to which queries are not rotated.
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.model.mixers.banded import attend
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.memory import Memory
+from t2r_export.model.mixers.sink import with_sink
 from t2r_export.model.mixers.source import source_bias
 from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.step import Step
@@ -28,6 +32,7 @@ class SoftmaxMixer(AttentionMixer):
         super().__init__(sizes, config)
         d, N = sizes.size, config.memory
         self.memory = Memory(sizes.kv_heads, N, d, d, 0, False) if N else None
+        self.sink = nn.Parameter(torch.zeros(sizes.heads)) if sizes.sink else None
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
@@ -38,11 +43,11 @@ class SoftmaxMixer(AttentionMixer):
         elif "source_k" in state:  # of a merged layer
             source = (heads.q, state["source_k"], state["source_v"], source_bias(state["source_k"], step))
             o = self._beside(heads, state["k"], k, v, source, step)
-        elif self.sizes.lends or self.sizes.bias is not None:
+        elif self.sizes.lends or self.sizes.bias is not None or self.sink is not None:
             q = ops.group_queries(ops.mul(heads.q, self.sizes.scale), self.sizes.kv_heads)
-            o, _, weights = attend(q, k, v, ops, self._bias(heads, state["k"], k, step), self.sizes.softcap)
+            o, scores, weights = attend(q, k, v, ops, self._bias(heads, state["k"], k, step), self.sizes.softcap)
             step.lend(PREFIX_WEIGHTS, weights)
-            o = ops.ungroup_queries(o, self.sizes.heads)
+            o = with_sink(o, scores, weights, self.sink, lambda x: ops.ungroup_queries(x, self.sizes.heads), ops)
         else:
             o = ops.causal_attention(heads.q, k, v, self.sizes.scale, self.sizes.softcap)
         return o, {"k": ops.kept_cache(k), "v": ops.kept_cache(v)}

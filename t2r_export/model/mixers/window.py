@@ -7,10 +7,14 @@ attention. See `sliding_window.SlidingWindow` for states and rotary positions.
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.model.mixers.banded import transposed, weighted
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.memory import Memory
+from t2r_export.model.mixers.sink import with_sink
 from t2r_export.model.mixers.sliding_window import SlidingWindow
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
@@ -30,6 +34,7 @@ class WindowMixer(AttentionMixer):
         self.rotates = sizes.normed_after
         self.near = SlidingWindow(sizes, config.window, config.sinks, None if self.rotates else sizes.rope)
         self.memory = Memory(sizes.kv_heads, N, d, d, 0, False) if N else None
+        self.sink = nn.Parameter(torch.zeros(sizes.heads)) if sizes.sink else None
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
@@ -42,8 +47,8 @@ class WindowMixer(AttentionMixer):
             rows = self.near.rows(ops.mul(heads.q, self.sizes.scale), step)
             remembered = ops.soft_cap(ops.matmul(rows, transposed(key, ops)), self.sizes.softcap)
             scores, values = [remembered, *scores], [value, *values]
-        y, _ = weighted(scores, values, ops)
-        return self.near.outputs(y, step), after
+        y, weights = weighted(scores, values, ops)
+        return with_sink(y, scores[-1], weights, self.sink, lambda x: self.near.outputs(x, step), ops), after
 
     def state_spec(self) -> list[StateSpec]:
         return self.near.state_spec()

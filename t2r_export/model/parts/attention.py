@@ -168,9 +168,8 @@ def head_sizes(site: Site, config: HeadsConfig, rope: int | None = None, feature
     shape = (site.width, config.heads, config.kv_heads, config.head_size)
     biased = config.positions is not None and config.positions.biases
     bias = build_positions(config.positions, config.heads) if biased else None
-    return HeadSizes(
-        *shape, config.norm_eps, rope, scale, config.softcap, feature_rope, site.lends, bias, config.qk_norm_after
-    )
+    others = site.lends, bias, config.sink, config.qk_norm_after
+    return HeadSizes(*shape, config.norm_eps, rope, scale, config.softcap, feature_rope, *others)
 
 
 def copy_modules(made: nn.Module, source: nn.Module, *names: str) -> None:

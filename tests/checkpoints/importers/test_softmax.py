@@ -72,6 +72,10 @@ FAMILIES = {
         },
     ),
     "granite": Family("Granite", {**GQA, **GRANITE, "attention_bias": True, "mlp_bias": True}),
+    "granite swa": Family(
+        "GraniteSWA",
+        {**GQA, **GRANITE, "num_hidden_layers": 4, "sliding_window": 5, "layer_rope_theta": [0, 50.0, 9.0, 50.0]},
+    ),
     "olmo2": Family("Olmo2", {**GQA, "head_dim": 10}),
     "olmo2 biases": Family("Olmo2", {**GQA, "attention_bias": True, "num_key_value_heads": 2}),
     "cohere": Family("Cohere", {**GQA, "attention_bias": True, "logit_scale": 0.7}),

@@ -1,0 +1,28 @@
+"""A trained logit per head in the softmax's denominator, whose value is 0 (gpt-oss, OpenAI 2025, arXiv 2508.10925)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from t2r_export.model.ops import Ops, T
+
+LARGEST = 80.0  # of an exponent: e^80 is finite in float32, and leaves nothing of the output
+
+
+def with_sink(y: T, scores: T, weights: T, sink: Tensor | None, restored: Callable[[T], T], ops: Ops[T]) -> T:
+    """The output (B, H, T, V) of a softmax with the further logits, or of the one without any.
+
+    y is divided by 1 + e^sink / Σ e^score; the sum is e^c / w, with the largest score c and the largest weight w.
+
+    Args:
+        y, scores, weights: rows of the softmax without them, (…, rows, ·).
+        sink: (H).
+        restored: rows -> (B, H, T, ·).
+    """
+    if sink is None:
+        return restored(y)
+    top, largest = (restored(ops.reduce_max(x)) for x in (scores, weights))
+    above = ops.minimum(ops.sub(ops.reshape(ops.parameter(sink), (-1, 1, 1)), top), LARGEST)
+    return ops.div(restored(y), ops.add(ops.mul(largest, ops.exp(above)), 1.0))
