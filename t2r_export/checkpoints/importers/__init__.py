@@ -20,6 +20,7 @@ from t2r_export.checkpoints.importers.granite import GRANITE
 from t2r_export.checkpoints.importers.granite_hybrid import GRANITE_HYBRID
 from t2r_export.checkpoints.importers.granite_swa import GRANITE_SWA
 from t2r_export.checkpoints.importers.hunyuan import HUNYUAN_V1_DENSE
+from t2r_export.checkpoints.importers.images import GEMMA3, MISTRAL3
 from t2r_export.checkpoints.importers.lfm2 import LFM2
 from t2r_export.checkpoints.importers.lfm3 import LFM3
 from t2r_export.checkpoints.importers.llama import LLAMA
@@ -52,6 +53,7 @@ IMPORTERS: dict[str, Importer] = {
     "falcon_h1": FALCON_H1,
     "gemma": GEMMA,
     "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
     "gemma3_text": GEMMA3_TEXT,
     "glm": GLM,
     "glm4": GLM4,
@@ -68,6 +70,7 @@ IMPORTERS: dict[str, Importer] = {
     "marian": MARIAN,
     "ministral3": MINISTRAL3,
     "mistral": MISTRAL,
+    "mistral3": MISTRAL3,
     "nanochat": NANOCHAT,
     "nemotron_h": NEMOTRON_H,
     "olmo2": OLMO2,

@@ -56,7 +56,8 @@ class Importer:
             number of a layer, -> a number, or a column with one for each row.
         buffers: full names of tensors that are no weights (masks, frequencies) and are passed over.
         nested: the key of the object in config.json that describes the decoder, where it is a part of a larger model.
-        wrapper: what full names begin with in a larger model, in place of `prefix`.
+        text: the model_type that this object has to have; None: whatever it has.
+        wrapper: what full names begin with in a larger model, in place of `prefix`: one of these.
     """
 
     keys: Keys
@@ -71,7 +72,8 @@ class Importer:
     sines: bool = False
     factors: Callable[[Fields], Mapping[str, float | Tensor]] = lambda _: {}
     nested: str | None = None
-    wrapper: str | None = None
+    text: str | None = None
+    wrapper: tuple[str, ...] = ()
 
     def fields(self, data: Mapping[str, Any], where: str) -> Fields:
         """A config.json of the family, keys of a nested config beside those around it.
@@ -83,6 +85,9 @@ class Importer:
             return Fields(data, where, self.keys)
         outer = {key: value for key, value in data.items() if key != self.nested}
         inner = Fields(data, where).object(self.nested)
+        if self.text not in (None, inner.get("model_type")):
+            expected = f"{self.text}, since no other is read out of one"
+            raise Fields(inner, f"{self.nested} in {where}").wrong("model_type", expected, inner.get("model_type"))
         for key in inner.keys() & outer.keys() & self.keys.read.keys() - {"model_type"}:
             if outer[key] is not None and not _same(outer[key], inner[key]):
                 expected = f"{spelt(inner[key])}, as in its {self.nested}, or absent"

@@ -135,8 +135,8 @@ def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
                 DOWNLOAD,
             )
         for name, tensor in stored.items():
-            wrapped = importer.wrapper is not None and name.startswith(importer.wrapper)
-            bare = name[len(importer.wrapper or "") :] if wrapped else name.removeprefix(importer.prefix)
+            before = next((one for one in importer.wrapper if name.startswith(one)), importer.prefix)
+            bare = name.removeprefix(before)
             full = _renamed(name if name in importer.outside else importer.prefix + bare, importer.renamed)
             if importer.buffers.fullmatch(full):
                 continue

@@ -74,11 +74,11 @@ NAMED = {
 }
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-HARMLESS = _words(
+HARMLESS = words(
     """
     _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
     attn_implementation chunk_size_feed_forward classifier_dropout cross_attention_hidden_size dtype finetuning_task
@@ -119,10 +119,10 @@ def keys(
     """A family's tables over those of all families; `harmless` are names with spaces between them."""
     read = {**READ, **read}
     others = {**REFUSED, **(refused or {})}
-    known = {*read, *_words(harmless), *(aliases or {})}
+    known = {*read, *words(harmless), *(aliases or {})}
     return Keys(
         read=read,
         refused={key: neutral for key, neutral in others.items() if key not in known},
-        harmless=(HARMLESS | GENERATION | _words(harmless)) - read.keys(),
+        harmless=(HARMLESS | GENERATION | words(harmless)) - read.keys(),
         aliases=aliases or {},
     )

@@ -104,5 +104,5 @@ QWEN3_5 = dataclasses.replace(
     QWEN3_5_TEXT,
     keys=keys(read=READ, refused=SHAPE, harmless=f"{HARMLESS} {OUTSIDE}"),
     nested="text_config",
-    wrapper="model.language_model.",
+    wrapper=("model.language_model.",),
 )

@@ -78,7 +78,10 @@ def page() -> str:
     ]
     for family, importer in IMPORTERS.items():
         if importer.nested is not None:
-            parts += [f"## {family}\n", f"The keys of `{family}_text`, in the object `{importer.nested}`.\n"]
+            parts += [
+                f"## {family}\n",
+                f"The keys of `{importer.text or family + '_text'}`, in the object `{importer.nested}`.\n",
+            ]
             continue
         keys = importer.keys
         rows = [f"| `{key}` | {spelt(value)} |" for key, value in sorted(keys.read.items())]

@@ -273,6 +273,45 @@ def test_a_tensor_that_the_class_does_not_have_is_refused(made: Any, tmp_path: P
         checkpoint.load(folder)
 
 
+VISION: dict[str, dict[str, Any]] = {
+    "Gemma3": {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 6,
+        "image_size": 4,
+        "patch_size": 2,
+    },
+    "Mistral3": {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 6,
+        "head_dim": 4,
+    },
+}
+OUTER = {"Gemma3": {"mm_tokens_per_image": 4}, "Mistral3": {"tie_word_embeddings": False}}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name, text", [("Gemma3", "gemma3"), ("Mistral3", "ministral3")])
+def test_the_text_model_of_one_that_sees_images_is_read(name: str, text: str, tmp_path: Path) -> None:
+    import transformers
+
+    sizes = {**FAMILIES[text].sizes, "model_type": {"gemma3": "gemma3_text"}.get(text, text)}
+    config = getattr(transformers, f"{name}Config")(text_config=sizes, vision_config=VISION[name], **OUTER[name])
+    theirs = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
+    theirs.save_pretrained(tmp_path)
+    ours = checkpoint.load(tmp_path)
+    assert logit_error(ours.model, theirs, LENGTH) < TOLERANCE
+    assert ours.notes == ()
+    folders.change_config(tmp_path, text_config={**sizes, "model_type": "mistral"})
+    with pytest.raises(UserError, match="model_type in text_config in config.json to be .*, since no other is read"):
+        checkpoint.load(tmp_path)
+
+
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("gpt-neox", {"use_parallel_residual": False}),
     ("gpt-neox", {"layer_norm_eps": 0.1}),
