@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from t2r_export.checkpoints.importers.arcee import ARCEE
 from t2r_export.checkpoints.importers.bart import BART
 from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.cohere import COHERE, COHERE2
+from t2r_export.checkpoints.importers.ernie4_5 import ERNIE4_5
 from t2r_export.checkpoints.importers.exaone4 import EXAONE4
 from t2r_export.checkpoints.importers.falcon_h1 import FALCON_H1
 from t2r_export.checkpoints.importers.folder import Imported, read
@@ -35,6 +37,7 @@ from t2r_export.checkpoints.importers.olmo3 import OLMO3
 from t2r_export.checkpoints.importers.olmo_hybrid import OLMO_HYBRID
 from t2r_export.checkpoints.importers.opt import OPT
 from t2r_export.checkpoints.importers.pegasus import PEGASUS
+from t2r_export.checkpoints.importers.phi import PHI
 from t2r_export.checkpoints.importers.phi3 import PHI3
 from t2r_export.checkpoints.importers.qwen2 import QWEN2
 from t2r_export.checkpoints.importers.qwen3 import QWEN3
@@ -46,9 +49,11 @@ from t2r_export.checkpoints.importers.stablelm import STABLELM
 from t2r_export.checkpoints.importers.starcoder2 import STARCODER2
 
 IMPORTERS: dict[str, Importer] = {
+    "arcee": ARCEE,
     "bart": BART,
     "cohere": COHERE,
     "cohere2": COHERE2,
+    "ernie4_5": ERNIE4_5,
     "exaone4": EXAONE4,
     "falcon_h1": FALCON_H1,
     "gemma": GEMMA,
@@ -78,6 +83,7 @@ IMPORTERS: dict[str, Importer] = {
     "olmo_hybrid": OLMO_HYBRID,
     "opt": OPT,
     "pegasus": PEGASUS,
+    "phi": PHI,
     "phi3": PHI3,
     "qwen2": QWEN2,
     "qwen3": QWEN3,

@@ -150,6 +150,8 @@ OWN = {
     "ministral3": {**LLAMA, "rope_parameters": GROWING},
     "olmo3": {**LLAMA, "sliding_window": 5},
     "opt": OPT,
+    "arcee": {**LLAMA, "head_dim": 4},
+    "phi": GPT_NEOX,
     "phi3": {**LLAMA, "pad_token_id": 0},
     "smollm3": {**LLAMA, "pad_token_id": 0, "no_rope_layer_interval": 2},
     "stablelm": {**GPT_NEOX, **HEADS},
