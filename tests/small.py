@@ -82,7 +82,7 @@ GATED_DELTA = GatedDeltaConfig(heads=H, key_heads=G, key_size=K, value_size=V, t
 MAMBA2 = Mamba2Config(
     heads=H, head_size=V, state_size=K, groups=G, taps=3, least_step=0.3, largest_step=0.9, bias=True, norm_groups=G
 )
-RWKV7 = RWKV7Config(heads=G, head_size=V, decay_rank=5, erase_rank=6, gate_rank=7)
+RWKV7 = RWKV7Config(heads=G, head_size=16, decay_rank=5, erase_rank=6, gate_rank=7)
 
 GPT2 = UniformConfig(
     vocab_size=VOCABULARY,

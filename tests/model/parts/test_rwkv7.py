@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import small
-from small import RWKV7, WIDTH, G, V
+from small import RWKV7, WIDTH, G
 from t2r_export.config.parts import ChannelMixConfig, RWKV7Config
 from t2r_export.model.initialize import initialize
 from t2r_runtime.errors import UserError
@@ -19,10 +19,10 @@ from t2r_runtime.errors import UserError
 def test_states_and_words() -> None:
     made = small.model("rwkv7")
     shapes = {spec.name: spec.shape for spec in made.state_spec()}
-    last, S = ("B", 1, 1, WIDTH), ("B", G, V, V)
+    last, S = ("B", 1, 1, WIDTH), ("B", G, 16, 16)
     own = {"last": last, "S": S, "last_1": last}
     assert shapes == {f"{name}.{layer}": shape for layer in (0, 1) for name, shape in own.items()}
-    assert RWKV7.summary() == "heads=3,head_size=4,decay_rank=5,erase_rank=6,gate_rank=7"
+    assert RWKV7.summary() == "heads=3,head_size=16,decay_rank=5,erase_rank=6,gate_rank=7"
 
 
 def test_every_weight_learns() -> None:
@@ -36,7 +36,7 @@ BELOW: list[tuple[tuple[RWKV7Config, ...], str]] = [
     ((dataclasses.replace(RWKV7, value_rank=2),), "below layer 0, which reads its value; received none"),
     (
         (RWKV7, dataclasses.replace(RWKV7, heads=2, value_rank=2)),
-        "an rwkv7 part of 8 channels and value_rank=0 below layer 1, which reads its value; received 12 channels",
+        "an rwkv7 part of 32 channels and value_rank=0 below layer 1, which reads its value; received 48 channels",
     ),
 ]
 
