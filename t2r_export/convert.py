@@ -18,7 +18,7 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble
 from t2r_export.config.layer import LayerConfig, mapped, mixed
 from t2r_export.config.layer_numbers import choose_layers
-from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.mixers import HybridConfig, LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import AttentionConfig, CrossConfig, DenseConfig, MergedConfig, PartConfig
 from t2r_export.config.plain import of_table, to_plain
@@ -56,7 +56,9 @@ def convert(
         raise UserError("a translator, to convert cross-attention", "a decoder alone", "leave out cross and encoder")
     chosen = choose_layers(layers, [_is_softmax(_mixing(layer, "layers")) for layer in config.layers])
     changes: dict[str, Any] = {
-        "layers": mapped(config.layers, lambda n, old: _changed(n, old, n in chosen, mixer, cross))
+        "layers": mapped(
+            config.layers, lambda n, old: _changed(n, old, n in chosen, _rotating(mixer, old, config), cross)
+        )
     }
     weights, new = model.state_dict(), tuple(f"blocks.{layer}.parts." for layer in chosen)
     if isinstance(cross, MergeConfig):
@@ -122,6 +124,14 @@ def _insides(said: Any) -> list[Mapping[str, Any]]:
     listed = parts if isinstance(parts, list) else []
     found = [part.get("inside") if isinstance(part, Mapping) else None for part in listed]
     return [inside if isinstance(inside, Mapping) else {} for inside in found]
+
+
+def _rotating(mixer: MixerConfig | PartConfig, layer: LayerConfig, model: ModelConfig) -> MixerConfig | PartConfig:
+    """The mixer; without rotated features in a layer without positions of a model that rotates elsewhere."""
+    rotates = getattr(_mixing(layer, "layers"), "rotary", None) is not None or not model.rotates
+    if rotates or not isinstance(mixer, LinearConfig | HybridConfig) or mixer.positions != "after":
+        return mixer
+    return dataclasses.replace(mixer, positions="keep", rotary_size=None, frequency_scale=1.0)
 
 
 def _changed(

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K, linear
-from t2r_export.config.mixers import Guard, LinearConfig, MixerConfig
+from t2r_export.config.mixers import Guard, HybridConfig, LinearConfig, MixerConfig
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import MergeConfig
 from t2r_export.convert import convert, source_mixers
+from t2r_export.fold import fold
 from t2r_export.model.parts.merged import Merged
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -40,6 +42,17 @@ def test_other_weights_are_kept(rotary: bool) -> None:
         assert torch.equal(source.state_dict()[name], weight), "the source changed"
     assert made.config == source.config.with_mixers(LinearConfig(K), SOFTMAX, LinearConfig(K), SOFTMAX)
     assert not made.training
+
+
+def test_features_rotate_where_the_layer_did() -> None:
+    assert LLAMA.attention is not None
+    own = tuple(dataclasses.replace(LLAMA.attention, positions=positions) for positions in (RotaryConfig(), None))
+    source = small.model(dataclasses.replace(LLAMA, attention=None, attentions=own, layers=(SOFTMAX,) * 2))
+    for mixer in (LinearConfig(4, positions="after", rotary_size=2), HybridConfig(3, 4, positions="after")):
+        found = small.mixers(convert(source, mixer).config)
+        assert found == [mixer, dataclasses.replace(mixer, positions="keep", rotary_size=None)]
+    report = fold(convert(source, LinearConfig(4, positions="after")))[1]
+    assert all(layer.folded for layer in report)
 
 
 def test_converted_weights_are_copies() -> None:

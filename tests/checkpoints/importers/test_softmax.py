@@ -37,7 +37,6 @@ BY_LAYER = {
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 3.0, "original_max_position_embeddings": 20}
 NTK = {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0}
 GROWING = {"rope_theta": 500.0, "original_max_position_embeddings": 20, "llama_4_scaling_beta": 0.9}
-NO_CAPS = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
 LONG = {
     "rope_type": "longrope",
     "rope_theta": 500.0,
@@ -84,7 +83,6 @@ FAMILIES = {
     "cohere": Family("Cohere", {**GQA, "attention_bias": True, "logit_scale": 0.7}),
     "cohere2": Family("Cohere2", {**GQA, "sliding_window": 5, "sliding_window_pattern": 2, "logit_scale": 0.4}),
     "exaone4": Family("Exaone4", {**GQA, "head_dim": 10, "sliding_window": 5, "sliding_window_pattern": 3}),
-    "exaone4 full": Family("Exaone4", {**GQA, "sliding_window": None, "layer_types": [FULL] * 3}),
     "glm": Family("Glm", {**GQA, "head_dim": 12, "attention_bias": False, "partial_rotary_factor": 1.0}),
     "glm4": Family("Glm4", {**GQA, "head_dim": 12}),
     "nanochat": Family("NanoChat", {**GQA, "num_key_value_heads": 2, "final_logit_softcapping": 3.0}),
@@ -107,7 +105,6 @@ FAMILIES = {
     "phi3 window": Family("Phi3", {**GQA, "sliding_window": 5}),
     "gemma": Family("Gemma", {**GQA, "head_dim": 10}),
     "gemma2": Family("Gemma2", {**GEMMA3, "head_dim": 10, "attn_logit_softcapping": 1.5}),
-    "gemma2 uncapped": Family("Gemma2", {**GEMMA3, "head_dim": 4, **NO_CAPS, "layer_types": [FULL, SLIDING, FULL]}),
     "gemma3": Family("Gemma3", {**GEMMA3, "head_dim": 10, "sliding_window_pattern": 2}, config="Gemma3Text"),
     "gemma3 capped": Family(
         "Gemma3",
@@ -175,12 +172,10 @@ KINDS = {  # s: softmax, w: windows
     "smollm3 windows": "wsw",
     "cohere2": "wsw",
     "exaone4": "wws",
-    "exaone4 full": "sss",
     "ministral3 window": "www",
     "olmo3": "wwws",
     "phi3 window": "www",
     "gemma2": "wsw",
-    "gemma2 uncapped": "sws",
     "gemma3": "wsw",
     "gemma3 capped": "sws",
 }
