@@ -37,7 +37,8 @@ def _config(fields: Fields) -> ModelConfig:
     scaling = rotary(fields, head_sizes(fields)[2], **rope).scaling
     said = Fields(fields.get("rope_parameters", fields.get("rope_scaling")), f"the rotary parameters of {fields.where}")
     length = getattr(scaling, "original_max_positions", None) or said.size(LENGTH)
-    scale = PositionScale(factor=said.number(FACTOR), length=length)
+    scales = said.get(FACTOR) != 0  # which is 0 in Devstral 2
+    scale = PositionScale(factor=said.number(FACTOR), length=length) if scales else None
     return decoder(
         fields, layers(fields), qkv_bias=False, output_bias=False, heads={"position_scale": scale}, rope=rope
     )

@@ -465,6 +465,7 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("granite", {"residual_multiplier": 0.22, "tie_word_embeddings": True, "logits_scaling": 0.5, "mlp_bias": True}),
     ("olmo2", {"attention_bias": True, "head_dim": 4}),
     ("exaone4", {"sliding_window": None, "layer_types": [FULL] * 3}),
+    ("ministral3", {"rope_parameters": {**GROWING, "llama_4_scaling_beta": 0.0, "mscale": 1.0, "mscale_all_dim": 0.0}}),
     ("ministral3", {"rope_parameters": None, "rope_theta": 70.0}),
     ("phi3", {"sliding_window": 4, "partial_rotary_factor": 0.4, "rope_theta": 70.0}),
     (
