@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,9 @@ def long(name: str, batch: int) -> int:
     return max(SIZES) if end is None else end - 2 * batch - small.CACHED
 
 
+Arrays = dict[str, np.ndarray]
+
+
 def folded_states(config: ModelConfig, batch: int = B, seed: int = 0) -> dict[str, np.ndarray]:
     """Random states as the graph of this model keeps them."""
     made = small.model(config)
@@ -94,17 +98,25 @@ def test_a_prompt_is_its_steps(
     name: str, target: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From random states, with the eager model's steps as the definition."""
-    checkpoint, report = small.graph(tmp_path / "g.onnx", MODELS[name], target=target, prefill=True, **options)
-    batch = options.get("batch", B)
+    _, report = small.graph(tmp_path / "g.onnx", MODELS[name], target=target, prefill=True, **options)
+    ids, start, expected, after = by_eager_steps(name, options.get("batch", B))
     specs = report.signature.states
-    states = small.states(checkpoint.model, batch)
-    ids = small.ids(batch, long(name, batch))
-    with torch.no_grad():
-        expected, after = small.by_steps(checkpoint.model, ids, states)
     monkeypatch.setattr(States, "step", None)  # not one token goes through the step graph
-    start, after = (small.arrays(checkpoint.model.fold_states(of_model)) for of_model in (states, after))
-    received = result(tmp_path / "g.onnx", pack(start, specs), ids.numpy())
-    close(received, {"logits": expected[:, -1].numpy(), **pack(after, specs)}, 2e-5)
+    received = result(tmp_path / "g.onnx", pack(start, specs), ids)
+    close(received, {"logits": expected, **pack(after, specs)}, 2e-5)
+
+
+@cache
+def by_eager_steps(
+    name: str, batch: int
+) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray, dict[str, np.ndarray]]:
+    """Tokens, random states before them, and the logits and states of the eager model's steps behind them."""
+    model = small.checkpoint(MODELS[name]).model
+    states, ids = small.states(model, batch), small.ids(batch, long(name, batch))
+    with torch.no_grad():
+        logits, after = small.by_steps(model, ids, states)
+    start, after = (small.arrays(model.fold_states(of_model)) for of_model in (states, after))
+    return ids.numpy(), start, logits[:, -1].numpy(), after
 
 
 SIZES_OF_MAPS = {"relu": 5, "elu": V, "rfa": 2 * 3, "favor": 5, "dpfp": 2 * V, "hedgehog": 2 * V}
