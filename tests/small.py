@@ -39,6 +39,7 @@ from t2r_export.config.parts import (
     PartConfig,
     ProductKeyConfig,
     RGLRUConfig,
+    RWKV5Config,
     RWKV7Config,
     ShortConvConfig,
 )
@@ -82,6 +83,7 @@ GATED_DELTA = GatedDeltaConfig(heads=H, key_heads=G, key_size=K, value_size=V, t
 MAMBA2 = Mamba2Config(
     heads=H, head_size=V, state_size=K, groups=G, taps=3, least_step=0.3, largest_step=0.9, bias=True, norm_groups=G
 )
+RWKV5 = RWKV5Config(heads=G, head_size=16)
 RWKV7 = RWKV7Config(heads=G, head_size=16, decay_rank=5, erase_rank=6, gate_rank=7)
 
 GPT2 = UniformConfig(
@@ -166,6 +168,12 @@ CONFIGS = {
         LLAMA.with_attention(gate=True, qk_norm=True, positions=RotaryConfig(size=2)), GATED_DELTA, SOFTMAX, GATED_DELTA
     ),
     "rg_lru": with_layers(GPT2, RGLRUConfig(size=12, blocks=3), RGLRUConfig(size=12, blocks=2)),
+    "rwkv5": with_layers(
+        dataclasses.replace(GPT2, position="none", max_positions=None),
+        RWKV5,
+        RWKV5,
+        feed_forwards=(ChannelMixConfig(9, gated=True), ChannelMixConfig(11)),
+    ),
     "rwkv7": with_layers(
         dataclasses.replace(GPT2, position="none", max_positions=None, embedding_norm=True),
         RWKV7,

@@ -51,6 +51,7 @@ REFUSED = {  # of tests' table of small models, and what the message names
     "mixed": "layer 0, lstm, with h, c",
     "average": "layer 0, average, with sum",
     "rg_lru": "layer 0, rg_lru, with s, conv",
+    "rwkv5": "layer 0, rwkv5, with last, last_k, last_v, S, last_1",
     "rwkv7": "layer 0, rwkv7, with last, S, last_1",
     "mamba2": "layer 0, mamba2, with S, conv",
     "short_conv": "layer 0, short_conv, with conv",

@@ -35,6 +35,7 @@ from t2r_export.config.parts import (
     PartConfig,
     ProductKeyConfig,
     RGLRUConfig,
+    RWKV5Config,
     RWKV7Config,
     ShortConvConfig,
 )
@@ -51,7 +52,7 @@ MIXERS: dict[str, HasConfig] = {
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
 # those, and parts that no conversion produces
-TRAINED = (GatedDeltaConfig, Mamba2Config, RGLRUConfig, RWKV7Config, ShortConvConfig)
+TRAINED = (GatedDeltaConfig, Mamba2Config, RGLRUConfig, RWKV5Config, RWKV7Config, ShortConvConfig)
 LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in TRAINED}}
 
 

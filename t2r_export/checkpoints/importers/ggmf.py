@@ -1,4 +1,4 @@
-"""Files of rwkv.cpp ("ggmf", version 101) with RWKV-7 in float32 or float16.
+"""Files of rwkv.cpp ("ggmf", version 101) with RWKV-7 or RWKV-5.2 in float32 or float16.
 
     int32: magic, version, vocabulary, width, layers, data type
     then each tensor, int32: dimensions, length of its name, data type, sizes (the last axis first); name; numbers
@@ -19,17 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from t2r_export.checkpoints.importers import rwkv5
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.folder import Imported
 from t2r_export.checkpoints.importers.rwkv7 import KEYS, LOW_RANK, config_of
 from t2r_export.checkpoints.importers.sources import ROW, Transform, named
 from t2r_export.checkpoints.weights import as_float32, compare, weight_shapes
+from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import MAX_LAYERS
 from t2r_export.files import sha256
 from t2r_runtime.errors import UserError, printable
 
 VERSION = 101
 DTYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
+MARK = "blocks.0.att.x_rwkvag"  # of RWKV-7
 MAX_NAME, MAX_DIMENSIONS, MAX_TENSORS = 256, 4, 64 * MAX_LAYERS
 HEAD_SIZE = 64  # of RWKV-7; the format's programs have no other
 OPEN = "download or convert the file again"
@@ -55,6 +58,7 @@ NAMES: dict[str, str] = {
 }
 VECTOR = Transform(lambda x: x[0, 0], lambda x: x[None, None])  # (1, 1, N) is our (N)
 TRANSFORMS = {
+    **rwkv5.TRANSFORMS,
     **{f"{BLOCK}.att.{name}": VECTOR for name in ("w0", "a0", "v0", "k_k", "k_a")},
     f"{BLOCK}.att.x_rwkvag": Transform(lambda x: x[:, 0], lambda x: x[:, None]),
     f"{BLOCK}.ffn.x_k": ROW,
@@ -82,9 +86,10 @@ def read_file(path: Path) -> Imported:
             if name in tensors or len(tensors) == MAX_TENSORS:
                 raise UserError(f"at most {MAX_TENSORS} tensors of different names in {path}", name, OPEN)
             tensors[name] = stored
-        config = config_of(Fields(_keys(header, tensors, path), path.name, KEYS))
+        kind, config = _config(header, tensors, path)
         ours = weight_shapes(config)
-        sources = named(config, ours, NAMES, TRANSFORMS)
+        names = {**NAMES, **rwkv5.NAMES} if kind == "rwkv5" else NAMES
+        sources = named(config, ours, names, TRANSFORMS)
         shapes = {name: source.shape(ours) for name, source in sources.items()}
         compare(shapes, {name: stored.shape for name, stored in tensors.items()}, str(path))
         weights: dict[str, Tensor] = {}
@@ -94,7 +99,7 @@ def read_file(path: Path) -> Imported:
     origin = {
         "format": "ggmf",
         "name": path.name,
-        "model_type": "rwkv7",
+        "model_type": kind,
         "dtypes": sorted({stored.dtype.name for stored in tensors.values()}),
         "files": {path.name: digest},
     }
@@ -139,11 +144,20 @@ def _known(kind: int, path: Path) -> np.dtype[Any]:
     return DTYPES[kind]
 
 
-def _keys(header: dict[str, int], tensors: dict[str, _Stored], path: Path) -> dict[str, Any]:
+def _config(header: dict[str, int], tensors: dict[str, _Stored], path: Path) -> tuple[str, ModelConfig]:
+    """The version, and the model, by a tensor that each version has alone."""
+    fields = Fields(_keys(header, tensors), path.name, KEYS)
+    if MARK in tensors:
+        return "rwkv7", config_of(fields)
+    if rwkv5.MARK in tensors and rwkv5.DECAY in tensors:
+        fields.layers("num_hidden_layers")
+        return "rwkv5", rwkv5.config_of(fields.data, tensors[rwkv5.DECAY].shape[0])
+    expected = f"RWKV-7, with {MARK}, or RWKV-5.2, with {rwkv5.MARK}, in {path}"
+    raise UserError(expected, "another model", "these are the versions that can be read")
+
+
+def _keys(header: dict[str, int], tensors: dict[str, _Stored]) -> dict[str, Any]:
     """What a config.json would say, out of the header and the shapes of the first layers."""
-    first = "blocks.0.att.x_rwkvag"
-    if first not in tensors:
-        raise UserError(f"RWKV-7, with {first}, in {path}", "another model", "RWKV-7 is the one that can be read")
 
     def rows(name: str, otherwise: int = 1) -> int:
         return tensors[name].shape[0] if name in tensors else otherwise

@@ -15,6 +15,7 @@ from t2r_export.config.parts.gated_delta import GatedDeltaConfig
 from t2r_export.config.parts.mamba2 import Mamba2Config
 from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
 from t2r_export.config.parts.rg_lru import RGLRUConfig
+from t2r_export.config.parts.rwkv5 import RWKV5Config
 from t2r_export.config.parts.rwkv7 import ChannelMixConfig, RWKV7Config
 from t2r_export.config.parts.short_conv import ShortConvConfig
 from t2r_export.config.tagged import Entry
@@ -33,6 +34,7 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(GatedDeltaConfig, f"{MODEL}.gated_delta:GatedDelta"),
         Entry(Mamba2Config, f"{MODEL}.mamba2:Mamba2"),
         Entry(RGLRUConfig, f"{MODEL}.rg_lru:RGLRU"),
+        Entry(RWKV5Config, f"{MODEL}.rwkv5:RWKV5"),
         Entry(RWKV7Config, f"{MODEL}.rwkv7:RWKV7"),
         Entry(ChannelMixConfig, f"{MODEL}.rwkv7:ChannelMix"),
         Entry(ShortConvConfig, f"{MODEL}.short_conv:ShortConv"),
@@ -58,6 +60,7 @@ __all__ = [
     "PartConfig",
     "ProductKeyConfig",
     "RGLRUConfig",
+    "RWKV5Config",
     "RWKV7Config",
     "ShortConvConfig",
 ]

@@ -45,3 +45,4 @@ class ChannelMixConfig(PartConfig):
     reads_past: ClassVar[bool] = True
 
     size: int  # hidden
+    gated: bool = False  # by σ(W_r x'), as before RWKV-7

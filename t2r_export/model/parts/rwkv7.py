@@ -57,7 +57,7 @@ class RWKV7(Part):
         before, last = shifted(x, state["last"], ops)
         change = ops.sub(before, x)
         mixes: list[Tensor] = [getattr(self, f"x_{name}") for name in "rwkvag"]
-        x_r, x_w, x_k, x_v, x_a, x_g = (_mixed(x, change, mix, ops) for mix in mixes)
+        x_r, x_w, x_k, x_v, x_a, x_g = (mixed(x, change, mix, ops) for mix in mixes)
         r, k = ops.linear(x_r, self.r.weight, None), ops.linear(x_k, self.k.weight, None)
         decay = ops.linear(ops.tanh(ops.linear(x_w, self.w1.weight, None)), self.w2.weight, self.w0)
         log_gate = sigmoid_decay(decay, c.heads, ops)
@@ -86,11 +86,11 @@ class RWKV7(Part):
 
     def state_spec(self) -> list[StateSpec]:
         c = self.config
-        return [_last(self.width), StateSpec("S", "float32", (BATCH, c.heads, c.head_size, c.head_size))]
+        return [last_row(self.width), StateSpec("S", "float32", (BATCH, c.heads, c.head_size, c.head_size))]
 
 
 class ChannelMix(Part):
-    """down(relu(up(x_k))²), x_k = x_t + (x_{t-1} - x_t) ⊙ μ."""
+    """down(relu(up(x_k))²), x_k = x_t + (x_{t-1} - x_t) ⊙ μ; gated, times σ(W x_r) with a μ of its own."""
 
     config: ChannelMixConfig
 
@@ -99,22 +99,29 @@ class ChannelMix(Part):
         self.x_k = nn.Parameter(torch.full((1, site.width), 0.5))
         self.up = nn.Linear(site.width, config.size, bias=False)
         self.down = nn.Linear(config.size, site.width, bias=False)
+        if config.gated:
+            self.x_r = nn.Parameter(torch.full((1, site.width), 0.5))
+            self.gate = nn.Linear(site.width, site.width, bias=False)
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
         before, last = shifted(x, state["last"], ops)
-        x_k = _mixed(x, ops.sub(before, x), self.x_k, ops)
-        hidden = ops.relu(ops.linear(x_k, self.up.weight, None))
-        return ops.linear(ops.mul(hidden, hidden), self.down.weight, None), {"last": last}
+        change = ops.sub(before, x)
+        hidden = ops.relu(ops.linear(mixed(x, change, self.x_k, ops), self.up.weight, None))
+        y = ops.linear(ops.mul(hidden, hidden), self.down.weight, None)
+        if self.config.gated:
+            y = ops.mul(y, ops.sigmoid(ops.linear(mixed(x, change, self.x_r, ops), self.gate.weight, None)))
+        return y, {"last": last}
 
     def state_spec(self) -> list[StateSpec]:
-        return [_last(self.width)]
+        return [last_row(self.width)]
 
 
-def _mixed(x: T, change: T, mix: Tensor, ops: Ops[T]) -> T:
+def mixed(x: T, change: T, mix: Tensor, ops: Ops[T]) -> T:
+    """x + (x_{t-1} - x) ⊙ μ, from the change and μ (1, D)."""
     return ops.add(x, ops.mul(change, ops.parameter(mix)))
 
 
-def _last(width: int) -> StateSpec:
+def last_row(width: int, name: str = "last") -> StateSpec:
     """The last token's row."""
-    return StateSpec("last", "float32", (BATCH, 1, 1, width))
+    return StateSpec(name, "float32", (BATCH, 1, 1, width))
