@@ -191,7 +191,7 @@ def refused(path: Path, message: str) -> None:
 
 
 def test_missing_checkpoint_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path / "model.pt", "a checkpoint at .*model.pt; received nothing; give a model.pt made by t2r, or a")
+    refused(tmp_path / "model.pt", "a checkpoint at .*model.pt; received nothing; give a model.pt made by t2r, a")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04" + b"\0" * 100, b"\x80\x02}q\0."])
