@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t2r_export.checkpoints.importers import rwkv5
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.folder import Imported
+from t2r_export.checkpoints.importers.rwkv5 import DECAY, EAGLE, EAGLE_NAMES, EAGLE_TRANSFORMS, eagle_config
 from t2r_export.checkpoints.importers.rwkv7 import KEYS, LOW_RANK, config_of
 from t2r_export.checkpoints.importers.sources import ROW, Transform, named
 from t2r_export.checkpoints.weights import as_float32, compare, weight_shapes
@@ -58,7 +58,7 @@ NAMES: dict[str, str] = {
 }
 VECTOR = Transform(lambda x: x[0, 0], lambda x: x[None, None])  # (1, 1, N) is our (N)
 TRANSFORMS = {
-    **rwkv5.TRANSFORMS,
+    **EAGLE_TRANSFORMS,
     **{f"{BLOCK}.att.{name}": VECTOR for name in ("w0", "a0", "v0", "k_k", "k_a")},
     f"{BLOCK}.att.x_rwkvag": Transform(lambda x: x[:, 0], lambda x: x[:, None]),
     f"{BLOCK}.ffn.x_k": ROW,
@@ -88,7 +88,7 @@ def read_file(path: Path) -> Imported:
             tensors[name] = stored
         kind, config = _config(header, tensors, path)
         ours = weight_shapes(config)
-        names = {**NAMES, **rwkv5.NAMES} if kind == "rwkv5" else NAMES
+        names = {**NAMES, **EAGLE_NAMES} if kind == "rwkv5" else NAMES
         sources = named(config, ours, names, TRANSFORMS)
         shapes = {name: source.shape(ours) for name, source in sources.items()}
         compare(shapes, {name: stored.shape for name, stored in tensors.items()}, str(path))
@@ -149,10 +149,10 @@ def _config(header: dict[str, int], tensors: dict[str, _Stored], path: Path) -> 
     fields = Fields(_keys(header, tensors), path.name, KEYS)
     if MARK in tensors:
         return "rwkv7", config_of(fields)
-    if rwkv5.MARK in tensors and rwkv5.DECAY in tensors:
+    if EAGLE in tensors and DECAY in tensors:
         fields.layers("num_hidden_layers")
-        return "rwkv5", rwkv5.config_of(fields.data, tensors[rwkv5.DECAY].shape[0])
-    expected = f"RWKV-7, with {MARK}, or RWKV-5.2, with {rwkv5.MARK}, in {path}"
+        return "rwkv5", eagle_config(fields.data, tensors[DECAY].shape[0])
+    expected = f"RWKV-7, with {MARK}, or RWKV-5.2, with {EAGLE}, in {path}"
     raise UserError(expected, "another model", "these are the versions that can be read")
 
 

@@ -14,9 +14,9 @@ from t2r_export.config.norm import NormConfig
 from t2r_export.config.parts import ChannelMixConfig, RWKV5Config
 
 BLOCK = "blocks.{}"
-MARK = "blocks.0.att.time_mix_g"  # which other versions do not have
+EAGLE = "blocks.0.att.time_mix_g"  # which other versions do not have
 DECAY = "blocks.0.att.time_decay"
-NAMES: dict[str, str] = {
+EAGLE_NAMES: dict[str, str] = {
     "rwkv5.norm": f"{BLOCK}.ln1",
     "channel_mix.norm": f"{BLOCK}.ln2",
     "rwkv5.r": f"{BLOCK}.att.receptance",
@@ -37,7 +37,7 @@ NAMES: dict[str, str] = {
 SHARE = Transform(lambda x: 1 - x[None], lambda x: 1 - x[0])
 # the decay (H, K, 1) as it is, where ours is of exp(-exp(ω))
 DECAYS = Transform(lambda x: torch.log(-torch.log(x[..., 0])), lambda x: torch.exp(-torch.exp(x))[..., None])
-TRANSFORMS = {
+EAGLE_TRANSFORMS = {
     **{f"{BLOCK}.att.time_mix_{part}": SHARE for part in "rkvg"},
     **{f"{BLOCK}.ffn.time_mix_{part}": SHARE for part in "rk"},
     f"{BLOCK}.att.time_decay": DECAYS,
@@ -45,7 +45,7 @@ TRANSFORMS = {
 }
 
 
-def config_of(said: Mapping[str, Any], heads: int) -> ModelConfig:
+def eagle_config(said: Mapping[str, Any], heads: int) -> ModelConfig:
     """The model of what a config.json would say, checked, with so many heads."""
     norm = NormConfig("layer", 1e-5)
     part = RWKV5Config(norm=norm, heads=heads, head_size=max(1, said["hidden_size"] // max(heads, 1)))
