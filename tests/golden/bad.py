@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from golden.bad_tokenizers import GROWS, PAST, PIECES, TEXT_PAST
+from golden.edited import Change, changed
 from golden.models import seeded
 from golden.texts import Case
 from t2r_export.config.attention import HeadsConfig
@@ -38,7 +38,6 @@ BASE = UniformConfig(
 )
 STATE = "S.0"
 DEEP = "[" * 10_000
-Change = Callable[[onnx.ModelProto, dict[str, Any]], object]  # of a graph, or of its metadata as values
 TINY = {"version": "1.0", "model": {"type": "BPE", "vocab": PIECES, "merges": [["a", "b"]]}}
 
 
@@ -161,7 +160,7 @@ def cases(folder: Path) -> Iterator[Case]:
 
     write_bytes(place / "short.data", b"short")
     for name, (call, kind, change) in GRAPHS.items():
-        add(f"{name}.onnx", _changed(good, change), call, kind, **({"text": TEXT_PAST} if call == "encode" else {}))
+        add(f"{name}.onnx", changed(good, change), call, kind, **({"text": TEXT_PAST} if call == "encode" else {}))
     whole = (place / "good.onnx").read_bytes()
     for name, content in {"empty": b"", "text": b"no graph\n", "half": whole[: len(whole) // 2]}.items():
         add(f"{name}.onnx", content, "open", "graph")
@@ -173,17 +172,6 @@ def cases(folder: Path) -> Iterator[Case]:
     for kind, tokens in reads.items():
         found += [{"file": "ends.onnx", "call": "read", "kind": kind, "tokens": t} for t in tokens]
     yield "bad", "bad", {"files": found}
-
-
-def _changed(good: onnx.ModelProto, change: Change) -> bytes:
-    """The bytes of a graph after a change, the metadata before the graph."""
-    model = copy.deepcopy(good)
-    said = {p.key: json.loads(p.value) for p in model.metadata_props}
-    change(model, said)
-    helper.set_model_props(model, {key: json.dumps(value) for key, value in said.items()})
-    graph = onnx.ModelProto(graph=model.graph).SerializeToString()
-    model.ClearField("graph")
-    return bytes(model.SerializeToString() + graph)
 
 
 def _snapshots(graph: Path) -> dict[str, bytes]:

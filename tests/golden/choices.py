@@ -52,9 +52,9 @@ class NearAnEdge(Exception):
     """A choice that rounding could change."""
 
 
-def sampling(name: str) -> dict[str, Any]:
+def sampling(name: str, computed: Computed | None = None) -> dict[str, Any]:
     """Texts of the golden model `name`, as plain JSON data."""
-    made, random = Eager(checkpoint(name)), np.random.default_rng(list(f"{name} choices".encode()))
+    made, random = computed or Eager(checkpoint(name)), np.random.default_rng(list(f"{name} choices".encode()))
     texts: list[dict[str, Any]] = []
     config = checkpoint(name).config
     of_graph = {} if config.generation is None else config.generation.to_dict()
@@ -102,10 +102,7 @@ def choose(
     stop_tokens: Sequence[int] = (),
 ) -> tuple[int, float]:
     """A token, and how far the choice was from being another."""
-    for token in set(occurred):
-        penalty = repetition_penalty if logits[token] < 0 else 1 / repetition_penalty
-        logits = [logit * penalty if t == token else logit for t, logit in enumerate(logits)]
-    logits = _without_repetition(logits, occurred, no_repeat_ngram)
+    logits = penalized(logits, occurred, repetition_penalty, no_repeat_ngram)
     order = sorted(range(len(logits)), key=lambda t: (-logits[t], t))
     if temperature == 0 or top_k == 1:
         return order[0], logits[order[0]] - logits[order[1]]
@@ -128,6 +125,14 @@ def choose(
     noisy = sorted(((scores[t] + _noise(seed, draw, t), t) for t in kept), reverse=True)
     margins += [noisy[0][0] - noisy[1][0]] if len(noisy) > 1 else []
     return noisy[0][1], min(margins, default=math.inf)
+
+
+def penalized(logits: list[float], occurred: Sequence[int], repetition: float, n: int) -> list[float]:
+    """Logits, less what tokens that have occurred lose."""
+    for token in set(occurred):
+        penalty = repetition if logits[token] < 0 else 1 / repetition
+        logits = [logit * penalty if t == token else logit for t, logit in enumerate(logits)]
+    return _without_repetition(logits, occurred, n)
 
 
 def _without_repetition(logits: list[float], occurred: Sequence[int], n: int) -> list[float]:

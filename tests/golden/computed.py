@@ -38,8 +38,9 @@ class Computed(Protocol):
 class Eager:
     """A model with weights in float64; the frequencies of its positions stay float32, as in every runtime."""
 
-    def __init__(self, golden: Checkpoint) -> None:
+    def __init__(self, golden: Checkpoint, past_end: str = "refuse") -> None:
         self.model: Transformer = copy.deepcopy(golden.model)
+        self.model.end_positions(past_end)
         for weight in self.model.parameters():
             weight.data = weight.data.double()
         self.vocab_size, self.specs = golden.config.vocab_size, self.model.state_spec()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from golden import bad, rows, texts, translator
+from golden import bad, edited, parts, rows, texts, translator
 from golden.choices import sampling
 from golden.models import MODELS, write_graph
 from golden.texts import Case
@@ -42,7 +42,9 @@ def _sampled(folder: Path) -> Iterator[Case]:
 KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (
     _traces,
     _sampled,
+    edited.cases,
     texts.cases,
+    parts.cases,
     rows.cases,
     translator.cases,
     bad.cases,

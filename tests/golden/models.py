@@ -138,11 +138,22 @@ MODELS = {
         None,
         ExportConfig(batch=2),
     ),
+    # positions that end before the trace does: the last one is repeated, or they begin again
+    "clamp": GoldenModel(
+        dataclasses.replace(_TINY, position="learned", max_positions=13, layers=_TINY.layers[:1]),
+        (1, 4, 8),
+        ExportConfig(past_end="clamp"),
+    ),
+    "wrap": GoldenModel(
+        dataclasses.replace(_TINY, position="learned", max_positions=13, layers=_TINY.layers[:1]),
+        (1, 5, 9),
+        ExportConfig(past_end="wrap:11"),
+    ),
 }
 # what weights are drawn from, where it is not the name: chosen for texts of many tokens
 SEEDS = {
     **{name: f"{name} a" for name in ("window", "loop", "top3", "w8", "w4")},
-    **{name: f"{name} b" for name in ("gated", "int8")},
+    **{name: f"{name} b" for name in ("gated", "int8", "clamp")},
 }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from golden import faults
 from t2r_runtime import conformance
 from t2r_runtime.contract import sampling
 from t2r_runtime.errors import UserError
@@ -163,6 +164,12 @@ def test_a_case_that_cannot_be_tried_has_failed(fault: str, folder: Path, failur
         (folder / "window.json").write_text('{"graph": "window.onnx"}')
     (folder / "index.json").write_text(json.dumps(index))
     assert failures().keys() == {"window"}
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS)
+def test_what_a_wrong_runtime_does_is_seen(fault: str, folder: Path, failures: Run) -> None:
+    case = faults.put(fault, folder)
+    assert failures().keys() == {case}
 
 
 def test_no_golden_files(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def trace(name: str, graph: Path) -> dict[str, Any]:
     """What the graph of the golden model `name` must compute, as plain JSON data."""
     golden = MODELS[name]
     scheme = "none" if golden.quantized is None else golden.quantized.scheme
-    made: Computed = Eager(checkpoint(name)) if golden.quantized is None else AsRun(graph)
+    eager = golden.quantized is None
+    made: Computed = Eager(checkpoint(name), golden.options.past_end) if eager else AsRun(graph)
     bound = QUANTIZED.get(scheme) or tolerance("cpu", scheme)
     signature = Decoder(graph, threads=1, companions=()).signature
     specs = states_in(made.specs, signature)

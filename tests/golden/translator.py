@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from golden.choices import penalized
 from golden.computed import Eager
 from golden.models import CLAMP, PLAIN, seeded
 from golden.texts import Case
@@ -23,7 +24,7 @@ from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
-from t2r_export.config.uniform import UniformConfig, UniformEncoder
+from t2r_export.config.uniform import MergeConfig, UniformConfig, UniformEncoder
 from t2r_export.export import export
 from t2r_export.proof.tolerances import tolerance
 from t2r_runtime.contract.options import BeamOptions
@@ -64,9 +65,20 @@ GIVEN: tuple[dict[str, Any], ...] = (
     {"min_tokens": 0, "width": 3},
     {"length_penalty": 1, "early_stopping": False},
 )
+# penalties, and forced tokens that they look back on
+PENALTIES: tuple[dict[str, Any], ...] = (
+    {"width": 3, "max_tokens": 9, "n_best": 2, "repetition_penalty": 1.7},
+    {"width": 2, "max_tokens": 9, "no_repeat_ngram": 1},
+    {"width": 1, "max_tokens": 9, "repetition_penalty": 1.4, "no_repeat_ngram": 2},
+    {"width": 3, "max_tokens": 8, "n_best": 3, "min_tokens": 4, "repetition_penalty": 0.7, "no_repeat_ngram": 3},
+)
+# a layer whose sums start from the source, two start tokens
+STARTS = dataclasses.replace(CONFIG, crosses=(MergeConfig(), CONFIG.crosses[0]), start_tokens=(3, 7))
+ENCODED = {"translator-starts": 2}  # sources of different lengths side by side, where it is not one
 MODELS = {
     "translator": (CONFIG, BEAMS),
     "translator-options": (dataclasses.replace(CONFIG, generation=OF_GRAPH), GIVEN),
+    "translator-starts": (STARTS, PENALTIES),
 }
 
 
@@ -89,7 +101,7 @@ def _case(folder: Path, name: str, config: UniformConfig, beams: Sequence[dict[s
         for _ in range(ATTEMPTS):
             source = random.integers(0, SOURCE_VOCABULARY, LENGTHS[place % len(LENGTHS)]).tolist()
             try:
-                found = _search(made, source, Beam(**options).resolved(signature.generation))
+                found = _search(made, config, source, Beam(**options).resolved(signature.generation))
             except TooNear:
                 continue
             if len(found[-1][1]) < LONG:
@@ -98,8 +110,8 @@ def _case(folder: Path, name: str, config: UniformConfig, beams: Sequence[dict[s
             searches.append({"source": source, "beam": options, "translations": translations})
             break
     assert len(searches) == len(beams), "too few attempts"
-    sources = [search["source"] for search in searches[:1]]
-    encoded = _encoded(made, sources[0])
+    sources = [search["source"] for search in searches[: ENCODED.get(name, 1)]]
+    encoded = _encoded(made, sources)
     given = [*(spec.name for spec in signature.constant), *(signature.source.start_states if signature.source else ())]
     bound = tolerance("cpu", "none")
     return (
@@ -116,24 +128,26 @@ def _case(folder: Path, name: str, config: UniformConfig, beams: Sequence[dict[s
 
 
 @torch.no_grad()
-def _encoded(made: Eager, source: list[int]) -> dict[str, Any]:
-    states = made.model.start(torch.tensor([source]), torch.tensor([len(source)]))
+def _encoded(made: Eager, sources: Sequence[list[int]]) -> dict[str, Any]:
+    lengths = [len(source) for source in sources]
+    ids = torch.tensor([[*source, *[0] * (max(lengths) - len(source))] for source in sources])
+    states = made.model.start(ids, torch.tensor(lengths))
     return {name: value.numpy() for name, value in states.items()}
 
 
-def _search(made: Eager, source: list[int], beam: BeamOptions) -> list[tuple[float, list[int]]]:
-    """The n best, score and tokens, by "The search" of the contract; one hypothesis after the other, no penalties."""
-    ends, last, width = CONFIG.eos_tokens, beam.max_tokens or 1, beam.width
-    states = _encoded(made, source)
-    for token in CONFIG.start_tokens:
+def _search(made: Eager, config: UniformConfig, source: list[int], beam: BeamOptions) -> list[tuple[float, list[int]]]:
+    """The n best, score and tokens, by "The search" of the contract; one hypothesis after the other."""
+    ends, last, width = config.eos_tokens, beam.max_tokens or 1, beam.width
+    (start, *forced), states = config.start_tokens, _encoded(made, [source])
+    for token in config.start_tokens:
         logits, states = made.step(np.array([token]), states)
-    going = [(0.0, list[int](), states, logits[0])]
+    going = [(0.0, forced, states, logits[0])]
     finished: list[tuple[float, list[int]]] = []
-    for n in range(last):
+    for n in range(len(forced), last):
         candidates = [
             (total + added, place, token)
-            for place, (total, _, _, row) in enumerate(going)
-            for token, added in enumerate(_added(row, n, beam))
+            for place, (total, text, _, row) in enumerate(going)
+            for token, added in enumerate(_added(row, [start, *text], beam))
             if added > -math.inf
         ]
         candidates.sort(key=lambda c: (-c[0], c[1], c[2]))
@@ -157,13 +171,17 @@ def _search(made: Eager, source: list[int], beam: BeamOptions) -> list[tuple[flo
     return finished[: beam.n_best]
 
 
-def _added(logits: Any, n: int, beam: BeamOptions) -> list[float]:
-    """What each token adds to a hypothesis of n tokens."""
+def _added(logits: Any, occurred: Sequence[int], beam: BeamOptions) -> list[float]:
+    """What each token adds to a hypothesis, whose tokens are behind the first that has occurred."""
+    n = len(occurred) - 1
     if beam.forced_end and n + 1 == beam.max_tokens:
         return [0.0 if token == CONFIG.eos_tokens[0] else -math.inf for token in range(len(logits))]
-    added = (logits - np.log(np.exp(logits).sum())).tolist()
+    log_sum = float(np.log(np.exp(logits).sum()))
+    of_all = 0.0 if beam.width == 1 else log_sum  # a greedy search's penalties act on logits
     never = {*CONFIG.banned_tokens, *(CONFIG.eos_tokens if n < beam.min_tokens else ())}
-    return [-math.inf if token in never else float(value) for token, value in enumerate(added)]
+    values = [-math.inf if token in never else float(value) - of_all for token, value in enumerate(logits)]
+    penalties = beam.repetition_penalty, beam.no_repeat_ngram
+    return [value + of_all - log_sum for value in penalized(values, occurred, *penalties)]
 
 
 def _done(finished: list[tuple[float, list[int]]], best: float, n: int, beam: BeamOptions) -> bool:

@@ -39,7 +39,7 @@ def byte_level() -> str:
     merges = _learned(words)
     tokens = ["<|end|>", *letters, *(a + b for a, b in merges)]
     return _json(
-        _merging(tokens, merges),
+        merging(tokens, merges),
         [("<|end|>", True)],
         tokens,
         pre_tokenizer=_byte_level(),
@@ -61,7 +61,7 @@ def pieces() -> str:
     back: dict[str, Any] = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     decoders = [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
     return _json(
-        _merging(tokens, merges) | {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True},
+        merging(tokens, merges) | {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True},
         [("<unk>", True), ("<s>", True), ("</s>", True)],
         tokens,
         normalizer=_sequence("normalizers", [{"type": "Prepend", "prepend": SPACE}, replaced]),
@@ -138,7 +138,7 @@ def _joined(word: Sequence[str], pair: Merge) -> tuple[str, ...]:
     return tuple(made)
 
 
-def _merging(tokens: Sequence[str], merges: Sequence[Merge]) -> dict[str, Any]:
+def merging(tokens: Sequence[str], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
     return {
         "type": "BPE",
         **dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")),

@@ -12,6 +12,8 @@ import pytest
 from cpp_build import GOLDEN, HERE, Run, headers
 from golden_faults import cross_states, exchange_merges, write_late_sampler
 
+from golden.faults import FAULTS, put
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
@@ -38,6 +40,12 @@ def test_two_states_crossed(checked: Path, run: Run, copy: Path) -> None:
 def test_two_merges_exchanged(checked: Path, run: Run, copy: Path, name: str) -> None:
     exchange_merges(copy, name)
     assert f"text-{name}" in failures(run, checked / "t2r_conformance", copy)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_wrong_runtime_does_is_seen(release: Path, run: Run, copy: Path, fault: str) -> None:
+    case = put(fault, copy)
+    assert failures(run, release / "t2r_conformance", copy) == {case}
 
 
 def test_a_sampler_off_by_one_draw(release: Path, run: Run, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import { SIZES, dimensions, product } from "./signature.js";
 
 const ARRAYS = { float32: Float32Array, float16: Uint16Array, int32: Int32Array, int64: BigInt64Array };
 const OUTPUTS = { logits: ["logits"], top: ["top_logits", "top_tokens"], largest: ["top_logits", "top_tokens", "log_sum"] };
-const HALF_ONE = 0x3c00; // 1 in float16
 
 export class States {
   #graph;
@@ -137,9 +136,14 @@ export class States {
 
 /** A state as at the start of a text. */
 export function initialState({ dtype, initial }, dims) {
-  if (dtype === "float16" && initial !== 0 && initial !== 1) {
-    throw new T2RError("metadata", "a state of float16 that starts as 0 or 1", `${initial}`, "use another runtime");
-  }
-  const value = dtype === "int64" ? BigInt(initial) : dtype === "float16" ? initial * HALF_ONE : initial;
+  const value = dtype === "int64" ? BigInt(initial) : dtype === "float16" ? halfOf(initial) : initial;
   return { dtype, dims, bytes: new Uint8Array(new ARRAYS[dtype](product(dims)).fill(value).buffer) };
+}
+
+/** The bits of the number of float16 that is nearest to another, of two the even one. */
+function halfOf(number) {
+  const size = Math.abs(number), exponent = Math.max(Math.floor(Math.log2(size)), -14);
+  const units = size / 2 ** (exponent - 10), whole = Math.floor(units), rest = units - whole;
+  const rounded = whole + (rest > 0.5 || (rest === 0.5 && whole % 2 === 1) ? 1 : 0);
+  return (number < 0 ? 0x8000 : 0) + (exponent + 14) * 1024 + rounded;
 }

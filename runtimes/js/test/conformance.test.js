@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readFile, writeFile } from "node:fs/promises";
+import { readFile, readdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -10,7 +10,7 @@ import { promisify } from "node:util";
 
 import { conform } from "../conformance/cases.js";
 import { Sampler, Tokenizer, readModelFile } from "../src/index.js";
-import { TINY, exchanged, inCopy } from "./files.js";
+import { TINY, exchanged, inCopy, withMetadata } from "./files.js";
 
 const PROGRAM = fileURLToPath(new URL("../conformance/node.js", import.meta.url));
 
@@ -97,3 +97,44 @@ test("a sampler that is off by one draw is seen", async () => {
     Sampler.prototype.pick = pick;
   }
 });
+
+const ofTokenizer = (change) => ({ "t2r.tokenizer": (text) => JSON.stringify(change(JSON.parse(text))) });
+const noFlags = { lstrip: false, rstrip: false, single_word: false, normalized: false };
+// what a wrong runtime does, done to a case: its graphs' metadata, or what its file says
+const WRONG = {
+  "states start as 0": ["sampling-states", /^states\.onnx$/, { "t2r.states": (specs) => specs.map((spec) => ({ ...spec, initial: 0 })) }],
+  "one start token is read": ["translator-starts", /^translator-starts.*onnx$/, { "t2r.start_tokens": ([first]) => [first] }],
+  "positions are not clamped": ["clamp", /^clamp\.onnx$/, { "t2r.past_end": () => "refuse" }],
+  "positions do not begin again": ["wrap", /^wrap\.onnx$/, { "t2r.past_end": () => "refuse" }],
+  "nothing is composed": ["text-words", /^words\.onnx$/, ofTokenizer((made) => ({ ...made, normalizer: null }))],
+  "no special tokens around a text": ["text-words", /^words\.onnx$/, ofTokenizer((made) => ({ ...made, post_processor: null }))],
+  "texts are not cut": ["text-signs", /^signs\.onnx$/, ofTokenizer((made) => ({ ...made, pre_tokenizer: null }))],
+  "added tokens have no flags": ["text-digits", /^digits\.onnx$/, ofTokenizer((made) => (
+    { ...made, added_tokens: made.added_tokens.map((token) => ({ ...token, ...noFlags })) }))],
+  "no penalties in a search": ["translator-starts", /^translator-starts\.json$/, (golden) => {
+    for (const { beam } of golden.searches) for (const name of ["repetition_penalty", "no_repeat_ngram"]) delete beam[name];
+  }],
+  "sources are as long as the longest": ["translator-starts", /^translator-starts\.json$/, (golden) => {
+    const longest = Math.max(...golden.sources.map(({ length }) => length));
+    for (const source of golden.sources) while (source.length < longest) source.push(0);
+  }],
+};
+
+for (const [fault, [name, files, change]] of Object.entries(WRONG)) {
+  test(`what a wrong runtime does is seen: ${fault}`, () => inCopy(async (folder) => {
+    for (const file of (await readdir(folder)).filter((each) => files.test(each))) {
+      const place = join(folder, file);
+      if (typeof change === "function") {
+        const golden = JSON.parse(await readFile(place, "utf8"));
+        change(golden);
+        await writeFile(place, JSON.stringify(golden));
+      } else {
+        await writeFile(place, withMetadata(await readFile(place), change));
+      }
+    }
+    const [line, last] = await ran(folder, (each) => each === name);
+    assert.match(line, new RegExp(`^FAILED ${name}: `));
+    assert.doesNotMatch(line, /metadata|interface|the same model/);
+    assert.equal(last, "0 passed, 1 failed");
+  }));
+}

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-import { KINDS, T2RError } from "../src/index.js";
+import { KINDS, T2RError, readModelFile } from "../src/index.js";
 
 export const TINY = fileURLToPath(new URL("../../../models/tiny", import.meta.url));
 
@@ -37,6 +37,36 @@ export function exchanged(bytes, from, to) {
     for (let at = Buffer.from(bytes).indexOf(wanted); at >= 0; at = Buffer.from(bytes).indexOf(wanted, at + 1)) out.write(other, at);
   }
   return new Uint8Array(out);
+}
+
+/** A graph's bytes with other values in its metadata, which stand before the graph as they did. */
+export function withMetadata(bytes, changes) {
+  const varint = (n) => (n < 128 ? [n] : [(n % 128) | 128, ...varint(Math.floor(n / 128))]);
+  const field = (number, content) => [Buffer.from([number * 8 + 2, ...varint(content.length)]), content];
+  const { metadata } = readModelFile(bytes), out = [];
+  for (const [key, value] of Object.entries(changes)) {
+    assert.ok(metadata.has(key));
+    metadata.set(key, JSON.stringify(value(JSON.parse(metadata.get(key)))));
+  }
+  for (const [key, value] of metadata) out.push(...field(14, Buffer.concat([...field(1, Buffer.from(key)), ...field(2, Buffer.from(value))])));
+  return new Uint8Array(Buffer.concat([...out, ...withoutMetadata(bytes)]));
+}
+
+/** The other fields of a graph's file. */
+function* withoutMetadata(bytes) {
+  for (let at = 0; at < bytes.length; ) {
+    const start = at;
+    const varint = () => {
+      let value = 0;
+      for (let unit = 1; ; unit *= 128) {
+        value += (bytes[at] & 127) * unit;
+        if (bytes[at++] < 128) return value;
+      }
+    };
+    const tag = varint(), size = varint();
+    if (tag % 8 === 2) at += size;
+    if (tag !== 14 * 8 + 2) yield bytes.subarray(start, at);
+  }
 }
 
 /** One line, of this kind. */

@@ -1,0 +1,165 @@
+"""Tokenizers of the parts that the three of texts.py have not, and texts that tell each part from another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import pre_tokenizers
+
+from golden import vocabularies
+from golden.models import seeded
+from golden.texts import Case, strings
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.uniform import NoFeedForward, UniformConfig
+from t2r_export.export import export
+from t2r_runtime import Tokenizer
+
+TEXTS = 60
+ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# pairs that a cut keeps apart: of endings, digits, signs and blanks, in bytes as characters
+MERGES = ("' S", "' T", "' s", "Ġ 1", "1 2", "3 4", "12 34", ". Ċ", "Ċ Ċ", "Ġ Ġ", "Ġ .", "! !", "a .", "a 1", "1 a") + (
+    "Ġ a",
+    ". a",
+    "x -",
+    "a x",
+)
+WORDS = (
+    "a",
+    "x",
+    "12",
+    "1234",
+    "12345",
+    ".",
+    "!!",
+    "-",
+    "'S",
+    "'T",
+    "'s",
+    "\n",
+    "\n\n",
+    " ",
+    "  ",
+    " 1",
+    "a1",
+    "1a",
+    "ax",
+) + (
+    "½",
+    "\u00e9",
+    "e\u0301",
+    "ﬁ",
+    "①",
+    "²",
+    "  <l>",
+    "<r>  ",
+)
+MARKS = ("<l>", "<r>", "<w>", "\u00c9t", "<s>", "</s>", "E\u0301t")
+
+
+def words() -> dict[str, Any]:
+    """No blanks at the end, composed; cut as by GPT-4, three digits at most; between <s> and </s> as by RoBERTa."""
+    ends = {"sep": ["</s>", 1], "cls": ["<s>", 0], "trim_offsets": True, "add_prefix_space": False}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    cut = _split(rf"{ENDINGS}|\p{{N}}{{1,3}}|{REST}")
+    return _bytes([strip, {"type": "NFC"}], [cut], {"type": "RobertaProcessing", **ends})
+
+
+def digits() -> dict[str, Any]:
+    """Decomposed; digits alone, signs with what is behind them."""
+    cuts = [_split(rf"{ENDINGS}|\p{{N}}|{REST}"), {"type": "Punctuation", "behavior": "MergedWithNext"}]
+    return _bytes([{"type": "NFD"}], cuts)
+
+
+def signs() -> dict[str, Any]:
+    """No blanks at the edges, compatible and composed; cut behind a text, at runs of signs and of digits."""
+    edges = {"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""}
+    cut = {"type": "Split", "pattern": {"String": "a"}, "behavior": "MergedWithPrevious", "invert": False}
+    signs = {"type": "Punctuation", "behavior": "Contiguous"}
+    return _bytes([edges, {"type": "NFKC"}], [cut, signs, {"type": "Digits", "individual_digits": False}])
+
+
+def blanks() -> dict[str, Any]:
+    """Compatible and decomposed; cut at blanks, which go, and at each digit."""
+    return _bytes([{"type": "NFKD"}], [{"type": "WhitespaceSplit"}, {"type": "Digits", "individual_digits": True}])
+
+
+def runs() -> dict[str, Any]:
+    """A text in the place of another; cut at runs of letters and of signs, without blanks."""
+    return _bytes([{"type": "Replace", "pattern": {"String": "x"}, "content": "a."}], [{"type": "Whitespace"}])
+
+
+TOKENIZERS = {"words": words, "digits": digits, "signs": signs, "blanks": blanks, "runs": runs}
+
+
+def cases(folder: Path) -> Iterator[Case]:
+    """A graph with each tokenizer in it, and its texts."""
+    for name, make in TOKENIZERS.items():
+        made = make()
+        tokenizer = json.dumps(made, ensure_ascii=False)
+        config = UniformConfig(
+            vocab_size=len(made["model"]["vocab"]) + len(made["added_tokens"]),
+            width=2,
+            ffn_size=1,
+            layers=(LinearConfig(feature_size=2, normalizer="none"),),
+            feed_forwards=(NoFeedForward(),),
+            norm="none",
+            position="none",
+            bos_token=0,
+            eos_tokens=(1,),
+            attention=HeadsConfig(heads=1, kv_heads=1, head_size=3, qkv_bias=False, output_bias=False),
+        )
+        export(seeded(name, config, tokenizer), folder / f"{name}.onnx")
+        yield f"text-{name}", "tokenizer", {"graph": f"{name}.onnx", "texts": encoded(name, tokenizer)}
+
+
+def encoded(name: str, tokenizer: str) -> list[tuple[str, list[int], str]]:
+    """What the tokenizer makes of the texts of `name`."""
+    opened = Tokenizer(tokenizer, 0)
+    return [(text, ids := opened.encode(text), opened.decode(ids)) for text in _texts(name)]
+
+
+def _texts(name: str) -> list[str]:
+    """Texts of what parts look for, and some of all scripts."""
+    random = np.random.default_rng(list(f"{name} parts".encode()))
+    of_all = [*WORDS, *MARKS]
+    found = dict.fromkeys(strings(name)[:TEXTS:3])
+    while len(found) < TEXTS:
+        found["".join(of_all[i] for i in random.integers(0, len(of_all), random.integers(2, 12)))] = None
+    return list(found)
+
+
+_LETTERS = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+def _split(regex: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+
+
+def _bytes(normalizers: Sequence[Any], cuts: Sequence[Any], processor: Any = None) -> dict[str, Any]:
+    """A byte-level BPE with these parts, and added tokens of every flag."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [pair.split() for pair in MERGES]
+    pieces = ["<s>", "</s>", *letters, *("".join(pair) for pair in merges)]
+    flags = ("lstrip", "rstrip", "single_word", "normalized")
+    given = dict(zip(MARKS, flags, strict=False))
+    added = [
+        {"id": n, "content": text, **{flag: given[text] == flag for flag in flags}, "special": text == "<l>"}
+        for n, text in enumerate(given, len(pieces))
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": list(normalizers)},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*cuts, _LETTERS]},
+        "post_processor": processor,
+        "decoder": _LETTERS,
+        "model": vocabularies.merging(pieces, merges),
+    }

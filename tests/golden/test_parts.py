@@ -1,0 +1,70 @@
+"""A tokenizer with a part that is left out, or another in its place, makes something else of the golden texts."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from golden import parts
+
+Made = dict[str, Any]
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+REGEXES = (rf"{parts.ENDINGS}|\p{{N}}{{1,3}}|{parts.REST}", rf"{parts.ENDINGS}|\p{{N}}|{parts.REST}")
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
+
+
+def lists(made: Made) -> tuple[list[Made], list[Made]]:
+    """Its normalizers, and what cuts, but for the bytes as letters."""
+    return made["normalizer"]["normalizers"], made["pre_tokenizer"]["pretokenizers"]
+
+
+def others(part: Made) -> Iterator[Made]:
+    """What a runtime may take for a part."""
+    if part["type"] in FORMS:
+        yield from ({"type": form} for form in FORMS if form != part["type"])
+    elif "Regex" in part.get("pattern", {}) and part["type"] == "Split":
+        yield from ({**part, "pattern": {"Regex": r}} for r in (GPT2, *REGEXES) if r != part["pattern"]["Regex"])
+    elif part["type"] == "Digits":
+        yield {**part, "individual_digits": not part["individual_digits"]}
+    elif "behavior" in part:
+        yield {**part, "behavior": "Isolated"}
+
+
+def wrong(made: Made) -> Iterator[tuple[str, Made]]:
+    for which, found in enumerate(lists(made)):
+        for n, part in enumerate(found[: len(found) - which]):
+            faulty = copy.deepcopy(made)
+            del lists(faulty)[which][n]
+            yield f"without {part['type']}", faulty
+            for other in others(part):
+                faulty = copy.deepcopy(made)
+                lists(faulty)[which][n] = other
+                yield f"{other} for {part}", faulty
+    if made["post_processor"]:
+        yield "without a processor", {**made, "post_processor": None}
+
+
+@pytest.mark.parametrize("name", parts.TOKENIZERS)
+def test_every_part_matters(name: str) -> None:
+    made = parts.TOKENIZERS[name]()
+    good = parts.encoded(name, json.dumps(made))
+    faults = dict(wrong(made))
+    assert len(faults) >= 2
+    assert [fault for fault, other in faults.items() if parts.encoded(name, json.dumps(other)) == good] == []
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_every_flag_of_added_tokens_matters(flag: str) -> None:
+    seen = []
+    for name, make in parts.TOKENIZERS.items():
+        made = make()
+        good = parts.encoded(name, json.dumps(made))
+        for token in made["added_tokens"]:
+            token[flag] = False
+        seen.append(parts.encoded(name, json.dumps(made)) != good)
+    assert any(seen)
