@@ -1,0 +1,183 @@
+"""docs/proved-models.md, measured: `python tests/checkpoints/importers/proved.py [--provider NAME] [FAMILY …]`.
+
+Measurements are kept in proved.json beside this file, and the page is made of all of them. Other providers than the CPU
+are measured in the environment of their onnxruntime, as tox.ini sets it up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+import transformers
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from checkpoints.importers import test_recurrent, test_softmax
+from families import Family, imported, text
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.export import export
+from t2r_export.files import write_bytes
+from t2r_export.providers.graphs import PROVIDER_GRAPHS
+from t2r_export.quantize import export_quantized
+from t2r_export.verify import verify
+from t2r_runtime import Decoder
+from t2r_runtime.contract.signature import POSITION
+
+Row = dict[str, Any]
+KEPT, PAGE = Path(__file__).with_name("proved.json"), Path(__file__).parents[3] / "docs" / "proved-models.md"
+LENGTHS, STEPS, CONTEXT = (1, 2, 63, 64, 65, 193), 40, 256
+VOCABULARY, BATCH = 31, 2
+TARGETS, SCHEMES = ("portable", "fused"), ("w8", "w4")
+PROVIDERS = ("openvino", "webgpu")
+GPT2 = {"vocab_size": 31, "n_embd": 12, "n_layer": 3, "n_head": 3, "n_inner": 17, "n_positions": 200}
+WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+SPREADS = dict.fromkeys(("Gemma", "Gemma2", "Gemma3"), 0.15)  # or float32 alone moves logits by 1e-5
+FAMILIES = {
+    "gpt2": Family("GPT2", GPT2),
+    "llama": Family("Llama", {**test_softmax.GQA, "head_dim": 10}),
+    "qwen2": Family("Qwen2", {**test_softmax.GQA, **WINDOWS}),
+    "qwen3": Family("Qwen3", {**test_softmax.GQA, "head_dim": 10}),
+    "mistral": Family("Mistral", {**test_softmax.GQA, "sliding_window": 5}),
+    **{name: replace(one, spread=SPREADS.get(one.name, one.spread)) for name, one in test_softmax.FAMILIES.items()},
+    **{name + " hybrid" * (name in test_softmax.FAMILIES): one for name, one in test_recurrent.FAMILIES.items()},
+}
+HEAD = """# Models that are proved
+
+Small random models of transformers in float32, all of whose sizes differ, and ours of the folders that they save. A
+number is the largest difference of a logit.
+
+- **eager, prompt, step**: from transformers' full forward without a cache, over two texts of {lengths}
+  tokens (as many as the model has positions for): every logit of the eager import, those behind the prompt, and those
+  behind each step of the step graph. The last two are the worse of the targets `portable` and `fused`.
+- **w8, w4**: of a graph with quantized weights from the import, over {steps} chained steps from random states. A random
+  model's logits have a standard deviation near 1.
+- **openvino, webgpu**: of a graph on that provider from the import, over {steps} chained steps from random states, with
+  `--context {context}` where a cache would grow and the provider has none; a dash: not run.
+- **state**: bytes that a text carries after its first token; + where it grows from there.
+
+RWKV-7 and RWKV-5.2 have no class in transformers: `tests/checkpoints/importers/test_rwkv7.py` and
+`tests/model/parts` hold them to the logits that rwkv.cpp gives for trained files and to definitions in NumPy.
+
+Made by `python tests/checkpoints/importers/proved.py`, and with `--provider NAME` in that provider's environment of
+tox.ini.
+
+{versions}
+
+"""
+
+
+def measured(family: Family, folder: Path, provider: str) -> Row:
+    """The columns of a family that the provider gives."""
+    theirs, ours = imported(family, folder)
+    if provider != "cpu":
+        return {provider: on_provider(ours, folder / "provider.onnx", provider)}
+    found = from_full_forward(theirs, ours, folder)
+    for scheme in SCHEMES:
+        export_quantized(ours, folder / "q.onnx", ExportConfig(), QuantizeConfig(scheme=scheme))
+        found[scheme] = chained(ours, folder / "q.onnx", "cpu")
+    states = [spec for spec in ours.model.state_spec() if spec.name != POSITION]
+    found["state"] = sum(4 * int(np.prod(spec.dims(1, 1))) for spec in states)
+    found["grows"] = any(spec.dims(1, 2) != spec.dims(1, 1) for spec in states)
+    return found
+
+
+def from_full_forward(theirs: Any, ours: Checkpoint, folder: Path) -> Row:
+    """Worst differences of the eager model, of prompts and of steps from transformers' logits."""
+    errors: Row = {}
+    for target in TARGETS:
+        export(ours, folder / f"{target}.onnx", ExportConfig(prefill=True, target=target))
+    most = theirs.config.max_position_embeddings if "max_position_embeddings" in theirs.config else max(LENGTHS)
+    for length in sorted({min(length, most) for length in LENGTHS}):
+        ids = text(length, VOCABULARY, BATCH)
+        with torch.no_grad():
+            expected = theirs(ids, use_cache=False, return_dict=True).logits.numpy()
+            differences = [("eager", ours.model(ids).numpy() - expected)]
+        for target in TARGETS:
+            decoder = Decoder(folder / f"{target}.onnx", threads=1)
+            decoder.reset(BATCH)
+            differences.append(("prompt", decoder.prefill(ids.numpy()) - expected[:, -1]))
+            decoder.reset(BATCH)
+            steps = [decoder.step(column) for column in ids.T.numpy()]
+            differences.append(("step", np.stack(steps, axis=1) - expected))
+        for use, difference in differences:
+            errors[use] = max(errors.get(use, 0.0), float(np.abs(difference).max()))
+    return errors
+
+
+def on_provider(ours: Checkpoint, path: Path, provider: str) -> float:
+    """The worst difference of a logit on a provider."""
+    graph = PROVIDER_GRAPHS[provider]
+    grows = any(spec.dims(1, 2) != spec.dims(1, 1) for spec in ours.model.state_spec())
+    config = graph.config_of(ours.config.encoder)
+    export(ours, path, config if graph.growing or not grows else _bounded(config))
+    return chained(ours, path, provider)
+
+
+def _bounded(config: ExportConfig) -> ExportConfig:
+    return ExportConfig(**{**vars(config), "context": str(CONTEXT)})
+
+
+def chained(ours: Checkpoint, path: Path, provider: str) -> float:
+    """The worst difference of a logit over chained steps. Raises AssertionError: more than `t2r verify` lets pass."""
+    checks = verify(ours, path, provider=provider, steps=STEPS).checks
+    logits = next(check for check in checks if check.name.endswith("logits"))
+    assert logits.passed, logits
+    return logits.worst
+
+
+def page(kept: Row) -> str:
+    """The page of all measurements."""
+    columns = ["eager", "prompt", "step", *SCHEMES, *PROVIDERS]
+    lines = ["| model | class | " + " | ".join([*columns, "state"]) + " |", "|---|---|" + "---|" * (len(columns) + 1)]
+    for name, row in kept["models"].items():
+        cells = [f"{row[column]:.0e}" if column in row else "-" for column in columns]
+        state = f"{row['state']:,}{' +' if row['grows'] else ''}"
+        lines.append(f"| {name} | `{row['class']}` | {' | '.join(cells)} | {state} |")
+    lengths = ", ".join(map(str, LENGTHS))
+    head = HEAD.format(lengths=lengths, steps=STEPS, context=CONTEXT, versions="  \n".join(kept["made"].values()))
+    return head + "\n".join(lines) + "\n"
+
+
+def versions(provider: str) -> str:
+    """A line of the page: when and with what a provider was measured."""
+    found = {"torch": torch.__version__, "transformers": transformers.__version__, "onnxruntime": ort.__version__}
+    for package in (f"onnxruntime-{provider}", f"onnxruntime-ep-{provider}"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return f"{provider}: {date.today()}, " + ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--provider", default="cpu", choices=("cpu", *PROVIDERS))
+    parser.add_argument("families", nargs="*", default=list(FAMILIES))
+    options = parser.parse_args()
+    kept: Row = json.loads(KEPT.read_text()) if KEPT.exists() else {"made": {}, "models": {}}
+    for name in options.families:
+        family = FAMILIES[name]
+        with tempfile.TemporaryDirectory() as folder:
+            row = measured(family, Path(folder), options.provider)
+        kept["models"][name] = {**kept["models"].get(name, {}), "class": family.name, **row}
+        print(name, row, flush=True)
+    kept["made"][options.provider] = versions(options.provider)
+    kept["models"] = {name: kept["models"][name] for name in FAMILIES if name in kept["models"]}
+    write_bytes(KEPT, (json.dumps(kept, indent=1) + "\n").encode())
+    write_bytes(PAGE, page(kept).encode())
+
+
+if __name__ == "__main__":
+    main()
