@@ -94,7 +94,7 @@ test("a text is one run on wasm, or one a token", SLOW, async () => {
       return [runs - before, length];
     };
     const decoder = await Decoder.open(at("loop.onnx"), counting), rules = { temperature: 0, stop_tokens: [] };
-    return [await counted(() => decoder.generate([1], 12, rules)), await counted(() => decoder.generate([1], 12, rules, () => true))];
+    return [await counted(() => decoder.generate([1], 12, rules)), await counted(() => decoder.generate([1], 12, rules, { onToken: () => true }))];
   }));
   assert.deepEqual(found, [[1, 12], [12, 12]]);
 });

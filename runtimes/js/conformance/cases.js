@@ -93,7 +93,7 @@ async function sampling(golden, folder, options) {
       for (const callback of [null, () => true]) {
         const way = callback ? "with a callback" : "alone";
         await decoder.reset(1);
-        same(await decoder.generate(prompt, max_tokens, rules, callback), tokens, `text ${n} ${way}`);
+        same(await decoder.generate(prompt, max_tokens, rules, { onToken: callback }), tokens, `text ${n} ${way}`);
         same([decoder.position], [prompt.length + tokens.length - 1], `tokens read of text ${n} ${way}`);
       }
     }

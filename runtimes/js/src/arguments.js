@@ -21,14 +21,25 @@ export function numbersOf(value, what) {
   return value.slice();
 }
 
-/** Refuse a callback or a signal of another kind. @throws {T2RError} sampling */
-export function requireCalls(callback, signal = null) {
-  if (callback !== null && callback !== undefined && typeof callback !== "function") {
-    throw new T2RError("sampling", "a function as the callback, or null", shown(callback), "correct it");
+/**
+ * Who watches a text, {onToken, signal}, or a search, {onStep, signal}.
+ * @throws {T2RError} sampling: of another kind; the signal's reason, where it has been aborted
+ */
+export function watchersOf(watchers, call) {
+  if (typeof watchers !== "object" || watchers === null || isList(watchers)) {
+    throw new T2RError("sampling", `an object of ${call} and signal`, shown(watchers), "correct it");
   }
-  if (signal !== null && signal !== undefined && !(typeof signal === "object" && typeof signal.aborted === "boolean")) {
+  const strange = Object.keys(watchers).find((name) => name !== call && name !== "signal");
+  if (strange !== undefined) throw new T2RError("sampling", `${call} and signal`, printable(strange, 60), "correct it");
+  const watch = watchers[call] ?? null, signal = watchers.signal ?? null;
+  if (watch !== null && typeof watch !== "function") {
+    throw new T2RError("sampling", `a function as ${call}, or null`, shown(watch), "correct it");
+  }
+  if (signal !== null && typeof signal.throwIfAborted !== "function") {
     throw new T2RError("sampling", "an AbortSignal, or null", shown(signal), "correct it");
   }
+  signal?.throwIfAborted();
+  return { watch, signal };
 }
 
 const OPEN = {

@@ -1,6 +1,6 @@
 /** A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them. */
 
-import { isList, numbersOf, openOptions, requireCalls } from "./arguments.js";
+import { isList, numbersOf, openOptions, watchersOf } from "./arguments.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
@@ -156,17 +156,16 @@ export class Decoder {
   }
 
   /**
-   * All of them. The last has been chosen and not read: the next call begins with it. Without a callback and a signal a
-   * generation graph, opened the first time, does all in one run; the tokens are the same.
-   * @param callback called with each token; false ends the text
-   * @param {AbortSignal} signal ends the text within a token
+   * All of them. The last has been chosen and not read: the next call begins with it. Unwatched, a generation
+   * graph, opened the first time, does all in one run; the tokens are the same.
+   * @param watchers `onToken`, called with each token, false ends the text; `signal` ends it within a token and rejects
    */
-  async generate(prompt, maxTokens, options = {}, callback = null, signal = null) {
-    requireCalls(callback, signal);
-    if (!callback && !signal && this.hasGenerationGraph) {
+  async generate(prompt, maxTokens, options = {}, watchers = {}) {
+    const { watch, signal } = watchersOf(watchers, "onToken");
+    if (!watch && !signal && this.hasGenerationGraph) {
       return this.#graphs.alone(() => this.#generated(this.#checked(prompt, maxTokens, options)));
     }
-    return collected(this.stream(prompt, maxTokens, options), callback, signal);
+    return collected(this.stream(prompt, maxTokens, options), { watch, signal });
   }
 
   /** Give back what ONNX Runtime holds; whatever is asked of the decoder afterwards is an error of the kind graph. */

@@ -43,12 +43,13 @@ export async function* tokensOf({ ids, sampler, stop, maxTokens, banned, largest
   }
 }
 
-/** All that a stream gives. A callback that gives false, or the signal, ends it. */
-export async function collected(stream, callback, signal) {
+/** All that a stream gives. A watcher that gives false ends it; the signal does too, and its reason is thrown. */
+export async function collected(stream, { watch, signal }) {
   const tokens = [];
   for await (const token of stream) {
     tokens.push(token);
-    if ((callback && (await callback(token)) === false) || signal?.aborted) break;
+    if (watch && (await watch(token)) === false) break;
+    signal?.throwIfAborted();
   }
   return tokens;
 }

@@ -86,6 +86,22 @@ export interface SamplingOptions {
   stop_tokens?: Tokens | null;
 }
 
+/** Who watches a text. */
+export interface TextWatchers {
+  /** called with each token; false ends the text */
+  onToken?: ((token: number) => unknown) | null;
+  /** ends the text within a token; its reason is thrown, an AbortError unless told otherwise */
+  signal?: AbortSignal | null;
+}
+
+/** Who watches a search. */
+export interface SearchWatchers {
+  /** called with the newest token of each hypothesis after each step; false ends the search */
+  onStep?: ((newest: number[]) => unknown) | null;
+  /** ends the search within a step; its reason is thrown */
+  signal?: AbortSignal | null;
+}
+
 /** Numbers of a state: little-endian, row after row. */
 export interface State {
   dtype: Dtype;
@@ -105,7 +121,7 @@ export class Decoder {
   static open(source: Source, options?: OpenOptions): Promise<Decoder>;
   readonly signature: Signature;
   readonly provider: string;
-  /** whether `generate` without a callback and a signal is one run of a generation graph */
+  /** whether `generate` without an onToken and a signal is one run of a generation graph */
   readonly hasGenerationGraph: boolean;
   /** sequences decoded side by side */
   readonly batch: number;
@@ -132,15 +148,14 @@ export class Decoder {
   /** The tokens that follow a prompt, as they come; the last has been chosen and not read. */
   stream(prompt: Tokens, maxTokens: number, options?: SamplingOptions): AsyncGenerator<number, void, void>;
   /**
-   * All of them. A callback that gives false, or the signal, ends the text within a token. Without either, a generation
+   * All of them. An `onToken` that gives false, or the signal, ends the text within a token. Without either, a generation
    * graph that lies beside does all in one run; it is opened the first time.
    */
   generate(
     prompt: Tokens,
     maxTokens: number,
     options?: SamplingOptions,
-    callback?: ((token: number) => unknown) | null,
-    signal?: AbortSignal | null,
+    watchers?: TextWatchers,
   ): Promise<number[]>;
   close(): Promise<void>;
 }
@@ -199,22 +214,21 @@ export class Translator {
    * @throws {T2RError} sampling, token, position, batch
    */
   stream(source: Tokens, maxTokens: number, options?: SamplingOptions): AsyncGenerator<number, void, void>;
-  /** All of its tokens. A callback that gives false, or the signal, ends the text within a token. */
+  /** All of its tokens. An `onToken` that gives false, or the signal, ends the text within a token. */
   generate(
     source: Tokens,
     maxTokens: number,
     options?: SamplingOptions,
-    callback?: ((token: number) => unknown) | null,
-    signal?: AbortSignal | null,
+    watchers?: TextWatchers,
   ): Promise<number[]>;
   /**
    * The n best translations of a source, best first.
-   * @param onStep called with the newest token of each hypothesis after each step; false ends the search
+   * @throws {T2RError} token, position, sampling
    */
   translate(
     source: Tokens,
     beam?: BeamOptions,
-    onStep?: ((newest: number[]) => unknown) | null,
+    watchers?: SearchWatchers,
   ): Promise<Translation[]>;
   close(): Promise<void>;
 }

@@ -1,6 +1,6 @@
 /** A translator's graphs: a source is encoded once, and its translation is searched token by token. */
 
-import { numbersOf, openOptions, requireCalls } from "./arguments.js";
+import { numbersOf, openOptions, watchersOf } from "./arguments.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
@@ -82,21 +82,21 @@ export class Translator {
 
   /**
    * All of its tokens.
-   * @param callback called with each token; false ends the text
-   * @param {AbortSignal} signal ends the text within a token
+   * @param watchers `onToken`, called with each token, false ends the text; `signal` ends it within a token and rejects
    */
-  async generate(source, maxTokens, options = GREEDY, callback = null, signal = null) {
-    requireCalls(callback, signal);
-    return collected(this.stream(source, maxTokens, options), callback, signal);
+  async generate(source, maxTokens, options = GREEDY, watchers = {}) {
+    const found = watchersOf(watchers, "onToken");
+    return collected(this.stream(source, maxTokens, options), found);
   }
 
   /**
    * The n best translations of a source, best first: its tokens and score each. Options are those of a beam.
-   * @param onStep called with the newest token of each hypothesis after each step; false ends the search
+   * @param watchers `onStep`, called with the newest token of each hypothesis after each step, false ends the search;
+   *   `signal` ends it within a step and rejects
    * @throws {T2RError} token, position, sampling
    */
-  async translate(source, beam = {}, onStep = null) {
-    requireCalls(onStep);
+  async translate(source, beam = {}, watchers = {}) {
+    const { watch, signal } = watchersOf(watchers, "onStep");
     return this.#graphs.alone(async () => {
       const search = new Search(beam, this.signature), ids = this.#checked(source);
       requireBatch(this.signature, search.rules.width, this.#maxStateBytes, ids.length);
@@ -106,7 +106,8 @@ export class Translator {
       for (const token of this.signature.start_tokens) found = await this.#states.run(step, [[token]], search.wanted);
       for (let before = 1; ; ) {
         const rows = search.advance(found);
-        if (rows === null || (onStep && (await onStep(search.newest)) === false)) return search.translations;
+        if (rows === null || (watch && (await watch(search.newest)) === false)) return search.translations;
+        signal?.throwIfAborted();
         if (rows.length !== before || rows.some((row, n) => row !== n)) await this.#states.reorder(rows);
         before = rows.length;
         found = await this.#states.run(step, search.newest.map((token) => [token]), search.wanted);

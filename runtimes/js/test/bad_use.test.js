@@ -143,10 +143,12 @@ test("a callback, a signal and a broken loop end a text within a token, and the 
   const whole = await decoder.generate([1, 3], 12, rules);
   assert.equal(decoder.position, 13);
   const ways = {
-    callback: async (got) => decoder.generate([1, 3], 12, rules, (token) => got.push(token) < 5),
+    callback: async (got) => decoder.generate([1, 3], 12, rules, { onToken: (token) => got.push(token) < 5 }),
     signal: async (got) => {
       const stop = new AbortController();
-      await decoder.generate([1, 3], 12, rules, (token) => void (got.push(token) === 5 && stop.abort()), stop.signal);
+      const onToken = (token) => void (got.push(token) === 5 && stop.abort());
+      await assert.rejects(decoder.generate([1, 3], 12, rules, { onToken, signal: stop.signal }), { name: "AbortError" });
+      await assert.rejects(decoder.generate([1, 3], 12, rules, { signal: stop.signal }), { name: "AbortError" });
     },
     loop: async (got) => {
       for await (const token of decoder.stream([1, 3], 12, rules)) if (got.push(token) === 5) break;
@@ -165,6 +167,6 @@ test("a callback, a signal and a broken loop end a text within a token, and the 
 
 test("what a callback throws is thrown, and the decoder goes on", async () => {
   await decoder.reset(1);
-  await assert.rejects(decoder.generate([1], 3, {}, () => { throw new RangeError("mine"); }), RangeError);
+  await assert.rejects(decoder.generate([1], 3, {}, { onToken: () => { throw new RangeError("mine"); } }), RangeError);
   await decoder.step(1);
 });

@@ -55,8 +55,8 @@ test("a text is one run, and opens its graph when it is first wanted", async () 
   await withDecoder({ ort: counting }, async (decoder) => {
     assert.ok(decoder.hasGenerationGraph);
     assert.deepEqual(counts, { opened: 1, runs: 0 });
-    await decoder.generate([1], 12, RULES[0], () => true);
-    await decoder.generate([1], 12, RULES[0], null, new AbortController().signal);
+    await decoder.generate([1], 12, RULES[0], { onToken: () => true });
+    await decoder.generate([1], 12, RULES[0], { signal: new AbortController().signal });
     assert.deepEqual(counts, { opened: 1, runs: 24 }, "somebody watches each token");
     await decoder.generate([1], 12, RULES[0]);
     assert.deepEqual(counts, { opened: 2, runs: 25 });
@@ -81,7 +81,7 @@ for (const rules of RULES) {
       await decoder.reset(1);
       const tokens = [];
       for (const [prompt, most] of [[[1, 9, 4], 20], [[], 1], [[6, 2], 15]]) {
-        tokens.push(...(await decoder.generate([...tokens.slice(-1), ...prompt], most, rules, callback)));
+        tokens.push(...(await decoder.generate([...tokens.slice(-1), ...prompt], most, rules, { onToken: callback })));
       }
       ways.push({ tokens, position: decoder.position, state: await decoder.state() });
     }
@@ -141,7 +141,7 @@ test("a generation graph that is not there, or another model's", () => inCopy(as
   await writeFile(companion, exchanged(bytes, "stop_tokens", "stop_tokenz"));
   await refused(() => decoder.generate([1, 3], 4), "interface", /missing input stop_tokens; unexpected input stop_tokenz/);
   assert.equal(decoder.position, 0, "nothing was read");
-  assert.equal((await decoder.generate([1, 3], 4, { stop_tokens: [] }, () => true)).length, 4);
+  assert.equal((await decoder.generate([1, 3], 4, { stop_tokens: [] }, { onToken: () => true })).length, 4);
   await decoder.close();
 }));
 

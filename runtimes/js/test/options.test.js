@@ -38,7 +38,7 @@ test("a text of a graph with options is that of the same options given", async (
   assert.ok(Object.keys(generation).length > 1);
   const written = async (options, callback) => {
     await decoder.reset();
-    return decoder.generate([1, 3], 12, { seed: 5, stop_tokens: [], ...options }, callback);
+    return decoder.generate([1, 3], 12, { seed: 5, stop_tokens: [], ...options }, { onToken: callback });
   };
   for (const callback of [null, () => true]) {
     assert.deepEqual(await written({}, callback), await written(generation, callback));

@@ -41,11 +41,17 @@ test("greedy where nobody says otherwise, up to an end", async () => {
 
 test("a callback, a signal and a broken loop end a translation within a token", async () => {
   const [, , wanted] = TEXTS[0], got = [];
-  assert.deepEqual(await translator.generate([1, 3], 10, undefined, (token) => got.push(token) < 3), wanted.slice(0, 3));
+  assert.deepEqual(await translator.generate([1, 3], 10, undefined, { onToken: (token) => got.push(token) < 3 }), wanted.slice(0, 3));
   assert.deepEqual(got, wanted.slice(0, 3));
   const stop = new AbortController();
-  stop.abort();
-  assert.deepEqual(await translator.generate([1, 3], 10, undefined, null, stop.signal), wanted.slice(0, 1));
+  const seen = [], onToken = (token) => void (seen.push(token) === 2 && stop.abort());
+  await assert.rejects(translator.generate([1, 3], 10, undefined, { onToken, signal: stop.signal }), { name: "AbortError" });
+  assert.deepEqual(seen, wanted.slice(0, 2));
+  await assert.rejects(translator.translate([1, 3], {}, { signal: stop.signal }), { name: "AbortError" });
+  const late = new AbortController(), steps = [];
+  const onStep = (newest) => void (steps.push(newest) === 2 && late.abort());
+  await assert.rejects(translator.translate([1, 3], { width: 2 }, { onStep, signal: late.signal }), { name: "AbortError" });
+  assert.equal(steps.length, 2);
   for await (const token of translator.stream([1, 3], 10)) if (token === 4) break;
   assert.deepEqual(await translator.generate([1, 3], 10), wanted, "nothing of the last one is left");
 });

@@ -19,6 +19,11 @@ export async function used(bytes: Uint8Array): Promise<string> {
   story += best?.tokens.length;
   for await (const token of translator.stream([3, 2], 40, { temperature: 0.6 })) story += token;
   story += (await translator.generate([3, 2], 40)).length;
+  const { signal } = new AbortController();
+  await decoder.generate([1], 2, {}, { onToken: (token: number) => token < 3, signal });
+  await translator.translate([3], {}, { onStep: (newest: number[]) => newest.length > 0, signal });
+  // @ts-expect-error a search has no tokens of one text
+  await translator.translate([3], {}, { onToken: () => true });
   // @ts-expect-error a token is a number
   await decoder.step("1");
   // @ts-expect-error there is no such option

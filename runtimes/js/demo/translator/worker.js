@@ -20,10 +20,10 @@ async function open(name, wanted) {
 async function translate(text, width) {
   stopping = false;
   const begun = performance.now();
-  const found = await translator.translate(sources.encode(text), { width, n_best: width }, async () => {
+  const found = await translator.translate(sources.encode(text), { width, n_best: width }, { onStep: async () => {
     await turn(); // so that a stop arrives
     return !stopping;
-  });
+  } });
   const texts = found.map(({ tokens }) => targets.decode(tokens));
   return { texts: stopping ? [] : texts, ms: performance.now() - begun };
 }
