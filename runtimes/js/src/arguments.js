@@ -48,6 +48,7 @@ const OPEN = {
   prefill: [(x) => typeof x === "boolean", "true or false"],
   generation: [(x) => typeof x === "boolean", "true or false"],
   maxStateBytes: [(x) => typeof x === "number" && x >= 0, "a number of bytes"],
+  onProgress: [(x) => typeof x === "function", "a function"],
   ort: [(x) => typeof x?.InferenceSession?.create === "function" && typeof x?.Tensor === "function", "the module of ONNX Runtime"],
 };
 

@@ -70,6 +70,8 @@ export interface OpenOptions {
   generation?: boolean;
   /** the most that the states of one sequence may take; 2 GiB unless told otherwise */
   maxStateBytes?: number;
+  /** called as the bytes of a file come from an address; total is null where the server does not say it */
+  onProgress?: (progress: { file: string; loaded: number; total: number | null }) => void;
   /** the module of ONNX Runtime, where it is not onnxruntime-node or onnxruntime-web/webgpu */
   ort?: object;
 }

@@ -30,7 +30,7 @@ const FAULTS = [
  * @returns {Promise<Graph>}
  */
 export async function openGraph(source, options, role = "step") {
-  const place = placeOf(source);
+  const place = placeOf(source, options.onProgress);
   const provider = options.provider ?? DEFAULT;
   if (!PROVIDERS.includes(provider)) {
     throw new T2RError("provider", `a provider of ${PROVIDERS.join(", ")}`, shown(provider), "choose one of those");
@@ -88,8 +88,8 @@ export function readFile(source) {
   return placeOf(source).read("");
 }
 
-/** Where a source's files are. */
-function placeOf(source) {
+/** Where a source's files are; what is fetched is told to `onProgress`. */
+function placeOf(source, onProgress) {
   if (source && typeof source === "object" && "files" in source) {
     const { graph, files } = source;
     if (typeof files !== "object" || files === null || typeof graph !== "string") {
@@ -105,7 +105,7 @@ function placeOf(source) {
   if (typeof source !== "string" && !(source instanceof URL)) {
     throw new T2RError("file", "a path, an address or files", shown(source), "give one");
   }
-  return isNode && !/^https?:/.test(String(source)) ? inFolder(source) : atAddress(source);
+  return isNode && !/^https?:/.test(String(source)) ? inFolder(source) : atAddress(source, onProgress);
 }
 
 function inFolder(source) {
@@ -139,7 +139,7 @@ function inFolder(source) {
   return place;
 }
 
-function atAddress(source) {
+function atAddress(source, onProgress) {
   let address;
   try {
     address = new URL(String(source), isNode ? undefined : globalThis.location?.href);
@@ -155,9 +155,25 @@ function atAddress(source) {
       throw missing(wanted, error);
     }
     if (!answer.ok) throw missing(wanted, `the answer ${answer.status}`);
-    return new Uint8Array(await answer.arrayBuffer());
+    try {
+      return new Uint8Array(await (onProgress && answer.body ? counted(answer, wanted, onProgress) : answer).arrayBuffer());
+    } catch (error) {
+      throw missing(wanted, error);
+    }
   };
   return { name: "", path: null, read };
+}
+
+/** An answer whose bytes are counted as they come. The length that a server names is that of what it packed, if it packed. */
+function counted(answer, file, onProgress) {
+  const total = answer.headers.has("content-encoding") ? null : Number(answer.headers.get("content-length")) || null;
+  let loaded = 0;
+  const transform = (bytes, controller) => {
+    loaded += bytes.length;
+    onProgress({ file: String(file), loaded, total });
+    controller.enqueue(bytes);
+  };
+  return new Response(answer.body.pipeThrough(new TransformStream({ transform })));
 }
 
 function missing(name, why) {

@@ -4,7 +4,7 @@ import { Decoder, KINDS, Sampler, T2RError, Tokenizer, Translator, readModelFile
 import type { Kind, Signature, Translation } from "t2r-runtime";
 
 export async function used(bytes: Uint8Array): Promise<string> {
-  const decoder = await Decoder.open(new URL("file:///story.onnx"), { provider: "cpu", threads: 1, generation: false });
+  const decoder = await Decoder.open(new URL("file:///story.onnx"), { provider: "cpu", threads: 1, generation: false, onProgress: ({ loaded, total }) => void (loaded / (total ?? 1)) });
   const { eos_tokens: ends }: Signature = decoder.signature;
   const tokenizer: Tokenizer = decoder.tokenizer(), text = tokenizer.stream();
   let story = "";
