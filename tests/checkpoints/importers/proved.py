@@ -78,7 +78,7 @@ number is the largest difference of a logit.
   model's logits have a standard deviation near 1.
 - **{providers}**: of a graph on that provider from the import, over {steps} chained steps from random states, with
   `--context {context}` where a cache would grow and the provider has none; a dash: not run. Crashes: OpenVINO ends the
-  process at an RMS norm over rows of 4 numbers, which these small models have; rows of 8 run.
+  process at an RMS norm over rows of 4 numbers, which these small models have ([providers](providers.md)).
 - **state**: bytes that a text carries after its first token; + where it grows from there.
 
 RWKV-7 and RWKV-5.2 have no class in transformers: `tests/checkpoints/importers/test_rwkv7.py` and
