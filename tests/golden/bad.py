@@ -15,27 +15,12 @@ from onnx import TensorProto
 
 from golden.bad_tokenizers import GROWS, PAST, PIECES, TEXT_PAST
 from golden.edited import Change, changed
-from golden.models import seeded
+from golden.models import SMALLEST, seeded
 from golden.texts import Case
-from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.mixers import LinearConfig
-from t2r_export.config.uniform import NoFeedForward, UniformConfig
 from t2r_export.export import export
 from t2r_export.files import write_bytes
 from t2r_runtime import Decoder
 
-BASE = UniformConfig(
-    vocab_size=5,
-    width=2,
-    ffn_size=1,
-    layers=(LinearConfig(feature_size=2, normalizer="none"),),
-    feed_forwards=(NoFeedForward(),),
-    norm="none",
-    position="none",
-    bos_token=1,
-    eos_tokens=(2,),
-    attention=HeadsConfig(heads=1, kv_heads=1, head_size=3, qkv_bias=False, output_bias=False),
-)
 STATE = "S.0"
 DEEP = "[" * 10_000
 TINY = {"version": "1.0", "model": {"type": "BPE", "vocab": PIECES, "merges": [["a", "b"]]}}
@@ -54,7 +39,9 @@ def _state(**changes: Any) -> Change:
 
 
 def _table(model: onnx.ModelProto) -> TensorProto:
-    found: list[TensorProto] = [t for t in model.graph.initializer if list(t.dims) == [BASE.vocab_size, BASE.width]]
+    found: list[TensorProto] = [
+        t for t in model.graph.initializer if list(t.dims) == [SMALLEST.vocab_size, SMALLEST.width]
+    ]
     return found[0]
 
 
@@ -150,7 +137,7 @@ def cases(folder: Path) -> Iterator[Case]:
     """All files in a folder `bad`, and what is to be done with each; and tokens that cannot be read."""
     place = folder / "bad"
     place.mkdir(exist_ok=True)
-    export(seeded("bad", BASE), place / "good.onnx")
+    export(seeded("bad", SMALLEST), place / "good.onnx")
     good = onnx.load(place / "good.onnx")
     found: list[dict[str, Any]] = []
 

@@ -23,7 +23,7 @@ from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.config.uniform import UniformConfig
+from t2r_export.config.uniform import NoFeedForward, UniformConfig
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.quantize import export_quantized
@@ -33,6 +33,18 @@ GRID = 256
 DIGESTS = json.loads((Path(__file__).parent / "digests.json").read_text())
 CLAMP = Guard("clamp", 1e-2)
 
+SMALLEST = UniformConfig(
+    vocab_size=5,
+    width=2,
+    ffn_size=1,
+    layers=(LinearConfig(feature_size=2, normalizer="none"),),
+    feed_forwards=(NoFeedForward(),),
+    norm="none",
+    position="none",
+    bos_token=1,
+    eos_tokens=(2,),
+    attention=HeadsConfig(heads=1, kv_heads=1, head_size=3, qkv_bias=False, output_bias=False),
+)
 _TINY = UniformConfig(
     vocab_size=17,
     width=8,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,8 @@ import numpy as np
 from tokenizers import pre_tokenizers
 
 from golden import vocabularies
-from golden.models import seeded
+from golden.models import SMALLEST, seeded
 from golden.texts import Case, strings
-from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.mixers import LinearConfig
-from t2r_export.config.uniform import NoFeedForward, UniformConfig
 from t2r_export.export import export
 from t2r_runtime import Tokenizer
 
@@ -102,18 +100,8 @@ def cases(folder: Path) -> Iterator[Case]:
     for name, make in TOKENIZERS.items():
         made = make()
         tokenizer = json.dumps(made, ensure_ascii=False)
-        config = UniformConfig(
-            vocab_size=len(made["model"]["vocab"]) + len(made["added_tokens"]),
-            width=2,
-            ffn_size=1,
-            layers=(LinearConfig(feature_size=2, normalizer="none"),),
-            feed_forwards=(NoFeedForward(),),
-            norm="none",
-            position="none",
-            bos_token=0,
-            eos_tokens=(1,),
-            attention=HeadsConfig(heads=1, kv_heads=1, head_size=3, qkv_bias=False, output_bias=False),
-        )
+        size = len(made["model"]["vocab"]) + len(made["added_tokens"])
+        config = replace(SMALLEST, vocab_size=size, bos_token=0, eos_tokens=(1,))
         export(seeded(name, config, tokenizer), folder / f"{name}.onnx")
         yield f"text-{name}", "tokenizer", {"graph": f"{name}.onnx", "texts": encoded(name, tokenizer)}
 
