@@ -32,9 +32,11 @@ class LayerConfig:
         )
         need(not parts[0].beside, "a first part that is not beside another", parts[0].kind, "correct the layer")
         pairs = [pair for pair in itertools.pairwise(parts) if pair[1].beside]
-        wrong = next((part for pair in pairs for part in pair if part.norm_sum or not part.residual), None)
-        received = "norm_sum" if wrong is not None and wrong.norm_sum else "no residual"
-        need(wrong is None, "parallel parts with a residual and without norm_sum", received, "correct the config")
+        others = ("norm_sum", "residual_gate")
+        named = [name for pair in pairs for part in pair for name in others if getattr(part, name) is not None]
+        named += ["no residual" for pair in pairs for part in pair if not part.residual]
+        expected = "parallel parts with residual sums and without norm_sum"
+        need(not named, expected, "".join(named[:1]), "correct the config")
 
     @property
     def mixers(self) -> tuple[PartConfig, ...]:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.gate import ResidualGateConfig
 from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.layer import LayerConfig, mixed
 from t2r_export.config.mixers import INSIDES, MixerConfig, SharedConfig, SoftmaxConfig
@@ -153,6 +154,7 @@ class UniformConfig:
     feed_forwards: tuple[Dense | NoFeedForward | ProductKeyConfig | ChannelMixConfig, ...] = _of("FEED_FORWARDS", ())
     residual: bool = True
     embedding_scale: float = 1.0
+    residual_gate: ResidualGateConfig | None = None
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     embedding_norm: bool = False
@@ -212,7 +214,8 @@ class UniformConfig:
         """Norms and residual of every part."""
         before, after = (self._norm(self.norm_position in (one, "both")) for one in ("pre", "after"))
         behind = self._norm(self.norm_position == "post")
-        return {"norm": before, "norm_after": after, "norm_sum": behind, "residual": self.residual}
+        joined = {"residual": self.residual, "residual_gate": self.residual_gate}
+        return {"norm": before, "norm_after": after, "norm_sum": behind, **joined}
 
     def _layer(self, number: int) -> LayerConfig:
         mixer: Any = self.layers[number]

@@ -1,4 +1,4 @@
-"""A block: the parts of a layer with norms and residual sums."""
+"""A block: the parts of a layer with norms and residual sums, or gates."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from t2r_export.config.parts import PartConfig
 from t2r_export.model.mixers.norms import Norm
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site, build_part
+from t2r_export.model.residual import build_residual
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import StateSpec
 
@@ -28,6 +29,7 @@ class Block(nn.Module):
     norms: Sequence[Norm]
     norms_after: Sequence[Norm]
     norms_sum: Sequence[Norm]
+    residuals: Sequence[nn.Module]
 
     def __init__(self, config: LayerConfig, site: Site) -> None:
         super().__init__()
@@ -35,6 +37,8 @@ class Block(nn.Module):
         self.parts = nn.ModuleList(build_part(site, part) for part in config.parts)  # type: ignore[assignment]
         for name, kind in (("norms", "norm"), ("norms_after", "norm_after"), ("norms_sum", "norm_sum")):
             setattr(self, name, nn.ModuleList(BlockNorm(getattr(part, kind), site.width) for part in config.parts))
+        gates = [build_residual(part.residual_gate, site.width) for part in config.parts]
+        self.residuals = nn.ModuleList(gates)  # type: ignore[assignment]
 
     @property
     def mixers(self) -> list[Part]:
@@ -76,7 +80,7 @@ class Block(nn.Module):
         y = self.norms_after[n](y, ops)
         if part.multiplier != 1.0:
             y = ops.mul(y, part.multiplier)
-        summed: T = self.norms_sum[n](ops.add(x, y) if part.residual else y, ops)
+        summed: T = self.norms_sum[n](self.residuals[n](x, y, ops) if part.residual else y, ops)
         return summed
 
     @property

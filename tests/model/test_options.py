@@ -297,7 +297,7 @@ def test_one_rotation_for_all_layers_alike() -> None:
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, parallel=True, norm_position="post"),
-            "expected parallel parts with a residual and without norm_sum; received norm_sum; correct the config",
+            "expected parallel parts with residual sums and without norm_sum; received norm_sum; correct the config",
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, norm_position="middle"),

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from t2r_export.config.gate import ResidualGateConfig
 from t2r_export.config.norm import NormConfig
 from t2r_export.config.options import check_values
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.tagged import Kind
+from t2r_export.config.validation import need
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartConfig(Kind):
-    """One sublayer: norm_sum(x + multiplier · norm_after(f(norm(x)))); x is left out without a residual.
+    """One sublayer: norm_sum(x + multiplier · norm_after(f(norm(x)))); x is left out without a residual, and
+    a `residual_gate` takes the place of the sum.
 
     A part `beside` the previous one reads the same x, and both outputs are added to it. Without a norm it reads the
     previous part's normalized input.
@@ -33,10 +36,13 @@ class PartConfig(Kind):
     norm_sum: NormConfig | None = None
     multiplier: float = 1.0
     residual: bool = True
+    residual_gate: ResidualGateConfig | None = None
     beside: bool = False
 
     def __post_init__(self) -> None:
         check_values(self)
+        gated = self.residual or self.residual_gate is None
+        need(gated, "a residual for a residual gate", "none", "set residual to true, or leave out residual_gate")
 
     @property
     def label(self) -> str:
