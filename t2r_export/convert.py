@@ -74,7 +74,7 @@ def convert(
         converted = Transformer(dataclasses.replace(config, **changes))
     missing, unexpected = converted.load_state_dict(weights, strict=False)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
-    return converted.to(model.embedding.weight).eval()
+    return converted.to(model.head.weight).eval()
 
 
 def with_context(model: Transformer, length: int) -> Transformer:

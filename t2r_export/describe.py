@@ -123,7 +123,7 @@ def _checkpoint(path: Path) -> Description:
 
     loaded = checkpoint.load(path)
     model, config = loaded.model, loaded.config
-    layers = [described(block.config, {n: _fold(block.parts[n]) for n in block.mixing}) for block in model.blocks]
+    layers = [described(block.config, {n: _fold(block.parts[n]) for n in block.mixing}) for block in model.layers]
     states = model.state_spec()
     return Description(
         file=str(path),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.config.export import ExportConfig
+from t2r_export.config.export import ExportConfig, require_no_choice
 from t2r_export.config.layer import described
 from t2r_export.config.model import EncoderConfig, ModelConfig
 from t2r_export.config.targets import find
@@ -89,6 +89,10 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     whole = checkpoint.model
     model, folds = fold(whole if config.window is None else with_context(whole, config.window))
     model.end_positions(config.past_end, _end(config, model.config.max_positions))
+    if config.inputs_embeds:
+        model.read_vectors()
+    if model.input_size is not None:
+        require_no_choice(config)
     if config.top_k is not None and config.top_k > model.config.vocab_size:
         raise UserError(
             f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
@@ -101,7 +105,10 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     if target.static:
         signature.require_constant(f"for target {config.target}")
     batch = BATCH if config.batch is None else config.batch
-    step, ops = build_graph(model, states, batch, target, config.top_k, float16_safe=config.float16_safe)
+    hidden = config.output_hidden
+    step, ops = build_graph(
+        model, states, batch, target, config.top_k, float16_safe=config.float16_safe, output_hidden=hidden
+    )
     if config.float16_safe:
         signature = replace(signature, states=tuple(with_low(states, ops.low_after)))
     weights, companions = dict(ops.weights), {}
@@ -111,7 +118,7 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
         companions[ENCODER], ops = build_encoder(model, states, batch, target, config.source_length or SOURCE_LENGTH)
         weights |= ops.weights
     if config.prefill:
-        companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS)
+        companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS, output_hidden=hidden)
         weights |= ops.weights
     if config.draft_check:
         companions[DRAFT_CHECK], ops = build_graph(
@@ -184,6 +191,7 @@ def _signature(
         described(layer, {part: said for (of, part), said in status.items() if of == n})
         for n, layer in enumerate(config.layers)
     )
+    layers *= config.repeats
     return Signature(
         states=tuple(states),
         vocab_size=config.vocab_size,
@@ -204,6 +212,8 @@ def _signature(
         graphs={},
         chat_template=checkpoint.chat_template,
         generation=None if config.generation is None else config.generation.to_dict(),
+        input_size=model.input_size,
+        hidden_size=config.width if options.output_hidden else None,
         source=None if config.encoder is None else _source(checkpoint, config, model.start_states, options),
     )
 

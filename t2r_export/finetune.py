@@ -71,6 +71,7 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     started = time.monotonic()
     main = accelerator.is_main_process
     loaded = checkpoint.load(config.model)
+    loaded.model.require_tokens("to finetune on a text")
     inputs = find_inputs(config, loaded, accelerator.num_processes)
     config, teacher, batches = inputs.config, inputs.teacher, inputs.batches
     if config.may_be_complete and (done := _finished(config.output, inputs.identity)) is not None:

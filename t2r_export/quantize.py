@@ -39,7 +39,7 @@ from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_o
 from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
 from t2r_export.quantizers.sensitivity import pair_passages, text_passages
-from t2r_export.quantizers.tables import untie_embedding
+from t2r_export.quantizers.tables import has_table, untie_embedding
 from t2r_runtime import Decoder
 from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFILL, PREFIX, Signature
 from t2r_runtime.errors import UserError
@@ -151,11 +151,15 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         raise UserError("a float32 graph", received, "quantize the float32 export")
     if programs(bundle.step):
         raise UserError("an uncompiled graph", "a compiled one", "quantize its source, then compile that")
+    if signature.input_size is not None and not (chosen.row_wise and config.budget is None):
+        expected = "fp16, w8 or w4 without a budget for a graph that reads vectors, which no text calibrates"
+        raise UserError(expected, config.scheme, "choose one of those")
     calibration = _calibration(float32, signature, chosen, config)
     weights, target = dict(bundle.weights), find(signature.target)
     if chosen.bits < 16 and not target.shared_table:
         for graph in (bundle.step, *(graph for role, graph in bundle.companions.items() if role != GENERATE)):
-            untie_embedding(graph)
+            if has_table(graph):
+                untie_embedding(graph)
     if config.budget is not None:
         assert config.calibrate is not None
         tokens, pairs = calibration_data(config.calibrate, signature)

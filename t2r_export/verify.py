@@ -48,6 +48,7 @@ GENERATED_BY = (
     Sampling(1, seed=1, stop_tokens=()),
     Sampling(1, seed=2, stop_tokens=(), min_p=0.02, repetition_penalty=1.3, no_repeat_ngram=3),
 )
+HIDDEN_TOKENS = 9
 START_TEXTS, START_TOKENS = 16, 4
 # Steps per chain of models with a growing cache. Softmax attention beyond its training length is ill-conditioned: at
 # position 1,000 the eager float32 model of a checkpoint trained on 512 was itself 2e-4 off the float64 one.
@@ -94,6 +95,8 @@ def verify(
     # a clamped graph is compared with a clamped model
     for each in (model, unfolded):
         each.end_positions(signature.past_end, signature.max_positions)
+        if signature.input_size is not None:
+            each.read_vectors()
     _same_interface(decoder, model)
     eager = unfolded if reference == "float32" else copy.deepcopy(unfolded).double()
     both = SideBySide(eager, decoder, model.state_spec(), torch.Generator().manual_seed(seed))
@@ -115,6 +118,8 @@ def verify(
         _generation_against_steps(checks, both, decoder)
     if signature.batch is None:
         _batch_against_single(checks, both)
+    if isinstance(decoder, Decoder) and signature.hidden_size is not None:
+        _hidden_against_eager(checks, both, decoder)
     if signature.source is not None:
         _encoder_against_eager(checks, both, encoder or Translator(path, provider), bound)
     errors = [f.error for f in folds if f.error is not None]
@@ -165,7 +170,9 @@ def _float_products(path: Path) -> bool:
 def _same_interface(decoder: Stepper, model: Transformer) -> None:
     expected = states_in(model.state_spec(), decoder.signature)
     received = list(decoder.signature.states)
-    if expected != received or decoder.signature.vocab_size != model.config.vocab_size:
+    sizes = model.config.vocab_size, model.input_size
+    found = decoder.signature.vocab_size, decoder.signature.input_size
+    if expected != received or sizes != found:
         differing = [f"{s.name} {list(s.shape)}" for s in received if s not in expected]
         raise UserError(
             f"a graph of this model: {len(expected)} states, vocabulary {model.config.vocab_size}",
@@ -193,7 +200,7 @@ def _chained(report: Report, checks: Checks, both: SideBySide, steps: int, on_pr
             same += int((theirs == ours).sum())
             behind = (expected.gather(-1, ours[..., None]) - expected.gather(-1, theirs[..., None])).amax((1, 2))
             mismatches += [(done + int(n), float(behind[n])) for n in (theirs != ours).any(1).nonzero()[:, 0]]
-            ids = torch.multinomial(expected[-1].softmax(-1), 1, generator=both.generator)[:, 0]
+            ids = both.read_as(torch.multinomial(expected[-1].softmax(-1), 1, generator=both.generator)[:, 0])
             done += count
             on_progress(done)
     report.greedy_agreement = same / (steps * batch)
@@ -224,11 +231,11 @@ def _sequence_against_steps(checks: Checks, both: SideBySide, at_once: Tolerance
     both.begin(start)
     ids = both.random_ids((batch, both.room(both.prefix, PARALLEL_TOKENS)))
     expected, both.states = both.model.prefill(ids, start)
-    for column in ids.T:
+    for column in ids.unbind(1):
         logits = decoder.step(column.numpy())
     both.compare(logits, expected[:, -1])
     worst, (text,) = both.compared()
-    text.ids.extend(ids.T)
+    text.ids.extend(ids.unbind(1))
     checks.add("parallel form against steps", worst, [text])
     if PREFILL not in decoder.signature.graphs:
         return  # prompts are read by steps
@@ -240,9 +247,24 @@ def _sequence_against_steps(checks: Checks, both: SideBySide, at_once: Tolerance
             received = decoder.prefill(part)
         return Errors(float(np.abs(received - logits).max()), state_error(decoder.state(), by_steps))
 
-    parts = np.split(ids.numpy(), [len(ids.T) // 3], axis=1)
+    parts = np.split(ids.numpy(), [ids.shape[1] // 3], axis=1)
     checks.add("prefill graph against steps", read(ids.numpy()), [text], bound=at_once)
     checks.add("split prefill against steps", read(*parts), [text], bound=at_once)
+
+
+def _hidden_against_eager(checks: Checks, both: SideBySide, decoder: Decoder) -> None:
+    """What the head reads, after a step and after a prompt."""
+    model = both.model
+    start = both.random_state(decoder.signature.batch or 2)
+    ids = both.random_ids((len(next(iter(start.values()))), both.room(both.prefix, HIDDEN_TOKENS)))
+    received, expected, states = [], [], start
+    decoder.set_state(both.packed(start), both.prefix)
+    for part in ids.split([1, ids.shape[1] - 1], 1):
+        rows, states = model.hidden(part, states, model.ops(part.shape[1]))
+        expected.append(rows.numpy())
+        received.append(decoder.with_hidden(part.numpy())[1])
+    worst = state_error({"hidden": np.stack(received)}, {"hidden": np.stack(expected)})
+    checks.add("hidden, relative", Errors(states=worst), [Text(start, list(ids.unbind(1)))], ["states"])
 
 
 def _context_against_caches(
@@ -253,7 +275,7 @@ def _context_against_caches(
     start, growing = (model.start(*source) if source else model.init_state(1) for model in (bounded, whole))
     received, expected = bounded.prefill(ids, start)[0], whole.prefill(ids, growing)[0]
     worst = Errors(float((received - expected).abs().max()))
-    checks.add("context against growing caches", worst, [Text(start, list(ids.T))], ["logits"])
+    checks.add("context against growing caches", worst, [Text(start, list(ids.unbind(1)))], ["logits"])
 
 
 def _generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder) -> None:
@@ -288,7 +310,7 @@ def _batch_against_single(checks: Checks, both: SideBySide) -> None:
         difference = float(np.abs(decoder.prefill(alone[None])[0] - together[row]).max())
         ours = {name: value[[row]] for name, value in states.items()}
         worst = worst.or_worse(Errors(difference, state_error(decoder.state(), ours)))
-    checks.add("batch against single", worst, [Text(start, list(ids.T))])
+    checks.add("batch against single", worst, [Text(start, list(ids.unbind(1)))])
 
 
 def _encoder_against_eager(checks: Checks, both: SideBySide, encoder: SourceReader, bound: Tolerance) -> None:

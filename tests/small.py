@@ -388,7 +388,7 @@ def states(made: Transformer, batch: int = B, seed: int = 0) -> State:
 
 
 def in_precision_of(made: Transformer, values: State) -> State:
-    wide = made.embedding.weight.dtype
+    wide = made.head.weight.dtype
     return {name: value.to(wide) if value.is_floating_point() else value for name, value in values.items()}
 
 

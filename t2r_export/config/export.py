@@ -31,6 +31,15 @@ def read_context(value: str) -> tuple[int, bool]:
     return int(found[1]), found[2] is not None
 
 
+def require_no_choice(config: ExportConfig) -> None:
+    """Raise UserError for companions that read what they have chosen, which a graph that reads vectors cannot embed."""
+    for role in (DRAFT_CHECK, GENERATE):
+        if role in config.companions:
+            option = "--" + role.replace("_", "-")
+            expected = f"no {ROLES[role]} that reads vectors: it reads tokens that were chosen, and nothing embeds them"
+            raise UserError(expected, option, f"leave out {option}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
     """Options of one export."""
@@ -78,6 +87,14 @@ class ExportConfig:
         False,
         within="target.float16_safe",
     )
+    inputs_embeds: bool = option(
+        "Read vectors (inputs_embeds) in place of token ids: the graph begins behind the embedding.",
+        False,
+        within="target.inputs_embeds",
+    )
+    output_hidden: bool = option(
+        "Also output what the head reads (hidden), for retrieval.", False, within="target.output_hidden"
+    )
     generate: bool = option("Also write a generation graph beside OUT, which generates a whole text per run.", False)
     source_length: int | None = option(
         "Translators: pad every source to M tokens, for the static shapes of --target npu.",
@@ -91,6 +108,8 @@ class ExportConfig:
         check_fields(self)
         check_values(self)
         target = find(self.target)
+        if self.inputs_embeds:
+            require_no_choice(self)
         if self.context is not None and self.past_end != "refuse" and not self.slides:
             received = f"context {self.context} and past_end {self.past_end}"
             raise UserError("one end of the context", received, f"say {self.context}:slide, or leave out past_end")

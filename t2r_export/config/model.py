@@ -32,15 +32,21 @@ class StackConfig:
     embedding_scale: float = 1.0  # of token embeddings, before positions are added
     embedding_norm: NormConfig | None = None  # after the positions
     last_norm: NormConfig | None = None  # after the last layer
+    repeats: int = 1  # times that the layers run one after the other, with the same weights (Universal Transformer)
+    depth_positions: bool = False  # each time adds the positions again, and its own number (`Stack.entered`)
 
     def __post_init__(self) -> None:
         check_values(self)
         count = len(self.layers)
         need(1 <= count <= MAX_LAYERS, f"1 to {MAX_LAYERS} layers", count, "correct the number of layers")
+        most = MAX_LAYERS // count
+        need(self.repeats <= most, f"{count} layers to repeat at most {most} times", self.repeats, "correct repeats")
         other = next((layer for layer in self.layers if not isinstance(layer, LayerConfig)), None)
         need(other is None, "layers of type LayerConfig", type(other).__name__, "correct the config")
         embeds = self.positions is None or (isinstance(self.positions, PositionConfig) and self.positions.embeds)
         need(embeds, "positions that are added to embeddings, or none", repr(self.positions), "correct the positions")
+        added = self.positions is not None or not self.depth_positions
+        need(added, "positions that are added, for depth_positions", "none", "set positions, or leave it out")
 
     def __deepcopy__(self, _: dict[int, Any]) -> StackConfig:
         """Return self: configs are immutable."""
@@ -91,8 +97,9 @@ class EncoderConfig(StackConfig):
 class ModelConfig(StackConfig):
     """A decoder; with an encoder, a translator whose layers read a source."""
 
-    vocab_size: int = limited(bounds=(1, MAX_VOCABULARY))
+    vocab_size: int = limited(bounds=(1, MAX_VOCABULARY))  # number of outputs
     width: int  # D
+    input_size: int | None = None  # elements of the vectors that it reads; None: it reads token ids
     tied_head: bool = True
     head_bias: bool = False
     bos_token: int | None = limited(None, bounds=(0, MAX_VOCABULARY))
@@ -109,6 +116,7 @@ class ModelConfig(StackConfig):
         self.check_width(self.width)
         self._check_tokens()
         self._check_source()
+        self._check_vectors()
         check_borrowed(self.layers)
         if self.generation is not None:
             self.generation.check(translates=self.encoder is not None)
@@ -132,6 +140,11 @@ class ModelConfig(StackConfig):
         )
         if self.encoder is not None:
             self.encoder.check_width(self.width)
+
+    def _check_vectors(self) -> None:
+        if self.input_size is not None:
+            need(not self.tied_head, "a head of its own for a model that reads vectors", "tied_head", "set it to false")
+            need(self.encoder is None, "a decoder that reads vectors", "a translator", "leave out input_size")
 
     def _check_tokens(self) -> None:
         special = (*self.eos_tokens, *([] if self.bos_token is None else [self.bos_token]))

@@ -132,6 +132,7 @@ class UniformConfig:
 
     vocab_size: int = limited(bounds=(1, MAX_VOCABULARY))
     width: int
+    input_size: int | None = None
     layers: tuple[MixerConfig | PartConfig, ...] = _of("LAYERS")  # one mixer per layer
     attention: HeadsConfig | None = None  # of all attention layers
     attentions: tuple[HeadsConfig, ...] = ()  # one per layer, if they differ
@@ -153,12 +154,14 @@ class UniformConfig:
     # one per layer; empty: dense
     feed_forwards: tuple[Dense | NoFeedForward | ProductKeyConfig | ChannelMixConfig, ...] = _of("FEED_FORWARDS", ())
     residual: bool = True
-    embedding_scale: float = 1.0
     residual_gate: ResidualGateConfig | None = None
+    embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     embedding_norm: bool = False
     last_norm: bool = True
+    repeats: int = 1  # of the encoder's layers too
+    depth_positions: bool = False
     encoder: UniformEncoder | None = None
     crosses: tuple[MixerConfig | MergeConfig, ...] = _of("CROSSES", ())  # one per layer of a translator
     start_tokens: tuple[int, ...] = ()
@@ -302,4 +305,6 @@ class UniformConfig:
             embedding_scale=self.embedding_scale,
             embedding_norm=self._norm(self.embedding_norm),
             last_norm=self._norm(self.last_norm),
+            repeats=self.repeats,
+            depth_positions=self.depth_positions,
         )

@@ -21,7 +21,9 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.version import __version__
 from t2r_runtime.contract.signature import (
     BATCH,
+    HIDDEN,
     INPUT_IDS,
+    INPUTS_EMBEDS,
     KEEP,
     LOG_SUM,
     LOGITS,
@@ -47,6 +49,7 @@ def build_graph(
     tokens: str | None = None,
     float16_safe: bool = False,
     checks_drafts: bool = False,
+    output_hidden: bool = False,
 ) -> tuple[onnx.ModelProto, GraphOps]:
     """Record the step of `model`. Returns the checked message, whose initializers name its weights, and the recorder
     that holds them.
@@ -59,11 +62,15 @@ def build_graph(
         below 65,504.
         checks_drafts: a graph that reads `tokens` and returns logits after each of them, and the states after the first
         `keep`.
+        output_hidden: also return what the head reads after the last token.
     """
     ops = target.ops(model, batch, tokens)
     if float16_safe:
         ops.damping = DAMPING
-    ids = Value(INPUT_IDS, "int64", (batch,) if tokens is None else (batch, tokens))
+    read = (batch,) if tokens is None else (batch, tokens)
+    ids = Value(INPUT_IDS, "int64", read)
+    if model.input_size is not None:
+        ids = Value(INPUTS_EMBEDS, "float32", (*read, model.input_size))
     inputs, past = [ids], {}
     if checks_drafts:
         ops.keep = Value(KEEP, "int64", (batch,))
@@ -74,7 +81,8 @@ def build_graph(
         inputs.append(past[spec.name])
         if float16_safe and spec.dtype == "float32" and not spec.constant:
             ops.low[spec.past] = Value(PAST + low_name(spec.name), "float32", dims)
-    logits, present = model.run(ids, past, ops)
+    hidden, present = model.hidden(ids, past, ops)
+    logits = model.head_of(hidden, ops)
     if checks_drafts:
         logits = ops.prompt.by_sequence(logits, model.config.vocab_size)
     results = {LOGITS: logits}
@@ -82,6 +90,8 @@ def build_graph(
         results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
         if model.encoder is not None:  # beam search compares log-probabilities
             results[LOG_SUM] = _log_sum(logits, ops)
+    if output_hidden:
+        results[HIDDEN] = hidden
     results |= {spec.present: present[spec.name] for spec in states if not spec.constant}
     for name, after in ops.low_after.items():
         inputs.append(ops.low[name])

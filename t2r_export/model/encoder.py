@@ -34,6 +34,6 @@ class Encoder(Stack):
         """
         step = Step(ops, ops.sub(lengths, lengths), self.ropes, lengths=lengths)  # positions start at 0
         x = self.embed(ids, step, None if hasattr(self, "embedding") else table)
-        for block in self.blocks:
-            x, _ = block(x, {}, step)
+        for layer, block in enumerate(self.layers):
+            x, _ = block(self.entered(x, layer, step), {}, step)
         return self.normed(x, ops), step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import nn
 
 from t2r_export.config.model import StackConfig
@@ -45,12 +46,40 @@ class Stack(nn.Module):
     def embed(self, ids: T, step: Step[T], table: nn.Embedding | None = None) -> T:
         """Embed token ids as rows (N, D). Args: table: another stack's embedding, if this one has none."""
         ops = step.ops
-        x = ops.flatten_tokens(ops.embedding(ids, (table or self.embedding).weight))
+        return self.placed(ops.flatten_tokens(ops.embedding(ids, (table or self.embedding).weight)), step)
+
+    def placed(self, x: T, step: Step[T]) -> T:
+        """Scale embedded rows x (N, D), add their positions and normalize them."""
+        ops = step.ops
         if self.config.embedding_scale != 1.0:
             x = ops.mul(x, self.config.embedding_scale)
-        if self.config.positions is not None:
-            x = self.positions.embed(x, ops.reshape(step.place, (-1,)), ops)
+        if not self.config.depth_positions:
+            x = self._positioned(x, step)
         return x if self.embedding_norm is None else self.embedding_norm(x, ops)
+
+    def _positioned(self, x: T, step: Step[T]) -> T:
+        """Rows x (N, D) with their positions."""
+        if self.config.positions is None:
+            return x
+        return self.positions.embed(x, step.ops.reshape(step.place, (-1,)), step.ops)
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks in the order in which they run; a block that is repeated is there as often."""
+        return [*self.blocks] * self.config.repeats
+
+    def entered(self, x: T, layer: int, step: Step[T]) -> T:
+        """Rows x (N, D) as layer number `layer` reads them.
+
+        With `depth_positions`, the t-th time that the blocks run, from 1 on, begins with x + P^t, the positions and
+        sin and cos of t · 10000^(-2i/D) (Dehghani et al. 2018, arXiv 1807.03819, eq. 6 and 7).
+        """
+        if not self.config.depth_positions or layer % len(self.blocks):
+            return x
+        t, width = layer // len(self.blocks) + 1, x.shape[-1]
+        angles = t * 10000.0 ** (-np.arange(0, width, 2) / width)
+        depth = step.ops.constant(np.concatenate([np.sin(angles), np.cos(angles)]), "float32", f"depth_{t}_{width}")
+        return step.ops.add(self._positioned(x, step), depth)
 
     def normed(self, x: T, ops: Ops[T]) -> T:
         """Apply the last norm to rows (N, D)."""

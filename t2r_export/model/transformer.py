@@ -38,7 +38,9 @@ class Transformer(Stack):
     config: ModelConfig
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config, config.width, config.vocab_size)
+        super().__init__(config, config.width, config.vocab_size if config.input_size is None else None)
+        projects = config.input_size not in (None, config.width)
+        self.projection = nn.Linear(config.input_size, config.width) if projects else None  # type: ignore[arg-type]
         self.head = nn.Linear(config.width, config.vocab_size, bias=config.head_bias)
         if config.tied_head:
             self.head.weight = self.embedding.weight
@@ -46,6 +48,7 @@ class Transformer(Stack):
         self.counts = config.positions is not None or config.rotates or any(part.needs_position for part in parts)
         self.encoder = None if config.encoder is None else Encoder(config.encoder, config.width)
         self.end = config.max_positions
+        self.input_size = config.input_size
         self.asks_lengths = any(part.needs_lengths for part in parts)
 
     def end_positions(self, past_end: str, end: int | None = None) -> None:
@@ -64,10 +67,27 @@ class Transformer(Stack):
         self.positions.past_end = past_end
         self.end = table if end is None else end
 
+    def read_vectors(self) -> None:
+        """Read vectors (…, D) in place of token ids: what the embedding gives, before scale, positions and norm.
+
+        Raises:
+            UserError: a translator, whose start tokens are read by their embeddings.
+        """
+        if self.encoder is not None:
+            raise UserError("a decoder alone, to read vectors", "a translator", "leave out inputs_embeds")
+        self.input_size = self.config.input_size or self.config.width
+
+    def require_tokens(self, what: str) -> None:
+        """Raise UserError for a model that reads vectors. Args: what: the reason."""
+        if self.config.input_size is not None:
+            received = f"one that reads vectors of {self.config.input_size} elements"
+            raise UserError(f"a model that reads token ids, {what}", received, "give it its vectors in Python")
+
     def require_decoder(self, what: str, do: str) -> None:
-        """Raise UserError for a translator. Args: what: the reason; do: the advice."""
+        """Raise UserError for a translator, or a model that reads vectors. Args: what: the reason; do: the advice."""
         if self.encoder is not None:
             raise UserError(f"a decoder alone, {what}", "a translator", do)
+        self.require_tokens(what)
 
     @property
     def reach(self) -> int | None:
@@ -76,8 +96,10 @@ class Transformer(Stack):
 
     # -- torch
 
+    # ids are int64, or floating-point vectors with one more axis where the model reads those (`input_size`)
+
     def forward(self, ids: Tensor, states: State[Tensor] | None = None) -> Tensor:
-        """ids (B, T) int64 and states (default: initial) -> logits (B, T, vocabulary)."""
+        """ids (B, T) and states (default: initial) -> logits (B, T, vocabulary)."""
         return self.prefill(ids, self.init_state(len(ids)) if states is None else states)[0]
 
     def start(self, source_ids: Tensor, source_lengths: Tensor) -> State[Tensor]:
@@ -86,24 +108,24 @@ class Transformer(Stack):
         return self._initial(len(source_ids)) | encoded
 
     def prefill(self, ids: Tensor, states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
-        """ids (B, T) int64 and states -> logits (B, T, vocabulary) and the states after."""
+        """ids (B, T) and states -> logits (B, T, vocabulary) and the states after."""
         ops = self.ops(ids.shape[1])
-        x, after = self._run(ids, states, ops)
-        return self._logits(x, ops).view(*ids.shape, -1), after
+        x, after = self._run(self._given(ids), states, ops)
+        return self._logits(x, ops).view(*ids.shape[:2], -1), after
 
     def step(self, ids: Tensor, states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
-        """ids (B,) int64 and states -> logits (B, vocabulary) and the states after."""
-        return self.run(ids, states, self.ops(None))
+        """ids (B,) and states -> logits (B, vocabulary) and the states after."""
+        return self.run(self._given(ids), states, self.ops(None))
 
     def rows(self, ids: Tensor, states: State[Tensor]) -> Tensor:
         """Output rows (B·T, D) of the last block for ids (B, T), for `logits_of`."""
-        return self._run(ids, states, self.ops(ids.shape[1]))[0]
+        return self._run(self._given(ids), states, self.ops(ids.shape[1]))[0]
 
     def traces(self, ids: Tensor, states: State[Tensor] | None = None) -> list[BlockTrace[Tensor]]:
         """Intermediate values (rows (B·T, D)) of every block for ids (B, T) and states (default: initial)."""
         states = self.init_state(len(ids)) if states is None else states
         step = self.context(states, self.ops(ids.shape[1]))
-        return list(self.trace(self.embed(ids, step), states, step))
+        return list(self.trace(self.embed(self._given(ids), step), states, step))
 
     def logits_of(self, rows: Tensor) -> Tensor:
         """Logits (N, vocabulary) of output rows (N, D)."""
@@ -111,7 +133,11 @@ class Transformer(Stack):
 
     def ops(self, tokens: int | None) -> TorchOps:
         """Torch operators for T tokens, or a step (None)."""
-        return TorchOps(tokens, self.embedding.weight)
+        return TorchOps(tokens, self.head.weight)
+
+    def _given(self, ids: Tensor) -> Tensor:
+        """Token ids, or vectors in the precision of the weights."""
+        return ids if self.input_size is None else ids.to(self.head.weight)
 
     # -- any operators
 
@@ -119,13 +145,27 @@ class Transformer(Stack):
         """Run with any operators.
 
         Args:
-            ids: (B,) for a step, (B, T) for operators over many tokens.
+            ids: (B,) for a step, (B, T) for operators over many tokens; vectors with one more axis.
 
         Returns:
             Logits (B, vocabulary) after the last token, and the states after it.
         """
+        x, after = self.hidden(ids, states, ops)
+        return self.head_of(x, ops), after
+
+    def hidden(self, ids: T, states: State[T], ops: Ops[T]) -> tuple[T, State[T]]:
+        """`run` without the head: rows (B, D), normalized, that it reads after the last token, and the states."""
         x, after = self._run(ids, states, ops)
-        return self._logits(ops.last_token(x), ops), after
+        return self.normed(ops.last_token(x), ops), after
+
+    def embed(self, ids: T, step: Step[T], table: nn.Embedding | None = None) -> T:
+        """Token ids, or vectors, as rows (N, D)."""
+        if self.input_size is None:
+            return super().embed(ids, step, table)
+        x = step.ops.flatten_tokens(ids)
+        if self.projection is not None:
+            x = step.ops.linear(x, self.projection.weight, self.projection.bias)
+        return self.placed(x, step)
 
     def encode(self, source_ids: T, source_lengths: T, ops: Ops[T]) -> State[T]:
         """Source ids (B, M) and lengths (B,), at least 1 -> constant and initial states. Args: ops: for M tokens."""
@@ -133,7 +173,7 @@ class Transformer(Stack):
         lengths = ops.cast(source_lengths, "int32")
         x, step = self.encoder.run(source_ids, lengths, self.embedding, ops)
         states: State[T] = {SOURCE_LENGTH_STATE: lengths} if self.asks_lengths else {}
-        for layer, block in enumerate(self.blocks):
+        for layer, block in enumerate(self.layers):
             for part, names in block.readers:
                 states |= _named({names[own]: value for own, value in part.read(x, step).items()}, layer)
         return states
@@ -141,11 +181,15 @@ class Transformer(Stack):
     @property
     def start_states(self) -> list[str]:
         """Names of non-constant states that the source initializes: sums of merged layers."""
-        found = ((n, names) for n, block in enumerate(self.blocks) for part, names in block.readers if part.starts)
+        found = ((n, names) for n, block in enumerate(self.layers) for part, names in block.readers if part.starts)
         return [f"{name}.{n}" for n, names in found for name in names.values()]
 
     def _logits(self, x: T, ops: Ops[T]) -> T:
-        logits = ops.linear(self.normed(x, ops), self.head.weight, self.head.bias)
+        return self.head_of(self.normed(x, ops), ops)
+
+    def head_of(self, x: T, ops: Ops[T]) -> T:
+        """Logits (N, vocabulary) of normalized rows x (N, D)."""
+        logits = ops.linear(x, self.head.weight, self.head.bias)
         if self.config.logit_scale != 1.0:
             logits = ops.mul(logits, self.config.logit_scale)
         return ops.soft_cap(logits, self.config.logit_softcap)
@@ -169,8 +213,8 @@ class Transformer(Stack):
 
     def trace(self, x: T, states: State[T], step: Step[T]) -> Iterator[BlockTrace[T]]:
         """Run all blocks on rows x (N, D), one trace each."""
-        for layer, block in enumerate(self.blocks):
-            trace = block.trace(x, self.layer_state(states, layer), step)
+        for layer, block in enumerate(self.layers):
+            trace = block.trace(self.entered(x, layer, step), self.layer_state(states, layer), step)
             x = trace.output
             yield trace
 
@@ -178,12 +222,12 @@ class Transformer(Stack):
 
     def layer_state(self, states: State[Any], layer: int) -> State[Any]:
         """The states of a layer by block-level name."""
-        return {name: states[f"{name}.{layer}"] for names in self.blocks[layer].names for name in names.values()}
+        return {name: states[f"{name}.{layer}"] for names in self.layers[layer].names for name in names.values()}
 
     def fold_states(self, states: State[Tensor]) -> State[Tensor]:
         """Convert states to those of the folded model (`t2r_export.fold`)."""
         after = {name: value for name, value in states.items() if name in (POSITION, SOURCE_LENGTH_STATE)}
-        for layer, block in enumerate(self.blocks):
+        for layer, block in enumerate(self.layers):
             after |= _named(block.fold_state(self.layer_state(states, layer)), layer)
         return after
 
@@ -193,7 +237,7 @@ class Transformer(Stack):
         Raises:
             UserError: more than `max_state_bytes` at batch 1, which untrusted configs can request.
         """
-        layers = enumerate(self.blocks)
+        layers = enumerate(self.layers)
         specs = [replace(spec, name=f"{spec.name}.{layer}") for layer, block in layers for spec in block.state_spec()]
         if self.counts:
             specs.append(StateSpec(POSITION, "int32", (BATCH,)))
@@ -214,7 +258,7 @@ class Transformer(Stack):
         return self._initial(batch)
 
     def _initial(self, batch: int) -> State[Tensor]:
-        weight = self.embedding.weight
+        weight = self.head.weight
         wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
         return {
             s.name: torch.full(

@@ -39,7 +39,7 @@ def own_rounding(model: Transformer, texts: Sequence[Text], piece: int = 1) -> E
             for start in range(0, len(text.ids), piece):
                 tokens, rows = text.ids[start : start + piece], []
                 for ids in tokens:
-                    logits, states = model.step(ids.repeat(RUNS), states)
+                    logits, states = model.step(torch.cat([ids] * RUNS), states)
                     rows.append(logits)
                 expected, wide = _read(exact, tokens, wide)
                 error = logit_error(torch.stack(rows).numpy(), expected.repeat(1, RUNS, 1))

@@ -36,7 +36,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Text:
-    """Initial states and the tokens (B,) read from there."""
+    """Initial states and the tokens (B,), or vectors (B, input_size), read from there."""
 
     states: State[Tensor]
     ids: list[Tensor] = field(default_factory=list)
@@ -82,7 +82,7 @@ class SideBySide:
             self.texts[-1].ids.append(ids)
             rows.append(self.decoder.step(ids.numpy()))
             if n + 1 < count:
-                ids = self.drawn(torch.from_numpy(rows[-1]))
+                ids = self.read_as(self.drawn(torch.from_numpy(rows[-1])))
         expected, self.states = self.model.prefill(torch.stack(self.texts[-1].ids[-count:], 1), self.states)
         logits, expected = np.stack(rows), expected.transpose(0, 1)
         self.compare(logits, expected)
@@ -139,8 +139,17 @@ class SideBySide:
         }
 
     def random_ids(self, shape: tuple[int, ...]) -> Tensor:
-        """Tokens (shape), int64."""
-        return torch.randint(0, self.model.config.vocab_size, shape, generator=self.generator)
+        """Tokens (shape), int64, as they are read."""
+        return self.read_as(torch.randint(0, self.model.config.vocab_size, shape, generator=self.generator))
+
+    def read_as(self, ids: Tensor) -> Tensor:
+        """What is read for tokens: themselves, or float32 vectors: their embeddings, or noise where there are none."""
+        model = self.model
+        if model.input_size is None:
+            return ids
+        if model.config.input_size is None:
+            return model.embedding.weight[ids].float()
+        return torch.randn(*ids.shape, model.input_size, generator=self.generator)
 
     def packed(self, states: State[Tensor]) -> dict[str, np.ndarray]:
         """States of the model in the layout of the decoder."""

@@ -56,6 +56,7 @@ def export_genai(
     """
     folder, config = Path(folder), config or ExportConfig()
     check_format("genai", config, how)
+    checkpoint.model.require_tokens("for onnxruntime-genai")
     if not checkpoint.config.eos_tokens:  # genai requires one
         raise UserError(
             "a model with a token that ends a text, for onnxruntime-genai", "none", "export without --format"
@@ -96,7 +97,7 @@ def genai_config(model: ModelConfig, signature: Signature) -> dict[str, Any]:
             "decoder": {
                 "filename": GRAPH,
                 "hidden_size": model.width,
-                "num_hidden_layers": len(model.layers),
+                "num_hidden_layers": len(model.layers) * model.repeats,
                 **_heads(model, signature),
                 "inputs": {**ids, **{f"past_{theirs}_names": f"{PAST}{ours}.%d" for theirs, ours in NAMES.items()}},
                 "outputs": {

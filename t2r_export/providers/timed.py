@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from t2r_runtime import Beam, Decoder, Translator
 from t2r_runtime.contract.signature import Signature
 
+VECTORS = 64  # different ones that a graph which reads vectors is given
+
 
 class Timed:
     """Base of the timed classes."""
@@ -47,6 +49,9 @@ class TimedDecoder(Timed):
     def __init__(self, graph: Path, *arguments: Any, **options: Any) -> None:
         self._decoder = Decoder(graph, *arguments, **options)
         self._next = np.zeros(self._decoder.batch, np.int64)
+        size = self._decoder.signature.input_size
+        noise = np.random.default_rng(0).standard_normal((VECTORS, size or 1), np.float32)
+        self._vectors = None if size is None else noise  # what a graph that reads vectors is given for a token
 
     def about(self) -> tuple[Signature, dict[str, int]]:
         """Signature of the graph, and number of nodes per provider."""
@@ -86,8 +91,9 @@ class TimedDecoder(Timed):
         return seconds[warmup:]
 
     def _read(self, ids: NDArray[np.int64]) -> None:
-        """Read ids (B, T) and choose the most likely next token of each sequence."""
+        """Read ids (B, T), or a vector for each, and choose the most likely next token of each sequence."""
+        read = ids if self._vectors is None else self._vectors[ids % VECTORS]
         if self._decoder.signature.top_k is None:
-            self._next = self._decoder.prefill(ids).argmax(-1)
+            self._next = self._decoder.prefill(read).argmax(-1)
         else:
-            self._next = self._decoder.top_k(ids)[1][:, 0]
+            self._next = self._decoder.top_k(read)[1][:, 0]

@@ -65,6 +65,7 @@ def export_triton(
     """
     folder, config = Path(folder), config or ExportConfig()
     check_format("triton", config, how)
+    checkpoint.model.require_tokens("for --format triton")
     check_folder(folder)
     bundle, report = build(checkpoint, config)
     check_signature(bundle.signature)

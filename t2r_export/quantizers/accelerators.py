@@ -12,13 +12,13 @@ from onnx import helper, numpy_helper
 
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.nodes import set_nodes
-from t2r_export.quantizers.tables import table_of
+from t2r_export.quantizers.tables import has_table, table_of
 
 
 def for_accelerators(model: onnx.ModelProto, config: QuantizeConfig) -> None:
     """Rewrite the graph of a block-wise scheme."""
     to_rank3(model)
-    if config.embedding_bits != 4:
+    if config.embedding_bits != 4 and has_table(model):
         table_between_quantizers(model)
 
 

@@ -25,7 +25,7 @@ from t2r_export.quantizers.base import (
     replace_node,
     single_node_model,
 )
-from t2r_export.quantizers.tables import quantize_embedding, row_of_blocks, table_of, untie_embedding
+from t2r_export.quantizers.tables import has_table, quantize_embedding, row_of_blocks, table_of, untie_embedding
 
 HEAD_BITS = 8
 BLOCK_SIZE = 32
@@ -48,6 +48,8 @@ def blocks(
     if last is not None:
         usual[last] = (config.head_bits or HEAD_BITS, size)
     _block_wise_projections(model, config, usual, weights)
+    if not has_table(model):
+        return model
     of_head = _parts_of_head(table_of(model).input[0], config, weights) if config.embedding_bits is None else None
     if of_head is not None:
         row_of_blocks(model, *of_head, weights)

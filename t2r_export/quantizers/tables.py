@@ -29,6 +29,11 @@ def table_of(model: onnx.ModelProto) -> onnx.NodeProto:
     return found
 
 
+def has_table(model: onnx.ModelProto) -> bool:
+    """Whether the graph looks tokens up; one that reads vectors does not."""
+    return any(value.name in (INPUT_IDS, SOURCE_IDS) for value in model.graph.input)
+
+
 def untie_embedding(model: onnx.ModelProto) -> onnx.NodeProto:
     """Give the node that looks tokens up a separate table, named unlike the head's weight; returns the node."""
     gather = table_of(model)

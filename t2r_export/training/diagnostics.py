@@ -19,12 +19,12 @@ def feature_statistics(model: Transformer, batches: Iterable[Batch]) -> list[dic
 
     Statistics named `smallest…` are reduced by minimum, `largest…` by maximum, others by mean.
     """
-    values: list[dict[str, list[float]]] = [{} for _ in model.blocks]
+    values: list[dict[str, list[float]]] = [{} for _ in model.layers]
     for batch in batches:
         states = initial_states(model, batch)
         step = model.context(states, model.ops(batch.ids.shape[1]))
         for number, trace in enumerate(model.trace(model.embed(batch.ids, step), states, step)):
-            block = model.blocks[number]
+            block = model.layers[number]
             for place in block.mixing[:1]:
                 own = block.own(place, model.layer_state(states, number))
                 found = block.parts[place].statistics(trace.parts[place].normed, own, step)

@@ -36,6 +36,9 @@ class LayerwiseStage(Stage):
     ) -> None:
         assert teacher is not None
         check_alike(student, teacher, f"the {self.name} stage", f"leave {self.name} out")
+        if student.config.repeats > 1:
+            expected = f"layers that run once, for the {self.name} stage"
+            raise UserError(expected, f"layers that run {student.config.repeats} times", f"leave {self.name} out")
         self.new = self.trained(student, teacher)
         if not self.new:
             raise UserError(*self.nothing_new)

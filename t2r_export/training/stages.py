@@ -125,7 +125,7 @@ class Distill(Stage):
         super().__init__(student, teacher, loss_weights)
         if self.loss_weights.hidden:
             check_alike(student, teacher, "comparing hidden states", "set the weight of hidden states to 0")
-        self.register_buffer("variance", torch.ones(len(student.blocks)), persistent=False)
+        self.register_buffer("variance", torch.ones(len(student.layers)), persistent=False)
 
     @torch.no_grad()
     def measure(self, batch: Batch) -> None:
@@ -169,10 +169,10 @@ class Task(Stage):
 
 def check_alike(student: Transformer, teacher: Transformer, purpose: str, otherwise: str) -> None:
     """Raise UserError unless both models have the same number of layers and width."""
-    if len(student.blocks) != len(teacher.blocks) or student.config.width != teacher.config.width:
+    if len(student.layers) != len(teacher.layers) or student.config.width != teacher.config.width:
         raise UserError(
             f"a teacher with the student's layers and width for {purpose}",
-            f"{len(teacher.blocks)} layers of width {teacher.config.width} for "
-            f"{len(student.blocks)} of {student.config.width}",
+            f"{len(teacher.layers)} layers of width {teacher.config.width} for "
+            f"{len(student.layers)} of {student.config.width}",
             f"give the model that was converted as the teacher, or {otherwise}",
         )

@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encodi
 def test_every_metadata_key_is_explained_and_no_other() -> None:
     explained = re.findall(r"^\| `(t2r\.\w+)` \|", PAGE, flags=re.MULTILINE)
     chat = {"template": "", "tokens": {}}
-    signature = graphs.signature("source", chat_template=chat, generation={})
+    signature = graphs.signature("source", chat_template=chat, generation={}, input_size=7, hidden_size=7)
     assert sorted(explained) == sorted([*signature.to_metadata(), ONNXRUNTIME])
     assert f"contract version {CONTRACT_VERSION}" in PAGE
 

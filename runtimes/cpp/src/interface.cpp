@@ -114,6 +114,10 @@ void check_interface(const Signature &signature, const Ort::Session &session) {
         inputs[session.GetInputNameAllocated(i, allocator).get()] = form_of(session.GetInputTypeInfo(i));
     for (std::size_t i = 0; i < session.GetOutputCount(); i++)
         outputs[session.GetOutputNameAllocated(i, allocator).get()] = form_of(session.GetOutputTypeInfo(i));
+    if (inputs.count("inputs_embeds"))
+        fail(T2R_INTERFACE, "a graph that reads token ids", "one that reads vectors (inputs_embeds)",
+             "run it in Python, or export a graph of tokens");
+    outputs.erase("hidden");  // which nothing here asks for
     std::string problems;
     list_names("missing inputs", wanted_in, inputs, problems);
     list_names("unexpected inputs", inputs, wanted_in, problems);

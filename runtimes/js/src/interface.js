@@ -7,6 +7,10 @@ const WHOLE = ["int64", []], REAL = ["float64", []], LIST = ["int64", ["N"]];
 
 /** Refuse a graph whose inputs and outputs are not those of its metadata, both ways. */
 export function checkInterface(signature, session) {
+  if (session.inputNames.includes("inputs_embeds")) {
+    const received = "one that reads vectors (inputs_embeds)";
+    throw new T2RError("interface", "a graph that reads token ids", received, "run it in Python, or export a graph of tokens");
+  }
   const { inputs, outputs } = (FORMS[signature.role] ?? stepForms)(signature);
   const problems = [
     ...compared(inputs, session.inputNames, session.inputMetadata, "input", signature.batch),
@@ -86,6 +90,7 @@ function encoderForms({ states, source_states: source, start_states: started, so
 function compared(wanted, names, metadata, what, batch) {
   const problems = Object.keys(wanted).filter((name) => !names.includes(name)).map((name) => `missing ${what} ${name}`);
   names.forEach((name, n) => {
+    if (name === "hidden") return; // which nothing here asks for
     if (!Object.hasOwn(wanted, name)) return problems.push(`unexpected ${what} ${name}`);
     const form = metadata?.[n];
     if (!form) return; // an ONNX Runtime that does not tell

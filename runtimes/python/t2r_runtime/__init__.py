@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from t2r_runtime.contract.signature import CONTRACT_VERSION, Signature, StateSpec
     from t2r_runtime.decode.batch import Batch
     from t2r_runtime.decode.decoder import Decoder
+    from t2r_runtime.decode.neighbors import Datastore, Retrieving
     from t2r_runtime.decode.prefix import PrefixCache
     from t2r_runtime.errors import T2RError, UserError
     from t2r_runtime.session.providers import PROVIDERS
@@ -33,8 +34,10 @@ __all__ = [
     "PROVIDERS",
     "Batch",
     "Beam",
+    "Datastore",
     "Decoder",
     "PrefixCache",
+    "Retrieving",
     "Sampler",
     "Sampling",
     "Signature",
@@ -52,6 +55,7 @@ _HOMES = {
     "contract.signature": ("CONTRACT_VERSION", "Signature", "StateSpec"),
     "decode.batch": ("Batch",),
     "decode.decoder": ("Decoder",),
+    "decode.neighbors": ("Datastore", "Retrieving"),
     "decode.prefix": ("PrefixCache",),
     "errors": ("T2RError", "UserError"),
     "session.providers": ("PROVIDERS",),

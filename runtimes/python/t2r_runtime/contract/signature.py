@@ -31,11 +31,13 @@ ROLES = {  # for messages
     DRAFT_CHECK: "draft-check graph",
 }
 INPUT_IDS = "input_ids"  # int64 (B,); (B, N) in prefill and draft-check graphs
+INPUTS_EMBEDS = "inputs_embeds"  # float32 (B, input_size); (B, N, input_size): of graphs that read vectors, not tokens
 KEEP = "keep"  # int64 (B,), of a draft-check graph: number of tokens to keep
 MOST_CHECKED = 32  # maximum tokens per run of a draft-check graph
 LOGITS = "logits"  # float32 (B, vocabulary)
 TOP_LOGITS = "top_logits"  # float32 (B, top_k): the largest logits, descending
 TOP_TOKENS = "top_tokens"  # int64 (B, top_k): their tokens
+HIDDEN = "hidden"  # float32 (B, hidden_size): what the head reads
 LOG_SUM = "log_sum"  # float32 (B,): log-sum-exp of the logits, of translators with top-k outputs
 PAST = "past_"
 PRESENT = "present_"
@@ -54,7 +56,8 @@ PAST_ENDS = "refuse, clamp or wrap:N"  # behaviours of a step past the last posi
 _WRAP = re.compile("wrap:([1-9][0-9]{0,8})")  # positions are int32
 
 PREFIX = "t2r."  # of metadata keys
-OPTIONAL = ("chat_template", "generation")  # keys left out if None
+OPTIONAL = ("chat_template", "generation", "input_size", "hidden_size")  # keys left out if None
+OF_STEPS = ("tokenizer", "chat_template", "generation")  # keys that companions leave out or have as null
 SOURCE_STATES = "source_states"  # key of translators, as are the fields of Source
 LISTS = ("states", "eos_tokens", "layers", SOURCE_STATES, "start_states", "start_tokens", "banned_tokens")
 DTYPES = ("float32", "float16", "int32", "int64")
@@ -173,6 +176,8 @@ class Signature:
     graphs: Mapping[str, str]  # role → file name of a companion in the same folder
     chat_template: Mapping[str, Any] | None = None  # see t2r_runtime.contract.chat
     generation: Mapping[str, Any] | None = None  # default generation options
+    input_size: int | None = None  # elements of the vectors that the graph reads; None: it reads token ids
+    hidden_size: int | None = None  # elements of the output `hidden`; None: there is none
     source: Source | None = None  # of translators
 
     @property
@@ -198,13 +203,35 @@ class Signature:
     def companion(self, role: str) -> Signature:
         """The signature of the companion with this role, without graphs, tokenizer, chat template and options.
 
-        A generation graph has no top-k outputs, and states of batch 1.
+        A generation graph has no top-k outputs, and states of batch 1; only a prefill graph has the output `hidden`.
         """
         require_kind(role, str, "a role", "graph")
         top_k = None if role == GENERATE else self.top_k
+        hidden_size = self.hidden_size if role == PREFILL else None
         source = None if self.source is None else replace(self.source, source_tokenizer=None)
-        nothing: dict[str, Any] = dict.fromkeys(("tokenizer", *OPTIONAL))
-        return replace(self, role=role, graphs={}, top_k=top_k, source=source, **nothing)
+        nothing: dict[str, Any] = dict.fromkeys(OF_STEPS)
+        return replace(self, role=role, graphs={}, top_k=top_k, hidden_size=hidden_size, source=source, **nothing)
+
+    def input_dims(self, *tokens: int | str) -> tuple[int | str, ...]:
+        """The shape of what a run reads: `tokens`, such as (B, N), and of vectors their size."""
+        return tokens if self.input_size is None else (*tokens, self.input_size)
+
+    @property
+    def input_name(self) -> str:
+        """The name of what a run reads."""
+        return INPUT_IDS if self.input_size is None else INPUTS_EMBEDS
+
+    @property
+    def input_dtype(self) -> str:
+        """The dtype of what a run reads."""
+        return "int64" if self.input_size is None else "float32"
+
+    def require_tokens(self) -> None:
+        """Raise UserError if the graph reads vectors."""
+        if self.input_size is not None:
+            received = f"one that reads vectors of {self.input_size} elements ({INPUTS_EMBEDS})"
+            do = "read vectors with Decoder.step and Decoder.prefill, or export a graph of tokens"
+            raise UserError("a graph that reads token ids", received, do, "graph")
 
     def require_batch(self, batch: int) -> None:
         """Raise UserError if a batch size is less than 1 or other than the graph's fixed batch."""
@@ -346,6 +373,10 @@ def _malformed(signature: Signature) -> list[str]:
         "generation": signature.generation is None
         or is_generation(signature.generation, translates=signature.source is not None),
         "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
+        **{
+            name: size is None or (count(size) and size <= MAX_VOCABULARY)
+            for name, size in (("input_size", signature.input_size), ("hidden_size", signature.hidden_size))
+        },
         "role": isinstance(signature.role, str) and signature.role in ROLES,
         "graphs": isinstance(signature.graphs, Mapping)
         and all(map(_is_file_name, signature.graphs.values()))

@@ -61,8 +61,8 @@ class Pool:
         chunk: number of tokens of prompts read per step. Default: by whether there is a prefill graph.
 
     Raises:
-        UserError: the graph has growing caches, whose lengths would have to be equal, or a fixed batch; or states of
-            `capacity` rows exceed the memory limit.
+        UserError: the graph reads vectors, has growing caches, whose lengths would have to be equal, or a fixed batch;
+            or states of `capacity` rows exceed the memory limit.
 
     A pool must be used by one thread at a time.
     """
@@ -70,6 +70,7 @@ class Pool:
     def __init__(self, decoder: Decoder, capacity: int = sys.maxsize, chunk: int | None = None) -> None:
         require_kind(decoder, Decoder, "a Decoder", "graph")
         signature = decoder.signature
+        signature.require_tokens()
         signature.require_constant("for texts of different lengths side by side")
         if signature.batch is not None:
             raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch", "batch")

@@ -19,8 +19,8 @@ from t2r_runtime.errors import UserError, shown
 from t2r_runtime.session.gather import Rows, row_numbers
 from t2r_runtime.session.interface import check_states, tokens_read
 from t2r_runtime.session.session import Graph
-from t2r_runtime.session.states import LOGITS_ALONE, TOP_ALONE, States
-from t2r_runtime.session.stepper import Ids, TokenIds, require_room, token_ids
+from t2r_runtime.session.states import LOGITS_ALONE, TOP_ALONE, WITH_HIDDEN, States
+from t2r_runtime.session.stepper import Ids, Inputs, TokenIds, Vectors, inputs_of, require_room, token_ids
 from t2r_runtime.session.threads import InUse, alone
 
 NO_DRAFT_CHECK = "export with --draft-check; int8 and webgpu have none"
@@ -120,11 +120,12 @@ class Reader:
             self._start(batch)
 
     @alone
-    def step(self, ids: Ids) -> NDArray[np.float32]:
+    def step(self, ids: Inputs) -> NDArray[np.float32]:
         """Read one token of each sequence.
 
         Args:
-            ids: integers (B,) in 0 … vocabulary - 1; may be a single number if B is 1.
+            ids: integers (B,) in 0 … vocabulary - 1; may be a single number if B is 1. Of a graph that reads vectors:
+                floating-point numbers (B, input_size), or (input_size,) if B is 1.
 
         Returns:
             Next-token logits, float32 (B, vocabulary), as a copy.
@@ -132,18 +133,19 @@ class Reader:
         Raises:
             UserError: invalid ids, or no position left.
         """
-        (logits,) = self._read(token_ids(ids, self.signature, self.batch, "(B,)"), LOGITS_ALONE)
+        (logits,) = self._read(inputs_of(ids, self.signature, self.batch, "(B,)"), LOGITS_ALONE)
         return logits.copy()
 
     @alone
-    def prefill(self, ids: Ids) -> NDArray[np.float32]:
+    def prefill(self, ids: Inputs) -> NDArray[np.float32]:
         """Read a prompt, with the prefill graph if there is one, else one step per token.
 
         The resulting states do not depend on how a text is split into prompts, except for rounding: of float32, or of
         the activations of a quantized graph (docs/quantization.md, "Steps and prefill").
 
         Args:
-            ids: integers (B, T), or (T,) if B is 1, with T of at least 1.
+            ids: integers (B, T), or (T,) if B is 1, with T of at least 1. Of a graph that reads vectors:
+                floating-point numbers (B, T, input_size), or (T, input_size) if B is 1.
 
         Returns:
             Logits after the last token, float32 (B, vocabulary), as a copy.
@@ -151,11 +153,11 @@ class Reader:
         Raises:
             UserError: invalid ids, or too few positions left. Nothing has been read then.
         """
-        (logits,) = self._read(token_ids(ids, self.signature, self.batch), LOGITS_ALONE)
+        (logits,) = self._read(inputs_of(ids, self.signature, self.batch), LOGITS_ALONE)
         return logits.copy()
 
     @alone
-    def top_k(self, ids: Ids) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def top_k(self, ids: Inputs) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """`prefill`, but fetch only the largest logits, which the graph selects.
 
         Returns:
@@ -167,8 +169,25 @@ class Reader:
         """
         if self.signature.top_k is None:
             raise UserError("a graph with top-k outputs", "one without", "export with --top-k", "graph")
-        logits, tokens = self._read(token_ids(ids, self.signature, self.batch), TOP_ALONE)
+        logits, tokens = self._read(inputs_of(ids, self.signature, self.batch), TOP_ALONE)
         return logits.copy(), tokens.copy()
+
+    @alone
+    def with_hidden(self, ids: Inputs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """`prefill`, and what the head reads.
+
+        Returns:
+            Logits after the last token, float32 (B, vocabulary), and the output of the last norm there, float32 (B,
+            hidden_size), as copies.
+
+        Raises:
+            UserError: as for `prefill`, or the graph has no output `hidden`.
+        """
+        if self.signature.hidden_size is None:
+            do = "export with --target portable:output_hidden=true"
+            raise UserError("a graph with the output hidden", "one without", do, "graph")
+        logits, hidden = self._read(inputs_of(ids, self.signature, self.batch), WITH_HIDDEN)
+        return logits.copy(), hidden.copy()
 
     @alone
     def check(self, ids: Ids, keep: ArrayLike) -> NDArray[np.float32]:
@@ -292,7 +311,7 @@ class Reader:
         self._states.reset()
         self._positions, self._history = np.zeros(batch, np.int64), History(batch)
 
-    def _read(self, ids: TokenIds, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
+    def _read(self, ids: TokenIds | Vectors, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
         """Read a prompt and return the outputs `wanted` after its last token, as views.
 
         If a run fails, the tokens before it have been read.
@@ -304,7 +323,8 @@ class Reader:
             part = tokens[:, start : start + many]
             results = self._states.prefill(part, wanted)
             self._positions += part.shape[1]
-            self._history.add(part)
+            if isinstance(ids, TokenIds):
+                self._history.add(ids.array[:, start : start + many])
         return results
 
     def _check(self, ids: TokenIds, keep: ArrayLike, wanted: tuple[str, ...]) -> list[NDArray[Any]]:

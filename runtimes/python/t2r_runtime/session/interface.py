@@ -15,6 +15,7 @@ from t2r_runtime.contract.signature import (
     ENCODER,
     GENERATE,
     GROWING,
+    HIDDEN,
     INPUT_IDS,
     KEEP,
     LOG_SUM,
@@ -82,7 +83,7 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
 
 
 def first_feeds(signature: Signature) -> dict[str, Array]:
-    """Inputs of a run that reads token 0 at the start of a text, by name."""
+    """Inputs of a run that reads token 0, or a vector of zeros, at the start of a text, by name."""
     batch = 1 if signature.role == GENERATE else signature.batch or 1
     if signature.role == ENCODER:
         length = 2 if signature.source is None else signature.source.source_length or 2
@@ -93,7 +94,8 @@ def first_feeds(signature: Signature) -> dict[str, Array]:
     if signature.role == DRAFT_CHECK:
         states[KEEP] = np.ones(batch, np.int64)
     many = signature.role in (PREFILL, DRAFT_CHECK)
-    return {INPUT_IDS: np.zeros((batch, 2) if many else batch, np.int64), **states}
+    read: Any = signature.input_dims(*((batch, 2) if many else (batch,)))
+    return {signature.input_name: np.zeros(read, signature.input_dtype), **states}
 
 
 def generation_feeds(
@@ -165,7 +167,8 @@ def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     """Inputs and outputs of a step, prefill or draft-check graph: name → (dtype, dimensions)."""
     checks = signature.role == DRAFT_CHECK
     rows: tuple[int | str | None, ...] = (BATCH, TOKENS) if checks else (BATCH,)  # with logits
-    wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,) if signature.role == STEP else (BATCH, TOKENS))}
+    read = signature.input_dims(*((BATCH,) if signature.role == STEP else (BATCH, TOKENS)))
+    wanted_in: dict[str, Form] = {signature.input_name: (signature.input_dtype, read)}
     wanted_out: dict[str, Form] = {LOGITS: ("float32", (*rows, signature.vocab_size))}
     wanted_in |= {spec.past: (spec.dtype, spec.shape) for spec in signature.states}
     if checks:
@@ -173,6 +176,8 @@ def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     if signature.top_k is not None:
         few = (*rows, signature.top_k)
         wanted_out |= {TOP_LOGITS: ("float32", few), TOP_TOKENS: ("int64", few)}
+    if signature.hidden_size is not None:
+        wanted_out[HIDDEN] = ("float32", (*rows, signature.hidden_size))
     if signature.has_log_sum:
         wanted_out |= {LOG_SUM: ("float32", rows)}
     wanted_out |= {spec.present: (spec.dtype, spec.shape) for spec in signature.chained}

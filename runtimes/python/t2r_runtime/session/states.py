@@ -3,9 +3,9 @@
 Two bindings, made once, swap the buffers of past and present, so that a step rebinds nothing but growing caches. (If
 ONNX Runtime allocated their outputs, versions before 1.30 would lose them when a binding is reused.)
 
-Only token ids are copied to a device, and only the wanted outputs from it. An input bound in other memory than its
-reader's is copied when it is bound, and later changes are not seen; so if two providers share a graph, all inputs are
-rebound at each step.
+Only what is read, token ids or vectors, is copied to a device, and only the wanted outputs from it. An input bound in
+other memory than its reader's is copied when it is bound, and later changes are not seen; so if two providers share a
+graph, all inputs are rebound at each step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from t2r_runtime.contract.signature import (
     DRAFT_CHECK,
     GENERATE,
     GROWING,
-    INPUT_IDS,
+    HIDDEN,
     KEEP,
     LOG_SUM,
     LOGITS,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 LOGITS_ALONE: tuple[str, ...] = (LOGITS,)
 TOP_ALONE: tuple[str, ...] = (TOP_LOGITS, TOP_TOKENS)
 TOP_LOG: tuple[str, ...] = (TOP_LOGITS, TOP_TOKENS, LOG_SUM)
+WITH_HIDDEN: tuple[str, ...] = (LOGITS, HIDDEN)
 _captures = itertools.count(1)  # ids of CUDA graphs, unique per session
 
 
@@ -52,13 +53,13 @@ class States(Buffers):
         super().__init__(graph, batch)
         self._rebind = graph.device != "cpu" and len(graph.placement) > 1
         self._graph_ids: defaultdict[tuple[int, tuple[str, ...]], int] = defaultdict(_captures.__next__)
-        self._ids = self._empty((batch,), "int64")
+        self._ids = self._read((batch,))
         self._results: dict[str, ort.OrtValue] = {}  # outputs wanted so far
         self._unchecked: dict[str, ort.OrtValue] = {}  # caches before the last check, until the next run
         self._bindings: dict[tuple[str, ...], list[ort.IOBinding]] = {}  # by wanted outputs, one per turn
 
-    def step(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
-        """Read one token of each sequence, ids (B,).
+    def step(self, ids: Array, wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
+        """Read one token of each sequence, ids (B,), or vectors (B, input_size).
 
         Returns:
             The outputs `wanted`, as views that the next step overwrites. Other outputs are not copied from the device.
@@ -73,11 +74,13 @@ class States(Buffers):
             self._bind_inputs(binding, self._turn, self._ids)
         return self._run(self._session, binding, 1, wanted)
 
-    def prefill(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
-        """`step` for several tokens of each sequence, ids (B, T), in one run if there is a prefill graph."""
+    def prefill(self, ids: Array, wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
+        """`step` for several tokens of each sequence, ids (B, T), or vectors (B, T, input_size); in one run if there
+        is a prefill graph.
+        """
         if PREFILL not in self._graph.companions or ids.shape[1] == 1:
-            for column in ids.T:
-                results = self.step(column, wanted)
+            for t in range(ids.shape[1]):
+                results = self.step(ids[:, t], wanted)
             return results
         many, fed = self._graph.companions[PREFILL](), self._fed(ids)
         return self._run(many, self._bind(self._turn, wanted, many, fed), ids.shape[1], wanted)
@@ -123,8 +126,14 @@ class States(Buffers):
         super()._replace(spec, buffer)
         self._bindings, self._graph_ids = {}, defaultdict(_captures.__next__)  # of the former buffer
 
-    def _fed(self, ids: NDArray[np.int64]) -> ort.OrtValue:
-        fed = self._empty(ids.shape, "int64")
+    def _read(self, tokens: tuple[int, ...]) -> ort.OrtValue:
+        """Memory for what a run reads."""
+        signature = self._graph.signature
+        dims: Any = signature.input_dims(*tokens)
+        return self._empty(dims, signature.input_dtype)
+
+    def _fed(self, ids: Array) -> ort.OrtValue:
+        fed = self._read(ids.shape[:2])
         fed.update_inplace(np.ascontiguousarray(ids))
         return fed
 
@@ -175,12 +184,13 @@ class States(Buffers):
         """Shape and dtype of an output that is not a state."""
         if name == LOG_SUM:
             return (self.batch,), "float32"
-        columns = self._graph.signature.vocab_size if name == LOGITS else self._graph.signature.top_k
+        signature = self._graph.signature
+        columns = {LOGITS: signature.vocab_size, HIDDEN: signature.hidden_size}.get(name, signature.top_k)
         assert columns is not None, name
         return (self.batch, columns), "int64" if name == TOP_TOKENS else "float32"
 
     def _bind_inputs(self, binding: ort.IOBinding, past: int, ids: ort.OrtValue) -> None:
-        binding.bind_ortvalue_input(INPUT_IDS, ids)
+        binding.bind_ortvalue_input(self._graph.signature.input_name, ids)
         for spec in self._fixed:
             binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
 

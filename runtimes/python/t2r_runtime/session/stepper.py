@@ -1,4 +1,4 @@
-"""The Stepper protocol, and checks of token ids."""
+"""The Stepper protocol, and checks of what a step reads: token ids, or vectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ class TokenIds:
     array: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors checked by `vectors`: float32 (B, T, input_size)."""
+
+    array: NDArray[np.float32]
+
+
 Ids = ArrayLike | TokenIds
+Inputs = Ids | Vectors  # integers (B, T), or vectors (B, T, input_size) for a graph that reads those
 
 
 class Stepper(Protocol):
@@ -53,15 +61,15 @@ class Stepper(Protocol):
         """Restart, with `batch` sequences; None keeps their number."""
         ...
 
-    def step(self, ids: Ids) -> NDArray[np.float32]:
-        """Read one token of each sequence (B,) → next-token logits, float32 (B, vocabulary)."""
+    def step(self, ids: Inputs) -> NDArray[np.float32]:
+        """Read one token of each sequence (B,), or a vector → next-token logits, float32 (B, vocabulary)."""
         ...
 
-    def prefill(self, ids: Ids) -> NDArray[np.float32]:
-        """Read a prompt (B, T) → logits after its last token, float32 (B, vocabulary)."""
+    def prefill(self, ids: Inputs) -> NDArray[np.float32]:
+        """Read a prompt (B, T), or vectors → logits after its last token, float32 (B, vocabulary)."""
         ...
 
-    def top_k(self, ids: Ids) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def top_k(self, ids: Inputs) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """`prefill`, but return the `signature.top_k` largest logits and their tokens (B, top_k)."""
         ...
 
@@ -87,6 +95,46 @@ class SourceReader(Protocol):
         ...
 
 
+def inputs_of(given: Inputs, signature: Signature, batch: int, form: str = "(B, T)") -> TokenIds | Vectors:
+    """Check what a graph reads: token ids, or vectors. Arguments as those of `token_ids` and `vectors`."""
+    if signature.input_size is not None:
+        return vectors(given, signature, batch, form)
+    if isinstance(given, Vectors):
+        raise UserError("token ids", "vectors", "give token ids, or export with inputs_embeds", "token")
+    return token_ids(given, signature, batch, form)
+
+
+def vectors(given: Inputs, signature: Signature, batch: int, form: str = "(B, T)") -> Vectors:
+    """Check vectors and convert them to float32 (B, T, input_size).
+
+    Args:
+        given: finite floating-point numbers of shape `form` and the graph's input size; B may be left out if `batch`
+            is 1.
+        form: "(B, T)", or "(B,)" for one vector of each sequence.
+
+    Raises:
+        UserError: token ids, no vectors, numbers that are not finite, or another shape.
+    """
+    if isinstance(given, Vectors):
+        return given
+    if isinstance(given, TokenIds):
+        signature.require_tokens()
+        raise AssertionError(form)
+    array, axes = array_of(given, "vectors", "token"), 2 if form == "(B,)" else 3
+    if array.dtype.kind != "f":
+        do = "give what the front end computes; token ids are for graphs without inputs_embeds"
+        raise UserError("vectors of floating-point numbers", f"{array.dtype}", do, "token")
+    whole = array[np.newaxis] if batch == 1 and array.ndim == axes - 1 else array
+    if whole.ndim != axes or whole.shape[0] != batch or whole.shape[-1] != signature.input_size or not whole.size:
+        wanted = form.replace("B", str(batch)).rstrip(",)") + f", {signature.input_size})"
+        raise UserError(f"vectors of the shape {wanted}", f"{array.shape}", "give one row per sequence", "batch")
+    with np.errstate(over="ignore"):
+        narrow = whole.reshape(batch, -1, whole.shape[-1]).astype(np.float32, copy=False)
+    if not np.isfinite(narrow).all():
+        raise UserError("finite vectors", "NaN or infinity", "check the front end", "token")
+    return Vectors(narrow)
+
+
 def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") -> TokenIds:
     """Check token ids and convert them to int64 (B, T).
 
@@ -97,10 +145,11 @@ def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") 
         form: "(B, T)", or "(B,)" for one token of each sequence.
 
     Raises:
-        UserError: no ids, ids out of range, or another shape.
+        UserError: no ids, ids out of range, another shape, or a graph that reads vectors.
     """
     if isinstance(ids, TokenIds):
         return ids
+    signature.require_tokens()
     array = array_of(ids, "ids", "token")
     vocabulary = signature.vocab_size
     if array.size == 0:

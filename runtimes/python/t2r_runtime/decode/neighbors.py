@@ -1,0 +1,219 @@
+"""Nearest neighbours of a decoder's hidden states: kNN-LM (Khandelwal et al. 2019, arXiv 1911.00172).
+
+decoder = Decoder("model.onnx")  # exported with --target portable:output_hidden=true
+store = Datastore.of_text(decoder, tokenizer.encode(text))
+retrieving = Retrieving(decoder, store)
+ids = retrieving.generate(tokenizer.encode("Once upon a time"), max_tokens=100)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+import t2r_runtime.decode.generate as generate
+from t2r_runtime.checks import array_of, is_number, require_int, require_kind, require_value
+from t2r_runtime.contract.sampling import Sampling
+from t2r_runtime.contract.signature import Signature
+from t2r_runtime.decode.reader import Reader
+from t2r_runtime.decode.score import log_probabilities
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import unwritable
+from t2r_runtime.session.stepper import Inputs, inputs_of, require_room, token_ids
+
+AT_ONCE = 1 << 22  # numbers of keys that are compared at a time
+HEAD = "t2r datastore 1"
+
+
+class Index(Protocol):
+    """An approximate index of the keys of a datastore, in their order; faiss.IndexHNSWFlat is one."""
+
+    def search(self, queries: NDArray[np.float32], k: int, /) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Queries (B, D) → squared distances and places (B, k), the nearest first; a place of -1 is none."""
+        ...
+
+
+class Datastore:
+    """Hidden states of a text, and the token that came behind each.
+
+    Args:
+        keys: (N, D), N of at least 1.
+        tokens: integers (N,).
+        checkpoint_sha256: of the model whose states the keys are.
+        index: finds neighbours faster than the exact search, which compares a query with every key.
+    """
+
+    def __init__(self, keys: ArrayLike, tokens: ArrayLike, checkpoint_sha256: str, index: Index | None = None) -> None:
+        self.keys = np.ascontiguousarray(array_of(keys, "keys", "argument"), np.float32)
+        self.tokens = np.ascontiguousarray(array_of(tokens, "tokens", "argument"), np.int64)
+        self.checkpoint_sha256, self.index = checkpoint_sha256, index
+        if self.keys.ndim != 2 or not self.keys.size or self.tokens.shape != self.keys.shape[:1]:
+            received = f"{self.keys.shape} and {self.tokens.shape}"
+            raise UserError("keys (N, D) and tokens (N,)", received, "give a token for each key", "argument")
+
+    @classmethod
+    def of_text(cls, decoder: Reader, ids: ArrayLike, index: Index | None = None) -> Self:
+        """Read a text (T,), T of at least 2, from the start. Its T - 1 entries are in the order of the text.
+
+        Raises:
+            UserError: invalid tokens, more than the model has positions, or a graph without the output `hidden`.
+        """
+        decoder.reset(batch=1)
+        text = token_ids(ids, decoder.signature, 1).array[0]
+        if text.size < 2:
+            raise UserError("a text of at least 2 tokens", f"{text.size}", "give more", "token")
+        require_room(decoder, text.size - 1)
+        keys = [decoder.with_hidden(text[place : place + 1])[1][0] for place in range(text.size - 1)]
+        return cls(np.stack(keys), text[1:], decoder.signature.checkpoint_sha256, index)
+
+    def __add__(self, other: Datastore) -> Datastore:
+        """The entries of both, searched exactly."""
+        require_kind(other, Datastore, "a Datastore", "argument")
+        if other.checkpoint_sha256 != self.checkpoint_sha256:
+            raise UserError("datastores of one model", "another model's", "read the text again", "argument")
+        keys, tokens = np.concatenate([self.keys, other.keys]), np.concatenate([self.tokens, other.tokens])
+        return Datastore(keys, tokens, self.checkpoint_sha256)
+
+    def save(self, path: str | Path) -> None:
+        """Write a .npz file; an index is not in it."""
+        try:
+            with open(path, "wb") as file:
+                np.savez(file, head=np.array([HEAD, self.checkpoint_sha256]), keys=self.keys, tokens=self.tokens)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    @classmethod
+    def load(cls, path: str | Path, index: Index | None = None) -> Self:
+        """Read a file of `save`. Raises UserError if it is none."""
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
+                (head, sha256), keys, tokens = found["head"].tolist(), found["keys"], found["tokens"]
+            if head != HEAD or keys.dtype != np.float32 or tokens.dtype != np.int64:
+                raise ValueError("another file")
+            return cls(keys, tokens, str(sha256), index)
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+            raise UserError(f"a datastore at {path}", printable(error), "write it with save()", "file") from error
+
+    def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The k nearest keys of queries (B, D): squared distances and their tokens (B, k), the nearest first.
+
+        Of equal distances the earlier entry comes first. What an index does not find has an infinite distance.
+        """
+        k = min(k, len(self.keys))
+        if self.index is not None:
+            distances, places = self.index.search(queries, k)
+            far = np.where(places < 0, np.inf, distances.astype(np.float64))
+            return far, self.tokens[np.maximum(places, 0)]
+        distances = np.stack([self._distances(query) for query in queries])
+        places = np.argsort(distances, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(distances, places, 1), self.tokens[places]
+
+    def _distances(self, query: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Squared distances (N,) of all keys; no matrix product, whose cancellation would cost digits."""
+        count = max(AT_ONCE // self.keys.shape[1], 1)
+        parts = (self.keys[start : start + count] - query for start in range(0, len(self.keys), count))
+        return np.concatenate([np.einsum("nd,nd->n", part, part, dtype=np.float64) for part in parts])
+
+
+class Retrieving:
+    """A Stepper whose logits are log(λ p_kNN + (1 - λ) p_LM) (eq. 3), for `score` and every way to choose a token.
+
+    p_kNN(y) is the share of y in Σ exp(-d / temperature) over the k nearest entries, d their squared distance (eq. 2).
+
+    Args:
+        decoder: its graph has the output `hidden`. Reading goes on with its states.
+        store: of the same checkpoint.
+        k: number of neighbours.
+        share: λ, from 0 to less than 1.
+        temperature: above 0; 1 in the paper.
+    """
+
+    def __init__(
+        self, decoder: Reader, store: Datastore, k: int = 1024, share: float = 0.25, temperature: float = 1.0
+    ) -> None:
+        require_kind(decoder, Reader, "a Decoder", "argument")
+        require_kind(store, Datastore, "a Datastore", "argument")
+        require_int(k, "k", 1, "argument")
+        require_value(is_number(share) and 0 <= share < 1, "a share from 0 to less than 1", share, "argument")
+        require_value(is_number(temperature) and temperature > 0, "a temperature above 0", temperature, "argument")
+        signature, size = decoder.signature, store.keys.shape[1]
+        if store.checkpoint_sha256 != signature.checkpoint_sha256 or size != signature.hidden_size:
+            received = "another model's, or a graph without the output hidden"
+            raise UserError("a datastore of this graph's model", received, "read the text again", "argument")
+        if store.tokens.min() < 0 or store.tokens.max() >= signature.vocab_size:
+            received = f"{store.tokens.min()} … {store.tokens.max()}"
+            raise UserError(f"tokens in 0 … {signature.vocab_size - 1}", received, "read the text again", "argument")
+        self.decoder, self.store, self.k, self.share, self.temperature = decoder, store, k, share, temperature
+
+    @property
+    def signature(self) -> Signature:
+        """The graph's metadata."""
+        return self.decoder.signature
+
+    @property
+    def batch(self) -> int:
+        """Number of sequences."""
+        return self.decoder.batch
+
+    @property
+    def position(self) -> int:
+        """Number of tokens read since the start."""
+        return self.decoder.position
+
+    def history(self, row: int = 0) -> NDArray[np.int64]:
+        """The latest tokens that a sequence has read."""
+        return self.decoder.history(row)
+
+    def reset(self, batch: int | None = None) -> None:
+        """Restart at the beginning of a text."""
+        self.decoder.reset(batch)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Copy all states."""
+        return self.decoder.state()
+
+    def set_state(self, states: Mapping[str, ArrayLike], position: int = 0) -> None:
+        """Continue from a copy of `states`."""
+        self.decoder.set_state(states, position)
+
+    def step(self, ids: Inputs) -> NDArray[np.float32]:
+        """Read one token of each sequence (B,) → log-probabilities of the mixture, float32 (B, vocabulary)."""
+        return self.prefill(inputs_of(ids, self.signature, self.batch, "(B,)"))
+
+    def prefill(self, ids: Inputs) -> NDArray[np.float32]:
+        """Read a prompt (B, T) → log-probabilities of the mixture after its last token, float32 (B, vocabulary)."""
+        logits, hidden = self.decoder.with_hidden(ids)
+        distances, tokens = self.store.search(hidden, self.k)
+        rows = [self._mixed(*each) for each in zip(logits, distances, tokens, strict=True)]
+        return np.stack(rows).astype(np.float32)
+
+    def top_k(self, ids: Inputs) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """`prefill`, but return as many of the largest as the graph gives of its logits, and their tokens."""
+        count = self.signature.top_k
+        if count is None:
+            raise UserError("a graph with top-k outputs", "one without", "export with --top-k", "graph")
+        mixed = self.prefill(ids)
+        places = np.argsort(-mixed, axis=1, kind="stable")[:, :count]
+        return np.take_along_axis(mixed, places, 1), places
+
+    def generate(self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling()) -> list[int]:
+        """Read `ids` (T,) and generate up to `max_tokens` tokens, as `Decoder.generate` without its companions."""
+        return list(generate.tokens(self, generate.checked(self, ids, max_tokens, sampling)))
+
+    def _mixed(
+        self, logits: NDArray[np.float32], distances: NDArray[np.float64], tokens: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Log-probabilities (vocabulary,) of one row, whose neighbours have distances and tokens (k,)."""
+        own = log_probabilities(logits)
+        if self.share == 0 or not np.isfinite(distances).any():
+            return own
+        weights = np.exp((distances.min() - distances) / self.temperature)
+        near = np.bincount(tokens, weights, minlength=own.size) / weights.sum()
+        with np.errstate(divide="ignore"):  # log 0 of what no neighbour has
+            mixed: NDArray[np.float64] = np.logaddexp(np.log1p(-self.share) + own, np.log(self.share * near))
+        return mixed
