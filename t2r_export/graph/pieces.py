@@ -190,6 +190,52 @@ def _body(prefix: str, carries: str, gives_before: bool) -> Any:
     return helper.make_graph([copy, *update] if gives_before else [*update, copy], f"{prefix}.chunk", inputs, outputs)
 
 
+def complex_scan(ops: Operators, start: Value, factor: Value, added: Value) -> tuple[Value, Value]:
+    """state = factor · state + added of complex numbers, real parts and then imaginary parts: the states, and the last.
+
+    Args:
+        start: (B, 2·D). factor: (2·D,). added: (B, T, 2·D).
+    """
+    half = factor.shape[0] // 2  # type: ignore[operator]
+    real, imaginary = ops.split(factor, [half, half])
+    own, swapped = ops.concat([real, real]), ops.concat([ops.mul(imaginary, -1.0), imaginary])
+    last, _, _, states = ops.emit_many(
+        "Scan",
+        [start, own, swapped, added],
+        [start.shape, own.shape, swapped.shape, added.shape],
+        body=_complex_body(added.name),
+        num_scan_inputs=1,
+        scan_input_axes=[1],
+        scan_output_axes=[1],
+    )
+    return states, last
+
+
+def _complex_body(prefix: str) -> Any:
+    """The body of a Scan: a state, its two factors, which stay, and added -> the same after, and the Scan's output."""
+    names = ("past", "own", "swapped", "more", "after", "own_after", "swapped_after", "each", "real", "imaginary")
+    past, own, swapped, more, after, own_after, swapped_after, each, real, imaginary = (
+        f"{prefix}.{name}" for name in names
+    )
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in group]
+        for group in ((past, own, swapped, more), (after, own_after, swapped_after, each))
+    )
+    nodes = [
+        helper.make_node("Split", [past], [real, imaginary], axis=-1, num_outputs=2),
+        helper.make_node("Concat", [imaginary, real], [f"{prefix}.turned"], axis=-1),
+        helper.make_node("Mul", [past, own], [f"{prefix}.kept"]),
+        helper.make_node("Mul", [f"{prefix}.turned", swapped], [f"{prefix}.crossed"]),
+        helper.make_node("Add", [f"{prefix}.kept", f"{prefix}.crossed"], [f"{prefix}.left"]),
+        helper.make_node("Add", [f"{prefix}.left", more], [after]),
+        *(
+            helper.make_node("Identity", [a], [b])
+            for a, b in ((after, each), (own, own_after), (swapped, swapped_after))
+        ),
+    ]
+    return helper.make_graph(nodes, f"{prefix}.complex", inputs, outputs)
+
+
 def _share(heads: Any, kv_heads: int) -> int:
     assert isinstance(heads, int)
     return heads // kv_heads

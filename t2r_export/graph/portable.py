@@ -12,7 +12,7 @@ from t2r_export.config.mixers import Guard
 from t2r_export.graph import prefill
 from t2r_export.graph.draft_check import Few, Kept
 from t2r_export.graph.operators import Operators
-from t2r_export.graph.pieces import Chunks, Pieces, scan
+from t2r_export.graph.pieces import Chunks, Pieces, complex_scan, scan
 from t2r_export.graph.prompt import Prompt
 from t2r_export.graph.recorder import Dim, Value, product
 from t2r_export.model.ops import MASKED, Erase
@@ -198,12 +198,24 @@ class GraphOps(Operators):
     def linear_recurrence_many(self, x: Value, log_gate: Value, state: Value) -> tuple[Value, Value]:
         D = x.shape[1]
         assert isinstance(D, int)
-        shares, added = (self.prompt.by_sequence(rows, D) for rows in (self.exp(log_gate), x))
-        y, after = scan(self, state, shares, added, axis=1)
-        if self._kept is not None:  # y at the last token that enters the state, selected by a one-hot product
+        shares, added = self.exp(log_gate), self.prompt.by_sequence(x, D)
+        if shares.shape == x.shape:
+            shares = self.prompt.by_sequence(shares, D)
+        else:  # the same for all tokens
+            shares = self.prompt.of_each(shares.viewed((1, 1, 1, D))).viewed(added.shape)
+        return self._scanned(*scan(self, state, shares, added, axis=1))
+
+    def complex_recurrence_many(self, x: Value, factor: Value, state: Value) -> tuple[Value, Value]:
+        D = x.shape[1]
+        assert isinstance(D, int)
+        return self._scanned(*complex_scan(self, state, factor, self.prompt.by_sequence(x, D)))
+
+    def _scanned(self, y: Value, after: Value) -> tuple[Value, Value]:
+        """States y (B, T, D) as rows, and the state after the last token that enters it."""
+        if self._kept is not None:  # selected by a one-hot product
             last = self._kept.last()
             after = self.squeeze(self.matmul(last.viewed((last.shape[0], 1, last.shape[-1])), y), 1)
-        return y.viewed((product(added.shape[:2]), D)), after
+        return y.viewed((product(y.shape[:2]), y.shape[2])), after
 
     # -- recurrent networks over many tokens: ONNX's own nodes, with gates in another order
 

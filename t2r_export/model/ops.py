@@ -125,6 +125,10 @@ class Ops(Primitives[T]):
     def linear_recurrence_many(self, x: T, log_gate: T, state: T) -> tuple[T, T]:
         """`linear_recurrence` of T tokens."""
 
+    @abstractmethod
+    def complex_recurrence_many(self, x: T, factor: T, state: T) -> tuple[T, T]:
+        """`complex_recurrence` of T tokens."""
+
     # -- draft-check graphs update the states with the first tokens only
 
     @property
@@ -267,7 +271,7 @@ class Ops(Primitives[T]):
         """y_t = exp(log_gate_t) ⊙ y_{t-1} + x_t, elementwise (RG-LRU: De et al. 2024, arXiv 2402.19427, eq. 4).
 
         Args:
-            x, log_gate: rows (N, D); log_gate is at most 0.
+            x: rows (N, D). log_gate: rows (N, D), or (1, D) for all tokens; at most 0.
             state: y before, (B, D).
 
         Returns:
@@ -277,6 +281,30 @@ class Ops(Primitives[T]):
             return self.linear_recurrence_many(x, log_gate, state)
         y = self.add(self.mul(state, self.exp(log_gate)), x)
         return y, y
+
+    def complex_recurrence(self, x: T, factor: T, state: T) -> tuple[T, T]:
+        """y_t = a y_{t-1} + x_t, elementwise (S4D: Gu et al. 2022, arXiv 2206.11893, section 2.1).
+
+        D complex numbers are D real parts and then D imaginary parts.
+
+        Args:
+            x: rows (N, 2·D). factor: a, (2·D,), the same for all tokens, at most 1 in size.
+            state: y before, (B, 2·D).
+
+        Returns:
+            y, rows (N, 2·D), and the last y (B, 2·D).
+        """
+        if self.many:
+            return self.complex_recurrence_many(x, factor, state)
+        y = self.add(self.complex_product(factor, state), x)
+        return y, y
+
+    def complex_product(self, a: T, b: T) -> T:
+        """Products of complex numbers, (…, 2·D) each: D real parts and then D imaginary parts."""
+        half = a.shape[-1] // 2
+        (real, imaginary), (r, i) = (self.split(x, [half, half]) for x in (a, b))
+        first = self.sub(self.mul(real, r), self.mul(imaginary, i))
+        return self.concat([first, self.add(self.mul(real, i), self.mul(imaginary, r))])
 
 
 def update_rule(log_gate: Any | None, beta: Any | None) -> str:

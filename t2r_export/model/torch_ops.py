@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2r_export.model.ops import Erase, Ops
-from t2r_export.model.recurrences import chunked_linear_attention, scanned
+from t2r_export.model.recurrences import chunked_linear_attention, scanned, scanned_complex
 
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 
@@ -269,8 +269,13 @@ class TorchOps(Ops[Tensor]):
         return both[..., :-1], both[..., -1:], after[..., :-1], after[..., -1]
 
     def linear_recurrence_many(self, x: Tensor, log_gate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        x, log_gate = (rows.unflatten(0, (len(state), -1)) for rows in (x, log_gate))
-        y = scanned(x, log_gate, state)
+        x = x.unflatten(0, (len(state), -1))
+        rows = len(log_gate) // x.shape[1] or 1  # 1: the same for all tokens
+        y = scanned(x, log_gate.unflatten(0, (rows, -1)).expand_as(x), state)
+        return y.flatten(0, 1), y[:, -1]
+
+    def complex_recurrence_many(self, x: Tensor, factor: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        y = scanned_complex(x.unflatten(0, (len(state), -1)), factor, state)
         return y.flatten(0, 1), y[:, -1]
 
 

@@ -166,18 +166,22 @@ def test_states_are_those_after_the_kept_tokens(rule: str, heads: str, target: s
 
 
 @pytest.mark.parametrize("target", MANY)
-def test_linear_recurrence_draft_check(target: str) -> None:
-    D, T, keep = 5, 9, (4, 9)
+@pytest.mark.parametrize(
+    "name, rows", [("linear_recurrence", "B*T"), ("linear_recurrence", 1), ("complex_recurrence", 0)]
+)
+def test_recurrence_draft_check(name: str, rows: int | str, target: str) -> None:
+    D, T, keep = 6, 9, (4, 9)
     ops, given = started(target, "check")
-    rows = [Value(name, "float32", ("B*T", D)) for name in ("rows", "log_gate")]
+    shape = {"B*T": (B * T, D), 1: (1, D), 0: (D,)}[rows]
+    values = [Value("rows", "float32", ("B*T", D)), Value("gate", "float32", (*([rows] if rows else []), D))]
     state = Value("state", "float32", ("B", D))
-    graph = opened(ops, target, [*given, *rows, state], list(ops.linear_recurrence(*rows, state)))
+    graph = opened(ops, target, [*given, *values, state], list(getattr(ops, name)(*values, state)))
     generator = torch.Generator().manual_seed(0)
-    x, log_gate = torch.randn(2, B * T, D, generator=generator)
-    before, log_gate = torch.randn(B, D, generator=generator), -log_gate.exp()
-    named = {"x": torch.zeros(B, T, 1), "keep": torch.tensor(keep), "rows": x, "log_gate": log_gate, "state": before}
-    y, after = graph.run(None, {name: value.numpy() for name, value in named.items()})
-    wanted, _ = TorchOps(T).linear_recurrence(x, log_gate, before)
+    x, gate = torch.randn(B * T, D, generator=generator), -torch.rand(shape, generator=generator)
+    before = torch.randn(B, D, generator=generator)
+    named = {"x": torch.zeros(B, T, 1), "keep": torch.tensor(keep), "rows": x, "gate": gate, "state": before}
+    y, after = graph.run(None, {key: value.numpy() for key, value in named.items()})
+    wanted, _ = getattr(TorchOps(T), name)(x, gate, before)
     np.testing.assert_allclose(y, wanted, rtol=2e-6, atol=2e-6)
     last = [wanted.view(B, T, D)[row, n - 1] for row, n in enumerate(keep)]
     np.testing.assert_allclose(after, torch.stack(last), rtol=2e-6, atol=2e-6)

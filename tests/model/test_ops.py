@@ -118,6 +118,7 @@ PLACES = torch.tensor([0, 70], dtype=torch.int32)
 X = floats(B, WIDTH)
 Y = floats(B, 3, 5, 4)
 Z = floats(B, 3, 4, 6, seed=1)
+TURNING = [0.5 * floats(WIDTH, seed=1).tanh(), floats(B, WIDTH, seed=2)]  # a factor of complex numbers, and a state
 CLAMP, ADD = Guard("clamp", 0.25), Guard("add", 0.25)
 STATE = [floats(B, G, K, V, seed=3), floats(B, G, K, seed=4)]
 
@@ -282,6 +283,12 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
         lambda ops, w, x: ops.linear_recurrence(*x),
         [X, -floats(B, WIDTH, seed=1).exp(), floats(B, WIDTH, seed=2)],
     ),
+    "linear_recurrence: one gate for all": (
+        lambda ops, w, x: ops.linear_recurrence(*x),
+        [X, -floats(1, WIDTH, seed=1).exp(), floats(B, WIDTH, seed=2)],
+    ),
+    "complex_recurrence": (lambda ops, w, x: ops.complex_recurrence(*x), [X, *TURNING]),
+    "complex_product": (lambda ops, w, x: ops.complex_product(*x), [X, TURNING[1]]),
     "linear_attention: with z": (lambda ops, w, x: ops.linear_attention(*x), heads(1)[WITH_Z]),
     "linear_attention: gated, with z": (lambda ops, w, x: ops.linear_attention(*x), heads(1)[:6]),
     "normalizer": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4]), heads(1)),
@@ -376,6 +383,14 @@ MANY: dict[str, tuple[Build, list[Tensor]]] = {
         )
         for name, how in (("linear_recurrence", "rows"), ("linear_recurrence_many", "rows"))
     },
+    "linear_recurrence: one gate for all": (
+        lambda ops, w, x: ops.linear_recurrence(*x),
+        [ROWS, -floats(1, WIDTH, seed=1).exp(), floats(B, WIDTH, seed=2)],
+    ),
+    **{
+        name: (lambda ops, w, x, name=name: getattr(ops, name)(*x), [ROWS, *TURNING])
+        for name in ("complex_recurrence", "complex_recurrence_many")
+    },
     "normalizer: heads share keys": (
         lambda ops, w, x: ops.normalizer(*x),
         [*by_channel(T, G)[:2], floats(B, H, K), by_channel(T, G)[4]],
@@ -436,6 +451,7 @@ def test_every_operator_has_a_case() -> None:
 def test_token_operators_cover_both_modes() -> None:
     of_one, of_many = ({case.split(":")[0] for case in cases} for cases in (CASES, MANY))
     alone = {"blocks", "unblock", "causal_mask", "lstm", "gru", "linear_attention_chunks", "linear_recurrence_many"}
+    alone |= {"complex_recurrence_many"}
     looking = {name for name in public(Ops) if "self.many" in inspect.getsource(getattr(GraphOps, name))}
     assert looking | alone <= of_many
     assert looking <= of_one
