@@ -34,13 +34,17 @@ from t2r_export.config.parts import (
     ChannelMixConfig,
     GatedDeltaConfig,
     GRUConfig,
+    LightConvConfig,
     LSTMConfig,
     Mamba2Config,
+    MambaConfig,
+    MoEConfig,
     PartConfig,
     ProductKeyConfig,
     RGLRUConfig,
     RWKV5Config,
     RWKV7Config,
+    S4DConfig,
     ShortConvConfig,
 )
 from t2r_export.config.positions import RotaryConfig
@@ -58,6 +62,7 @@ WIDTH, FFN, VOCABULARY, POSITIONS = 10, 11, 17, 40
 CACHED = 3  # tokens in the cache of a random state
 
 CLAMP = Guard("clamp", 1e-2)
+MOE = MoEConfig(experts=4, size=7, top=2)
 NO_FFN, MEMORY = NoFeedForward(), ProductKeyConfig(keys=5, query_size=6, heads=2, top=3)
 
 
@@ -83,6 +88,7 @@ GATED_DELTA = GatedDeltaConfig(heads=H, key_heads=G, key_size=K, value_size=V, t
 MAMBA2 = Mamba2Config(
     heads=H, head_size=V, state_size=K, groups=G, taps=3, least_step=0.3, largest_step=0.9, bias=True, norm_groups=G
 )
+MAMBA = MambaConfig(size=12, state_size=5, step_rank=6, taps=3, bias=True, inner_norm_eps=1e-3)
 RWKV5 = RWKV5Config(heads=G, head_size=16)
 RWKV7 = RWKV7Config(heads=G, head_size=16, decay_rank=5, erase_rank=6, gate_rank=7)
 
@@ -159,6 +165,7 @@ CONFIGS = {
     "hybrid_token": with_layers(LLAMA, HybridConfig(3, K, update_rule="gated", gate="data", sinks=1, merge="token")),
     "lstm": with_layers(RECURRENT, LSTMConfig(), LSTMConfig(), feed_forwards=(NO_FFN,) * 2),
     "gru": with_layers(RECURRENT, GRUConfig(), GRUConfig(), feed_forwards=(NO_FFN,) * 2),
+    "mamba": with_layers(GPT2, dataclasses.replace(MAMBA, inner_norm_eps=None), MAMBA, feed_forwards=(NO_FFN, Dense())),
     "mamba2": with_layers(
         LLAMA, MAMBA2, dataclasses.replace(MAMBA2, norm_groups=0), SOFTMAX, feed_forwards=(NO_FFN, NO_FFN, Dense())
     ),
@@ -179,6 +186,18 @@ CONFIGS = {
         RWKV7,
         dataclasses.replace(RWKV7, value_rank=8),
         feed_forwards=(ChannelMixConfig(9), ChannelMixConfig(11)),
+    ),
+    "s4d": with_layers(
+        GPT2,
+        S4DConfig(state_size=6),
+        S4DConfig(state_size=6, complex=False),
+        feed_forwards=(Dense(), MoEConfig(experts=5, size=3, top=1, renormalize=False, activation="relu", gated=False)),
+    ),
+    "light_conv": with_layers(
+        GPT2,
+        LightConvConfig(size=15, heads=5, taps=4),
+        LightConvConfig(size=15, heads=5, taps=4, dynamic=True),
+        feed_forwards=(MOE, Dense()),
     ),
     "shared_weights": with_layers(LLAMA, SOFTMAX, SHARED, SHARED),
     # all-attention: a memory in each layer, and nothing behind it

@@ -30,14 +30,18 @@ from t2r_export.config.parts import (
     EncoderAttentionConfig,
     GatedDeltaConfig,
     GRUConfig,
+    LightConvConfig,
     LSTMConfig,
     Mamba2Config,
+    MambaConfig,
     MergedConfig,
+    MoEConfig,
     PartConfig,
     ProductKeyConfig,
     RGLRUConfig,
     RWKV5Config,
     RWKV7Config,
+    S4DConfig,
     ShortConvConfig,
 )
 from t2r_export.config.plain import of_table
@@ -53,7 +57,17 @@ MIXERS: dict[str, HasConfig] = {
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
 # those, and parts that no conversion produces
-TRAINED = (GatedDeltaConfig, Mamba2Config, RGLRUConfig, RWKV5Config, RWKV7Config, ShortConvConfig)
+TRAINED = (
+    GatedDeltaConfig,
+    LightConvConfig,
+    Mamba2Config,
+    MambaConfig,
+    RGLRUConfig,
+    RWKV5Config,
+    RWKV7Config,
+    S4DConfig,
+    ShortConvConfig,
+)
 LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in TRAINED}}
 
 
@@ -100,7 +114,7 @@ class NoFeedForward(Kind):
 
 
 FEED_FORWARDS: dict[str, HasConfig] = {
-    config.kind: Entry(config, None) for config in (Dense, NoFeedForward, ProductKeyConfig, ChannelMixConfig)
+    config.kind: Entry(config, None) for config in (Dense, NoFeedForward, MoEConfig, ProductKeyConfig, ChannelMixConfig)
 }
 
 
@@ -152,7 +166,9 @@ class UniformConfig:
     bos_token: int | None = limited(None, bounds=(0, MAX_VOCABULARY))
     eos_tokens: tuple[int, ...] = ()
     # one per layer; empty: dense
-    feed_forwards: tuple[Dense | NoFeedForward | ProductKeyConfig | ChannelMixConfig, ...] = _of("FEED_FORWARDS", ())
+    feed_forwards: tuple[Dense | NoFeedForward | MoEConfig | ProductKeyConfig | ChannelMixConfig, ...] = _of(
+        "FEED_FORWARDS", ()
+    )
     residual: bool = True
     residual_gate: ResidualGateConfig | None = None
     embedding_scale: float = 1.0

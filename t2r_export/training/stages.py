@@ -81,9 +81,9 @@ class Stage(nn.Module):
         """Compute constants of the loss from a batch, once."""
 
     def penalty(self) -> Tensor:
-        """Sum of the mixers' penalties, a scalar; added to the loss where all weights are trained."""
+        """Sum of the parts' penalties, a scalar; added to the loss where all weights are trained."""
         return torch.stack(
-            [mixer.penalty().to(self.device) for block in self.student.blocks for mixer in block.mixers]
+            [part.penalty().to(self.device) for block in self.student.blocks for part in block.parts]
         ).sum()
 
     def score(self, loss: float, nats: float) -> float:

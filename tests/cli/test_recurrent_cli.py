@@ -14,7 +14,16 @@ from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import AverageConfig, GRUConfig, LSTMConfig, ProductKeyConfig, ShortConvConfig
+from t2r_export.config.parts import (
+    AverageConfig,
+    GRUConfig,
+    LightConvConfig,
+    LSTMConfig,
+    MoEConfig,
+    ProductKeyConfig,
+    S4DConfig,
+    ShortConvConfig,
+)
 from t2r_export.config.uniform import Dense, NoFeedForward
 from t2r_export.model.initialize import initialize
 
@@ -30,10 +39,19 @@ MODELS: dict[str, ModelConfig] = {
     ),
     "gated_delta": dataclasses.replace(CONFIG, layers=(small.GATED_DELTA,) * 2, attention=None),
     "short_conv": dataclasses.replace(CONFIG, layers=(ShortConvConfig(), ShortConvConfig(4, True)), attention=None),
+    "state spaces": dataclasses.replace(
+        CONFIG,
+        layers=(small.MAMBA, S4DConfig(state_size=4), LightConvConfig(size=12, heads=3, taps=3, dynamic=True)),
+        attention=None,
+    ),
     "feed-forwards": dataclasses.replace(
         CONFIG,
         layers=(LinearConfig(5), LinearConfig(5), LinearConfig(5, memory=4)),
-        feed_forwards=(Dense(), ProductKeyConfig(keys=6, query_size=8, heads=2, top=3), NoFeedForward()),
+        feed_forwards=(
+            MoEConfig(experts=3, size=7, balance=0.01),
+            ProductKeyConfig(keys=6, query_size=8, heads=2, top=3),
+            NoFeedForward(),
+        ),
     ),
 }
 

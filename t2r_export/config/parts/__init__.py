@@ -12,11 +12,15 @@ from t2r_export.config.parts.attention import (
 from t2r_export.config.parts.base import PartConfig
 from t2r_export.config.parts.feed_forward import DenseConfig, ProductKeyConfig
 from t2r_export.config.parts.gated_delta import GatedDeltaConfig
+from t2r_export.config.parts.light_conv import LightConvConfig
+from t2r_export.config.parts.mamba import MambaConfig
 from t2r_export.config.parts.mamba2 import Mamba2Config
+from t2r_export.config.parts.moe import MoEConfig
 from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
 from t2r_export.config.parts.rg_lru import RGLRUConfig
 from t2r_export.config.parts.rwkv5 import RWKV5Config
 from t2r_export.config.parts.rwkv7 import ChannelMixConfig, RWKV7Config
+from t2r_export.config.parts.s4d import S4DConfig
 from t2r_export.config.parts.short_conv import ShortConvConfig
 from t2r_export.config.tagged import Entry
 
@@ -32,13 +36,17 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(GRUConfig, f"{MODEL}.recurrent:GRU"),
         Entry(AverageConfig, f"{MODEL}.average:Average"),
         Entry(GatedDeltaConfig, f"{MODEL}.gated_delta:GatedDelta"),
+        Entry(MambaConfig, f"{MODEL}.mamba:Mamba"),
         Entry(Mamba2Config, f"{MODEL}.mamba2:Mamba2"),
         Entry(RGLRUConfig, f"{MODEL}.rg_lru:RGLRU"),
         Entry(RWKV5Config, f"{MODEL}.rwkv5:RWKV5"),
         Entry(RWKV7Config, f"{MODEL}.rwkv7:RWKV7"),
         Entry(ChannelMixConfig, f"{MODEL}.rwkv7:ChannelMix"),
+        Entry(S4DConfig, f"{MODEL}.s4d:S4D"),
+        Entry(LightConvConfig, f"{MODEL}.light_conv:LightConv"),
         Entry(ShortConvConfig, f"{MODEL}.short_conv:ShortConv"),
         Entry(DenseConfig, f"{MODEL}.dense:Dense"),
+        Entry(MoEConfig, f"{MODEL}.moe:MoE"),
         Entry(ProductKeyConfig, f"{MODEL}.product_key:ProductKey"),
     )
 }
@@ -55,12 +63,16 @@ __all__ = [
     "GatedDeltaConfig",
     "InsideConfig",
     "LSTMConfig",
+    "LightConvConfig",
     "Mamba2Config",
+    "MambaConfig",
     "MergedConfig",
+    "MoEConfig",
     "PartConfig",
     "ProductKeyConfig",
     "RGLRUConfig",
     "RWKV5Config",
     "RWKV7Config",
+    "S4DConfig",
     "ShortConvConfig",
 ]

@@ -32,13 +32,13 @@ def convolved(rows: T, past: T, weight: Tensor, bias: Tensor | None, ops: Ops[T]
     taps = len(weight)
     joined = ops.concat([past, ops.split_heads(rows, 1)], axis=2)  # (B, 1, n - 1 + T, channels)
     weights = ops.split(ops.parameter(weight), [1] * taps, axis=0)
-    terms = [ops.mul(x, w) for x, w in zip(_shifted(joined, taps, ops), weights, strict=True)]
+    terms = [ops.mul(x, w) for x, w in zip(inputs_of_taps(joined, taps, ops), weights, strict=True)]
     y = ops.merge_heads(functools.reduce(ops.add, terms))
     y = y if bias is None else ops.add(y, ops.parameter(bias))
     return y, ops.kept_buffer(joined, taps - 1)
 
 
-def _shifted(joined: T, taps: int, ops: Ops[T]) -> list[T]:
+def inputs_of_taps(joined: T, taps: int, ops: Ops[T]) -> list[T]:
     """The inputs of each tap from (B, 1, n - 1 + T, channels), oldest first."""
     if not ops.many:
         return ops.split(joined, [1] * taps, axis=2)

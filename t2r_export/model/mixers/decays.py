@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from t2r_export.model.ops import Ops, T
@@ -38,6 +39,11 @@ def softplus_decay(
     dt = ops.split_heads(dt, heads)
     rate = ops.mul(ops.exp(ops.reshape(ops.parameter(A_log), (heads, 1, 1))), -1.0)
     return ops.mul(dt, rate), dt
+
+
+def inverse_softplus(y: Tensor) -> Tensor:
+    """The bias of a dt that starts at y."""
+    return y + torch.log(-torch.expm1(-y))
 
 
 def skip(o: T, x: T, D: Tensor, ops: Ops[T]) -> T:

@@ -15,7 +15,7 @@ from torch import nn
 
 from t2r_export.config.parts import Mamba2Config
 from t2r_export.model.mixers.convolution import ShortConvolution
-from t2r_export.model.mixers.decays import skip, softplus_decay
+from t2r_export.model.mixers.decays import inverse_softplus, skip, softplus_decay
 from t2r_export.model.mixers.norms import gated_rms_norm
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
@@ -34,7 +34,7 @@ class Mamba2(Part):
         self.project = nn.Linear(site.width, sum(self.sizes), bias=config.bias)
         self.conv = ShortConvolution(config.taps, self.sizes[1], config.conv_bias)
         self.A_log = nn.Parameter(torch.log(torch.arange(1.0, config.heads + 1)))
-        self.dt_bias = nn.Parameter(_inverse_softplus(torch.logspace(-3, -1, config.heads)))
+        self.dt_bias = nn.Parameter(inverse_softplus(torch.logspace(-3, -1, config.heads)))
         self.D = nn.Parameter(torch.ones(config.heads))
         if config.norm_groups:
             self.norm_weight = nn.Parameter(torch.ones(config.inner))
@@ -62,7 +62,3 @@ class Mamba2(Part):
     def state_spec(self) -> list[StateSpec]:
         c = self.config
         return [StateSpec("S", "float32", (BATCH, c.heads, c.state_size, c.head_size)), self.conv.state_spec()]
-
-
-def _inverse_softplus(y: torch.Tensor) -> torch.Tensor:
-    return y + torch.log(-torch.expm1(-y))

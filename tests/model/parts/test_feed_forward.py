@@ -176,7 +176,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"feed_forwards": [{}, {}]},
-        "model.feed_forwards.kind to be one of dense, none, product_key, channel_mix; received None; choo",
+        "model.feed_forwards.kind to be one of dense, none, moe, product_key, channel_mix; received None; choo",
     ),
     (
         {"feed_forwards": ["dense", "dense"]},

@@ -1,0 +1,142 @@
+"""Mixtures of experts against the definition: each token through the experts that it chooses, and no others."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import small
+from small import GPT2, MOE, WIDTH, B, T
+from t2r_export.config.parts import MoEConfig
+from t2r_export.config.uniform import Dense
+from t2r_export.data.batch import window_batch
+from t2r_export.model.parts.base import Site
+from t2r_export.model.parts.moe import MoE, load_balance
+from t2r_export.model.step import Step
+from t2r_export.model.torch_ops import TorchOps
+from t2r_export.training.stages import Task
+from t2r_runtime.errors import UserError
+
+FORMS = {
+    "renormalized": MOE,
+    "switch": MoEConfig(experts=5, size=3, top=1, renormalize=False, activation="relu", gated=False),
+    "of all": dataclasses.replace(MOE, renormalize=False, top=3),
+    "all": dataclasses.replace(MOE, top=4),
+}
+forms = pytest.mark.parametrize("name", FORMS)
+
+
+def experts(config: MoEConfig) -> MoE:
+    made, generator = MoE(Site(WIDTH), config).double().eval(), torch.Generator().manual_seed(0)
+    for weight in made.parameters():
+        weight.data = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+    return made
+
+
+def read(made: MoE, x: torch.Tensor, tokens: int | None = None) -> torch.Tensor:
+    y, after = made(x, {}, Step(TorchOps(tokens, x), None, []))
+    assert after == {}
+    found: torch.Tensor = y
+    return found
+
+
+def rows(count: int) -> torch.Tensor:
+    return torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def by_definition(made: MoE, x: np.ndarray) -> np.ndarray:
+    """x (D)."""
+    c, w = made.config, {name: weight.detach().numpy() for name, weight in made.named_parameters()}
+    probabilities = np.exp(w["router.weight"] @ x)
+    probabilities /= probabilities.sum()
+    best = np.argsort(-probabilities)[: c.top]
+    shares = probabilities / probabilities[best].sum() if c.renormalize else probabilities
+    out = np.zeros(WIDTH)
+    for e in best:
+        hidden = x @ w["up"][e].reshape(WIDTH, -1)
+        if c.gated:
+            gate, up = np.split(hidden, 2)
+            hidden = gate / (1 + np.exp(-gate)) * up
+        else:
+            hidden = np.maximum(hidden, 0)
+        out += shares[e] * (hidden @ w["down"][e].reshape(c.size, WIDTH))
+    return out
+
+
+@torch.no_grad()
+@forms
+def test_a_step_and_a_sequence_are_the_definition(name: str) -> None:
+    made, x = experts(FORMS[name]), rows(B * T)
+    expected = np.stack([by_definition(made, row) for row in x.numpy()])
+    for found in (read(made, x), read(made, x, T)):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+@settings(max_examples=20)
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.booleans(), st.booleans())
+def test_steps_are_the_sequence(count: int, top: int, size: int, renormalize: bool, gated: bool) -> None:
+    config = MoEConfig(experts=count, top=min(top, count), size=size, renormalize=renormalize, gated=gated)
+    made, x = experts(config), rows(T)
+    torch.testing.assert_close(read(made, x, T), read(made, x), rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+def test_equal_experts_are_one() -> None:
+    made, x = experts(MOE), rows(T)
+    made.up.data, made.down.data = (weight[:1].expand(4, -1).clone() for weight in (made.up, made.down))
+    one = experts(dataclasses.replace(MOE, experts=1, top=1))
+    one.up.data, one.down.data = made.up.data[:1], made.down.data[:1]
+    torch.testing.assert_close(read(made, x), read(one, x), rtol=1e-10, atol=1e-10)
+
+
+def test_a_step_graph_gathers_the_chosen_experts(tmp_path: Path) -> None:
+    config = small.with_layers(GPT2, small.LINEAR, feed_forwards=(MOE,))
+    small.graph(tmp_path / "g.onnx", config, prefill=True)
+    nodes = list(onnx.load(tmp_path / "g.onnx", load_external_data=False).graph.node)
+    tables = [node.input[0] for node in nodes if node.op_type == "Gather"]
+    assert {"blocks.0.parts.1.up", "blocks.0.parts.1.down"} <= set(tables)
+    assert not {node.op_type for node in nodes} & {"Loop", "If", "Scan"}
+
+
+def test_the_load_is_balanced_in_training() -> None:
+    """E Σ f P is 1 for equal loads and E where one expert has all; it is added to the loss once, and learns."""
+    even = torch.zeros(8, 4)
+    assert float(load_balance(even, torch.arange(8)[:, None] % 4)) == pytest.approx(1.0)
+    one = torch.tensor([[50.0, 0.0, 0.0, 0.0]]).expand(8, 4)
+    assert float(load_balance(one, torch.zeros(8, 1, dtype=torch.int64))) == pytest.approx(4.0)
+    losses = []
+    for balance in (0.0, 0.5):
+        config = small.with_layers(
+            GPT2, small.LINEAR, small.LINEAR, feed_forwards=(dataclasses.replace(MOE, balance=balance), Dense())
+        )
+        student = small.model(config)
+        stage, ids = Task(student, None), small.ids(length=T + 1)
+        losses.append(stage(window_batch(ids)))
+        assert float(stage.penalty()) == 0.0  # it was that of the batch
+    added = (losses[1] - losses[0]).detach().item()
+    assert added == pytest.approx(0.5, rel=0.8)
+    losses[1].backward()
+    part = student.blocks[0].parts[1]
+    assert all(weight.grad is not None and bool(weight.grad.abs().sum() > 0) for weight in part.parameters())
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"top": 5}, "top to be an integer from 1 to 4; received 5"),
+        ({"experts": 1025}, "experts to be an integer from 1 to 1024"),
+        ({"balance": -1.0}, "balance to be a number from 0"),
+        ({"activation": "laplace"}, "activation to be one of"),
+    ],
+)
+def test_impossible_sizes_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(MOE, **changes)
