@@ -20,16 +20,19 @@ from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.gpt_neox import GPT_NEOX
 from t2r_export.checkpoints.importers.granite import GRANITE
 from t2r_export.checkpoints.importers.granite_hybrid import GRANITE_HYBRID
+from t2r_export.checkpoints.importers.granite_moe import GRANITE_MOE
 from t2r_export.checkpoints.importers.granite_swa import GRANITE_SWA
 from t2r_export.checkpoints.importers.hunyuan import HUNYUAN_V1_DENSE
 from t2r_export.checkpoints.importers.images import GEMMA3, MISTRAL3
 from t2r_export.checkpoints.importers.lfm2 import LFM2
 from t2r_export.checkpoints.importers.lfm3 import LFM3
 from t2r_export.checkpoints.importers.llama import LLAMA
+from t2r_export.checkpoints.importers.mamba import FALCON_MAMBA, MAMBA
 from t2r_export.checkpoints.importers.mamba2 import MAMBA2
 from t2r_export.checkpoints.importers.marian import MARIAN
 from t2r_export.checkpoints.importers.ministral3 import MINISTRAL3
 from t2r_export.checkpoints.importers.mistral import MISTRAL
+from t2r_export.checkpoints.importers.mixtral import MIXTRAL
 from t2r_export.checkpoints.importers.nanochat import NANOCHAT
 from t2r_export.checkpoints.importers.nemotron_h import NEMOTRON_H
 from t2r_export.checkpoints.importers.olmo2 import OLMO2
@@ -56,6 +59,7 @@ IMPORTERS: dict[str, Importer] = {
     "ernie4_5": ERNIE4_5,
     "exaone4": EXAONE4,
     "falcon_h1": FALCON_H1,
+    "falcon_mamba": FALCON_MAMBA,
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
@@ -66,16 +70,19 @@ IMPORTERS: dict[str, Importer] = {
     "gpt_neox": GPT_NEOX,
     "granite": GRANITE,
     "granite_swa": GRANITE_SWA,
+    "granitemoe": GRANITE_MOE,
     "granitemoehybrid": GRANITE_HYBRID,
     "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
     "lfm2": LFM2,
     "lfm3": LFM3,
     "llama": LLAMA,
+    "mamba": MAMBA,
     "mamba2": MAMBA2,
     "marian": MARIAN,
     "ministral3": MINISTRAL3,
     "mistral": MISTRAL,
     "mistral3": MISTRAL3,
+    "mixtral": MIXTRAL,
     "nanochat": NANOCHAT,
     "nemotron_h": NEMOTRON_H,
     "olmo2": OLMO2,

@@ -48,7 +48,8 @@ class Importer:
         prefix: what full names begin with; a checkpoint of the bare backbone leaves it out.
         outside: full names that have no prefix.
         renamed: other full names that checkpoints have for tensors, with {} for the number of a layer -> the names.
-        joined: full names, with {}, of tensors that may be stored in pieces, one below the other -> the pieces' names.
+        joined: our config -> full names, with {}, of tensors that may be stored in pieces, one below the other -> the
+            pieces' names.
         copies: our config -> tensors that may be stored beside what they are tied to: full name -> the full name of the
             source that it is equal to.
         sines: it computes positions, and its files may store a table of them (stored_positions.py).
@@ -68,7 +69,7 @@ class Importer:
     copies: Callable[[ModelConfig], dict[str, str]]
     outside: frozenset[str] = frozenset({HEAD})
     renamed: Mapping[str, str] = field(default_factory=dict)
-    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    joined: Callable[[ModelConfig], Mapping[str, tuple[str, ...]]] = lambda _: {}
     sines: bool = False
     factors: Callable[[Fields], Mapping[str, float | Tensor]] = lambda _: {}
     nested: str | None = None

@@ -69,7 +69,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     own = Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION) if files.has(GENERATION) else None
     changes, notes = with_generation(config, fields, own)
     config = dataclasses.replace(config, **changes)
-    tensors = _tensors(files, importer)
+    tensors = _tensors(files, importer, config)
     config, tables = _stored_positions(config, fields, tensors) if importer.sines else (config, {})
     weights = _weights(config, importer, tensors, folder, importer.factors(fields)) | tables
     tokenizer, source_tokenizer = tokenizers(files, config)
@@ -120,7 +120,7 @@ class _Stored:
         return self.pieces or (self,)
 
 
-def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
+def _tensors(files: Folder, importer: Importer, config: ModelConfig) -> dict[str, _Stored]:
     """Every tensor of the folder that is a weight, by its full name."""
     tensors: dict[str, _Stored] = {}
     shards = _shards(files)
@@ -143,13 +143,13 @@ def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
             if full in tensors:
                 raise UserError(f"{listed([full])} once in {files.folder}", f"also {listed([name])}", DOWNLOAD)
             tensors[full] = tensor
-    return _joined(tensors, importer.joined)
+    return _joined(tensors, importer.joined(config))
 
 
 def _apart(name: str) -> tuple[str, str]:
     """A name with {} for the number of its layer, and the number."""
     number = NUMBER.search(name)
-    return NUMBER.sub(".{}.", name), number[0].strip(".") if number else ""
+    return NUMBER.sub(".{}.", name, count=1), number[0].strip(".") if number else ""
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
@@ -232,7 +232,7 @@ def _weights(
     weights = {part: torch.full(ours[part], value) for part, value in absent}
     copied: dict[str, Tensor] = {}
     for name, tensor in _values(tensors):
-        factor = factors.get(NUMBER.sub(".{}.", name))
+        factor = factors.get(_apart(name)[0])
         if factor is not None:
             tensor = as_float32(name, tensor * factor)
         if name in copies:

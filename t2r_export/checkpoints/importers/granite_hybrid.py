@@ -1,4 +1,4 @@
-"""Granite 4.0 (IBM, 2025): Mamba-2 and attention layers, each with a gated feed-forward; the dense ones alone.
+"""Granite 4.0 (IBM, 2025): Mamba-2 and attention layers, each with a gated feed-forward, beside experts or alone.
 
 Its attention rotates by `position_embedding_type`. What a part gives is multiplied by residual_multiplier, which goes
 into the part's last matrix here.
@@ -6,48 +6,52 @@ into the part's last matrix here.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.experts import experts, packed
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
+from t2r_export.checkpoints.importers.granite_moe import DOWN, UP
+from t2r_export.checkpoints.importers.granite_moe import OURS as OF_EXPERTS
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
 from t2r_export.checkpoints.importers.sources import named
+from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import MoEConfig
 
 MIXERS = {"mamba": "mamba2", "linear_attention": "mamba2", "attention": "softmax", "full_attention": "softmax"}
 KEYS = keys(
     read={
-        **{key: value for key, value in DECODER.items() if key != "intermediate_size"},
+        **DECODER,
         **PARTS,
         **dict.fromkeys(MULTIPLIERS, 1.0),
         "shared_intermediate_size": 1024,
         "attention_bias": False,
         "num_local_experts": 8,
+        "num_experts_per_tok": 2,
         "position_embedding_type": None,
         "bos_token_id": 1,
         "eos_token_id": 2,
     },
     refused={"output_router_logits": (None, False)},
-    # of experts, or of no meaning to the class
-    harmless="intermediate_size mamba_chunk_size mlp_bias num_experts_per_tok router_aux_loss_coef",
+    harmless="mamba_chunk_size mlp_bias router_aux_loss_coef",  # of training, or of no meaning to the class
     aliases={"layers_block_type": "layer_types"},
 )
 
 
 def _config(fields: Fields) -> ModelConfig:
-    if fields.get("num_local_experts") != 0:
-        raise fields.wrong("num_local_experts", "0, since experts are not supported", fields.get("num_local_experts"))
     rotates = fields.choice("position_embedding_type", {"rope": "rope", "nope": ""}, "nope") == "rope"
     bias, count = fields.flag("attention_bias"), _layers(fields)
     mamba2 = None
     if "mamba2" in count:
         inner = fields.number("mamba_expand") * fields.size("hidden_size")
         mamba2 = part_of(fields, inner, fields.number("rms_norm_eps"))
-    return decoder(
+    model = decoder(
         fields,
         tuple(mamba2 if kind == "mamba2" and mamba2 else SoftmaxConfig() for kind in count),
         qkv_bias=bias,
@@ -56,6 +60,18 @@ def _config(fields: Fields) -> ModelConfig:
         ffn="shared_intermediate_size",
         **scales(fields),
     )
+    if fields.get("num_local_experts") == 0:
+        for key in ("num_experts_per_tok", "intermediate_size"):
+            fields.get(key)  # known, and without effect
+        return model
+    return dataclasses.replace(model, layers=tuple(_with(experts(fields), layer) for layer in model.layers))
+
+
+def _with(moe: MoEConfig, layer: LayerConfig) -> LayerConfig:
+    """The layer with experts beside its feed-forward, which read what its norm gives."""
+    mixer, dense = layer.parts
+    beside = dataclasses.replace(dense, norm=None, beside=True)
+    return LayerConfig(parts=(mixer, dataclasses.replace(moe, norm=dense.norm), beside))
 
 
 def _layers(fields: Fields) -> list[str]:
@@ -71,16 +87,19 @@ OURS: dict[str, Any] = {
     **NAMES,
     "mamba2.norm": f"{LAYER}.input_layernorm",
     **mixer_names(f"{LAYER}.mamba"),
+    **OF_EXPERTS,
     **dict.fromkeys(("dense.gate", "dense.up"), f"{LAYER}.shared_mlp.input_linear"),
     "dense.down": f"{LAYER}.shared_mlp.output_linear",
 }
-
+MIXER = mixer_transforms(f"{LAYER}.mamba")
 GRANITE_HYBRID = Importer(
     keys=KEYS,
     config=_config,
-    sources=lambda model, weights: named(model, weights, OURS, mixer_transforms(f"{LAYER}.mamba")),
+    sources=lambda model, weights: named(model, weights, OURS, {**MIXER, **packed(UP, DOWN)(model)}),
     prefix="model.",
     buffers=re.compile(r"model\.rotary_emb\.inv_freq"),
     copies=tied_head("model.embed_tokens.weight"),
-    factors=last_matrices("self_attn.o_proj", "mamba.out_proj", "shared_mlp.output_linear"),
+    factors=last_matrices(
+        *("self_attn.o_proj", "mamba.out_proj", "shared_mlp.output_linear", "block_sparse_moe.output_linear")
+    ),
 )

@@ -114,7 +114,7 @@ OLMO_HYBRID = dataclasses.replace(
         f"{LAYER}.attention_layer_norm.weight": f"{LAYER}.input_layernorm.weight",
         f"{LAYER}.feedforward_layer_norm.weight": f"{LAYER}.post_attention_layernorm.weight",
     },
-    joined={
+    joined=lambda _: {
         f"{DELTA}.{whole}.weight": tuple(f"{DELTA}.{part}_{kind}.weight" for part in "qkv")
         for whole, kind in (("qkv_proj", "proj"), ("conv1d", "conv1d"))
     },

@@ -42,6 +42,7 @@ MAMBA2 = {
     "n_groups": 3,
     "chunk_size": 16,
 }
+MAMBA = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2, "state_size": 5, "time_step_rank": 3}
 GRANITE = {
     "vocab_size": 31,
     "hidden_size": 24,
@@ -62,6 +63,7 @@ NO_CLASS = ("rwkv7",)  # in transformers, so that there is nothing to compare wi
 # nested ones have the keys of one of these
 IMPORTERS = {name: one for name, one in ALL.items() if one.nested is None and name not in NO_CLASS}
 TRANSLATORS = ("bart", "marian", "pegasus")
+EXPERTS = ("granitemoe", "granitemoehybrid", "mixtral")
 LFM2 = {
     **{key: value for key, value in LLAMA.items() if key != "head_dim"},
     "full_attn_idxs": [1],
@@ -162,6 +164,9 @@ OWN = {
     "granitemoehybrid": GRANITE,
     "lfm2": LFM2,
     "lfm3": {**LLAMA, "head_dim": 8, "sliding_window": 6, "pad_token_id": 0, "norm_eps": 0.05},
+    "mamba": MAMBA,
+    "falcon_mamba": MAMBA,
+    **dict.fromkeys(("granitemoe", "mixtral"), {**LLAMA, "intermediate_size": 12}),  # torch asks for 16 bytes a row
     "mamba2": MAMBA2,
     "olmo_hybrid": OLMO_HYBRID,
     "recurrent_gemma": RECURRENT_GEMMA,
@@ -207,6 +212,8 @@ VALUES: dict[str, list[Any]] = {
     "mamba_ssm_cache_dtype": ["float16"],
     "mtp_layers_block_type": [["mlp"]],
     "num_heads": [3, 12],
+    "time_step_init_scheme": ["constant"],
+    "intermediate_size": [8, 3],
     "mamba_n_heads": [3, 12],
     "mamba_n_groups": [1, 2, 6, 4],
     "mamba_expand": [2, 4],
@@ -354,7 +361,11 @@ def write(folder: Path, family: str, **changes: Any) -> Any:
     stored = ("model.", "backbone.") if family == "nemotron_h" else ("", "")  # as save_pretrained names them
     tensors = {name.replace(*stored, 1): tensor.clone() for name, tensor in model.state_dict().items() if name != head}
     folder.mkdir(exist_ok=True)
-    save_file(tensors, folder / "model.safetensors")
+    if family in EXPERTS:  # transformers stores them in another form than it keeps them
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink()
+    else:
+        save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(data))
     return model.eval()
 

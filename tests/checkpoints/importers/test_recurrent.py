@@ -32,6 +32,7 @@ MAMBA2 = Family(
     "Mamba2",
     {**SIZES, "num_heads": 6, "head_dim": 4, "state_size": 5, "n_groups": 3, "chunk_size": 16},
 )
+MAMBA = Family("Mamba", {**SIZES, "state_size": 5, "time_step_rank": 7})
 GRANITE = Family(
     "GraniteMoeHybrid",
     {
@@ -145,7 +146,7 @@ LFM3 = Family(
     },
     spread=0.2,
 )
-LONGEST = ("mamba2", "lfm2", "qwen3.5")  # read 1,000 tokens too
+LONGEST = ("mamba", "mamba2", "lfm2", "qwen3.5")  # read 1,000 tokens too
 NEMOTRON = Family(
     "NemotronH",
     {
@@ -189,8 +190,12 @@ FAMILIES = {
     "lfm3": LFM3,
     "recurrent-gemma": RECURRENT_GEMMA,
     "mamba2 tied": MAMBA2.changed(use_conv_bias=False, conv_kernel=3, n_groups=1, tie_word_embeddings=True),
+    "mamba": MAMBA.changed(use_bias=True, tie_word_embeddings=False),
+    "mamba tied": MAMBA.changed(use_conv_bias=False, conv_kernel=3, expand=3, tie_word_embeddings=True),
+    "falcon-mamba": Family("FalconMamba", {**MAMBA.sizes, "use_bias": True, "mixer_rms_eps": 1e-3}),
     "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
     "granite rotary": GRANITE.changed(position_embedding_type="rope", tie_word_embeddings=True),
+    "granite experts": GRANITE.changed(num_local_experts=5, num_experts_per_tok=3, intermediate_size=8),
     "granite dense": GRANITE.changed(position_embedding_type="rope", layer_types=["attention"] * 3, hidden_act="gelu"),
     "nemotron-h": NEMOTRON.changed(use_bias=True, mlp_bias=True),
     "nemotron-h pattern": NEMOTRON.changed(
@@ -219,7 +224,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Check
 
 
 STUDENTS = {"window": WindowConfig(5, sinks=2), "linear": LinearConfig(5, update_rule="gated", gate="data")}
-HYBRIDS = [name for name in FAMILIES if name != "mamba2" and " " not in name]  # one of each family
+STATE_SPACES = ("mamba", "mamba2", "falcon-mamba")  # nothing else is in their layers
+HYBRIDS = [name for name in FAMILIES if name not in STATE_SPACES and " " not in name]  # one of each family
 families = pytest.mark.parametrize("name", FAMILIES)
 
 
@@ -442,7 +448,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mamba2", {"time_step_limit": ["a", True]}, "time_step_limit in config.json to be two numbers"),
     ("mamba2", {"conv_kernel": 1}, "taps to be an integer from 2"),
     ("mamba2", {"state_size": 6}, "conv1d.weight 54×1×4 instead of 60×1×4"),
-    ("granite", {"num_local_experts": 8}, "num_local_experts in config.json to be 0, since experts are not supported"),
+    ("granite", {"num_local_experts": -1}, "num_local_experts in config.json to be an integer of at least 1"),
     ("granite", {"position_embedding_type": "alibi"}, "position_embedding_type in config.json to be one of rope, nope"),
     ("granite", {"layer_types": ["mamba"]}, "layer_types in config.json to be 3 names"),
     ("granite", {"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
@@ -456,6 +462,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("nemotron-h", {"layers_block_type": []}, "layers_block_type in config.json to be 1 to 1024"),
     ("nemotron-h", {"tie_word_embeddings": True}, "tie_word_embeddings in config.json to be absent or false"),
     ("falcon-h1", {"mamba_d_ssm": 25}, "mamba_n_heads in config.json to be a number of heads of 4 with 25 channels"),
+    ("mamba", {"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
+    ("mamba", {"conv_kernel": 1}, "conv_kernel in config.json to be an integer of at least 2"),
+    ("mamba", {"intermediate_size": 23}, "mixer.D 24 instead of 23"),
+    ("falcon-mamba", {"time_step_rank": 0}, "time_step_rank in config.json to be an integer of at least 1"),
     ("falcon-h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers in config.json to be 5 numbers"),
     ("granite", {"residual_multiplier": 1e60}, "finite numbers in 'model.layers.0."),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache in config.json to be an integer of at least 2"),
@@ -509,6 +519,8 @@ def test_what_a_family_cannot_be_is_refused(
     [
         ("mamba2", {"time_step_limit": [0.3, 0.8]}),
         ("mamba2", {"layer_norm_epsilon": 1e-2}),
+        ("mamba", {"layer_norm_epsilon": 1e-2}),
+        ("falcon-mamba", {"mixer_rms_eps": 0.1}),
         ("granite", {"residual_multiplier": 0.5}),
         ("granite", {"attention_multiplier": 0.5}),
         ("lfm2", {"norm_eps": 1e-2}),

@@ -71,6 +71,13 @@ FAMILIES = {
         },
     ),
     "granite": Family("Granite", {**GQA, **GRANITE, "attention_bias": True, "mlp_bias": True}),
+    "granitemoe": Family(
+        "GraniteMoe", {**GQA, **GRANITE, "intermediate_size": 8, "num_local_experts": 5, "attention_bias": True}
+    ),
+    "mixtral": Family(
+        "Mixtral",
+        {**GQA, "intermediate_size": 8, "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 5},
+    ),
     "granite swa": Family(
         "GraniteSWA",
         {**GQA, **GRANITE, "num_hidden_layers": 4, "sliding_window": 5, "layer_rope_theta": [0, 50.0, 9.0, 50.0]},
@@ -217,6 +224,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("smollm3", {"layer_types": [SLIDING] * 3}, "layer_types in config.json to be without sliding_attention"),
     ("granite", {"residual_multiplier": 0}, "residual_multiplier in config.json to be a finite positive number"),
     ("granite", {"num_local_experts": 4}, "num_local_experts in config.json to be absent"),
+    ("granitemoe", {"num_experts_per_tok": 6}, "top to be an integer from 1 to 5; received 6"),
+    ("mixtral", {"num_local_experts": 4}, "unexpected model.layers.0.block_sparse_moe.experts.4.w1.weight"),
+    ("mixtral", {"num_local_experts": 0}, "num_local_experts in config.json to be an integer of at least 1"),
     ("olmo2", {"layer_types": [SLIDING] * 3}, "layer_types in config.json to be"),
     ("cohere", {"use_qk_norm": True}, "use_qk_norm in config.json to be absent or null, false"),
     (
@@ -320,6 +330,9 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("granite", {"residual_multiplier": 0.5}),
     ("granite", {"embedding_multiplier": 2.0}),
     ("granite", {"logits_scaling": 3.0}),
+    ("granitemoe", {"residual_multiplier": 0.5}),
+    ("granitemoe", {"num_experts_per_tok": 1}),
+    ("mixtral", {"num_experts_per_tok": 2}),
     ("olmo2", {"rms_norm_eps": 0.1}),
     ("hunyuan", {"rope_parameters": {**NTK, "alpha": 60.0}}),
     ("phi", {"layer_norm_eps": 0.1}),

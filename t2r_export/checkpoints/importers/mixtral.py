@@ -1,0 +1,48 @@
+"""Mixtral (Jiang et al. 2024, arXiv 2401.04088): Mistral whose feed-forwards are mixtures of experts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.experts import experts, joined, pieces
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import LAYER, NAMES, POSITIONS, decoder, importer
+from t2r_export.checkpoints.importers.mistral import HARMLESS, READ, layers
+from t2r_export.config.model import ModelConfig
+
+KEYS = keys(
+    read={
+        **READ,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "sliding_window": None,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    refused={**POSITIONS, "output_router_logits": (None, False)},
+    harmless=f"{HARMLESS} router_aux_loss_coef router_jitter_noise",
+    aliases={"num_experts": "num_local_experts"},
+)
+
+
+def _config(fields: Fields) -> ModelConfig:
+    mixers = layers(fields)
+    feed_forwards = (experts(fields),) * len(mixers)
+    return decoder(fields, mixers, qkv_bias=False, output_bias=False, feed_forwards=feed_forwards)
+
+
+EXPERTS = f"{LAYER}.block_sparse_moe"
+UP, DOWN = f"{EXPERTS}.experts.w1_w3", f"{EXPERTS}.experts.w2"
+OURS = {
+    **NAMES,
+    "moe.norm": f"{LAYER}.post_attention_layernorm",
+    "moe.router": f"{EXPERTS}.gate",
+    "moe.up": UP,
+    "moe.down": DOWN,
+}
+EXPERT = f"{EXPERTS}.experts.{{expert}}"
+MIXTRAL = dataclasses.replace(
+    importer(KEYS, _config, OURS, pieces(UP, DOWN)),
+    joined=joined({UP: [f"{EXPERT}.{name}.weight" for name in ("w1", "w3")], DOWN: [f"{EXPERT}.w2.weight"]}),
+)
