@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2r_export.config.mixers import MixerConfig
+from t2r_export.config.options import check_values
 from t2r_export.config.parts import PARTS, InsideConfig, PartConfig
 from t2r_export.config.plain import to_plain
 from t2r_export.config.validation import need
@@ -18,11 +19,18 @@ MAX_PARTS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """The parts of a layer in order of computation."""
+    """The parts of a layer in order of computation.
+
+    With `rk2` the layer is a block of the ODE Transformer, a Runge-Kutta step of second order (Li et al. 2022, arXiv
+    2203.09176, eq. 5): for f(x) = x + F(x) of the parts it gives x + (F(x) + F(x + F(x))) / 2 = (x + f(f(x))) / 2. Its
+    parts run twice, each time with states of their own.
+    """
 
     parts: tuple[PartConfig, ...]
+    rk2: bool = False
 
     def __post_init__(self) -> None:
+        check_values(self)
         parts = self.parts
         need(
             1 <= len(parts) <= MAX_PARTS and all(isinstance(part, PartConfig) for part in parts),
@@ -37,6 +45,10 @@ class LayerConfig:
         named += ["no residual" for pair in pairs for part in pair if not part.residual]
         expected = "parallel parts with residual sums and without norm_sum"
         need(not named, expected, "".join(named[:1]), "correct the config")
+        if self.rk2:
+            twice = next((p for p in parts if p.reads_source or p.borrows or not p.residual or p.norm_sum), None)
+            expected = "parts with a residual, without norm_sum, a source or another layer's weights in an rk2 layer"
+            need(twice is None, expected, "" if twice is None else twice.label, "leave out rk2")
 
     @property
     def mixers(self) -> tuple[PartConfig, ...]:

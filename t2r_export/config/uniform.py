@@ -170,12 +170,14 @@ class UniformConfig:
         "FEED_FORWARDS", ()
     )
     residual: bool = True
+    rezero: bool = False
     residual_gate: ResidualGateConfig | None = None
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     embedding_norm: bool = False
     last_norm: bool = True
+    rk2: bool = False  # of the encoder's layers too
     repeats: int = 1  # of the encoder's layers too
     depth_positions: bool = False
     encoder: UniformEncoder | None = None
@@ -233,7 +235,7 @@ class UniformConfig:
         """Norms and residual of every part."""
         before, after = (self._norm(self.norm_position in (one, "both")) for one in ("pre", "after"))
         behind = self._norm(self.norm_position == "post")
-        joined = {"residual": self.residual, "residual_gate": self.residual_gate}
+        joined = {"residual": self.residual, "rezero": self.rezero, "residual_gate": self.residual_gate}
         return {"norm": before, "norm_after": after, "norm_sum": behind, **joined}
 
     def _layer(self, number: int) -> LayerConfig:
@@ -265,7 +267,7 @@ class UniformConfig:
     def _parts(self, first: PartConfig, *rest: PartConfig | None) -> LayerConfig:
         """A layer of the parts that are not None."""
         others = [replace(part, beside=self.parallel) for part in rest if part is not None]
-        return LayerConfig(parts=(first, *others))
+        return LayerConfig(parts=(first, *others), rk2=self.rk2)
 
     def _own(self, mixer: Any, number: int) -> PartConfig:
         if isinstance(mixer, MixerConfig):

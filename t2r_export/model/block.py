@@ -1,4 +1,4 @@
-"""A block: the parts of a layer with norms and residual sums, or gates."""
+"""A block: the parts of a layer with norms and residual sums, or gates; once, or in two Runge-Kutta stages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Block(nn.Module):
         self.parts = nn.ModuleList(build_part(site, part) for part in config.parts)  # type: ignore[assignment]
         for name, kind in (("norms", "norm"), ("norms_after", "norm_after"), ("norms_sum", "norm_sum")):
             setattr(self, name, nn.ModuleList(BlockNorm(getattr(part, kind), site.width) for part in config.parts))
-        gates = [build_residual(part.residual_gate, site.width) for part in config.parts]
+        gates = [build_residual(part, site.width) for part in config.parts]
         self.residuals = nn.ModuleList(gates)  # type: ignore[assignment]
 
     @property
@@ -61,10 +61,19 @@ class Block(nn.Module):
         return trace.output, trace.after
 
     def trace(self, x: T, state: State[T], step: Step[T]) -> BlockTrace[T]:
-        """`forward` with intermediate values."""
+        """`forward` with intermediate values; of an rk2 block those of the first stage."""
+        first = self._stage(x, state, step, self.names)
+        if not self.config.rk2:
+            return first
+        second = self._stage(first.output, state, step, self.stages[1])
+        output = step.ops.mul(step.ops.add(x, second.output), 0.5)
+        return replace(first, output=output, after=first.after | second.after)
+
+    def _stage(self, x: T, state: State[T], step: Step[T], stage: list[dict[str, str]]) -> BlockTrace[T]:
+        """The parts in order, with the states of these names."""
         after: State[T] = {}
         input, seen, traces = x, x, []
-        for n, (part, names) in enumerate(zip(self.parts, self.names, strict=True)):
+        for n, (part, names) in enumerate(zip(self.parts, stage, strict=True)):
             seen = seen if part.config.beside else x
             if part.config.norm is not None or not part.config.beside:
                 normed = self.norms[n](seen, step.ops)
@@ -92,22 +101,34 @@ class Block(nn.Module):
             found.append({own: f"{own}_{n}" if shared else own for own in part.state_names})
         return found
 
-    def own(self, n: int, state: State[Any]) -> State[Any]:
+    @property
+    def stages(self) -> list[list[dict[str, str]]]:
+        """`names` of each stage."""
+        return [
+            [{own: f"{name}{suffix}" for own, name in of.items()} for of in self.names] for suffix in self._suffixes
+        ]
+
+    @property
+    def _suffixes(self) -> list[str]:
+        return ["", "_rk2"] if self.config.rk2 else [""]
+
+    def own(self, n: int, state: State[Any], stage: int = 0) -> State[Any]:
         """The states of part n by the part's own names."""
-        return {own: state[name] for own, name in self.names[n].items()}
+        return {own: state[name] for own, name in self.stages[stage][n].items()}
 
     def fold_state(self, state: State[Tensor]) -> State[Tensor]:
         """Convert states to those of the folded parts."""
         after: State[Tensor] = {}
-        for n, part in enumerate(self.parts):
-            numbered = any(name != own for own, name in self.names[n].items())
-            folded = part.fold_state(self.own(n, state))
-            after |= {f"{own}_{n}" if numbered else own: value for own, value in folded.items()}
+        for stage, suffix in enumerate(self._suffixes):
+            for n, part in enumerate(self.parts):
+                numbered = any(name != own for own, name in self.names[n].items())
+                folded = part.fold_state(self.own(n, state, stage))
+                after |= {f"{own}_{n}{suffix}" if numbered else own + suffix: value for own, value in folded.items()}
         return after
 
     def state_spec(self) -> list[StateSpec]:
         """The states of all parts, by block-level name."""
-        pairs = zip(self.parts, self.names, strict=True)
+        pairs = [pair for stage in self.stages for pair in zip(self.parts, stage, strict=True)]
         return [replace(spec, name=names[spec.name]) for part, names in pairs for spec in part.state_spec()]
 
 

@@ -1,4 +1,4 @@
-"""What joins a part's output with the residual stream: a sum, or a gate."""
+"""What joins a part's output with the residual stream: a sum, a weighted sum, or a gate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from t2r_export.config.gate import ResidualGateConfig
+from t2r_export.config.parts import PartConfig
 from t2r_export.model.ops import Ops, T
 
 
@@ -15,6 +16,18 @@ class ResidualSum(nn.Module):
     def forward(self, x: T, y: T, ops: Ops[T]) -> T:
         """Rows x and y (N, D) -> rows."""
         return ops.add(x, y)
+
+
+class ReZero(nn.Module):
+    """x + α y, α = 0 at first (Bachlechner et al. 2020, arXiv 2003.04887, eq. 3)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: T, y: T, ops: Ops[T]) -> T:
+        """Rows x and y (N, D) -> rows."""
+        return ops.add(x, ops.mul(y, ops.parameter(self.alpha)))
 
 
 class ResidualGate(nn.Module):
@@ -42,6 +55,8 @@ class ResidualGate(nn.Module):
         return ops.add(x, ops.mul(z, ops.sub(h, x)))
 
 
-def build_residual(config: ResidualGateConfig | None, width: int) -> nn.Module:
-    """The sum, or the gate of a config."""
-    return ResidualSum() if config is None else ResidualGate(config, width)
+def build_residual(part: PartConfig, width: int) -> nn.Module:
+    """What joins a part with the residual stream."""
+    if part.residual_gate is not None:
+        return ResidualGate(part.residual_gate, width)
+    return ReZero() if part.rezero else ResidualSum()

@@ -222,7 +222,8 @@ class Transformer(Stack):
 
     def layer_state(self, states: State[Any], layer: int) -> State[Any]:
         """The states of a layer by block-level name."""
-        return {name: states[f"{name}.{layer}"] for names in self.layers[layer].names for name in names.values()}
+        names = [name for stage in self.layers[layer].stages for part in stage for name in part.values()]
+        return {name: states[f"{name}.{layer}"] for name in names}
 
     def fold_states(self, states: State[Tensor]) -> State[Tensor]:
         """Convert states to those of the folded model (`t2r_export.fold`)."""

@@ -39,10 +39,12 @@ MODELS: dict[str, ModelConfig] = {
     ),
     "gated_delta": dataclasses.replace(CONFIG, layers=(small.GATED_DELTA,) * 2, attention=None),
     "short_conv": dataclasses.replace(CONFIG, layers=(ShortConvConfig(), ShortConvConfig(4, True)), attention=None),
-    "state spaces": dataclasses.replace(
+    "state spaces, twice": dataclasses.replace(
         CONFIG,
         layers=(small.MAMBA, S4DConfig(state_size=4), LightConvConfig(size=12, heads=3, taps=3, dynamic=True)),
         attention=None,
+        rezero=True,
+        rk2=True,
     ),
     "feed-forwards": dataclasses.replace(
         CONFIG,

@@ -17,7 +17,8 @@ from t2r_export.config.validation import need
 @dataclass(frozen=True, kw_only=True)
 class PartConfig(Kind):
     """One sublayer: norm_sum(x + multiplier · norm_after(f(norm(x)))); x is left out without a residual, and
-    a `residual_gate` takes the place of the sum.
+    a `residual_gate` takes the place of the sum. `rezero` makes it x + α · …, with α trained and 0 at first (ReZero,
+    Bachlechner et al. 2020, arXiv 2003.04887).
 
     A part `beside` the previous one reads the same x, and both outputs are added to it. Without a norm it reads the
     previous part's normalized input.
@@ -36,6 +37,7 @@ class PartConfig(Kind):
     norm_sum: NormConfig | None = None
     multiplier: float = 1.0
     residual: bool = True
+    rezero: bool = False
     residual_gate: ResidualGateConfig | None = None
     beside: bool = False
 
@@ -43,6 +45,8 @@ class PartConfig(Kind):
         check_values(self)
         gated = self.residual or self.residual_gate is None
         need(gated, "a residual for a residual gate", "none", "set residual to true, or leave out residual_gate")
+        summed = self.residual and self.residual_gate is None
+        need(summed or not self.rezero, "a residual sum with rezero", "another", "leave out rezero")
 
     @property
     def label(self) -> str:
