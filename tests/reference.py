@@ -8,6 +8,8 @@ step, chunked, graph, runtimes) is tested against this file; where two of them d
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -176,6 +178,9 @@ def windowed(
     sinks: int,
     frequencies: Array | None = None,
     memory: tuple[Array, Array] | None = None,
+    score: Callable[[Array, Array, int, int], float] | None = None,
+    dilation: int = 1,
+    local: int = 1,
 ) -> Array:
     """Softmax attention over the first `sinks` tokens and the last `window` ones, the present one among them.
 
@@ -184,6 +189,9 @@ def windowed(
         frequencies: (d/2), of rotary positions; None without. The distance of a token in the window is the true one;
             that of a sink is at most what its place in a full buffer of `sinks` + `window` tokens says.
         memory: keys and values (G, N, d) that every query sees beside the tokens, at no distance.
+        score: of a scaled query, a key, its distance and the head; their product without.
+        dilation, local: of the last ones, those nearer than `local` are seen, and those whose distance `dilation`
+            divides (Beltagy et al. 2020, arXiv 2004.05150; Child et al. 2019, arXiv 1904.10509).
 
     Returns:
         o (B, T, H, d).
@@ -193,6 +201,7 @@ def windowed(
     for b, t, h in np.ndindex(B, T, H):
         g = h // (H // k.shape[2])
         recent = {i: t - i for i in range(max(t - window + 1, 0), t + 1)}  # token -> its distance
+        recent = {i: n for i, n in recent.items() if n < local or n % dilation == 0}
         first = {i: min(t, sinks + window - 1) - i for i in range(min(sinks, t + 1))}
         distances = first | recent
         keys = [k[b, i, g] for i in distances]
@@ -201,7 +210,10 @@ def windowed(
         values = [v[b, i, g] for i in distances]
         if memory is not None:
             keys, values = [*keys, *memory[0][g]], [*values, *memory[1][g]]
-        weights = np.exp([q[b, t, h] @ key for key in keys])
+        scores = [q[b, t, h] @ key for key in keys]
+        if score is not None:
+            scores = [score(q[b, t, h], key, n, h) for key, n in zip(keys, distances.values(), strict=True)]
+        weights = np.exp(scores)
         o[b, t, h] = weights / weights.sum() @ np.array(values)
     return o
 

@@ -156,13 +156,13 @@ class GraphOps(Operators):
     def causal_mask(self, past: Value, new: Value) -> Value:
         return self._hidden(self.concat([past, new], axis=2))
 
-    def causal_distance(self, keys: Value, new: Value) -> Value:
+    def cache_places(self, keys: Value, new: Value) -> tuple[Value, Value]:
         length = keys.shape[2]
         total = self.cast(self.emit("Shape", [keys], (1,), "int64", start=2, end=3), "int32")
         tokens = self.cast(self.prompt.tokens, "int32") if self.many else self.constant([1], "int32")
         first = self.sub(total, tokens)
-        own = self.unsqueeze(self.prompt.range(first, total, self.prompt.length), 1) if self.many else first
-        return self.cast(self.sub(own, self.unsqueeze(self._places(length, total), 0)), "float32")
+        own = self.prompt.range(first, total, self.prompt.length) if self.many else first
+        return self.unsqueeze(own, 1), self._places(length, total)
 
     def padding_mask(self, x: Value, lengths: Value) -> Value:
         length = x.shape[2]

@@ -92,8 +92,9 @@ class Ops(Primitives[T]):
         """Mask (T, P + T) for past (B, G, P, d) and new (B, G, T, d): float32, 1 for later tokens, else 0."""
 
     @abstractmethod
-    def causal_distance(self, keys: T, new: T) -> T:
-        """Distances (T, P + T), float32, of keys (B, G, P + T, d) behind the new tokens (B, G, T, ·), their last T."""
+    def cache_places(self, keys: T, new: T) -> tuple[T, T]:
+        """Places of the new tokens (B, G, T, ·), (T, 1), and of all keys (B, G, P + T, d), (P + T), both int32: the new
+        tokens are the last T of 0, …, P + T - 1."""
 
     @abstractmethod
     def padding_mask(self, x: T, lengths: T) -> T:

@@ -153,7 +153,7 @@ class Primitives(ABC, Generic[T]):
 
     @abstractmethod
     def gather(self, x: T, indices: T) -> T:
-        """Elements of x (…, N) at indices (…, M) of the last axis -> (…, M); other axes must match."""
+        """Elements of x (…, N) at integers (…, M) of the last axis -> (…, M); other axes must match."""
 
     # -- shapes
 

@@ -139,7 +139,7 @@ class TorchOps(Ops[Tensor]):
         return found.values, found.indices
 
     def gather(self, x: Tensor, indices: Tensor) -> Tensor:
-        return torch.gather(x, -1, indices)
+        return torch.gather(x, -1, indices.long())
 
     def cast(self, x: Tensor, dtype: str) -> Tensor:
         return x.to(_DTYPES[dtype])
@@ -224,9 +224,9 @@ class TorchOps(Ops[Tensor]):
     def causal_mask(self, past: Tensor, new: Tensor) -> Tensor:
         return (~_seen(new.shape[2], past.shape[2] + new.shape[2], new.device)).float()
 
-    def causal_distance(self, keys: Tensor, new: Tensor) -> Tensor:
-        places = torch.arange(keys.shape[2], device=keys.device)
-        return (places[-new.shape[2] :, None] - places).to(self.wide)
+    def cache_places(self, keys: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+        places = torch.arange(keys.shape[2], dtype=torch.int32, device=keys.device)
+        return places[-new.shape[2] :, None], places
 
     def padding_mask(self, x: Tensor, lengths: Tensor) -> Tensor:
         places = torch.arange(x.shape[2], device=x.device)

@@ -27,6 +27,7 @@ from t2r_export.model.mixers.base import AttentionMixer
 from t2r_export.model.mixers.cross import CrossMixer
 from t2r_export.model.parts.base import Part
 from t2r_export.model.positions.base import Positions
+from t2r_export.model.positions.scores import ScorePositions
 from t2r_runtime.errors import UserError
 
 guards = st.builds(Guard, st.sampled_from(Guard.KINDS), st.floats(1e-9, 1e3))
@@ -111,7 +112,7 @@ def test_defaults_may_be_left_out() -> None:
 def test_tables_name_a_class_of_every_kind() -> None:
     for kind, position in POSITIONS.items():
         assert position.config.kind == kind
-        assert issubclass(resolve(position.model), Positions)
+        assert issubclass(resolve(position.model), ScorePositions if position.config.biases else Positions)
     for kind, part in PARTS.items():
         assert part.config.kind == kind
         assert issubclass(resolve(part.model), Part)
@@ -137,7 +138,11 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
         {"activation": "tanh"},
         "activation to be one of relu, gelu, gelu_tanh, silu, quick_gelu, relu2, mish, gelu_10; received 'tanh'",
     ),
-    ({"position": "t5"}, "position to be one of learned, sinusoidal, rotary, alibi, none; received 't5'"),
+    (
+        {"position": "cosine"},
+        "position to be one of learned, sinusoidal, rotary, alibi, t5, shaw, transformer_xl, da_transformer, none; "
+        "received 'cosine'",
+    ),
     ({"norm_eps": 0.0}, "norm_eps to be a finite positive number; received 0.0; correct norm_eps"),
     ({"norm_eps": math.nan}, "norm_eps to be a finite positive number; received nan"),
     ({"norm_eps": 10**400}, "norm_eps to be a finite positive number; received 1000"),

@@ -298,7 +298,7 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     ),
     "normalizer: gated": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4], x[5]), heads(1)),
     "padding_mask": (lambda ops, w, x: ops.padding_mask(*x), [heads(1)[4][..., None], torch.tensor([1, K])]),
-    "causal_distance": (lambda ops, w, x: ops.causal_distance(*x), [floats(B, G, 5, K), floats(B, G, 1, K)]),
+    "cache_places": (lambda ops, w, x: ops.sub(*ops.cache_places(*x)), [floats(B, G, 5, K), floats(B, G, 1, K)]),
     "remainder": (lambda ops, w, x: ops.remainder(x[0], 7), [PLACES]),
 }
 QKV = [floats(B, H, T, K), floats(B, G, T, K, seed=1), floats(B, G, T, V, seed=2)]
@@ -345,7 +345,7 @@ MANY: dict[str, tuple[Build, list[Tensor]]] = {
     "padding_mask": (lambda ops, w, x: ops.padding_mask(*x), [QKV[1], torch.tensor([2, T], dtype=torch.int32)]),
     "padding_mask: int64": (lambda ops, w, x: ops.padding_mask(*x), [QKV[1], torch.tensor([1, 3])]),
     "causal_mask": (lambda ops, w, x: ops.causal_mask(*x), [PAST[0], QKV[1]]),
-    "causal_distance": (lambda ops, w, x: ops.causal_distance(with_past(ops, x)[1], x[1]), [*QKV, *PAST]),
+    "cache_places": (lambda ops, w, x: ops.sub(*ops.cache_places(with_past(ops, x)[1], x[1])), [*QKV, *PAST]),
     "lstm": (
         lambda ops, w, x: ops.lstm(*x, list(w.lstm.parameters())),
         [ROWS, floats(B, WIDTH, seed=1), floats(B, WIDTH, seed=2)],

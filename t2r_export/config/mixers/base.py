@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.options import option
-from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.positions import PositionConfig, RotaryConfig
 from t2r_export.config.tagged import Kind
 from t2r_export.config.validation import choice, need, number
 from t2r_runtime.errors import UserError
@@ -53,8 +53,12 @@ class MixerConfig(Kind):
         return False
 
     @property
-    def takes_bias(self) -> bool:
-        """Whether positions can bias its scores, as softmax attention allows."""
+    def scored(self) -> bool:
+        """Whether it computes scores of queries and keys, which positions can change."""
+        return not self.borrows
+
+    def takes(self, positions: PositionConfig) -> bool:
+        """Whether it takes positions that change scores."""
         return True
 
     @property

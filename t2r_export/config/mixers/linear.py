@@ -9,7 +9,7 @@ from typing import ClassVar
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import MEMORY, MERGED, Guard, MixerConfig, require_none_merged
 from t2r_export.config.options import check_values, option
-from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.positions import PositionConfig, RotaryConfig
 from t2r_export.config.positions.base import check_rotated
 from t2r_export.config.scalings import LinearScaling
 from t2r_export.config.validation import need
@@ -57,7 +57,7 @@ class LinearConfig(MixerConfig):
     shared_features: bool = option("Share the feature map between q and k, as the T2R authors' code does.", False)
     positions: str = option(
         "Rotary models: rotate before the feature map (keep), rotate the features (after), or remove the rotation "
-        "(drop); after and drop can be folded. ALiBi models: drop.",
+        "(drop); after and drop can be folded. Models with positions in scores, such as ALiBi's: drop.",
         "keep",
         POSITIONS,
         usual="after",
@@ -110,7 +110,10 @@ class LinearConfig(MixerConfig):
         need(fine, expected, f"normalizer {self.normalizer}", "choose one of those")
 
     @property
-    def takes_bias(self) -> bool:
+    def scored(self) -> bool:
+        return False
+
+    def takes(self, positions: PositionConfig) -> bool:
         return self.positions == "drop"
 
     @property

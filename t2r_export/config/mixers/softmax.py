@@ -9,6 +9,7 @@ from typing import ClassVar
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import MEMORY, MixerConfig, require_none_merged
 from t2r_export.config.options import check_values, option
+from t2r_export.config.positions import PositionConfig
 from t2r_export.config.validation import MAX_SIZE, need, size
 
 
@@ -41,9 +42,15 @@ class WindowConfig(MixerConfig):
     window: int = option("Window size W: number of most recent tokens, including the current one.")
     sinks: int = option("Number of first tokens that stay visible (attention sinks).", 4, bounds=(0, MAX_SIZE))
     memory: int = option(MEMORY, 0)
+    dilation: int = option("Of the window, only tokens at a distance that this number divides are visible.", 1)
+    local: int = option("dilation: number of most recent tokens that are visible at any distance.", 1)
 
     def __post_init__(self) -> None:
         check_values(self)
+        for name in ("dilation", "local"):
+            value = getattr(self, name)
+            need(value <= self.window, f"{name} to be at most the window, {self.window}", value, f"correct {name}")
+        need(self.local == 1 or self.dilation > 1, "a dilation with local", "none", "leave local out")
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,13 @@ class SpanConfig(MixerConfig):
         object.__setattr__(self, "spans", tuple(self.spans))
         for length in self.spans:
             size("spans", length, self.span)
+
+    @property
+    def scored(self) -> bool:
+        return not self.folded  # what positions add is in the masks then
+
+    def takes(self, positions: PositionConfig) -> bool:
+        return positions.adds
 
     def check(self, heads: HeadsConfig) -> None:
         super().check(heads)

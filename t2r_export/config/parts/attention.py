@@ -9,7 +9,7 @@ from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import INSIDES, MixerConfig
 from t2r_export.config.options import limited
 from t2r_export.config.parts.base import PartConfig
-from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.positions import PositionConfig, RotaryConfig
 from t2r_export.config.validation import choice, need
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "mish", "gelu_10")
@@ -32,13 +32,18 @@ class InsideConfig(HeadsConfig, PartConfig):
             need(not self.sink, f"no sink in {self.kind}", "a sink", "leave it out")
             self.inside.check_at_once(self.kind)
         if self.positions is not None and self.positions.biases:
-            self._check_bias(self.positions.kind)
+            self._check_positions(self.positions)
         self.inside.check(self)
 
-    def _check_bias(self, kind: str) -> None:
+    def _check_positions(self, positions: PositionConfig) -> None:
+        kind, layers = (
+            positions.kind,
+            "softmax, window, span or hybrid" if positions.adds else "softmax, window or hybrid",
+        )
         need(self.form == "causal", f"{kind} positions only in causal attention", self.kind, "choose others")
-        expected = f"softmax, window, span or hybrid layers with {kind} positions, or linear ones that drop them"
-        need(self.inside.takes_bias, expected, f"a {self.inside.kind} layer", "choose another mixer, or positions=drop")
+        expected = f"{layers} layers with {kind} positions, or linear ones that drop them"
+        received = f"a {self.inside.kind} layer"
+        need(self.inside.takes(positions), expected, received, "choose another mixer, or positions=drop")
 
     def _check_plain(self, what: str, do: str) -> None:
         """Refuse positions, position_scale, qk_norm and gate with a UserError."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from t2r_export.config.positions.alibi import AlibiConfig
 from t2r_export.config.positions.base import PositionConfig
 from t2r_export.config.positions.embedded import LearnedConfig, SinusoidalConfig
+from t2r_export.config.positions.relative import DATransformerConfig, ShawConfig, T5Config, TransformerXLConfig
 from t2r_export.config.positions.rotary import RotaryConfig
 from t2r_export.config.tagged import Entry
 
@@ -19,7 +20,22 @@ POSITIONS: dict[str, Entry[PositionConfig]] = {
         Entry(SinusoidalConfig, f"{MODEL}.embedded:SinusoidalPositions"),
         Entry(RotaryConfig, f"{MODEL}.rotary:Rotary"),
         Entry(AlibiConfig, f"{MODEL}.alibi:Alibi"),
+        Entry(T5Config, f"{MODEL}.t5:T5"),
+        Entry(ShawConfig, f"{MODEL}.shaw:Shaw"),
+        Entry(TransformerXLConfig, f"{MODEL}.transformer_xl:TransformerXL"),
+        Entry(DATransformerConfig, f"{MODEL}.da_transformer:DATransformer"),
     )
 }
 
-__all__ = ["POSITIONS", "AlibiConfig", "LearnedConfig", "PositionConfig", "RotaryConfig", "SinusoidalConfig"]
+__all__ = [
+    "POSITIONS",
+    "AlibiConfig",
+    "DATransformerConfig",
+    "LearnedConfig",
+    "PositionConfig",
+    "RotaryConfig",
+    "ShawConfig",
+    "SinusoidalConfig",
+    "T5Config",
+    "TransformerXLConfig",
+]

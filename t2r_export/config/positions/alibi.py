@@ -15,6 +15,7 @@ class AlibiConfig(PositionConfig):
 
     kind: ClassVar[str] = "alibi"
     biases: ClassVar[bool] = True
+    adds: ClassVar[bool] = True
 
     max_bias: float = 8.0  # slopes go down to 2^-max_bias
 

@@ -11,7 +11,7 @@ from t2r_export.config.validation import MAX_TURNED, need
 
 @dataclass(frozen=True)
 class PositionConfig(Kind):
-    """Where a sense of order comes from: vectors added to the embeddings, rotations of q and k, or a bias of scores.
+    """Where a sense of order comes from: vectors added to the embeddings, rotations of q and k, or distances in scores.
 
     A kind is a config, a class in t2r_export.model.positions with the hook of its place, and a line in `POSITIONS`.
     """
@@ -19,7 +19,8 @@ class PositionConfig(Kind):
     TABLE: ClassVar[str] = "t2r_export.config.positions:POSITIONS"
     embeds: ClassVar[bool] = False  # it is a stack's; the others are attention's
     rotates: ClassVar[bool] = False
-    biases: ClassVar[bool] = False
+    biases: ClassVar[bool] = False  # it changes scores
+    adds: ClassVar[bool] = False  # what it adds to scores depends on the distance alone
 
     @property
     def end(self) -> int | None:

@@ -56,9 +56,17 @@ def attend(
     Returns:
         Output (…, rows, d), scores and weights (…, rows, n).
     """
-    scores = ops.soft_cap(ops.matmul(q, transposed(keys, ops)), softcap)
-    if bias is not None:
-        scores = ops.add(scores, bias)
+    scores = products(q, keys, ops, softcap)
+    return weigh(scores if bias is None else ops.add(scores, bias), values, ops)
+
+
+def products(q: T, keys: T, ops: Ops[T], softcap: float | None) -> T:
+    """The scores of `attend` without a bias."""
+    return ops.soft_cap(ops.matmul(q, transposed(keys, ops)), softcap)
+
+
+def weigh(scores: T, values: T, ops: Ops[T]) -> tuple[T, T, T]:
+    """What `attend` returns of its scores and values."""
     weights = ops.softmax(scores)
     return ops.matmul(weights, values), scores, weights
 
@@ -74,9 +82,14 @@ class Band:
     """A window of W tokens over chunks of C tokens; it covers J previous chunks.
 
     Each chunk's queries see L = (J + 1) · C keys; query c is at key index J·C + c.
+
+    Args:
+        dilation, local: a query sees the last `local` tokens, and those whose distance `dilation` divides.
     """
 
     window: int
+    dilation: int = 1
+    local: int = 1
 
     @property
     def chunk(self) -> int:
@@ -132,14 +145,20 @@ class Band:
         place = np.arange(self.length)
         return place[self.before * self.chunk :, None] - place
 
+    def hidden(self, distance: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Whether tokens at a distance are outside the window, or between those that it shows."""
+        shown = (distance < self.local) | (distance % self.dilation == 0)
+        hidden: np.ndarray[Any, Any] = (distance < 0) | (distance >= self.window) | ~shown
+        return hidden
+
     def bias(self, step: Step[T], first: int, per_group: int) -> T:
         """Score bias (B, 1, N, R·C, L): `MASKED` outside the window and before the token `first`."""
 
         def compute() -> T:
-            ops, distance = step.ops, self.distance()
-            outside = np.where((distance < 0) | (distance >= self.window), MASKED, 0.0)
+            ops, hidden = step.ops, np.tile(self.hidden(self.distance()), (per_group, 1))
+            pattern = "" if self.dilation == 1 else f"_{self.dilation}_{self.local}"
             static = ops.constant(
-                np.tile(outside, (per_group, 1)), "float32", f"band_{self.window}x{self.chunk}x{per_group}"
+                np.where(hidden, MASKED, 0.0), "float32", f"band_{self.window}x{self.chunk}x{per_group}{pattern}"
             )
             ages = ops.constant(
                 np.arange(-self.window, 0.0)[:, None], "float32", f"before_{self.window}"
@@ -149,7 +168,7 @@ class Band:
             early = ops.mul(empty_slot_mask(float(first), transposed(numbers, ops), ops), MASKED)
             return ops.add(static, early)
 
-        key = ("band", self.window, first, per_group)
+        key = ("band", self, first, per_group)
         return step.shared(key, compute)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.tagged import Kind
 from t2r_export.model.ops import State, T
-from t2r_export.model.positions.base import Positions
+from t2r_export.model.positions.scores import ScorePositions
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import StateSpec
 
@@ -67,7 +67,7 @@ class HeadSizes:
     softcap: float | None = None  # of softmax scores
     feature_rope: int | None = None  # number of the rotation of φ(q) and φ(k)
     lends: bool = False  # whether the layer above borrows the attention weights
-    bias: Positions | None = None  # positions that bias softmax scores
+    positions: ScorePositions | None = None  # in softmax scores
     sink: bool = False  # whether each head has a trained logit in the softmax's denominator
     normed_after: bool = False  # whether q and k are normalized after the rotation, so that the layer must rotate
 
@@ -104,7 +104,7 @@ class AttentionMixer(Stateful):
 
     def __init__(self, sizes: HeadSizes, config: MixerConfig) -> None:
         super().__init__()
-        self.sizes, self.config = sizes, config
+        self.sizes, self.config, self.positions = sizes, config, sizes.positions
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         """Heads of T tokens (T = 1 in a step) and the states before -> o (B, H, T, V) and the states after."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from t2r_export.model.mixers.banded import Band, append, empty_slot_mask, rotated_buffer, transposed
+from t2r_export.model.mixers.banded import Band, append, empty_slot_mask, products, rotated_buffer, transposed
 from t2r_export.model.mixers.base import Heads, HeadSizes
 from t2r_export.model.ops import MASKED, Ops, State, T
-from t2r_export.model.positions.base import Positions
+from t2r_export.model.positions.pairs import Known, Pairs
 from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
@@ -19,18 +18,24 @@ from t2r_runtime.contract.signature import BATCH, StateSpec
 @dataclass(frozen=True)
 class SlidingWindow:
     """Softmax over the last W tokens and the first s tokens, the sinks (StreamingLLM, Xiao et al. 2023, arXiv
-    2309.17453).
+    2309.17453). With a dilation it sees some of the last W: see `Band`.
 
     The states are buffers of the last W keys and values and of the sinks. With `rope`, keys are stored unrotated and
     rotated by their buffer position, so that angles stay bounded; the query is at position min(t, W + s - 1). Tokens in
-    the window have their true distance; sink i has its true distance, but at most W + s - 1 - i. Score biases use the
-    same distances.
+    the window have their true distance; sink i has its true distance, but at most W + s - 1 - i. Positions in scores
+    have the same distances.
     """
 
     sizes: HeadSizes
     window: int
     sinks: int
     rope: int | None
+    dilation: int = 1
+    local: int = 1
+
+    @property
+    def band(self) -> Band:
+        return Band(self.window, self.dilation, self.local)
 
     @property
     def per_group(self) -> int:
@@ -89,10 +94,11 @@ class SlidingWindow:
 
         Rows are (B, G, R) in a step and (B, G, N, R·C) for many tokens; `outputs` restores them.
         """
-        ops, G = step.ops, self.sizes.kv_heads
-        q = ops.mul(heads.q, self.sizes.scale)
+        ops, G, positions = step.ops, self.sizes.kv_heads, self.sizes.positions
+        q = heads.q if positions is None else positions.queries(heads.q, ops)
+        q = ops.mul(q, self.sizes.scale)
         if ops.many:
-            band = Band(self.window)
+            band = self.band
             rows = band.queries(q, G, ops)
             keys, values = (band.keys(state[name], new, ops) for name, new in (("k", heads.k), ("v", heads.v)))
             if self.rope is not None:
@@ -102,45 +108,53 @@ class SlidingWindow:
             if self.rope is not None:
                 here, keys = rotated_buffer(q, keys, self.rope, step)
             rows = ops.group_queries(here, G)
-        scores, parts = self._biased(ops.matmul(rows, transposed(keys, ops)), self._near_bias, step), [values]
+        scores, parts = products(rows, keys, ops, self.sizes.softcap), [values]
+        if positions is not None:
+            scores = positions.scores(scores, heads.q, self._near(step), ops)
         if self.sinks:
             seen = after if ops.keeps_all else self._sinks_after(heads, state, step, of_states=False)
-            of_sinks = self._biased(self._sink_scores(q, seen["sink_k"], step), self._sink_bias, step)
+            of_sinks = self._sink_scores(q, seen["sink_k"], step)
+            if positions is not None:
+                of_sinks = positions.scores(of_sinks, heads.q, self._first(step), ops)
             scores = ops.concat([of_sinks, scores])
             parts.insert(0, ops.unsqueeze(seen["sink_v"], 2) if ops.many else seen["sink_v"])
         return [ops.add(scores, self._bias(step))], parts
 
-    def _biased(self, scores: T, bias: Callable[[Positions, Step[T]], T], step: Step[T]) -> T:
-        """Scores with softcap and position bias."""
-        scores, positions = step.ops.soft_cap(scores, self.sizes.softcap), self.sizes.bias
-        if positions is None:
-            return scores
-        key = bias.__name__, self.window, self.sinks, positions.key, self.sizes.kv_heads
-        return step.ops.add(scores, step.shared(key, lambda: bias(positions, step)))
+    def _near(self, step: Step[T]) -> Pairs[T]:
+        """Queries and the window's keys."""
+        distance = self.band.distance() if step.ops.many else self._ages()[None]
+        return self._pairs(distance, self.window - 1, "x".join(map(str, distance.shape)), step)
 
-    def _near_bias(self, positions: Positions, step: Step[T]) -> T:
-        """Position bias of the window's scores, (G, R, W) or (G, 1, R·C, L)."""
-        W, G, band = self.window, self.sizes.kv_heads, Band(self.window)
-        distance = band.distance() if step.ops.many else np.arange(W - 1, -1, -1)[None]
-        known = positions.known_bias(distance).reshape(G, -1, distance.shape[1])
-        known = known[:, None] if step.ops.many else known
-        return step.ops.constant(known, "float32", f"{positions.name}_of_{G}x{'x'.join(map(str, distance.shape))}")
+    def _ages(self) -> Known:
+        """How far the buffer's tokens (W,) stand behind the query."""
+        return np.arange(self.window - 1, -1, -1)
 
-    def _sink_bias(self, positions: Positions, step: Step[T]) -> T:
-        """Position bias of the sinks' scores, (B, G, R, s) or (B, G, N, R·C, s)."""
-        ops = step.ops
-        place = ops.minimum(step.numbers, float(self.last))
-        distance = ops.sub(place, ops.squeeze(self._slot_numbers(ops), 1))  # (B, 1, T, s)
-        return self.rows(positions.score_bias(distance, ops), step)
+    def _first(self, step: Step[T]) -> Pairs[T]:
+        """Queries and the sinks."""
+        ops, name = step.ops, f"sinks_{self.window}_{self.sinks}"
+
+        def distance() -> T:  # (B, 1, T, s)
+            place = ops.minimum(step.numbers, float(self.last))
+            return ops.sub(place, ops.squeeze(self._slot_numbers(ops), 1))
+
+        return self._pairs(step.shared(name, distance), self.last, name, step)
+
+    def _pairs(self, distance: T | Known, last: int, name: str, step: Step[T]) -> Pairs[T]:
+        def rows(x: T) -> T:
+            return self.rows(x, step)
+
+        return Pairs(step, self.per_group, self.sizes.kv_heads, distance, rows, step.ops.many, last, name)
 
     def _sink_scores(self, q: T, sinks: T, step: Step[T]) -> T:
-        ops, G = step.ops, self.sizes.kv_heads
+        """Scores of the sinks, soft-capped."""
+        ops, G, softcap = step.ops, self.sizes.kv_heads, self.sizes.softcap
         if self.rope is not None:
             q = apply_rope(q, step.rotation(self.rope, self.last), ops)
             sinks = apply_rope(sinks, step.rotation_between(self.rope, 0, self.sinks), ops)
         if not ops.many:
-            return ops.matmul(ops.group_queries(q, G), transposed(sinks, ops))
-        return ops.matmul(Band(self.window).queries(q, G, ops), ops.unsqueeze(transposed(sinks, ops), 2))
+            return products(ops.group_queries(q, G), sinks, ops, softcap)
+        scores = ops.matmul(self.band.queries(q, G, ops), ops.unsqueeze(transposed(sinks, ops), 2))
+        return ops.soft_cap(scores, softcap)
 
     def _bias(self, step: Step[T]) -> T:
         """Mask of the scores: `MASKED` for empty slots and tokens outside the window, else 0."""
@@ -150,8 +164,14 @@ class SlidingWindow:
             if not ops.many:  # slots fill after this many tokens; those of the window after the sinks
                 valid_from = np.concatenate([np.arange(float(s)), np.arange(W - 1.0, -1.0, -1.0) + s])
                 slots = ops.constant(valid_from, "float32", f"valid_from_{s}_{W}")
-                return ops.mul(empty_slot_mask(slots, step.numbers, ops), MASKED)
-            band = Band(W)
+                missing = ops.mul(empty_slot_mask(slots, step.numbers, ops), MASKED)
+                if self.dilation == 1:
+                    return missing
+                between = np.concatenate([np.zeros(s), self.band.hidden(self._ages()) * MASKED])
+                return ops.add(
+                    missing, ops.constant(between, "float32", f"between_{s}_{W}_{self.dilation}_{self.local}")
+                )
+            band = self.band
             bias = band.bias(step, s, self.per_group)
             if not s:
                 return bias
@@ -159,14 +179,14 @@ class SlidingWindow:
             yet = ops.mul(band.queries(yet, 1, ops), MASKED)  # (B, 1, N, C, s)
             return ops.concat([ops.concat([yet] * self.per_group, axis=3), bias])
 
-        return step.shared(("window bias", self.window, self.sinks, self.per_group), compute)
+        return step.shared(("window bias", self.band, self.sinks, self.per_group), compute)
 
     def rows(self, q: T, step: Step[T]) -> T:
         """Queries (B, H, T, d) -> rows, as in `scores`."""
         G = self.sizes.kv_heads
-        return Band(self.window).queries(q, G, step.ops) if step.ops.many else step.ops.group_queries(q, G)
+        return self.band.queries(q, G, step.ops) if step.ops.many else step.ops.group_queries(q, G)
 
     def outputs(self, y: T, step: Step[T]) -> T:
         """Rows as in `scores` -> (B, H, T, ·)."""
         H = self.sizes.heads
-        return Band(self.window).outputs(y, H, step.ops) if step.ops.many else step.ops.ungroup_queries(y, H)
+        return self.band.outputs(y, H, step.ops) if step.ops.many else step.ops.ungroup_queries(y, H)

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from t2r_export.config.mixers import SoftmaxConfig
-from t2r_export.model.mixers.banded import attend
+from t2r_export.model.mixers.banded import attend, products, weigh
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.memory import Memory
 from t2r_export.model.mixers.sink import with_sink
 from t2r_export.model.mixers.source import source_bias
 from t2r_export.model.ops import MASKED, Ops, State, T
+from t2r_export.model.positions.pairs import Pairs
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, GROWING, StateSpec
 
@@ -39,51 +40,60 @@ class SoftmaxMixer(AttentionMixer):
         k, v = (ops.concat([state[name], new], axis=2) for name, new in (("k", heads.k), ("v", heads.v)))
         if self.memory is not None:
             own = (heads.plain_q, ops.parameter(self.memory.k), ops.parameter(self.memory.v), None)
-            o = self._beside(heads, state["k"], k, v, own, step)
+            o = self._beside(self._attend(heads, state["k"], k, v, step), own, step)
         elif "source_k" in state:  # of a merged layer
             source = (heads.q, state["source_k"], state["source_v"], source_bias(state["source_k"], step))
-            o = self._beside(heads, state["k"], k, v, source, step)
-        elif self.sizes.lends or self.sizes.bias is not None or self.sink is not None:
-            q = ops.group_queries(ops.mul(heads.q, self.sizes.scale), self.sizes.kv_heads)
-            o, scores, weights = attend(q, k, v, ops, self._bias(heads, state["k"], k, step), self.sizes.softcap)
+            o = self._beside(self._attend(heads, state["k"], k, v, step), source, step)
+        elif self.sizes.lends or self.positions is not None or self.sink is not None:
+            o, scores, weights = self._attend(heads, state["k"], k, v, step)
             step.lend(PREFIX_WEIGHTS, weights)
             o = with_sink(o, scores, weights, self.sink, lambda x: ops.ungroup_queries(x, self.sizes.heads), ops)
         else:
             o = ops.causal_attention(heads.q, k, v, self.sizes.scale, self.sizes.softcap)
         return o, {"k": ops.kept_cache(k), "v": ops.kept_cache(v)}
 
-    def _beside(self, heads: Heads[T], past: T, k: T, v: T, other: tuple[T, T, T, T | None], step: Step[T]) -> T:
+    def _rows(self, q: T, ops: Ops[T]) -> T:
+        """Scaled queries (B, G, R·T, d): d products per head instead of P + T of its scores."""
+        return ops.group_queries(ops.mul(q, self.sizes.scale), self.sizes.kv_heads)
+
+    def _attend(self, heads: Heads[T], past: T, k: T, v: T, step: Step[T]) -> tuple[T, T, T]:
+        """Attention to the tokens, as `banded.attend` has it."""
+        ops, softcap, mask = step.ops, self.sizes.softcap, self._mask(heads, past, step)
+        if self.positions is None:
+            return attend(self._rows(heads.q, ops), k, v, ops, mask, softcap)
+        scores = products(self._rows(self.positions.queries(heads.q, ops), ops), k, ops, softcap)
+        return weigh(self.positions.scores(scores, heads.q, self._pairs(heads, k, mask, step), ops), v, ops)
+
+    def _beside(self, tokens: tuple[T, T, T], other: tuple[T, T, T, T | None], step: Step[T]) -> T:
         """Attention with one softmax over the tokens and further keys.
 
         Args:
+            tokens: as `_attend` has them.
             other: queries, keys, values and score bias of the further keys.
         """
-        ops, sizes = step.ops, self.sizes
-        # scale q instead of the scores: d elements per head instead of P + T
-        q, theirs = (ops.group_queries(ops.mul(x, sizes.scale), sizes.kv_heads) for x in (heads.q, other[0]))
-        tokens = attend(q, k, v, ops, self._bias(heads, past, k, step), sizes.softcap)
-        others = attend(theirs, other[1], other[2], ops, other[3], sizes.softcap)
-        return ops.ungroup_queries(merge_softmax(tokens, others, ops), sizes.heads)
+        others = attend(self._rows(other[0], step.ops), other[1], other[2], step.ops, other[3], self.sizes.softcap)
+        return step.ops.ungroup_queries(merge_softmax(tokens, others, step.ops), self.sizes.heads)
 
-    def _bias(self, heads: Heads[T], past: T, k: T, step: Step[T]) -> T | None:
-        """Causal mask and position bias of the scores, (R·T, P + T) or (G, R·T, P + T); shared by all layers."""
+    def _pairs(self, heads: Heads[T], k: T, mask: T | None, step: Step[T]) -> Pairs[T]:
+        """The new tokens and those of the cache k (B, G, P + T, d)."""
+        ops, G = step.ops, self.sizes.kv_heads
+        own, places = step.shared("cache places", lambda: ops.cache_places(k, heads.k))
+        distance = step.shared("cache distance", lambda: ops.cast(ops.sub(own, places), "float32"))
+
+        def rows(x: T) -> T:
+            return ops.group_queries(x, G)
+
+        return Pairs(step, self.sizes.heads // G, G, distance, rows, False, None, "cache", mask, places)
+
+    def _mask(self, heads: Heads[T], past: T, step: Step[T]) -> T | None:
+        """Causal mask of the scores, (R·T, P + T); shared by all layers."""
         ops, per_group = step.ops, self.sizes.heads // self.sizes.kv_heads
 
         def mask() -> T:
             hidden = ops.mul(ops.causal_mask(past, heads.k), MASKED)
             return ops.concat([hidden] * per_group, axis=0)
 
-        hidden: T | None = step.shared(("causal mask", per_group), mask) if ops.many else None
-        positions, G = self.sizes.bias, self.sizes.kv_heads
-        if positions is None:
-            return hidden
-
-        def bias() -> T:
-            of_heads = positions.score_bias(ops.causal_distance(k, heads.k), ops)  # (H, T, P + T)
-            grouped = ops.reshape(of_heads, (G, -1, 0))
-            return grouped if hidden is None else ops.add(grouped, hidden)
-
-        return step.shared(("score bias", positions.key, G), bias)
+        return step.shared(("causal mask", per_group), mask) if ops.many else None
 
     def state_spec(self) -> list[StateSpec]:
         shape = (BATCH, self.sizes.kv_heads, GROWING, self.sizes.size)

@@ -23,7 +23,7 @@ from t2r_export.config.mixers import SpanConfig
 from t2r_export.model.mixers.banded import Band, append, attend, empty_slot_mask, rotated_buffer
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.ops import MASKED, State, T
-from t2r_export.model.positions.base import Positions
+from t2r_export.model.positions.scores import DistanceBias
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
@@ -73,13 +73,12 @@ class SpanMixer(AttentionMixer):
         if not self.config.folded:
             m = self.mask()
             log_m = torch.where(m > 0, m.clamp(min=torch.finfo(m.dtype).tiny).log(), MASKED)
-            return log_m if self.sizes.bias is None else log_m + self._known_bias(self.sizes.bias).to(log_m)
+            if not isinstance(self.positions, DistanceBias):
+                return log_m
+            return log_m + self.positions.by_distance(self.config.span).to(log_m)
         missing = [self.config.span - length for length in self.config.spans]
         rows = [F.pad(self.get_buffer(f"log_mask_{g}"), (n, 0), value=MASKED) for g, n in enumerate(missing)]
         return torch.cat(rows).flip(-1)
-
-    def _known_bias(self, positions: Positions) -> Tensor:
-        return torch.from_numpy(positions.known_bias(np.arange(self.config.span)[None])).squeeze(1)
 
     @property
     def groups(self) -> list[Group]:
@@ -164,10 +163,10 @@ class SpanMixer(AttentionMixer):
 
     @torch.no_grad()
     def fold(self, like: Tensor) -> SpanMixer:
-        """Constant masks, and a buffer length per kv head."""
+        """Constant masks, with the position bias inside, and a buffer length per kv head."""
         config = dataclasses.replace(self.config, folded=True, spans=self.spans())
-        folded = SpanMixer(self.sizes, config).to(like)
-        kept = {name: weight for name, weight in self.state_dict().items() if name != "span"}
+        folded = SpanMixer(dataclasses.replace(self.sizes, positions=None), config).to(like)
+        kept = {name: self.state_dict()[name] for name in folded.state_dict() if not name.startswith("log_mask_")}
         masks = self.log_mask().flip(-1).view(self.sizes.kv_heads, -1, self.config.span)
         kept |= {f"log_mask_{g}": masks[g, :, -length:] for g, length in enumerate(config.spans)}
         folded.load_state_dict(kept)

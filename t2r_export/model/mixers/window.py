@@ -3,6 +3,10 @@
 
 A query sees the first s tokens (sinks) and the last W tokens including itself: the first W + s tokens get full softmax
 attention. See `sliding_window.SlidingWindow` for states and rotary positions.
+
+With a dilation D it sees of the last W those at a distance below `local`, or of a multiple of D: the dilated window of
+Longformer (Beltagy et al. 2020, arXiv 2004.05150, section 3.1), and with `local` = D the strided pattern of the Sparse
+Transformer (Child et al. 2019, arXiv 1904.10509, section 4.3).
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ class WindowMixer(AttentionMixer):
         # norms after the rotation are of absolute positions: the states are then rotated keys, and sinks keep their
         # distance, however large
         self.rotates = sizes.normed_after
-        self.near = SlidingWindow(sizes, config.window, config.sinks, None if self.rotates else sizes.rope)
+        rope, pattern = None if self.rotates else sizes.rope, (config.dilation, config.local)
+        self.near = SlidingWindow(sizes, config.window, config.sinks, rope, *pattern)
         self.memory = Memory(sizes.kv_heads, N, d, d, 0, False) if N else None
         self.sink = nn.Parameter(torch.zeros(sizes.heads)) if sizes.sink else None
 

@@ -11,7 +11,6 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import INSIDES, MixerConfig
 from t2r_export.config.norm import NormConfig
 from t2r_export.config.parts import InsideConfig
@@ -20,7 +19,7 @@ from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packi
 from t2r_export.model.mixers.norms import Norm
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
-from t2r_export.model.positions.base import build_positions
+from t2r_export.model.positions.scores import build_scores
 from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import StateSpec
@@ -162,13 +161,12 @@ class Attention(Part):
         return parts
 
 
-def head_sizes(site: Site, config: HeadsConfig, rope: int | None = None, feature_rope: int | None = None) -> HeadSizes:
+def head_sizes(site: Site, config: InsideConfig, rope: int | None = None, feature_rope: int | None = None) -> HeadSizes:
     """The head sizes of a mixer."""
     scale = config.head_size**-0.5 if config.scale is None else config.scale
     shape = (site.width, config.heads, config.kv_heads, config.head_size)
-    biased = config.positions is not None and config.positions.biases
-    bias = build_positions(config.positions, config.heads) if biased else None
-    others = site.lends, bias, config.sink, config.qk_norm_after
+    positions = build_scores(config, scale) if config.inside.scored else None
+    others = site.lends, positions, config.sink, config.qk_norm_after
     return HeadSizes(*shape, config.norm_eps, rope, scale, config.softcap, feature_rope, *others)
 
 

@@ -1,30 +1,43 @@
 """Attention with linear biases (ALiBi, Press et al. 2021, arXiv 2108.12409, section 3): a score of a key that stands n
-tokens behind the query falls by n times the head's slope. Distances are all that it sees, so nothing ends."""
+tokens behind the query falls by n times the head's slope."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.positions.alibi import AlibiConfig
 from t2r_export.model.ops import Ops, T
-from t2r_export.model.positions.base import Known, Positions
+from t2r_export.model.positions.pairs import Known, Pairs
+from t2r_export.model.positions.scores import DistanceBias
 
 
-class Alibi(Positions):
+class Alibi(DistanceBias):
     """-slope · distance."""
 
-    def __init__(self, config: AlibiConfig, size: int) -> None:
-        super().__init__(config, size)
-        self.slopes = slopes(size, config.max_bias)
-        self.name = f"alibi_{config.max_bias:g}_{size}"
+    def __init__(self, heads: HeadsConfig, scale: float) -> None:
+        super().__init__(heads, scale)
+        assert isinstance(heads.positions, AlibiConfig)
+        self.slopes = slopes(heads.heads, heads.positions.max_bias)
+        self.name = f"alibi_{heads.positions.max_bias:g}_{heads.heads}"
 
-    def score_bias(self, distance: T, ops: Ops[T]) -> T:
-        return ops.mul(distance, ops.constant(-self.slopes[:, None, None], "float32", f"{self.name}_slopes"))
+    @property
+    def key(self) -> Hashable:
+        return self.name
 
-    def known_bias(self, distance: Known) -> Known:
-        return -self.slopes[:, None, None] * distance
+    def bias(self, pairs: Pairs[T], ops: Ops[T]) -> T:
+        rates = -self.slopes[:, None, None]
+        if pairs.known is not None:
+            return pairs.spread_known(rates * pairs.known, self.name)
+        return pairs.spread(ops.mul(pairs.distances(), ops.constant(rates, "float32", f"{self.name}_slopes")))
+
+    def by_distance(self, length: int) -> Tensor:
+        return torch.from_numpy(-self.slopes[:, None] * np.arange(length))
 
 
 def slopes(heads: int, max_bias: float) -> Known:

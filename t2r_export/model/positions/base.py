@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from torch import nn
 
 from t2r_export.config.positions import POSITIONS, PositionConfig
@@ -13,15 +10,15 @@ from t2r_export.model.ops import Ops, T
 from t2r_export.model.positions.turns import Rotation
 from t2r_runtime.contract.signature import wrap_length
 
-Known = np.ndarray[Any, Any]
-
 
 class Positions(nn.Module):
-    """Of the three hooks, `embed`, `rotate` and `score_bias`, a kind has one; this class has none of them.
+    """Positions of rows or rotations. Of the hooks `embed` and `rotate` a kind has one; this class has none of them.
+
+    Positions in scores are `ScorePositions`.
 
     Args:
         config: the kind's; None: no positions.
-        size: of the rows that are embedded, the numbers that rotate, or the heads whose scores have a bias.
+        size: of the rows that are embedded, or the numbers that rotate.
     """
 
     magnitude = 1.0  # of the cosines and sines of a rotation
@@ -29,8 +26,6 @@ class Positions(nn.Module):
 
     def __init__(self, config: PositionConfig | None, size: int) -> None:
         super().__init__()
-        self.key = config, size  # of what layers with equal positions share
-        self.name = f"positions_{size}"  # of constants
 
     @property
     def wrap(self) -> int | None:
@@ -47,15 +42,6 @@ class Positions(nn.Module):
 
     def rotate_known(self, start: int, stop: int, ops: Ops[T], name: str) -> Rotation[T]:
         """The same at start, …, stop - 1, known beforehand: constants (stop - start, F), stored under `name`."""
-        raise NotImplementedError
-
-    def score_bias(self, distance: T, ops: Ops[T]) -> T:
-        """What is added to scores of keys that stand so far behind a query, float32 (…, 1, T, n) or (T, n) -> (…, H,
-        T, n) or (H, T, n)."""
-        raise NotImplementedError
-
-    def known_bias(self, distance: Known) -> Known:
-        """The same of distances (T, n) that are known beforehand: (H, T, n)."""
         raise NotImplementedError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ models = pytest.mark.parametrize("model", MODELS)
 sizes = st.tuples(st.integers(1, 7), st.integers(0, 5))
 
 
-def mixer(model: ModelConfig, window: int, sinks: int, memory: int = 0) -> Alone:
-    made = random_mixer(model, WindowConfig(window, sinks, memory), scale=0.6)
+def mixer(model: ModelConfig, window: int, sinks: int, memory: int = 0, **pattern: int) -> Alone:
+    made = random_mixer(model, WindowConfig(window, sinks, memory, **pattern), scale=0.6)
     assert isinstance(made.inner, WindowMixer)
     return made
 
@@ -40,7 +41,8 @@ def by_definition(made: Alone, model: ModelConfig, x: Tensor) -> Tensor:
     frequencies = None if rotary is None else rotary_frequencies(rotary, V).double().numpy()
     memory = None if made.memory is None else (made.memory.k.numpy(), made.memory.v.numpy())
     config = made.config
-    o = reference.windowed(q / np.sqrt(V), k, v, config.window, config.sinks, frequencies, memory)
+    pattern = {"dilation": config.dilation, "local": config.local}
+    o = reference.windowed(q / np.sqrt(V), k, v, config.window, config.sinks, frequencies, memory, **pattern)
     return made.output(torch.from_numpy(o))
 
 
@@ -54,6 +56,43 @@ def test_sequence_and_step_are_the_definition(model: str, window: int, sinks: in
     expected = by_definition(made, MODELS[model], x)
     for y in (made(x, empty(made))[0], by_steps(made, x, empty(made))[0]):
         torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
+
+
+PATTERNS = [(9, 0, 3, 1), (7, 2, 3, 3), (41, 1, 5, 1), (6, 2, 4, 2), (5, 0, 5, 5)]
+
+
+@torch.no_grad()
+@models
+@pytest.mark.parametrize("window, sinks, dilation, local", PATTERNS)
+def test_a_pattern_is_the_definition(model: str, window: int, sinks: int, dilation: int, local: int) -> None:
+    made, x = mixer(MODELS[model], window, sinks, dilation=dilation, local=local), text(50)
+    expected = by_definition(made, MODELS[model], x)
+    for y in (made(x, empty(made))[0], by_steps(made, x, empty(made))[0]):
+        torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
+    whole = mixer(MODELS[model], window, sinks)
+    assert ((whole(x, empty(made))[0] - expected).abs().max() > 1e-3) == (local < window)
+
+
+@torch.no_grad()
+@settings(max_examples=30)
+@given(st.sampled_from(list(MODELS)), st.data(), st.integers(1, 40))
+def test_steps_of_a_pattern_are_the_sequence(model: str, data: st.DataObject, length: int) -> None:
+    window, sinks = data.draw(st.integers(2, 40)), data.draw(st.integers(0, 3))
+    pattern = {"dilation": data.draw(st.integers(2, window)), "local": data.draw(st.integers(1, window))}
+    made, start = mixer(MODELS[model], window, sinks, **pattern), [0, 11]
+    x, state = text(length), buffers(made, B)
+    y, after = made(x, state, start)
+    stepped, end = by_steps(made, x, state, start)
+    torch.testing.assert_close(stepped, y, rtol=2e-6, atol=2e-6)
+    small.assert_states(after, end, 1e-12)
+
+
+@pytest.mark.parametrize("target", ["portable", "npu"])
+def test_graphs_have_patterns(target: str, tmp_path: Path) -> None:
+    layers = (WindowConfig(7, 2, dilation=3, local=2), WindowConfig(7, 2), WindowConfig(7, 2, dilation=2))
+    companions = {} if target == "npu" else {"prefill": True, "draft_check": True}
+    made, _ = small.graph(tmp_path / "g.onnx", small.with_layers(LLAMA, *layers), target=target, **companions)
+    assert small.proof(made, tmp_path / "g.onnx", 40).passed
 
 
 @torch.no_grad()
@@ -155,6 +194,10 @@ def test_every_weight_learns() -> None:
         ((3, True), "expected sinks to be an integer from 0 to 1048576; received True; correct sinks"),
         ((3, 2, -1), "expected memory to be an integer from 0 to 1048576; received -1; correct memory"),
         ((3, 1.0), "expected sinks to be an integer from 0 to 1048576; received 1.0; correct sinks"),
+        ((3, 2, 0, 0), "expected dilation to be an integer from 1 to 1048576; received 0; correct dilation"),
+        ((3, 2, 0, 4), "expected dilation to be at most the window, 3; received 4; correct dilation"),
+        ((3, 2, 0, 2, 4), "expected local to be at most the window, 3; received 4; correct local"),
+        ((3, 2, 0, 1, 2), "expected a dilation with local; received none; leave local out"),
     ],
 )
 def test_impossible_sizes(values: tuple[int, ...], message: str) -> None:

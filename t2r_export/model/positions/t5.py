@@ -1,0 +1,56 @@
+"""T5's relative positions (Raffel et al. 2020, arXiv 1910.10683, section 2.1): a learned number per head and bucket of
+distances is added to the scores.
+
+Of B buckets, all for keys behind the query, the first E = ⌊B/2⌋ are of one distance each. A larger distance n has the
+bucket E + ⌊ln(n/E) / ln(N/E) · (B - E)⌋, at most B - 1, with N the largest distance, as the authors' code has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.positions import T5Config
+from t2r_export.model.ops import Ops, T
+from t2r_export.model.positions.pairs import Known, Pairs
+from t2r_export.model.positions.scores import DistanceBias
+
+
+class T5(DistanceBias):
+    """A table (buckets, H), each layer its own."""
+
+    def __init__(self, heads: HeadsConfig, scale: float) -> None:
+        super().__init__(heads, scale)
+        assert isinstance(heads.positions, T5Config)
+        self.config = heads.positions
+        self.table = nn.Embedding(self.config.buckets, heads.heads)
+
+    @property
+    def key(self) -> Hashable:
+        return self  # the weights are the layer's
+
+    def bias(self, pairs: Pairs[T], ops: Ops[T]) -> T:
+        last, name = self.config.max_distance, f"t5_buckets_{self.config.buckets}_{self.config.max_distance}"
+        found = ops.constant(buckets(np.arange(last + 1), self.config), "int32", name)
+        table = ops.embedding(found, self.table.weight)  # (last + 1, H)
+        rows = ops.embedding(pairs.places(last), table)  # (T, n, H) or (B, 1, T, n, H)
+        if len(rows.shape) == 3:
+            return pairs.spread(ops.transpose(rows, (2, 0, 1)))
+        return pairs.spread(ops.transpose(ops.squeeze(rows, 1), (0, 3, 1, 2)))
+
+    def by_distance(self, length: int) -> Tensor:
+        found = torch.from_numpy(buckets(np.arange(length), self.config)).to(self.table.weight.device)
+        return self.table.weight[found].T
+
+
+def buckets(distance: Known, config: T5Config) -> Known:
+    """The bucket of each distance, integers from 0."""
+    exact = config.buckets // 2
+    share = np.log(np.maximum(distance, exact) / exact) / np.log(config.max_distance / exact)
+    # a distance at the edge of a bucket is in it: the logarithms are rounded
+    far = exact + np.floor(share * (config.buckets - exact) + 1e-9).astype(np.int64)
+    return np.where(distance < exact, distance, np.minimum(far, config.buckets - 1))
