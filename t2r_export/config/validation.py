@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from t2r_export.config.refused import why_refused
 from t2r_runtime.errors import UserError, did_you_mean, printable, shown
 
 V = TypeVar("V")
@@ -38,7 +39,7 @@ def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
 def choice(name: str, value: Any, known: Sequence[Any]) -> None:
     if not isinstance(value, str | int | float | None) or value not in known:  # an array has no one truth
         expected = f"{name} to be one of {', '.join(map(str, known))}"
-        raise UserError(expected, shown(value), did_you_mean(value, known, f"choose one of those for {name}"))
+        raise UserError(expected, shown(value), _advice(value, known, f"choose one of those for {name}"))
 
 
 def entry(what: str, name: str, table: Mapping[str, V]) -> V:
@@ -51,8 +52,14 @@ def entry(what: str, name: str, table: Mapping[str, V]) -> V:
         UserError: an unknown name; lists the known ones.
     """
     if not isinstance(name, str) or name not in table:
-        raise UserError(f"{what} of {', '.join(table)}", shown(name), did_you_mean(name, table, "choose one of those"))
+        raise UserError(f"{what} of {', '.join(table)}", shown(name), _advice(name, table, "choose one of those"))
     return table[name]
+
+
+def _advice(value: Any, known: Iterable[str], otherwise: str) -> str:
+    """Why a system that the field knows is in no table, or the nearest known name, or `otherwise`."""
+    reason = why_refused(value)
+    return did_you_mean(value, known, otherwise) if reason is None else f"{reason}; {otherwise}"
 
 
 def finite(value: Any) -> bool:

@@ -1,0 +1,18 @@
+"""Systems that the field knows and this project cannot have, with reasons. Imports without torch."""
+
+from __future__ import annotations
+
+SEES_ALL = "no step of constant size"
+REFUSED: dict[str, str] = {
+    "reformer": f"{SEES_ALL}: a query attends to its hash bucket, in which any token of the text may be",
+    "routing": f"{SEES_ALL}: a query attends to its cluster, in which any token of the text may be",
+    "sinkhorn": f"{SEES_ALL}: blocks of the text are sorted, and any of them may be next to the query's",
+    "linformer": "no causal form: its projections mix keys along the text, those behind the query among them",
+    "nystromformer": "no causal form: its landmarks are means over segments of the whole text",
+}
+
+
+def why_refused(name: object) -> str | None:
+    """The reason, for a name as it is usually written; None for names that are not in the table."""
+    plain = name.lower().replace("-", "_").replace("ö", "o") if isinstance(name, str) else ""
+    return REFUSED.get(plain.removesuffix("_transformer").removesuffix("_attention"))

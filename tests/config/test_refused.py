@@ -1,0 +1,54 @@
+"""Systems that cannot be had are refused by their names, wherever a kind is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli_models import Output, letter_tokenizer, run
+from small import model
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.mixers import MixerConfig
+from t2r_export.config.plain import from_plain
+from t2r_export.config.refused import REFUSED, why_refused
+from t2r_export.config.uniform import LAYERS, mixer_from_dict
+from t2r_runtime.errors import UserError
+
+DOCS = (Path(__file__).parents[2] / "docs/mixers.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_reason_is_said(name: str) -> None:
+    assert name not in LAYERS
+    assert f"| `{name}` |" in DOCS
+    with pytest.raises(UserError) as caught:
+        mixer_from_dict({"kind": name})
+    assert f"'{name}'; {REFUSED[name]}; choose one of those" in str(caught.value)
+    with pytest.raises(UserError, match="form|step"):
+        from_plain(MixerConfig, {"kind": name}, "mixer")
+
+
+@pytest.mark.parametrize(
+    "written, name",
+    [
+        ("Reformer", "reformer"),
+        ("Nyströmformer", "nystromformer"),
+        ("routing-transformer", "routing"),
+        ("sinkhorn_attention", "sinkhorn"),
+    ],
+)
+def test_other_spellings(written: str, name: str) -> None:
+    assert why_refused(written) == REFUSED[name]
+
+
+@pytest.mark.parametrize("name", ["window", "linear", "transformer", "", 3, None, []])
+def test_other_names_are_not_in_the_table(name: object) -> None:
+    assert why_refused(name) is None
+
+
+def test_command(tmp_path: Path, capsys: Output) -> None:
+    checkpoint.save(tmp_path / "model.pt", model("softmax"), letter_tokenizer(), {})
+    _, said = run(capsys, "convert", tmp_path / "model.pt", tmp_path / "no.pt", "--mixer", "linformer:window=3", code=2)
+    assert REFUSED["linformer"] in said
+    assert not (tmp_path / "no.pt").exists()
