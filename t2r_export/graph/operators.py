@@ -5,7 +5,7 @@ All operators are in the default domain at opset 21, so that any provider may su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from t2r_export.graph.recorder import (
     Value,
     broadcast,
     plus,
+    product,
     resolved,
 )
 from t2r_export.model.ops import Ops
@@ -32,6 +33,7 @@ class Operators(Recorder, Ops[Value]):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self.sums: dict[str, tuple[Value, Value]] = {}  # operands of equal shape, by the name of the result
+        self._wholes: dict[tuple[Value, ...], tuple[Value, Sequence[int]]] = {}  # heads that were split, by their parts
 
     def _operand(self, x: Value | float, like: Value) -> Value:
         return x if isinstance(x, Value) else self.constant(x, like.dtype)
@@ -232,12 +234,34 @@ class Operators(Recorder, Ops[Value]):
             return [x]
         axis %= len(x.shape)
         shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
-        last = axis == len(x.shape) - 1 and x.stored[-1] == x.shape[-1]
-        stored, place = (x.stored, len(x.stored) - 1) if last else (x.shape, axis)
-        parts = [(*stored[:place], size, *stored[place + 1 :]) for size in sizes]
-        x = x.viewed(stored)
-        values = self.emit_many("Split", [x, self.constant(list(sizes), "int64")], parts, axis=place)
-        return [value.viewed(shape) for value, shape in zip(values, shapes, strict=True)]
+        stored, place, each = x.shape, axis, 1
+        inner = product(x.shape[axis + 1 :])
+        if isinstance(inner, int) and x.stored[-1] == product(x.shape[axis:]):  # stored as one axis
+            stored, place, each = x.stored, len(x.stored) - 1, inner
+        lengths = [size * each for size in sizes]
+        parts = [(*stored[:place], length, *stored[place + 1 :]) for length in lengths]
+        values = self.emit_many("Split", [x.viewed(stored), self.constant(lengths, "int64")], parts, axis=place)
+        split = [value.viewed(shape) for value, shape in zip(values, shapes, strict=True)]
+        if axis == 1:
+            self._wholes[tuple(split)] = x, sizes
+        return split
+
+    def each(self, function: Callable[[Value], Value], *heads: Value) -> list[Value]:
+        if heads not in self._wholes:
+            return super().each(function, *heads)
+        whole, sizes = self._wholes[heads]
+        return self.split(function(whole), sizes, axis=1)
+
+    def rotate(self, x: Value, cos: Value, sin: Value) -> Value:
+        # five nodes: [a, b] ⊙ [cos, cos] + [b, a] ⊙ [-sin, sin], whose tables all layers share
+        half, d = cos.shape[-1], x.shape[-1]
+        assert isinstance(half, int) and isinstance(d, int)
+        if d > 2 * half:
+            turning, rest = self.split(x, [2 * half, d - 2 * half])
+            return self.concat([self.rotate(turning, cos, sin), rest])
+        a, b = self.split(x, [half, half])
+        cosines, sines = self.concat([cos, cos]), self.concat([self.mul(sin, -1.0), sin])
+        return self.add(self.mul(x, cosines), self.mul(self.concat([b, a]), sines))
 
     def concat(self, parts: Sequence[Value], axis: int = -1) -> Value:
         if len(parts) == 1:

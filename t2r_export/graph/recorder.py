@@ -57,7 +57,9 @@ class Recorder:
         self.declared: list[Value] = []  # values whose shapes ONNX cannot infer
         self.shapes: dict[str, Shape] = {}  # of all that nodes make
         self._names = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
-        self._views: dict[tuple[str, Shape], Value] = {}
+        self._made: dict[
+            tuple[object, ...], list[Value]
+        ] = {}  # outputs of nodes without a name of their own, by content
         self._count = 0
 
     def emit(
@@ -88,6 +90,9 @@ class Recorder:
     def _node(
         self, op: str, inputs: list[str], dtype: str, shapes: Sequence[Sequence[Dim]], name: str = "", **attributes: Any
     ) -> list[Value]:
+        same = (op, *inputs, *map(repr, sorted(attributes.items())))
+        if not name and same in self._made:
+            return self._made[same]
         self._count += 1
         name = name or f"{op}_{self._count}"
         outputs = [Value(f"{name}.out{i or ''}", dtype, tuple(shape)) for i, shape in enumerate(shapes)]
@@ -95,6 +100,7 @@ class Recorder:
         if attributes.get("domain"):
             self.declared.extend(outputs)
         self.nodes.append(helper.make_node(op, inputs, [v.name for v in outputs], name=name, **attributes))
+        self._made[same] = outputs
         return outputs
 
     def emit_elementwise(self, op: str, inputs: Sequence[Value], dtype: str | None = None, **attributes: Any) -> Value:
@@ -107,11 +113,8 @@ class Recorder:
         """The value, stored in its logical shape."""
         if value.stored == value.shape:
             return value
-        key = (value.name, value.shape)
-        if key not in self._views:
-            sizes = self.constant(reshape_sizes(value.stored, value.shape), "int64")
-            self._views[key] = self._node("Reshape", [value.name, sizes.name], value.dtype, [value.shape])[0]
-        return self._views[key]
+        sizes = self.constant(reshape_sizes(value.stored, value.shape), "int64")
+        return self._node("Reshape", [value.name, sizes.name], value.dtype, [value.shape])[0]
 
     def parameter(self, tensor: Any) -> Value:
         if isinstance(tensor, Value):

@@ -14,7 +14,7 @@ Parameters are passed as `torch.Tensor`. `axis` may be negative.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple
 
 from torch import Tensor
@@ -169,6 +169,11 @@ class Ops(Primitives[T]):
     def soft_cap(self, x: T, cap: float | None) -> T:
         """cap · tanh(x / cap), or x without a cap (Gemma 2, arXiv 2408.00118, section 2)."""
         return x if cap is None else self.mul(self.tanh(self.mul(x, 1.0 / cap)), cap)
+
+    def each(self, function: Callable[[T], T], *heads: T) -> list[T]:
+        """`function` of each of several heads (B, ·, T, d). It must treat every head alike: graphs compute it once for
+        heads that lie beside each other."""
+        return [function(x) for x in heads]
 
     def rotate(self, x: T, cos: T, sin: T) -> T:
         """Rotate the first 2F dimensions of x (B, heads, T, d), pairing i with i + F (Su et al. 2021, eq. 34).

@@ -15,7 +15,7 @@ from torch import nn
 
 import small
 from small import CONFIGS, LLAMA
-from t2r_export.config.mixers import WindowConfig
+from t2r_export.config.mixers import LinearConfig, WindowConfig
 from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import (
     Dim,
@@ -183,6 +183,48 @@ def test_an_operator_takes_what_the_model_sees() -> None:
     ops.matmul(ops.reshape(value("B", 12), (0, 3, 4)), Value("y", "float32", (4, 5)))
     assert [node.op_type for node in ops.nodes] == ["Reshape", "MatMul"]
     assert ops.nodes[1].input[0] == ops.nodes[0].output[0]
+
+
+def test_the_same_node_is_recorded_once() -> None:
+    ops = GraphOps(nn.Module(), "B")
+    x, y = value("B", 12), Value("y", "float32", ("B", 12))
+    assert ops.exp(x) == ops.exp(x)
+    assert ops.add(x, y) == ops.add(x, y) != ops.add(y, y)
+    assert ops.split(x, [5, 7]) == ops.split(x, [5, 7]) != ops.split(x, [7, 5])
+    assert [node.op_type for node in ops.nodes] == ["Exp", "Add", "Add", "Split", "Split"]
+
+
+def test_heads_beside_each_other_are_computed_once() -> None:
+    ops = GraphOps(nn.Module(), "B")
+    heads = ops.split_heads(value("B", 30), 5)  # of 6
+    q, k = ops.split(heads, [3, 2], axis=1)
+    q, k = ops.each(ops.relu, q, k)
+    q, k = ops.each(ops.relu, q, k)
+    ops.prune([q.name, k.name])
+    assert [node.op_type for node in ops.nodes] == ["Relu", "Relu", "Split"]
+    assert (q.shape, q.stored, k.shape, k.stored) == (("B", 3, 1, 6), ("B", 18), ("B", 2, 1, 6), ("B", 12))
+
+
+@pytest.mark.parametrize("change", ["order", "one", "shape"])
+def test_other_heads_are_computed_each(change: str) -> None:
+    ops = GraphOps(nn.Module(), "B")
+    q, k = ops.split(ops.split_heads(value("B", 24), 4), [2, 2], axis=1)
+    heads = {"order": (k, q), "one": (q, ops.exp(k)), "shape": (ops.reshape(q, (0, 4, 1, 3)), k)}[change]
+    found = ops.each(ops.relu, *heads)
+    assert [x.shape for x in found] == [x.shape for x in heads]
+    assert [node.op_type for node in ops.nodes if node.op_type == "Relu"] == ["Relu"] * 2
+
+
+# of the default student of a rotary model: gated by the token, folded, features that rotate
+@pytest.mark.parametrize("target, count", [("portable", 54), ("fused", 28)])
+def test_nodes_of_a_layer(target: str, count: int, tmp_path: Path) -> None:
+    mixer = LinearConfig(update_rule="gated", gate="data", positions="after", folded=True, feature_size=6)
+    counts = []
+    for layers in (1, 2):
+        config = dataclasses.replace(LLAMA, layers=(mixer,) * layers)
+        small.graph(tmp_path / "g.onnx", config, target=target)
+        counts.append(len(onnx.load(tmp_path / "g.onnx").graph.node))
+    assert counts[1] - counts[0] == count
 
 
 def test_constants_are_stored_once() -> None:

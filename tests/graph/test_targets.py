@@ -78,11 +78,11 @@ def test_versions_are_written_down(target: str, opsets: dict[str, int], ir: int,
     assert {node.domain for node in model.graph.node} == set(opsets)
 
 
-@pytest.mark.parametrize("target, domain", [("fused", "com.microsoft"), ("standard", "")])
-def test_one_node_a_layer(target: str, domain: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target, domain, per_layer", [("fused", "com.microsoft", 2), ("standard", "", 1)])
+def test_a_node_for_each_sum(target: str, domain: str, per_layer: int, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", target=target)
     nodes = [node for node in onnx.load(tmp_path / "g.onnx").graph.node if node.op_type == "LinearAttention"]
-    assert len(nodes) == 2
+    assert len(nodes) == 2 * per_layer  # S, and on target fused z, of two layers
     for node in nodes:
         assert node.domain == domain
         assert {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} == {

@@ -52,6 +52,9 @@ class FeatureMaps(nn.Module):
 
     def activate(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:
         """Arguments -> φ(q) (B, H, T, K) and φ(k) (B, G, T, K)."""
+        if self.of_keys.alike:
+            q, k = ops.each(lambda x: self.of_keys(x, False, ops), q, k)
+            return q, k
         return self.of_queries(q, True, ops), self.of_keys(k, False, ops)
 
     def features(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:

@@ -77,8 +77,11 @@ def attend(
     S, z = state["S"], state.get("z")
     if of_q is None or of_k is None:
         return ops.linear_attention(q, k, v, S, z, control.log_gate, control.beta)
-    turned = apply_rope(q, of_q, ops), apply_rope(k, of_k, ops)
-    numerator, _, S, _ = ops.linear_attention(*turned, v, S, None, control.log_gate, control.beta)
+    if of_q is of_k:
+        q_turned, k_turned = ops.each(lambda x: apply_rope(x, of_k, ops), q, k)
+    else:
+        q_turned, k_turned = apply_rope(q, of_q, ops), apply_rope(k, of_k, ops)
+    numerator, _, S, _ = ops.linear_attention(q_turned, k_turned, v, S, None, control.log_gate, control.beta)
     if z is None:
         return numerator, None, S, None
     denominator, z = ops.normalizer(q, k, z, control.log_gate)

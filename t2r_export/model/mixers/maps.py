@@ -29,6 +29,7 @@ class FeatureMap(nn.Module):
     """
 
     joint: ClassVar[bool] = False  # one map for q and k, with the same random directions
+    alike: ClassVar[bool] = True  # the activation is one function for q and k and all heads
 
     def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
         super().__init__()

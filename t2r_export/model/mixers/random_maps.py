@@ -33,7 +33,7 @@ def normal_numbers(heads: int, shape: tuple[int, ...]) -> Tensor:
 class RandomMap(FeatureMap):
     """Base of random maps. The directions `weight` (heads, d, ·) are a buffer and not trained."""
 
-    joint = True
+    joint, alike = True, False
     weight: Tensor
 
     def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:

@@ -46,7 +46,7 @@ class Attention(Part):
         self.needs_position = self.inner.needs_position or (config.position_scale is not None and self.inner.scales)
         if inside.packed:
             arguments, extra = self.inner.packed_sizes()
-            self.parts = [H * arguments, G * arguments, G * d, *([extra] if extra else [])]
+            self.parts = [(H + G) * arguments, G * d, *([extra] if extra else [])]
             self.qkv = nn.Linear(site.width, sum(self.parts))
         self.o = nn.Linear(H * d, site.width, bias=config.output_bias)
         if config.qk_norm and not inside.borrows:
@@ -69,9 +69,9 @@ class Attention(Part):
             return Heads(v, v, v, v, x)  # q and k are unused
         if self.config.inside.packed:
             packed = ops.pack_for_fused(ops.linear(x, self.qkv.weight, self.qkv.bias))
-            q, k, v, *extra = ops.split(packed, self.parts)
-            q, k, v = (ops.split_heads(part, heads) for part, heads in ((q, H), (k, G), (v, G)))
-            return Heads(q, k, v, q, x, extra[0] if extra else None)
+            both, v, *extra = ops.split(packed, self.parts)
+            q, k = ops.split(ops.split_heads(both, H + G), [H, G], axis=1)
+            return Heads(q, k, ops.split_heads(v, G), q, x, extra[0] if extra else None)
         both, v = ops.linears(x, [[self.q, self.k], [self.v]])
         both = ops.split_heads(both, H + G)
         q, k = ops.split(both, [H, G], axis=1)
