@@ -2,10 +2,11 @@
 
 Needs apt-get, dpkg and the archive's keys, and no root: apt works on state of its own that lies in the folder. With
 --alone the packages come without what they depend on, with --unless PROGRAM only where that is not on the path. A
-folder that is complete is left as it is.
+folder that is complete is left as it is; one that another process is making is waited for.
 """
 
 import argparse
+import fcntl
 import os
 import shutil
 import subprocess
@@ -51,6 +52,22 @@ def turn_links(folder: Path) -> None:
             link.symlink_to(os.path.relpath(target, link.parent))
 
 
+def unpack(folder: Path, release: str, packages: list[str], alone: bool) -> None:
+    """Fetch the packages, and unpack them into a folder that appears when it is complete."""
+    making = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(making, ignore_errors=True)
+    apt = making / "apt"
+    environment = configure(apt, release)
+    fetch = ["download"] if alone else ["install", "--download-only", "--yes"]
+    subprocess.run(["apt-get", "--quiet=2", "update"], check=True, env=environment)
+    subprocess.run(["apt-get", "--quiet=2", *fetch, *packages], check=True, env=environment, cwd=apt / "archives")
+    for package in sorted((apt / "archives").glob("*.deb")):
+        subprocess.run(["dpkg", "-x", package, making], check=True)
+    shutil.rmtree(apt)
+    turn_links(making)
+    making.rename(folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alone", action="store_true")
@@ -60,22 +77,13 @@ def main() -> None:
     parser.add_argument("packages", nargs="+")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
-    if folder.exists() or (arguments.unless and shutil.which(arguments.unless)):
+    if arguments.unless and shutil.which(arguments.unless):
         return
-    making = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(making, ignore_errors=True)
-    apt = making / "apt"
-    environment = configure(apt, arguments.release)
-    fetch = ["download"] if arguments.alone else ["install", "--download-only", "--yes"]
-    subprocess.run(["apt-get", "--quiet=2", "update"], check=True, env=environment)
-    subprocess.run(
-        ["apt-get", "--quiet=2", *fetch, *arguments.packages], check=True, env=environment, cwd=apt / "archives"
-    )
-    for package in sorted((apt / "archives").glob("*.deb")):
-        subprocess.run(["dpkg", "-x", package, making], check=True)
-    shutil.rmtree(apt)
-    turn_links(making)
-    making.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unpack(folder, arguments.release, arguments.packages, arguments.alone)
 
 
 if __name__ == "__main__":

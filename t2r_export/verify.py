@@ -39,6 +39,7 @@ from t2r_runtime.session.stepper import SourceReader, Stepper
 from t2r_runtime.translate.translator import Translator
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
+BATCH_TOKENS = 32  # of three sequences, together and alone
 CONTEXT_TOKENS = 256  # at most, of the text on which bounded caches are compared with growing ones
 PIECE = 64  # tokens per piece of a float64 reference
 FLOAT_LEVEL = 1  # MatMulNBits computes in float32 up to this accuracy level
@@ -300,7 +301,7 @@ def _generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder
 
 def _batch_against_single(checks: Checks, both: SideBySide) -> None:
     """A batch of three sequences against each sequence alone."""
-    decoder, ids = both.decoder, both.random_ids((3, both.room(0, 32)))
+    decoder, ids = both.decoder, both.random_ids((3, both.room(0, BATCH_TOKENS)))
     start = both.initial(3)
     decoder.set_state(both.packed(start))
     together, states = decoder.prefill(ids.numpy()), decoder.state()

@@ -70,6 +70,23 @@ def config(tmp_path: Path) -> FinetuneConfig:
     return texts.run(tmp_path, PLAN, validate_every=5)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What an uninterrupted run of `config` writes."""
+    config = texts.run(tmp_path_factory.mktemp("whole"), PLAN, validate_every=5)
+    finetune(config)
+    return config.output.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The state of a run of `config` that was stopped in its second stage."""
+    config = texts.run(tmp_path_factory.mktemp("stopped"), PLAN, validate_every=5)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, config, 8)
+    return config.state_path.read_bytes()
+
+
 def run_program(
     config: FinetuneConfig, kill: int = -1, launch: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
@@ -218,19 +235,17 @@ def test_hybrid_with_explicit_teacher(config: FinetuneConfig, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kill", [3, 9])  # before the first regular state; within the second stage
-def test_resume_after_kill_is_bit_identical(config: FinetuneConfig, tmp_path: Path, kill: int) -> None:
-    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
-    finetune(whole)
+def test_resume_after_kill_is_bit_identical(config: FinetuneConfig, whole: bytes, kill: int) -> None:
     first = run_program(config, kill)
     assert first.returncode == -signal.SIGKILL, first.stderr
     assert not config.output.exists()
     finetune(dataclasses.replace(config, resume=True))
-    assert config.output.read_bytes() == whole.output.read_bytes()
+    assert config.output.read_bytes() == whole
 
 
-def test_resume_needs_same_corpus(config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
-    finetune(whole)
+def test_resume_needs_same_corpus(
+    config: FinetuneConfig, whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop_at(monkeypatch, config, 5)
     (text,), again = config.data, dataclasses.replace(config, resume=True)
     content = text.read_bytes()
@@ -243,7 +258,7 @@ def test_resume_needs_same_corpus(config: FinetuneConfig, tmp_path: Path, monkey
     text.write_bytes(content)
     monkeypatch.setenv("T2R_CACHE", str(tmp_path / "cache"))  # what was tokenized may be gone too
     finetune(again)
-    assert config.output.read_bytes() == whole.output.read_bytes()
+    assert config.output.read_bytes() == whole
 
 
 def test_start_positions_are_part_of_identity(
@@ -357,14 +372,12 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, step: int) 
 
 
 def test_interrupt_saves_state(
-    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: FinetuneConfig, whole: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stop_at(monkeypatch, config, 8)
     assert "stopped after step 2 of distill; continue with --resume" in capsys.readouterr().err
-    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
-    finetune(whole)
     finetune(dataclasses.replace(config, resume=True))
-    assert config.output.read_bytes() == whole.output.read_bytes()
+    assert config.output.read_bytes() == whole
 
 
 @pytest.mark.parametrize("name", ["rfa", "favor"])
@@ -384,22 +397,20 @@ def test_random_feature_directions_are_in_state(
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
-def test_inexact_state_changes_result(config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inexact_state_changes_result(config: FinetuneConfig, whole: bytes, stopped: bytes) -> None:
     """What makes the comparison of bytes above worth something."""
-    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
-    finetune(whole)
-    stop_at(monkeypatch, config, 8)
+    config.state_path.write_bytes(stopped)
     identity = torch.load(config.state_path, weights_only=True)["identity"]
     state = load_state(config.state_path, identity)
     assert state.optimizer is not None
     state.optimizer["state"][0]["exp_avg"].view(-1)[0] *= 1.01
     save_state(config.state_path, state)
     finetune(dataclasses.replace(config, resume=True))
-    assert config.output.read_bytes() != whole.output.read_bytes()
+    assert config.output.read_bytes() != whole
 
 
-def test_runs_do_not_overwrite_each_other(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_at(monkeypatch, config, 8)
+def test_runs_do_not_overwrite_each_other(config: FinetuneConfig, stopped: bytes) -> None:
+    config.state_path.write_bytes(stopped)
     with pytest.raises(UserError, match="continue with --resume, or delete that file to start again"):
         finetune(config)
     with pytest.raises(UserError, match="expected length 16, as in the run saved in .*; received length 8;"):
@@ -441,9 +452,9 @@ def other_moments(state: TrainingState) -> None:
     ],
 )
 def test_invalid_state_is_refused(
-    config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch, change: Callable[[TrainingState], None], message: str
+    config: FinetuneConfig, stopped: bytes, change: Callable[[TrainingState], None], message: str
 ) -> None:
-    stop_at(monkeypatch, config, 8)
+    config.state_path.write_bytes(stopped)
     state = load_state(config.state_path, torch.load(config.state_path, weights_only=True)["identity"])
     change(state)
     save_state(config.state_path, state)

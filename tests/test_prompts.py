@@ -17,9 +17,9 @@ from t2r_export.verify import verify
 from t2r_runtime import Decoder, PrefixCache, Sampling
 from t2r_runtime.contract.signature import GENERATE
 
-LENGTHS = (1, 2, 63, 64, 65, 193, 300)
+LENGTHS = (1, 2, 63, 64, 65, 193)
 RULES = (Sampling(0, stop_tokens=()), Sampling(1, seed=3, stop_tokens=()))
-NEW = 40  # tokens
+NEW = 12  # tokens
 FORMS = {
     "fp16": QuantizeConfig(scheme="fp16"),
     "w8": QuantizeConfig(scheme="w8"),
@@ -69,13 +69,13 @@ def test_float_products_prompts_equal_steps(name: str, graphs: dict[str, Path]) 
     decoder = Decoder(graphs[name], threads=1)
     steps = Decoder(graphs[name], threads=1, companions=())
     bound = tolerance("cpu", "none")
-    for rules in RULES:
-        for length in LENGTHS:
-            ids = prompt(decoder, length)
-            for each in (decoder, steps):
-                each.reset()
-            expected = steps.prefill(ids)
-            np.testing.assert_allclose(decoder.prefill(ids), expected, rtol=0, atol=bound.logits)
+    for length in LENGTHS:
+        ids = prompt(decoder, length)
+        for each in (decoder, steps):
+            each.reset()
+        expected = steps.prefill(ids)
+        np.testing.assert_allclose(decoder.prefill(ids), expected, rtol=0, atol=bound.logits)
+        for rules in RULES:
             steps.reset()
             text = steps.generate(ids, NEW, rules)
             for draft in (None, "lookup"):

@@ -36,6 +36,7 @@ class Setup:
     few: tuple[str, ...] = ()  # kinds for a Transformer with a learned table and one with rotary positions
     steps: int = 256  # chained steps of each graph; four times as many of a trained model
     mixer_steps: int = 256  # and of each mixer
+    texts: Mapping[str, int] = field(default_factory=dict)  # constants of t2r_export.verify, of its other checks
     cannot: Mapping[str, str] = field(default_factory=dict)  # mixers that it refuses or gets wrong, and why
     python: str | None = None  # variable with the command of another Python that has the provider
 
@@ -54,16 +55,19 @@ DNNL = dict.fromkeys(
 )
 # an encoder's norms are of [M, D]
 DNNL |= {name: REDUCES_ALL for name in small.MODELS if name.startswith("translator_")}
+# What a slow provider reads beside its chained steps. More tokens show what the eager model's parallel form does behind
+# a chunk's end, which cpu, cuda and openvino compare.
+SHORT = {"PARALLEL_TOKENS": 9, "BATCH_TOKENS": 4, "START_TEXTS": 4}
 SETUPS = {
     "cpu": Setup(("layers", "packed", "batch_3"), few=("companions",)),
     "cuda": Setup(("layers", "packed", "batch_3"), few=("companions",)),
     "openvino": Setup(("layers", "packed", "batch_3"), few=("companions",)),
     # on a software Vulkan a step takes some 40 ms
-    "webgpu": Setup(("layers",), few=("packed", "batch_3"), mixer_steps=32, cannot=WEBGPU),
+    "webgpu": Setup(("layers",), few=("packed", "batch_3"), steps=64, mixer_steps=16, texts=SHORT, cannot=WEBGPU),
     # the simulator of an accelerator takes minutes for what the others do in seconds
-    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=32, mixer_steps=16),
-    "xnnpack": Setup(("npu",), few=("npu_batch_3",), python="T2R_DEBIAN_PYTHON"),
-    "dnnl": Setup(("npu",), steps=128, mixer_steps=64, cannot=DNNL, python="T2R_DEBIAN_PYTHON"),
+    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=32, mixer_steps=16, texts=SHORT),
+    "xnnpack": Setup(("npu",), few=("npu_batch_3",), mixer_steps=64, texts=SHORT, python="T2R_DEBIAN_PYTHON"),
+    "dnnl": Setup(("npu",), steps=128, mixer_steps=64, texts=SHORT, cannot=DNNL, python="T2R_DEBIAN_PYTHON"),
 }
 PROVIDER = os.environ.get("T2R_PROVIDER", "cpu")
 SETUP = SETUPS[PROVIDER]
@@ -72,12 +76,12 @@ assert GRAPHS[SETUP.graphs[0]] == WANTED.config
 
 
 def core() -> int:
-    """The core for another Python of this test process, each worker of pytest its own.
+    """The core for another Python of this test process: each worker of pytest its own, of each provider another first.
 
     oneDNN takes a thread a core whatever it is told, and they wait for each other in a busy loop.
     """
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(cores)]
+    cores, worker = sorted(os.sched_getaffinity(0)), os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    return cores[(list(SETUPS).index(PROVIDER) + int(worker.removeprefix("gw"))) % len(cores)]
 
 
 def wanted(config: ModelConfig, **changes: Any) -> ExportConfig:

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cpp_build import ROOT, SANITIZERS, STRICT, Run, build
+from cpp_build import CHECKED, ROOT, SANITIZERS, STRICT, Run, build
 from t2r_library import Library
 
 
@@ -19,13 +19,14 @@ def release() -> Path:
 @pytest.fixture(scope="session")
 def checked() -> Path:
     """Built with AddressSanitizer and UndefinedBehaviorSanitizer."""
-    return build("address", "-DT2R_SANITIZE=address", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+    targets = ["t2r", "t2r_conformance", "api_calls", "misuse_c", "misuse_cpp", "header"]
+    return build("address", "-DT2R_SANITIZE=address", *CHECKED, targets=targets)
 
 
 @pytest.fixture(scope="session")
 def raced() -> Path:
     """Built with ThreadSanitizer."""
-    return build("thread", "-DT2R_SANITIZE=thread", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+    return build("thread", "-DT2R_SANITIZE=thread", *CHECKED, targets=["threads", "cancels"])
 
 
 @pytest.fixture(scope="session")

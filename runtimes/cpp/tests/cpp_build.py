@@ -5,10 +5,11 @@ T2R_ONNXRUNTIME_ROOT=FOLDER pytest runtimes/cpp/tests
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnxruntime
@@ -26,6 +27,8 @@ SANITIZERS = {  # of a run; leaks are looked for in our own code, not in what li
     # of ONNX Runtime's own locks only the release is seen
     "TSAN_OPTIONS": f"suppressions={HERE / 'tests' / 'races.txt'}:report_mutex_bugs=0",
 }
+# of builds that are checked by a sanitizer, or counted
+CHECKED = ("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -53,11 +56,14 @@ def clang() -> Path:
     return ROOT / ".ci" / "clang++"
 
 
-def build(name: str, *options: str, source: Path = HERE, target: str = "all") -> Path:
-    """The folder of a finished build; `name` is one in $T2R_CPP_BUILD, or a whole path."""
+def build(name: str, *options: str, source: Path = HERE, targets: Sequence[str] = ("all",)) -> Path:
+    """The folder of a finished build; `name` is one in $T2R_CPP_BUILD, or a whole path. Other processes wait for it."""
     folder = BUILDS / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
     configure = ["cmake", "-S", str(source), "-B", str(folder), *onnxruntime_options(), *options]
-    for command in (configure, ["cmake", "--build", str(folder), "--target", target, "--parallel", "2"]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=550)
-        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (configure, ["cmake", "--build", str(folder), "--parallel", "2", "--target", *targets]):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=550)
+            assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return folder

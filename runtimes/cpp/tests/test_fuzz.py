@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cpp_build import GOLDEN, SANITIZERS, Run, build, clang
+from cpp_build import CHECKED, GOLDEN, SANITIZERS, Run, build, clang
 from made_tokenizers import added_token, fallback, storyteller, unigram
 
-RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "50000"))  # of each fuzzer; a release has 1,000,000
+RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "20000"))  # of each fuzzer; a release has 1,000,000
 LONGEST = 1 << 16  # bytes of a file that is made
 SLOWEST = 20  # seconds for one
 
@@ -25,8 +25,8 @@ SLOWEST = 20  # seconds for one
 @pytest.fixture(scope="session")
 def fuzzer() -> Path:
     """The program, by clang."""
-    options = [f"-DCMAKE_CXX_COMPILER={clang()}", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
-    return build("fuzzer", "-DT2R_SANITIZE=fuzzer", *options, target="fuzz") / "fuzz"
+    options = ["-DT2R_SANITIZE=fuzzer", f"-DCMAKE_CXX_COMPILER={clang()}"]
+    return build("fuzzer", *options, *CHECKED, targets=["fuzz"]) / "fuzz"
 
 
 def ran(

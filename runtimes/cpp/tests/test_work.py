@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cpp_build import Run, build
+from cpp_build import CHECKED, Run, build
 from made_tokenizers import added_token, bpe, fallback, storyteller, unigram
 
 
 @pytest.fixture(scope="session")
 def counted() -> Path:
     """The program, of a library whose every basic block reports itself."""
-    options = ["-DT2R_SANITIZE=steps", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
-    return build("steps", *options, target="steps") / "steps"
+    return build("steps", "-DT2R_SANITIZE=steps", *CHECKED, targets=["steps"]) / "steps"
 
 
 Count = Callable[[str, str], dict[str, int]]

@@ -26,7 +26,7 @@ from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
 TOLERANCE = 1e-5  # of logits, and of states relative to their largest number
-LENGTHS = (1, 2, 3, 63, 64, 65, 193, 300)
+LENGTHS = (1, 2, 3, 63, 64, 65, 193)
 SIZES = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2}
 MAMBA2 = Family(
     "Mamba2",
