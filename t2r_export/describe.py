@@ -139,6 +139,7 @@ def _checkpoint(path: Path) -> Description:
         special_tokens={"bos": config.bos_token, "eos": list(config.eos_tokens)},
         details={
             **({} if config.encoder is None else {"encoder": _encoder(config.encoder)}),
+            **_reads(config.input_size),
             "positions": config.positions_summary,
             "generation": None if config.generation is None else config.generation.to_dict(),
             "tokenizer": loaded.tokenizer is not None,
@@ -173,6 +174,7 @@ def _graph(path: Path) -> Description:
             "ir_version": content.ir_version,
             **({} if content.release is None else {"onnxruntime": f"{content.release} or later"}),
             "operators": dict(content.operators.most_common()),
+            **_reads(signature.input_size),
             **({} if signature.source is None else _source(signature.source)),
             "batch": signature.batch or "any",
             "tokenizer": tokenizer,
@@ -231,6 +233,11 @@ def _encoder(encoder: EncoderConfig) -> str:
     parts: list[PartConfig] = [part for layer in encoder.layers for part in layer.mixers]
     kinds = Counter(", ".join(filter(None, (part.label, part.summary()))) for part in parts)
     return "; ".join(f"{count} layers of {kind}" for kind, count in kinds.items())
+
+
+def _reads(input_size: int | None) -> dict[str, str]:
+    """What a model or a graph reads, if not tokens."""
+    return {} if input_size is None else {"reads": f"vectors of {input_size} elements"}
 
 
 def _source(source: Source) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import margins
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.gate import ResidualGateConfig
 from t2r_export.config.layer import mixer_of
 from t2r_export.config.mixers import (
     Guard,
@@ -239,6 +240,10 @@ FORMS = {
         WindowConfig(3, 2, memory=4),
         HybridConfig(3, K, update_rule="gated", gate="data", sinks=1, merge="token"),
         DROPPED,
+    ),
+    "residual_gate": with_layers(LLAMA, LINEAR, SOFTMAX, residual_gate=ResidualGateConfig(0.5)),
+    "repeats": with_layers(
+        GPT2, LINEAR, SOFTMAX, repeats=2, depth_positions=True, position="sinusoidal", max_positions=None
     ),
     "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(Dense(), MEMORY)),
 }

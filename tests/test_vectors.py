@@ -22,6 +22,7 @@ from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.parts import GRUConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.uniform import UniformConfig
+from t2r_export.describe import describe
 from t2r_export.export import build, export
 from t2r_export.finetune import finetune
 from t2r_export.providers.genai import export_genai
@@ -161,6 +162,9 @@ def test_interface_and_metadata(tmp_path: Path) -> None:
     for wrong in ("0", "-1", "true", '"6"', str(1 << 25)):
         with pytest.raises(UserError, match="input_size"):
             Signature.from_metadata(metadata | {"t2r.input_size": wrong})
+    checkpoint.save(tmp_path / "m.pt", small.model(MODELS["projected"]), None, {})
+    for file in ("m.pt", "g.onnx"):
+        assert describe(tmp_path / file).details["reads"] == "vectors of 6 elements"
     seconds = TimedDecoder(tmp_path / "g.onnx")
     assert seconds.prompt(3) > 0 and len(seconds.steps(2, 0)) == 2
 

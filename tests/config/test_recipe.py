@@ -39,6 +39,8 @@ attention = { heads = 2, kv_heads = 2, head_size = 6 }
 ffn_size = 20
 layers = [{ kind = "softmax" }]
 position = "sinusoidal"
+residual_gate = { bias = 0.5 }
+repeats = 2
 
 [teacher]
 steps = "4"

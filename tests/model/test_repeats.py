@@ -17,13 +17,16 @@ from torch import Tensor
 import small
 from small import GPT2, LINEAR, LLAMA, SOFTMAX, WIDTH
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.uniform import UniformConfig
+from t2r_export.convert import convert
 from t2r_export.describe import describe
 from t2r_export.export import build
 from t2r_export.fold import fold
 from t2r_export.model.transformer import Transformer
 from t2r_export.quantize import export_quantized
+from t2r_export.training.layerwise import Transfer
 from t2r_export.training.stages import Distill
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
@@ -149,8 +152,31 @@ def test_distilled_over_all_depths() -> None:
     assert stage.variance.shape == (4,)
 
 
+@pytest.mark.parametrize("depth_positions", [False, True])
+def test_translators(depth_positions: bool, tmp_path: Path) -> None:
+    """The encoder's layers are repeated too; each time reads the source by weights of its own states."""
+    base = dataclasses.replace(small.translator(base="sinusoidal"), repeats=2, depth_positions=depth_positions)
+    made, report = small.graph(tmp_path / "g.onnx", base)
+    assert made.config.encoder is not None and made.config.encoder.repeats == 2
+    outcome = small.proof(made, tmp_path / "g.onnx", steps=20)
+    assert outcome.passed, outcome
+    if not depth_positions:
+        whole = unrolled(made.model)
+        source = small.sources()
+        with torch.no_grad():
+            starts = [model.start(*source) for model in (made.model, whole)]
+        read = [{name: value for name, value in start.items() if name.startswith("source_")} for start in starts]
+        assert len({name.rpartition(".")[2] for name in read[0]} - {"source_length"}) == len(whole.layers)
+        small.assert_states(read[0], read[1], 1e-5)
+
+
 def test_refused() -> None:
     with pytest.raises(UserError, match="2 layers to repeat at most 512 times"):
         small.with_layers(GPT2, LINEAR, LINEAR, repeats=513)
     with pytest.raises(UserError, match="positions that are added, for depth_positions"):
         small.with_layers(LLAMA, LINEAR, depth_positions=True)
+    teacher = small.model(small.with_layers(LLAMA, SOFTMAX, repeats=2))
+    with pytest.raises(
+        UserError, match="layers that run once, for the transfer stage; received layers that run 2 times"
+    ):
+        Transfer(convert(teacher, LinearConfig(4)), teacher)

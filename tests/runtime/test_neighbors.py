@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -187,6 +188,20 @@ def test_refused(path: Path, tmp_path: Path) -> None:
     ]:
         with pytest.raises(UserError, match=message):
             call()
+
+
+def test_another_hidden_state_is_seen(tmp_path: Path) -> None:
+    """A graph that gives what stands before the last norm."""
+    made, _ = small.graph(tmp_path / "g.onnx", GPT2, output_hidden=True)
+    graph = onnx.load(tmp_path / "g.onnx")
+    (norm,) = [node for node in graph.graph.node if "hidden" in node.output]
+    for node in graph.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["normed" if name == "hidden" else name for name in names]
+    graph.graph.node.append(onnx.helper.make_node("Identity", [norm.input[0]], ["hidden"]))
+    onnx.save(graph, tmp_path / "g.onnx")
+    report = small.proof(made, tmp_path / "g.onnx", steps=5)
+    assert [check.name for check in report.checks if not check.passed] == ["hidden, relative, states"]
 
 
 @pytest.mark.parametrize("options", [{"target": "fused"}, {"generate": True}, {"draft_check": True, "batch": None}])
