@@ -192,7 +192,7 @@ class Ops(Primitives[T]):
 
     def group_queries(self, q: T, kv_heads: int) -> T:
         """q (B, H, T, d) -> (B, G, R·T, d): stack the R query heads of each kv head."""
-        return q if q.shape[1] == kv_heads else self.reshape(q, (0, kv_heads, -1, q.shape[-1]))
+        return q if q.shape[1] == kv_heads else self.reshape(q, (0, kv_heads, -1, 0))
 
     def ungroup_queries(self, x: T, heads: int) -> T:
         """Inverse of `group_queries`."""

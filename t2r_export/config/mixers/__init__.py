@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from t2r_export.config.mixers.base import Guard, MixerConfig
+from t2r_export.config.mixers.compressive import CompressiveConfig
 from t2r_export.config.mixers.hybrid import HybridConfig
 from t2r_export.config.mixers.linear import LinearConfig
 from t2r_export.config.mixers.shared import SharedConfig
@@ -46,6 +47,7 @@ INSIDES: dict[str, Inside] = {
         ),
         Inside(WindowConfig, {"causal": f"{MODEL}.window:WindowMixer"}),
         Inside(SpanConfig, {"causal": f"{MODEL}.span:SpanMixer"}),
+        Inside(CompressiveConfig, {"causal": f"{MODEL}.compressive:CompressiveMixer"}),
         Inside(HybridConfig, {"causal": f"{MODEL}.hybrid:HybridMixer"}),
         Inside(SharedConfig, {"causal": f"{MODEL}.shared:SharedMixer", "cross": f"{MODEL}.shared:SharedCross"}),
     )
@@ -53,6 +55,7 @@ INSIDES: dict[str, Inside] = {
 
 __all__ = [
     "INSIDES",
+    "CompressiveConfig",
     "Guard",
     "HybridConfig",
     "Inside",

@@ -103,6 +103,8 @@ class Pairs(Generic[T]):
             distance = self.distances() if last is None else ops.minimum(self.distances(), float(last))
             if len(distance.shape) == 2:
                 return ops.concat([distance] * R, axis=0)
+            if not self.chunked:
+                return ops.concat([distance] * R, axis=2)
             return self.rows(ops.repeat_heads(distance, R * self.kv_heads))
 
         return self.shared(("distances of rows", last), compute)
