@@ -38,6 +38,7 @@ from t2r_export.checkpoints.importers.nemotron_h import NEMOTRON_H
 from t2r_export.checkpoints.importers.olmo2 import OLMO2
 from t2r_export.checkpoints.importers.olmo3 import OLMO3
 from t2r_export.checkpoints.importers.olmo_hybrid import OLMO_HYBRID
+from t2r_export.checkpoints.importers.olmoe import OLMOE
 from t2r_export.checkpoints.importers.opt import OPT
 from t2r_export.checkpoints.importers.pegasus import PEGASUS
 from t2r_export.checkpoints.importers.phi import PHI
@@ -45,6 +46,7 @@ from t2r_export.checkpoints.importers.phi3 import PHI3
 from t2r_export.checkpoints.importers.qwen2 import QWEN2
 from t2r_export.checkpoints.importers.qwen3 import QWEN3
 from t2r_export.checkpoints.importers.qwen3_5 import QWEN3_5, QWEN3_5_TEXT
+from t2r_export.checkpoints.importers.qwen3_moe import QWEN3_MOE
 from t2r_export.checkpoints.importers.recurrent_gemma import RECURRENT_GEMMA
 from t2r_export.checkpoints.importers.rwkv7 import RWKV7
 from t2r_export.checkpoints.importers.smollm3 import SMOLLM3
@@ -88,6 +90,7 @@ IMPORTERS: dict[str, Importer] = {
     "olmo2": OLMO2,
     "olmo3": OLMO3,
     "olmo_hybrid": OLMO_HYBRID,
+    "olmoe": OLMOE,
     "opt": OPT,
     "pegasus": PEGASUS,
     "phi": PHI,
@@ -96,6 +99,7 @@ IMPORTERS: dict[str, Importer] = {
     "qwen3": QWEN3,
     "qwen3_5": QWEN3_5,
     "qwen3_5_text": QWEN3_5_TEXT,
+    "qwen3_moe": QWEN3_MOE,
     "recurrent_gemma": RECURRENT_GEMMA,
     "rwkv7": RWKV7,
     "smollm3": SMOLLM3,

@@ -10,11 +10,13 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import MoEConfig
 
 
-def experts(fields: Fields, count: str = "num_local_experts", renormalize: bool = True) -> MoEConfig:
-    """Experts of the size intermediate_size. Args: count: the key of their number."""
+def experts(
+    fields: Fields, count: str = "num_local_experts", size: str = "intermediate_size", renormalize: bool = True
+) -> MoEConfig:
+    """The experts of a layer. Args: count, size: keys of their number and of the hidden size of one."""
     return MoEConfig(
         experts=fields.size(count),
-        size=fields.size("intermediate_size"),
+        size=fields.size(size),
         top=fields.size("num_experts_per_tok"),
         renormalize=renormalize,
         activation=fields.choice("hidden_act", ACTIVATIONS),
@@ -37,7 +39,7 @@ def packed(up: str, down: str) -> Callable[[ModelConfig], dict[str, Transform]]:
 def joined(wholes: Mapping[str, Sequence[str]]) -> Callable[[ModelConfig], dict[str, tuple[str, ...]]]:
     """`Importer.joined` of one tensor per expert and matrix: of each whole the names of its matrices, with {expert}."""
     return lambda model: {
-        whole: tuple(name.replace("{expert}", str(e)) for name in names for e in range(_of(model).experts))
+        whole: tuple(name.replace("{expert}", str(e)) for name in names for e in range(_count(model)))
         for whole, names in wholes.items()
     }
 
@@ -46,7 +48,7 @@ def pieces(up: str, down: str) -> Callable[[ModelConfig], dict[str, Transform]]:
     """As `packed`, of joined tensors: the gates of all experts and then their ups (2·E·F, D), and downs (E·D, F)."""
 
     def transforms(model: ModelConfig) -> dict[str, Transform]:
-        width, count = model.width, _of(model).experts
+        width, count = model.width, _count(model)
         return {
             up: Transform(
                 lambda x: x.view(2, count, -1, width).permute(1, 3, 0, 2).flatten(1),
@@ -61,5 +63,7 @@ def pieces(up: str, down: str) -> Callable[[ModelConfig], dict[str, Transform]]:
     return transforms
 
 
-def _of(model: ModelConfig) -> MoEConfig:
-    return next(part for layer in model.layers for part in layer.parts if isinstance(part, MoEConfig))
+def _count(model: ModelConfig) -> int:
+    """Experts of a layer; 1 if no layer has any."""
+    parts = (part for layer in model.layers for part in layer.parts)
+    return next((part.experts for part in parts if isinstance(part, MoEConfig)), 1)

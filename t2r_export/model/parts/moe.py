@@ -8,6 +8,8 @@ alone; many tokens, which choose all of them, pass through every expert and weig
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -39,6 +41,9 @@ class MoE(Part):
         if isinstance(logits, Tensor) and isinstance(chosen, Tensor) and self.config.balance and self.training:
             self._balance = load_balance(logits, chosen)
         return (self._all if ops.many else self._chosen)(x, shares, chosen, ops), {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_balance": None}  # torch copies no tensor that has a gradient to give
 
     def penalty(self) -> Tensor:
         """The load-balancing loss of the last batch, once."""

@@ -63,9 +63,10 @@ NO_CLASS = ("rwkv7",)  # in transformers, so that there is nothing to compare wi
 # nested ones have the keys of one of these
 IMPORTERS = {name: one for name, one in ALL.items() if one.nested is None and name not in NO_CLASS}
 TRANSLATORS = ("bart", "marian", "pegasus")
-EXPERTS = ("granitemoe", "granitemoehybrid", "mixtral")
+EXPERTS = ("granitemoe", "granitemoehybrid", "mixtral", "olmoe", "qwen3_moe")
+NO_HEAD_SIZE = {key: value for key, value in LLAMA.items() if key != "head_dim"}
 LFM2 = {
-    **{key: value for key, value in LLAMA.items() if key != "head_dim"},
+    **NO_HEAD_SIZE,
     "full_attn_idxs": [1],
     "block_multiple_of": 4,
 }
@@ -166,7 +167,10 @@ OWN = {
     "lfm3": {**LLAMA, "head_dim": 8, "sliding_window": 6, "pad_token_id": 0, "norm_eps": 0.05},
     "mamba": MAMBA,
     "falcon_mamba": MAMBA,
-    **dict.fromkeys(("granitemoe", "mixtral"), {**LLAMA, "intermediate_size": 12}),  # torch asks for 16 bytes a row
+    # torch asks for 16 bytes a row
+    **dict.fromkeys(("granitemoe", "mixtral"), {**LLAMA, "intermediate_size": 12}),
+    "olmoe": {**NO_HEAD_SIZE, "intermediate_size": 12, "num_experts": 9, "num_experts_per_tok": 2},
+    "qwen3_moe": {**LLAMA, "moe_intermediate_size": 12, "num_local_experts": 9},
     "mamba2": MAMBA2,
     "olmo_hybrid": OLMO_HYBRID,
     "recurrent_gemma": RECURRENT_GEMMA,
@@ -214,6 +218,8 @@ VALUES: dict[str, list[Any]] = {
     "num_heads": [3, 12],
     "time_step_init_scheme": ["constant"],
     "intermediate_size": [8, 3],
+    "moe_intermediate_size": [8],
+    "mlp_only_layers": [[1], [], None, [2.0]],
     "mamba_n_heads": [3, 12],
     "mamba_n_groups": [1, 2, 6, 4],
     "mamba_expand": [2, 4],
@@ -326,6 +332,7 @@ def test_a_key_that_is_called_read_is_read(family: str) -> None:
 def test_an_absent_key_means_what_it_means_to_transformers(family: str) -> None:
     config = config_class(family)
     fields = {name: field.default for name, field in config.__dataclass_fields__.items()}
+    fields = {config.attribute_map.get(name, name): default for name, default in fields.items()}
     thetas = dict.fromkeys(("rope_theta", "rotary_emb_base"), getattr(config, "default_theta", None))
     if isinstance(config.default_theta, dict):
         thetas = {"rope_theta": config.default_theta["global"], "rope_local_base_freq": config.default_theta["local"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 
@@ -121,6 +122,9 @@ def test_the_load_is_balanced_in_training() -> None:
         stage, ids = Task(student, None), small.ids(length=T + 1)
         losses.append(stage(window_batch(ids)))
         assert float(stage.penalty()) == 0.0  # it was that of the batch
+    student(ids)
+    copied = copy.deepcopy(student)
+    assert float(copied.blocks[0].parts[1].penalty()) == 0.0
     added = (losses[1] - losses[0]).detach().item()
     assert added == pytest.approx(0.5, rel=0.8)
     losses[1].backward()
