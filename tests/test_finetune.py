@@ -39,24 +39,15 @@ PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")
 TWO_PROCESSES = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
 TWO_PROCESSES += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
 
-# what a process runs in the tests that need processes: a config from JSON, killed before step `kill` if that is given
+# what each of two processes runs: a config from JSON
 PROGRAM = """
-import json, os, signal, sys
+import json, sys
 from pathlib import Path
-from t2r_export.data.corpus import Windows
 from t2r_export.finetune import finetune
-from t2r_export.config.finetune import SEPARATOR, FinetuneConfig
+from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import parse_plan
 
-options, kill = json.loads(sys.argv[1]), int(sys.argv[2])
-batch_of = Windows.__call__
-
-def batch(self, step):
-    if step == kill:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return batch_of(self, step)
-
-Windows.__call__ = batch
+options = json.loads(sys.argv[1])
 for name in ("model", "output"):
     options[name] = Path(options[name])
 options["data"] = tuple(map(Path, options["data"]))
@@ -87,9 +78,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return config.state_path.read_bytes()
 
 
-def run_program(
-    config: FinetuneConfig, kill: int = -1, launch: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
+def run_in_two_processes(config: FinetuneConfig) -> subprocess.CompletedProcess[str]:
     options: dict[str, Any] = {
         "model": str(config.model),
         "output": str(config.output),
@@ -102,7 +91,7 @@ def run_program(
     }
     script = config.output.with_suffix(".py")
     script.write_text(PROGRAM)
-    command = [sys.executable, *launch, str(script), json.dumps(options), str(kill)]
+    command = [sys.executable, *TWO_PROCESSES, str(script), json.dumps(options)]
     return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
 
 
@@ -192,8 +181,7 @@ def test_resume_with_lora_equals_uninterrupted(config: FinetuneConfig, tmp_path:
     config = dataclasses.replace(config, lora=True, checkpoint_every=2)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
-    first = run_program(config, kill)
-    assert first.returncode == -signal.SIGKILL, first.stderr
+    kill_at(config, kill)
     saved = torch.load(config.state_path, weights_only=True)
     assert any("parametrizations" in name for name in saved["weights"])
     finetune(dataclasses.replace(config, resume=True))
@@ -236,8 +224,7 @@ def test_hybrid_with_explicit_teacher(config: FinetuneConfig, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kill", [3, 9])  # before the first regular state; within the second stage
 def test_resume_after_kill_is_bit_identical(config: FinetuneConfig, whole: bytes, kill: int) -> None:
-    first = run_program(config, kill)
-    assert first.returncode == -signal.SIGKILL, first.stderr
+    kill_at(config, kill)
     assert not config.output.exists()
     finetune(dataclasses.replace(config, resume=True))
     assert config.output.read_bytes() == whole
@@ -356,19 +343,35 @@ def test_best_weights_survive_stop(config: FinetuneConfig, tmp_path: Path, monke
         config.output.unlink()
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, step: int) -> None:
-    """Run until Ctrl-C comes in the middle of a step."""
+def run_until(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, step: int, number: int) -> None:
+    """Run until a signal comes in the middle of a step."""
     batch_of = Windows.__call__
 
     def batch(self: Windows, asked: int) -> torch.Tensor:
         if asked == step:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         return batch_of(self, asked)
 
     with monkeypatch.context() as patch:
         patch.setattr(Windows, "__call__", batch)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(config)
+        finetune(config)
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, step: int) -> None:
+    """Run until Ctrl-C."""
+    with pytest.raises(KeyboardInterrupt):
+        run_until(monkeypatch, config, step, signal.SIGINT)
+
+
+def kill_at(config: FinetuneConfig, step: int) -> None:
+    """Run in a fork, until it is killed."""
+    if (child := os.fork()) == 0:
+        try:
+            run_until(pytest.MonkeyPatch(), config, step, signal.SIGKILL)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
 def test_interrupt_saves_state(
@@ -524,7 +527,7 @@ def test_two_processes_share_batches(config: FinetuneConfig, tmp_path: Path) -> 
     config = dataclasses.replace(config, plan=parse_plan("transfer,align,distill,task", "7,5,6,5", "1e-3,9,1e-3,1e-3"))
     alone = dataclasses.replace(config, output=tmp_path / "alone.pt")
     expected = finetune(alone)
-    done = run_program(config, launch=TWO_PROCESSES)
+    done = run_in_two_processes(config)
     assert done.returncode == 0, done.stderr
     entry = checkpoint.load(config.output).provenance["finetune"][0]
     assert entry["evaluation"]["finetuned"] == pytest.approx(expected.after.nats, abs=1e-3)
@@ -538,7 +541,7 @@ def test_two_processes_share_batches(config: FinetuneConfig, tmp_path: Path) -> 
 
 
 def test_indivisible_batch_is_refused(config: FinetuneConfig) -> None:
-    done = run_program(dataclasses.replace(config, batch=3), launch=TWO_PROCESSES)
+    done = run_in_two_processes(dataclasses.replace(config, batch=3))
     assert done.returncode != 0
     assert "a batch size divisible by the 2 processes; received 3" in done.stderr
 

@@ -61,7 +61,7 @@ SHORT = {"PARALLEL_TOKENS": 9, "BATCH_TOKENS": 4, "START_TEXTS": 4}
 SETUPS = {
     "cpu": Setup(("layers", "packed", "batch_3"), few=("companions",)),
     "cuda": Setup(("layers", "packed", "batch_3"), few=("companions",)),
-    "openvino": Setup(("layers", "packed", "batch_3"), few=("companions",)),
+    "openvino": Setup(("layers", "packed", "batch_3"), few=("companions",), mixer_steps=64),
     # on a software Vulkan a step takes some 40 ms
     "webgpu": Setup(("layers",), few=("packed", "batch_3"), steps=64, mixer_steps=16, texts=SHORT, cannot=WEBGPU),
     # the simulator of an accelerator takes minutes for what the others do in seconds
