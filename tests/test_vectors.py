@@ -117,6 +117,16 @@ def test_embeddings_of_a_text_are_the_text(name: str, tmp_path: Path) -> None:
     assert rows.position == small.T and not rows.history().size
 
 
+@pytest.mark.parametrize("config", [MODELS["projected"], dataclasses.replace(GPT2, max_positions=6)])
+def test_hidden_state_and_float64(config: UniformConfig, tmp_path: Path) -> None:
+    """The smallest number of positions has room for one token behind those of a random state."""
+    made, _ = small.graph(tmp_path / "g.onnx", config, output_hidden=True)
+    for reference in ("float32", "float64"):
+        outcome = verify(made, tmp_path / "g.onnx", steps=10, reference=reference)
+        assert outcome.passed, outcome
+        assert any(check.name.startswith("hidden") for check in outcome.checks)
+
+
 def test_a_wrong_projection_is_seen(tmp_path: Path) -> None:
     made, _ = small.graph(tmp_path / "g.onnx", MODELS["projected"])
     assert made.model.projection is not None

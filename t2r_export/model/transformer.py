@@ -110,22 +110,22 @@ class Transformer(Stack):
     def prefill(self, ids: Tensor, states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
         """ids (B, T) and states -> logits (B, T, vocabulary) and the states after."""
         ops = self.ops(ids.shape[1])
-        x, after = self._run(self._given(ids), states, ops)
+        x, after = self._run(self.given(ids), states, ops)
         return self._logits(x, ops).view(*ids.shape[:2], -1), after
 
     def step(self, ids: Tensor, states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
         """ids (B,) and states -> logits (B, vocabulary) and the states after."""
-        return self.run(self._given(ids), states, self.ops(None))
+        return self.run(self.given(ids), states, self.ops(None))
 
     def rows(self, ids: Tensor, states: State[Tensor]) -> Tensor:
         """Output rows (B·T, D) of the last block for ids (B, T), for `logits_of`."""
-        return self._run(self._given(ids), states, self.ops(ids.shape[1]))[0]
+        return self._run(self.given(ids), states, self.ops(ids.shape[1]))[0]
 
     def traces(self, ids: Tensor, states: State[Tensor] | None = None) -> list[BlockTrace[Tensor]]:
         """Intermediate values (rows (B·T, D)) of every block for ids (B, T) and states (default: initial)."""
         states = self.init_state(len(ids)) if states is None else states
         step = self.context(states, self.ops(ids.shape[1]))
-        return list(self.trace(self.embed(self._given(ids), step), states, step))
+        return list(self.trace(self.embed(self.given(ids), step), states, step))
 
     def logits_of(self, rows: Tensor) -> Tensor:
         """Logits (N, vocabulary) of output rows (N, D)."""
@@ -135,7 +135,7 @@ class Transformer(Stack):
         """Torch operators for T tokens, or a step (None)."""
         return TorchOps(tokens, self.head.weight)
 
-    def _given(self, ids: Tensor) -> Tensor:
+    def given(self, ids: Tensor) -> Tensor:
         """Token ids, or vectors in the precision of the weights."""
         return ids if self.input_size is None else ids.to(self.head.weight)
 
