@@ -24,6 +24,7 @@ from t2r_export.checkpoints.importers.granite_moe import GRANITE_MOE
 from t2r_export.checkpoints.importers.granite_swa import GRANITE_SWA
 from t2r_export.checkpoints.importers.hunyuan import HUNYUAN_V1_DENSE
 from t2r_export.checkpoints.importers.images import GEMMA3, MISTRAL3
+from t2r_export.checkpoints.importers.jamba import JAMBA
 from t2r_export.checkpoints.importers.lfm2 import LFM2
 from t2r_export.checkpoints.importers.lfm3 import LFM3
 from t2r_export.checkpoints.importers.llama import LLAMA
@@ -75,6 +76,7 @@ IMPORTERS: dict[str, Importer] = {
     "granitemoe": GRANITE_MOE,
     "granitemoehybrid": GRANITE_HYBRID,
     "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
+    "jamba": JAMBA,
     "lfm2": LFM2,
     "lfm3": LFM3,
     "llama": LLAMA,

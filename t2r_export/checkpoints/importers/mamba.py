@@ -8,7 +8,7 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
 from t2r_export.checkpoints.importers.keys import Keys, keys
-from t2r_export.checkpoints.importers.sources import CONVOLUTION, TRANSPOSED, named
+from t2r_export.checkpoints.importers.sources import CONVOLUTION, TRANSPOSED, Transform, named
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import MambaConfig
 from t2r_export.config.uniform import NoFeedForward, UniformConfig
@@ -36,14 +36,18 @@ time_step_scale use_associative_scan use_mambapy
 """
 
 
+def step_rank(fields: Fields, key: str) -> int:
+    """The rank of dt's projection; auto: a sixteenth of the width."""
+    return math.ceil(fields.size("hidden_size") / 16) if fields.get(key) == "auto" else fields.size(key)
+
+
 def _config(fields: Fields) -> ModelConfig:
     width, eps = fields.size("hidden_size"), fields.number("layer_norm_epsilon")
     fields.choice("hidden_act", {"silu": "silu"})
-    automatic = fields.get("time_step_rank") == "auto"
     part = MambaConfig(
         size=fields.size("intermediate_size", int(fields.number("expand") * width)),
         state_size=fields.size("state_size"),
-        step_rank=math.ceil(width / 16) if automatic else fields.size("time_step_rank"),
+        step_rank=step_rank(fields, "time_step_rank"),
         taps=fields.size("conv_kernel", least=2),
         conv_bias=fields.flag("use_conv_bias"),
         bias=fields.flag("use_bias"),
@@ -62,30 +66,33 @@ def _config(fields: Fields) -> ModelConfig:
     ).build()
 
 
+def mixer_names(where: str) -> dict[str, str]:
+    """A part's tensors under the name of their module, for `named`."""
+    modules = {"project": "in_proj", "conv": "conv1d", "select": "x_proj", "dt": "dt_proj", "o": "out_proj"}
+    weights = {"dt_bias": "dt_proj.bias", "A_log": "A_log", "D": "D"}
+    return {f"mamba.{ours}": f"{where}.{theirs}" for ours, theirs in {**modules, **weights}.items()}
+
+
+def mixer_transforms(where: str) -> dict[str, Transform]:
+    """How a part's tensors are stored, for `named`."""
+    return {f"{where}.conv1d.weight": CONVOLUTION, f"{where}.A_log": TRANSPOSED}
+
+
 LAYER = "backbone.layers.{}"
-MIXER = f"{LAYER}.mixer"
 NAMES: dict[str, Any] = {
     "embedding": "backbone.embeddings",
     "norm": "backbone.norm_f",
     "head": "lm_head",
     "mamba.norm": f"{LAYER}.norm",
-    "mamba.project": f"{MIXER}.in_proj",
-    "mamba.conv": f"{MIXER}.conv1d",
-    "mamba.select": f"{MIXER}.x_proj",
-    "mamba.dt": f"{MIXER}.dt_proj",
-    "mamba.dt_bias": f"{MIXER}.dt_proj.bias",
-    "mamba.A_log": f"{MIXER}.A_log",
-    "mamba.D": f"{MIXER}.D",
-    "mamba.o": f"{MIXER}.out_proj",
+    **mixer_names(f"{LAYER}.mixer"),
 }
-TRANSFORMS = {f"{MIXER}.conv1d.weight": CONVOLUTION, f"{MIXER}.A_log": TRANSPOSED}
 
 
 def _importer(known: Keys) -> Importer:
     return Importer(
         keys=known,
         config=_config,
-        sources=lambda model, weights: named(model, weights, NAMES, TRANSFORMS),
+        sources=lambda model, weights: named(model, weights, NAMES, mixer_transforms(f"{LAYER}.mixer")),
         prefix="backbone.",
         buffers=re.compile(r"(?!)"),  # none
         copies=tied_head("backbone.embeddings.weight"),

@@ -8,6 +8,7 @@ from typing import ClassVar
 from t2r_export.config.options import limited
 from t2r_export.config.parts.base import PartConfig
 from t2r_export.config.parts.short_conv import MAX_TAPS
+from t2r_export.config.validation import need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,4 +23,10 @@ class MambaConfig(PartConfig):
     taps: int = limited(4, bounds=(2, MAX_TAPS))  # of the convolution
     conv_bias: bool = True
     bias: bool = False  # of the input and output projections
-    inner_norm_eps: float | None = None  # of RMS norms of dt's low rank, B and C, without weights; None: no norms
+    inner_norm_eps: float | None = None  # of RMS norms of dt's low rank, B and C; None: no norms
+    inner_norm_weights: bool = False  # whether those norms have trained scales
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        there = self.inner_norm_eps is not None or not self.inner_norm_weights
+        need(there, "inner_norm_eps with inner_norm_weights", "none", "correct the config")

@@ -3,8 +3,8 @@
     u, z = W x        u = silu(conv(u))        r, B, C = W_s u        dt = softplus(W_dt r + b)
     S_t = exp(-exp(A) ⊙ dt) ⊙ S_{t-1} + B (dt ⊙ u)ᵀ                  o = W_o ((Sᵀ C + D ⊙ u) ⊙ silu(z))
 
-A (state_size, size) has a decay for each state of each channel, unlike that of Mamba-2. In FalconMamba r, B and C have
-RMS norms.
+A (state_size, size) has a decay for each state of each channel, unlike that of Mamba-2. In FalconMamba and Jamba r, B
+and C have RMS norms.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Mamba(Part):
         self.conv = ShortConvolution(c.taps, c.size, c.conv_bias)
         self.selected = [c.step_rank, c.state_size, c.state_size]  # r, B and C
         self.select = nn.Linear(c.size, sum(self.selected), bias=False)
+        if c.inner_norm_weights:
+            self.inner_norms = nn.ParameterList(nn.Parameter(torch.ones(size)) for size in self.selected)
         self.dt = nn.Linear(c.step_rank, c.size, bias=False)
         self.dt_bias = nn.Parameter(inverse_softplus(torch.logspace(-3, -1, c.size)))
         self.A_log = nn.Parameter(torch.log(torch.arange(1.0, c.state_size + 1)).repeat(c.size, 1).T.contiguous())
@@ -46,7 +48,9 @@ class Mamba(Part):
         u = ops.silu(u)
         selected = ops.split(ops.linear(u, self.select.weight, None), self.selected)
         if c.inner_norm_eps is not None:
-            selected = [ops.rms_norm(part, None, c.inner_norm_eps) for part in selected]
+            weights = self.inner_norms if c.inner_norm_weights else [None] * 3
+            pairs = zip(selected, weights, strict=True)
+            selected = [ops.rms_norm(part, weight, c.inner_norm_eps) for part, weight in pairs]
         r, B, C = selected
         y, S = self._scan(u, ops.softplus(ops.linear(r, self.dt.weight, self.dt_bias)), B, C, state["S"], ops)
         y = ops.mul(ops.add(y, ops.mul(u, ops.parameter(self.D))), ops.silu(z))

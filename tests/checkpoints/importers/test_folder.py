@@ -103,8 +103,8 @@ def test_a_tied_head_that_is_stored_all_the_same_is_accepted_if_equal(tmp_path: 
 
 
 def test_an_unknown_family_lists_the_known_ones(llama: Path) -> None:
-    folders.change_config(llama, model_type="jamba")
-    refused(llama, f'model_type in config.json to be one of {FAMILIES}; received "jamba"')
+    folders.change_config(llama, model_type="xlstm")
+    refused(llama, f'model_type in config.json to be one of {FAMILIES}; received "xlstm"')
     folders.change_config(llama, model_type=None)
     refused(llama, f"model_type in config.json to be one of {FAMILIES}; received no value")
 

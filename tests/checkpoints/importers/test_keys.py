@@ -63,7 +63,7 @@ NO_CLASS = ("rwkv7",)  # in transformers, so that there is nothing to compare wi
 # nested ones have the keys of one of these
 IMPORTERS = {name: one for name, one in ALL.items() if one.nested is None and name not in NO_CLASS}
 TRANSLATORS = ("bart", "marian", "pegasus")
-EXPERTS = ("granitemoe", "granitemoehybrid", "mixtral", "olmoe", "qwen3_moe")
+EXPERTS = ("jamba", "granitemoe", "granitemoehybrid", "mixtral", "olmoe", "qwen3_moe")
 NO_HEAD_SIZE = {key: value for key, value in LLAMA.items() if key != "head_dim"}
 LFM2 = {
     **NO_HEAD_SIZE,
@@ -170,6 +170,14 @@ OWN = {
     # torch asks for 16 bytes a row
     **dict.fromkeys(("granitemoe", "mixtral"), {**LLAMA, "intermediate_size": 12}),
     "olmoe": {**NO_HEAD_SIZE, "intermediate_size": 12, "num_experts": 9, "num_experts_per_tok": 2},
+    "jamba": {
+        **{key: value for key, value in NO_HEAD_SIZE.items() if key != "max_position_embeddings"},
+        "intermediate_size": 12,
+        "num_experts": 9,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "mamba_d_state": 5,
+    },
     "qwen3_moe": {**LLAMA, "moe_intermediate_size": 12, "num_local_experts": 9},
     "mamba2": MAMBA2,
     "olmo_hybrid": OLMO_HYBRID,
@@ -219,6 +227,10 @@ VALUES: dict[str, list[Any]] = {
     "time_step_init_scheme": ["constant"],
     "intermediate_size": [8, 3],
     "moe_intermediate_size": [8],
+    "attn_layer_period": [2],
+    "attn_layer_offset": [0, 3],
+    "expert_layer_period": [3],
+    "expert_layer_offset": [0],
     "mlp_only_layers": [[1], [], None, [2.0]],
     "mamba_n_heads": [3, 12],
     "mamba_n_groups": [1, 2, 6, 4],

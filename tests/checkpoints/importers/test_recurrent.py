@@ -33,6 +33,25 @@ MAMBA2 = Family(
     {**SIZES, "num_heads": 6, "head_dim": 4, "state_size": 5, "n_groups": 3, "chunk_size": 16},
 )
 MAMBA = Family("Mamba", {**SIZES, "state_size": 5, "time_step_rank": 7})
+JAMBA = Family(
+    "Jamba",
+    {
+        **SIZES,
+        "hidden_size": 24,
+        "num_hidden_layers": 3,
+        "intermediate_size": 8,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "num_experts": 5,
+        "num_experts_per_tok": 3,
+        "mamba_d_state": 5,
+        "mamba_d_conv": 3,
+        "mamba_dt_rank": 7,
+        "rms_norm_eps": 1e-3,
+    },
+)
 GRANITE = Family(
     "GraniteMoeHybrid",
     {
@@ -193,6 +212,7 @@ FAMILIES = {
     "mamba": MAMBA.changed(use_bias=True, tie_word_embeddings=False),
     "mamba tied": MAMBA.changed(use_conv_bias=False, conv_kernel=3, expand=3, tie_word_embeddings=True),
     "falcon-mamba": Family("FalconMamba", {**MAMBA.sizes, "use_bias": True, "mixer_rms_eps": 1e-3}),
+    "jamba": JAMBA.changed(mamba_proj_bias=True),
     "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
     "granite rotary": GRANITE.changed(position_embedding_type="rope", tie_word_embeddings=True),
     "granite experts": GRANITE.changed(num_local_experts=5, num_experts_per_tok=3, intermediate_size=8),
@@ -466,6 +486,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mamba", {"conv_kernel": 1}, "conv_kernel in config.json to be an integer of at least 2"),
     ("mamba", {"intermediate_size": 23}, "mixer.D 24 instead of 23"),
     ("falcon-mamba", {"time_step_rank": 0}, "time_step_rank in config.json to be an integer of at least 1"),
+    ("jamba", {"attn_layer_offset": 3}, "attn_layer_offset in config.json to be below attn_layer_period=3"),
     ("falcon-h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers in config.json to be 5 numbers"),
     ("granite", {"residual_multiplier": 1e60}, "finite numbers in 'model.layers.0."),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache in config.json to be an integer of at least 2"),
@@ -521,6 +542,7 @@ def test_what_a_family_cannot_be_is_refused(
         ("mamba2", {"layer_norm_epsilon": 1e-2}),
         ("mamba", {"layer_norm_epsilon": 1e-2}),
         ("falcon-mamba", {"mixer_rms_eps": 0.1}),
+        ("jamba", {"rms_norm_eps": 0.1}),
         ("granite", {"residual_multiplier": 0.5}),
         ("granite", {"attention_multiplier": 0.5}),
         ("lfm2", {"norm_eps": 1e-2}),

@@ -19,6 +19,7 @@ from t2r_runtime.errors import UserError
 
 FORMS = {
     "norms": MAMBA,
+    "weighted norms": dataclasses.replace(MAMBA, inner_norm_weights=True),
     "plain": dataclasses.replace(MAMBA, inner_norm_eps=None, conv_bias=False, bias=False, taps=2),
 }
 forms = pytest.mark.parametrize("name", FORMS)
@@ -42,6 +43,7 @@ def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndar
             parts = np.split(w["select.weight"] @ u, [c.step_rank, c.step_rank + c.state_size])
             if c.inner_norm_eps is not None:
                 parts = [part / np.sqrt((part**2).mean() + c.inner_norm_eps) for part in parts]
+                parts = [part * w.get(f"inner_norms.{n}", 1.0) for n, part in enumerate(parts)]
             r, enters, leaves = parts
             dt, y = np.log1p(np.exp(w["dt.weight"] @ r + w["dt_bias"])), w["D"] * u
             for i in range(c.size):
@@ -116,6 +118,7 @@ def test_a_fresh_layer_has_the_states_of_the_paper() -> None:
         ({"taps": 1}, "taps to be an integer from 2 to 64"),
         ({"state_size": 0}, "state_size to be an integer from 1"),
         ({"step_rank": 0}, "step_rank to be an integer from 1"),
+        ({"inner_norm_eps": None, "inner_norm_weights": True}, "inner_norm_eps with inner_norm_weights; received none"),
         ({"inner_norm_eps": 0.0}, "inner_norm_eps to be a finite positive number"),
     ],
 )

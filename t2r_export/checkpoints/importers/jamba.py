@@ -1,0 +1,115 @@
+"""Jamba (Lieber et al. 2024, arXiv 2403.19887): Mamba layers, each eighth softmax without positions, and experts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.experts import experts, joined, pieces
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import LAYER, NAMES, decoder, importer
+from t2r_export.checkpoints.importers.mamba import mixer_names, mixer_transforms, step_rank
+from t2r_export.checkpoints.importers.sources import Transform
+from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import MambaConfig
+from t2r_export.config.uniform import Dense
+
+KEYS = keys(
+    read={
+        "vocab_size": 65536,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "attn_layer_period": 8,
+        "attn_layer_offset": 4,
+        "num_experts": 16,
+        "num_experts_per_tok": 2,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "mamba_d_state": 16,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_dt_rank": "auto",
+        "mamba_conv_bias": True,
+        "mamba_proj_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    refused={"output_router_logits": (None, False)},
+    harmless="""
+    max_position_embeddings router_aux_loss_coef use_associative_scan use_mamba_kernels use_mambapy
+    """,
+    aliases={"num_local_experts": "num_experts"},
+)
+
+
+def _config(fields: Fields) -> ModelConfig:
+    fields.choice("hidden_act", {"silu": "silu"})
+    eps, count = fields.number("rms_norm_eps"), fields.layers("num_hidden_layers")
+    mamba = MambaConfig(
+        size=int(fields.number("mamba_expand") * fields.size("hidden_size")),
+        state_size=fields.size("mamba_d_state"),
+        step_rank=step_rank(fields, "mamba_dt_rank"),
+        taps=fields.size("mamba_d_conv", least=2),
+        conv_bias=fields.flag("mamba_conv_bias"),
+        bias=fields.flag("mamba_proj_bias"),
+        inner_norm_eps=eps,
+        inner_norm_weights=True,
+    )
+    softmax, sparse = (_each(fields, name, count) for name in ("attn", "expert"))
+    each = Dense() if fields.size("num_experts", least=0) < 2 else experts(fields, "num_experts", renormalize=False)
+    fields.get("num_experts_per_tok")  # known, also where there are none
+    return decoder(
+        fields,
+        tuple(SoftmaxConfig() if attends else mamba for attends in softmax),
+        qkv_bias=False,
+        output_bias=False,
+        rotates=False,
+        feed_forwards=tuple(each if chosen else Dense() for chosen in sparse),
+    )
+
+
+def _each(fields: Fields, name: str, count: int) -> list[bool]:
+    """Of each layer whether it is one of those at an offset in every period."""
+    period, key = fields.size(f"{name}_layer_period"), f"{name}_layer_offset"
+    offset = fields.size(key, least=0)
+    if offset >= period:
+        raise fields.wrong(key, f"below {name}_layer_period={period}", offset)
+    return [layer % period == offset for layer in range(count)]
+
+
+FORWARD, MIXER = f"{LAYER}.feed_forward", f"{LAYER}.mamba"
+UP, DOWN = f"{FORWARD}.experts.gate_up_proj", f"{FORWARD}.experts.down_proj"
+EXPERT = f"{FORWARD}.experts.{{expert}}"
+INNER = ("dt_layernorm", "b_layernorm", "c_layernorm")
+OURS: dict[str, Any] = {
+    **NAMES,
+    "norm": "model.final_layernorm",
+    **mixer_names(MIXER),
+    **{f"mamba.inner_norms.{n}": f"{MIXER}.{name}.weight" for n, name in enumerate(INNER)},
+    "mamba.norm": f"{LAYER}.input_layernorm",
+    **{f"{kind}.norm": f"{LAYER}.pre_ff_layernorm" for kind in ("dense", "moe")},
+    **{f"dense.{part}": f"{FORWARD}.{part}_proj" for part in ("gate", "up", "down")},
+    "moe.router": f"{FORWARD}.router",
+    "moe.up": UP,
+    "moe.down": DOWN,
+}
+
+
+def _transforms(model: ModelConfig) -> dict[str, Transform]:
+    return {**mixer_transforms(MIXER), **pieces(UP, DOWN)(model)}
+
+
+JAMBA = dataclasses.replace(
+    importer(KEYS, _config, OURS, _transforms),
+    joined=joined(
+        {UP: [f"{EXPERT}.{part}_proj.weight" for part in ("gate", "up")], DOWN: [f"{EXPERT}.down_proj.weight"]}
+    ),
+)
