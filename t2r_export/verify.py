@@ -171,16 +171,19 @@ def _float_products(path: Path) -> bool:
 def _same_interface(decoder: Stepper, model: Transformer) -> None:
     expected = states_in(model.state_spec(), decoder.signature)
     received = list(decoder.signature.states)
-    sizes = model.config.vocab_size, model.input_size
-    found = decoder.signature.vocab_size, decoder.signature.input_size
+    signature = decoder.signature
+    sizes, found = _sizes(model.config.vocab_size, model.input_size), _sizes(signature.vocab_size, signature.input_size)
     if expected != received or sizes != found:
         differing = [f"{s.name} {list(s.shape)}" for s in received if s not in expected]
         raise UserError(
-            f"a graph of this model: {len(expected)} states, vocabulary {model.config.vocab_size}",
-            f"{len(received)} states, vocabulary {decoder.signature.vocab_size}"
-            + (f", among them {', '.join(differing[:3])}" if differing else ""),
+            f"a graph of this model: {len(expected)} states, {sizes}",
+            f"{len(received)} states, {found}" + (f", among them {', '.join(differing[:3])}" if differing else ""),
             "name the checkpoint that the graph was exported from",
         )
+
+
+def _sizes(vocabulary: int, vector: int | None) -> str:
+    return f"vocabulary {vocabulary}" + ("" if vector is None else f", vectors of {vector} elements")
 
 
 def _chained(report: Report, checks: Checks, both: SideBySide, steps: int, on_progress: Callable[[int], None]) -> None:
