@@ -20,6 +20,7 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.config.gate import ResidualGateConfig
 from t2r_export.config.layer import mixer_of
 from t2r_export.config.mixers import (
+    CompressiveConfig,
     Guard,
     HybridConfig,
     LinearConfig,
@@ -157,7 +158,7 @@ CONFIGS = {
         LLAMA, linear(6, positions="after", conv=4, output_gate=True, update_rule="gated", gate="data")
     ),
     "window": with_layers(GPT2, WINDOW, WINDOW),
-    "alibi": with_layers(ALIBI, WINDOW, WINDOW),  # softmax, hybrid and span: alibi_kinds
+    "alibi": with_layers(ALIBI, WINDOW, WINDOW),  # the other layers that have scores: alibi_kinds
     "window_rotary": with_layers(LLAMA, LINEAR, WINDOW),
     "hybrid_sum": with_layers(LLAMA, HYBRID, HYBRID),
     "hybrid_gate": with_layers(GPT2, dataclasses.replace(HYBRID, merge="gate"), LINEAR),
@@ -239,6 +240,7 @@ FORMS = {
         SHARED,
         WindowConfig(3, 2, memory=4),
         HybridConfig(3, K, update_rule="gated", gate="data", sinks=1, merge="token"),
+        CompressiveConfig(4, blocks=3, rate=2),
         DROPPED,
     ),
     "residual_gate": with_layers(LLAMA, LINEAR, SOFTMAX, residual_gate=ResidualGateConfig(0.5)),

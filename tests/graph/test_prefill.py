@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, VOCABULARY, B, V
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.mixers import CompressiveConfig, LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.uniform import LAYERS
@@ -32,7 +32,8 @@ from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.states import States
 
-MODELS = CONFIGS | {"span": small.FORMS["span"]}
+COMPRESSIVE = small.with_layers(small.GPT2, CompressiveConfig(4, 3, 2), CompressiveConfig(4, 3, 2, "mean"))
+MODELS = CONFIGS | {"span": small.FORMS["span"], "compressive": COMPRESSIVE}
 TABLES = ("sinusoidal", "rotary_keep", "gated_rotary", "hybrid")  # their positions are looked up in large constants
 WINDOWS = ("window_rotary", "memory_window", "hybrid_sum", "hybrid_gated")
 SPLIT = {  # models without an end, one of each kind of layer
