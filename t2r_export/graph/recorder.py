@@ -247,7 +247,7 @@ def plus(a: Dim, b: Dim) -> Dim:
     terms: dict[tuple[str, ...], int] = {}
     for dim in (a, b):
         for term in [dim] if isinstance(dim, int) else dim.split("+"):
-            number, letters = factors(int(term) if isinstance(term, str) and term.isdigit() else term)
+            number, letters = factors(int(term) if isinstance(term, str) and term.lstrip("-").isdigit() else term)
             terms[tuple(letters)] = terms.get(tuple(letters), 0) + number
     constant = terms.pop((), 0)
     parts = [str(product([number, *letters])) for letters, number in terms.items() if number]

@@ -87,6 +87,7 @@ def test_a_quotient_that_is_none_is_refused() -> None:
         ("T", "T", "2*T"),
         ("T+4", -4, "T"),
         ("T", -4, "T+-4"),
+        ("T+-4", 4, "T"),
         ("P+T", "T", "P+2*T"),
         ("3*T", 0, "3*T"),
         ("T", "T+2", "2*T+2"),

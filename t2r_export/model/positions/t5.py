@@ -40,7 +40,7 @@ class T5(DistanceBias):
         rows = ops.embedding(pairs.places(last), table)  # (T, n, H) or (B, 1, T, n, H)
         if len(rows.shape) == 3:
             return pairs.spread(ops.transpose(rows, (2, 0, 1)))
-        return pairs.spread(ops.transpose(ops.squeeze(rows, 1), (0, 3, 1, 2)))
+        return pairs.spread(ops.squeeze(ops.transpose(rows, (0, 4, 2, 3, 1)), 4))
 
     def by_distance(self, length: int) -> Tensor:
         found = torch.from_numpy(buckets(np.arange(length), self.config)).to(self.table.weight.device)

@@ -117,7 +117,7 @@ def test_split_anywhere(size: Any, length: int, data: st.DataObject) -> None:
 LAYERS = tuple(CompressiveConfig(5, 3, 2 + i, compression) for i, compression in enumerate(COMPRESSIONS))
 
 
-@pytest.mark.parametrize("kind", ["shaw", "transformer_xl"])
+@pytest.mark.parametrize("kind", ["t5", "shaw", "transformer_xl"])
 def test_graphs_compute_it(kind: str, tmp_path: Path) -> None:
     made, _ = small.graph(tmp_path / "g.onnx", model(kind, *LAYERS), prefill=True, draft_check=True)
     assert small.proof(made, tmp_path / "g.onnx", 50).passed
