@@ -241,6 +241,10 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "guarded": (lambda ops, w, x: ops.guarded(x[0], "clamp", 0.25), [Y]),
     "guarded: added": (lambda ops, w, x: ops.guarded(x[0], "add", 0.25), [Y]),
     "accumulate": (lambda ops, w, x: ops.accumulate(*x), [Y, floats(B, 3, 5, 4, seed=2)]),
+    "each": (
+        lambda ops, w, x: ops.each(ops.relu, *ops.split(ops.split_heads(x[0], H + G), [H, G], axis=1)),
+        [floats(B, (H + G) * V)],
+    ),
     "rotate": (lambda ops, w, x: ops.rotate(*x), [floats(B, H, 1, 6), floats(B, 1, 1, 3), floats(B, 1, 1, 3)]),
     "rotate: a part of a head": (
         lambda ops, w, x: ops.rotate(*x),
