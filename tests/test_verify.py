@@ -270,6 +270,15 @@ def test_model_with_too_few_positions_is_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_few_positions_behind_the_first_tokens(left: int, tmp_path: Path) -> None:
+    config = dataclasses.replace(GPT2, max_positions=5 + left)
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", config, prefill=True)
+    report = verify(checkpoint, tmp_path / "g.onnx", steps=left)
+    assert report.passed
+    assert "split prefill against steps, logits" in {check.name for check in report.checks}
+
+
 def test_seed_determines_text(tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx")
     first, again, other = (verify(checkpoint, tmp_path / "g.onnx", steps=5, seed=seed) for seed in (1, 1, 2))

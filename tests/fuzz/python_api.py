@@ -140,7 +140,7 @@ class Calls:
                 fields = [inspect.Parameter(f.name, parameter.kind) for f in dataclasses.fields(config)]
                 chosen = self.chance.sample(fields, self.chance.randrange(3))
                 named |= {each.name: self.argument(each) for each in chosen if each.name not in named}
-            elif parameter.kind is parameter.VAR_KEYWORD:
+            elif parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 continue  # a name of its own is no option
             elif parameter.default is parameter.empty or self.chance.randrange(3) == 0:
                 named[parameter.name] = self.argument(parameter)
