@@ -19,7 +19,7 @@ class ResidualSum(nn.Module):
 
 
 class ReZero(nn.Module):
-    """x + α y, α = 0 at first (Bachlechner et al. 2020, arXiv 2003.04887, eq. 3)."""
+    """x + α y, α = 0 at first (Bachlechner et al. 2020, arXiv 2003.04887)."""
 
     def __init__(self) -> None:
         super().__init__()
