@@ -90,7 +90,7 @@ GATED_DELTA = GatedDeltaConfig(heads=H, key_heads=G, key_size=K, value_size=V, t
 MAMBA2 = Mamba2Config(
     heads=H, head_size=V, state_size=K, groups=G, taps=3, least_step=0.3, largest_step=0.9, bias=True, norm_groups=G
 )
-MAMBA = MambaConfig(size=12, state_size=5, step_rank=6, taps=3, bias=True, inner_norm_eps=1e-3)
+MAMBA = MambaConfig(size=12, state_size=16, step_rank=17, taps=3, bias=True, inner_norm_eps=1e-3)  # wide norms
 RWKV5 = RWKV5Config(heads=G, head_size=16)
 RWKV7 = RWKV7Config(heads=G, head_size=16, decay_rank=5, erase_rank=6, gate_rank=7)
 
@@ -193,13 +193,17 @@ CONFIGS = {
         GPT2,
         S4DConfig(state_size=6),
         S4DConfig(state_size=6, complex=False),
-        feed_forwards=(Dense(), MoEConfig(experts=5, size=3, top=1, renormalize=False, activation="relu", gated=False)),
     ),
     "light_conv": with_layers(
         GPT2,
         LightConvConfig(size=15, heads=5, taps=4),
         LightConvConfig(size=15, heads=5, taps=4, dynamic=True),
-        feed_forwards=(MOE, Dense()),
+    ),
+    "moe": with_layers(
+        GPT2,
+        LINEAR,
+        LINEAR,
+        feed_forwards=(MOE, MoEConfig(experts=5, size=3, top=1, renormalize=False, activation="relu", gated=False)),
     ),
     "shared_weights": with_layers(LLAMA, SOFTMAX, SHARED, SHARED),
     # all-attention: a memory in each layer, and nothing behind it
