@@ -64,7 +64,7 @@ web: $(VENV)/.installed
 	$(BIN)/python $(JS)/demo/make_web.py build/web
 	node $(JS)/demo/serve.js build/web 8000
 
-# Ours beside others' of the same size, as benchmarks/plan.toml says, on a machine that does nothing else: 45 minutes.
+# Ours beside others' of the same size, as benchmarks/plan.toml says, on a machine that does nothing else: an hour.
 # Then the tables of the docs. llama-cpp-python is built from source, with cmake and a C++ compiler.
 bench: $(VENV)/.peers
 	$(BIN)/python benchmarks/run.py --out build/bench --page docs/performance.md
