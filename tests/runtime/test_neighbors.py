@@ -23,6 +23,7 @@ from t2r_export.quantize import export_quantized
 from t2r_runtime import Datastore, Decoder, Retrieving, Sampling
 from t2r_runtime.decode.score import score
 from t2r_runtime.errors import UserError
+from t2r_runtime.session import archive
 from test_readme import ROOT, fenced
 
 Array = NDArray[Any]
@@ -158,9 +159,12 @@ def test_saved_and_joined(path: Path, tmp_path: Path) -> None:
         (tmp_path / "bad.npz").write_bytes(damaged)
         with pytest.raises(UserError, match="a datastore at"):
             Datastore.load(tmp_path / "bad.npz")
-    np.savez(tmp_path / "other.npz", keys=np.zeros(3))
-    with pytest.raises(UserError, match="a datastore at"):
-        Datastore.load(tmp_path / "other.npz")
+    np.savez_compressed(tmp_path / "small.npz", keys=store.keys, tokens=store.tokens)
+    archive.write(tmp_path / "other.npz", {"datastore": 1}, {"keys": np.zeros(3)})
+    archive.write(tmp_path / "newer.npz", {"datastore": 2}, {"keys": store.keys, "tokens": store.tokens})
+    for name in ("small.npz", "other.npz", "newer.npz"):
+        with pytest.raises(UserError, match="a datastore at"):
+            Datastore.load(tmp_path / name)
     with pytest.raises(UserError, match="write"):
         store.save(tmp_path / "no" / "s.npz")
 
@@ -185,6 +189,11 @@ def test_refused(path: Path, tmp_path: Path) -> None:
         (lambda: Datastore.of_text(decoder, [1]), "at least 2 tokens"),
         (lambda: Datastore(np.zeros((2, 3)), [1], ""), r"keys \(N, D\) and tokens \(N,\)"),
         (lambda: store + Datastore(store.keys, store.tokens, "x"), "datastores of one model"),
+        (lambda: Datastore("keys", [1], ""), "numbers as keys"),  # type: ignore[arg-type]
+        (lambda: Datastore([[1.0]], None, ""), "numbers as tokens"),  # type: ignore[arg-type]
+        (lambda: Datastore([[1.0]], [0.5], ""), "numbers as tokens"),
+        (lambda: Datastore([[1.0]], [1], 2), "a string as checkpoint_sha256"),  # type: ignore[arg-type]
+        (lambda: Decoder(path, companions=[0]), "roles of companions"),  # type: ignore[list-item]
     ]:
         with pytest.raises(UserError, match=message):
             call()

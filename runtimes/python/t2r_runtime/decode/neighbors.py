@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,11 +23,12 @@ from t2r_runtime.contract.signature import Signature
 from t2r_runtime.decode.reader import Reader
 from t2r_runtime.decode.score import log_probabilities
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.files import unwritable
+from t2r_runtime.files import existing_file
+from t2r_runtime.session import archive
 from t2r_runtime.session.stepper import Inputs, inputs_of, require_room, token_ids
 
 AT_ONCE = 1 << 22  # numbers of keys that are compared at a time
-HEAD = "t2r datastore 1"
+VERSION = 1
 
 
 class Index(Protocol):
@@ -49,8 +50,9 @@ class Datastore:
     """
 
     def __init__(self, keys: ArrayLike, tokens: ArrayLike, checkpoint_sha256: str, index: Index | None = None) -> None:
-        self.keys = np.ascontiguousarray(array_of(keys, "keys", "argument"), np.float32)
-        self.tokens = np.ascontiguousarray(array_of(tokens, "tokens", "argument"), np.int64)
+        require_kind(checkpoint_sha256, str, "a string as checkpoint_sha256", "argument")
+        self.keys = _numbers(keys, "keys", "fiu").astype(np.float32, order="C", copy=False)
+        self.tokens = _numbers(tokens, "tokens", "iu").astype(np.int64, order="C", copy=False)
         self.checkpoint_sha256, self.index = checkpoint_sha256, index
         if self.keys.ndim != 2 or not self.keys.size or self.tokens.shape != self.keys.shape[:1]:
             received = f"{self.keys.shape} and {self.tokens.shape}"
@@ -80,23 +82,22 @@ class Datastore:
         return Datastore(keys, tokens, self.checkpoint_sha256)
 
     def save(self, path: str | Path) -> None:
-        """Write a .npz file; an index is not in it."""
-        try:
-            with open(path, "wb") as file:
-                np.savez(file, head=np.array([HEAD, self.checkpoint_sha256]), keys=self.keys, tokens=self.tokens)
-        except OSError as error:
-            raise unwritable(path, error) from error
+        """Write a .npz file atomically; an index is not in it."""
+        head = {"datastore": VERSION, "checkpoint_sha256": self.checkpoint_sha256}
+        archive.write(path, head, {"keys": self.keys, "tokens": self.tokens})
 
     @classmethod
     def load(cls, path: str | Path, index: Index | None = None) -> Self:
         """Read a file of `save`. Raises UserError if it is none."""
+        path = existing_file(path, "a datastore written by save")
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-                (head, sha256), keys, tokens = found["head"].tolist(), found["keys"], found["tokens"]
-            if head != HEAD or keys.dtype != np.float32 or tokens.dtype != np.int64:
-                raise ValueError("another file")
-            return cls(keys, tokens, str(sha256), index)
-        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+            with ZipFile(path) as opened:
+                found = archive.Archive(opened)
+                dtypes = {name: dtype for name, (dtype, _) in found.forms.items()}
+                if found.head.get("datastore") != VERSION or dtypes != {"keys": "float32", "tokens": "int64"}:
+                    raise ValueError("another file")
+                return cls(found.array("keys"), found.array("tokens"), found.head.get("checkpoint_sha256"), index)
+        except Exception as error:  # of any type, where the file is damaged
             raise UserError(f"a datastore at {path}", printable(error), "write it with save()", "file") from error
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -118,6 +119,13 @@ class Datastore:
         count = max(AT_ONCE // self.keys.shape[1], 1)
         parts = (self.keys[start : start + count] - query for start in range(0, len(self.keys), count))
         return np.concatenate([np.einsum("nd,nd->n", part, part, dtype=np.float64) for part in parts])
+
+
+def _numbers(values: ArrayLike, what: str, kinds: str) -> NDArray[Any]:
+    """An array of one of NumPy's kinds of numbers."""
+    array = array_of(values, what, "argument")
+    require_value(array.dtype.kind in kinds, f"numbers as {what}", array.dtype, "argument")
+    return array
 
 
 class Retrieving:

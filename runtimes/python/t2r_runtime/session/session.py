@@ -156,6 +156,8 @@ def open_graph(
     """
     extra = _texts({} if provider_options is None else provider_options, "provider_options")
     roles = listed(companions, "roles of companions", "graph")
+    for role in roles:
+        require_kind(role, str, "roles of companions as strings", "graph")
     require_kind(max_state_bytes, int, "a number of bytes as max_state_bytes", "metadata")
     opening = _Opening(provider, providers.find_provider(provider), extra, allow_fallback, max_state_bytes)
     path = existing_graph(path)
