@@ -96,7 +96,7 @@ class Datastore:
                 dtypes = {name: dtype for name, (dtype, _) in found.forms.items()}
                 if found.head.get("datastore") != VERSION or dtypes != {"keys": "float32", "tokens": "int64"}:
                     raise ValueError("another file")
-                return cls(found.array("keys"), found.array("tokens"), found.head.get("checkpoint_sha256"), index)
+                return cls(found.array("keys"), found.array("tokens"), found.head["checkpoint_sha256"], index)
         except Exception as error:  # of any type, where the file is damaged
             raise UserError(f"a datastore at {path}", printable(error), "write it with save()", "file") from error
 
