@@ -3,7 +3,7 @@
     x_t = Ā x_{t-1} + B̄ u_t      y = 2 Re(C x) + D u      Ā = exp(dt A)      B̄ = (Ā - 1) / A       (zero-order hold)
     o = W_a g ⊙ σ(W_b g)         g = gelu(y)                                                    (the mixing of S4)
 
-A is complex with A = -exp(A_log) + i A_imag, initially -1/2 + i π n for the state n (S4D-Lin, eq. 9), and one of each
+A is complex with A = -exp(A_log) + i A_imag, initially -1/2 + i π n for the state n (S4D-Lin), and one of each
 conjugate pair is kept; or real, initially -1, -2, … (S4D-Real), where y = C x + D u. B is 1, which C absorbs.
 """
 
