@@ -16,7 +16,6 @@ class Decay:
 
     def __init__(self, pieces: Pieces) -> None:
         self.pieces, self.ops = pieces, pieces.ops
-        self._transposed: dict[str, Value] = {}
 
     @property
     def carry(self) -> Value | None:
@@ -37,10 +36,8 @@ class Decay:
         return self.pieces.of_kept(self.transposed(keys))
 
     def transposed(self, x: Value) -> Value:
-        """x (X, C, n) -> (X, n, C), computed once and reused."""
-        if x.name not in self._transposed:
-            self._transposed[x.name] = self.ops.transpose(x, (0, 1, 2, 4, 3))
-        return self._transposed[x.name]
+        """x (X, C, n) -> (X, n, C)."""
+        return self.ops.transpose(x, (0, 1, 2, 4, 3))
 
 
 class HeadDecay(Decay):
@@ -83,7 +80,6 @@ class ChannelDecay(Decay):
     def __init__(self, pieces: Pieces, log_gate: Value) -> None:
         super().__init__(pieces)
         self.log_gate = log_gate
-        self._reached: dict[str, list[Value]] = {}
 
     @property
     def carry(self) -> Value | None:
@@ -94,11 +90,8 @@ class ChannelDecay(Decay):
     def scores(self, rows: Value, keys: Value) -> Value:
         ops, pieces, C = self.ops, self.pieces, self.pieces.capacity
         found = pieces.masked(ops.matmul(rows, self.transposed(keys)), "own", np.eye(C))
-        if keys.name not in self._reached:
-            self._reached[keys.name] = [self.transposed(ops.mul(keys, reach)) for reach in self._reaches]
-        for number, ((pairs, _), reach, near) in enumerate(
-            zip(halves(C), self._reaches, self._reached[keys.name], strict=True)
-        ):
+        for number, ((pairs, _), reach) in enumerate(zip(halves(C), self._reaches, strict=True)):
+            near = self.transposed(ops.mul(keys, reach))
             products = ops.matmul(pieces.by_head(rows, reach), near)
             found = ops.add(found, pieces.masked(products, f"half_{number}", pairs))
         return found

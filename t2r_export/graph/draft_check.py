@@ -19,7 +19,7 @@ import numpy as np
 from t2r_export.graph.operators import END
 from t2r_export.graph.pieces import Pieces
 from t2r_export.graph.prompt import Prompt
-from t2r_export.graph.recorder import Dim, Value, plus
+from t2r_export.graph.recorder import Value, plus
 from t2r_runtime.contract.signature import MOST_CHECKED
 
 
@@ -32,31 +32,23 @@ class Kept:
 
     def __init__(self, prompt: Prompt, keep: Value) -> None:
         self.prompt, self.ops, self.count = prompt, prompt.ops, keep
-        self._masks: dict[bool, Value] = {}
-        self._lasts: dict[bool, Value] = {}
-        self._indices: dict[tuple[Dim, int], Value] = {}
 
     def mask(self, padded: bool = False) -> Value:
         """(B, 1, 1, 1, C), 1 for tokens that update the state; C is T, or `MOST_CHECKED` if padded."""
-        if padded not in self._masks:
-            self._masks[padded] = self._compared("Less", padded, self.count)
-        return self._masks[padded]
+        return self._compared("Less", padded, self.count)
 
     def last(self, padded: bool = False) -> Value:
         """(B, 1, 1, 1, C), 1 for the last token that updates the state."""
-        if padded not in self._lasts:
-            self._lasts[padded] = self._compared("Equal", padded, self.ops.sub(self.count, 1))
-        return self._lasts[padded]
+        return self._compared("Equal", padded, self.ops.sub(self.count, 1))
 
     def of_buffer(self, x: Value, count: int) -> Value:
         """x (B, heads, count + T, d), earlier columns followed by the tokens' -> the last `count` kept columns."""
         ops, (B, heads, _, d) = self.ops, x.shape
-        if (heads, count) not in self._indices:
-            first = ops.reshape(self.count, (-1, 1, 1, 1))
-            rows = ops.add(first, ops.constant(np.arange(count)[:, None], "int64", f"rows_{count}"))  # (B, 1, count, 1)
-            sizes = [self.prompt.batch_size, ops.constant([heads, count, 1], "int64")]
-            self._indices[heads, count] = ops.emit("Expand", [rows, ops.concat(sizes)], (B, heads, count, 1))
-        return ops.emit("GatherND", [x, self._indices[heads, count]], (B, heads, count, d), batch_dims=2)
+        first = ops.reshape(self.count, (-1, 1, 1, 1))
+        rows = ops.add(first, ops.constant(np.arange(count)[:, None], "int64", f"rows_{count}"))  # (B, 1, count, 1)
+        sizes = [self.prompt.batch_size, ops.constant([heads, count, 1], "int64")]
+        indices = ops.emit("Expand", [rows, ops.concat(sizes)], (B, heads, count, 1))
+        return ops.emit("GatherND", [x, indices], (B, heads, count, d), batch_dims=2)
 
     def of_cache(self, x: Value) -> Value:
         """x (B, heads, P + T, d) -> (B, heads, P + keep, d). All rows keep the same number of tokens."""
@@ -91,7 +83,6 @@ class Few(Pieces):
     def __init__(self, prompt: Prompt, kept: Kept, padded: bool) -> None:
         super().__init__(prompt, MOST_CHECKED)
         self.kept, self.padded = kept, padded
-        self._squares: dict[str, Value] = {}
 
     def cut(self, x: Value) -> Value:
         return self.ops.unsqueeze(self._filled(x), 2)
@@ -121,13 +112,11 @@ class Few(Pieces):
         whole = ops.constant(array, "float32", name)
         if self.padded:
             return whole
-        if name not in self._squares:
-            more = array.shape[1] - array.shape[0]
-            columns = ops.add(self.prompt.tokens, ops.constant([more], "int64")) if more else self.prompt.tokens
-            ends = ops.concat([self.prompt.tokens, columns])
-            bounds = [ops.constant([0, 0], "int64"), ends, ops.constant([0, 1], "int64")]
-            self._squares[name] = ops.emit("Slice", [whole, *bounds], (T, plus(T, more)))
-        return self._squares[name]
+        more = array.shape[1] - array.shape[0]
+        columns = ops.add(self.prompt.tokens, ops.constant([more], "int64")) if more else self.prompt.tokens
+        ends = ops.concat([self.prompt.tokens, columns])
+        bounds = [ops.constant([0, 0], "int64"), ends, ops.constant([0, 1], "int64")]
+        return ops.emit("Slice", [whole, *bounds], (T, plus(T, more)))
 
     def masked(self, scores: Value, name: str, array: np.ndarray[Any, Any]) -> Value:
         return self.ops.mul(scores, self.square(f"{name}_1x{self.capacity}", array))

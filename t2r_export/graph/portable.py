@@ -12,7 +12,7 @@ from t2r_export.config.mixers import Guard
 from t2r_export.graph import prefill
 from t2r_export.graph.draft_check import Few, Kept
 from t2r_export.graph.operators import Operators
-from t2r_export.graph.pieces import Chunks, Pieces, complex_scan, scan
+from t2r_export.graph.pieces import Chunks, complex_scan, scan
 from t2r_export.graph.prompt import Prompt
 from t2r_export.graph.recorder import Dim, Value, product
 from t2r_export.model.ops import MASKED, Erase
@@ -32,7 +32,6 @@ class GraphOps(Operators):
         self._prompt: Prompt | None = None
         self.keep: Value | None = None  # (B,) int64: the number of leading tokens that update the states; None: all
         self._kept: Kept | None = None
-        self._pieces: dict[tuple[int, bool], Pieces] = {}
         self._masks: dict[int, Value] = {}
         self.damping = 1.0  # factor of φ(q), a power of two; the quotient does not depend on it
         self.low: dict[str, Value] = {}  # accumulated rounding errors by state name, where they are kept
@@ -190,10 +189,8 @@ class GraphOps(Operators):
         erase: Erase[Value] | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:
         chunk, solves = prefill.CHUNK if erase is None else prefill.CHUNK_ERASING, beta is not None or erase is not None
-        if (chunk, solves) not in self._pieces:
-            few = self._kept and Few(self.prompt, self._kept, padded=solves)
-            self._pieces[chunk, solves] = few or Chunks(self.prompt, chunk)
-        return prefill.linear_attention(self._pieces[chunk, solves], q, k, v, S, z, log_gate, beta, erase)
+        few = self._kept and Few(self.prompt, self._kept, padded=solves)
+        return prefill.linear_attention(few or Chunks(self.prompt, chunk), q, k, v, S, z, log_gate, beta, erase)
 
     def linear_recurrence_many(self, x: Value, log_gate: Value, state: Value) -> tuple[Value, Value]:
         D = x.shape[1]

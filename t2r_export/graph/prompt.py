@@ -23,8 +23,6 @@ class Prompt:
         self.tokens = (
             ops.constant([self.length], "int64") if known else ops.emit("Shape", [x], (1,), "int64", start=1, end=2)
         )
-        self._rest: dict[int, Value] = {}
-        self._sizes: dict[tuple[int, ...], Value] = {}
 
     def by_sequence(self, x: Value, *sizes: int) -> Value:
         """Rows (N, …) -> (B, T, *sizes)."""
@@ -32,10 +30,8 @@ class Prompt:
         if known != [-1, -1]:
             whole = self.ops.constant([*known, *sizes], "int64")
             return self.ops.emit("Reshape", [x, whole], (self.batch, self.length, *sizes))
-        if sizes not in self._sizes:
-            rest = self.ops.constant(sizes, "int64")
-            self._sizes[sizes] = self.ops.concat([self.batch_size, self.tokens, rest])
-        return self.ops.emit("Reshape", [x, self._sizes[sizes]], (self.batch, self.length, *sizes))
+        whole = self.ops.concat([self.batch_size, self.tokens, self.ops.constant(sizes, "int64")])
+        return self.ops.emit("Reshape", [x, whole], (self.batch, self.length, *sizes))
 
     def of_each(self, x: Value) -> Value:
         """Values of each token, expanded to (B, G, T, n) from (1, G, 1, n) if they are shared."""
@@ -47,10 +43,8 @@ class Prompt:
 
     def rest(self, size: int) -> Value:
         """(1,): the number of padding tokens in the last chunk of `size`."""
-        if size not in self._rest:
-            negative = self.ops.emit("Neg", [self.tokens], (1,))
-            self._rest[size] = self.ops.emit("Mod", [negative, self.ops.constant([size], "int64")], (1,))
-        return self._rest[size]
+        negative = self.ops.emit("Neg", [self.tokens], (1,))
+        return self.ops.emit("Mod", [negative, self.ops.constant([size], "int64")], (1,))
 
     def blocks(self, x: Value, size: int) -> Value:
         """x (B, heads, T, d) -> (B, heads, N, size, d), padded with zeros."""

@@ -57,9 +57,7 @@ class Recorder:
         self.declared: list[Value] = []  # values whose shapes ONNX cannot infer
         self.shapes: dict[str, Shape] = {}  # of all that nodes make
         self._names = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
-        self._made: dict[
-            tuple[object, ...], list[Value]
-        ] = {}  # outputs of nodes without a name of their own, by content
+        self._made: dict[tuple[str, ...], list[Value]] = {}  # outputs of nodes by what they compute
         self._count = 0
 
     def emit(

@@ -32,7 +32,7 @@ class AttentionOps(GraphOps):
 
     def __init__(self, model: nn.Module, batch: Dim, tokens: str | None = None) -> None:
         super().__init__(model, batch, tokens)
-        self._sequence_count: Value | None = None  # (1,) int64
+        self._batch: Value | None = None
 
     def pack_for_fused(self, x: Value) -> Value:
         # reshape q, k and v together before splitting
@@ -140,10 +140,14 @@ class AttentionOps(GraphOps):
         if isinstance(self.batch, int):
             sizes = self.constant(shape, "int64")
         else:
-            if self._sequence_count is None:  # of the first state: all layers share it
-                self._sequence_count = self.emit("Shape", [state], (1,), "int64", end=1)
-            sizes = self.concat([self._sequence_count, self.constant(shape[1:], "int64")])
+            sizes = self.concat([self._batch_of(state), self.constant(shape[1:], "int64")])
         return self.emit("Expand", [x, sizes], shape)
+
+    def _batch_of(self, x: Value) -> Value:
+        """The number of sequences (1,), int64, of the first x that is asked for: all layers share it."""
+        if self._batch is None:
+            self._batch = self.emit("Shape", [x], (1,), "int64", end=1)
+        return self._batch
 
 
 class FusedOps(AttentionOps):
@@ -153,13 +157,8 @@ class FusedOps(AttentionOps):
     domain = "com.microsoft"
     shares_keys, reads_prompts = True, True
 
-    def __init__(self, model: nn.Module, batch: Dim, tokens: str | None = None) -> None:
-        super().__init__(model, batch, tokens)
-        self._sequences: Value | None = None
-
     def normalizer(self, q: Value, k: Value, z: Value, log_gate: Value | None = None) -> tuple[Value, Value]:
-        # z is S of values that are all ones: for a gated layer five nodes fewer than in standard operators, and 0.95 of
-        # a step's time on the CPU
+        # z is S of values that are all ones: for a gated layer five nodes fewer than in standard operators
         if self.many:
             return super().normalizer(q, k, z, log_gate)
         heads = z.shape[1]
@@ -192,10 +191,7 @@ class FusedOps(AttentionOps):
         B = x.shape[0]
         if isinstance(B, int):
             return self.constant(np.arange(B)[:, None], "int64", f"sequences_{B}")
-        if self._sequences is None:
-            count = self.emit("Shape", [x], (1,), "int64", end=1)
-            self._sequences = self.unsqueeze(self._places(B, count), 1)
-        return self._sequences
+        return self.unsqueeze(self._places(B, self._batch_of(x)), 1)
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
         return self._of_a_sum("SkipLayerNormalization", x, [weight, bias], eps) or super().layer_norm(

@@ -127,18 +127,13 @@ def scanned_complex(x: Tensor, factor: Tensor, state: Tensor) -> Tensor:
         y (B, T, 2·D), float32, or float64 if the state is float64.
     """
     wide = torch.float64 if state.dtype == torch.float64 else torch.float32
-    y = torch.cat([state.to(wide).unsqueeze(1), x.to(wide)], dim=1)
-    a, behind = factor.to(wide), 1
+    joined = torch.cat([state.to(wide).unsqueeze(1), x.to(wide)], dim=1)
+    y, a = (torch.complex(*numbers.chunk(2, -1)) for numbers in (joined, factor.to(wide)))
+    behind = 1
     while behind < y.shape[1]:
-        y = y + F.pad(_product(a, y[:, :-behind]), (0, 0, behind, 0))
-        a, behind = _product(a, a), 2 * behind
-    return y[:, 1:]
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Complex products of (…, 2·D)."""
-    (real, imaginary), (r, i) = a.chunk(2, -1), b.chunk(2, -1)
-    return torch.cat([real * r - imaginary * i, real * i + imaginary * r], dim=-1)
+        y = y + F.pad(a * y[:, :-behind], (0, 0, behind, 0))
+        a, behind = a * a, 2 * behind
+    return torch.cat([y.real, y.imag], dim=-1)[:, 1:]
 
 
 def _blocks(x: Tensor, G: int, C: int) -> Tensor:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
-from t2r_export.checkpoints.importers.keys import Keys, keys
-from t2r_export.checkpoints.importers.sources import CONVOLUTION, TRANSPOSED, Transform, named
+from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.mamba2 import importer, stacked
+from t2r_export.checkpoints.importers.sources import CONVOLUTION, TRANSPOSED, Transform
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import MambaConfig
-from t2r_export.config.uniform import NoFeedForward, UniformConfig
 
 READ: dict[str, Any] = {
     "vocab_size": 50280,
@@ -42,10 +41,9 @@ def step_rank(fields: Fields, key: str) -> int:
 
 
 def _config(fields: Fields) -> ModelConfig:
-    width, eps = fields.size("hidden_size"), fields.number("layer_norm_epsilon")
     fields.choice("hidden_act", {"silu": "silu"})
     part = MambaConfig(
-        size=fields.size("intermediate_size", int(fields.number("expand") * width)),
+        size=fields.size("intermediate_size", int(fields.number("expand") * fields.size("hidden_size"))),
         state_size=fields.size("state_size"),
         step_rank=step_rank(fields, "time_step_rank"),
         taps=fields.size("conv_kernel", least=2),
@@ -53,17 +51,7 @@ def _config(fields: Fields) -> ModelConfig:
         bias=fields.flag("use_bias"),
         inner_norm_eps=fields.number("mixer_rms_eps") if fields.reads("mixer_rms_eps") else None,
     )
-    count = fields.layers("num_hidden_layers")
-    return UniformConfig(
-        vocab_size=fields.size("vocab_size"),
-        width=width,
-        layers=(part,) * count,
-        feed_forwards=(NoFeedForward(),) * count,
-        norm="rms",
-        norm_eps=eps,
-        position="none",
-        tied_head=fields.flag("tie_word_embeddings"),
-    ).build()
+    return stacked(fields, part)
 
 
 def mixer_names(where: str) -> dict[str, str]:
@@ -78,26 +66,7 @@ def mixer_transforms(where: str) -> dict[str, Transform]:
     return {f"{where}.conv1d.weight": CONVOLUTION, f"{where}.A_log": TRANSPOSED}
 
 
-LAYER = "backbone.layers.{}"
-NAMES: dict[str, Any] = {
-    "embedding": "backbone.embeddings",
-    "norm": "backbone.norm_f",
-    "head": "lm_head",
-    "mamba.norm": f"{LAYER}.norm",
-    **mixer_names(f"{LAYER}.mixer"),
-}
-
-
-def _importer(known: Keys) -> Importer:
-    return Importer(
-        keys=known,
-        config=_config,
-        sources=lambda model, weights: named(model, weights, NAMES, mixer_transforms(f"{LAYER}.mixer")),
-        prefix="backbone.",
-        buffers=re.compile(r"(?!)"),  # none
-        copies=tied_head("backbone.embeddings.weight"),
-    )
-
-
-MAMBA = _importer(keys(READ, harmless=HARMLESS))
-FALCON_MAMBA = _importer(keys({**READ, "mixer_rms_eps": 1e-6}, harmless=HARMLESS))
+MAMBA, FALCON_MAMBA = (
+    importer(keys({**READ, **more}, harmless=HARMLESS), _config, "mamba", mixer_names, mixer_transforms)
+    for more in ({}, {"mixer_rms_eps": 1e-6})
+)

@@ -6,13 +6,14 @@ Other families have such parts among others, and read theirs with what stands he
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
-from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.sources import CONVOLUTION, Transform, named
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import Mamba2Config
+from t2r_export.config.parts import Mamba2Config, PartConfig
 from t2r_export.config.uniform import NoFeedForward, UniformConfig
 
 INFINITY = {"__float__": "Infinity"}  # as transformers 5 writes it; before, it wrote Infinity
@@ -59,11 +60,10 @@ PARTS: dict[str, Any] = {
 
 
 def _config(fields: Fields) -> ModelConfig:
-    width, eps = fields.size("hidden_size"), fields.number("layer_norm_epsilon")
     fields.choice("hidden_act", {"silu": "silu"})
     bias, groups = fields.flag("use_bias"), fields.size("n_groups")
     part = Mamba2Config(
-        **heads(fields, "num_heads", "head_dim", fields.number("expand") * width),
+        **heads(fields, "num_heads", "head_dim", fields.number("expand") * fields.size("hidden_size")),
         state_size=fields.size("state_size"),
         groups=groups,
         taps=fields.size("conv_kernel"),
@@ -71,17 +71,22 @@ def _config(fields: Fields) -> ModelConfig:
         bias=bias,
         output_bias=bias,
         norm_groups=groups,
-        norm_eps=eps,
+        norm_eps=fields.number("layer_norm_epsilon"),
         **time_steps(fields),
     )
+    return stacked(fields, part)
+
+
+def stacked(fields: Fields, part: PartConfig) -> ModelConfig:
+    """A model of one such part a layer, and nothing else."""
     count = fields.layers("num_hidden_layers")
     return UniformConfig(
         vocab_size=fields.size("vocab_size"),
-        width=width,
+        width=fields.size("hidden_size"),
         layers=(part,) * count,
         feed_forwards=(NoFeedForward(),) * count,
         norm="rms",
-        norm_eps=eps,
+        norm_eps=fields.number("layer_norm_epsilon"),
         position="none",
         tied_head=fields.flag("tie_word_embeddings"),
     ).build()
@@ -143,19 +148,32 @@ def mixer_transforms(where: str) -> dict[str, Transform]:
 
 
 LAYER = "backbone.layers.{}"
-NAMES: dict[str, Any] = {
-    "embedding": "backbone.embeddings",
-    "norm": "backbone.norm_f",
-    "head": "lm_head",
-    "mamba2.norm": f"{LAYER}.norm",
-    **mixer_names(f"{LAYER}.mixer"),
-}
 
-MAMBA2 = Importer(
-    keys=KEYS,
-    config=_config,
-    sources=lambda model, weights: named(model, weights, NAMES, mixer_transforms(f"{LAYER}.mixer")),
-    prefix="backbone.",
-    buffers=re.compile(r"(?!)"),  # none
-    copies=tied_head("backbone.embeddings.weight"),
-)
+
+def importer(
+    known: Keys,
+    config: Callable[[Fields], ModelConfig],
+    kind: str,
+    names: Callable[[str], dict[str, str]],
+    transforms: Callable[[str], dict[str, Transform]],
+) -> Importer:
+    """An importer of models of `stacked`. Args: kind: of the part; names, transforms: its `mixer_names` and
+    `mixer_transforms`."""
+    ours = {
+        "embedding": "backbone.embeddings",
+        "norm": "backbone.norm_f",
+        "head": "lm_head",
+        f"{kind}.norm": f"{LAYER}.norm",
+        **names(f"{LAYER}.mixer"),
+    }
+    return Importer(
+        keys=known,
+        config=config,
+        sources=lambda model, weights: named(model, weights, ours, transforms(f"{LAYER}.mixer")),
+        prefix="backbone.",
+        buffers=re.compile(r"(?!)"),  # none
+        copies=tied_head("backbone.embeddings.weight"),
+    )
+
+
+MAMBA2 = importer(KEYS, _config, "mamba2", mixer_names, mixer_transforms)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,3 +118,37 @@ def by_steps(
         y, state = made.step(x[:, t], state, [n + t for n in start or [0] * len(x)])
         out.append(y)
     return torch.stack(out, 1), state
+
+
+def states(made: Alone) -> State[Tensor]:
+    """Random states of either sign."""
+    generator = torch.Generator().manual_seed(2)
+    return {s.name: torch.randn(s.dims(B), generator=generator, dtype=torch.float64) for s in made.state_spec()}
+
+
+Definition = Callable[[Alone, Tensor, State[Tensor]], tuple[np.ndarray, dict[str, np.ndarray]]]
+
+
+@torch.no_grad()
+def compare_with_definition(
+    made: Alone, x: Tensor, state: State[Tensor], definition: Definition, tolerance: float = 1e-10
+) -> None:
+    """A sequence, and its steps, are what the definition gives: outputs and every state."""
+    found = [made(x, state), by_steps(made, x, state)]
+    expected, end = definition(made, x, state)
+    for y, after in found:
+        np.testing.assert_allclose(y.numpy(), expected, rtol=tolerance, atol=tolerance)
+        assert after.keys() == end.keys()
+        for key, value in after.items():
+            np.testing.assert_allclose(value.numpy(), end[key], rtol=tolerance, atol=tolerance)
+
+
+@torch.no_grad()
+def compare_with_steps(made: Alone, length: int, tolerance: float = 1e-10) -> None:
+    """A sequence is its steps: outputs and every state."""
+    x, state = text(length), states(made)
+    (y, after), (stepped, end) = made(x, state), by_steps(made, x, state)
+    torch.testing.assert_close(y, stepped, rtol=tolerance, atol=tolerance)
+    assert after.keys() == end.keys()
+    for key, value in after.items():
+        torch.testing.assert_close(value, end[key], rtol=tolerance, atol=tolerance)

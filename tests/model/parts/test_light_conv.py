@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.mixers.alone import Alone, by_steps, random_mixer, text
+from model.mixers.alone import Alone, compare_with_definition, compare_with_steps, random_mixer, states, text
 from small import GPT2, WIDTH, B
 from t2r_export.config.parts import LightConvConfig
 from t2r_export.model.ops import State
@@ -22,11 +22,7 @@ FORMS = {
 forms = pytest.mark.parametrize("name", FORMS)
 
 
-def states(made: Alone) -> State[Tensor]:
-    return {s.name: torch.randn(s.dims(B), dtype=torch.float64) for s in made.state_spec()}
-
-
-def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndarray, np.ndarray]:
+def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     c: LightConvConfig = made.config
     w = {name: weight.detach().numpy() for name, weight in made.layer.named_parameters()}
     per_head, out = c.size // c.heads, np.zeros((B, x.shape[1], WIDTH))
@@ -45,29 +41,20 @@ def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndar
                 y[channel] = sum(shares[-1 - j] * rows[-1 - j][channel] for j in range(c.taps))
             out[b, t] = w["o.weight"] @ y + w["o.bias"]
         end[b] = np.stack(rows[1 - c.taps :]).reshape(c.taps - 1, c.heads, per_head).swapaxes(0, 1)
-    return out, end
+    return out, {"conv": end}
 
 
-@torch.no_grad()
 @forms
 def test_sequence_and_step_are_the_definition(name: str) -> None:
     made = random_mixer(GPT2, FORMS[name])
-    x, state = text(7), states(made)
-    expected, end = by_definition(made, x, state)
-    for y, after in (made(x, state), by_steps(made, x, state)):
-        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-10, atol=1e-10)
-        np.testing.assert_allclose(after["conv"].numpy(), end, rtol=1e-10, atol=1e-10)
+    compare_with_definition(made, text(7), states(made), by_definition)
 
 
-@torch.no_grad()
 @settings(max_examples=15)
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(2, 9), st.booleans())
 def test_steps_are_the_sequence(T: int, heads: int, taps: int, dynamic: bool) -> None:
     made = random_mixer(GPT2, LightConvConfig(size=3 * heads, heads=heads, taps=taps, dynamic=dynamic))
-    x, state = text(T), states(made)
-    (y, after), (stepped, end) = made(x, state), by_steps(made, x, state)
-    torch.testing.assert_close(y, stepped, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(after["conv"], end["conv"], rtol=1e-10, atol=1e-10)
+    compare_with_steps(made, T)
 
 
 @forms

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.mixers.alone import Alone, by_steps, random_mixer, text
+from model.mixers.alone import Alone, compare_with_definition, compare_with_steps, random_mixer, states, text
 from small import GPT2, MAMBA, WIDTH, B
 from t2r_export.config.parts import MambaConfig
 from t2r_export.model.ops import State
@@ -23,11 +23,6 @@ FORMS = {
     "plain": dataclasses.replace(MAMBA, inner_norm_eps=None, conv_bias=False, bias=False, taps=2),
 }
 forms = pytest.mark.parametrize("name", FORMS)
-
-
-def states(made: Alone) -> State[Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    return {s.name: torch.randn(s.dims(B), generator=generator, dtype=torch.float64) for s in made.state_spec()}
 
 
 def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -60,29 +55,17 @@ def silu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-x))
 
 
-@torch.no_grad()
 @forms
 def test_sequence_and_step_are_the_definition(name: str) -> None:
     made = random_mixer(GPT2, FORMS[name])
-    x, state = text(7), states(made)
-    expected, end = by_definition(made, x, state)
-    for y, after in (made(x, state), by_steps(made, x, state)):
-        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-10, atol=1e-10)
-        assert after.keys() == end.keys()
-        for key, value in after.items():
-            np.testing.assert_allclose(value.numpy(), end[key], rtol=1e-10, atol=1e-10)
+    compare_with_definition(made, text(7), states(made), by_definition)
 
 
-@torch.no_grad()
 @settings(max_examples=15)
 @given(st.integers(1, 20), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.integers(2, 5))
 def test_steps_are_the_sequence(T: int, size: int, state_size: int, step_rank: int, taps: int) -> None:
     made = random_mixer(GPT2, MambaConfig(size=size, state_size=state_size, step_rank=step_rank, taps=taps))
-    x, state = text(T), states(made)
-    (y, after), (stepped, end) = made(x, state), by_steps(made, x, state)
-    torch.testing.assert_close(y, stepped, rtol=1e-10, atol=1e-10)
-    for key, value in after.items():
-        torch.testing.assert_close(value, end[key], rtol=1e-10, atol=1e-10)
+    compare_with_steps(made, T)
 
 
 def test_states_stay_float32_under_autocast() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.mixers.alone import Alone, by_steps, random_mixer
+from model.mixers.alone import Alone, compare_with_definition, random_mixer
 from small import LLAMA, MAMBA2, WIDTH, B, G, H, K, T, V
 from t2r_export.config.parts import Mamba2Config
 from t2r_export.model.ops import State
@@ -71,17 +71,10 @@ def silu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-x))
 
 
-@torch.no_grad()
 @forms
 def test_sequence_and_step_are_the_definition(name: str) -> None:
     made, x, state = setting(name)
-    found = [made(x, state), by_steps(made, x, state)]
-    expected, end = by_definition(made, x, state)
-    for y, after in found:
-        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-10, atol=1e-10)
-        assert after.keys() == end.keys()
-        for key, value in after.items():
-            np.testing.assert_allclose(value.numpy(), end[key], rtol=1e-10, atol=1e-10)
+    compare_with_definition(made, x, state, by_definition)
 
 
 def test_states_stay_float32_under_autocast() -> None:

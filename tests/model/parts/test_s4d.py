@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.mixers.alone import Alone, by_steps, empty, random_mixer, text
+from model.mixers.alone import Alone, compare_with_definition, compare_with_steps, empty, random_mixer, states, text
 from small import GPT2, WIDTH, B
 from t2r_export.config.parts import S4DConfig
 from t2r_export.model.ops import State
@@ -19,10 +19,6 @@ from t2r_runtime.errors import UserError
 
 FORMS = {"complex": S4DConfig(state_size=6), "real": S4DConfig(state_size=5, complex=False)}
 forms = pytest.mark.parametrize("name", FORMS)
-
-
-def states(made: Alone) -> State[Tensor]:
-    return {s.name: torch.randn(s.dims(B), dtype=torch.float64) for s in made.state_spec()}
 
 
 def weights(made: Alone) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -41,7 +37,7 @@ def complexed(x: np.ndarray) -> np.ndarray:
     return np.asarray(real + 1j * imaginary)
 
 
-def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndarray, np.ndarray]:
+def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     decay, enters, C, factor, w = weights(made)
     out, end = np.zeros((B, x.shape[1], WIDTH)), state["x"].numpy().copy()
     for b in range(B):
@@ -54,7 +50,7 @@ def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndar
                     y[d] += factor * (C[n, d] * s[n, d]).real
             out[b, t] = mixed(y + w["D"] * u, w)
         end[b] = np.concatenate([s.real, s.imag]) if made.config.complex else s.real
-    return out, end
+    return out, {"x": end}
 
 
 def mixed(y: np.ndarray, w: dict[str, np.ndarray]) -> np.ndarray:
@@ -63,26 +59,17 @@ def mixed(y: np.ndarray, w: dict[str, np.ndarray]) -> np.ndarray:
     return np.asarray(a / (1 + np.exp(-b)))
 
 
-@torch.no_grad()
 @forms
 def test_sequence_and_step_are_the_definition(name: str) -> None:
     made = random_mixer(GPT2, FORMS[name])
-    x, state = text(7), states(made)
-    expected, end = by_definition(made, x, state)
-    for y, after in (made(x, state), by_steps(made, x, state)):
-        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(after["x"].numpy(), end, rtol=1e-9, atol=1e-9)
+    compare_with_definition(made, text(7), states(made), by_definition, 1e-9)
 
 
-@torch.no_grad()
 @settings(max_examples=15)
 @given(st.integers(1, 40), st.integers(1, 4), st.booleans())
 def test_steps_are_the_sequence(T: int, pairs: int, whole: bool) -> None:
     made = random_mixer(GPT2, S4DConfig(state_size=2 * pairs, complex=whole))
-    x, state = text(T), states(made)
-    (y, after), (stepped, end) = made(x, state), by_steps(made, x, state)
-    torch.testing.assert_close(y, stepped, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(after["x"], end["x"], rtol=1e-9, atol=1e-9)
+    compare_with_steps(made, T, 1e-9)
 
 
 @torch.no_grad()
