@@ -20,7 +20,7 @@ from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.plain import to_plain
 from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
 from t2r_export.config.students import reason, student_mixer
-from t2r_export.convert import convert, provenance
+from t2r_export.convert import convert, provenance, reshape
 from t2r_export.data.documents import Texts, parted
 from t2r_export.data.pair_sources import read_plan
 from t2r_export.data.pairs import read_pairs, split_groups, write_pairs
@@ -175,7 +175,8 @@ class Build:
 
     def _converted_origin(self, plan: StudentPlan) -> Origin:
         """Origin of a student before training."""
-        return {"teacher": self.teacher_sha256, "[convert]": {**plan.convert, "random": plan.random}}
+        made = {"teacher": self.teacher_sha256, "[convert]": {**plan.convert, "random": plan.random}}
+        return made if plan.model is None else {**made, "[model]": to_plain(plan.model)}
 
     def _entry(self, plan: StudentPlan) -> tuple[Path, Origin, Path, Path, Path]:
         """Arguments of `BuildRecord.check`: a student's file, origin, figures, training state and log."""
@@ -202,10 +203,13 @@ class Build:
         loaded = checkpoint.load(self.teacher)
         for line in loaded.notes:
             self.on_progress(f"note: {line}")
-        mixer, chosen = student_mixer(plan.kind, plan.options, loaded.config)
-        if chosen:
-            self.on_progress(f"note: {plan.name}: {reason(chosen)}")
-        model = convert(loaded.model, mixer, plan.layers, plan.seed, plan.cross)
+        if plan.model is not None:
+            model = reshape(loaded.model, plan.model.build(), plan.seed)
+        else:
+            mixer, chosen = student_mixer(plan.kind, plan.options, loaded.config)
+            if chosen:
+                self.on_progress(f"note: {plan.name}: {reason(chosen)}")
+            model = convert(loaded.model, mixer, plan.layers, plan.seed, plan.cross)
         if plan.random:
             model = initialize(model.config, plan.seed)
         history = provenance(loaded, **plan.convert)

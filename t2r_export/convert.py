@@ -23,6 +23,7 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import AttentionConfig, CrossConfig, DenseConfig, MergedConfig, PartConfig
 from t2r_export.config.plain import of_table, to_plain
 from t2r_export.config.uniform import CROSSES, MergeConfig
+from t2r_export.model.initialize import initialize
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -75,6 +76,39 @@ def convert(
     missing, unexpected = converted.load_state_dict(weights, strict=False)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.head.weight).eval()
+
+
+def reshape(model: Transformer, config: ModelConfig, seed: int = 0) -> Transformer:
+    """A model of another config, with every weight of `model` that has a place in it, and random ones for the rest.
+
+    A weight has a place where name and shape are the same, and for a part of a layer its kind.
+
+    Args:
+        seed: of the random weights, as of `initialize`.
+
+    Raises:
+        UserError: another vocabulary, whose tokens would be other texts.
+    """
+    theirs = model.config
+    if config.vocab_size != theirs.vocab_size:
+        raise UserError(f"the teacher's {theirs.vocab_size} tokens", f"{config.vocab_size}", "correct vocab_size")
+    made, before, after = initialize(config, seed), _kinds(theirs), _kinds(config)
+    other = tuple(place for place, kind in after.items() if before.get(place) != kind)
+    shapes = {name: weight.shape for name, weight in made.state_dict().items() if not name.startswith(other)}
+    kept = {name: weight for name, weight in model.state_dict().items() if shapes.get(name) == weight.shape}
+    made.load_state_dict(kept, strict=False)
+    return made.to(model.head.weight).eval()
+
+
+def _kinds(config: ModelConfig) -> dict[str, str]:
+    """The kind of every part, by the prefix of its weights' names."""
+    stacks = [("", config.layers), *([("encoder.", config.encoder.layers)] if config.encoder is not None else [])]
+    return {
+        f"{stack}blocks.{layer}.parts.{number}.": part.kind
+        for stack, layers in stacks
+        for layer, one in enumerate(layers)
+        for number, part in enumerate(one.parts)
+    }
 
 
 def with_context(model: Transformer, length: int) -> Transformer:

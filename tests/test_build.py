@@ -117,6 +117,20 @@ def test_recipe_builds_students_once(place: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in work.glob("*.pt")} == before
 
 
+def test_student_of_another_shape(place: Path) -> None:
+    """Its file is that of its shape: another one is refused."""
+    one = 'convert = { feature_size = 5, guard = { kind = "add", eps = 1e-3 } }'
+    own = 'model = { rk2 = true, layers = [{ kind = "s4d", state_size = 4 }, { kind = "lstm" }] }\nseed = 3'
+    recipe = RECIPE[: RECIPE.rindex("[[student]]")].replace(one, own).replace('"transfer,distill"', '"distill"')
+    recipe = recipe.replace('"2,3"', '"3"')
+    (place / "recipe.toml").write_text(recipe)
+    made = checkpoint.load(build(place / "recipe.toml", place / "work", place)[0].path)
+    assert [layer.parts[0].kind for layer in made.config.layers] == ["s4d", "lstm"] and made.config.layers[0].rk2
+    (place / "recipe.toml").write_text(recipe.replace("state_size = 4", "state_size = 6"))
+    with pytest.raises(UserError, match=r"one made of \[convert\] model .*, \[model\] layers "):
+        build(place / "recipe.toml", place / "work", place)
+
+
 def test_recipe_trains_model_with_alibi(place: Path) -> None:
     changes = {
         'position = "sinusoidal"': 'position = "alibi"',

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K, linear
-from t2r_export.config.mixers import Guard, HybridConfig, LinearConfig, MixerConfig
+from t2r_export.config.mixers import Guard, HybridConfig, LinearConfig, MixerConfig, WindowConfig
+from t2r_export.config.parts import LightConvConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import MergeConfig
-from t2r_export.convert import convert, source_mixers
+from t2r_export.convert import convert, reshape, source_mixers
 from t2r_export.fold import fold
+from t2r_export.model.initialize import initialize
 from t2r_export.model.parts.merged import Merged
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -69,6 +71,32 @@ def test_convert_none_is_identity() -> None:
     made = convert(source, LinearConfig(K), "none")
     assert made.config == source.config
     assert torch.equal(made(ids), source(ids))
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("layers", ["all", "none", "1"])
+def test_to_reshape_is_to_convert(layers: str, rotary: bool) -> None:
+    """Where a conversion has no random weights, its config alone gives the same model."""
+    source = teacher(rotary, layers=2)
+    made = convert(source, WindowConfig(3, 1), layers)
+    again = reshape(source, made.config, seed=3)
+    assert again.config == made.config and not again.training
+    assert all(torch.equal(weight, again.state_dict()[name]) for name, weight in made.state_dict().items())
+
+
+def test_weights_go_to_parts_of_their_kind() -> None:
+    """An output projection of the same name and shape says something else in a convolution, and is random there."""
+    source = teacher(layers=2)
+    conv = LightConvConfig(size=GPT2.width, heads=2, taps=3)
+    config = dataclasses.replace(GPT2, layers=(SOFTMAX, conv), rezero=True, vocab_size=source.config.vocab_size).build()
+    made, fresh = reshape(source, config, seed=3), initialize(config, seed=3)
+    before, after, random = (model.state_dict() for model in (source, made, fresh))
+    names = [name for name in after if name in before and not name.startswith("blocks.1.parts.0.")]
+    assert "blocks.1.parts.1.up.weight" in names and "blocks.1.parts.0.o.weight" in {*before} & {*after}
+    for name, weight in after.items():
+        assert torch.equal(weight, before[name] if name in names else random[name]), name
+    with pytest.raises(UserError, match=f"the teacher's {config.vocab_size} tokens; received 9; correct vocab_size"):
+        reshape(source, dataclasses.replace(config, vocab_size=9))
 
 
 def test_options() -> None:

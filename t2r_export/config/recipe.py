@@ -58,7 +58,11 @@ PAIRS: Keys = {
 MORE: Keys = {"file": TEXT, **dict.fromkeys(("source", "target", "label"), WHOLE), "without": TEXTS}
 MAX_COLUMN = 1 << 10
 MAX_BEAM = 1 << 10
-STUDENT: Keys = {"name": TEXT, "weights": TEXT, "sequence_beam": WHOLE, "convert": TABLE, "finetune": TABLE}
+STUDENT: Keys = {
+    **dict.fromkeys(("name", "weights"), TEXT),
+    **dict.fromkeys(("sequence_beam", "seed"), WHOLE),
+    **dict.fromkeys(("convert", "model", "finetune"), TABLE),
+}
 KINDS = {"str": TEXT, "int": WHOLE, "int | None": WHOLE, "float": NUMBER, "bool": FLAG}
 TRAINING: Keys = {  # [teacher] and finetune of [[student]]: options of `t2r finetune`
     **dict.fromkeys(("stages", "steps", "lr"), TEXT),
@@ -84,7 +88,7 @@ class Training:
 
 @dataclass(frozen=True)
 class StudentPlan:
-    """One student: its conversion and training."""
+    """One student: its conversion, or its own `model`, and its training."""
 
     name: str
     random: bool  # random initial weights instead of the teacher's
@@ -96,6 +100,7 @@ class StudentPlan:
     convert: Mapping[str, Any]  # unparsed, for the provenance
     training: Training
     sequence_beam: int = 0  # sequence-level distillation with this beam width; 0: train on the pairs
+    model: UniformConfig | None = None  # in place of a conversion
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,8 @@ class PairsPlan:
 @dataclass(frozen=True)
 class Recipe:
     """A text or pairs, a teacher and students. The teacher is `source`, or a `model` trained with a new tokenizer.
+
+    With `source`, `model` is what students change.
 
     Tokenizer, teacher and students share the same split of the data.
     """
@@ -194,10 +201,10 @@ def read_recipe(path: Path) -> Recipe:
     if "pairs" in data and "text" in data:
         raise _wrong(str(path), "a text, or pairs", "both")
     read = {"pairs" if "pairs" in data else "data": (Path("nowhere"),)}
-    students = _students(data["student"], str(path), read)
+    students = _students(data["student"], str(path), read, data.get("model"))
     if "pairs" not in data and any(student.sequence_beam for student in students):
         raise _wrong(str(path), "pairs, whose sources a teacher translates", "a sequence_beam and a text")
-    others = [name for name in ("source", "tokenizer", "model", "teacher") if name in data]
+    others = [name for name in ("source", "tokenizer", "teacher") if name in data]
     if "source" in data and len(others) > 1:
         raise _wrong(str(path), "a source, or a tokenizer, a model and a teacher", ", ".join(others))
     return Recipe(
@@ -206,7 +213,7 @@ def read_recipe(path: Path) -> Recipe:
         _value(str(path), lambda: Shares(*(data.get(f"{n}_share", getattr(Shares, n)) for n in ("valid", "test")))),
         _inside(data["source"], f"source in {path}") if "source" in data else None,
         _vocabulary(data["tokenizer"], f"[tokenizer] of {path}") if made else None,
-        _value(f"[model] of {path}", from_plain, UniformConfig, data["model"], "model") if made else None,
+        _value(f"[model] of {path}", from_plain, UniformConfig, data["model"], "model") if "model" in data else None,
         _training({"stages": "task", **data["teacher"]}, f"[teacher] of {path}", read) if made else None,
         students,
         _pairs(data["pairs"], f"[pairs] of {path}") if "pairs" in data else None,
@@ -242,10 +249,15 @@ def _vocabulary(data: Mapping[str, Any], where: str) -> int:
     return int(data["vocab_size"])
 
 
-def _students(tables: list[Any], file: str, read: Mapping[str, Any]) -> tuple[StudentPlan, ...]:
+def _students(
+    tables: list[Any], file: str, read: Mapping[str, Any], model: Mapping[str, Any] | None
+) -> tuple[StudentPlan, ...]:
+    """Args: model: the table [model], which students may change."""
     if not tables or not all(isinstance(table, dict) for table in tables):
         raise _wrong(file, "a list of tables as student", printable(repr(tables), 60))
-    students = tuple(_student(table, f"[[student]] {number} of {file}", read) for number, table in enumerate(tables, 1))
+    students = tuple(
+        _student(table, f"[[student]] {number} of {file}", read, model) for number, table in enumerate(tables, 1)
+    )
     names = [student.name for student in students]
     for name in names:
         if names.count(name) > 1 or name in RESERVED:
@@ -253,27 +265,48 @@ def _students(tables: list[Any], file: str, read: Mapping[str, Any]) -> tuple[St
     return students
 
 
-def _student(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> StudentPlan:
-    _check(data, STUDENT, ("name", "convert", "finetune"), where)
-    name, weights, swap = data["name"], data.get("weights", "teacher"), dict(data["convert"])
+def _student(
+    data: Mapping[str, Any], where: str, read: Mapping[str, Any], model: Mapping[str, Any] | None
+) -> StudentPlan:
+    _check(data, STUDENT, ("name", "finetune"), where)
+    name, weights = data["name"], data.get("weights", "teacher")
     if not NAME.fullmatch(name):
         raise _wrong(where, "a name of letters, digits, - and _", repr(name))
     if weights not in WEIGHTS:
         raise _wrong(where, f"weights of {' or '.join(WEIGHTS)}", repr(weights))
-    inside = f"convert in {where}"
-    rest = {key: swap.pop(key) for key in ("layers", "seed", "cross") if key in swap}
-    _check(rest, {"layers": TEXT, "seed": WHOLE, "cross": TABLE}, (), inside)
-    layers, seed = rest.get("layers", "all"), rest.get("seed", 0)
-    _value(inside, read_layers, layers)
-    _value(inside, lambda: size("seed", seed, least=0))
-    kind = swap.pop("kind", LinearConfig.kind)
-    _value(inside, student_mixer, kind, swap)
-    crosses = [{"kind": "linear", **rest["cross"]}] if "cross" in rest else []
-    cross = next((_value(inside, of_table, CROSSES, one, "cross") for one in crosses), None)
-    training = _training(data["finetune"], f"finetune in {where}", read)
+    if ("convert" in data) == ("model" in data) or ("seed" in data and "convert" in data):
+        raise _wrong(where, "convert (with its seed inside), or model", ", ".join(sorted(data)))
+    own = _reshaped(data, where, model) if "model" in data else _converted(data["convert"], f"convert in {where}")
     beam = data.get("sequence_beam", 0)
     _value(where, lambda: size("sequence_beam", beam, MAX_BEAM, least=0))
-    return StudentPlan(name, weights == "random", kind, swap, layers, seed, cross, data["convert"], training, beam)
+    training = _training(data["finetune"], f"finetune in {where}", read)
+    return StudentPlan(name=name, random=weights == "random", training=training, sequence_beam=beam, **own)
+
+
+def _converted(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The fields of a StudentPlan that is a conversion of its teacher."""
+    swap = dict(table)
+    rest: dict[str, Any] = {key: swap.pop(key) for key in ("layers", "seed", "cross") if key in swap}
+    _check(rest, {"layers": TEXT, "seed": WHOLE, "cross": TABLE}, (), where)
+    layers, seed = rest.get("layers", "all"), rest.get("seed", 0)
+    _value(where, read_layers, layers)
+    _value(where, lambda: size("seed", seed, least=0))
+    kind = swap.pop("kind", LinearConfig.kind)
+    _value(where, student_mixer, kind, swap)
+    crosses = [{"kind": "linear", **rest["cross"]}] if "cross" in rest else []
+    cross = next((_value(where, of_table, CROSSES, one, "cross") for one in crosses), None)
+    return {"kind": kind, "options": swap, "layers": layers, "seed": seed, "cross": cross, "convert": table}
+
+
+def _reshaped(data: Mapping[str, Any], where: str, model: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields of a StudentPlan that has a model of its own: keys of [model], changed."""
+    if model is None:
+        raise _wrong(where, "the table [model], whose keys a student's model changes", "none")
+    seed = data.get("seed", 0)
+    _value(where, lambda: size("seed", seed, least=0))
+    made = _value(f"model in {where}", from_plain, UniformConfig, {**model, **data["model"]}, "model")
+    said = {"model": data["model"], "seed": seed}
+    return {"kind": "", "options": {}, "layers": "all", "seed": seed, "cross": None, "convert": said, "model": made}
 
 
 def _training(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> Training:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,21 @@ def test_a_recipe_with_a_teacher(tmp_path: Path) -> None:
     assert recipe.model is not None and recipe.model.width == 12
     assert recipe.teacher is not None and [(p.stage, p.steps) for p in recipe.teacher.plan] == [("task", 4)]
     assert recipe.students[0].options == {"feature_size": 7}
+
+
+MODEL = TEACHER[TEACHER.index("[model]") : TEACHER.index("[teacher]")].replace("residual_gate = { bias = 0.5 }", "")
+WINDOW = 'convert = { kind = "window", window = 4 }'
+RESHAPED = SOURCE.replace(WINDOW, "model = { rezero = true, ffn_size = 31 }") + MODEL
+
+
+def test_students_of_their_own_shape(tmp_path: Path) -> None:
+    """They are [model] with what they change, whether that is the teacher's or stands beside a source."""
+    (tmp_path / "r.toml").write_text(RESHAPED.replace('"random"', '"teacher"\nseed = 5'))
+    recipe = read_recipe(tmp_path / "r.toml")
+    one, two = recipe.students
+    assert one.model is None and recipe.model is not None and (recipe.vocab_size, recipe.teacher) == (None, None)
+    assert two.model == dataclasses.replace(recipe.model, rezero=True, ffn_size=31)
+    assert (two.seed, two.random, two.convert) == (5, False, {"model": {"rezero": True, "ffn_size": 31}, "seed": 5})
 
 
 def test_a_recipe_of_several_texts_cut_otherwise(tmp_path: Path) -> None:
@@ -166,6 +182,28 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (TEACHER, "attention = { heads = 2, kv_heads = 2, head_size = 6 }", "attention = 4", "in \\[model\\] of .*r.toml "),
     (TEACHER, 'steps = "4"', "steps = 4", "in \\[teacher\\] of .* steps to be a text"),
     (TEACHER, 'text = "t"', 'text = "t"\nsource = "s"', "a source, or a tokenizer, a model and a teacher"),
+    (
+        SOURCE,
+        WINDOW,
+        "model = { rezero = true }",
+        "the table \\[model\\], whose keys a student's model changes; received none",
+    ),
+    (
+        SOURCE,
+        WINDOW,
+        "seed = 2",
+        "convert \\(with its seed inside\\), or model; received finetune, name, seed, weights",
+    ),
+    (SOURCE, WINDOW, f"{WINDOW}\nseed = 2", "convert \\(with its seed inside\\), or model"),
+    (RESHAPED, "model = {", f"{WINDOW}\nmodel = {{", "convert \\(with its seed inside\\), or model"),
+    (RESHAPED, "rezero = true", "rezero = 3", "in model in \\[\\[student\\]\\] 2 of .* rezero to be"),
+    (RESHAPED, "model = {", "seed = -1\nmodel = {", "seed to be an integer from 0"),
+    (
+        RESHAPED,
+        "[model]",
+        "[tokenizer]\nvocab_size = 270\n\n[model]",
+        "a source, or a tokenizer, a model and a teacher",
+    ),
     (TEACHER, "[[student]]", "[student]", "student to be a list of tables"),
     (TEACHER, "convert = { feature_size = 7 }", "convert = {", "a recipe in .*r.toml; received "),
 ]
