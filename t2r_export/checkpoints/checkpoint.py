@@ -22,7 +22,7 @@ from t2r_export.checkpoints.pickles import Reference, Refused, check_pickle
 from t2r_export.checkpoints.plain import check_plain
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.upgrade import VERSION, upgrade
+from t2r_export.config.upgrade import VERSION, upgrade, upgrade_weights
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import OPEN, existing_model
@@ -125,7 +125,7 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
         if isinstance(error, UserError):
             raise
         raise UserError(f"a model's config in {path}", printable(error), OPEN) from error
-    weights = {renamed(name): tensor for name, tensor in data["weights"].items()}
+    weights = upgrade_weights({renamed(name): tensor for name, tensor in data["weights"].items()}, data["version"])
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
     return Checkpoint(config, model, data["tokenizer"], provenance, digest(), data.get(SOURCE_TOKENIZER))

@@ -1,4 +1,4 @@
-"""Upgrade configs and weight names of older checkpoints, with one function per version."""
+"""Upgrade configs, names and layouts of weights of older checkpoints, with one function per version."""
 
 from __future__ import annotations
 
@@ -114,9 +114,37 @@ def _scaling(rotary: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if kind == "none" else {"kind": kind, **{name: rotary[name] for name in names if name in rotary}}
 
 
+def _experts_are_by_output(data: Mapping[str, Any]) -> Upgraded:
+    """Version 4 had the weights of experts in another layout, which `upgrade_weights` changes."""
+    return dict(data), lambda name: name
+
+
+def upgrade_weights(weights: Mapping[str, Any], version: int) -> dict[str, Any]:
+    """Weights by today's names, in today's layout.
+
+    Until version 4 experts had `up` (E, D · 2 · F), the columns gates and then ups, or (E, D · F) if not gated, and
+    `down` (E, F · D).
+    """
+    made = dict(weights)
+    for name in weights if version < 5 else ():
+        part = name.removesuffix("router.weight")
+        tensors: Any = [made.get(part + end) for end in ("up", "down", "router.weight")]
+        if part == name or any(tensor is None or tensor.ndim != 2 for tensor in tensors):
+            continue
+        up, down, router = tensors
+        width = router.shape[1]
+        if not width or up.shape[1] % width or down.shape[1] % width or not down.shape[1]:
+            continue  # sizes that fit no config, which is said later
+        halves = max(1, up.shape[1] // down.shape[1])
+        made[part + "up"] = up.unflatten(1, (width, halves, -1)).permute(0, 3, 2, 1).flatten(1, 2)
+        made[part + "down"] = down.unflatten(1, (-1, width)).mT
+    return made
+
+
 UPGRADES: tuple[Callable[[Mapping[str, Any]], Upgraded], ...] = (
     _layers_become_values,
     _parts_stand_beside_each_other,
     _positions_become_kinds,
+    _experts_are_by_output,
 )
 VERSION = 1 + len(UPGRADES)

@@ -73,7 +73,7 @@ class Operators(Recorder, Ops[Value]):
         weight = self.parameter(table)
         name = self.unique_name(weight, "gather") if named else ""
         ids = self.settled(ids)
-        return self.emit("Gather", [weight, ids], (*ids.shape, weight.shape[1]), name=name)
+        return self.emit("Gather", [weight, ids], (*ids.shape, *weight.shape[1:]), name=name)
 
     def linear(self, x: Value, weight: Tensor, bias: Tensor | None) -> Value:
         return self._gemm(x, self.parameter(weight), None if bias is None else self.parameter(bias))

@@ -15,7 +15,7 @@ from t2r_runtime.contract.signature import PREFIX
 ONNXRUNTIME = PREFIX + "onnxruntime"  # informative; absent where LEAST is enough
 LEAST = "1.18"
 OPSETS = {27: "1.32"}  # of the default domain, above those that LEAST reads
-OPERATORS = {"GatherBlockQuantized": "1.20", "LinearAttention": "1.25.1"}
+OPERATORS = {"GatherBlockQuantized": "1.20", "LinearAttention": "1.25.1", "MoE": "1.23.2"}
 EIGHT_BITS = "1.23"  # of MatMulNBits and GatherBlockQuantized; 1.22 opens those graphs, but fails in some products
 
 

@@ -11,9 +11,16 @@ from torch import Tensor, nn
 
 from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Dim, Value, product
-from t2r_export.model.ops import Erase, update_rule
+from t2r_export.model.ops import Erase, Experts, update_rule
 
 MAX_AXES = 3  # dtypes that the skip-norm kernels support
+# names of activations of MoE, gated and not; its gelu is the approximation by tanh
+OF_EXPERTS = {
+    (True, "silu"): "swiglu",
+    (False, "silu"): "silu",
+    (False, "relu"): "relu",
+    (False, "gelu_tanh"): "gelu",
+}
 
 
 class AttentionOps(GraphOps):
@@ -152,7 +159,7 @@ class AttentionOps(GraphOps):
 
 class FusedOps(AttentionOps):
     """Nodes of ONNX Runtime's domain with CPU, CUDA and WebGPU kernels: linear attention, rotary embedding in a step,
-    and skip + norm, which ONNX Runtime's fusions do not merge for 2-D tensors."""
+    skip + norm, which ONNX Runtime's fusions do not merge for 2-D tensors, and mixtures of experts."""
 
     domain = "com.microsoft"
     shares_keys, reads_prompts = True, True
@@ -192,6 +199,30 @@ class FusedOps(AttentionOps):
         if isinstance(B, int):
             return self.constant(np.arange(B)[:, None], "int64", f"sequences_{B}")
         return self.unsqueeze(self._places(B, self._batch_of(x)), 1)
+
+    def experts(self, x: Value, scores: Value, experts: Experts) -> Value:
+        activation = OF_EXPERTS.get((experts.gated, experts.activation))
+        if activation is None:
+            return super().experts(x, scores, experts)
+        up, down = map(self.parameter, (experts.up, experts.down))
+        y = self.emit(
+            "MoE",
+            [x, scores, up, Value("", "float32", ()), down],
+            x.shape,
+            name=self.unique_name(up, "moe"),
+            domain=self.domain,
+            k=experts.top,
+            normalize_routing_weights=1,
+            activation_type=activation,
+            activation_alpha=1.0,
+            activation_beta=0.0,
+            swiglu_fusion=int(experts.gated),  # gate and up in turn, the one layout that the CPU takes
+        )
+        if experts.renormalize:
+            return y
+        # normalize_routing_weights=0 says so too, but QMoE of 1.32 computes something else there
+        chosen, _ = self.top_k(self.softmax(scores), experts.top)
+        return self.mul(y, self.mul(self.mean(chosen), experts.top))
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
         return self._of_a_sum("SkipLayerNormalization", x, [weight, bias], eps) or super().layer_norm(

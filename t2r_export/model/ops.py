@@ -20,9 +20,10 @@ from typing import Any, Generic, NamedTuple
 from torch import Tensor
 
 from t2r_export.config.mixers import Guard
+from t2r_export.model.experts import Experts, all_experts, chosen_experts
 from t2r_export.model.primitives import MASKED, Primitives, Shaped, State, T
 
-__all__ = ["MASKED", "Erase", "Ops", "Shaped", "State", "T", "update_rule"]
+__all__ = ["MASKED", "Erase", "Experts", "Ops", "Shaped", "State", "T", "update_rule"]
 
 
 class Erase(NamedTuple, Generic[T]):
@@ -185,6 +186,11 @@ class Ops(Primitives[T]):
         a, b, *rest = self.split(x, [half, half, *([d - 2 * half] if d > 2 * half else [])])
         first, second = self.sub(self.mul(a, cos), self.mul(b, sin)), self.add(self.mul(b, cos), self.mul(a, sin))
         return self.concat([first, second, *rest])
+
+    def experts(self, x: T, scores: T, experts: Experts) -> T:
+        """A mixture of experts (Jiang et al. 2024, arXiv 2401.04088, section 2.1): rows x (N, D) and the router's
+        scores (N, E) -> (N, D)."""
+        return (all_experts if self.many else chosen_experts)(x, scores, experts, self)
 
     def accumulate(self, state: T, increment: T) -> T:
         """state + increment; float16-safe graphs compensate the rounding error."""

@@ -37,7 +37,7 @@ class Primitives(ABC, Generic[T]):
 
     @abstractmethod
     def embedding(self, ids: T, table: T | Tensor) -> T:
-        """Rows of `table` (N, D) at `ids` (…) -> (…, D). Ids must be in 0..N-1."""
+        """Entries of `table` (N, *) at `ids` (…) -> (…, *). Ids must be in 0..N-1."""
 
     @abstractmethod
     def linear(self, x: T, weight: Tensor, bias: Tensor | None) -> T:

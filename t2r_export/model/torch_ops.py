@@ -39,7 +39,8 @@ class TorchOps(Ops[Tensor]):
         return torch.as_tensor(array, dtype=self.wide if dtype == "float32" else _DTYPES[dtype], device=self.device)
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        return F.embedding(ids.to(table.device), table)
+        rows = F.embedding(ids.to(table.device), table.flatten(1))
+        return rows.view(*ids.shape, *table.shape[1:])
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # values computed from states can be wider than weights

@@ -23,7 +23,7 @@ from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Dim, Recorder, Value, product, value_info
 from t2r_export.graph.targets import FusedOps
 from t2r_export.graph.weights import array
-from t2r_export.model.ops import Erase, Ops
+from t2r_export.model.ops import Erase, Experts, Ops
 from t2r_export.model.torch_ops import TorchOps
 
 P = 9  # tokens that came before, in a cache
@@ -43,6 +43,8 @@ class Weights(nn.Module):
         self.shift = nn.Parameter(torch.randn(WIDTH, generator=generator))
         self.layers = nn.ModuleDict({name: nn.Linear(WIDTH, size) for name, size in {"a": 3, "b": 4, "c": 5}.items()})
         self.bare = nn.ModuleDict({name: nn.Linear(WIDTH, size, bias=False) for name, size in {"a": 3, "b": 4}.items()})
+        for name, shape in {"pairs": (5, 6, WIDTH), "up": (5, 3, WIDTH), "down": (5, WIDTH, 3)}.items():  # of experts
+            setattr(self, name, nn.Parameter(torch.randn(shape, generator=generator)))
         self.lstm, self.gru = nn.LSTM(WIDTH, WIDTH), nn.GRU(WIDTH, WIDTH)
 
 
@@ -149,12 +151,29 @@ CACHED = [floats(B, H, 1, K), floats(B, G, P, K, seed=1), floats(B, G, P, V, see
 WITH_Z = slice(0, 5)  # of `heads`: q, k, v, S, z
 RULES = {"linear": (), "gated": (5,), "delta": (None, 6), "gated_delta": (5, 6)}
 
+
+def experts(ops: Any, w: Weights, x: Any, top: int, renormalize: bool, activation: str, gated: bool) -> Any:
+    return ops.experts(*x, Experts(w.pairs if gated else w.up, w.down, top, renormalize, activation, gated))
+
+
+# one node on target fused, but for the last two, whose activations it lacks
+EXPERTS = {
+    "gated": (2, True, "silu", True),
+    "of all": (3, False, "silu", True),
+    "top 1": (1, False, "relu", False),
+    "silu": (5, True, "silu", False),
+    "by tanh": (2, True, "gelu_tanh", False),
+    "gelu": (2, True, "gelu", False),
+    "gated gelu": (4, False, "gelu_tanh", True),
+}
+
 # "operator" or "operator: how" -> how it is used, and on what; one token of each sequence is read
 CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "parameter": (lambda ops, w, x: ops.add(x[0], ops.parameter(w.shift)), [X]),
     "constant": (lambda ops, w, x: ops.add(x[0], ops.constant(np.arange(4.0), "float32", "row")), [Y]),
     "constant: whole": (lambda ops, w, x: ops.mul(x[0], ops.constant([3], "int32", "three")), [PLACES]),
     "embedding": (lambda ops, w, x: ops.embedding(x[0], w.table), [IDS]),
+    "embedding: of matrices": (lambda ops, w, x: ops.embedding(x[0], w.pairs), [torch.tensor([[3, 1, 4], [0, 0, 2]])]),
     "embedding: of an operand": (lambda ops, w, x: ops.embedding(x[0], x[1]), [IDS, floats(9, 3)]),
     "linear": (lambda ops, w, x: ops.linear(x[0], w.weight, w.bias), [X]),
     "linear: no bias": (lambda ops, w, x: ops.linear(x[0], w.weight, None), [X]),
@@ -301,6 +320,10 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
         [*by_channel(1, G)[:2], floats(B, H, K), by_channel(1, G)[4]],
     ),
     "normalizer: gated": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4], x[5]), heads(1)),
+    **{
+        f"experts: {name}": (lambda ops, w, x, how=how: experts(ops, w, x, *how), [X, floats(B, 5, seed=3)])
+        for name, how in EXPERTS.items()
+    },
     "padding_mask": (lambda ops, w, x: ops.padding_mask(*x), [heads(1)[4][..., None], torch.tensor([1, K])]),
     "cache_places": (lambda ops, w, x: ops.sub(*ops.cache_places(*x)), [floats(B, G, 5, K), floats(B, G, 1, K)]),
     "remainder": (lambda ops, w, x: ops.remainder(x[0], 7), [PLACES]),
@@ -422,6 +445,10 @@ MANY: dict[str, tuple[Build, list[Tensor]]] = {
     "pad_front": (lambda ops, w, x: ops.pad_front(x[0], 3), [QKV[2]]),
     "group_queries": (lambda ops, w, x: ops.group_queries(x[0], G), [QKV[0]]),
     "ungroup_queries": (lambda ops, w, x: ops.ungroup_queries(ops.group_queries(x[0], G), H), [QKV[0]]),
+    **{
+        f"experts: {name}": (lambda ops, w, x, how=how: experts(ops, w, x, *how), [ROWS, floats(B * T, 5, seed=3)])
+        for name, how in EXPERTS.items()
+    },
     "linear": (lambda ops, w, x: ops.linear(x[0], w.weight, w.bias), [ROWS]),
     "pack_for_fused": (lambda ops, w, x: ops.pack_for_fused(x[0]), [ROWS]),
 }

@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 import small
 from small import CONFIGS, GPT2, POSITIONS, VOCABULARY, B, T
 from t2r_export.config.parts.attention import ACTIVATIONS
-from t2r_export.model.parts.dense import activate
+from t2r_export.model.activations import activate
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.rounding import own_rounding

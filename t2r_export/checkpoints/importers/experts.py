@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from torch import Tensor
+
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
 from t2r_export.checkpoints.importers.sources import Transform
 from t2r_export.config.model import ModelConfig
@@ -23,41 +25,36 @@ def experts(
     )
 
 
-def packed(up: str, down: str) -> Callable[[ModelConfig], dict[str, Transform]]:
-    """Transforms of the tensors of those names: gate and up (E, 2·F, D), and down (E, D, F)."""
+def _in_turn(halves: Tensor) -> Tensor:
+    count, rows, width = halves.shape
+    return halves.reshape(count, 2, rows // 2, width).transpose(1, 2).reshape(count, rows, width)
 
-    def transforms(model: ModelConfig) -> dict[str, Transform]:
-        width = model.width
-        return {
-            up: Transform(lambda x: x.mT.flatten(1), lambda x: x.unflatten(1, (width, -1)).mT),
-            down: Transform(lambda x: x.mT.flatten(1), lambda x: x.unflatten(1, (-1, width)).mT),
-        }
 
-    return transforms
+def _halves(rows: Tensor) -> Tensor:
+    count, size, width = rows.shape
+    return rows.reshape(count, size // 2, 2, width).transpose(1, 2).reshape(count, size, width)
+
+
+# (E, 2·F, D): the gates of each expert and then its ups, which are ours in turn
+GATES_AND_UPS = Transform(_in_turn, _halves)
 
 
 def joined(wholes: Mapping[str, Sequence[str]]) -> Callable[[ModelConfig], dict[str, tuple[str, ...]]]:
     """`Importer.joined` of one tensor per expert and matrix: of each whole the names of its matrices, with {expert}."""
     return lambda model: {
-        whole: tuple(name.replace("{expert}", str(e)) for name in names for e in range(_count(model)))
+        whole: tuple(name.replace("{expert}", str(e)) for e in range(_count(model)) for name in names)
         for whole, names in wholes.items()
     }
 
 
 def pieces(up: str, down: str) -> Callable[[ModelConfig], dict[str, Transform]]:
-    """As `packed`, of joined tensors: the gates of all experts and then their ups (2·E·F, D), and downs (E·D, F)."""
+    """Transforms of the joined tensors of those names: gates and ups (E·2·F, D), and downs (E·D, F)."""
 
     def transforms(model: ModelConfig) -> dict[str, Transform]:
-        width, count = model.width, _count(model)
+        count = _count(model)
         return {
-            up: Transform(
-                lambda x: x.view(2, count, -1, width).permute(1, 3, 0, 2).flatten(1),
-                lambda x: x.view(count, width, 2, -1).permute(2, 0, 3, 1).reshape(-1, width),
-            ),
-            down: Transform(
-                lambda x: x.view(count, width, -1).mT.flatten(1),
-                lambda x: x.view(count, -1, width).mT.reshape(count * width, -1),
-            ),
+            up: Transform(lambda x: _in_turn(x.unflatten(0, (count, -1))), lambda x: _halves(x).flatten(0, 1)),
+            down: Transform(lambda x: x.unflatten(0, (count, -1)), lambda x: x.flatten(0, 1)),
         }
 
     return transforms

@@ -11,10 +11,10 @@ import re
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
-from t2r_export.checkpoints.importers.experts import experts, packed
+from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, experts
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
-from t2r_export.checkpoints.importers.granite_moe import DOWN, UP
 from t2r_export.checkpoints.importers.granite_moe import OURS as OF_EXPERTS
+from t2r_export.checkpoints.importers.granite_moe import UP
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
@@ -95,7 +95,7 @@ MIXER = mixer_transforms(f"{LAYER}.mamba")
 GRANITE_HYBRID = Importer(
     keys=KEYS,
     config=_config,
-    sources=lambda model, weights: named(model, weights, OURS, {**MIXER, **packed(UP, DOWN)(model)}),
+    sources=lambda model, weights: named(model, weights, OURS, {**MIXER, UP: GATES_AND_UPS}),
     prefix="model.",
     buffers=re.compile(r"model\.rotary_emb\.inv_freq"),
     copies=tied_head("model.embed_tokens.weight"),

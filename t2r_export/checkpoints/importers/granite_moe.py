@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import experts, packed
+from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, experts
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer, sliding_layers
@@ -41,6 +41,6 @@ OURS = {
     "moe.down": DOWN,
 }
 GRANITE_MOE = dataclasses.replace(
-    importer(KEYS, _config, {**NAMES, **OURS}, packed(UP, DOWN)),
+    importer(KEYS, _config, {**NAMES, **OURS}, lambda _: {UP: GATES_AND_UPS}),
     factors=last_matrices("self_attn.o_proj", "block_sparse_moe.output_linear"),
 )

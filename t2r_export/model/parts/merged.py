@@ -23,13 +23,13 @@ from torch import nn
 
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.parts import MergedConfig
+from t2r_export.model.activations import activate
 from t2r_export.model.mixers.base import Heads
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.mixers.source import sum_source
 from t2r_export.model.ops import State, T
 from t2r_export.model.parts.attention import Attention, load_folded
 from t2r_export.model.parts.base import Site
-from t2r_export.model.parts.dense import activate
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, SOURCE, SOURCE_LENGTH, StateSpec
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.config.parts import RGLRUConfig
+from t2r_export.model.activations import activate
 from t2r_export.model.mixers.convolution import ShortConvolution
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
-from t2r_export.model.parts.dense import activate
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
 

@@ -1,0 +1,70 @@
+"""A mixture of experts in operators: each token reads the feed-forwards that its router chose.
+
+A step reads the weights of the chosen experts alone; many tokens, which choose all of them, pass through every expert
+and weigh the others by 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from t2r_export.model.activations import activate
+from t2r_export.model.primitives import Primitives, T
+
+
+class Experts(NamedTuple):
+    """E feed-forwards without biases, E(x) = down(act(up x)), or down(act(gate x) ⊙ up x) where gated, and how a token
+    chooses among them."""
+
+    up: Tensor  # (E, F, D), or (E, 2·F, D): gate and up of each hidden number in turn
+    down: Tensor  # (E, D, F)
+    top: int  # experts of a token
+    renormalize: bool  # weights of the chosen: softmax over their scores, not over all
+    activation: str
+    gated: bool
+
+
+def weights_of(scores: T, experts: Experts, ops: Primitives[T]) -> tuple[T, T]:
+    """Scores (N, E) -> weights and numbers of the chosen experts, (N, top) each."""
+    if not experts.renormalize:
+        return ops.top_k(ops.softmax(scores), experts.top)
+    best, chosen = ops.top_k(scores, experts.top)
+    return ops.softmax(best), chosen
+
+
+def chosen_experts(x: T, scores: T, experts: Experts, ops: Primitives[T]) -> T:
+    """Rows x (N, D) through the chosen experts, whose weights are gathered."""
+    weights, chosen = weights_of(scores, experts, ops)
+    top, width = experts.top, x.shape[1]
+    hidden = ops.matmul(ops.embedding(chosen, experts.up), ops.reshape(x, (0, 1, width, 1)))
+    hidden = _activated(ops.reshape(hidden, (0, top * experts.up.shape[1], 1)), experts, ops)
+    hidden = ops.reshape(hidden, (0, top, experts.down.shape[2], 1))
+    each = ops.matmul(ops.embedding(chosen, experts.down), hidden)  # (N, top, D, 1)
+    y = ops.matmul(ops.reshape(weights, (0, 1, top)), ops.reshape(each, (0, top, width)))
+    return ops.reshape(y, (0, width))
+
+
+def all_experts(x: T, scores: T, experts: Experts, ops: Primitives[T]) -> T:
+    """Rows x (N, D) through all experts; those that a row has not chosen have the weight 0."""
+    weights, chosen = weights_of(scores, experts, ops)
+    count, width, _ = experts.down.shape
+    eye = ops.constant(np.eye(count), "float32", f"eye_{count}")
+    weights = ops.matmul(ops.reshape(weights, (0, 1, experts.top)), ops.embedding(chosen, eye))  # (N, 1, E)
+    hidden = _activated(ops.matmul(ops.parameter(experts.up), ops.transpose(x, (1, 0))), experts, ops)  # (E, F, N)
+    hidden = ops.mul(hidden, ops.transpose(weights, (2, 1, 0)))
+    each = ops.matmul(ops.parameter(experts.down), hidden)  # (E, D, N)
+    ones = ops.constant(np.ones((1, count)), "float32", f"ones_{count}")
+    return ops.transpose(ops.reshape(ops.matmul(ones, ops.reshape(each, (count, -1))), (width, -1)), (1, 0))
+
+
+def _activated(hidden: T, experts: Experts, ops: Primitives[T]) -> T:
+    """Products by `up` (i, j or 2·j, n) -> (i, j, n). At most four axes, the most that NPUs take."""
+    if not experts.gated:
+        return activate(hidden, experts.activation, ops)
+    rows = hidden.shape[1] // 2
+    gate, up = ops.split(ops.reshape(hidden, (0, rows, 2, -1)), [1, 1], axis=2)
+    gate, up = (ops.reshape(part, (0, rows, -1)) for part in (gate, up))
+    return ops.mul(activate(gate, experts.activation, ops), up)
