@@ -2,11 +2,11 @@ PYTHON ?= python3.11
 VENV := .venv
 JS := runtimes/js
 BIN := $(VENV)/bin
-PACKAGING := setup.cfg setup.py constraints.txt
-RUNTIME_PACKAGING := runtimes/python/setup.cfg runtimes/python/setup.py
+PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: demo demo-translate libt2r docs check test test-cpp test-bindings test-js web bench bench-embedding clean
+.PHONY: demo demo-translate libt2r release docs check test test-cpp test-bindings test-js test-release web bench bench-embedding \
+	clean
 
 # Export the model in models/ and show what came out.
 demo: $(VENV)/.installed
@@ -33,6 +33,12 @@ endif
 	cmake --build build/cpp/libt2r --parallel 2
 	cmake --install build/cpp/libt2r --prefix $(PREFIX)
 
+# All packages with SHA256SUMS and a bill of materials in RELEASE, an empty folder. It needs cmake, a C++ compiler, npm, cargo
+# and a JDK of 22 or later; `make release ARGUMENTS="--only go js"` builds some. ONNX Runtime is as for libt2r.
+RELEASE ?= build/release
+release: libt2r $(VENV)/.release
+	PYTHONPATH=runtimes $(BIN)/python -m release $(RELEASE) $(ARGUMENTS)
+
 # The documentation as a site, in build/site. With search: python -m http.server -d build/site
 docs: $(VENV)/.tox
 	$(BIN)/tox run -e docs
@@ -53,6 +59,10 @@ test-cpp: $(VENV)/.tox
 # Rust, Go and Java over the C++ runtime, with toolchains of this machine or of Debian. `make test` comes first, as above.
 test-bindings: $(VENV)/.tox
 	$(BIN)/tox run -e bindings
+
+# A release, and each of its packages in a clean environment. `make test` comes first, as above.
+test-release: $(VENV)/.tox
+	$(BIN)/tox run -e installs
 
 # The JavaScript runtime in Node, and the page in a headless Chromium. `make test` comes first, whose packages it uses.
 test-js: $(VENV)/.tox
@@ -92,13 +102,17 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.created $(PACKAGING) $(RUNTIME_PACKAGING) $(SOURCES)
+$(VENV)/.installed: $(VENV)/.created $(PACKAGING) $(SOURCES)
 	$(BIN)/python .ci/clean.py
 	$(BIN)/python -m pip install --quiet -c constraints.txt ./runtimes/python .
 	touch $@
 
 $(VENV)/.peers: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt ./runtimes/python '.[peers,plot]'
+	touch $@
+
+$(VENV)/.release: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt ./runtimes/python '.[release]'
 	touch $@
 
 $(VENV)/.genai: $(VENV)/.installed

@@ -22,7 +22,7 @@ from runtime import graphs, translators
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"t2r_export": ROOT, "t2r_runtime": ROOT / "runtimes" / "python"}
-PACKAGING = ("setup.cfg", "setup.py", "README.md", "LICENSE")
+PACKAGING = ("pyproject.toml", "README.md", "LICENSE", "NOTICE")
 BUILT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
@@ -96,6 +96,7 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
         "docs",
         "parquet",
         "plot",
+        "release",
         "test",
         "dev",
     ]

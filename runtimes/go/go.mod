@@ -1,3 +1,3 @@
-module t2r
+module t2r.internal/t2r
 
 go 1.22

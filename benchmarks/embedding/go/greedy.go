@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"t2r"
+	"t2r.internal/t2r"
 )
 
 const discarded = 5 // turns that do not count

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"t2r"
+	"t2r.internal/t2r"
 )
 
 // kinds of cases: runtimes/CONTRACT.md, "Conformance".

@@ -7,7 +7,7 @@ import (
 	"math"
 	"reflect"
 
-	"t2r"
+	"t2r.internal/t2r"
 )
 
 // wrong is why a case has failed.

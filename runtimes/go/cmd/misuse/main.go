@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"t2r"
+	"t2r.internal/t2r"
 )
 
 var misuses = map[string]func(folder string) error{

@@ -1,0 +1,1 @@
+"""Builds what is published: every package of the project, checksums, and a bill of materials."""

@@ -1,0 +1,117 @@
+"""The bill of materials in CycloneDX's JSON: each artefact, what it contains of others, and what it asks for."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+import tomllib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output import make_outputter
+from cyclonedx.schema import OutputFormat, SchemaVersion
+from packageurl import PackageURL
+
+from release.packages import PACKAGES, Tools
+from release.stage import date
+from release.versions import ROOT
+
+LICENSE = "Apache-2.0"
+ARCHIVES = {".whl", ".gz", ".tgz", ".crate", ".zip", ".jar", ".deb"}  # other files say what lies beside them
+CONTAINED = {"unicode": ("Unicode Character Database", "Unicode-3.0"), "onnxruntime": ("onnxruntime", "MIT")}
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write(out: Path, built: Mapping[str, Sequence[Path]], version: str, tools: Tools) -> None:
+    """OUT/sbom.cdx.json of the artefacts, by their packages."""
+    project = Component(name="t2r-export", version=version, type=ComponentType.APPLICATION, bom_ref="t2r-export")
+    bom = Bom(
+        serial_number=uuid.uuid5(uuid.NAMESPACE_OID, f"t2r-export {version} {date()}"),
+        metadata=BomMetaData(component=project, timestamp=datetime.datetime.fromtimestamp(date(), datetime.UTC)),
+    )
+    needed: dict[str, Component] = {}
+    artefacts = []
+    for name, paths in built.items():
+        asked = [needed.setdefault(str(one.bom_ref), one) for one in _needs(name)]
+        for path in (path for path in paths if path.suffix in ARCHIVES):
+            artefact = _artefact(name, path, out, version, tools)
+            artefacts.append(artefact)
+            bom.register_dependency(artefact, asked)
+    bom.components.update(artefacts, needed.values())
+    bom.register_dependency(project, artefacts)
+    make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_to_file(str(out / "sbom.cdx.json"), indent=2)
+
+
+def _artefact(name: str, path: Path, out: Path, version: str, tools: Tools) -> Component:
+    package = PACKAGES[name]
+    file = path.relative_to(out).as_posix()
+    space, _, last = package.name.rpartition("/")
+    binary = "source" not in path.name
+    return Component(
+        name=package.name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        bom_ref=file,
+        purl=PackageURL(package.kind, space or None, last, version, {"file_name": path.name}),
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256(path))],
+        licenses=[LicenseFactory().make_from_string(LICENSE)],
+        properties=[Property(name="t2r:file", value=file)],
+        components=[_contained(one, file, tools) for one in package.contains if binary or one == "unicode"],
+    )
+
+
+def _contained(what: str, file: str, tools: Tools) -> Component:
+    name, licence = CONTAINED[what]
+    return Component(
+        name=name,
+        version=_onnxruntime(tools) if what == "onnxruntime" else None,
+        type=ComponentType.DATA if what == "unicode" else ComponentType.LIBRARY,
+        bom_ref=f"{file}#{what}",
+        licenses=[LicenseFactory().make_from_string(licence)],
+    )
+
+
+def _onnxruntime(tools: Tools) -> str | None:
+    """The version in the name of the library that C was built with."""
+    cache = (tools.build / "CMakeCache.txt").read_text(encoding="utf-8")
+    found = re.search(r"T2R_ONNXRUNTIME_FOUND_LIBRARY:\w+=(.*)", cache)
+    number = re.search(r"\d+\.\d+\.\d+", Path(found[1]).resolve().name) if found else None
+    return number[0] if number else None
+
+
+def _needs(name: str) -> Iterator[Component]:
+    """What a package asks for when it is installed, without extras; nothing of it is in the package."""
+    package = PACKAGES[name]
+    if package.kind == "pypi":
+        project = tomllib.loads((ROOT / package.folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        for requirement in project["dependencies"]:
+            known = re.fullmatch(r"([\w.-]+)(\[\w+\])?(.*)", requirement)
+            assert known is not None
+            yield _needed("pypi", None, known[1], known[3])
+    elif package.kind == "npm":
+        described = json.loads((ROOT / package.folder / "package.json").read_text(encoding="utf-8"))
+        for full, asked in {**described["dependencies"], **described["peerDependencies"]}.items():
+            space, _, last = full.rpartition("/")
+            yield _needed("npm", space or None, last, asked)
+    elif name != "c":
+        yield _needed("generic", None, "t2r", "of the same minor version")  # libt2r
+
+
+def _needed(kind: str, space: str | None, name: str, asked: str) -> Component:
+    return Component(
+        name=f"{space}/{name}" if space else name,
+        type=ComponentType.LIBRARY,
+        bom_ref=f"needed:{kind}/{space or ''}/{name} {asked}",
+        purl=PackageURL(kind, space, name),
+        properties=[Property(name="t2r:version-range", value=asked)],
+    )

@@ -1,0 +1,114 @@
+"""The packages, each with what builds it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from release import archives
+from release.stage import date, moment, stage
+from release.versions import ROOT
+
+Command = Sequence[str | Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """How the programs of ecosystems are called on this machine."""
+
+    jdk: Command = ()  # words before javac and jar
+    cmake: Command = ()  # options of C's configuration: where ONNX Runtime is
+    build: Path = ROOT / "build" / "cpp" / "libt2r"  # C's build, which is gone on with
+
+
+@dataclass(frozen=True)
+class Build:
+    """One run of one package: where its staged files are, and where its artefacts go."""
+
+    stage: Path
+    out: Path
+    version: str
+    tools: Tools
+
+    def run(self, *command: str | Path, folder: Path | None = None, **environment: str) -> None:
+        """Run a program in the staged folder. @raises RuntimeError: it failed; what it said"""
+        words = [str(word) for word in command]
+        known = {**os.environ, "SOURCE_DATE_EPOCH": str(date()), **environment}
+        done = subprocess.run(words, cwd=folder or self.stage, env=known, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"expected {' '.join(words)} to succeed; received:\n{done.stdout}{done.stderr}")
+
+
+@dataclass(frozen=True)
+class Package:
+    folder: str  # of the repository
+    kind: str  # of its purl
+    build: Callable[[Build], None]
+    files: Sequence[str] = (".",)  # in the folder
+    name: str = "t2r"
+    contains: Sequence[str] = ()  # keys of bill.CONTAINED
+
+
+def python(build: Build) -> None:
+    """A source distribution, and the wheel that is built from that."""
+    build.run(sys.executable, "-m", "build", "--no-isolation", "--outdir", build.out, build.stage)
+
+
+def npm(build: Build) -> None:
+    build.run("npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", build.out)
+
+
+def cargo(build: Build) -> None:
+    """Not verified, which would compile it once more: tests do that, in a program that links libt2r."""
+    place = build.stage.with_name("target")
+    command = ("cargo", "package", "--no-verify", "--allow-dirty", "--offline", "--quiet", "--target-dir", place)
+    build.run(*command)
+    shutil.copy(place / "package" / f"t2r-{build.version}.crate", build.out)
+
+
+def go(build: Build) -> None:
+    archives.go_module(build.stage, build.out / "go", build.version)
+
+
+def java(build: Build) -> None:
+    place = build.stage.with_name("built")
+    programs = [f"{name.upper()}={' '.join(map(str, [*build.tools.jdk, name]))}" for name in ("javac", "jar")]
+    asked = (f"OUT={place}", f"VERSION={build.version}", f"DATE={moment()}")
+    build.run("make", "jar", *asked, *programs, LC_ALL="C.UTF-8")
+    shutil.copy(place / "t2r.jar", build.out / f"t2r-{build.version}.jar")
+
+
+def c(build: Build) -> None:
+    """Sources; for this system an archive that can lie anywhere, and on Debian's a package for /opt/t2r."""
+    archives.sources(build.stage, build.out, f"t2r-{build.version}-source")
+    place = build.tools.build
+    configure = ("cmake", "-S", ROOT / "runtimes" / "cpp", "-B", place, "-DCMAKE_INSTALL_LIBDIR=lib")
+    build.run(*configure, *build.tools.cmake)
+    build.run("cmake", "--build", place, "--parallel", "2", "--target", "t2r", "t2r_static")
+    build.run("cpack", "-B", build.out, folder=place)
+    shutil.rmtree(build.out / "_CPack_Packages")
+
+
+PACKAGES: Mapping[str, Package] = {
+    "t2r-export": Package(".", "pypi", python, ("t2r_export", "README.md", "pyproject.toml"), "t2r-export"),
+    "t2r-runtime": Package("runtimes/python", "pypi", python, name="t2r-runtime"),
+    "c": Package("runtimes/cpp", "generic", c, contains=("unicode", "onnxruntime")),
+    "rust": Package("runtimes/rust", "cargo", cargo),
+    "go": Package("runtimes/go", "golang", go, name="t2r.internal/t2r"),
+    "java": Package("runtimes/java", "generic", java),
+    "js": Package("runtimes/js", "npm", npm, ("src", "package.json", "README.md"), "t2r-runtime"),
+}
+
+
+def build(name: str, out: Path, work: Path, version: str, tools: Tools) -> list[Path]:
+    """Build one package; the artefacts that it adds to `out`."""
+    before = set(out.rglob("*"))
+    package = PACKAGES[name]
+    place = work / name / "stage"
+    package.build(Build(stage(package.folder, place, package.files), out, version, tools))
+    return sorted(path for path in set(out.rglob("*")) - before if path.is_file())

@@ -1,0 +1,92 @@
+"""A release, built once, and a graph that its own wheel exports, for the programs of all READMEs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bindings_build import Place, jdk
+from cpp_build import ROOT, build, onnxruntime_options
+from installs import Released, environment, pip
+from release import packages
+from release.__main__ import release
+
+from t2r_runtime import Decoder, Sampling, Tokenizer
+
+SKIPPED = (pytest.skip.Exception, pytest.fail.Exception)
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
+    folder = build("release", "-DCMAKE_INSTALL_LIBDIR=lib")  # which the tests of C++ have, too
+    missing, prefix, tools = {}, [], Place(folder, "rust")
+    if shutil.which("npm") is None:
+        missing["js"] = "no npm on the PATH"
+    try:
+        tools.find("cargo", "T2R_RUST", "usr/bin", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")
+    except SKIPPED as error:
+        missing["rust"] = str(error)
+    try:
+        prefix = jdk()
+    except SKIPPED as error:
+        missing["java"] = str(error)
+    out = tmp_path_factory.mktemp("release")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PATH", "LD_LIBRARY_PATH"):
+            patch.setenv(name, tools.environment[name])
+        names = [name for name in packages.PACKAGES if name not in missing]
+        release(out, names, packages.Tools(jdk=prefix, cmake=onnxruntime_options(), build=folder))
+    return Released(out, missing)
+
+
+@pytest.fixture(scope="session")
+def prefix(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """libt2r, unpacked from its archive."""
+    place = tmp_path_factory.mktemp("libt2r")
+    shutil.unpack_archive(released.file("c", "t2r-*-linux-*.tar.gz"), place, filter="data")
+    [folder] = place.iterdir()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def exported(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with story.onnx: both wheels in a new environment, and the README's commands.
+
+    What they ask for is borrowed from the packages of this one, since torch is large: it lies behind their own.
+    """
+    folder = tmp_path_factory.mktemp("exported")
+    python = environment(folder / "environment")
+    pip(python, "--no-index", "--no-deps", *released.out.glob("t2r_*.whl"))
+    [site] = folder.glob("environment/lib/python*/site-packages")
+    (site / "borrowed.pth").write_text("".join(f"{path}\n" for path in sys.path if "site-packages" in path))
+    (folder / "models").symlink_to(ROOT / "models")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for line in re.findall(r"^    (t2r(?:-export|-run) .*)$", readme, re.MULTILINE):
+        program, *words = shlex.split(line)
+        done = subprocess.run(
+            [python.with_name(program), *words], capture_output=True, text=True, timeout=300, env={}, cwd=folder
+        )
+        assert done.returncode == 0, (line, done.stderr)
+    assert done.stderr.startswith("Once upon a time") and len(done.stdout) > 200
+    return folder
+
+
+@pytest.fixture
+def folder(exported: Path, tmp_path: Path) -> Path:
+    """Where a program is run: with story.onnx in it."""
+    (tmp_path / "story.onnx").symlink_to(exported / "story.onnx")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def story(exported: Path) -> str:
+    """What the programs of all READMEs print: the Python runtime's 200 tokens."""
+    decoder = Decoder(exported / "story.onnx")
+    tokenizer = Tokenizer.of(decoder.signature)
+    ids = tokenizer.encode("Once upon a time")
+    return tokenizer.decode(decoder.generate(ids, 200, Sampling(temperature=0)))

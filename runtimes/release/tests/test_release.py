@@ -1,0 +1,159 @@
+"""What a release is made of: one version, checksums, a bill of materials, licences, and only what git knows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from cpp_build import ROOT
+from installs import Released, said
+from release import bill, stage, versions
+from release.__main__ import main, release
+from release.packages import Tools
+
+from t2r_export.version import __version__
+
+
+def copied(folder: Path) -> Path:
+    """The files that say the version."""
+    for name in (versions.SOURCE, *versions.STATED):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def test_one_version() -> None:
+    assert versions.version() == __version__
+
+
+@pytest.mark.parametrize("file, place", [(file, n) for file, all_ in versions.STATED.items() for n in range(len(all_))])
+def test_another_version_is_refused(file: str, place: int, tmp_path: Path) -> None:
+    path = copied(tmp_path) / file
+    text = path.read_text("utf-8")
+    found = re.search(versions.STATED[file][place], text, re.DOTALL)
+    assert found is not None
+    path.write_text(f"{text[: found.start(2)]}7{text[found.end(2) :]}", "utf-8")
+    with pytest.raises(ValueError, match=rf"expected the version [\d.]+ in {file}; received \d+\.7"):
+        versions.version(tmp_path)
+    path.write_text(text[: found.start()] + text[found.end() :], "utf-8")
+    with pytest.raises(ValueError, match=f"expected a version in {file}; received none"):
+        versions.version(tmp_path)
+
+
+def test_every_file_that_says_a_version_is_compared() -> None:
+    """Manifests of packages; those of programs that are not published have versions of their own."""
+    manifests = re.compile(r"(^|/)(pyproject\.toml|package\.json|Cargo\.toml)$")
+    own = {"benchmarks/embedding/rust/Cargo.toml"}
+    listed = said(ROOT, "git", "ls-files").split()
+    found = {name for name in listed if manifests.search(name) and '"0.' in (ROOT / name).read_text("utf-8")}
+    stated = {
+        name for name in found if re.search(r'(?m)^\s*"?version"?\s*[:=]\s*"\d', (ROOT / name).read_text("utf-8"))
+    }
+    assert stated - own <= set(versions.STATED) and len(stated) > 2
+
+
+def test_checksums(released: Released) -> None:
+    """Of every file but the list itself, as `sha256sum --check` reads them."""
+    lines = (released.out / "SHA256SUMS").read_text("utf-8").splitlines()
+    named = {line.split("  ")[1] for line in lines}
+    files = {path.relative_to(released.out).as_posix() for path in released.out.rglob("*") if path.is_file()}
+    assert named == files - {"SHA256SUMS"} and len(named) > 10
+    assert said(released.out, "sha256sum", "--check", "--quiet", "SHA256SUMS") == ""
+
+
+def test_bill_of_materials(released: Released) -> None:
+    made = json.loads((released.out / "sbom.cdx.json").read_text("utf-8"))
+    assert (made["bomFormat"], made["specVersion"], made["metadata"]["component"]["version"]) == (
+        "CycloneDX",
+        "1.6",
+        __version__,
+    )
+    parts = {part["bom-ref"]: part for part in made["components"]}
+    asked = {entry["ref"]: set(entry.get("dependsOn", ())) for entry in made["dependencies"]}
+    files = [path for path in released.out.rglob("*") if path.suffix in bill.ARCHIVES]
+    assert len(files) == len(asked["t2r-export"]) > 8
+    for path in files:
+        name = path.relative_to(released.out).as_posix()
+        assert parts[name]["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(path.read_bytes()).hexdigest()}]
+        assert f"@{__version__}?" in parts[name]["purl"] and asked[name] <= set(parts)
+        contained = {part["name"] for part in parts[name].get("components", ())}
+        assert contained == {
+            ".deb": {"Unicode Character Database", "onnxruntime"},
+            ".gz": {"Unicode Character Database"} if "source" in name else contained,
+        }.get(path.suffix, set()), name
+    [wheel] = released.out.glob("t2r_runtime-*.whl")
+    assert {ref.partition(" ")[0] for ref in asked[wheel.name]} == {
+        f"needed:pypi//{name}" for name in ("numpy", "onnxruntime", "tokenizers")
+    }
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The files of an archive."""
+    if path.suffix in (".whl", ".jar", ".zip"):
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    with tarfile.open(path) as packed:
+        members = [(member.name, packed.extractfile(member)) for member in packed if member.isfile()]
+        return {name: file.read() for name, file in members if file is not None}
+
+
+def test_every_archive_has_the_licences(released: Released) -> None:
+    paths = [path for path in released.out.rglob("*") if path.suffix in bill.ARCHIVES - {".deb"}]
+    assert len(paths) > 7
+    for path in paths:
+        files = contents(path)
+        for legal in stage.LEGAL:
+            [name] = [name for name in files if Path(name).name == legal and "onnxruntime" not in name]
+            assert files[name] == (ROOT / legal).read_bytes(), path
+        if any("libonnxruntime" in name for name in files):
+            kept = {Path(name).name for name in files}
+            assert {"onnxruntime-LICENSE", "onnxruntime-ThirdPartyNotices.txt"} <= kept, path
+
+
+def test_python_packages_are_typed(released: Released) -> None:
+    paths = sorted(released.out.glob("t2r_*.whl")) + sorted(released.out.glob("t2r_*-*.tar.gz"))
+    assert len(paths) == 4
+    for path in paths:
+        assert any(name.endswith("/py.typed") for name in contents(path)), path
+
+
+def test_addresses_of_packages_are_none(released: Released) -> None:
+    """No host is named as a package's home: there is none."""
+    for name in (
+        "pyproject.toml",
+        "runtimes/python/pyproject.toml",
+        "runtimes/rust/Cargo.toml",
+        "runtimes/js/package.json",
+    ):
+        assert "://" not in (ROOT / name).read_text("utf-8"), name
+
+
+def test_only_what_git_knows_is_staged(tmp_path: Path) -> None:
+    place = stage.stage("runtimes/rust", tmp_path / "stage")
+    listed = said(ROOT / "runtimes/rust", "git", "ls-files").split()
+    assert {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()} == {
+        *listed,
+        *stage.LEGAL,
+    }
+
+
+def test_a_full_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "old").touch()
+    with pytest.raises(ValueError, match="expected an empty folder"):
+        release(tmp_path, [], Tools())
+    monkeypatch.setattr("sys.argv", ["release", str(tmp_path), "--only", "go"])
+    assert main() == 2
+    assert capsys.readouterr().err.startswith("release: expected an empty folder; received ")
+
+
+def test_a_program_that_fails_is_heard(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="expected make jar .* to succeed; received:"):
+        release(tmp_path, ["java"], Tools(jdk=["false"]))

@@ -1,0 +1,56 @@
+"""One version for all packages: t2r_export/version.py holds it, and other files that say it are compared with that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = "t2r_export/version.py"
+VERSION = r"(\d+)\.(\d+)\.(\d+)"
+MINOR = r"(\d+)\.(\d+)"
+# each pattern's groups are the version's parts, as many as the file says
+STATED: Mapping[str, tuple[str, ...]] = {
+    "pyproject.toml": (
+        rf'"t2r-runtime\[run\]~={MINOR}\.0"',
+        rf'"t2r-runtime\[serve\]~={MINOR}\.0"',
+    ),
+    "runtimes/python/t2r_runtime/__init__.py": (rf'(?m)^__version__ = "{VERSION}"$',),
+    "runtimes/js/package.json": (rf'(?m)^  "version": "{VERSION}",$',),
+    "runtimes/rust/Cargo.toml": (rf'(?m)^version = "{VERSION}"$',),
+    "runtimes/rust/Cargo.lock": (rf'name = "t2r"\nversion = "{VERSION}"',),
+    "benchmarks/embedding/rust/Cargo.lock": (rf'name = "t2r"\nversion = "{VERSION}"',),
+    "runtimes/cpp/include/t2r.h": (
+        r"T2R_VERSION_MAJOR (\d+)\n#define T2R_VERSION_MINOR (\d+)\n#define T2R_VERSION_PATCH (\d+)\n",
+    ),
+    "runtimes/java/src/t2r/Native.java": (rf"the version {MINOR}:",),
+    "runtimes/cpp/README.md": (rf"find_package\(t2r {MINOR} REQUIRED\)",),
+    "docs/embedding.md": (
+        rf"find_package\(t2r {MINOR} REQUIRED\)",
+        rf"t2r.internal/t2r@v{VERSION}",
+    ),
+    # the newest section is of what is built now
+    "CHANGELOG.md": (rf"\A# Changelog\n(?:(?!\n## ).)*?\n## {VERSION} ",),
+}
+
+
+def version(root: Path = ROOT) -> str:
+    """The version of all packages. @raises ValueError: a file says none, or another"""
+    text = (root / SOURCE).read_text(encoding="utf-8")
+    held = _parts(rf'__version__ = "{VERSION}"', text, SOURCE)
+    for file, patterns in STATED.items():
+        text = (root / file).read_text(encoding="utf-8")
+        for pattern in patterns:
+            stated = _parts(pattern, text, file)
+            if stated != held[: len(stated)]:
+                received, expected = ".".join(stated), ".".join(held[: len(stated)])
+                raise ValueError(f"expected the version {expected} in {file}; received {received}; change it there")
+    return ".".join(held)
+
+
+def _parts(pattern: str, text: str, file: str) -> tuple[str, ...]:
+    found = re.search(pattern, text, re.DOTALL)
+    if not found:
+        raise ValueError(f"expected a version in {file}; received none; look for {pattern}")
+    return found.groups()
