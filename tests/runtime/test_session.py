@@ -74,6 +74,9 @@ def test_missing_source_key_named(key: str) -> None:
         Signature.from_metadata(metadata)
 
 
+SOURCE_STATE = {"name": "source_m", "dtype": "float32", "shape": ["B", "M"], "constant": True, "initial": 0}
+
+
 @pytest.mark.parametrize(
     "field, value",
     [
@@ -96,10 +99,10 @@ def test_missing_source_key_named(key: str) -> None:
         ("banned_tokens", [True]),
         ("banned_tokens", 3),
         ("source_states", {}),
-        ("source_states", [{"name": "m", "dtype": "float32", "shape": ["B"], "constant": True}]),
-        ("source_states", [{"name": "source_m", "dtype": "float32", "shape": ["B", "T"], "constant": True}]),
-        ("source_states", [{"name": "source_m", "dtype": "float32", "shape": ["M", "M"], "constant": True}]),
-        ("states", [{"name": "S", "dtype": "float32", "shape": ["B", "M"]}]),
+        ("source_states", [{**SOURCE_STATE, "name": "m"}]),
+        ("source_states", [{**SOURCE_STATE, "shape": ["B", "T"]}]),
+        ("source_states", [{**SOURCE_STATE, "shape": ["B", "M", "M"]}]),
+        ("states", [{"name": "S", "dtype": "float32", "shape": ["B", "M"], "initial": 0, "constant": False}]),
     ],
 )
 def test_a_malformed_value_of_a_translator(field: str, value: object) -> None:
@@ -159,19 +162,27 @@ BAD_VALUES = [
     ("producer", 3),
     ("states", 7),
     ("states", [{}]),
-    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 1e300}]),
-    ("states", [{"name": "S", "dtype": "int32", "shape": ["B"], "initial": float("nan")}]),
-    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": "0"}]),
-    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", True], "initial": 0}]),
-    ("states", [{"name": 5, "dtype": "float32", "shape": ["B"], "initial": 0}]),
-    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 0}] * 2),
-    ("states", [{"name": "S", "dtype": ["float32"], "shape": ["B"], "initial": 0}]),
-    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", None], "initial": 0}]),
-    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", 1 << 40], "initial": 0}]),
-    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", -1, -1], "initial": 0}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 1e300, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "int32", "shape": ["B"], "initial": float("nan"), "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": "0", "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", True], "initial": 0, "constant": False}]),
+    ("states", [{"name": 5, "dtype": "float32", "shape": ["B"], "initial": 0, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 0, "constant": False}] * 2),
+    ("states", [{"name": "S", "dtype": ["float32"], "shape": ["B"], "initial": 0, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", None], "initial": 0, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", 1 << 40], "initial": 0, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", -1, -1], "initial": 0, "constant": False}]),
     ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 0, "constant": 1}]),
     ("states", [{"name": "S", "dtype": "float32", "shape": ["B", "T"], "initial": 0, "constant": True}]),
-    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 0, "unknown": 0}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 0, "constant": False, "unknown": 0}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 0}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": [], "initial": 0, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": [2], "initial": 0, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": [2, "B"], "initial": 0, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", "B"], "initial": 0, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", *[1] * 16], "initial": 0, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "int32", "shape": ["B"], "initial": 0.5, "constant": False}]),
+    ("states", [{"name": "S", "dtype": "int64", "shape": ["B"], "initial": 2**53 + 2, "constant": False}]),
 ]
 
 

@@ -89,7 +89,10 @@ private:
                 return known.in == kind && known.number == number;
             });
             if (field == std::end(fields)) return;
-            whole = whole || (kind == Message::model && field->holds == Message::graph);
+            if (kind == Message::model && field->holds == Message::graph) {
+                if (whole) broken("two graphs in a file");
+                whole = true;
+            }
             if (field->holds == Message::entry) return property(first, last);
             if (field->holds == Message::tensor) return tensor(first, last);
             message(field->holds, first, last, depth + 1);

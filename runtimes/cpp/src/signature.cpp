@@ -21,13 +21,14 @@ const std::set<std::string> roles = {"step", "prefill", "draft_check", "generate
 struct DtypeForm {
     const char *name;
     std::size_t size;
-    double most;
+    double most;  // that a state may start as
+    bool whole;
 };
 constexpr DtypeForm dtypes[] = {
-    {"float32", 4, std::numeric_limits<float>::max()},
-    {"float16", 2, 65504},
-    {"int32", 4, std::numeric_limits<std::int32_t>::max()},
-    {"int64", 8, 9223372036854774784.0},
+    {"float32", 4, std::numeric_limits<float>::max(), false},
+    {"float16", 2, 65504, false},
+    {"int32", 4, std::numeric_limits<std::int32_t>::max(), true},
+    {"int64", 8, 9007199254740992.0, true},
 };
 
 [[noreturn]] void malformed(const std::string &problem) {
@@ -114,12 +115,12 @@ StateSpec read_state(Json::Value value, bool constant) {
     if (!good) malformed("the state " + spec.name);
     spec.dtype = *dtype;
     value.at("shape").each([&](Json::Value dim) {
-        if (dim.is(Json::Type::number)) {
+        if (spec.shape.empty()) {  // rows are the first dimension
+            good = good && dim.is(Json::Type::string) && dim.string() == "B";
+            spec.shape.push_back(dim_batch);
+        } else if (dim.is(Json::Type::number)) {
             spec.shape.push_back(dim.integer());
             good = good && spec.shape.back() > 0;
-        } else if (dim.string() == "B") {
-            good = good && spec.shape.empty();  // rows are the first dimension
-            spec.shape.push_back(dim_batch);
         } else {
             good = good && dim.string() == (constant ? "M" : "T") && ++free == 1;
             spec.shape.push_back(constant ? dim_source : dim_growing);
@@ -127,8 +128,10 @@ StateSpec read_state(Json::Value value, bool constant) {
     });
     spec.initial = value.at("initial").real();
     spec.constant = constant;
-    good = good && spec.shape.size() <= 16 && (!constant || spec.name.rfind("source_", 0) == 0);
-    if (!good || std::abs(spec.initial) > dtypes[static_cast<int>(spec.dtype)].most) malformed("the state " + spec.name);
+    good = good && !spec.shape.empty() && spec.shape.size() <= 16 && (!constant || spec.name.rfind("source_", 0) == 0);
+    const DtypeForm &form = dtypes[static_cast<int>(spec.dtype)];
+    if (!good || std::abs(spec.initial) > form.most || (form.whole && spec.initial != std::floor(spec.initial)))
+        malformed("the state " + spec.name);
     spec.past = constant ? spec.name : "past_" + spec.name;
     spec.present = constant ? "" : "present_" + spec.name;
     return spec;
@@ -227,7 +230,7 @@ void Signature::require_memory(std::int64_t wanted, std::int64_t most, std::int6
     std::int64_t total = wanted > max_bytes / row ? max_bytes : wanted * row;
     for (const StateSpec &spec : states) total = std::min(max_bytes, total + spec.bytes(wanted, 0, source_length));
     if (total > limit)
-        fail(T2R_METADATA, "states of at most " + number(limit) + " bytes", number(total) + " bytes",
+        fail(T2R_BATCH, "states of at most " + number(limit) + " bytes", number(total) + " bytes",
              source_length > 1 ? "choose a smaller batch or shorter sources" : "choose a smaller batch");
 }
 

@@ -194,15 +194,9 @@ std::vector<std::int64_t> States::generate(const std::vector<std::pair<const cha
 void States::take(const States &from, const std::vector<std::int64_t> &rows) {
     for (std::size_t i = 0; i < slots.size(); i++) {
         const StateView source = from.state(i);
-        const StateSpec &spec = *source.spec;
-        const auto axis = std::find(spec.shape.begin(), spec.shape.end(), dim_batch);
         Shape shape = *source.shape;
-        if (axis != spec.shape.end()) shape[static_cast<std::size_t>(axis - spec.shape.begin())] = batch;
+        shape[0] = batch;
         std::byte *to = place(i, shape);
-        if (axis == spec.shape.end()) {
-            std::memcpy(to, source.data, source.bytes);
-            continue;
-        }
         const std::size_t row = source.bytes / static_cast<std::size_t>(from.batch);
         for (std::size_t r = 0; r < rows.size(); r++)
             std::memcpy(to + r * row, source.data + static_cast<std::size_t>(rows[r]) * row, row);
@@ -216,12 +210,9 @@ void States::exchange(const std::vector<std::int64_t> &rows) {
         if (from == to) continue;
         (rows[from] == rows[to] ? copied : cycled).emplace_back(to, from);
     }
-    const auto has_rows = [](const Slot &slot) { return std::count(slot.spec->shape.begin(), slot.spec->shape.end(), dim_batch) > 0; };
     const auto row_bytes = [&](const Slot &slot) { return bytes_of(*slot.spec, slot.shape) / static_cast<std::size_t>(batch); };
-    for (const Slot &slot : slots)
-        if (has_rows(slot)) rows_between.reserve(cycled.size() * row_bytes(slot));
+    for (const Slot &slot : slots) rows_between.reserve(cycled.size() * row_bytes(slot));
     for (Slot &slot : slots) {
-        if (!has_rows(slot)) continue;
         const std::size_t bytes = row_bytes(slot);
         std::byte *const data = slot.buffers[slot.spec->constant ? 0 : turn].data(), *between = rows_between.data();
         for (const auto &[to, from] : cycled) std::memcpy(between, data + from * bytes, bytes), between += bytes;

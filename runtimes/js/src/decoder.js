@@ -97,7 +97,7 @@ export class Decoder {
   async topK(ids) {
     return this.#graphs.alone(() => {
       if (this.signature.top_k === null) {
-        throw new T2RError("interface", "a graph that chooses the largest logits", "one without", "export with --top-k");
+        throw new T2RError("graph", "a graph that chooses the largest logits", "one without", "export with --top-k");
       }
       return this.#read(this.#rows(ids), "top");
     });

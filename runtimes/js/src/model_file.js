@@ -15,14 +15,16 @@ const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 /**
  * @param {Uint8Array} bytes the file
  * @returns {{metadata: Map<string, string>, weights: string[]}} its metadata, and the names of files with weights
- * @throws {T2RError} graph: no ONNX file, or a damaged one; metadata: more than 64 MiB; weights: a name with a folder
+ * @throws {T2RError} graph: no ONNX file, a damaged one, or one that says something twice; metadata: more than 64 MiB;
+ *   weights: a name with a folder
  */
 export function readModelFile(bytes) {
   if (!(bytes instanceof Uint8Array)) throw damaged(shown(bytes));
   const metadata = new Map();
-  let size = 0;
+  let size = 0, weights = null;
   for (const { number, start, end } of fields(bytes, 0, bytes.length)) {
-    if (number === GRAPH) return { metadata, weights: weightFiles(bytes, start, end) };
+    if (number === GRAPH && weights !== null) throw damaged("two graphs in a file");
+    if (number === GRAPH) weights = weightFiles(bytes, start, end);
     if (number !== METADATA) continue;
     size += end - start;
     if (size > MAX_METADATA) throw new T2RError("metadata", "at most 64 MiB of metadata", "more", "check where it is from");
@@ -30,7 +32,8 @@ export function readModelFile(bytes) {
     if (metadata.has(key)) throw damaged(`the key ${printable(key, 60)} twice`);
     metadata.set(key, value);
   }
-  throw damaged("a file without a graph in it");
+  if (weights === null) throw damaged("a file without a graph in it");
+  return { metadata, weights };
 }
 
 /** The fields of a message between two places: number, and of wire type 2 where its content begins and ends. */
@@ -48,6 +51,7 @@ function* fields(bytes, start, end) {
   };
   while (at < end) {
     const tag = varint(), type = tag % 8, number = Math.floor(tag / 8);
+    if (number === 0) throw damaged("a field without a number");
     if (type === 0) varint();
     else {
       const length = { 1: 8, 5: 4 }[type] ?? (type === 2 ? varint() : NaN);

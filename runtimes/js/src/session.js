@@ -3,7 +3,7 @@
 import { T2RError, printable, shown } from "./errors.js";
 import { checkInterface } from "./interface.js";
 import { readModelFile } from "./model_file.js";
-import { readSignature } from "./signature.js";
+import { readSignature, requireMemory } from "./signature.js";
 
 const isNode = typeof process === "object" && !!process.versions?.node;
 const PROVIDERS = isNode ? ["cpu", "webgpu"] : ["webgpu", "wasm"];
@@ -42,6 +42,7 @@ export async function openGraph(source, options, role = "step") {
   if (signature.role !== role) {
     throw new T2RError("graph", `a graph of the role ${role}`, `one of the role ${signature.role}`, "open the other file");
   }
+  requireMemory(signature, signature.batch ?? 1, options.maxStateBytes);
   const externalData = await Promise.all(weights.map((name) => weightsOf(place, name)));
   const ort = options.ort ?? (await runtime());
   const session = await create(ort, place, bytes, externalData, provider, threads, signature);

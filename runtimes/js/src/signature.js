@@ -11,7 +11,9 @@ const MAX_TOKENIZER = 16 << 20; // bytes
 export const MAX_STATE_BYTES = 2 ** 31; // of all states at a batch of 1
 const BATCH_STATES = 8; // times that, of all sequences side by side
 export const ROLES = ["step", "prefill", "draft_check", "generate", "encoder"];
-const MOST = { float32: 3.4028234663852886e38, float16: 65504, int32: 2 ** 31 - 1, int64: 2 ** 63 };
+const MOST = { float32: 3.4028234663852886e38, float16: 65504, int32: 2 ** 31 - 1, int64: 2 ** 53 };
+const MAX_DIMENSIONS = 16;
+const OF_STATES = ["name", "dtype", "shape", "initial", "constant"];
 export const SIZES = { float32: 4, float16: 2, int32: 4, int64: 8 };
 const KEYS = [
   "states", "vocab_size", "bos_token", "eos_tokens", "batch", "max_positions", "past_end", "state_layout", "layers", "target",
@@ -100,11 +102,12 @@ function malformed(s) {
 
 function isState(state, letter, constant) {
   if (!isObject(state) || typeof state.name !== "string" || !state.name || state.constant !== constant) return false;
-  const dims = Array.isArray(state.shape) ? state.shape : [null];
+  if (Object.keys(state).length !== OF_STATES.length || !OF_STATES.every((key) => Object.hasOwn(state, key))) return false;
+  const [first, ...dims] = Array.isArray(state.shape) ? state.shape : [null], whole = !String(state.dtype).startsWith("float");
   const named = !constant || state.name.startsWith("source_");
-  const shaped = dims.every((d) => d === "B" || d === letter || isWhole(d, 1));
+  const shaped = first === "B" && dims.length < MAX_DIMENSIONS && dims.every((d) => d === letter || isWhole(d, 1));
   return named && shaped && dims.filter((d) => d === letter).length <= 1 && Object.hasOwn(SIZES, state.dtype) &&
-    Number.isFinite(state.initial) && Math.abs(state.initial) <= MOST[state.dtype];
+    Number.isFinite(state.initial) && Math.abs(state.initial) <= MOST[state.dtype] && (!whole || Number.isInteger(state.initial));
 }
 
 function isObject(value) {

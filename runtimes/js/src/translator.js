@@ -13,7 +13,6 @@ import { States, initialState } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
 const GREEDY = { temperature: 0 };
-const MAX_SOURCE = 1 << 16; // tokens, where the model says nothing
 
 export class Translator {
   #graphs;
@@ -151,8 +150,8 @@ export class Translator {
     if (wrong >= 0 || !ids.length) {
       throw new T2RError("token", `tokens of a source in 0 … ${most}`, wrong < 0 ? "none" : shown(ids[wrong]), "use sourceTokenizer()");
     }
-    const longest = this.signature.max_source ?? MAX_SOURCE;
-    if (ids.length > longest) throw new T2RError("position", `a source of at most ${longest} tokens`, `${ids.length}`, "translate a shorter one");
+    const longest = this.signature.max_source;
+    if (longest !== null && ids.length > longest) throw new T2RError("position", `a source of at most ${longest} tokens`, `${ids.length}`, "translate a shorter one");
     return ids;
   }
 }

@@ -83,7 +83,7 @@ test("tokens, batches, positions", async () => {
   await refused(() => decoder.reset(0), "batch");
   await refused(() => decoder.reset(2 ** 40), "batch");
   await refused(() => decoder.reorder([1]), "batch");
-  await refused(() => decoder.topK([1]), "interface");
+  await refused(() => decoder.topK([1]), "graph");
   assert.equal(decoder.position, 0);
   const ends = await Decoder.open(golden("ends.onnx")), most = ends.signature.max_positions;
   const ids = new Array(ends.batch).fill(1);

@@ -64,6 +64,8 @@ DTYPES = ("float32", "float16", "int32", "int64")
 MAX_STATE_BYTES = 1 << 31  # default limit of all states at batch 1, as graphs may be untrusted
 MAX_METADATA_BYTES = 1 << 26  # of all keys and values
 MAX_VOCABULARY = 1 << 24  # bounds the size of logits
+MAX_DIMENSIONS = 16  # of a state
+MAX_INITIAL = 1 << 53  # of a state of integers, so that a double holds it
 BATCH_STATES = 8  # states of a batch may take this many times MAX_STATE_BYTES
 
 
@@ -85,7 +87,7 @@ class StateSpec:
     Attributes:
         name: name of the state.
         dtype: one of DTYPES.
-        shape: integers, "B" (batch) and at most one "T" (a cache that grows by one per step).
+        shape: "B" (batch), and behind it integers and at most one "T" (a cache that grows by one per step).
         initial: value of all elements before the first token.
         constant: whether the state is an input only, such as the encoded source. The input's name is `name`, which
             starts with "source_", and instead of "T" the shape may have one "M", the source's length.
@@ -98,14 +100,15 @@ class StateSpec:
     constant: bool = False
 
     def __post_init__(self) -> None:
-        shape = self.shape if isinstance(self.shape, tuple) else (None,)
+        first, *shape = self.shape if isinstance(self.shape, tuple) and self.shape else (None,)
         free, prefix = (SOURCE_LENGTH, SOURCE) if self.constant is True else (GROWING, "")
-        dims_ok = all(d in (BATCH, free) if isinstance(d, str) else type(d) is int and 0 < d for d in shape)
+        dims_ok = first == BATCH and len(shape) < MAX_DIMENSIONS
+        dims_ok = dims_ok and all(d == free if isinstance(d, str) else type(d) is int and 0 < d for d in shape)
         named = isinstance(self.name, str) and self.name.startswith(prefix) and self.name
         typed = isinstance(self.dtype, str) and self.dtype in DTYPES and isinstance(self.constant, bool)
         if not (named and typed and dims_ok and shape.count(free) <= 1):
             expected = (
-                f"a state with a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or one T "
+                f"a state with a name, a dtype of {', '.join(DTYPES)}, the dimensions B, then positive ones or one T "
                 "(if constant: a name that starts with source_, and one M instead of T)"
             )
             raise UserError(expected, shown(self), "export the graph again", "metadata")
@@ -311,6 +314,8 @@ class Signature:
         try:
             values |= {key: tuple(values[key]) for key in lists}
             listed = [*values["states"], *values.pop(SOURCE_STATES, ())]
+            if any(s.keys() != StateSpec.__dataclass_fields__.keys() for s in listed):
+                raise _bad_metadata("a state with other keys than " + ", ".join(StateSpec.__dataclass_fields__))
             values["states"] = tuple(StateSpec(**{**s, "shape": tuple(s["shape"])}) for s in listed)
             if translates:
                 values["source"] = Source(**{key: values.pop(key) for key in Source.__dataclass_fields__})
@@ -352,9 +357,12 @@ def _malformed(signature: Signature) -> list[str]:
     def initial(spec: StateSpec) -> bool:
         import numpy as np  # not needed for --help
 
+        if type(spec.initial) not in (int, float):
+            return False
         kind = np.dtype(spec.dtype)
-        most = float((np.finfo if kind.kind == "f" else np.iinfo)(kind).max)
-        return type(spec.initial) in (int, float) and abs(spec.initial) <= most
+        if kind.kind == "f":
+            return abs(spec.initial) <= float(np.finfo(kind).max)
+        return spec.initial == int(spec.initial) and abs(spec.initial) <= min(MAX_INITIAL, np.iinfo(kind).max)
 
     names = [spec.name for spec in signature.states]
     strings = (signature.checkpoint_sha256, signature.producer, signature.target, signature.quantization)

@@ -26,6 +26,7 @@ from t2r_runtime.contract.signature import (
 )
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.interface import Form, check_interface, first_feeds
+from t2r_runtime.session.model_file import check_once
 from t2r_runtime.session.refusals import existing_graph, not_opened
 from t2r_runtime.session.threads import once
 from t2r_runtime.session.tuning import threads_for, usable_cores
@@ -85,6 +86,7 @@ class _Opening:
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
             who = "ONNX Runtime" if self.name == "cpu" else f"{self.name}'s {self.provider.ort_name} here"
             raise not_opened(path, who, error) from error
+        check_once(path)
         signature = Signature.from_metadata(metadata, self.max_state_bytes)
         if signature.role != role:
             do = "open the step graph that names it"
