@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto
 
 from golden.bad_tokenizers import GROWS, PAST, PIECES, TEXT_PAST
+from golden.calls import zip64
 from golden.edited import Change, changed
 from golden.models import SMALLEST, seeded
 from golden.texts import Case
@@ -80,6 +81,42 @@ def _not_finite(model: onnx.ModelProto, _: dict[str, Any]) -> None:
     tensor.CopyFrom(onnx.numpy_helper.from_array(np.full(tensor.dims, np.nan, np.float32), tensor.name))
 
 
+def _other_checkpoint(_: onnx.ModelProto, said: dict[str, Any]) -> None:
+    said["t2r.checkpoint_sha256"] = "0" * 64
+
+
+# a step graph of another model than its companion, and what is asked of it
+COMPANIONS = {
+    "prefill": ("prefill", "prefill"),
+    "loop": ("generate", "loop"),
+    "encoder": ("translate", "translator"),
+}
+WHERE: dict[str, dict[str, Any]] = {
+    "prefill": {"tokens": [[1, 2, 3]]},
+    "generate": {},
+    "translate": {"source": [3, 1], "beam": {}},
+}
+# what is refused of a translator of 13 source tokens, of which it takes 7, and of 9 tokens
+TRANSLATIONS: tuple[dict[str, Any], ...] = tuple(
+    {"kind": kind, "source": source, "beam": beam}
+    for kind, source, beam in (
+        ("position", [1] * 8, {}),
+        ("token", [], {}),
+        ("token", [13], {}),
+        ("token", [3, -1], {}),
+        ("position", [3], {"max_tokens": 10}),
+        ("sampling", [3], {"max_tokens": 1}),  # one token is forced
+        ("sampling", [3], {"width": 0}),
+        ("sampling", [3], {"width": 2, "n_best": 3}),
+        ("sampling", [3], {"n_best": 0}),
+        ("sampling", [3], {"min_tokens": -1}),
+        ("sampling", [3], {"length_penalty": 10.5}),
+        ("sampling", [3], {"length_penalty": -10.5}),
+        ("sampling", [3], {"repetition_penalty": 0}),
+        ("sampling", [3], {"no_repeat_ngram": 65}),
+    )
+)
+
 # name -> call, kind, what is changed
 GRAPHS: dict[str, tuple[str, str, Change]] = {
     "role": ("open", "graph", _said("role", "prefill")),
@@ -89,6 +126,13 @@ GRAPHS: dict[str, tuple[str, str, Change]] = {
     "no-metadata": ("open", "metadata", lambda _, said: said.clear()),
     "no-states": ("open", "metadata", lambda _, said: said.pop("t2r.states")),
     "states-no-list": ("open", "metadata", _said("states", {"S": 1})),
+    "batch-nowhere": ("open", "metadata", _state(shape=[1, 1, 2, 3])),
+    "batch-second": ("open", "metadata", _state(shape=[1, "B", 2, 3])),
+    "batch-twice": ("open", "metadata", _state(shape=["B", "B", 2, 3])),
+    "batch-large": ("open", "batch", _said("batch", 1 << 40)),
+    "initial-fraction": ("open", "metadata", _state(dtype="int32", initial=0.5)),
+    "initial-large": ("open", "metadata", _state(initial=1e39)),
+    "state-key": ("open", "metadata", _state(more=1)),
     "huge-state": ("open", "metadata", _state(shape=["B", 1 << 20, 1 << 20])),
     "negative-shape": ("open", "metadata", _state(shape=["B", -1, 2, 3])),
     "two-letters": ("open", "metadata", _state(shape=["T", "T", 2, 3])),
@@ -149,16 +193,26 @@ def cases(folder: Path) -> Iterator[Case]:
     for name, (call, kind, change) in GRAPHS.items():
         add(f"{name}.onnx", changed(good, change), call, kind, **({"text": TEXT_PAST} if call == "encode" else {}))
     whole = (place / "good.onnx").read_bytes()
-    for name, content in {"empty": b"", "text": b"no graph\n", "half": whole[: len(whole) // 2]}.items():
+    no_graphs = {"empty": b"", "text": b"no graph\n", "half": whole[: len(whole) // 2], **_twice(whole)}
+    for name, content in no_graphs.items():
         add(f"{name}.onnx", content, "open", "graph")
     for name, content in _snapshots(place / "good.onnx").items():
         add(f"{name}.state", content, "snapshot", "snapshot", graph="bad/good.onnx")
     found.append({"file": "bad/nothing.onnx", "call": "open", "kind": "file"})
     found.append({"file": "bad/nothing.state", "call": "snapshot", "kind": "file", "graph": "bad/good.onnx"})
-    reads = {"token": ([[17, 0]], [[-1, 0]]), "batch": ([[1, 2, 3]],), "position": ([[1, 2]] * 41,)}
-    for kind, tokens in reads.items():
-        found += [{"file": "ends.onnx", "call": "read", "kind": kind, "tokens": t} for t in tokens]
+    for name, (call, graph) in COMPANIONS.items():
+        other, step = f"{name}-of-another.onnx", onnx.load(folder / f"{graph}.onnx", load_external_data=False)
+        write_bytes(folder / other, changed(step, _other_checkpoint))
+        found.append({"file": other, "call": call, "kind": "graph", **WHERE[call]})
+    found += [{"file": "translator-starts.onnx", "call": "translate", **asked} for asked in TRANSLATIONS]
     yield "bad", "bad", {"files": found}
+
+
+def _twice(whole: bytes) -> dict[str, bytes]:
+    """Files that say something twice, of which ONNX Runtime takes one or the other."""
+    vocabulary = onnx.StringStringEntryProto(key="t2r.vocab_size", value="5")
+    key, graph = onnx.ModelProto(metadata_props=[vocabulary]), onnx.ModelProto(graph=onnx.GraphProto())
+    return {name: whole + more.SerializeToString() for name, more in (("key-twice", key), ("graph-twice", graph))}
 
 
 def _snapshots(graph: Path) -> dict[str, bytes]:
@@ -196,7 +250,28 @@ def _snapshots(graph: Path) -> dict[str, bytes]:
         "byte-order": with_state(_npy(state.astype(">f4"))),
         "columns-first": with_state(_npy(np.asfortranarray(state))),
         "object": with_state(_npy(state).replace(b"'<f4'", b"'|O' ", 1)),
+        **_archives(good, head, whole),
         "long-shape": with_state(_npy(state).replace(short + b" " * (len(long) - len(short)), long, 1)),
+    }
+
+
+def _archives(good: dict[str, bytes], head: dict[str, Any], whole: bytes) -> dict[str, bytes]:
+    """Snapshots of members that no reader may take."""
+    second = whole.rindex(b"PK\x01\x02")  # the entry of the state
+
+    def with_entry(place: int, *values: int) -> bytes:
+        numbers = b"".join(value.to_bytes(4, "little") for value in values)
+        return whole[: second + place] + numbers + whole[second + place + len(numbers) :]
+
+    size = int.from_bytes(whole[second + 24 : second + 28], "little")
+    return {
+        "twice": _zipped({**good, "t2r.jsom": good["t2r.json"]}).replace(b"t2r.jsom", b"t2r.json"),
+        "two-sizes": with_entry(20, size - 1),
+        "outside": with_entry(20, 1 << 20, 1 << 20),
+        "over-another": with_entry(42, 0),
+        "long-head": _zipped({**good, "t2r.json": json.dumps(head).encode() + b" " * (1 << 16)}),
+        "far-position": _zipped({**good, "t2r.json": json.dumps({**head, "position": 1 << 62}).encode()}),
+        "zip64-cut": zip64(whole).replace(b"\x01\x00\x18\x00", b"\x01\x00\x08\x00"),
     }
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from golden import bad, edited, parts, rows, texts, translator
+from golden import bad, calls, edited, history, parts, rows, texts, translator
 from golden.choices import sampling
 from golden.models import MODELS, write_graph
 from golden.texts import Case
@@ -43,9 +43,11 @@ KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (
     _traces,
     _sampled,
     edited.cases,
+    history.cases,
     texts.cases,
     parts.cases,
     rows.cases,
+    calls.cases,
     translator.cases,
     bad.cases,
 )

@@ -70,7 +70,7 @@ _LLAMA = dataclasses.replace(
 )
 PLAIN = dataclasses.replace(_TINY, position="none", tied_head=False)
 _WIDE = dataclasses.replace(PLAIN, width=32, layers=PLAIN.layers[:2])  # a block of w4 has 16 weights
-_WINDOW = WindowConfig(window=3, sinks=2)
+WINDOW = WindowConfig(window=3, sinks=2)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ MODELS = {
     ),
     # a ring buffer, and tokens that never leave it
     "window": GoldenModel(
-        dataclasses.replace(PLAIN, layers=(_WINDOW, LinearConfig(feature_size=5, guard=CLAMP))), (1, 8, 13)
+        dataclasses.replace(PLAIN, layers=(WINDOW, LinearConfig(feature_size=5, guard=CLAMP))), (1, 8, 13)
     ),
     # states that forget, by the token and by the head
     "gated": GoldenModel(
@@ -119,13 +119,13 @@ MODELS = {
     "top3": GoldenModel(PLAIN, (1, 11, 15), ExportConfig(top_k=3)),
     # a companion that reads many tokens at once, beside states that grow and others
     "prefill": GoldenModel(
-        dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), SoftmaxConfig(), _WINDOW)),
+        dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), SoftmaxConfig(), WINDOW)),
         (1, 14, 10),
         ExportConfig(prefill=True),
     ),
     # one that generates by itself
     "loop": GoldenModel(
-        dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), _WINDOW)),
+        dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), WINDOW)),
         (1, 12, 4),
         ExportConfig(generate=True),
     ),

@@ -23,11 +23,11 @@ def cases(folder: Path) -> Iterator[Case]:
     """Batches of states of constant size and of others, and a snapshot of each."""
     for name in ("tiny", "tiny-hybrid", "packed"):
         if name != "packed":
-            yield f"batch-{name}", "batch", _batch(name)
+            yield f"batch-{name}", "calls", _batch(name)
         yield f"snapshot-{name}", "snapshot", _snapshot(name, folder)
 
 
-def _bound() -> dict[str, float]:
+def bound() -> dict[str, float]:
     bound = tolerance("cpu", "none")
     return {"logits_absolute": bound.logits, "state_relative_to_its_largest": bound.states}
 
@@ -44,7 +44,7 @@ def _batch(name: str) -> dict[str, Any]:
         logits, states = made.step(ids, states)
         operations.append({"step": ids.tolist(), "logits": array(logits)})
     end = {spec.name: array(states[spec.name]) for spec in made.specs}
-    return {"graph": f"{name}.onnx", "tolerance": _bound(), "operations": operations, "end": end}
+    return {"graph": f"{name}.onnx", "tolerance": bound(), "operations": operations, "end": end}
 
 
 def _snapshot(name: str, folder: Path) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _snapshot(name: str, folder: Path) -> dict[str, Any]:
     return {
         "graph": f"{name}.onnx",
         "snapshot": f"{name}.state",
-        "tolerance": _bound(),
+        "tolerance": bound(),
         "position": SAVED,
         "token": TOKEN if name == "tiny" else None,
         "states": {key: array(value) for key, value in whole.items()},
@@ -78,9 +78,14 @@ def _rounded(shape: tuple[int, ...], dtype: str, random: np.random.Generator) ->
     return ((random.integers(256, 512, shape) + 0.5) / 256).astype(dtype)
 
 
+def as_float64(states: States) -> States:
+    """Numbers that are no integers, wider."""
+    return {key: value.astype(np.float64) if value.dtype.kind == "f" else value for key, value in states.items()}
+
+
 def _of_layers(states: States, made: Eager) -> States:
     """The eager model's states, in float64, for those of a graph, which may be packed."""
-    wide = {key: value.astype(np.float64) if value.dtype.kind == "f" else value for key, value in states.items()}
+    wide = as_float64(states)
     if wide.keys() == {spec.name for spec in made.specs}:
         return wide
     return {spec.name: wide[kind][:, int(n)] for spec in made.specs for kind, _, n in [spec.name.partition(".")]}

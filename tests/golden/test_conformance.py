@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,9 @@ import numpy as np
 import onnx
 import pytest
 
+import t2r_runtime
 from golden import faults
+from golden.mutants import MUTANTS, PYTHON, changed, only
 from t2r_runtime import conformance
 from t2r_runtime.contract import sampling
 from t2r_runtime.errors import UserError
@@ -41,14 +46,6 @@ def failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         return failed
 
     return run
-
-
-def only(folder: Path, *cases: str) -> None:
-    """Leave no other cases in the index."""
-    index = json.loads((folder / "index.json").read_text())
-    index["cases"] = [case for case in index["cases"] if case["case"] in cases]
-    assert len(index["cases"]) == len(cases)
-    (folder / "index.json").write_text(json.dumps(index))
 
 
 def test_the_python_runtime_passes(failures: Run) -> None:
@@ -170,6 +167,22 @@ def test_a_case_that_cannot_be_tried_has_failed(fault: str, folder: Path, failur
 def test_what_a_wrong_runtime_does_is_seen(fault: str, folder: Path, failures: Run) -> None:
     case = faults.put(fault, folder)
     assert failures().keys() == {case}
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_wrong_runtime_fails(name: str, tmp_path: Path) -> None:
+    """A copy of the package with one line another: the case fails, and all else of the program goes on."""
+    case, (file, old, new) = MUTANTS[name]["case"], MUTANTS[name]["python"]
+    shutil.copytree(Path(t2r_runtime.__file__).parent, tmp_path / "t2r_runtime")
+    source = tmp_path / "t2r_runtime" / file
+    source.write_text(changed(source.read_text("utf-8"), old, new), "utf-8")
+    folder = Path(shutil.copytree(TINY, tmp_path / "tiny"))
+    only(folder, case)
+    command = [sys.executable, "-m", "t2r_runtime.conformance", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.startswith(f"FAILED {case}: ")
 
 
 def test_no_golden_files(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import unicodedata
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import onnx
 import pytest
 from tokenizers import normalizers
 
-from golden import choices, files, texts
+from golden import choices, files, history, texts
+from golden.calls import zip64
 from golden.charsmap import charsmap
 from golden.models import MODELS, checkpoint
 from golden.traces import BATCH, QUANTIZED, STEPS
@@ -26,7 +28,7 @@ from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import KINDS
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
-MOST = 1_700_000  # bytes
+MOST = 2_200_000  # bytes
 Case = dict[str, Any]
 PENALTIES = {"repetition_penalty", "no_repeat_ngram"}
 HASH = re.compile(r"\.[0-9a-f]{12}\.")
@@ -135,7 +137,7 @@ def test_the_sampled_texts_are_of_every_option() -> None:
     texts = [text for case in cases("sampling").values() for text in case["texts"]]
     given = {key for text in texts for key in text["options"]}
     assert given == {*choices.OPTIONS[9], *choices.OPTIONS[13], *choices.OPTIONS[16], "seed"}
-    assert max(text["options"]["seed"] for text in texts) >= choices.WORD
+    assert max(text["options"].get("seed", 0) for text in texts) >= choices.WORD
     assert sum(text["tokens"][-1] == 2 for text in texts) >= 3, "ends by a stop token"
 
 
@@ -180,23 +182,43 @@ def test_a_compiled_charsmap_is_its_rules() -> None:
 
 
 def test_rows_are_dropped_repeated_and_reordered() -> None:
-    for case in cases("batch").values():
+    for case in (case for name, case in cases("calls").items() if name.startswith("batch-")):
         orders = [operation["reorder"] for operation in case["operations"] if "reorder" in operation]
         assert any(len(set(order)) < len(order) for order in orders)
         assert any(order != sorted(order) for order in orders)
         assert len(orders[-1]) == 1
 
 
-# kinds of errors that a call or the machine causes, and no file
-OF_CALLS = {"sampling", "provider", "argument", "state", "memory", "runtime", "cancelled"}
+# kinds of errors that the machine, another thread or a language causes
+OF_NO_FILE = {"provider", "argument", "state", "memory", "cancelled"}
 
 
-def test_bad_files_have_every_kind_of_error_that_a_file_can_cause() -> None:
+def test_there_is_every_kind_of_error_that_golden_files_can_cause() -> None:
     [case] = cases("bad").values()
-    kinds = Counter(file["kind"] for file in case["files"])
-    assert set(kinds) == {*KINDS} - OF_CALLS
-    assert len({file["file"] for file in case["files"]} - {"ends.onnx"}) >= 30
-    assert sum((TINY / file["file"]).exists() for file in case["files"]) == len(case["files"]) - kinds["file"] + 1
+    files = Counter(file["kind"] for file in case["files"])
+    calls = [call for case in cases("calls").values() for call in case["operations"] if "error" in call]
+    assert {*files, *(call["error"] for call in calls)} == {*KINDS} - OF_NO_FILE
+    assert len({file["file"] for file in case["files"]}) >= 60
+    assert sum((TINY / file["file"]).exists() for file in case["files"]) == len(case["files"]) - files["file"] + 1
+
+
+def test_every_option_is_refused_out_of_range() -> None:
+    refused = [call["options"] for call in cases("calls")["calls-options"]["operations"] if call.get("options")]
+    assert {key for options in refused for key in options} == {*DECODER, "seed", "stop_tokens"}
+
+
+def test_the_numbers_of_a_zip64_directory_stand_elsewhere() -> None:
+    """The same states in the same order; Python's own reader takes it."""
+    with zipfile.ZipFile(TINY / "tiny.state") as plain, zipfile.ZipFile(TINY / "zip64.state") as other:
+        assert {n: plain.read(n) for n in plain.namelist()} == {n: other.read(n) for n in other.namelist()}
+    assert zip64((TINY / "tiny.state").read_bytes()) == (TINY / "zip64.state").read_bytes()
+
+
+def test_the_history_is_longer_than_what_penalties_look_back_on() -> None:
+    [text] = cases("sampling")["sampling-history"]["texts"]
+    forgotten, kept, *filling = text["prompt"]
+    assert len(text["prompt"]) == history.LOOKED_BACK_ON + 1
+    assert text["tokens"] == [forgotten, kept] and not {forgotten, kept} & set(filling)
 
 
 def test_searches_are_of_every_option() -> None:

@@ -72,8 +72,16 @@ PENALTIES: tuple[dict[str, Any], ...] = (
     {"width": 1, "max_tokens": 9, "repetition_penalty": 1.4, "no_repeat_ngram": 2},
     {"width": 3, "max_tokens": 8, "n_best": 3, "min_tokens": 4, "repetition_penalty": 0.7, "no_repeat_ngram": 3},
 )
-# a layer whose sums start from the source, two start tokens
-STARTS = dataclasses.replace(CONFIG, crosses=(MergeConfig(), CONFIG.crosses[0]), start_tokens=(3, 7))
+# a layer whose sums start from the source, two start tokens, positions that end with the longest source
+assert CONFIG.encoder is not None
+STARTS = dataclasses.replace(
+    CONFIG,
+    crosses=(MergeConfig(), CONFIG.crosses[0]),
+    start_tokens=(3, 7),
+    position="learned",
+    max_positions=9,
+    encoder=dataclasses.replace(CONFIG.encoder, max_positions=max(LENGTHS)),
+)
 ENCODED = {"translator-starts": 2}  # sources of different lengths side by side, where it is not one
 MODELS = {
     "translator": (CONFIG, BEAMS),

@@ -82,11 +82,12 @@ void compare_state(const t2r_tensor &state, const Array &wanted, double toleranc
 void compare_logits(const float *found, const Array &wanted, std::size_t step, t2r::Json::Value tolerance);
 void compare_states(t2r_decoder *decoder, t2r::Json::Value wanted, t2r::Json::Value tolerance);
 int go_on(std::int64_t token, void *user);
+t2r_beam beam_of(t2r_decoder *decoder, t2r::Json::Value options);
 
 // The kinds of cases; each throws Failed.
 void run_trace(const std::string &folder, t2r::Json::Value golden);
 void run_sampling(const std::string &folder, t2r::Json::Value golden);
-void run_batch(const std::string &folder, t2r::Json::Value golden);
+void run_calls(const std::string &folder, t2r::Json::Value golden);
 void run_snapshot(const std::string &folder, t2r::Json::Value golden);
 void run_tokenizer(const std::string &folder, t2r::Json::Value golden);
 void run_stream(const std::string &folder, t2r::Json::Value golden);

@@ -1,4 +1,4 @@
-// The other cases of a decoder: drawn texts, rows that are dropped and reordered, snapshots, and files that are bad.
+// The other cases of a decoder: drawn texts, calls one after the other, snapshots, and files that are bad.
 #include <cstring>
 #include <filesystem>
 
@@ -18,11 +18,10 @@ std::string bytes_of(const std::string &path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-void draw(const Decoder &decoder, Json::Value text) {
+t2r_sampling sampling_of(const Decoder &decoder, Json::Value options, std::vector<std::int64_t> &stops) {
     t2r_sampling sampling;
     ok(t2r_sampling_defaults(decoder, &sampling, sizeof sampling));
-    std::vector<std::int64_t> stops(1);
-    text.at("options").each_pair([&](std::string_view name, Json::Value value) {
+    options.each_pair([&](std::string_view name, Json::Value value) {
         if (name == "temperature") sampling.temperature = value.real();
         else if (name == "top_k") sampling.top_k = value.integer();
         else if (name == "top_p") sampling.top_p = value.real();
@@ -37,6 +36,12 @@ void draw(const Decoder &decoder, Json::Value text) {
             sampling.stop_tokens = stops.data();
         } else require(value.is_null(), "an option that is not known here: " + std::string(name));
     });
+    return sampling;
+}
+
+void draw(const Decoder &decoder, Json::Value text) {
+    std::vector<std::int64_t> stops;
+    const t2r_sampling sampling = sampling_of(decoder, text.at("options"), stops);
     const std::vector<std::int64_t> prompt = integers(text.at("prompt"));
     for (const t2r_callback callback : {t2r_callback{go_on}, t2r_callback{nullptr}}) {
         const std::int64_t *tokens;
@@ -46,6 +51,7 @@ void draw(const Decoder &decoder, Json::Value text) {
                         &tokens, &count));
         require(std::vector<std::int64_t>(tokens, tokens + count) == integers(text.at("tokens")),
                 std::string("other tokens ") + (callback ? "with" : "without") + " a callback");
+        require(decoder.info().position == static_cast<std::int64_t>(prompt.size() + count) - 1, "another number of tokens read");
     }
 }
 
@@ -57,6 +63,20 @@ void compare_bits(const t2r_tensor &state, const Array &wanted) {
         require(found[i] == value, std::string(state.name) + " is not equal to the bit");
     }
 }
+
+// Tokens (B, T) in a row.
+struct Rows {
+    explicit Rows(Json::Value list) {
+        list.each([&](Json::Value row) {
+            const std::vector<std::int64_t> some = integers(row);
+            tokens.insert(tokens.end(), some.begin(), some.end());
+            length = some.size();
+            count++;
+        });
+    }
+    std::vector<std::int64_t> tokens;
+    std::size_t count = 0, length = 0;
+};
 
 // What went wrong: the kind, and the line.
 struct Wrong {
@@ -81,7 +101,12 @@ Wrong try_call(const std::string &folder, Json::Value bad) {
         t2r_close_tokenizer(tokenizer);
         return wrong;
     }
-    t2r_kind kind = T2R_OK;
+    if (call == "translate") {
+        const std::vector<std::int64_t> source = integers(bad.at("source"));
+        const t2r_beam beam = beam_of(opened, bad.at("beam"));
+        std::size_t found;
+        return Wrong(t2r_translate(opened, source.data(), source.size(), &beam, &found));
+    }
     if (call == "encode") {
         t2r_tokenizer *tokenizer;
         ok(t2r_open_tokenizer(opened, &tokenizer));
@@ -95,15 +120,66 @@ Wrong try_call(const std::string &folder, Json::Value bad) {
     if (call == "generate") {
         const std::int64_t token = 1, *tokens;
         std::size_t count;
-        kind = t2r_generate(opened, &token, 1, 1, nullptr, nullptr, nullptr, &tokens, &count);
-    } else {
-        require(call == "read", "a call that is not known here: " + call);
-        bad.at("tokens").each([&](Json::Value step) {
-            const std::vector<std::int64_t> tokens = integers(step);
-            if (kind == T2R_OK) kind = t2r_step(opened, tokens.data(), tokens.size(), nullptr);
-        });
+        return Wrong(t2r_generate(opened, &token, 1, 1, nullptr, nullptr, nullptr, &tokens, &count));
     }
-    return Wrong(kind);
+    require(call == "prefill", "a call that is not known here: " + call);
+    const Rows rows(bad.at("tokens"));
+    return Wrong(t2r_prefill(opened, rows.tokens.data(), rows.count, rows.length, nullptr));
+}
+
+// The end of a text that is as long as it may be.
+struct Watcher {
+    std::int64_t left;
+    static int watch(std::int64_t, void *user) { return --static_cast<Watcher *>(user)->left > 0; }
+};
+
+t2r_kind generate(const Decoder &decoder, Json::Value call) {
+    std::vector<std::int64_t> stops;
+    const std::vector<std::int64_t> prompt = integers(call.at("generate"));
+    const t2r_sampling sampling = sampling_of(decoder, call.at("options"), stops);
+    const auto end = call.find("ends_at");
+    Watcher watcher{end ? end->integer() : 0};
+    const std::int64_t *tokens;
+    std::size_t count;
+    const t2r_kind kind = t2r_generate(decoder, prompt.data(), prompt.size(), call.at("max_tokens").integer(), &sampling,
+                                       end ? Watcher::watch : t2r_callback{nullptr}, &watcher, &tokens, &count);
+    if (const auto wanted = call.find("tokens"); wanted && kind == T2R_OK)
+        require(std::vector<std::int64_t>(tokens, tokens + count) == integers(*wanted), "other tokens");
+    return kind;
+}
+
+// One call of a decoder, by the key that names it; its logits, if it has any.
+t2r_kind one_call(const Decoder &decoder, const std::string &folder, Json::Value call, const float **logits) {
+    if (const auto batch = call.find("reset")) return t2r_reset(decoder, static_cast<std::size_t>(batch->integer()));
+    if (call.find("generate")) return generate(decoder, call);
+    if (const auto file = call.find("load")) return t2r_load(decoder, place(folder, *file).c_str(), nullptr);
+    if (const auto rows = call.find("reorder")) {
+        const std::vector<std::int64_t> order = integers(*rows);
+        return t2r_reorder(decoder, order.data(), order.size());
+    }
+    if (const auto tokens = call.find("step")) {
+        const std::vector<std::int64_t> column = integers(*tokens);
+        return t2r_step(decoder, column.data(), column.size(), logits);
+    }
+    const auto prompt = call.find("prefill");
+    const Rows rows(prompt ? *prompt : call.at("top_k"));
+    if (prompt) return t2r_prefill(decoder, rows.tokens.data(), rows.count, rows.length, logits);
+    return t2r_top_k(decoder, rows.tokens.data(), rows.count, rows.length, logits, nullptr);
+}
+
+void compare_call(const Decoder &decoder, const std::string &folder, Json::Value call, Json::Value tolerance) {
+    const float *found = nullptr;
+    const t2r_kind kind = one_call(decoder, folder, call, &found);
+    const auto error = call.find("error");
+    require((kind == T2R_OK ? "" : t2r_kind_name(kind)) == (error ? error->string() : ""),
+            std::string("the error ") + t2r_kind_name(kind) + ": " + t2r_error());
+    if (const auto position = call.find("position"))
+        require(decoder.info().position == position->integer(), "the position " + std::to_string(decoder.info().position));
+    if (const auto logits = call.find("logits")) {
+        const Array wanted(*logits);
+        for (std::size_t i = 0; i < wanted.data.size(); i++)
+            require(std::abs(found[i] - wanted.data[i]) <= tolerance.at("logits_absolute").real(), "other logits");
+    }
 }
 
 }  // namespace
@@ -113,21 +189,15 @@ void run_sampling(const std::string &folder, Json::Value golden) {
     golden.at("texts").each([&](Json::Value text) { draw(decoder, text); });
 }
 
-void run_batch(const std::string &folder, Json::Value golden) {
+void run_calls(const std::string &folder, Json::Value golden) {
     const Decoder decoder(place(folder, golden.at("graph")));
-    golden.at("operations").each([&](Json::Value operation) {
-        if (const auto batch = operation.find("reset")) {
-            ok(t2r_reset(decoder, static_cast<std::size_t>(batch->integer())));
-        } else if (const auto rows = operation.find("reorder")) {
-            const std::vector<std::int64_t> order = integers(*rows);
-            ok(t2r_reorder(decoder, order.data(), order.size()));
-        } else {
-            const std::vector<std::int64_t> tokens = integers(operation.at("step"));
-            const Array wanted(operation.at("logits"));
-            const float *found;
-            ok(t2r_step(decoder, tokens.data(), tokens.size(), &found));
-            for (std::size_t i = 0; i < wanted.data.size(); i++)
-                require(std::abs(found[i] - wanted.data[i]) <= golden.at("tolerance").at("logits_absolute").real(), "other logits");
+    std::size_t place = 0;
+    golden.at("operations").each([&](Json::Value call) {
+        try {
+            compare_call(decoder, folder, call, golden.at("tolerance"));
+            place++;
+        } catch (const Failed &failed) {
+            throw Failed{"call " + std::to_string(place) + ": " + failed.why};
         }
     });
     compare_states(decoder, golden.at("end"), golden.at("tolerance"));

@@ -6,7 +6,7 @@
 int main(int count, char **arguments) {
     using namespace conformance;
     const std::map<std::string, void (*)(const std::string &, t2r::Json::Value)> kinds = {
-        {"trace", run_trace},         {"sampling", run_sampling}, {"batch", run_batch}, {"snapshot", run_snapshot},
+        {"trace", run_trace},         {"sampling", run_sampling}, {"calls", run_calls}, {"snapshot", run_snapshot},
         {"tokenizer", run_tokenizer}, {"stream", run_stream},     {"bad", run_bad},
         {"translator", run_translator},
     };

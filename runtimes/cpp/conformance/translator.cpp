@@ -7,8 +7,6 @@ namespace conformance {
 
 using t2r::Json;
 
-namespace {
-
 t2r_beam beam_of(t2r_decoder *decoder, Json::Value options) {
     t2r_beam beam;
     ok(t2r_beam_defaults(decoder, &beam, sizeof beam));
@@ -26,6 +24,8 @@ t2r_beam beam_of(t2r_decoder *decoder, Json::Value options) {
     });
     return beam;
 }
+
+namespace {
 
 void encode(t2r_decoder *decoder, Json::Value golden) {
     std::vector<std::vector<std::int64_t>> sources;

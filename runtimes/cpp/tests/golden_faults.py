@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import onnx
-from cpp_build import HERE
+from cpp_build import HERE, headers
+
+from golden.mutants import MUTANTS, changed
 
 
 def cross_states(folder: Path) -> None:
@@ -30,6 +32,25 @@ def exchange_merges(folder: Path, name: str) -> None:
     merges[0], merges[-1] = merges[-1], merges[0]
     entry.value = json.dumps(json.dumps(tokenizer))
     onnx.save(model, folder / f"{name}.onnx")
+
+
+def write_mutants(folder: Path) -> list[str]:
+    """Write the sources of the runtime that are wrong, each where $T2R_MUTANT asks for it: the compiler's arguments."""
+    sources = dict[str, str]()
+    for name, mutant in MUTANTS.items():
+        file, old, new = mutant["cpp"]
+        source = sources.get(file) or (HERE / "src" / file).read_text("utf-8")
+        sources[file] = changed(source, old, new.replace("MUTANT", f"is_mutant({json.dumps(name)})"))
+    for file, source in sources.items():
+        (folder / file).write_text(source, "utf-8")
+    (folder / "mutant.hpp").write_text(
+        "#pragma once\n#include <cstdlib>\n#include <cstring>\n"
+        "inline bool is_mutant(const char *name) {\n"
+        '    const char *asked = std::getenv("T2R_MUTANT");\n'
+        "    return asked && !std::strcmp(asked, name);\n}\n"
+    )
+    includes = [f"-I{HERE / 'src'}", f"-I{HERE / 'include'}", *headers(), "-include", str(folder / "mutant.hpp")]
+    return [*includes, *(str(folder / file) for file in sources)]
 
 
 def write_late_sampler(path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from cpp_build import GOLDEN, HERE, Run, headers
-from golden_faults import cross_states, exchange_merges, write_late_sampler
+from golden_faults import cross_states, exchange_merges, write_late_sampler, write_mutants
 
 from golden.faults import FAULTS, put
+from golden.mutants import MUTANTS, only
 
 
 @pytest.fixture
@@ -48,30 +49,44 @@ def test_what_a_wrong_runtime_does_is_seen(release: Path, run: Run, copy: Path, 
     assert failures(run, release / "t2r_conformance", copy) == {case}
 
 
+def linked(release: Path, program: Path, *sources: str) -> Path:
+    """The conformance program with other sources of the library."""
+    objects = map(str, (release / "CMakeFiles" / "t2r_conformance.dir").rglob("*.o"))
+    libraries = [str(release / "libt2r.a"), f"-L{release / 'onnxruntime'}", "-lonnxruntime", "-lpthread"]
+    flags = ["-std=c++17", f"-Wl,-rpath,{release / 'onnxruntime'}"]
+    command = [os.environ.get("CXX", "c++"), *flags, *sources, *objects, *libraries, "-o", str(program)]
+    subprocess.run(command, check=True, timeout=500)
+    return program
+
+
 def test_a_sampler_off_by_one_draw(release: Path, run: Run, tmp_path: Path) -> None:
     """The program, linked with a sampler of whose noise each draw takes the next but one."""
     write_late_sampler(tmp_path / "sampler.cpp")
-    objects = list((release / "CMakeFiles" / "t2r_conformance.dir").rglob("*.o"))
-    libraries = [str(release / "libt2r.a"), f"-L{release / 'onnxruntime'}", "-lonnxruntime", "-lpthread"]
-    flags = [
-        "-std=c++17",
-        f"-I{HERE / 'src'}",
-        f"-I{HERE / 'include'}",
-        *headers(),
-        f"-Wl,-rpath,{release / 'onnxruntime'}",
-    ]
-    compiler = os.environ.get("CXX", "c++")
-    command = [
-        compiler,
-        *flags,
-        str(tmp_path / "sampler.cpp"),
-        *map(str, objects),
-        *libraries,
-        "-o",
-        str(tmp_path / "wrong"),
-    ]
-    subprocess.run(command, check=True, timeout=300)
-    assert failures(run, tmp_path / "wrong", GOLDEN) >= {"sampling-tiny", "sampling-top3"}
+    includes = [f"-I{HERE / 'src'}", f"-I{HERE / 'include'}", *headers()]
+    wrong = linked(release, tmp_path / "wrong", *includes, str(tmp_path / "sampler.cpp"))
+    assert failures(run, wrong, GOLDEN) >= {"sampling-tiny", "sampling-top3"}
+
+
+@pytest.fixture(scope="session")
+def wrong(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, linked with sources of which $T2R_MUTANT chooses what is wrong."""
+    folder = tmp_path_factory.mktemp("mutants")
+    return linked(release, folder / "wrong", *write_mutants(folder))
+
+
+@pytest.mark.parametrize("name", [None, *MUTANTS])
+def test_a_wrong_runtime_fails(
+    wrong: Path, run: Run, copy: Path, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The case of what is wrong, and no case where nothing is."""
+    if name is None:
+        only(copy, *(mutant["case"] for mutant in MUTANTS.values()))
+        run(wrong, copy)
+        return
+    case = MUTANTS[name]["case"]
+    only(copy, case)
+    monkeypatch.setenv("T2R_MUTANT", name)
+    assert failures(run, wrong, copy) == {case}
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"golden": 2, "cases": []}', '{"golden": 1}'])

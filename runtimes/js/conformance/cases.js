@@ -2,7 +2,7 @@
 
 import { Decoder, T2RError, Translator } from "../src/index.js";
 
-const KINDS = { trace, sampling, batch, snapshot, tokenizer, stream, bad, translator };
+const KINDS = { trace, sampling, calls, snapshot, tokenizer, stream, bad, translator };
 const SCORE = 1e-4;
 const ROUNDING = 1e-9; // of the nine digits of golden numbers
 
@@ -100,15 +100,35 @@ async function sampling(golden, folder, options) {
   });
 }
 
-async function batch(golden, folder, options) {
+/** What a call is, by the key that names it. */
+const CALLS = {
+  reset: (decoder, { reset }) => decoder.reset(reset),
+  reorder: (decoder, { reorder }) => decoder.reorder(reorder),
+  step: (decoder, { step }) => decoder.step(step),
+  prefill: (decoder, { prefill }) => decoder.prefill(prefill),
+  top_k: (decoder, { top_k: rows }) => decoder.topK(rows),
+  load: async (decoder, { load }, folder) => decoder.loadState(await folder.source(load)),
+  generate: (decoder, { generate, max_tokens: most, options, ends_at: end }) => {
+    let seen = 0;
+    return decoder.generate(generate, most, options, end === undefined ? {} : { onToken: () => ++seen < end });
+  },
+};
+
+async function calls(golden, folder, options) {
   await opened(golden.graph, folder, options, async (decoder) => {
-    for (const [n, operation] of golden.operations.entries()) {
-      if ("reset" in operation) await decoder.reset(operation.reset);
-      else if ("reorder" in operation) await decoder.reorder(operation.reorder);
-      else {
-        const found = await decoder.step(operation.step);
-        within(found, operation.logits.data, golden.tolerance.logits_absolute, `logits of operation ${n}`);
+    for (const [n, call] of golden.operations.entries()) {
+      const name = Object.keys(CALLS).find((each) => each in call);
+      let found, kind = null;
+      try {
+        found = await CALLS[name](decoder, call, folder);
+      } catch (error) {
+        if (!(error instanceof T2RError)) throw error;
+        kind = error.kind;
       }
+      same([kind], [call.error ?? null], `error of call ${n}, ${name}`);
+      if (call.logits) within(found, call.logits.data, golden.tolerance.logits_absolute, `logits of call ${n}`);
+      if (call.tokens) same(found, call.tokens, `tokens of call ${n}`);
+      if ("position" in call) same([decoder.position], [call.position], `position after call ${n}`);
     }
     await compareEnd(decoder, golden);
   });
@@ -153,23 +173,30 @@ async function stream(golden, folder, options) {
   });
 }
 
-const CALLS = {
-  open: async (file, _, folder, options) => opened(file, folder, options, () => {}),
-  tokenizer: async (file, _, folder, options) => opened(file, folder, options, (decoder) => decoder.tokenizer()),
-  encode: async (file, _, folder, options, __, text) => opened(file, folder, options, (decoder) => decoder.tokenizer().encode(text)),
-  snapshot: async (file, graph, folder, options) =>
+const BAD = {
+  open: async ({ file }, folder, options) => opened(file, folder, options, () => {}),
+  tokenizer: async ({ file }, folder, options) => opened(file, folder, options, (decoder) => decoder.tokenizer()),
+  encode: async ({ file, text }, folder, options) => opened(file, folder, options, (decoder) => decoder.tokenizer().encode(text)),
+  snapshot: async ({ file, graph }, folder, options) =>
     opened(graph, folder, options, async (decoder) => decoder.loadState(await folder.source(file))),
-  generate: async (file, _, folder, options) => opened(file, folder, options, (decoder) => decoder.generate([1], 1)),
-  read: async (file, _, folder, options, tokens) => opened(file, folder, options, async (decoder) => {
-    for (const ids of tokens) await decoder.step(ids);
-  }),
+  generate: async ({ file }, folder, options) => opened(file, folder, options, (decoder) => decoder.generate([1], 1)),
+  prefill: async ({ file, tokens }, folder, options) => opened(file, folder, options, (decoder) => decoder.prefill(tokens)),
+  translate: async ({ file, source, beam }, folder, options) => {
+    const made = await Translator.open(await folder.source(file), options);
+    try {
+      await made.translate(source, beam);
+    } finally {
+      await made.close();
+    }
+  },
 };
 
 async function bad(golden, folder, options) {
   const wrong = [];
-  for (const { file, call, kind, graph, tokens, text } of golden.files) {
+  for (const one of golden.files) {
+    const { file, call, kind } = one;
     try {
-      await CALLS[call](file, graph, folder, options, tokens, text);
+      await BAD[call](one, folder, options);
       wrong.push(`${file} is taken`);
     } catch (error) {
       if (!(error instanceof T2RError)) wrong.push(`${file}: ${error}`);

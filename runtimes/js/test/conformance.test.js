@@ -2,10 +2,11 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readFile, readdir, writeFile } from "node:fs/promises";
+import { cp, mkdtemp, readFile, readdir, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
-import { fileURLToPath } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { promisify } from "node:util";
 
 import { conform } from "../conformance/cases.js";
@@ -14,14 +15,15 @@ import { TINY, exchanged, inCopy, withMetadata } from "./files.js";
 
 const PROGRAM = fileURLToPath(new URL("../conformance/node.js", import.meta.url));
 
+const filesOf = (folder) => ({
+  json: async (name) => JSON.parse(await readFile(join(folder, name), "utf8")),
+  bytes: async (name) => new Uint8Array(await readFile(join(folder, name))),
+  source: (name) => join(folder, name),
+});
+
 async function ran(folder, chosen) {
-  const files = {
-    json: async (name) => JSON.parse(await readFile(join(folder, name), "utf8")),
-    bytes: async (name) => new Uint8Array(await readFile(join(folder, name))),
-    source: (name) => join(folder, name),
-  };
   const lines = [];
-  await conform(files, {}, (line) => lines.push(line), chosen);
+  await conform(filesOf(folder), {}, (line) => lines.push(line), chosen);
   return lines;
 }
 
@@ -97,6 +99,30 @@ test("a sampler that is off by one draw is seen", async () => {
     Sampler.prototype.pick = pick;
   }
 });
+
+const MUTANTS = JSON.parse(await readFile(new URL("../../../tests/golden/mutants.json", import.meta.url), "utf8"));
+const PACKAGE = fileURLToPath(new URL("..", import.meta.url));
+
+for (const [name, { case: wanted, js: [file, old, other] }] of Object.entries(MUTANTS)) {
+  test(`a wrong runtime fails: ${name}`, async () => {
+    const folder = await mkdtemp(join(tmpdir(), "t2r-"));
+    try {
+      for (const part of ["src", "conformance"]) await cp(join(PACKAGE, part), join(folder, part), { recursive: true });
+      await writeFile(join(folder, "package.json"), '{"type": "module"}');
+      const [modules] = fileURLToPath(import.meta.resolve("onnxruntime-node")).split(/(?<=node_modules)[/\\]/);
+      await symlink(modules, join(folder, "node_modules"));
+      const source = join(folder, "src", file), text = await readFile(source, "utf8");
+      assert.equal(text.split(old).length, 2, "it is there once");
+      await writeFile(source, text.replace(old, () => other));
+      const mutated = await import(pathToFileURL(join(folder, "conformance", "cases.js")));
+      const lines = [];
+      await mutated.conform(filesOf(TINY), {}, (line) => lines.push(line), (each) => each === wanted);
+      assert.match(lines[0], new RegExp(`^FAILED ${wanted}: `));
+    } finally {
+      await rm(folder, { recursive: true });
+    }
+  });
+}
 
 const ofTokenizer = (change) => ({ "t2r.tokenizer": (text) => JSON.stringify(change(JSON.parse(text))) });
 const noFlags = { lstrip: false, rstrip: false, single_word: false, normalized: false };

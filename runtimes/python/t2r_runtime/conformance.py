@@ -100,7 +100,7 @@ def _top(decoder: Decoder, case: Case, ids: Array) -> None:
 def _sampling(case: Case, folder: Path) -> None:
     decoder = Decoder(folder / case["graph"], threads=1)
     for n, text in enumerate(case["texts"]):
-        sampling = Sampling(**{key: text["options"][key] for key in OPTIONS if key in text["options"]})
+        sampling = _options(text["options"])
         for callback in (None, lambda token: None):
             decoder.reset(batch=1)
             written = decoder.generate(text["prompt"], text["max_tokens"], sampling, callback)
@@ -108,16 +108,50 @@ def _sampling(case: Case, folder: Path) -> None:
             _same(decoder.position, len(text["prompt"]) + len(written) - 1, f"tokens read of text {n}")
 
 
-def _batch(case: Case, folder: Path) -> None:
+def _calls(case: Case, folder: Path) -> None:
     decoder = Decoder(folder / case["graph"], threads=1)
-    for n, operation in enumerate(case["operations"]):
-        if "reset" in operation:
-            decoder.reset(operation["reset"])
-        elif "reorder" in operation:
-            decoder.reorder(operation["reorder"])
-        else:
-            _near(decoder.step(operation["step"]), array(operation["logits"]), case, f"logits of operation {n}")
+    for n, call in enumerate(case["operations"]):
+        received: object = None
+        try:
+            name = next(name for name in CALLS if name in call)
+            result = CALLS[name](decoder, call, folder)
+        except UserError as error:
+            received = error.kind
+        _same(received, call.get("error"), f"error of call {n}")
+        if "logits" in call:
+            _near(result, array(call["logits"]), case, f"logits of call {n}")
+        if "tokens" in call:
+            _same(result, call["tokens"], f"tokens of call {n}")
+        if "position" in call:
+            _same(decoder.position, call["position"], f"position after call {n}")
     _states(decoder, case)
+
+
+def _generate(decoder: Decoder, call: Mapping[str, Any], _: Path) -> list[int]:
+    sampling = _options(call["options"])
+    written: list[int] = []
+
+    def goes_on(token: int) -> bool:
+        written.append(token)
+        return len(written) < int(call["ends_at"])
+
+    callback = goes_on if "ends_at" in call else None
+    return decoder.generate(call["generate"], call["max_tokens"], sampling, callback)
+
+
+def _options(given: Mapping[str, Any]) -> Sampling:
+    return Sampling(**{key: given[key] for key in OPTIONS if key in given})
+
+
+CALLS: dict[str, Callable[[Decoder, Mapping[str, Any], Path], Any]] = {
+    "reset": lambda decoder, call, _: decoder.reset(call["reset"]),
+    "reorder": lambda decoder, call, _: decoder.reorder(call["reorder"]),
+    "step": lambda decoder, call, _: decoder.step(call["step"]),
+    "prefill": lambda decoder, call, _: decoder.prefill(call["prefill"]),
+    "top_k": lambda decoder, call, _: decoder.top_k(call["top_k"]),
+    "load": lambda decoder, call, folder: decoder.load_state(folder / call["load"]),
+    "generate": _generate,
+}
 
 
 def _snapshot(case: Case, folder: Path) -> None:
@@ -164,6 +198,9 @@ def _bad(case: Case, folder: Path) -> None:
 
 def _do(file: Mapping[str, Any], folder: Path) -> None:
     call, path = file["call"], folder / file["file"]
+    if call == "translate":
+        list(Translator(path, threads=1).translate([file["source"]], Beam(**file["beam"])))
+        return
     decoder = Decoder(folder / file["graph"] if call == "snapshot" else path, threads=1)
     if call == "tokenizer":
         Tokenizer.of(decoder.signature)
@@ -173,9 +210,8 @@ def _do(file: Mapping[str, Any], folder: Path) -> None:
         decoder.load_state(path)
     elif call == "generate":
         decoder.generate([1], 3)
-    elif call == "read":
-        for tokens in file["tokens"]:
-            decoder.step(tokens)
+    elif call == "prefill":
+        decoder.prefill(file["tokens"])
 
 
 def _tokenizer(case: Case, folder: Path) -> None:
@@ -223,7 +259,7 @@ def _same(received: object, wanted: object, what: str) -> None:
 KINDS: dict[str, Callable[[Case, Path], None]] = {
     "trace": _trace,
     "sampling": _sampling,
-    "batch": _batch,
+    "calls": _calls,
     "snapshot": _snapshot,
     "tokenizer": _tokenizer,
     "stream": _stream,

@@ -14,7 +14,7 @@ import (
 
 // kinds of cases: runtimes/CONTRACT.md, "Conformance".
 var kinds = map[string]func(golden, string){
-	"trace": trace, "sampling": sampling, "batch": batch, "snapshot": snapshot,
+	"trace": trace, "sampling": sampling, "calls": calls, "snapshot": snapshot,
 	"tokenizer": tokenizer, "stream": stream, "translator": translator, "bad": bad,
 }
 
@@ -35,24 +35,39 @@ type golden struct {
 	Top        *struct{ Logits, Tokens array }
 	Greedy     *struct{ Prompt, Tokens []int64 }
 	Texts      []json.RawMessage
-	Operations []struct {
-		Reset   int
-		Reorder []int64
-		Step    []int64
-		Logits  array
-	}
-	Snapshot string
-	Position int64
-	Token    *int64
-	States   map[string]array
-	Sources  [][]int64
-	Searches []search
-	Files    []file
+	Operations []call
+	Snapshot   string
+	Position   int64
+	Token      *int64
+	States     map[string]array
+	Sources    [][]int64
+	Searches   []search
+	Files      []file
+}
+
+// call is one of a decoder, by what of this is there, and what it gives.
+type call struct {
+	Reset     *int
+	Reorder   *[]int64
+	Step      []int64
+	Prefill   [][]int64
+	TopK      [][]int64 `json:"top_k"`
+	Load      string
+	Generate  *[]int64
+	MaxTokens int64 `json:"max_tokens"`
+	Options   json.RawMessage
+	EndsAt    int `json:"ends_at"`
+	Tokens    []int64
+	Logits    *array
+	Error     string
+	Position  *int64
 }
 
 type file struct {
 	File, Call, Kind, Graph, Text string
 	Tokens                        [][]int64
+	Source                        []int64
+	Beam                          json.RawMessage
 }
 
 func (g golden) open(folder string) *t2r.Decoder {
@@ -159,20 +174,64 @@ func decode(raw json.RawMessage, into any) {
 	ok(reader.Decode(into))
 }
 
-func batch(g golden, folder string) {
+func calls(g golden, folder string) {
 	decoder := g.open(folder)
 	defer decoder.Close()
-	for _, operation := range g.Operations {
-		switch {
-		case operation.Reset > 0:
-			ok(decoder.Reset(operation.Reset))
-		case operation.Reorder != nil:
-			ok(decoder.Reorder(operation.Reorder...))
-		default:
-			near(got(decoder.Step(operation.Step...)), operation.Logits.Data, g.Tolerance.Logits, "logits")
+	for n, one := range g.Operations {
+		var found *t2r.Error
+		logits, err := one.do(decoder, folder)
+		require(err == nil || errors.As(err, &found), "%v", err)
+		kind := ""
+		if found != nil {
+			kind = found.Kind.String()
+		}
+		same(kind, one.Error, fmt.Sprintf("the error of call %d (%v)", n, err))
+		if one.Logits != nil {
+			near(logits, one.Logits.Data, g.Tolerance.Logits, fmt.Sprintf("logits of call %d", n))
+		}
+		if one.Position != nil {
+			same(got(decoder.Info()).Position, *one.Position, fmt.Sprintf("the position after call %d", n))
 		}
 	}
 	compare(decoder, g.end(), g.Tolerance)
+}
+
+// do makes the call: its logits, if it has any.
+func (c call) do(decoder *t2r.Decoder, folder string) (logits []float32, err error) {
+	switch {
+	case c.Reset != nil:
+		err = decoder.Reset(*c.Reset)
+	case c.Reorder != nil:
+		err = decoder.Reorder(*c.Reorder...)
+	case c.Load != "":
+		_, err = decoder.Load(filepath.Join(folder, c.Load))
+	case c.Step != nil:
+		logits, err = decoder.Step(c.Step...)
+	case c.Prefill != nil:
+		logits, err = decoder.Prefill(c.Prefill...)
+	case c.TopK != nil:
+		_, _, err = decoder.TopK(c.TopK...)
+	default:
+		err = c.generate(decoder)
+	}
+	return logits, err
+}
+
+func (c call) generate(decoder *t2r.Decoder) error {
+	given, seen := options(got(decoder.Sampling())), 0
+	decode(c.Options, &given)
+	var callback func(int64) bool
+	if c.EndsAt > 0 {
+		callback = func(int64) bool {
+			seen++
+			return seen < c.EndsAt
+		}
+	}
+	tokens, err := decoder.Generate(*c.Generate, c.MaxTokens, t2r.Sampling(given), callback)
+	if err == nil {
+		same(tokens, c.Tokens, "tokens")
+	}
+	return err
 }
 
 func snapshot(g golden, folder string) {
@@ -343,10 +402,10 @@ func attempt(one file, folder string) error {
 		_, err = decoder.Load(filepath.Join(folder, one.File))
 	case "generate":
 		_, err = decoder.Generate([]int64{1}, 3, got(decoder.Sampling()), nil)
-	case "read":
-		for i := 0; i < len(one.Tokens) && err == nil; i++ {
-			_, err = decoder.Step(one.Tokens[i]...)
-		}
+	case "prefill":
+		_, err = decoder.Prefill(one.Tokens...)
+	case "translate":
+		_, err = decoder.Translate(one.Source, beam(decoder, one.Beam))
 	default:
 		err = fmt.Errorf("a call that is not known, %s", one.Call)
 	}

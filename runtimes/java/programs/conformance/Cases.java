@@ -32,7 +32,7 @@ final class Cases {
     }
 
     static final Map<String, Case> KINDS = Map.of(
-            "trace", Cases::trace, "sampling", Cases::sampling, "batch", Cases::batch, "snapshot", Cases::snapshot,
+            "trace", Cases::trace, "sampling", Cases::sampling, "calls", Cases::calls, "snapshot", Cases::snapshot,
             "tokenizer", Cases::tokenizer, "stream", Cases::stream, "translator", Cases::translator, "bad", Cases::bad);
 
     private static Decoder open(Golden golden, Path folder) {
@@ -143,19 +143,57 @@ final class Cases {
         return made;
     }
 
-    private static void batch(Golden golden, Path folder) {
+    private static void calls(Golden golden, Path folder) {
         try (Decoder decoder = open(golden, folder)) {
-            for (Golden operation : golden.objects("operations")) {
-                if (operation.has("reset")) {
-                    decoder.reset(operation.whole("reset"));
-                } else if (operation.has("reorder")) {
-                    decoder.reorder(operation.wholes("reorder"));
-                } else {
-                    near(decoder.step(operation.wholes("step")), operation.array("logits").data(), logitsBound(golden), "logits");
+            for (Golden call : golden.objects("operations")) {
+                String kind = "", wanted = call.has("error") ? call.text("error") : "";
+                try {
+                    float[] logits = call(decoder, call, folder);
+                    if (call.has("logits")) {
+                        near(logits, call.array("logits").data(), logitsBound(golden), "logits");
+                    }
+                } catch (T2rException error) {
+                    kind = error.kind().toString();
+                }
+                same(kind, wanted, "the error of " + call.pairs());
+                if (call.has("position")) {
+                    same(decoder.info().position(), call.whole("position"), "the position");
                 }
             }
             golden.object("end").compare(decoder, stateBound(golden));
         }
+    }
+
+    /** One call of a decoder, by the key that names it: its logits, or null. */
+    private static float[] call(Decoder decoder, Golden call, Path folder) {
+        if (call.has("step")) {
+            return decoder.step(call.wholes("step"));
+        }
+        if (call.has("prefill")) {
+            return decoder.prefill(call.rows("prefill"));
+        }
+        if (call.has("reset")) {
+            decoder.reset(call.whole("reset"));
+        } else if (call.has("reorder")) {
+            decoder.reorder(call.wholes("reorder"));
+        } else if (call.has("load")) {
+            decoder.load(folder.resolve(call.text("load")));
+        } else if (call.has("top_k")) {
+            decoder.topK(call.rows("top_k"));
+        } else {
+            same(generate(decoder, call), call.wholes("tokens"), "tokens");
+        }
+        return null;
+    }
+
+    private static long[] generate(Decoder decoder, Golden call) {
+        long[] prompt = call.wholes("generate");
+        Sampling options = options(call.object("options"));
+        if (!call.has("ends_at")) {
+            return decoder.generate(prompt, call.whole("max_tokens"), options);
+        }
+        long[] seen = {0};
+        return decoder.generate(prompt, call.whole("max_tokens"), options, token -> ++seen[0] < call.whole("ends_at"));
     }
 
     private static void snapshot(Golden golden, Path folder) throws IOException {
@@ -298,7 +336,8 @@ final class Cases {
                 }
                 case "snapshot" -> decoder.load(path);
                 case "generate" -> decoder.generate(new long[] {1}, 3, new Sampling());
-                case "read" -> Arrays.stream(file.rows("tokens")).forEach(decoder::step);
+                case "prefill" -> decoder.prefill(file.rows("tokens"));
+                case "translate" -> decoder.translate(file.wholes("source"), beam(file.object("beam")));
                 default -> throw new Wrong("a call that is not known, " + call);
             }
         }

@@ -14,7 +14,7 @@ pub type Case = fn(&Json, &Path) -> Outcome<()>;
 pub const KINDS: [(&str, Case); 8] = [
     ("trace", trace),
     ("sampling", sampling),
-    ("batch", batch),
+    ("calls", calls),
     ("snapshot", snapshot),
     ("tokenizer", tokenizer),
     ("stream", stream),
@@ -112,19 +112,66 @@ fn options(given: &Json) -> Outcome<Sampling> {
     Ok(made)
 }
 
-fn batch(golden: &Json, folder: &Path) -> Outcome<()> {
+fn calls(golden: &Json, folder: &Path) -> Outcome<()> {
     let decoder = &mut open(golden, folder)?;
-    for operation in golden.at("operations")?.list()? {
-        if let Some(rows) = operation.get("reset") {
-            decoder.reset(rows.whole()? as usize)?;
-        } else if let Some(rows) = operation.get("reorder") {
-            decoder.reorder(&rows.wholes()?)?;
-        } else {
-            let found = decoder.step(&operation.at("step")?.wholes()?)?;
-            near(found, &Array::of(operation.at("logits")?)?.data, logits_bound(golden)?, "logits")?;
+    for (n, operation) in golden.at("operations")?.list()?.iter().enumerate() {
+        let wanted = operation.get("error").map(Json::text).transpose()?.map(str::to_string);
+        let kind = match call(decoder, operation, golden, folder).map_err(|error| error.downcast::<t2r::Error>()) {
+            Ok(()) => None,
+            Err(Ok(error)) => Some(error.kind.to_string()),
+            Err(Err(other)) => return Err(other),
+        };
+        same(kind, wanted, &format!("the error of call {n}"))?;
+        if let Some(position) = operation.get("position") {
+            same(decoder.info()?.position, position.whole()?, &format!("the position after call {n}"))?;
         }
     }
     states(decoder, golden, golden.at("end")?)
+}
+
+/// One call of a decoder, by the key that names it.
+fn call(decoder: &mut Decoder, call: &Json, golden: &Json, folder: &Path) -> Outcome<()> {
+    if let Some(tokens) = call.get("step") {
+        compare_logits(decoder.step(&tokens.wholes()?)?, call, golden)
+    } else if let Some(rows) = call.get("prefill") {
+        compare_logits(decoder.prefill(&rows.rows()?)?, call, golden)
+    } else if let Some(rows) = call.get("top_k") {
+        decoder.top_k(&rows.rows()?)?;
+        Ok(())
+    } else if let Some(rows) = call.get("reset") {
+        Ok(decoder.reset(rows.whole()? as usize)?)
+    } else if let Some(rows) = call.get("reorder") {
+        Ok(decoder.reorder(&rows.wholes()?)?)
+    } else if let Some(file) = call.get("load") {
+        decoder.load(&folder.join(file.text()?))?;
+        Ok(())
+    } else {
+        generate(decoder, call)
+    }
+}
+
+fn compare_logits(found: &[f32], call: &Json, golden: &Json) -> Outcome<()> {
+    match call.get("logits") {
+        Some(wanted) => near(found, &Array::of(wanted)?.data, logits_bound(golden)?, "logits"),
+        None => Ok(()),
+    }
+}
+
+fn generate(decoder: &mut Decoder, call: &Json) -> Outcome<()> {
+    let (prompt, most) = (call.at("generate")?.wholes()?, call.at("max_tokens")?.whole()?);
+    let options = options(call.at("options")?)?;
+    let found = match call.get("ends_at") {
+        None => decoder.generate(&prompt, most, &options)?,
+        Some(end) => {
+            let (mut seen, end) = (0, end.whole()?);
+            let watch = |_| {
+                seen += 1;
+                seen < end
+            };
+            decoder.generate_with(&prompt, most, &options, watch)?
+        }
+    };
+    same(found, call.at("tokens")?.wholes()?, "tokens")
 }
 
 fn snapshot(golden: &Json, folder: &Path) -> Outcome<()> {
@@ -265,11 +312,11 @@ fn attempt(case: &Json, folder: &Path) -> Outcome<()> {
         "encode" => drop(Decoder::open(file)?.tokenizer()?.encode(case.at("text")?.text()?)?),
         "snapshot" => drop(open(case, folder)?.load(file)?),
         "generate" => drop(Decoder::open(file)?.generate(&[1], 3, &Sampling::default())?),
-        "read" => {
-            let mut decoder = Decoder::open(file)?;
-            for tokens in case.at("tokens")?.rows()? {
-                decoder.step(&tokens)?;
-            }
+        "prefill" => {
+            Decoder::open(file)?.prefill(&case.at("tokens")?.rows()?)?;
+        }
+        "translate" => {
+            Decoder::open(file)?.translate(&case.at("source")?.wholes()?, &beam(case.at("beam")?)?)?;
         }
         call => return Err(format!("a call that is not known, {call}").into()),
     }

@@ -83,19 +83,56 @@ private func options(_ given: Golden) throws -> Sampling {
     return made
 }
 
-func batch(_ golden: Golden, _ folder: String) throws {
+func calls(_ golden: Golden, _ folder: String) throws {
     let decoder = try open(golden, folder)
-    for operation in try golden.at("operations").list() {
-        if let rows = try operation.find("reset") {
-            try decoder.reset(batch: Int(try rows.whole()))
-        } else if let rows = try operation.find("reorder") {
-            try decoder.reorder(try rows.wholes())
-        } else {
-            let found = try decoder.step(try operation.at("step").wholes())
-            try near(found, try operation.at("logits").array().data, try logitsBound(golden), "logits")
+    for (n, operation) in try golden.at("operations").list().enumerated() {
+        var kind = ""
+        do {
+            let found = try call(decoder, operation, folder)
+            if let wanted = try operation.find("logits") {
+                try near(found, try wanted.array().data, try logitsBound(golden), "logits of call \(n)")
+            }
+        } catch let failure as Failure {
+            kind = "\(failure.kind)"
+        }
+        try same(kind, try operation.find("error")?.text() ?? "", "the error of call \(n)")
+        if let position = try operation.find("position") {
+            try same(try decoder.info().position, try position.whole(), "the position after call \(n)")
         }
     }
     try decoder.compare(try golden.at("end"), try stateBound(golden))
+}
+
+/// One call of a decoder, by the key that names it: its logits, if it has any.
+private func call(_ decoder: Decoder, _ call: Golden, _ folder: String) throws -> [Float] {
+    if let tokens = try call.find("step") { return try decoder.step(try tokens.wholes()) }
+    if let rows = try call.find("prefill") { return try decoder.prefill(try rows.rows()) }
+    if let rows = try call.find("top_k") {
+        _ = try decoder.topK(try rows.rows())
+    } else if let rows = try call.find("reset") {
+        try decoder.reset(batch: Int(try rows.whole()))
+    } else if let rows = try call.find("reorder") {
+        try decoder.reorder(try rows.wholes())
+    } else if let file = try call.find("load") {
+        _ = try decoder.load("\(folder)/\(try file.text())")
+    } else {
+        try generate(decoder, call)
+    }
+    return []
+}
+
+private func generate(_ decoder: Decoder, _ call: Golden) throws {
+    var seen: Int64 = 0, callback: ((Int64) -> Bool)?
+    if let end = try call.find("ends_at")?.whole() {
+        callback = { _ in
+            seen += 1
+            return seen < end
+        }
+    }
+    let found = try decoder.generate(
+        try call.at("generate").wholes(), maxTokens: try call.at("max_tokens").whole(),
+        sampling: try options(call.at("options")), callback: callback)
+    try same(found, try call.at("tokens").wholes(), "tokens")
 }
 
 func snapshot(_ golden: Golden, _ folder: String) throws {
@@ -202,7 +239,8 @@ private func attempt(_ file: Golden, _ name: String, _ folder: String) throws {
     case "encode": _ = try decoder.tokenizer().encode(file.at("text").text())
     case "snapshot": _ = try decoder.load(path)
     case "generate": _ = try decoder.generate([1], maxTokens: 3)
-    case "read": for tokens in try file.at("tokens").rows() { _ = try decoder.step(tokens) }
+    case "prefill": _ = try decoder.prefill(try file.at("tokens").rows())
+    case "translate": _ = try decoder.translate(try file.at("source").wholes(), beam: try beam(file.at("beam")))
     default: throw Wrong(description: "a call that is not known, \(call)")
     }
 }

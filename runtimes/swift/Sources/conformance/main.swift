@@ -3,7 +3,7 @@ import Foundation
 import T2R
 
 let kinds: [String: (Golden, String) throws -> Void] = [
-    "trace": trace, "sampling": sampling, "batch": batch, "snapshot": snapshot, "tokenizer": tokenizer, "stream": stream,
+    "trace": trace, "sampling": sampling, "calls": calls, "snapshot": snapshot, "tokenizer": tokenizer, "stream": stream,
     "translator": translator, "bad": bad,
 ]
 
