@@ -54,7 +54,7 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     program = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
 
-    graphs.save(tmp_path / "model.onnx", tokenizer=pieces())
+    graphs.save(tmp_path / "story.onnx", tokenizer=pieces())
     program[0] = program[0].replace('tokenizer.encode("Once upon a time")', "[3, 4]")  # the tiny model knows 11 tokens
     exec(program[0], {})
     assert capsys.readouterr().out
