@@ -32,6 +32,12 @@ class Family:
     def changed(self, **changes: Any) -> Family:
         return replace(self, sizes={**self.sizes, **changes})
 
+    def imported(self, folder: Path) -> tuple[Any, Checkpoint]:
+        """transformers' model, and ours of the folder that it saved."""
+        theirs = reference(self)
+        theirs.save_pretrained(folder)
+        return theirs, checkpoint.load(folder)
+
 
 def reference(family: Family) -> Any:
     """A model with weights large enough that each of them matters."""
@@ -43,13 +49,6 @@ def reference(family: Family) -> Any:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=family.spread)
     return model
-
-
-def imported(family: Family, folder: Path) -> tuple[Any, Checkpoint]:
-    """transformers' model, and ours of the folder that it saved."""
-    theirs = reference(family)
-    theirs.save_pretrained(folder)
-    return theirs, checkpoint.load(folder)
 
 
 @lru_cache

@@ -34,8 +34,11 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import (
     AverageConfig,
     ChannelMixConfig,
+    DeltaNetConfig,
     GatedDeltaConfig,
+    GLAConfig,
     GRUConfig,
+    KDAConfig,
     LightConvConfig,
     LSTMConfig,
     Mamba2Config,
@@ -43,6 +46,7 @@ from t2r_export.config.parts import (
     MoEConfig,
     PartConfig,
     ProductKeyConfig,
+    RetentionConfig,
     RGLRUConfig,
     RWKV5Config,
     RWKV7Config,
@@ -87,6 +91,11 @@ DELTA = (
     linear(8, "hedgehog", update_rule="gated_delta", gate="data", normalizer="rms_norm"),
 )
 GATED_DELTA = GatedDeltaConfig(heads=H, key_heads=G, key_size=K, value_size=V, taps=3)
+NETS = {"heads": H, "key_heads": G, "key_size": 16, "value_size": 17, "taps": 3, "norm_eps": 1e-3}  # wide norms
+DELTA_NET = DeltaNetConfig(**NETS, allow_neg_eigval=True)
+KDA = KDAConfig(**NETS, decay_rank=7, gate_rank=8, gate_bias=True)
+GLA = GLAConfig(**{**NETS, "taps": 0}, decay_rank=7)
+RETENTION = RetentionConfig(**NETS, positions=RotaryConfig())
 MAMBA2 = Mamba2Config(
     heads=H, head_size=V, state_size=K, groups=G, taps=3, least_step=0.3, largest_step=0.9, bias=True, norm_groups=G
 )
@@ -104,6 +113,7 @@ GPT2 = UniformConfig(
     eos_tokens=(2,),
     attention=HeadsConfig(heads=H, kv_heads=G, head_size=V),
 )
+PLAIN = dataclasses.replace(GPT2, position="none", max_positions=None)
 LLAMA = dataclasses.replace(
     GPT2.with_attention(qkv_bias=False, output_bias=False, positions=RotaryConfig()),
     norm="rms",
@@ -139,7 +149,7 @@ def with_layers(base: UniformConfig, *layers: MixerConfig | PartConfig, **other:
 CONFIGS = {
     "learned": GPT2,
     "sinusoidal": dataclasses.replace(GPT2, position="sinusoidal", max_positions=None, activation="relu"),
-    "none": dataclasses.replace(GPT2, position="none", max_positions=None, activation="gelu"),
+    "none": dataclasses.replace(PLAIN, activation="gelu"),
     "rotary_keep": LLAMA,
     "rotary_drop": with_layers(LLAMA, DROPPED, DROPPED),
     "rotary_after": with_layers(
@@ -176,15 +186,17 @@ CONFIGS = {
     "gated_delta": with_layers(
         LLAMA.with_attention(gate=True, qk_norm=True, positions=RotaryConfig(size=2)), GATED_DELTA, SOFTMAX, GATED_DELTA
     ),
+    "kda": with_layers(PLAIN, KDA, dataclasses.replace(DELTA_NET, gate="none")),
+    "retention": with_layers(PLAIN, GLA, RETENTION),
     "rg_lru": with_layers(GPT2, RGLRUConfig(size=12, blocks=3), RGLRUConfig(size=12, blocks=2)),
     "rwkv5": with_layers(
-        dataclasses.replace(GPT2, position="none", max_positions=None),
+        PLAIN,
         RWKV5,
         RWKV5,
         feed_forwards=(ChannelMixConfig(9, gated=True), ChannelMixConfig(11)),
     ),
     "rwkv7": with_layers(
-        dataclasses.replace(GPT2, position="none", max_positions=None, embedding_norm=True),
+        dataclasses.replace(PLAIN, embedding_norm=True),
         RWKV7,
         dataclasses.replace(RWKV7, value_rank=8),
         feed_forwards=(ChannelMixConfig(9), ChannelMixConfig(11)),

@@ -60,6 +60,8 @@ REFUSED = {  # of tests' table of small models, and what the message names
     "short_conv": "layer 0, short_conv, with conv",
     "gated_delta": "layer 0, gated_delta, with S, conv",
     "gated_delta_wide": "layer 0, gated_delta, with S, conv",
+    "kda": "layer 0, kda, with S, conv",
+    "retention": "layer 1, retention, with S, conv",
     "shared_weights": "layer 1, shared, with v",
     "alibi": "layer 0, window, with k, v",
     "alibi_kinds": "layer 0, span, with",

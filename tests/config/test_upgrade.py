@@ -17,7 +17,7 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.upgrade import VERSION, upgrade
 from t2r_runtime.errors import UserError
 
-NEWER = {"alibi", "alibi_kinds", "yarn", "yarn_span", "ntk"}  # models that version 3 could not have
+NEWER = {"alibi", "alibi_kinds", "retention", "yarn", "yarn_span", "ntk"}  # models that version 3 could not have
 OLD = Path(__file__).parents[2] / "models"  # files of version 1
 
 

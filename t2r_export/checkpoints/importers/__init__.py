@@ -8,13 +8,16 @@ from t2r_export.checkpoints.importers.arcee import ARCEE
 from t2r_export.checkpoints.importers.bart import BART
 from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.cohere import COHERE, COHERE2
+from t2r_export.checkpoints.importers.delta_net import DELTA_NET
 from t2r_export.checkpoints.importers.ernie4_5 import ERNIE4_5
 from t2r_export.checkpoints.importers.exaone4 import EXAONE4
 from t2r_export.checkpoints.importers.falcon_h1 import FALCON_H1
 from t2r_export.checkpoints.importers.folder import Imported, read
+from t2r_export.checkpoints.importers.gated_deltanet import GATED_DELTANET
 from t2r_export.checkpoints.importers.gemma import GEMMA, GEMMA2
 from t2r_export.checkpoints.importers.gemma3 import GEMMA3_TEXT
 from t2r_export.checkpoints.importers.ggmf import read_file
+from t2r_export.checkpoints.importers.gla import GLA
 from t2r_export.checkpoints.importers.glm import GLM, GLM4
 from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.gpt_neox import GPT_NEOX
@@ -25,6 +28,7 @@ from t2r_export.checkpoints.importers.granite_swa import GRANITE_SWA
 from t2r_export.checkpoints.importers.hunyuan import HUNYUAN_V1_DENSE
 from t2r_export.checkpoints.importers.images import GEMMA3, MISTRAL3
 from t2r_export.checkpoints.importers.jamba import JAMBA
+from t2r_export.checkpoints.importers.kda import KDA
 from t2r_export.checkpoints.importers.lfm2 import LFM2
 from t2r_export.checkpoints.importers.lfm3 import LFM3
 from t2r_export.checkpoints.importers.llama import LLAMA
@@ -49,6 +53,7 @@ from t2r_export.checkpoints.importers.qwen3 import QWEN3
 from t2r_export.checkpoints.importers.qwen3_5 import QWEN3_5, QWEN3_5_TEXT
 from t2r_export.checkpoints.importers.qwen3_moe import QWEN3_MOE
 from t2r_export.checkpoints.importers.recurrent_gemma import RECURRENT_GEMMA
+from t2r_export.checkpoints.importers.retnet import RETNET
 from t2r_export.checkpoints.importers.rwkv7 import RWKV7
 from t2r_export.checkpoints.importers.smollm3 import SMOLLM3
 from t2r_export.checkpoints.importers.stablelm import STABLELM
@@ -59,14 +64,17 @@ IMPORTERS: dict[str, Importer] = {
     "bart": BART,
     "cohere": COHERE,
     "cohere2": COHERE2,
+    "delta_net": DELTA_NET,
     "ernie4_5": ERNIE4_5,
     "exaone4": EXAONE4,
     "falcon_h1": FALCON_H1,
     "falcon_mamba": FALCON_MAMBA,
+    "gated_deltanet": GATED_DELTANET,
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
     "gemma3_text": GEMMA3_TEXT,
+    "gla": GLA,
     "glm": GLM,
     "glm4": GLM4,
     "gpt2": GPT2,
@@ -77,6 +85,7 @@ IMPORTERS: dict[str, Importer] = {
     "granitemoehybrid": GRANITE_HYBRID,
     "hunyuan_v1_dense": HUNYUAN_V1_DENSE,
     "jamba": JAMBA,
+    "kda": KDA,
     "lfm2": LFM2,
     "lfm3": LFM3,
     "llama": LLAMA,
@@ -103,6 +112,7 @@ IMPORTERS: dict[str, Importer] = {
     "qwen3_5_text": QWEN3_5_TEXT,
     "qwen3_moe": QWEN3_MOE,
     "recurrent_gemma": RECURRENT_GEMMA,
+    "retnet": RETNET,
     "rwkv7": RWKV7,
     "smollm3": SMOLLM3,
     "stablelm": STABLELM,

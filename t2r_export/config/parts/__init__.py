@@ -11,12 +11,14 @@ from t2r_export.config.parts.attention import (
 )
 from t2r_export.config.parts.base import PartConfig
 from t2r_export.config.parts.feed_forward import DenseConfig, ProductKeyConfig
-from t2r_export.config.parts.gated_delta import GatedDeltaConfig
+from t2r_export.config.parts.gated_delta import DeltaNetConfig, GatedDeltaConfig, KDAConfig
 from t2r_export.config.parts.light_conv import LightConvConfig
+from t2r_export.config.parts.linear import LinearPartConfig
 from t2r_export.config.parts.mamba import MambaConfig
 from t2r_export.config.parts.mamba2 import Mamba2Config
 from t2r_export.config.parts.moe import MoEConfig
 from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
+from t2r_export.config.parts.retention import GLAConfig, RetentionConfig
 from t2r_export.config.parts.rg_lru import RGLRUConfig
 from t2r_export.config.parts.rwkv5 import RWKV5Config
 from t2r_export.config.parts.rwkv7 import ChannelMixConfig, RWKV7Config
@@ -35,7 +37,11 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(LSTMConfig, f"{MODEL}.recurrent:LSTM"),
         Entry(GRUConfig, f"{MODEL}.recurrent:GRU"),
         Entry(AverageConfig, f"{MODEL}.average:Average"),
+        Entry(DeltaNetConfig, f"{MODEL}.gated_delta:DeltaNet"),
         Entry(GatedDeltaConfig, f"{MODEL}.gated_delta:GatedDelta"),
+        Entry(KDAConfig, f"{MODEL}.gated_delta:KDA"),
+        Entry(GLAConfig, f"{MODEL}.retention:GLA"),
+        Entry(RetentionConfig, f"{MODEL}.retention:Retention"),
         Entry(MambaConfig, f"{MODEL}.mamba:Mamba"),
         Entry(Mamba2Config, f"{MODEL}.mamba2:Mamba2"),
         Entry(RGLRUConfig, f"{MODEL}.rg_lru:RGLRU"),
@@ -57,13 +63,17 @@ __all__ = [
     "AverageConfig",
     "ChannelMixConfig",
     "CrossConfig",
+    "DeltaNetConfig",
     "DenseConfig",
     "EncoderAttentionConfig",
+    "GLAConfig",
     "GRUConfig",
     "GatedDeltaConfig",
     "InsideConfig",
+    "KDAConfig",
     "LSTMConfig",
     "LightConvConfig",
+    "LinearPartConfig",
     "Mamba2Config",
     "MambaConfig",
     "MergedConfig",
@@ -73,6 +83,7 @@ __all__ = [
     "RGLRUConfig",
     "RWKV5Config",
     "RWKV7Config",
+    "RetentionConfig",
     "S4DConfig",
     "ShortConvConfig",
 ]

@@ -63,6 +63,26 @@ def sigmoid_decay(logits: T, heads: int, ops: Ops[T]) -> T:
     return ops.mul(ops.sigmoid(ops.split_heads(logits, heads)), -math.exp(-0.5))
 
 
+def log_sigmoid_decay(logits: T, divisor: float, heads: int, ops: Ops[T]) -> T:
+    """log g = log(sigmoid(logits)) / divisor of GLA (Yang et al. 2024, arXiv 2312.06635, section 4.4).
+
+    Args:
+        logits: rows (N, heads · K).
+
+    Returns:
+        (B, heads, T, K).
+    """
+    return ops.mul(ops.log_sigmoid(ops.split_heads(logits, heads)), 1.0 / divisor)
+
+
+def fixed_shares(heads: int) -> Tensor:
+    """1 - g = 2^(-5-i) for head i (RetNet: Sun et al. 2023, arXiv 2307.08621, section 2.3), float64 (1, heads, 1, 1).
+
+    On the CPU, so that models on the meta device have values.
+    """
+    return 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64, device="cpu")).view(1, heads, 1, 1)
+
+
 def before_decay(read: T, log_gate: T, ops: Ops[T]) -> T:
     """What reads the decayed state as `read` reads the state before, for a decay that is never near 0: `Erase.read` of
     RWKV-7. read and log_gate: (B, G, T, K)."""

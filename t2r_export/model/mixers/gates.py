@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.model.mixers.decays import fixed_shares
 from t2r_export.model.ops import Ops, T
 
 OPEN = 6.0  # initial b_g: g = 0.9975, close to a layer without a gate
@@ -40,10 +41,10 @@ class Gates(nn.Module):
         self.heads, self.config = heads, config
         self.data, self.delta = config.gate == "data", config.delta
         if config.gate == "fixed":
-            # not persistent and on the CPU, so that models on the meta device have values
-            left = 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64, device="cpu"))
-            self.register_buffer("log_gate", torch.log1p(-left).float().view(1, heads, 1, 1), persistent=False)
-            self.register_buffer("entering", left.float().view(1, heads, 1, 1), persistent=False)
+            left = fixed_shares(heads)
+            # not persistent, so that models on the meta device have values
+            self.register_buffer("log_gate", torch.log1p(-left).float(), persistent=False)
+            self.register_buffer("entering", left.float(), persistent=False)
         if self.rows and not config.folded:
             self.weight = nn.Parameter(torch.zeros(self.rows, width))  # g, then β
             # not named bias, because `initialize` zeroes biases

@@ -6,8 +6,6 @@ CPU) took 8 times as long for 16 heads of 128.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
@@ -64,13 +62,14 @@ def gated_rms_norm(
     eps: float,
     groups: int,
     ops: Ops[T],
-    activation: Literal["silu", "sigmoid"] = "silu",
+    activation: str = "silu",
     gate_first: bool = False,
 ) -> T:
     """norm(x) ⊙ act(gate) (gated delta nets, KDA), or norm(x ⊙ act(gate)) (Mamba-2: Dao and Gu 2024, arXiv 2405.21060).
 
     Args:
         x, gate: rows (N, groups · C). weight: (groups · C), or (C) for all groups.
+        activation: silu or sigmoid.
     """
     opening = ops.silu(gate) if activation == "silu" else ops.sigmoid(gate)
     if gate_first:

@@ -24,8 +24,8 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from checkpoints.importers import test_recurrent, test_softmax
-from families import Family, imported, text
+from checkpoints.importers import fla_models, test_recurrent, test_softmax
+from families import Family, text
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
@@ -62,7 +62,7 @@ CRASHES = {  # an RMS norm over rows of fewer than 16 numbers may end the proces
 GPT2 = {"vocab_size": 31, "n_embd": 12, "n_layer": 3, "n_head": 3, "n_inner": 17, "n_positions": 200}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
 SPREADS = dict.fromkeys(("Gemma", "Gemma2", "Gemma3"), 0.15)  # or float32 alone moves logits by 1e-5
-FAMILIES = {
+FAMILIES: dict[str, Family | fla_models.Model] = {
     "gpt2": Family("GPT2", GPT2),
     "llama": Family("Llama", {**test_softmax.GQA, "head_dim": 10}),
     "qwen2": Family("Qwen2", {**test_softmax.GQA, **WINDOWS}),
@@ -70,6 +70,7 @@ FAMILIES = {
     "mistral": Family("Mistral", {**test_softmax.GQA, "sliding_window": 5}),
     **{name: replace(one, spread=SPREADS.get(one.name, one.spread)) for name, one in test_softmax.FAMILIES.items()},
     **{name + " hybrid" * (name in test_softmax.FAMILIES): one for name, one in test_recurrent.FAMILIES.items()},
+    **fla_models.MODELS,
 }
 HEAD = """# Models that are proved
 
@@ -86,8 +87,10 @@ number is the largest difference of a logit.
   process at RMS norms over rows of a few numbers, which these small models have ([providers](providers.md)).
 - **state**: bytes that a text carries after its first token; + where it grows from there.
 
-RWKV-7 and RWKV-5.2 have no class in transformers: `tests/checkpoints/importers/test_rwkv7.py` and
-`tests/model/parts` hold them to the logits that rwkv.cpp gives for trained files and to definitions in NumPy.
+flash-linear-attention's families have no class in transformers: rows of the class NumPy differ from definitions
+in NumPy, in float64, by that (`tests/checkpoints/importers/fla_models.py`). Nor have RWKV-7 and RWKV-5.2:
+`tests/checkpoints/importers/test_rwkv7.py` and `tests/model/parts` hold them to the logits that rwkv.cpp gives for
+trained files and to definitions in NumPy.
 
 Made by `python tests/checkpoints/importers/proved.py`, and with `--provider NAME` in that provider's environment of
 tox.ini.
@@ -97,9 +100,9 @@ tox.ini.
 """
 
 
-def measured(family: Family, folder: Path, provider: str) -> Row:
+def measured(family: Family | fla_models.Model, folder: Path, provider: str) -> Row:
     """The columns of a family that the provider gives."""
-    theirs, ours = imported(family, folder)
+    theirs, ours = family.imported(folder)
     if provider != "cpu":
         return {provider: on_provider(ours, folder / "provider.onnx", provider)}
     found = from_full_forward(theirs, ours, folder)

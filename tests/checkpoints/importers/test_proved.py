@@ -10,7 +10,6 @@ import torch
 
 from checkpoints.importers import proved
 from checkpoints.importers.peers import TOLERANCE
-from families import imported
 from t2r_export.model.transformer import Transformer
 
 
@@ -28,7 +27,7 @@ def test_every_model_is_within_the_tolerance(column: str) -> None:
 
 
 def test_a_wrong_weight_is_seen(tmp_path: Path) -> None:
-    theirs, ours = imported(proved.FAMILIES["gpt2"], tmp_path)
+    theirs, ours = proved.FAMILIES["gpt2"].imported(tmp_path)
     assert max(proved.from_full_forward(theirs, ours, tmp_path).values()) < TOLERANCE
     assert isinstance(ours.model, Transformer)
     with torch.no_grad():

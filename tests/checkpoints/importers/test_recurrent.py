@@ -12,7 +12,7 @@ import torch
 import folders
 import small
 from cli_models import LETTERS, Output, letter_tokenizer, run
-from families import Family, full_forward, imported, text
+from families import Family, full_forward, text
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
@@ -234,7 +234,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Check
     class Made(dict[str, tuple[Any, Checkpoint, Path]]):
         def __missing__(self, name: str) -> tuple[Any, Checkpoint, Path]:
             folder = tmp_path_factory.mktemp("family")
-            theirs, ours = imported(FAMILIES[name], folder)
+            theirs, ours = FAMILIES[name].imported(folder)
             for target in ("portable", "fused"):
                 export(ours, folder / f"{target}.onnx", ExportConfig(prefill=True, target=target))
             self[name] = theirs, ours, folder

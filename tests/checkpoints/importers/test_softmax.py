@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import folders
 import small
 from checkpoints.importers.peers import TOLERANCE, logit_error
-from families import Family, imported
+from families import Family
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
@@ -159,7 +159,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     class Made(dict[str, Any]):
         def __missing__(self, name: str) -> Any:
             folder = tmp_path_factory.mktemp("family")
-            self[name] = (*imported(FAMILIES[name], folder), folder)
+            self[name] = (*FAMILIES[name].imported(folder), folder)
             return self[name]
 
     return Made()

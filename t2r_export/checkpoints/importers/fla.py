@@ -1,0 +1,149 @@
+"""What folders of flash-linear-attention have in common. transformers has no classes of these families.
+
+A layer is linear attention and a gated feed-forward, each behind an RMS norm. Layers of softmax attention among them
+(`attn`) and attention over the residual stream (`attnres_block_size`) are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.keys import Keys, keys
+from t2r_export.checkpoints.importers.llama import LAYER
+from t2r_export.checkpoints.importers.sources import CONVOLUTION, Transform, named
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import LinearPartConfig
+from t2r_export.config.uniform import UniformConfig
+
+READ: dict[str, Any] = {
+    "vocab_size": 32000,
+    "hidden_size": 2048,
+    "hidden_ratio": 4,
+    "intermediate_size": None,
+    "num_hidden_layers": 24,
+    "conv_size": 4,
+    "norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "attn": (None,),
+    "attnres_block_size": (None,),
+    "hidden_act": ("swish",),
+    "conv_bias": (None, False),
+}
+# the same function by other kernels
+HARMLESS = """
+attn_mode fuse_cross_entropy fuse_linear_cross_entropy fuse_norm fuse_swiglu max_position_embeddings use_l2warp
+"""
+ATTENTION = f"{LAYER}.attn"
+QKV, CONV = f"{ATTENTION}.qkv_proj.weight", f"{ATTENTION}.qkv_conv1d.weight"
+JOINED = {
+    whole: tuple(whole.replace("qkv", part) for part in ("q", "k", "v"))  # which files have apart
+    for whole in (QKV, CONV)
+}
+MULTIPLE = 256  # of the feed-forward's size, where the file does not say it
+
+
+def family_keys(read: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]] = MappingProxyType({})) -> Keys:
+    """A family's keys over those of all."""
+    return keys(read={**READ, **read}, refused={**REFUSED, **refused}, harmless=HARMLESS)
+
+
+def stacked(fields: Fields, part: LinearPartConfig) -> ModelConfig:
+    """A model of one such part and a feed-forward a layer."""
+    width = fields.size("hidden_size")
+    implied = int(width * fields.size("hidden_ratio", 4) * 2 / 3)
+    return UniformConfig(
+        vocab_size=fields.size("vocab_size"),
+        width=width,
+        ffn_size=fields.size("intermediate_size", -(-implied // MULTIPLE) * MULTIPLE),
+        layers=(part,) * fields.layers("num_hidden_layers"),
+        norm="rms",
+        norm_eps=fields.number("norm_eps"),
+        gated_ffn=True,
+        ffn_bias=False,
+        activation="silu",
+        position="none",
+        tied_head=fields.flag("tie_word_embeddings"),
+    ).build()
+
+
+def taps(fields: Fields) -> int:
+    """Of the convolutions; 0: none."""
+    fields.get("conv_size")  # known, also where it is not used
+    return fields.size("conv_size", least=2) if fields.flag("use_short_conv") else 0
+
+
+def expanded(fields: Fields, key: str, size: int, parts: int = 1) -> int:
+    """`size` times the factor of that key, divided by `parts`."""
+    whole = round(size * fields.number(key))
+    if abs(whole - size * fields.number(key)) > 1e-5 * whole or whole % parts or not whole:
+        among = f" that num_heads={parts} divides" if parts > 1 else ""
+        raise fields.wrong(key, f"a factor of {size} that gives an integer{among}", fields.get(key))
+    return whole // parts
+
+
+def of_width(fields: Fields) -> dict[str, Any]:
+    """Sizes of heads that cover `expand_k` and `expand_v` times the width."""
+    width, heads = fields.size("hidden_size"), fields.size("num_heads")
+    return {
+        "heads": heads,
+        "key_heads": heads,
+        "key_size": expanded(fields, "expand_k", width, heads),
+        "value_size": expanded(fields, "expand_v", width, heads),
+    }
+
+
+def of_heads(fields: Fields) -> dict[str, Any]:
+    """Sizes of heads of `head_dim`, which may be more of values than of keys."""
+    key_heads, size = fields.size("num_heads"), fields.size("head_dim")
+    heads = fields.size("num_v_heads", key_heads)
+    if heads % key_heads:
+        raise fields.wrong("num_v_heads", f"a multiple of num_heads={key_heads}", heads)
+    return {"heads": heads, "key_heads": key_heads, "key_size": size, "value_size": expanded(fields, "expand_v", size)}
+
+
+def own_keys(fields: Fields) -> None:
+    """Refuse keys and values that heads share."""
+    heads = fields.size("num_heads")
+    if fields.size("num_kv_heads", heads) != heads:
+        raise fields.wrong("num_kv_heads", f"absent or num_heads={heads}", fields.get("num_kv_heads"))
+
+
+def importer(
+    known: Keys,
+    config: Callable[[Fields], ModelConfig],
+    kind: str,
+    names: Mapping[str, str],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> Importer:
+    """Args: kind: of the part. names: of its weights beside q, k, v and o -> theirs in a layer's `attn`."""
+    ours = {
+        "embedding": "model.embeddings",
+        "norm": "model.norm",
+        "head": "lm_head",
+        f"{kind}.norm": f"{LAYER}.attn_norm",
+        f"{kind}.qkv.weight": QKV,
+        f"{kind}.conv.weight": CONV,
+        f"{kind}.o": f"{ATTENTION}.o_proj",
+        **{f"{kind}.{own}": f"{ATTENTION}.{theirs}" for own, theirs in names.items()},
+        "dense.norm": f"{LAYER}.mlp_norm",
+        **{f"dense.{part}": f"{LAYER}.mlp.{part}_proj" for part in ("gate", "up", "down")},
+    }
+    transforms: dict[str, Transform] = {CONV: CONVOLUTION}
+    return Importer(
+        keys=known,
+        config=config,
+        sources=lambda model, weights: named(model, weights, ours, transforms),
+        prefix="model.",
+        buffers=re.compile(r"model\.layers\.\d+\.attn\.rotary\.inv_freq"),
+        copies=tied_head("model.embeddings.weight"),
+        joined=lambda _: JOINED,
+        renamed=renamed,
+    )
