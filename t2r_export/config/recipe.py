@@ -340,7 +340,7 @@ def _value(where: str, make: Callable[..., T], *arguments: Any) -> T:
     try:
         return make(*arguments)
     except UserError as error:
-        raise _wrong(where, error.expected, error.received) from error
+        raise _wrong(where, error.expected, error.received, error.do) from error
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise _wrong(where, "values of the documented kinds", printable(error)) from error
 
@@ -360,5 +360,5 @@ def _inside(name: str, where: str) -> str:
     return name
 
 
-def _wrong(where: str, expected: str, received: str) -> UserError:
-    return UserError(f"in {where} {expected}", received, "correct the recipe; docs/finetuning.md has its keys")
+def _wrong(where: str, expected: str, received: str, do: str = "correct the recipe") -> UserError:
+    return UserError(f"in {where} {expected}", received, f"{do}; docs/finetuning.md has a recipe's keys")

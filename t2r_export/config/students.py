@@ -15,8 +15,8 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.options import written
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.uniform import MIXERS, mixer_from_dict
-from t2r_export.config.validation import entry
-from t2r_runtime.errors import UserError, did_you_mean
+from t2r_export.config.validation import advice, entry
+from t2r_runtime.errors import UserError
 
 GATE = {"update_rule": "gated", "gate": "data"}
 MEASURED = {"feature_map": "relu", "normalizer": "z"}  # with rotated features
@@ -41,7 +41,7 @@ def student_mixer(
     stray = [name for name in given if name not in options]
     if stray:
         known = ", ".join(options) or "none"
-        do = did_you_mean(stray[0], options, "leave it out")
+        do = advice(stray[0], options, "leave it out")
         raise UserError(f"options of the mixer {kind} ({known})", ", ".join(stray), do)
     usual = {
         name: field.metadata.get("usual")

@@ -39,7 +39,7 @@ def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
 def choice(name: str, value: Any, known: Sequence[Any]) -> None:
     if not isinstance(value, str | int | float | None) or value not in known:  # an array has no one truth
         expected = f"{name} to be one of {', '.join(map(str, known))}"
-        raise UserError(expected, shown(value), _advice(value, known, f"choose one of those for {name}"))
+        raise UserError(expected, shown(value), advice(value, known, f"choose one of those for {name}"))
 
 
 def entry(what: str, name: str, table: Mapping[str, V]) -> V:
@@ -52,11 +52,11 @@ def entry(what: str, name: str, table: Mapping[str, V]) -> V:
         UserError: an unknown name; lists the known ones.
     """
     if not isinstance(name, str) or name not in table:
-        raise UserError(f"{what} of {', '.join(table)}", shown(name), _advice(name, table, "choose one of those"))
+        raise UserError(f"{what} of {', '.join(table)}", shown(name), advice(name, table, "choose one of those"))
     return table[name]
 
 
-def _advice(value: Any, known: Iterable[str], otherwise: str) -> str:
+def advice(value: Any, known: Iterable[str], otherwise: str) -> str:
     """Why a system that the field knows is in no table, or the nearest known name, or `otherwise`."""
     reason = why_refused(value)
     return did_you_mean(value, known, otherwise) if reason is None else f"{reason}; {otherwise}"
@@ -95,8 +95,6 @@ def fields(cls: type, data: Mapping[str, Any], what: str) -> dict[str, Any]:
         not unknown and not missing,
         f"{what} to have the keys {', '.join(sorted(names))}",
         f"missing {shown(missing) if missing else 'none'}, unexpected {shown(unknown) if unknown else 'none'}",
-        did_you_mean(
-            unknown[0] if unknown else None, names, f"correct {what}, or read it with the version that wrote it"
-        ),
+        advice(unknown[0] if unknown else None, names, f"correct {what}, or read it with the version that wrote it"),
     )
     return dict(data)

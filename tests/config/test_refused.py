@@ -11,8 +11,9 @@ from small import model
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.plain import from_plain
+from t2r_export.config.recipe import read_recipe
 from t2r_export.config.refused import REFUSED, why_refused
-from t2r_export.config.uniform import LAYERS, mixer_from_dict
+from t2r_export.config.uniform import LAYERS, UniformConfig, mixer_from_dict
 from t2r_runtime.errors import UserError
 
 DOCS = (Path(__file__).parents[2] / "docs/mixers.md").read_text(encoding="utf-8")
@@ -25,8 +26,44 @@ def test_the_reason_is_said(name: str) -> None:
     with pytest.raises(UserError) as caught:
         mixer_from_dict({"kind": name})
     assert f"'{name}'; {REFUSED[name]}; choose one of those" in str(caught.value)
-    with pytest.raises(UserError, match="form|step"):
+    with pytest.raises(UserError) as caught:
         from_plain(MixerConfig, {"kind": name}, "mixer")
+    assert REFUSED[name] in str(caught.value)
+
+
+RECIPE = """
+text = "t"
+source = "s"
+model = { vocab_size = 9, width = 4, layers = [{ kind = "lstm" }], position = "none" }
+
+[[student]]
+name = "one"
+KEY
+finetune = { stages = "distill" }
+"""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "convert = { kind = 'reformer' }",
+        "model = { layers = [{ kind = 'reformer' }] }",
+        "model = { reformer = true }",
+        "convert = { kind = 'window', window = 3, reformer = true }",
+    ],
+)
+def test_recipes_say_it(key: str, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(RECIPE.replace("KEY", key))
+    with pytest.raises(UserError, match=f"; {REFUSED['reformer']}; .*; docs/finetuning.md has a recipe's keys"):
+        read_recipe(tmp_path / "r.toml")
+
+
+@pytest.mark.parametrize("key", ["act", "halting", "early_exit", "calm", "adaptive-depth"])
+def test_a_key_of_a_config(key: str) -> None:
+    data = {"vocab_size": 9, "width": 4, "layers": [{"kind": "lstm"}], "position": "none"}
+    assert from_plain(UniformConfig, data, "model").width == 4
+    with pytest.raises(UserError, match=f"unexpected .*{key}.*; no (halting|early exit): a graph computes every layer"):
+        from_plain(UniformConfig, {**data, key: 3}, "model")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +73,10 @@ def test_the_reason_is_said(name: str) -> None:
         ("Nyströmformer", "nystromformer"),
         ("routing-transformer", "routing"),
         ("sinkhorn_attention", "sinkhorn"),
+        ("Memorizing-Transformer", "memorizing"),
+        ("PonderNet", "pondernet"),
+        ("Depth-Adaptive-Transformer", "depth_adaptive"),
+        ("adaptive_computation_time", "act"),
     ],
 )
 def test_other_spellings(written: str, name: str) -> None:

@@ -129,6 +129,39 @@ def test_an_index_is_asked(path: Path) -> None:
     np.testing.assert_allclose(none, Retrieving(decoder, store, 1, 0.0).prefill(TEXT[:1])[0])
 
 
+def test_faiss(path: Path, tmp_path: Path) -> None:
+    """The extra `retrieval`: an index's distances are those of its tokens, and missing neighbours are none."""
+    faiss, random = pytest.importorskip("faiss"), np.random.default_rng(7)
+    keys, tokens = random.normal(size=(300, 9)).astype(np.float32), random.permutation(300)
+    Datastore(keys, tokens, "").save(tmp_path / "s.npz")
+    exact, queries = Datastore.load(tmp_path / "s.npz"), random.normal(size=(5, 9)).astype(np.float32)
+    for index in (faiss.IndexFlatL2(9), faiss.IndexHNSWFlat(9, 32)):
+        index.add(exact.keys)
+        distances, found = Datastore.load(tmp_path / "s.npz", index).search(queries, 4)
+        places = np.argsort(tokens)[found]
+        own = ((queries[:, np.newaxis].astype(float) - keys[places]) ** 2).sum(-1)
+        np.testing.assert_allclose(distances, own, rtol=1e-5)
+        np.testing.assert_array_equal(distances, np.sort(distances))
+        if isinstance(index, faiss.IndexFlatL2):
+            np.testing.assert_array_equal(found, exact.search(queries, 4)[1])
+        own, itself = Datastore.load(tmp_path / "s.npz", index).search(keys[:40], 1)
+        assert itself[:, 0].tolist() == tokens[:40].tolist() and not own.any()
+    few = faiss.IndexHNSWFlat(9, 32)
+    few.add(keys[:2])
+    distances, _ = Datastore(keys, tokens, "", few).search(queries, 3)
+    assert (np.isinf(distances) == [False, False, True]).all()
+    decoder = Decoder(path)
+    store = Datastore.of_text(decoder, TEXT)
+    index = faiss.IndexHNSWFlat(WIDTH, 8)
+    index.add(store.keys)
+    rows = []
+    for one in (None, index):
+        decoder.reset()
+        found = Datastore(store.keys, store.tokens, store.checkpoint_sha256, one)
+        rows.append(Retrieving(decoder, found, 3).prefill([3, 5]))
+    np.testing.assert_allclose(*rows, atol=1e-4)
+
+
 @settings(max_examples=20)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 50), st.integers(0, 99))
 def test_search_is_exact(count: int, size: int, k: int, seed: int) -> None:
@@ -234,8 +267,10 @@ def test_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small.checkpoint(small.dataclasses.replace(GPT2, vocab_size=256, bos_token=None, eos_tokens=()))
     words = small.dataclasses.replace(model, tokenizer=byte_tokenizer())
     export(words, "model.onnx", ExportConfig(prefill=True, output_hidden=True))
-    names: dict[str, Any] = {"text": "The key is under the mat."}
-    (program,) = fenced((ROOT / "docs" / "retrieval.md").read_text(encoding="utf-8"), "python")
+    names: dict[str, Any] = {"text": "The key is under the mat.", "other_text": "The mat is under the key."}
+    program, gated = fenced((ROOT / "docs" / "retrieval.md").read_text(encoding="utf-8"), "python")
     exec(program, names)
     assert len(names["ids"]) == 8
+    exec(gated, names)
+    assert names["retrieving"].share.weight.shape == (WIDTH,)
     assert t2r_runtime.Datastore is Datastore

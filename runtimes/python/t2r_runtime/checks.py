@@ -54,6 +54,13 @@ def array_of(value: object, what: str, kind: Kind) -> NDArray[Any]:
         raise UserError(f"{what} as an array", printable(error), "give rows of equal length", kind) from error
 
 
+def numbers_of(values: object, what: str, kinds: str = "fiu") -> NDArray[Any]:
+    """Convert `values` to an array of one of NumPy's `kinds` of numbers. Raises UserError otherwise."""
+    array = array_of(values, what, "argument")
+    require_value(array.dtype.kind in kinds, f"numbers as {what}", array.dtype, "argument")
+    return array
+
+
 def iterated(values: object, expected: str, kind: Kind) -> Iterator[Any]:
     """Iterate over `values`. Raises UserError if it is a string or not iterable."""
     if not isinstance(values, str | bytes) and isinstance(values, Iterable):

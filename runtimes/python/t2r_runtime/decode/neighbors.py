@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.decode.generate as generate
-from t2r_runtime.checks import array_of, is_number, require_int, require_kind, require_value
+from t2r_runtime.checks import is_number, numbers_of, require_int, require_kind, require_value
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.contract.signature import Signature
+from t2r_runtime.decode.gate import START, Gate
 from t2r_runtime.decode.reader import Reader
-from t2r_runtime.decode.score import log_probabilities
+from t2r_runtime.decode.score import log_probabilities, require_text
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.session import archive
@@ -47,13 +48,21 @@ class Datastore:
         tokens: integers (N,).
         checkpoint_sha256: of the model whose states the keys are.
         index: finds neighbours faster than the exact search, which compares a query with every key.
+        gate: sets the share of neighbours in every place.
     """
 
-    def __init__(self, keys: ArrayLike, tokens: ArrayLike, checkpoint_sha256: str, index: Index | None = None) -> None:
+    def __init__(
+        self,
+        keys: ArrayLike,
+        tokens: ArrayLike,
+        checkpoint_sha256: str,
+        index: Index | None = None,
+        gate: Gate | None = None,
+    ) -> None:
         require_kind(checkpoint_sha256, str, "a string as checkpoint_sha256", "argument")
-        self.keys = _numbers(keys, "keys", "fiu").astype(np.float32, order="C", copy=False)
-        self.tokens = _numbers(tokens, "tokens", "iu").astype(np.int64, order="C", copy=False)
-        self.checkpoint_sha256, self.index = checkpoint_sha256, index
+        self.keys = numbers_of(keys, "keys").astype(np.float32, order="C", copy=False)
+        self.tokens = numbers_of(tokens, "tokens", "iu").astype(np.int64, order="C", copy=False)
+        self.checkpoint_sha256, self.index, self.gate = checkpoint_sha256, index, gate
         if self.keys.ndim != 2 or not self.keys.size or self.tokens.shape != self.keys.shape[:1]:
             received = f"{self.keys.shape} and {self.tokens.shape}"
             raise UserError("keys (N, D) and tokens (N,)", received, "give a token for each key", "argument")
@@ -74,7 +83,7 @@ class Datastore:
         return cls(np.stack(keys), text[1:], decoder.signature.checkpoint_sha256, index)
 
     def __add__(self, other: Datastore) -> Datastore:
-        """The entries of both, searched exactly."""
+        """The entries of both, searched exactly, without a gate."""
         require_kind(other, Datastore, "a Datastore", "argument")
         if other.checkpoint_sha256 != self.checkpoint_sha256:
             raise UserError("datastores of one model", "another model's", "read the text again", "argument")
@@ -84,7 +93,8 @@ class Datastore:
     def save(self, path: str | Path) -> None:
         """Write a .npz file atomically; an index is not in it."""
         head = {"datastore": VERSION, "checkpoint_sha256": self.checkpoint_sha256}
-        archive.write(path, head, {"keys": self.keys, "tokens": self.tokens})
+        gate = {} if self.gate is None else {"gate": np.append(self.gate.weight, self.gate.bias)}
+        archive.write(path, head, {"keys": self.keys, "tokens": self.tokens, **gate})
 
     @classmethod
     def load(cls, path: str | Path, index: Index | None = None) -> Self:
@@ -94,9 +104,12 @@ class Datastore:
             with ZipFile(path) as opened:
                 found = archive.Archive(opened)
                 dtypes = {name: dtype for name, (dtype, _) in found.forms.items()}
-                if found.head.get("datastore") != VERSION or dtypes != {"keys": "float32", "tokens": "int64"}:
+                gated = {"gate": "float64"} if "gate" in dtypes else {}
+                if found.head.get("datastore") != VERSION or dtypes != {"keys": "float32", "tokens": "int64", **gated}:
                     raise ValueError("another file")
-                return cls(found.array("keys"), found.array("tokens"), found.head["checkpoint_sha256"], index)
+                keys, tokens, *numbers = (found.array(name) for name in ("keys", "tokens", *gated))
+                gate = Gate(numbers[0][:-1], float(numbers[0][-1])) if gated else None
+                return cls(keys, tokens, found.head["checkpoint_sha256"], index, gate)
         except Exception as error:  # of any type, where the file is damaged
             raise UserError(f"a datastore at {path}", printable(error), "write it with save()", "file") from error
 
@@ -121,13 +134,6 @@ class Datastore:
         return np.concatenate([np.einsum("nd,nd->n", part, part, dtype=np.float64) for part in parts])
 
 
-def _numbers(values: ArrayLike, what: str, kinds: str) -> NDArray[Any]:
-    """An array of one of NumPy's kinds of numbers."""
-    array = array_of(values, what, "argument")
-    require_value(array.dtype.kind in kinds, f"numbers as {what}", array.dtype, "argument")
-    return array
-
-
 class Retrieving:
     """A Stepper whose logits are log(λ p_kNN + (1 - λ) p_LM) (eq. 3), for `score` and every way to choose a token.
 
@@ -137,22 +143,32 @@ class Retrieving:
         decoder: its graph has the output `hidden`. Reading goes on with its states.
         store: of the same checkpoint.
         k: number of neighbours.
-        share: λ, from 0 to less than 1.
+        share: λ, from 0 to less than 1, or a gate that sets it in every place. Default: the store's gate, or 0.25.
         temperature: above 0; 1 in the paper.
     """
 
     def __init__(
-        self, decoder: Reader, store: Datastore, k: int = 1024, share: float = 0.25, temperature: float = 1.0
+        self,
+        decoder: Reader,
+        store: Datastore,
+        k: int = 1024,
+        share: float | Gate | None = None,
+        temperature: float = 1.0,
     ) -> None:
         require_kind(decoder, Reader, "a Decoder", "argument")
         require_kind(store, Datastore, "a Datastore", "argument")
         require_int(k, "k", 1, "argument")
-        require_value(is_number(share) and 0 <= share < 1, "a share from 0 to less than 1", share, "argument")
+        share = (START if store.gate is None else store.gate) if share is None else share
+        if not isinstance(share, Gate):
+            require_value(is_number(share) and 0 <= share < 1, "a share from 0 to less than 1", share, "argument")
         require_value(is_number(temperature) and temperature > 0, "a temperature above 0", temperature, "argument")
         signature, size = decoder.signature, store.keys.shape[1]
         if store.checkpoint_sha256 != signature.checkpoint_sha256 or size != signature.hidden_size:
             received = "another model's, or a graph without the output hidden"
             raise UserError("a datastore of this graph's model", received, "read the text again", "argument")
+        if isinstance(share, Gate) and share.weight.size != size:
+            received = f"one of {share.weight.size}"
+            raise UserError(f"a gate of {size} numbers", received, "train it with this model", "argument")
         if store.tokens.min() < 0 or store.tokens.max() >= signature.vocab_size:
             received = f"{store.tokens.min()} … {store.tokens.max()}"
             raise UserError(f"tokens in 0 … {signature.vocab_size - 1}", received, "read the text again", "argument")
@@ -197,8 +213,30 @@ class Retrieving:
         """Read a prompt (B, T) → log-probabilities of the mixture after its last token, float32 (B, vocabulary)."""
         logits, hidden = self.decoder.with_hidden(ids)
         distances, tokens = self.store.search(hidden, self.k)
-        rows = [self._mixed(*each) for each in zip(logits, distances, tokens, strict=True)]
+        shares = np.stack(self._log_shares(hidden), 1)
+        rows = [self._mixed(*each) for each in zip(logits, distances, tokens, shares, strict=True)]
         return np.stack(rows).astype(np.float32)
+
+    def fit_gate(self, ids: ArrayLike, steps: int = 300, penalty: float = 1.0) -> Gate:
+        """Train a gate on a text (T,) for these neighbours: k and temperature are part of what it learns.
+
+        Take another text than the datastore's, where every place is a neighbour of itself. Options as of `Gate.fit`.
+
+        Raises:
+            UserError: invalid tokens, fewer than two, or more than the model has positions.
+        """
+        self.decoder.reset(batch=1)
+        text = token_ids(ids, self.signature, 1).array[0]
+        require_text(text.size)
+        require_room(self, text.size - 1)
+        states, found = [], np.empty((text.size - 1, 2))
+        for place, following in enumerate(text[1:]):
+            logits, hidden = self.decoder.with_hidden(text[place : place + 1])
+            distances, tokens = self.store.search(hidden, self.k)
+            near = self._near(distances[0], tokens[0])
+            found[place] = log_probabilities(logits[0])[following], -np.inf if near is None else near[following]
+            states.append(hidden[0])
+        return Gate.fit(np.stack(states), found[:, 0], found[:, 1], steps, penalty)
 
     def top_k(self, ids: Inputs) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """`prefill`, but return as many of the largest as the graph gives of its logits, and their tokens."""
@@ -213,15 +251,34 @@ class Retrieving:
         """Read `ids` (T,) and generate up to `max_tokens` tokens, as `Decoder.generate` without its companions."""
         return list(generate.tokens(self, generate.checked(self, ids, max_tokens, sampling)))
 
-    def _mixed(
-        self, logits: NDArray[np.float32], distances: NDArray[np.float64], tokens: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """Log-probabilities (vocabulary,) of one row, whose neighbours have distances and tokens (k,)."""
-        own = log_probabilities(logits)
-        if self.share == 0 or not np.isfinite(distances).any():
-            return own
+    def _log_shares(self, hidden: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """log λ and log(1 - λ) (B,) of hidden states (B, D)."""
+        if isinstance(self.share, Gate):
+            return self.share.log_shares(hidden)
+        with np.errstate(divide="ignore"):
+            return np.full(len(hidden), np.log(self.share)), np.full(len(hidden), np.log1p(-self.share))
+
+    def _near(self, distances: NDArray[np.float64], tokens: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """log p_kNN (vocabulary,) of neighbours with distances and tokens (k,); None if there are no neighbours."""
+        if not np.isfinite(distances).any():
+            return None
         weights = np.exp((distances.min() - distances) / self.temperature)
-        near = np.bincount(tokens, weights, minlength=own.size) / weights.sum()
         with np.errstate(divide="ignore"):  # log 0 of what no neighbour has
-            mixed: NDArray[np.float64] = np.logaddexp(np.log1p(-self.share) + own, np.log(self.share * near))
+            near: NDArray[np.float64] = np.log(
+                np.bincount(tokens, weights, minlength=self.signature.vocab_size) / weights.sum()
+            )
+        return near
+
+    def _mixed(
+        self,
+        logits: NDArray[np.float32],
+        distances: NDArray[np.float64],
+        tokens: NDArray[np.int64],
+        shares: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Log-probabilities (vocabulary,) of a row: its neighbours' distances and tokens (k,), log λ, log(1 - λ)."""
+        own, near = log_probabilities(logits), self._near(distances, tokens)
+        if near is None:
+            return own
+        mixed: NDArray[np.float64] = np.logaddexp(shares[1] + own, shares[0] + near)
         return mixed
