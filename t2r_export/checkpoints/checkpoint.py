@@ -22,7 +22,7 @@ from t2r_export.checkpoints.pickles import Reference, Refused, check_pickle
 from t2r_export.checkpoints.plain import check_plain
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.upgrade import VERSION, upgrade, upgrade_weights
+from t2r_export.config.upgrade import VERSION, upgrade, upgrade_weights, upgraded_provenance
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import OPEN, existing_model
@@ -120,7 +120,7 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     try:
         said, renamed = upgrade(data["config"], data["version"])
         config = ModelConfig.from_dict(said)
-        provenance = _upgraded(data["provenance"], data["version"])
+        provenance = upgraded_provenance(data["provenance"], data["version"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
@@ -134,14 +134,6 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
 def _is_ggmf(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(len(GGMF)) == GGMF
-
-
-def _upgraded(provenance: dict[str, Any], version: int) -> dict[str, Any]:
-    """Provenance with the source's config upgraded to the current version."""
-    convert = provenance.get("convert")
-    if version == VERSION or not isinstance(convert, dict) or not isinstance(convert.get("source_config"), dict):
-        return provenance
-    return {**provenance, "convert": {**convert, "source_config": upgrade(convert["source_config"], version)[0]}}
 
 
 def _data(

@@ -61,6 +61,7 @@ OPTIONS: dict[str, dict[str, str]] = {  # by verb
         },
         "--weight-decay": "--optimizer adamw:weight_decay=VALUE",
     },
+    "save": {**_inside("--as", "t2r", ["weights"]), **_inside("--as", "web", ["page", "peer"])},
 }
 
 

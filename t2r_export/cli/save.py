@@ -3,68 +3,72 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import force_option, note_each, size
+from t2r_export.cli.renamed import Verb
+from t2r_export.cli.spelled import Spelled
+from t2r_export.config.options import made, options
+from t2r_export.config.saved import COMPILED, FORMS, CheckpointForm, TransformersForm, WebForm
 from t2r_export.paths import check_folder, check_outputs, existing_model
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, note, show
+from t2r_runtime.files import existing_file
 from t2r_runtime.session.refusals import existing_graph
 
 if TYPE_CHECKING:
     from t2r_export.checkpoints.checkpoint import Checkpoint
 
 FILE = click.Path(path_type=Path)
-FAMILIES = ("marian", "pegasus")
-OURS, WEB, COMPILED = "t2r", "web", "compiled"
-PRECISIONS = ("float32", "float16")
 
 
-@click.command("save")
+@click.command("save", cls=Verb)
 @click.argument("source", type=FILE)
 @click.argument("out", type=FILE)
 @click.option(
     "--as",
     "form",
-    type=click.Choice([*FAMILIES, OURS, WEB, COMPILED]),
+    type=Spelled("a form", {name: options(form) for name, form in FORMS.items()}),
     required=True,
-    help="Model: marian (post-norm) or pegasus (pre-norm), a Hugging Face folder; t2r, a model.pt. Graph: web, files "
-    "for a web server with sizes and hashes; compiled, for one device of a provider.",
+    is_eager=True,
+    help="Model: transformers, a folder for AutoModelForCausalLM; marian (post-norm) or pegasus (pre-norm), a "
+    "translator's folder; t2r, a model.pt. Graph: web, files for a web server with sizes and hashes; compiled, for one "
+    "device of a provider. With options; KIND:help lists them.",
 )
-@click.option("--weights", type=click.Choice(PRECISIONS), help="t2r: weight precision; float16 halves the size.")
-@click.option("--page", type=FILE, metavar="DIR", help="web: folder of a web page to copy to OUT.")
-@click.option("--peer", type=FILE, metavar="GRAPH", help="web: second graph for the page to run.")
 @providers.option
 @force_option
 @json_option
 def command(
     source: Path,
     out: Path,
-    form: str,
-    weights: str | None,
-    page: Path | None,
-    peer: Path | None,
+    form: tuple[str, dict[str, Any]],
     provider: providers.Provider,
     force: bool,
     as_json: bool,
 ) -> None:
     """Write SOURCE to OUT in another format.
 
-    A softmax translator becomes a folder for transformers and CTranslate2; any model a model.pt; a graph a folder for
-    web pages, or a graph compiled ahead of time. A compiled graph is opened like any other, with the same provider.
-    Name the device with --provider qnn:soc_model=57. A page of a model that predicts worse after 2,000 tokens needs
-    --force.
+    A decoder becomes a folder for transformers: of its own class, or with modeling_t2r.py and trust_remote_code=True. A
+    softmax translator becomes a folder for transformers and CTranslate2; any model a model.pt; a graph a folder for web
+    pages, or a graph compiled ahead of time. A compiled graph is opened like any other, with the same provider. Name
+    the device with --provider qnn:soc_model=57. A page of a model that predicts worse after 2,000 tokens needs --force.
     """
     check_given()
-    if form == WEB:
-        return _web(source, out, page, peer, force, as_json)
-    if form == COMPILED:
+    kind = form[0]
+    how: Any = made(FORMS[kind], form[1], f"options of {kind}")
+    if isinstance(how, WebForm):
+        return _web(source, out, how, force, as_json)
+    if kind == COMPILED:
         return _compiled(source, out, provider, as_json)
     existing_model(source)
-    if form == OURS:
+    if isinstance(how, TransformersForm):
+        for path in (how.verify, how.evaluate, how.bench):
+            if path is not None:
+                existing_file(path, "a report to read")
+    if isinstance(how, CheckpointForm):
         check_outputs([("checkpoint", out)], [source], force)
     else:
         check_folder(out)
@@ -75,15 +79,28 @@ def command(
 
     loaded = checkpoint.load(source)
     note_each(loaded.notes)
-    if form == OURS:
+    if isinstance(how, TransformersForm):
+        return _transformers(loaded, out, how, as_json)
+    if isinstance(how, CheckpointForm):
         kept = loaded.tokenizer, loaded.provenance, loaded.source_tokenizer
-        checkpoint.save(out, loaded.model, *kept, getattr(torch, weights or "float32"))
+        checkpoint.save(out, loaded.model, *kept, getattr(torch, how.weights))
         files = [out]
     else:
-        files = _folder(loaded, out, form)
+        files = _folder(loaded, out, kind)
     written = sum(path.stat().st_size for path in files)
     names = [path.name for path in files]
     show(as_json, {"out": out, "files": names, "bytes": written}, f"{out}: {', '.join(names)}, {size(written)}")
+
+
+def _transformers(loaded: Checkpoint, out: Path, how: TransformersForm, as_json: bool) -> None:
+    from t2r_export.checkpoints.hub import save_transformers
+
+    saved = save_transformers(loaded, out, how)
+    written = sum(path.stat().st_size for path in saved.files)
+    names = [path.name for path in saved.files]
+    loads = "trust_remote_code=True" if saved.code else "a class of transformers"
+    data = {"out": out, "files": names, "bytes": written, "class": saved.architecture, "remote_code": saved.code}
+    show(as_json, data, f"{out}: {saved.architecture}, {loads}\n{', '.join(names)}, {size(written)}")
 
 
 def _folder(loaded: Checkpoint, out: Path, family: str) -> list[Path]:
@@ -94,16 +111,16 @@ def _folder(loaded: Checkpoint, out: Path, family: str) -> list[Path]:
     return save_folder(loaded, out, family)
 
 
-def _web(graph: Path, folder: Path, page: Path | None, peer: Path | None, force: bool, as_json: bool) -> None:
+def _web(graph: Path, folder: Path, how: WebForm, force: bool, as_json: bool) -> None:
     check_folder(folder)
-    for path in [graph] if peer is None else [graph, peer]:
+    for path in [graph] if how.peer is None else [graph, how.peer]:
         existing_graph(path)
 
     from t2r_export.providers.pack import pack
 
-    packed = pack(graph, folder, page, peer, any_length=force)
+    packed = pack(graph, folder, how.page, how.peer, any_length=force)
     total = sum(file.size for file in packed.files)
-    lines = [f"{file.name}: {size(file.size)}" for file in packed.files if page is None or file.size > 100_000]
+    lines = [f"{file.name}: {size(file.size)}" for file in packed.files if how.page is None or file.size > 100_000]
     lines.append(f"{folder}: {len(packed.files)} files and their list, {size(total)}")
     show(as_json, {"folder": folder, **vars(packed), "bytes": total}, "\n".join(lines))
 

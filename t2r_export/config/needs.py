@@ -81,9 +81,7 @@ NEEDS: dict[str, dict[str, Need]] = {
         **_each("length temperature seed past_end", Need("--tokens", lambda o: o["tokens"] is not None)),
     },
     "save": {
-        "weights": Need("--as t2r", lambda o: o["form"] == "t2r"),
-        **_each("page peer", Need("--as web", lambda o: o["form"] == "web")),
-        "provider": Need("--as compiled", lambda o: o["form"] == "compiled"),
+        "provider": Need("--as compiled", lambda o: o["form"][0] == "compiled"),
     },
     "build": {},
 }

@@ -148,3 +148,11 @@ UPGRADES: tuple[Callable[[Mapping[str, Any]], Upgraded], ...] = (
     _experts_are_by_output,
 )
 VERSION = 1 + len(UPGRADES)
+
+
+def upgraded_provenance(provenance: dict[str, Any], version: int) -> dict[str, Any]:
+    """Provenance with the source's config upgraded to the current version."""
+    convert = provenance.get("convert")
+    if version == VERSION or not isinstance(convert, dict) or not isinstance(convert.get("source_config"), dict):
+        return provenance
+    return {**provenance, "convert": {**convert, "source_config": upgrade(convert["source_config"], version)[0]}}

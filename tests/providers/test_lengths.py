@@ -51,7 +51,7 @@ def test_a_lost_model_gets_no_page(lost: Path, page: Path, tmp_path: Path, capsy
     with pytest.raises(UserError, match=r"loses at most 0\.5 nats/token within 40 tokens; received one that loses \d"):
         pack(lost, tmp_path / "web", page)
     assert not (tmp_path / "web").exists()
-    save = ["save", str(lost), str(tmp_path / "web"), "--as", "web", "--page", str(page)]
+    save = ["save", str(lost), str(tmp_path / "web"), "--as", f"web:page={page}"]
     assert main(save) == 2
     assert "--force" in capsys.readouterr().err
     assert main([*save, "--force"]) == 0

@@ -1,5 +1,5 @@
 /**
- * node demo/build.js FOLDER [translator] [ADDRESS]: the page with all that it loads, for `t2r save --as web --page FOLDER`; a
+ * node demo/build.js FOLDER [translator] [ADDRESS]: the page with all that it loads, for `t2r save --as web:page=FOLDER`; a
  * translator has its own. ADDRESS is where the folder will be, which those who show a picture of a page want to know. Nothing is
  * bundled: files are copied, and names of packages in imports become places beside them, since a worker knows no others.
  */

@@ -58,6 +58,7 @@ from t2r_export.checkpoints.importers.rwkv7 import RWKV7
 from t2r_export.checkpoints.importers.smollm3 import SMOLLM3
 from t2r_export.checkpoints.importers.stablelm import STABLELM
 from t2r_export.checkpoints.importers.starcoder2 import STARCODER2
+from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, T2R
 
 IMPORTERS: dict[str, Importer] = {
     "arcee": ARCEE,
@@ -121,8 +122,11 @@ IMPORTERS: dict[str, Importer] = {
 
 
 def read_folder(path: str | Path) -> Imported:
-    """Read a Hugging Face folder of any family in `IMPORTERS`. Raises UserError, see `importers.folder.read`."""
-    return read(Path(path), IMPORTERS)
+    """Read a Hugging Face folder of any family in `IMPORTERS`, or one that `t2r save --as transformers` wrote.
+
+    Raises UserError, see `importers.folder.read`.
+    """
+    return read(Path(path), {**IMPORTERS, MODEL_TYPE: T2R})
 
 
 __all__ = ["IMPORTERS", "Imported", "Importer", "read_file", "read_folder"]

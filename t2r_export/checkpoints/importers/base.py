@@ -59,6 +59,7 @@ class Importer:
         nested: the key of the object in config.json that describes the decoder, where it is a part of a larger model.
         text: the model_type that this object has to have; None: whatever it has.
         wrapper: what full names begin with in a larger model, in place of `prefix`: one of these.
+        provenance: config.json -> where its model is from, where the folder is not the origin (t2r.py).
     """
 
     keys: Keys
@@ -75,6 +76,7 @@ class Importer:
     nested: str | None = None
     text: str | None = None
     wrapper: tuple[str, ...] = ()
+    provenance: Callable[[Fields], dict[str, Any]] | None = None
 
     def fields(self, data: Mapping[str, Any], where: str) -> Fields:
         """A config.json of the family, keys of a nested config beside those around it.

@@ -88,7 +88,16 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
         origin["chat_template"] = chat
     if fields.unread():
         notes.append(f"keys of {CONFIG} that are not used: {listed(fields.unread(), 50)}")
-    return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256(), source_tokenizer, tuple(notes))
+    provenance = {"origin": origin} if importer.provenance is None else _kept(importer.provenance(fields), chat)
+    return Imported(config, weights, tokenizer, provenance, files.sha256(), source_tokenizer, tuple(notes))
+
+
+def _kept(provenance: dict[str, Any], chat: dict[str, Any] | None) -> dict[str, Any]:
+    """A model's own provenance with the chat template of the folder."""
+    if chat is None:
+        return provenance
+    origin = provenance.get("origin")
+    return {**provenance, "origin": {**(origin if isinstance(origin, dict) else {}), "chat_template": chat}}
 
 
 def _name(folder: Path) -> str:

@@ -23,7 +23,7 @@ def llama(tmp_path: Path) -> Path:
     return folders.write_llama(tmp_path / "llama")
 
 
-FAMILIES = ", ".join(sorted(IMPORTERS))
+FAMILIES = ", ".join(sorted([*IMPORTERS, "t2r"]))
 
 
 def refused(folder: Path, message: str) -> None:

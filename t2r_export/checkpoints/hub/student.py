@@ -1,0 +1,148 @@
+"""The config.json of a model that transformers has no class for: it is computed by modeling_t2r.py, beside it.
+
+`COVERED` has what that file computes; anything else is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, SAID
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import PartConfig
+from t2r_export.config.upgrade import VERSION
+from t2r_export.model.positions.rotary import rotary_frequencies
+from t2r_export.model.stack import rotations
+from t2r_runtime.errors import UserError, shown
+
+CLASS = "T2RForCausalLM"
+CODE = Path(__file__).with_name("modeling_t2r.py")
+ANY: tuple[Any, ...] = ()  # every value of a field
+NONE, OFF = (None,), (False,)
+
+PART = {
+    **dict.fromkeys(("norm", "norm_after", "norm_sum", "multiplier", "residual", "beside"), ANY),
+    **{"rezero": OFF, "residual_gate": NONE},
+}
+SUMS = {
+    **dict.fromkeys(("feature_size", "guard", "gate", "rotary_size", "frequency_scale", "positions"), ANY),
+    "feature_map": ("relu", "elu", "hedgehog", "dpfp"),
+}
+# kind -> field -> the values that modeling_t2r.py computes
+COVERED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "attention": {
+        **PART,
+        **dict.fromkeys(("heads", "kv_heads", "head_size", "qkv_bias", "output_bias", "norm_eps", "inside"), ANY),
+        **dict.fromkeys(("qk_norm", "qk_norm_wide", "qk_norm_after", "gate", "gate_per_head", "scale"), ANY),
+        **dict.fromkeys(("position_scale", "sink", "softcap", "positions"), ANY),
+    },
+    "dense": {**PART, **dict.fromkeys(("size", "activation", "gated", "bias"), ANY)},
+    "short_conv": {**PART, **dict.fromkeys(("taps", "bias"), ANY)},
+    "softmax": {"memory": (0,)},
+    "window": {**dict.fromkeys(("window", "sinks", "dilation", "local"), ANY), "memory": (0,)},
+    "linear": {
+        **SUMS,
+        **dict.fromkeys(("shared_features", "query_scale", "normalizer", "update_rule", "moving_average"), ANY),
+        **dict.fromkeys(("conv", "output_gate"), ANY),
+        **{"folded": OFF, "memory": (0,), "redraw": OFF, "sigma": (1.0,), "fixed_sigma": OFF},
+    },
+    "hybrid": {**SUMS, **dict.fromkeys(("window", "sinks", "merge"), ANY), "update_rule": ("linear", "gated")},
+    "rotary": dict.fromkeys(("theta", "scaling", "size"), ANY),
+    "learned": {"max_positions": ANY},
+    "sinusoidal": {},
+}
+MODEL: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("layers", "positions", "embedding_scale", "embedding_norm", "last_norm", "vocab_size"), ANY),
+    **dict.fromkeys(("width", "tied_head", "head_bias", "logit_scale", "logit_softcap", "generation"), ANY),
+    **dict.fromkeys(("bos_token", "eos_tokens"), ANY),
+    **{"repeats": (1,), "depth_positions": OFF, "input_size": NONE, "encoder": NONE},
+    **{"start_tokens": ([],), "banned_tokens": ([],)},
+}
+LAYER: dict[str, tuple[Any, ...]] = {"parts": ANY, "rk2": OFF}
+
+
+def not_covered(config: ModelConfig) -> list[str]:
+    """What of a model modeling_t2r.py does not compute, each once."""
+    data = config.to_dict()
+    found = [*_others("model", data, MODEL), *_kind(data["positions"])]
+    for layer in data["layers"]:
+        found += _others("layer", layer, LAYER)
+        for part in layer["parts"]:
+            found += _kind(part)
+            found += [*_kind(part.get("inside")), *_kind(part.get("positions"))] if part["kind"] in COVERED else []
+    return list(dict.fromkeys(found))
+
+
+def _kind(data: Any) -> Iterator[str]:
+    """Of a config with a kind, or of no config."""
+    if not isinstance(data, Mapping):
+        return
+    kind = data["kind"]
+    if kind in COVERED:
+        yield from _others(kind, data, COVERED[kind])
+    else:
+        yield kind
+
+
+def _others(where: str, data: Mapping[str, Any], covered: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
+    for name, value in data.items():
+        if name == "kind" or (name in covered and (covered[name] == ANY or value in covered[name])):
+            continue
+        yield f"{where} with {name} {shown(value)}"
+
+
+def student_config(loaded: Checkpoint) -> dict[str, Any]:
+    """Keys of config.json.
+
+    Raises:
+        UserError: names what modeling_t2r.py does not compute.
+    """
+    config = loaded.config
+    if others := not_covered(config):
+        raise UserError(
+            "parts that modeling_t2r.py computes: " + ", ".join(COVERED),
+            "; ".join(others)[:300],
+            "export a graph, which computes all parts",
+        )
+    said = {"version": VERSION, "config": config.to_dict(), "rotations": _rotations(config)}
+    return {
+        "model_type": MODEL_TYPE,
+        "architectures": [CLASS],
+        "auto_map": {"AutoConfig": f"{CODE.stem}.T2RConfig", "AutoModelForCausalLM": f"{CODE.stem}.{CLASS}"},
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.width,
+        "num_hidden_layers": len(config.layers),
+        "tie_word_embeddings": config.tied_head,
+        SAID: {**said, "provenance": _without_template(loaded.provenance)},
+    }
+
+
+def _without_template(provenance: dict[str, Any]) -> dict[str, Any]:
+    """The folder has the chat template as a file of its own."""
+    origin = provenance.get("origin")
+    if not isinstance(origin, dict) or "chat_template" not in origin:
+        return provenance
+    return {**provenance, "origin": {key: value for key, value in origin.items() if key != "chat_template"}}
+
+
+def _rotations(config: ModelConfig) -> dict[str, Any]:
+    """The frequencies of every rotation, and which each part has for q and k and for features: 0 for none, then from 1.
+
+    They are numbers, so that no scaling of frequencies is written a second time.
+    """
+    known = rotations(config)
+    tables = [
+        {
+            "frequencies": rotary_frequencies(rotary, size).tolist(),
+            "magnitude": 1.0 if rotary.scaling is None else rotary.scaling.magnitude,
+        }
+        for rotary, size in known
+    ]
+
+    def numbers(part: PartConfig) -> list[int]:
+        return [*(known.index(one) + 1 for one in part.rotations()), 0, 0][:2]
+
+    return {"tables": tables, "layers": [[numbers(part) for part in layer.parts] for layer in config.layers]}

@@ -1,0 +1,84 @@
+"""Our own folders for transformers (`t2r save MODEL FOLDER --as transformers`): a config and weights by our names.
+
+It is no family of others' checkpoints: `config.json` has the model's config as a model.pt has it, and where it is from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import Fields, Importer
+from t2r_export.checkpoints.importers.keys import Keys, words
+from t2r_export.checkpoints.importers.sources import Source
+from t2r_export.checkpoints.weights import EMBEDDING, HEAD
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.upgrade import VERSION, upgrade, upgraded_provenance
+from t2r_runtime.errors import UserError, printable
+
+MODEL_TYPE = "t2r"
+SAID = "t2r"  # the key of what a model.pt says of a model
+FIRST = 5  # version of the first folders; an upgrade of a model.pt's weights since then has to be made here too
+KEYS = Keys(
+    read={
+        "model_type": None,
+        "quantization_config": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "max_position_embeddings": None,
+        SAID: None,
+    },
+    refused={},
+    # what other programs look for, and what transformers adds when it saves the folder again
+    harmless=words(
+        """
+        architectures auto_map dtype hidden_size is_decoder num_hidden_layers pad_token_id tie_word_embeddings
+        torch_dtype transformers_version use_cache vocab_size
+        """
+    ),
+    aliases={},
+)
+
+
+def _said(fields: Fields) -> tuple[dict[str, Any], int]:
+    """What the folder says of the model, and the version of its config."""
+    said = fields.object(SAID)
+    version = said.get("version")
+    if type(version) is not int or not FIRST <= version <= VERSION:
+        raise Fields(said, f"{SAID} in {fields.where}").wrong(
+            "version", f"from {FIRST} to {VERSION}", version, "use the version of t2r that wrote it"
+        )
+    return said, version
+
+
+def _config(fields: Fields) -> ModelConfig:
+    said, version = _said(fields)
+    try:
+        return ModelConfig.from_dict(upgrade(said.get("config", {}), version)[0])
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        expected = f"a model's config in {SAID} of {fields.where}"
+        raise UserError(expected, printable(error), "save the folder again") from error
+
+
+def _provenance(fields: Fields) -> dict[str, Any]:
+    said, version = _said(fields)
+    return upgraded_provenance(Fields(said, f"{SAID} in {fields.where}").object("provenance"), version)
+
+
+def _sources(model: ModelConfig, weights: Iterable[str]) -> dict[str, Source]:
+    return {name: Source((name,)) for name in weights}
+
+
+T2R = Importer(
+    keys=KEYS,
+    config=_config,
+    sources=_sources,
+    prefix="",
+    outside=frozenset(),
+    buffers=re.compile("(?!)"),  # none
+    copies=lambda config: {HEAD: EMBEDDING} if config.tied_head else {},
+    provenance=_provenance,
+)
