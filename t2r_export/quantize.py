@@ -37,6 +37,7 @@ from t2r_export.quality.quantization import Quality, QualityCheckFailed, measure
 from t2r_export.quantizers.accelerators import for_accelerators
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort, tensor_bytes
 from t2r_export.quantizers.budget import choose
+from t2r_export.quantizers.experts import quantize_experts
 from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
 from t2r_export.quantizers.sensitivity import pair_passages, text_passages
 from t2r_export.quantizers.tables import has_table, untie_embedding
@@ -195,6 +196,8 @@ def _quantized(
     quantizer: Quantizer = pkgutil.resolve_name(chosen.quantizer)
     with silence_ort():
         made = quantizer(model, config, calibration, weights)
+    if chosen.bits < 16:
+        quantize_experts(made, config, weights)
     if chosen.block_wise and static:
         for_accelerators(made, config)
     made.producer_name, made.producer_version, made.ir_version = kept

@@ -29,6 +29,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.quantize import export_quantized
 from t2r_export.quantizers.base import initializers, projections
 from t2r_export.quantizers.blocks import in_blocks, restored
+from t2r_export.quantizers.experts import expert_nodes
 from t2r_export.quantizers.tables import rounded_table
 from t2r_export.training import trainer
 from t2r_export.training.straight_through import attach, products, settled
@@ -36,7 +37,7 @@ from t2r_runtime.errors import UserError
 
 W4 = QuantizeConfig(scheme="w4", block_size=16, accuracy_level=0)
 # tied and not, folded and not, with gates that are products of their own
-NAMES = ("learned", "rotary_keep", "gated_rotary", "conv_after", "hybrid_gated", "hybrid_token", "mixed", "lstm")
+NAMES = ("learned", "rotary_keep", "gated_rotary", "conv_after", "hybrid_gated", "hybrid_token", "mixed", "lstm", "moe")
 
 
 def rounded(made: Transformer, config: QuantizeConfig = W4) -> Transformer:
@@ -62,7 +63,9 @@ def test_rounded_weights_are_graph_products(name: str, tmp_path: Path) -> None:
     graph = onnx.load(tmp_path / "g.onnx")
     nodes = {node.name: node for node in graph.graph.node}
     kept = initializers(graph)
-    sizes = sum(int(np.prod(kept[nodes[product].input[1]].dims)) for product in projections(graph))
+    names = {nodes[product].input[1] for product in projections(graph)}
+    names |= {name for _, experts in expert_nodes(graph) for name in experts}
+    sizes = sum(int(np.prod(kept[name].dims)) for name in names)
     assert sum(getattr(module, weight).numel() for module, weight in products(made)) == sizes
 
 
@@ -86,7 +89,7 @@ def test_export_of_settled_model_is_lossless(name: str, tmp_path: Path) -> None:
 def numbers(made: Transformer) -> list[tuple[np.ndarray, int]]:
     """Every product's matrix (in, out), and its bits."""
     found = [(getattr(module, name), 8 if module is made.head else 4) for module, name in products(made)]
-    return [(np.ascontiguousarray(weight.detach().numpy().T), bits) for weight, bits in found]
+    return [(np.ascontiguousarray(weight.detach().flatten(0, -2).numpy().T), bits) for weight, bits in found]
 
 
 def test_graph_has_trained_weights(tmp_path: Path) -> None:

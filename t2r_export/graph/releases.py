@@ -1,7 +1,8 @@
 """The first release of ONNX Runtime that runs a graph, by its operator sets and operators.
 
 The releases were found by `python -m t2r_runtime.conformance models/tiny` with the wheels 1.19.2 to 1.32.0, and by
-opening a fused and a standard graph with them. Opset 21 and IR 10 need 1.18 (ONNX Runtime's table of versions).
+opening a fused, a standard graph and those of experts with them. Opset 21 and IR 10 need 1.18 (ONNX Runtime's table of
+versions).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from t2r_runtime.contract.signature import PREFIX
 ONNXRUNTIME = PREFIX + "onnxruntime"  # informative; absent where LEAST is enough
 LEAST = "1.18"
 OPSETS = {27: "1.32"}  # of the default domain, above those that LEAST reads
-OPERATORS = {"GatherBlockQuantized": "1.20", "LinearAttention": "1.25.1", "MoE": "1.23.2"}
+OPERATORS = {"GatherBlockQuantized": "1.20", "LinearAttention": "1.25.1", "MoE": "1.23.2", "QMoE": "1.31"}
 EIGHT_BITS = "1.23"  # of MatMulNBits and GatherBlockQuantized; 1.22 opens those graphs, but fails in some products
 
 

@@ -69,10 +69,28 @@ def projections(model: onnx.ModelProto) -> list[str]:
     """Names of the nodes that multiply by a weight matrix, including `head`.
 
     Unfolded feature maps are not included: they are batched products of small matrices, which no block-wise kernel
-    supports.
+    supports. Nor are routers of experts: they are small, and a rounded score may choose another expert.
     """
-    weights = initializers(model)
-    return [node.name for node in model.graph.node if node.op_type in ("Gemm", "MatMul") and _is_matrix(weights, node)]
+    weights, scores = initializers(model), _router_scores(model)
+    return [
+        node.name
+        for node in model.graph.node
+        if node.op_type in ("Gemm", "MatMul") and _is_matrix(weights, node) and node.output[0] not in scores
+    ]
+
+
+def _router_scores(model: onnx.ModelProto) -> set[str]:
+    """Tensors by which experts are chosen: inputs of MoE, and of TopK but for logits."""
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    places = {"MoE": 1, "QMoE": 1, "TopK": 0}
+    found = {node.input[places[node.op_type]] for node in model.graph.node if node.op_type in places} - {LOGITS}
+    waiting = list(found)
+    while waiting:  # walk back to the product
+        node = made_by.get(waiting.pop())
+        if node is not None and node.op_type in ("Softmax", "Add"):
+            found.add(node.input[0])
+            waiting.append(node.input[0])
+    return found
 
 
 def head(model: onnx.ModelProto) -> str | None:

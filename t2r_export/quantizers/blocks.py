@@ -25,7 +25,14 @@ from t2r_export.quantizers.base import (
     replace_node,
     single_node_model,
 )
-from t2r_export.quantizers.tables import has_table, quantize_embedding, row_of_blocks, table_of, untie_embedding
+from t2r_export.quantizers.tables import (
+    has_table,
+    quantize_embedding,
+    row_of_blocks,
+    row_of_tokens,
+    table_of,
+    untie_embedding,
+)
 
 HEAD_BITS = 8
 BLOCK_SIZE = 32
@@ -52,7 +59,7 @@ def blocks(
         return model
     of_head = _parts_of_head(table_of(model).input[0], config, weights) if config.embedding_bits is None else None
     if of_head is not None:
-        row_of_blocks(model, *of_head, weights)
+        row_of_blocks(row_of_tokens(model, weights), *of_head)
     elif config.embedding_bits == 4:
         _block_wise_table(model, config, weights)
     else:
@@ -63,7 +70,7 @@ def blocks(
 def _parts_of_head(table: str, config: QuantizeConfig, weights: Mapping[str, Weight]) -> tuple[list[str], int] | None:
     """Names and bits of the quantized head that shares the table's weight, in this graph or an earlier one."""
     for bits in BLOCK_BITS:
-        parts = _parts(f"{table}.transposed", bits, config)
+        parts = parts_of(f"{table}.transposed", bits, config)
         if weights.keys() >= set(parts):
             return parts, bits
     return None
@@ -86,7 +93,7 @@ def _block_wise_projections(
         matrix, (bits, size) = values(kept[name], weights), config.choices.get(name, usual[node.name])
         if node.op_type == "Gemm":  # (out, in), where a MatMul has (in, out)
             name, matrix = f"{name}.transposed", matrix.T
-        parts = _parts(name, bits, config)
+        parts = parts_of(name, bits, config)
         if not weights.keys() >= set(parts):
             arrays = in_blocks(matrix, bits, size, config.asymmetric)
             weights |= zip(parts, arrays, strict=True)
@@ -103,19 +110,21 @@ def _block_wise_projections(
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
 
-def _parts(name: str, bits: int, config: QuantizeConfig) -> list[str]:
+def parts_of(name: str, bits: int, config: QuantizeConfig) -> list[str]:
+    """Names of the values, scales and zero points of a weight."""
     return [f"{name}_Q{bits}", f"{name}_scales", *([f"{name}_zero_points"] if config.asymmetric else [])]
 
 
 def _attributes(matrix: np.ndarray, bits: int, size: int, config: QuantizeConfig) -> list[onnx.AttributeProto]:
     sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": size}
-    level = _accuracy_level(config)
+    level = accuracy_level(config)
     if level:  # 0 is the operator's default, which some providers require to be absent
         sizes["accuracy_level"] = level
     return [helper.make_attribute(key, size) for key, size in sorted(sizes.items())]
 
 
-def _accuracy_level(config: QuantizeConfig) -> int:
+def accuracy_level(config: QuantizeConfig) -> int:
+    """The accuracy level of products."""
     return ACCURACY_LEVEL if config.accuracy_level is None else config.accuracy_level
 
 
@@ -166,7 +175,7 @@ def _block_wise_table(model: onnx.ModelProto, config: QuantizeConfig, weights: M
     how = DefaultWeightOnlyQuantConfig(
         block_size=config.block_size or BLOCK_SIZE,
         is_symmetric=not config.asymmetric,
-        accuracy_level=_accuracy_level(config),
+        accuracy_level=accuracy_level(config),
         op_types_to_quantize=("Gather",),
     )
     gather = untie_embedding(model)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import onnx
 
-from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.graph.bundle import Bundle
 from t2r_export.quantizers.base import initializers, projections, tensor_bytes
 from t2r_export.quantizers.blocks import BLOCK_SIZE, restored
+from t2r_export.quantizers.experts import expert_nodes
 from t2r_export.quantizers.sensitivity import Passage, Sensitivity
 from t2r_export.quantizers.tables import table_of
 from t2r_runtime.errors import UserError
@@ -98,17 +99,26 @@ def _steps(products: list[Product], chosen: dict[str, int]) -> Iterator[tuple[fl
 
 
 def _others(graphs: Sequence[onnx.ModelProto], config: QuantizeConfig) -> int:
-    """Bytes outside projections: untied embedding tables in 8 or 4 bits, the rest in float32; shared tensors count
-    once."""
+    """Bytes outside projections: untied embedding tables in 8 or 4 bits, experts in the scheme's bits, the rest in
+    float32; shared tensors count once."""
     kept = {name: tensor for graph in graphs for name, tensor in initializers(graph).items()}
     products = set[str]()
     for graph in graphs:
         chosen = set(projections(graph))
         products |= {node.input[1] for node in graph.graph.node if node.name in chosen}
     tables = {table_of(graph).input[0] for graph in graphs}
-    rest = [tensor for name, tensor in kept.items() if name not in products | tables]
+    experts = {name for graph in graphs for _, names in expert_nodes(graph) for name in names}
+    rest = [tensor for name, tensor in kept.items() if name not in products | tables | experts]
     unshared = [kept[name].dims for name in tables if name not in products or config.embedding_bits is not None]
-    return sum(_table_bytes(rows, width, config) for rows, width in unshared) + sum(map(tensor_bytes, rest))
+    of_experts = sum(_expert_bytes(kept[name].dims, config) for name in experts)
+    return (
+        sum(_table_bytes(rows, width, config) for rows, width in unshared) + of_experts + sum(map(tensor_bytes, rest))
+    )
+
+
+def _expert_bytes(dims: Sequence[int], config: QuantizeConfig) -> int:
+    count, rows, columns = dims
+    return stored((columns, count * rows), scheme(config.scheme).bits, config.block_size or BLOCK_SIZE)
 
 
 def _table_bytes(rows: int, width: int, config: QuantizeConfig) -> int:

@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 
 from t2r_export.checkpoints.weights import assemble
 from t2r_export.config.quantize import QuantizeConfig, scheme
+from t2r_export.model.experts import Experts
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
 from t2r_export.quantizers.blocks import BLOCK_SIZE, HEAD_BITS, restored
@@ -23,7 +24,7 @@ from t2r_export.quantizers.tables import rounded_table
 
 
 class Blocks(nn.Module):
-    """Rounding of a weight (out, in) in blocks along `in`, as MatMulNBits stores it."""
+    """Rounding of a weight (out, in), or of experts (E, out, in), in blocks along `in`, as MatMulNBits stores it."""
 
     def __init__(self, bits: int, size: int, asymmetric: bool) -> None:
         super().__init__()
@@ -31,9 +32,9 @@ class Blocks(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         with torch.no_grad():
-            matrix = weight.detach().float().cpu().numpy().T
+            matrix = weight.detach().float().cpu().flatten(0, -2).numpy().T
             rounded = torch.from_numpy(restored(matrix, self.bits, self.size, self.asymmetric).T)
-        return _straight_through(weight, rounded)
+        return _straight_through(weight, rounded.view(weight.shape))
 
 
 class Table(nn.Module):
@@ -84,7 +85,7 @@ def settled(model: Transformer) -> Transformer:
 
 @torch.no_grad()
 def products(model: Transformer) -> list[tuple[nn.Module, str]]:
-    """Weights that a step multiplies rows by, as (module, name); found by tracing a step."""
+    """Weights that a step multiplies rows by, as (module, name), but for routers; found by tracing a step."""
     watched = Watched(model.embedding.weight)
     ids = torch.zeros(1, dtype=torch.int64, device=model.embedding.weight.device)
     model.run(ids, model.init_state(1), watched)
@@ -98,7 +99,15 @@ class Watched(TorchOps):
     def __init__(self, like: Tensor) -> None:
         super().__init__(None, like)
         self.seen: set[int] = set()
+        self._made: list[tuple[Tensor, int]] = []  # results of products, and their weights
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         self.seen.add(id(weight))
-        return super().linear(x, weight, bias)
+        y = super().linear(x, weight, bias)
+        self._made.append((y, id(weight)))
+        return y
+
+    def experts(self, x: Tensor, scores: Tensor, experts: Experts) -> Tensor:
+        self.seen -= {weight for y, weight in self._made if y is scores}
+        self.seen |= {id(experts.up), id(experts.down)}
+        return super().experts(x, scores, experts)

@@ -17,6 +17,7 @@ import small
 import texts
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.parts import MoEConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.quantize import OPTIONS_KEY, quantize
@@ -122,6 +123,16 @@ def test_graph_uses_choices(tmp_path: Path) -> None:
     for token in prompt[0]:
         stepped = decoder.step([token])
     np.testing.assert_allclose(whole, stepped, rtol=1e-3, atol=1e-3)
+
+
+def test_experts_have_the_bits_of_the_scheme(tmp_path: Path) -> None:
+    """They count in blocks of 4 bits, so that the budget leaves no room for others that it has not."""
+    source, text = tmp_path / "g.onnx", tmp_path / "text.npy"
+    small.graph(source, dataclasses.replace(WIDE, feed_forwards=(MoEConfig(experts=5, size=96, top=2),)))
+    np.save(text, np.random.default_rng(0).integers(0, WIDE.vocab_size, 1100))
+    budget = quantize(source, tmp_path / "plain.onnx", QuantizeConfig(scheme="w4")).bytes_after
+    report = quantize(source, tmp_path / "q.onnx", QuantizeConfig(scheme="w4", budget=budget, calibrate=text))
+    assert 0.95 * budget < report.bytes_after <= budget
 
 
 def test_too_small_budget_is_refused(tmp_path: Path) -> None:
