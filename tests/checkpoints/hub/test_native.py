@@ -16,7 +16,7 @@ import texts
 from checkpoints.importers import test_softmax
 from checkpoints.importers.peers import logit_error
 from checkpoints.importers.test_softmax import GQA, YARN
-from families import Family, imported
+from families import Family
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.hub import save_transformers
 from t2r_export.checkpoints.hub.native import CLASSES
@@ -72,7 +72,7 @@ def test_no_family_multiplies_stored_weights() -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_class_of_the_family_computes_it(name: str, tmp_path: Path) -> None:
-    theirs, ours = imported(FAMILIES[name], tmp_path / "theirs")
+    theirs, ours = FAMILIES[name].imported(tmp_path / "theirs")
     saved = save_transformers(ours, tmp_path / "ours")
     assert (saved.architecture, saved.code) == (type(theirs).__name__, False)
     assert not (tmp_path / "ours" / "modeling_t2r.py").exists()
