@@ -21,6 +21,7 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
 from t2r_export.config.students import reason, student_mixer
 from t2r_export.convert import convert, provenance, reshape
+from t2r_export.data.corpus import read_corpus
 from t2r_export.data.documents import Texts, parted
 from t2r_export.data.pair_sources import read_plan
 from t2r_export.data.pairs import read_pairs, split_groups, write_pairs
@@ -30,6 +31,8 @@ from t2r_export.files import sha256, write_bytes
 from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.paths import text_files
+from t2r_export.pruning.prune import provenance as pruned
+from t2r_export.pruning.prune import prune
 from t2r_export.quality.translations import write_translations
 from t2r_runtime.files import locked, unwritable
 from t2r_runtime.outputs import beside
@@ -176,6 +179,9 @@ class Build:
     def _converted_origin(self, plan: StudentPlan) -> Origin:
         """Origin of a student before training."""
         made = {"teacher": self.teacher_sha256, "[convert]": {**plan.convert, "random": plan.random}}
+        if plan.prune is not None:  # by the text, and of another student as it was made
+            others = [other for other in self.plan.students if other.name == plan.of]
+            made |= {**self.origin, **{f"student {other.name}": self._entry(other)[1] for other in others}}
         return made if plan.model is None else {**made, "[model]": to_plain(plan.model)}
 
     def _entry(self, plan: StudentPlan) -> tuple[Path, Origin, Path, Path, Path]:
@@ -190,7 +196,7 @@ class Build:
         if self.record.current(path, origin, done, *others) and done.exists():
             return Student(**{**json.loads(done.read_text()), "path": path})
         if not self.record.current(swapped, self._converted_origin(plan)):
-            self._convert(plan, swapped)
+            (self._convert if plan.prune is None else self._prune)(plan, swapped)
         pairs = {"pairs": self._translated(plan.sequence_beam)} if plan.sequence_beam else {}
         self.on_progress(f"training the student {name}: {path}")
         report = self._finetune(swapped, path, plan.training, self.teacher, **pairs)
@@ -213,6 +219,15 @@ class Build:
         if plan.random:
             model = initialize(model.config, plan.seed)
         history = provenance(loaded, **plan.convert)
+        checkpoint.save(out, model, loaded.tokenizer, history, loaded.source_tokenizer)
+
+    def _prune(self, plan: StudentPlan, out: Path) -> None:
+        assert plan.prune is not None
+        loaded = checkpoint.load(self.teacher if plan.of is None else self.work / f"{plan.of}.pt")
+        reading = self.plan.shares, self.plan.separator
+        corpus = read_corpus(self.shared["data"], loaded.tokenizer, loaded.config, *reading)
+        model = prune(loaded.model, plan.prune, corpus, self.on_progress).model
+        history = pruned(loaded, of=plan.of, text_sha256=corpus.sha256, shares=plan.prune.shares)
         checkpoint.save(out, model, loaded.tokenizer, history, loaded.source_tokenizer)
 
     def _finetune(

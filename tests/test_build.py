@@ -15,6 +15,7 @@ from t2r_export.build import build
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.plain import to_plain
 from t2r_export.data.pairs import read_pairs
 from t2r_export.export import export
 from t2r_export.model.initialize import initialize
@@ -128,6 +129,34 @@ def test_student_of_another_shape(place: Path) -> None:
     assert [layer.parts[0].kind for layer in made.config.layers] == ["s4d", "lstm"] and made.config.layers[0].rk2
     (place / "recipe.toml").write_text(recipe.replace("state_size = 4", "state_size = 6"))
     with pytest.raises(UserError, match=r"one made of \[convert\] model .*, \[model\] layers "):
+        build(place / "recipe.toml", place / "work", place)
+
+
+PRUNED = """
+[[student]]
+name = "three"
+of = "one"
+prune = { state = 0.4, ffn = 0.3 }
+finetune = { stages = "distill", steps = "3", batch = 2, length = 16 }
+"""
+
+
+def test_recipe_prunes_a_student(place: Path) -> None:
+    two = RECIPE.index('[[student]]\nname = "two"')
+    story = RECIPE[:two].replace('text = "text.txt"', 'text = "text.txt"\nvalid_share = 0.2')
+    (place / "recipe.toml").write_text(story + PRUNED)
+    built = build(place / "recipe.toml", place / "work", place)
+    one, three = (checkpoint.load(student.path) for student in built)
+    sizes = [[to_plain(mixer)["feature_size"] for mixer in small.mixers(made.config)] for made in (one, three)]
+    assert sum(sizes[1]) <= 0.6 * sum(sizes[0])
+    assert three.provenance["prune"][0]["shares"] == {"ffn": 0.3, "state": 0.4}
+    assert three.provenance["prune"][0]["source_sha256"] == one.sha256
+    assert built[1].teacher_nats == built[0].teacher_nats
+    (place / "recipe.toml").write_text(story + PRUNED.replace("0.4", "0.5"))
+    with pytest.raises(UserError, match=r"made of \[convert\] prune {.*0.4"):
+        build(place / "recipe.toml", place / "work", place)
+    (place / "recipe.toml").write_text((story + PRUNED).replace('"2,3"', '"2,4"'))
+    with pytest.raises(UserError, match=r"one.pt as this recipe makes it; received one made of \[finetune\] stages"):
         build(place / "recipe.toml", place / "work", place)
 
 

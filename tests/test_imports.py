@@ -47,10 +47,14 @@ ROOMS = {
         | {"data", "quantizers", "quality", "training"},
         {"torch", "accelerate", "tokenizers"},
     ),
+    "pruning": Room(
+        {"config", "model", "model.parts", "model.positions", "checkpoints", "data", "quality", "training", "pruning"},
+        {"torch"},
+    ),
     "proof": Room({"config", "model", "model.mixers", "model.parts", "checkpoints", "graph", "proof"}, {"torch"}),
     PIPELINE: Room(
         {PIPELINE, "config", "model", "model.mixers", "model.parts", "model.positions", "checkpoints", "graph"}
-        | {"data", "training"}
+        | {"data", "training", "pruning"}
         | {"quantizers", "quality", "proof"},
         {"torch", "accelerate", "onnx", "onnxruntime", "tokenizers"},
     ),

@@ -20,6 +20,8 @@ from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.needs import FINETUNE, check_needs
 from t2r_export.config.options import options, within
 from t2r_export.config.plain import from_plain, of_table
+from t2r_export.config.pruning import KINDS as PRUNED
+from t2r_export.config.pruning import PruneConfig
 from t2r_export.config.stages import StagePlan, parse_plan
 from t2r_export.config.students import student_mixer
 from t2r_export.config.uniform import CROSSES, MergeConfig, UniformConfig
@@ -59,9 +61,9 @@ MORE: Keys = {"file": TEXT, **dict.fromkeys(("source", "target", "label"), WHOLE
 MAX_COLUMN = 1 << 10
 MAX_BEAM = 1 << 10
 STUDENT: Keys = {
-    **dict.fromkeys(("name", "weights"), TEXT),
+    **dict.fromkeys(("name", "weights", "of"), TEXT),
     **dict.fromkeys(("sequence_beam", "seed"), WHOLE),
-    **dict.fromkeys(("convert", "model", "finetune"), TABLE),
+    **dict.fromkeys(("convert", "model", "prune", "finetune"), TABLE),
 }
 KINDS = {"str": TEXT, "int": WHOLE, "int | None": WHOLE, "float": NUMBER, "bool": FLAG}
 TRAINING: Keys = {  # [teacher] and finetune of [[student]]: options of `t2r finetune`
@@ -74,6 +76,7 @@ TRAINING: Keys = {  # [teacher] and finetune of [[student]]: options of `t2r fin
     "lora": FLAG,
 }
 WEIGHTS = ("teacher", "random")
+UNCONVERTED = {"kind": "", "options": {}, "layers": "all", "seed": 0, "cross": None}  # of a StudentPlan
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 RESERVED = ("teacher", "start", "results", "train", "valid", "test")  # names that `build` uses
 
@@ -88,7 +91,7 @@ class Training:
 
 @dataclass(frozen=True)
 class StudentPlan:
-    """One student: its conversion, or its own `model`, and its training."""
+    """One student: its conversion, its own `model`, or what is pruned, and its training."""
 
     name: str
     random: bool  # random initial weights instead of the teacher's
@@ -101,6 +104,8 @@ class StudentPlan:
     training: Training
     sequence_beam: int = 0  # sequence-level distillation with this beam width; 0: train on the pairs
     model: UniformConfig | None = None  # in place of a conversion
+    prune: PruneConfig | None = None  # in place of a conversion
+    of: str | None = None  # the student above that is pruned; None: the teacher
 
 
 @dataclass(frozen=True)
@@ -204,6 +209,8 @@ def read_recipe(path: Path) -> Recipe:
     students = _students(data["student"], str(path), read, data.get("model"))
     if "pairs" not in data and any(student.sequence_beam for student in students):
         raise _wrong(str(path), "pairs, whose sources a teacher translates", "a sequence_beam and a text")
+    if "pairs" in data and any(student.prune for student in students):
+        raise _wrong(str(path), "a text, by which students are pruned", "pairs")
     others = [name for name in ("source", "tokenizer", "teacher") if name in data]
     if "source" in data and len(others) > 1:
         raise _wrong(str(path), "a source, or a tokenizer, a model and a teacher", ", ".join(others))
@@ -262,6 +269,9 @@ def _students(
     for name in names:
         if names.count(name) > 1 or name in RESERVED:
             raise _wrong(file, f"unique student names other than {', '.join(RESERVED)}", name)
+    for number, student in enumerate(students):
+        if student.of is not None and student.of not in names[:number]:
+            raise _wrong(f"{student.name} of {file}", "a student above it as `of`", printable(student.of, 60))
     return students
 
 
@@ -274,9 +284,12 @@ def _student(
         raise _wrong(where, "a name of letters, digits, - and _", repr(name))
     if weights not in WEIGHTS:
         raise _wrong(where, f"weights of {' or '.join(WEIGHTS)}", repr(weights))
-    if ("convert" in data) == ("model" in data) or ("seed" in data and "convert" in data):
-        raise _wrong(where, "convert (with its seed inside), or model", ", ".join(sorted(data)))
-    own = _reshaped(data, where, model) if "model" in data else _converted(data["convert"], f"convert in {where}")
+    ways = [way for way in ("convert", "model", "prune") if way in data]
+    if len(ways) != 1 or ("seed" in data and "model" not in data) or ("of" in data and "prune" not in data):
+        expected = "convert (with its seed inside), or model, or prune (with its `of`)"
+        raise _wrong(where, expected, ", ".join(sorted(data)))
+    own = _pruned(data, where) if "prune" in data else _reshaped(data, where, model) if "model" in data else None
+    own = own or _converted(data["convert"], f"convert in {where}")
     beam = data.get("sequence_beam", 0)
     _value(where, lambda: size("sequence_beam", beam, MAX_BEAM, least=0))
     training = _training(data["finetune"], f"finetune in {where}", read)
@@ -306,7 +319,17 @@ def _reshaped(data: Mapping[str, Any], where: str, model: Mapping[str, Any] | No
     _value(where, lambda: size("seed", seed, least=0))
     made = _value(f"model in {where}", from_plain, UniformConfig, {**model, **data["model"]}, "model")
     said = {"model": data["model"], "seed": seed}
-    return {"kind": "", "options": {}, "layers": "all", "seed": seed, "cross": None, "convert": said, "model": made}
+    return {**UNCONVERTED, "seed": seed, "convert": said, "model": made}
+
+
+def _pruned(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The fields of a StudentPlan that is pruned."""
+    if stray := [key for key in ("weights", "sequence_beam") if key in data]:
+        raise _wrong(where, f"prune, or {stray[0]}", "both")
+    _check(data["prune"], dict.fromkeys(PRUNED, NUMBER), (), f"prune in {where}")
+    made = _value(f"prune in {where}", lambda: PruneConfig(**data["prune"]))
+    said = {key: data[key] for key in ("prune", "of") if key in data}
+    return {**UNCONVERTED, "convert": said, "prune": made, "of": data.get("of")}
 
 
 def _training(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> Training:

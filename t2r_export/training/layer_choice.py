@@ -26,6 +26,7 @@ from t2r_export.errors import CheckFailed
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
+from t2r_export.training.cheapest import cheapest
 from t2r_export.training.layerwise import Transfer
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.trainer import learning_rate
@@ -133,32 +134,6 @@ def choose(
 def state_bytes(block: Block, length: int) -> int:
     """State bytes of one sequence after `length` tokens."""
     return sum(spec.bytes(1, length) for spec in block.state_spec())
-
-
-def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> list[Option]:
-    """The option per layer with the smallest total cost whose bytes fit into `room`.
-
-    Exact dynamic programming: keeps every Pareto-optimal pair of bytes and cost.
-
-    Raises:
-        UserError: no combination fits; the message refers to `budget`.
-    """
-    least = [min(option.bytes for option in layer) for layer in options]
-    if sum(least) > room:
-        raise UserError(
-            f"a budget of at least {sum(least) + budget - room} bytes",
-            f"{budget}",
-            "raise it, or offer mixers with smaller states",
-        )
-    after = [sum(least[layer + 1 :]) for layer in range(len(options))]  # minimum bytes of later layers
-    best: list[tuple[int, float, tuple[Option, ...]]] = [(0, 0.0, ())]
-    for layer, choices in enumerate(options):
-        sums = [(b + o.bytes, i + o.cost, (*picks, o)) for b, i, picks in best for o in choices]
-        best = []
-        for entry in sorted(sums, key=lambda entry: entry[:2]):
-            if entry[0] + after[layer] <= room and (not best or entry[1] < best[-1][1]):
-                best.append(entry)
-    return list(best[-1][2])
 
 
 def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps: int) -> float:

@@ -20,7 +20,7 @@ from t2r_export.config.parts import PARTS
 from t2r_export.config.parts.attention import ACTIVATIONS
 from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.positions import POSITIONS, RotaryConfig
-from t2r_export.config.scalings import LinearScaling, Llama3Scaling, LongropeScaling, ScalingConfig
+from t2r_export.config.scalings import ChosenScaling, LinearScaling, Llama3Scaling, LongropeScaling, ScalingConfig
 from t2r_export.config.tagged import resolve
 from t2r_export.config.uniform import LAYERS, UniformConfig
 from t2r_export.model.mixers.base import AttentionMixer
@@ -64,7 +64,8 @@ rotaries = st.builds(
     scaling=st.none()
     | st.builds(LinearScaling, st.floats(0.1, 100))
     | st.builds(Llama3Scaling, st.floats(0.1, 100), original_max_positions=st.integers(1, 1 << 31))
-    | st.tuples(*[st.floats(0.1, 100)] * PAIRS).map(LongropeScaling),
+    | st.tuples(*[st.floats(0.1, 100)] * PAIRS).map(LongropeScaling)
+    | st.builds(ChosenScaling, st.tuples(*[st.integers(0, 7)] * PAIRS), st.just(16), st.floats(0.1, 100)),
 )
 softmaxes = st.just(SoftmaxConfig())
 models = st.builds(
@@ -185,7 +186,15 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"positions": RotaryConfig(), "layers": (LinearConfig(4, rotary_size=2),)},
-        "rotary_size and frequency_scale only with positions after; received keep; leave them out",
+        "rotary_size, rotary_pairs and frequency_scale only with positions after; received keep; leave them out",
+    ),
+    (
+        {"positions": RotaryConfig(), "layers": (LinearConfig(4, positions="after", rotary_pairs=(1,), rotary_of=8),)},
+        "2 rotary pairs for 4 numbers; received 1; correct them",
+    ),
+    (
+        {"positions": RotaryConfig(), "layers": (LinearConfig(2, positions="after", rotary_pairs=(4,), rotary_of=8),)},
+        "a rotary pair to be an integer from 0 to 3; received 4; correct a rotary pair",
     ),
 ]
 

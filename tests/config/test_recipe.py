@@ -157,6 +157,33 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (SOURCE, '"random"', '"random"\nsequence_beam = -1', "sequence_beam to be an integer from 0"),
     (SOURCE, '"one"', '["one"]', "name to be a text; received \\['one'\\]"),
     (SOURCE, '"random"', '"none"', "weights of teacher or random; received 'none'"),
+    *(
+        (
+            SOURCE,
+            '[[student]]\nname = "one"',
+            f'[[student]]\nname = "p"\nfinetune = {{}}\n{keys}\n[[student]]\nname = "one"',
+            message,
+        )
+        for keys, message in (
+            ("prune = { ffn = 1.0 }", "in prune in .*1 of .* ffn to be a number above 0 and below 1; received 1.0"),
+            (
+                "prune = { fnn = 0.5 }",
+                "in prune in .*1 of .* the keys layers, heads, ffn, state.*; received the key fnn",
+            ),
+            ("prune = {}", "in prune in .*1 of .* a share of layers, heads, ffn, state"),
+            ("prune = { ffn = 0.5 }\nconvert = {}", "convert .*or prune .*; received convert, finetune, name, prune"),
+            ('prune = { ffn = 0.5 }\nof = "one"', "in p of .* a student above it as `of`; received one"),
+            ('of = "one"', "or prune .*; received finetune, name, of"),
+            ("", "or prune .*; received finetune, name"),
+            ('prune = { ffn = 0.5 }\nweights = "random"', "prune, or weights; received both"),
+        )
+    ),
+    (
+        TEACHER.replace("convert = { feature_size = 7 }", "prune = { ffn = 0.5 }"),
+        'text = "t"',
+        'pairs = { file = "p", member = "m" }',
+        "a text, by which students are pruned; received pairs",
+    ),
     (SOURCE, "convert = { kind", "swap = { kind", "2 of .* the keys .*; received the key swap"),
     (SOURCE, "feature_size = 5", "feature_siz = 5", "in convert in .*1 of .*; received feature_siz; "),
     (SOURCE, "feature_size = 5", "feature_size = [5]", "feature_size to be an integer"),
@@ -192,7 +219,7 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
         SOURCE,
         WINDOW,
         "seed = 2",
-        "convert \\(with its seed inside\\), or model; received finetune, name, seed, weights",
+        "convert \\(with its seed inside\\), or model, or prune .*; received finetune, name, seed, weights",
     ),
     (SOURCE, WINDOW, f"{WINDOW}\nseed = 2", "convert \\(with its seed inside\\), or model"),
     (RESHAPED, "model = {", f"{WINDOW}\nmodel = {{", "convert \\(with its seed inside\\), or model"),

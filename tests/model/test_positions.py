@@ -14,7 +14,7 @@ import small
 from small import CONFIGS, LLAMA, POSITIONS, SOFTMAX, WIDTH, V, model
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.scalings import LinearScaling, Llama3Scaling
+from t2r_export.config.scalings import ChosenScaling, LinearScaling, Llama3Scaling
 from t2r_export.model.positions.base import Positions, build_positions
 from t2r_export.model.positions.embedded import LearnedPositions
 from t2r_export.model.positions.rotary import Rotary, rotary_frequencies
@@ -136,6 +136,8 @@ def test_frequencies() -> None:
     np.testing.assert_allclose(plain.numpy(), [1, 0.1, 0.01, 0.001], rtol=1e-6)
     linear = rotary_frequencies(RotaryConfig(scaling=LinearScaling(4.0)), 8)
     np.testing.assert_allclose(linear.numpy(), plain.numpy() / 4, rtol=1e-6)
+    chosen = rotary_frequencies(RotaryConfig(scaling=ChosenScaling((1, 3), 8)), 4)
+    assert chosen.tolist() == plain[[1, 3]].tolist()
 
 
 def test_llama3_scaling_frequencies() -> None:

@@ -19,7 +19,8 @@ from t2r_export.data.shards import Corpus
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
-from t2r_export.training.layer_choice import Choice, Option, Trial, cheapest, choose, transfer
+from t2r_export.training.cheapest import cheapest
+from t2r_export.training.layer_choice import Choice, Option, Trial, choose, transfer
 from t2r_runtime.errors import UserError
 
 TRIAL = Trial(steps=3, batch=2, window=8, valid=4)

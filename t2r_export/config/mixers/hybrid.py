@@ -8,8 +8,9 @@ from typing import ClassVar
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import Guard, MixerConfig
 from t2r_export.config.mixers.linear import LinearConfig
-from t2r_export.config.options import check_values, option
+from t2r_export.config.options import check_values, limited, option
 from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.validation import MAX_TURNED
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class HybridConfig(MixerConfig):
         "Rotary models: rotate before the feature map (keep), or rotate the features (after).", "keep", POSITIONS
     )
     rotary_size: int | None = option("positions after: number of rotated features per head; default all.", None)
+    rotary_pairs: tuple[int, ...] = ()  # positions after: the pairs that were kept of `rotary_of` features; empty: all
+    rotary_of: int = limited(0, bounds=(0, MAX_TURNED))
     frequency_scale: float = option("positions after: factor on the model's rotary frequencies.", 1.0)
 
     def __post_init__(self) -> None:

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import MEMORY, MERGED, Guard, MixerConfig, require_none_merged
-from t2r_export.config.options import check_values, option
+from t2r_export.config.options import check_values, limited, option
 from t2r_export.config.positions import PositionConfig, RotaryConfig
 from t2r_export.config.positions.base import check_rotated
-from t2r_export.config.scalings import LinearScaling
-from t2r_export.config.validation import need
+from t2r_export.config.scalings import ChosenScaling, LinearScaling, ScalingConfig
+from t2r_export.config.validation import MAX_TURNED, need
 
 # feature map -> whether it has K features for head size d, and the condition as text
 FEATURE_SIZES: dict[str, tuple[Callable[[int, int], bool], str]] = {
@@ -85,6 +85,8 @@ class LinearConfig(MixerConfig):
     )
     moving_average: bool = option("gated: weight the new token by 1 - gate.", False, causal=True)
     rotary_size: int | None = option("positions after: number of rotated features per head; default all.", None)
+    rotary_pairs: tuple[int, ...] = ()  # positions after: the pairs that were kept of `rotary_of` features; empty: all
+    rotary_of: int = limited(0, bounds=(0, MAX_TURNED))
     frequency_scale: float = option("positions after: factor on the model's rotary frequencies.", 1.0)
     conv: int = option("Kernel size of a short causal convolution over φ's arguments and v; 0: none.", 0, causal=True)
     output_gate: bool = option("Gate the output with a sigmoid computed from the token.", False, causal=True)
@@ -142,14 +144,18 @@ class LinearConfig(MixerConfig):
 
     def _check_rotation(self, heads: HeadsConfig) -> None:
         if self.positions != "after":
-            expected = "rotary_size and frequency_scale only with positions after"
-            given = self.rotary_size is not None or self.frequency_scale != 1.0
+            expected = "rotary_size, rotary_pairs and frequency_scale only with positions after"
+            given = self.rotary_size is not None or self.rotary_pairs or self.frequency_scale != 1.0
             need(not given, expected, self.positions, "leave them out")
             return
-        need(heads.rotary is not None, "positions after only for a rotary model", "no rotary", "leave them out")
+        rotary = heads.rotary
+        need(rotary is not None, "positions after only for a rotary model", "no rotary", "leave them out")
+        assert rotary is not None
         rotated = self._rotated
         check_rotated("feature_size" if self.rotary_size is None else "rotary_size", rotated, "rotary")
         need(rotated <= self.feature_size, f"a rotary_size of at most {self.feature_size}", rotated, "correct it")
+        if (scaling := self._scaling()) is not None:
+            scaling.check(rotary.theta, rotated)
 
     @property
     def _rotated(self) -> int:
@@ -160,8 +166,12 @@ class LinearConfig(MixerConfig):
         if self.positions != "after" or heads.rotary is None:
             return None
         # the model's own long-context scaling does not apply: training adapts to these angles
-        scaling = None if self.frequency_scale == 1.0 else LinearScaling(1.0 / self.frequency_scale)
-        return RotaryConfig(heads.rotary.theta, scaling), self._rotated
+        return RotaryConfig(heads.rotary.theta, self._scaling()), self._rotated
+
+    def _scaling(self) -> ScalingConfig | None:
+        if self.rotary_pairs:
+            return ChosenScaling(self.rotary_pairs, self.rotary_of, 1.0 / self.frequency_scale)
+        return None if self.frequency_scale == 1.0 else LinearScaling(1.0 / self.frequency_scale)
 
     def _check_feature_size(self, d: int) -> None:
         possible, which = FEATURE_SIZES[self.feature_map]

@@ -18,6 +18,7 @@ from t2r_export.config.tagged import Kind
 from t2r_export.model.ops import State, T
 from t2r_export.model.positions.scores import ScorePositions
 from t2r_export.model.step import Step
+from t2r_export.model.units import Units
 from t2r_runtime.contract.signature import StateSpec
 
 
@@ -116,6 +117,18 @@ class AttentionMixer(Stateful):
 
     def packing(self) -> Packing | None:
         """The maps that a fold moves into the projections; None: none."""
+        return None
+
+    def channels(self) -> Units | str | None:
+        """Channels of a linear state that can go, or why none can; None: no such state."""
+        return None
+
+    def joined(self) -> dict[str, list[int]]:
+        """Sizes of the pieces that are joined on an axis of a weight, by the weight's name, with those of all heads."""
+        return {}
+
+    def why_heads_count(self) -> str | None:
+        """Why a head's number matters, so that none can go; None: it does not."""
         return None
 
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:

@@ -56,6 +56,10 @@ class Gates(nn.Module):
         """Number of logits per token."""
         return self.heads * (self.data + self.delta)
 
+    def why_heads_count(self) -> str | None:
+        """As `AttentionMixer.why_heads_count`."""
+        return "fixed gates, which differ by the number of a head" if self.config.gate == "fixed" else None
+
     def logits(self, x: T, ops: Ops[T]) -> T | None:
         """Rows x (N, D) -> logits (N, rows); None without data-dependent gates."""
         if not self.rows:

@@ -28,6 +28,7 @@ from torch import nn
 from t2r_export.config.mixers import HybridConfig
 from t2r_export.model.mixers.banded import empty_slot_mask, weighted
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
+from t2r_export.model.mixers.channels import channels
 from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.gates import Gates
 from t2r_export.model.mixers.linear import attend
@@ -35,6 +36,7 @@ from t2r_export.model.mixers.sliding_window import SlidingWindow
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions.turns import Rotation, apply_rope
 from t2r_export.model.step import Step
+from t2r_export.model.units import Units
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
 OPEN_GATE = 2.0  # initial logit of a merge gate: weight sigmoid(2) = 0.88 for the window
@@ -116,6 +118,12 @@ class HybridMixer(AttentionMixer):
             *self.near.state_spec(),
             *(StateSpec(name, "float32", (BATCH, *shape)) for name, shape in sums.items()),
         ]
+
+    def channels(self) -> Units | str:
+        return channels(self.config, self.sizes)
+
+    def why_heads_count(self) -> str | None:
+        return self.gates.why_heads_count()
 
     def memory_length(self) -> int:
         return self.config.window + self.config.sinks + 1

@@ -26,6 +26,7 @@ from torch import Tensor
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.norm import NormConfig
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
+from t2r_export.model.mixers.channels import channels
 from t2r_export.model.mixers.convolution import ShortConvolution
 from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.gates import Control, Gates, OutputGate
@@ -37,6 +38,7 @@ from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions.turns import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
+from t2r_export.model.units import Units
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
 ROTATED = "positions are rotated between the projection and φ (positions='keep')"  # obstacle to folding
@@ -185,6 +187,19 @@ class LinearMixer(AttentionMixer):
         S, z = StateSpec("S", "float32", (BATCH, G, K, V)), StateSpec("z", "float32", (BATCH, G, K))
         conv = [self.conv.state_spec()] if self.config.conv else []
         return [S, *([z] if self.config.normalizer == "z" else []), *conv]
+
+    def channels(self) -> Units | str:
+        if self.config.folded:
+            return "a folded layer"
+        return channels(self.config, self.sizes, self._channels if self.config.conv else None)
+
+    def joined(self) -> dict[str, list[int]]:
+        gates = [self.sizes.kv_heads] * (self.gates.rows // self.sizes.kv_heads)
+        found = {"gates.weight": gates, "gates.offset": gates} if gates else {}
+        return {**found, "conv.weight": self._channels} if self.config.conv else found
+
+    def why_heads_count(self) -> str | None:
+        return self.gates.why_heads_count()
 
     def packed_sizes(self) -> tuple[int, int]:
         return self.maps.of_queries.argument_size, self.gates.rows + (

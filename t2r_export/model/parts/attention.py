@@ -19,9 +19,11 @@ from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packi
 from t2r_export.model.mixers.norms import Norm
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
+from t2r_export.model.parts.heads import Pieces, head_units, joined_pieces
 from t2r_export.model.positions.scores import build_scores
 from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
+from t2r_export.model.units import Units
 from t2r_runtime.contract.signature import StateSpec
 
 
@@ -107,6 +109,26 @@ class Attention(Part):
         if gate is not None and not c.gate_per_head:
             y = ops.mul(y, gate)
         return ops.linear(y, self.o.weight, self.o.bias), state
+
+    def units(self, kind: str) -> Units | str | None:
+        if kind == "heads":
+            why = "attention weights that two layers share" if self.site.lends else self.inner.why_heads_count()
+            return why or head_units(self.config, self._pieces)
+        found = self.inner.channels() if kind == "state" else None
+        if not isinstance(found, Units):
+            return found
+        rows = {f"inner.{name}": owned for name, owned in found.rows.items()}
+        smaller = found.config
+        return dataclasses.replace(
+            found, rows=rows, config=lambda kept: dataclasses.replace(self.config, inside=smaller(kept))
+        )
+
+    def _pieces(self, config: InsideConfig) -> Pieces:
+        """The pieces of each weight of a part with this config."""
+        with torch.random.fork_rng(devices=[]):
+            part = self if config == self.config else type(self)(self.site, config)
+        joined = {f"inner.{name}": sizes for name, sizes in part.inner.joined().items()}
+        return {name: joined_pieces(weight.shape, joined.get(name)) for name, weight in part.state_dict().items()}
 
     def statistics(self, x: Tensor, state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
         return self.inner.statistics(self.project(x, step), state, step)

@@ -16,6 +16,7 @@ from t2r_export.config.tagged import resolve
 from t2r_export.model.mixers.base import Stateful
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
+from t2r_export.model.units import Units
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Part(Stateful):
         Names with the prefix `smallest` or `largest` are extremes, others are means.
         """
         return {}
+
+    def units(self, kind: str) -> Units | str | None:
+        """What the part can do without, of a kind in t2r_export.config.pruning.KINDS; why not; None: it has none."""
+        return None
 
     def fold(self) -> Part:
         """The folded part, with the feature map inside the projections. Only if `why_not_foldable` is None."""

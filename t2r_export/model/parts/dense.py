@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 from torch import nn
 
 from t2r_export.config.parts import DenseConfig
@@ -9,6 +12,7 @@ from t2r_export.model.activations import activate
 from t2r_export.model.ops import State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
+from t2r_export.model.units import Rows, Units
 
 
 class Dense(Part):
@@ -22,6 +26,14 @@ class Dense(Part):
         self.gate = nn.Linear(width, size, bias=bias) if config.gated else None
         self.up = nn.Linear(width, size, bias=bias)
         self.down = nn.Linear(size, width, bias=bias)
+
+    def units(self, kind: str) -> Units | str | None:
+        if kind != "ffn":
+            return None
+        size, config = self.config.size, self.config
+        rows = {name: Rows((0,), torch.arange(size)) for name in self.state_dict() if name.split(".")[0] != "down"}
+        rows["down.weight"] = Rows((1,), torch.arange(size))
+        return Units(size, rows, lambda kept: replace(config, size=int(kept.sum())), reads="down.weight")
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops, activation = step.ops, self.config.activation

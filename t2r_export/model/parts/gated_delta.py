@@ -87,6 +87,9 @@ class KDA(GatedDelta):
     def _decays(self) -> int:
         return self.config.heads * self.config.key_size
 
+    def keyed(self) -> tuple[str, ...]:
+        return "a2.weight", "dt_bias"
+
     def _logits(self, beside: dict[str, T], ops: Ops[T]) -> T:
         return ops.linear(beside["a1"], self.a2.weight, None)
 

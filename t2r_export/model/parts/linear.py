@@ -7,8 +7,10 @@ Each key head serves H / key_heads consecutive value heads. The norm is per head
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from t2r_export.config.parts.linear import LinearPartConfig
 from t2r_export.model.mixers.convolution import ShortConvolution
@@ -17,6 +19,7 @@ from t2r_export.model.mixers.norms import gated_rms_norm, grouped_rms_norm
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
+from t2r_export.model.units import Rows, Units
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
 
@@ -78,6 +81,30 @@ class LinearPart(Part):
         if c.gate == "none":
             return grouped_rms_norm(o, self.norm_weight, c.norm_eps, c.heads, ops)
         return gated_rms_norm(o, self.gate(beside, ops), self.norm_weight, c.norm_eps, c.heads, ops, activation=c.gate)
+
+    def keyed(self) -> tuple[str, ...]:
+        """Names of the weights that have a row for each channel of each head's state."""
+        return ()
+
+    def units(self, kind: str) -> Units | str | None:
+        """Channels of the state: of q and k, each key head's own.
+
+        With K' of them q is √(K/K') times as long, which the norm of the output takes out, if its eps grows by K/K'.
+        """
+        if kind != "state":
+            return None
+        c = self.config
+        keys, groups = torch.arange(c.key_heads * c.key_size), torch.arange(c.heads) // (c.heads // c.key_heads)
+        joined = torch.cat([keys, keys, torch.full((c.inner,), -1)])
+        rows = {"qkv.weight": Rows((0,), joined)}
+        rows |= {"conv.weight": Rows((1,), joined)} if c.taps else {}
+        rows |= {name: Rows((0,), keys.view(c.key_heads, -1)[groups].flatten()) for name in self.keyed()}
+
+        def smaller(kept: Tensor) -> LinearPartConfig:
+            K = int(kept.sum()) // c.key_heads
+            return replace(c, key_size=K, norm_eps=c.norm_eps * c.key_size / K)
+
+        return Units(len(keys), rows, smaller, c.key_heads)
 
     def state_spec(self) -> list[StateSpec]:
         c = self.config

@@ -9,9 +9,10 @@ B are the keys and C the queries, shared by the heads of a group. Prompts and st
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from t2r_export.config.parts import Mamba2Config
 from t2r_export.model.mixers.convolution import ShortConvolution
@@ -20,6 +21,7 @@ from t2r_export.model.mixers.norms import gated_rms_norm
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
+from t2r_export.model.units import Rows, Units
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
 
@@ -58,6 +60,23 @@ class Mamba2(Part):
             return ops.mul(y, ops.silu(z))
         gate_first = not c.norm_before_gate
         return gated_rms_norm(y, z, self.norm_weight, c.norm_eps, c.norm_groups, ops, gate_first=gate_first)
+
+    def units(self, kind: str) -> Units | None:
+        """Channels of the state: of B and C, each group's own."""
+        if kind != "state":
+            return None
+        c = self.config
+        keys = torch.arange(c.groups * c.state_size)
+        convolved = torch.cat([torch.full((c.inner,), -1), keys, keys])
+        joined = torch.cat([torch.full((c.inner,), -1), convolved, torch.full((c.heads,), -1)])
+        rows = {"project.weight": Rows((0,), joined), "conv.weight": Rows((1,), convolved)}
+        rows |= {"project.bias": Rows((0,), joined)} if c.bias else {}
+        rows |= {"conv.bias": Rows((0,), convolved)} if c.conv_bias else {}
+
+        def smaller(kept: Tensor) -> Mamba2Config:
+            return replace(c, state_size=int(kept.sum()) // c.groups)
+
+        return Units(len(keys), rows, smaller, c.groups)
 
     def state_spec(self) -> list[StateSpec]:
         c = self.config

@@ -42,6 +42,9 @@ class MoE(Part):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_balance": None}  # torch copies no tensor that has a gradient to give
 
+    def units(self, kind: str) -> str | None:
+        return "experts, whose features share rows of one table" if kind == "ffn" else None
+
     def penalty(self) -> Tensor:
         """The load-balancing loss of the last batch, once."""
         balance, self._balance = self._balance, None

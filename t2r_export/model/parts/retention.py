@@ -20,6 +20,7 @@ from t2r_export.model.parts.base import Site
 from t2r_export.model.parts.linear import LinearPart
 from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
+from t2r_export.model.units import Units
 
 
 class GatedSum(LinearPart):
@@ -43,6 +44,9 @@ class GLA(GatedSum):
     def build(self) -> None:
         self.a2 = nn.Linear(self.config.decay_rank, self.config.heads * self.config.key_size)
 
+    def keyed(self) -> tuple[str, ...]:
+        return "a2.weight", "a2.bias"
+
     def control(self, beside: dict[str, T], ops: Ops[T]) -> Control[T]:
         logits = ops.linear(beside["a1"], self.a2.weight, self.a2.bias)
         return Control(log_sigmoid_decay(logits, self.config.decay_divisor, self.config.heads, ops))
@@ -60,6 +64,10 @@ class Retention(GatedSum):
         self.ropes = [site.rope(rotation) for rotation in config.rotations()]
         # not persistent, so that models on the meta device have values
         self.register_buffer("log_gate", torch.log1p(-fixed_shares(config.heads)).float(), persistent=False)
+
+    def units(self, kind: str) -> Units | str | None:
+        rotated = kind == "state" and self.ropes
+        return "q and k that rotate by their number in a head" if rotated else super().units(kind)
 
     def features(self, q: T, k: T, step: Step[T]) -> tuple[T, T]:
         ops, heads = step.ops, self.config.key_heads

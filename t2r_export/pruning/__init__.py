@@ -1,0 +1,1 @@
+"""Smaller versions of parts, what they cost, and the choice among them."""
