@@ -1,18 +1,18 @@
 """Table of the students of builds: the figures in docs/quality.md.
 
     python benchmarks/builds.py build/mixers build/hybrids [--sort nats|bytes] [--lengths 256,512,2048]
-        [--untrained NAME,…] [--windows 8,60+4,…] [--plot students.svg] [--save benchmarks/results/NAME.json]
-        [--page docs/quality.md]
+        [--weights] [--untrained NAME,…] [--windows 8,60+4,…] [--plot students.svg]
+        [--save benchmarks/results/NAME.json] [--page docs/quality.md]
 
 A build is a folder written by `t2r build`. A row per student: nats per token above the teacher (from results.json),
 state bytes per sequence, tokens and seconds of training. Names ending in -s1, -s2, … are seeds of one student; their
 row has the mean and, in brackets, the range.
 
 `--lengths` evaluates nats per token in windows of each length, with those of the last quarter in brackets; with 256
-among them, nats above the teacher are measured instead of read. `--untrained` adds students before training,
-`--windows` the teacher with untrained windows and sinks in all layers. `--plot` draws nats against state bytes (growing
-states after 256 tokens). `--save` writes the cells, and `--page` fills the table at `<!-- table NAME.json students -->`
-of a page; a test compares both.
+among them, nats above the teacher are measured instead of read. `--weights` adds the bytes of weights, `--untrained`
+students before training, `--windows` the teacher with untrained windows and sinks in all layers. `--plot` draws nats
+against state bytes (growing states after 256 tokens). `--save` writes the cells, and `--page` fills the table at
+`<!-- table NAME.json students -->` of a page; a test compares both.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Line:
     tokens: int
     seconds: float
     lengths: list[tuple[float, float]]  # nats, and nats in the last quarter
+    weights: int | None  # bytes of its weights, if asked
 
     @property
     def gap(self) -> float:
@@ -62,7 +63,8 @@ class Line:
         spread = f" ({min(self.gaps):+.3f} to {max(self.gaps):+.3f})" if len(self.gaps) > 1 else ""
         size = f"{self.bytes:,}{', grows' if self.grows else ''}"
         trained = [f"{self.tokens / 1e6:.1f} M", f"{self.seconds:.0f}"] if self.tokens else ["none", "-"]
-        return [self.name, f"{self.gap:+.3f}{spread}", size, *trained, *map(_nats, self.lengths)]
+        weights = [] if self.weights is None else [f"{self.weights:,}"]
+        return [self.name, f"{self.gap:+.3f}{spread}", size, *weights, *trained, *map(_nats, self.lengths)]
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Reading:
     lengths: list[int]
     teacher: Checkpoint
     own: list[tuple[float, float]]  # the teacher's nats at each length
+    weights: bool = False  # whether bytes of weights are asked
 
     def gap(self, at: list[tuple[float, float]]) -> float | None:
         """Nats above the teacher at the training length, if it is among the lengths."""
@@ -123,7 +126,8 @@ def _line(
     gap = gap if measured is None else measured
     if gap is None:
         raise SystemExit(f"--windows needs {TRAINED} among --lengths")
-    return Line(name, [gap], size, grows, tokens, seconds, at)
+    weights = sum(weight.nbytes for weight in loaded.model.parameters()) if reading.weights else None
+    return Line(name, [gap], size, grows, tokens, seconds, at, weights)
 
 
 def _nats_at(loaded: Checkpoint, lengths: list[int], text: Path) -> list[tuple[float, float]]:
@@ -137,9 +141,10 @@ def _nats(at: tuple[float, float]) -> str:
     return f"{at[0]:.3f} ({at[1]:.3f})"
 
 
-def students(lines: list[Line], lengths: list[int], teacher: list[tuple[float, float]]) -> Table:
-    head = ["student", "above the teacher", "bytes of state", "tokens", "seconds", *(f"{n:,}" for n in lengths)]
-    first = [["the teacher", *[""] * 4, *map(_nats, teacher)]] if teacher else []
+def students(lines: list[Line], lengths: list[int], teacher: list[tuple[float, float]], weights: bool = False) -> Table:
+    sizes = ["bytes of state", *(["bytes of weights"] if weights else [])]
+    head = ["student", "above the teacher", *sizes, "tokens", "seconds", *(f"{n:,}" for n in lengths)]
+    first = [["the teacher", *[""] * (3 + len(sizes)), *map(_nats, teacher)]] if teacher else []
     return Table("", head, [*first, *(line.cells() for line in lines)])
 
 
@@ -197,6 +202,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="")
     parser.add_argument("--untrained", default="")
     parser.add_argument("--windows", default="", help="untrained windows to add: W or W+SINKS")
+    parser.add_argument("--weights", action="store_true", help="a column with the bytes of float32 weights")
     parser.add_argument("--only", default="", help="names of students; default: all")
     parser.add_argument("--text", type=Path, default=data_folder() / "text" / "tinystories.txt")
     parser.add_argument("--teacher", type=Path, default=data_folder() / "checkpoints" / "stories260K")
@@ -208,7 +214,7 @@ def main() -> None:
         list(filter(None, part.split(","))) for part in (options.untrained, options.only, options.windows)
     )
     teacher = checkpoint.load(options.teacher)
-    reading = Reading(options.text, lengths, teacher, _nats_at(teacher, lengths, options.text))
+    reading = Reading(options.text, lengths, teacher, _nats_at(teacher, lengths, options.text), options.weights)
     found: dict[str, Line] = {}
     for work in options.builds:
         add_lines(found, work, untrained, reading)
@@ -216,7 +222,7 @@ def main() -> None:
     lines += windows_untrained(windows, reading)
     if options.sort:
         lines.sort(key=lambda line: line.gap if options.sort == "nats" else line.bytes)
-    show(students(lines, lengths, reading.own), options)
+    show(students(lines, lengths, reading.own, options.weights), options)
     if options.plot:
         draw(lines, options.plot)
 

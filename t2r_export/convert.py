@@ -210,8 +210,8 @@ def _merged(layer: LayerConfig, merge: MergeConfig, number: int) -> LayerConfig:
         raise UserError(f"self-attention and cross-attention in layer {number}", "other parts", "choose another mixer")
     inside: dict[str, Any] = {}
     if merge.feed_forward:
-        if dense is None or dense.gated:
-            what = "an ungated feed-forward in each layer to merge"
+        if dense is None or dense.gated or dense.rank:
+            what = "an ungated feed-forward of whole matrices in each layer to merge"
             raise UserError(what, "another", "leave the feed-forward out")
         inside = {"hidden": dense.size, "hidden_bias": dense.bias, "activation": dense.activation}
         layer = layer.replaced(dense, None)

@@ -20,7 +20,7 @@ from t2r_runtime.cli import program
 VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
     "choose": ("t2r_export.cli.choose", "Choose the mixer of each layer within a state size budget."),
-    "prune": ("t2r_export.cli.prune", "Remove the least needed layers, heads, features or state channels."),
+    "prune": ("t2r_export.cli.prune", "Remove the least needed layers, heads, features, state channels or ranks."),
     "finetune": ("t2r_export.cli.finetune", "Train a converted model to match its teacher."),
     "sample": ("t2r_export.cli.sample", "Sample training text from a teacher model."),
     "save": ("t2r_export.cli.save", "Write a model or a graph in another format."),

@@ -23,6 +23,7 @@ class PruneConfig:
     heads: float | None = _share("Share of the heads of attention, with their keys and values.", "parts:heads")
     ffn: float | None = _share("Share of the features of dense feed-forwards.", "parts:ffn")
     state: float | None = _share("Share of the channels of linear states: of the features of q and k.", "parts:state")
+    rank: float | None = _share("Share of dense feed-forwards, whose matrices become products.", "factors:versions")
 
     def __post_init__(self) -> None:
         check_values(self)

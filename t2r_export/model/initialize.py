@@ -31,7 +31,7 @@ def initialize(config: ModelConfig, seed: int) -> Transformer:
             if name.endswith(".bias"):
                 nn.init.zeros_(parameter)
                 continue
-            writes = name.endswith((".o.weight", ".down.weight"))
+            writes = name.endswith((".o.weight", ".down.weight", ".down.outer.weight"))
             nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(config.layers)) if writes else 0.02)
             is_table = name.endswith("embedding.weight")
             if is_table and isinstance(config.positions, SinusoidalConfig):

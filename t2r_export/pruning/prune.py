@@ -1,4 +1,4 @@
-"""Remove what a model does without: layers, heads, features of feed-forwards, channels of linear states.
+"""Remove what a model does without: layers, heads, features of feed-forwards, channels of states, ranks.
 
 What goes within a part is ordered by a gradient or by column pivoting (t2r_export.pruning.orders); how much goes from
 which part is chosen by nats per token (t2r_export.pruning.versions). The result is an ordinary model with smaller

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 from t2r_export.model.parts.base import Part
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
+
+AT_ONCE = 4  # windows
 
 
 class Watch(TorchOps):
@@ -23,6 +25,30 @@ class Watch(TorchOps):
     def linear_attention(self, q: Tensor, k: Tensor, *rest: Any, **others: Any) -> Any:
         self.features.append((gram(q, k.shape[1]), gram(k, k.shape[1])))
         return super().linear_attention(q, k, *rest, **others)
+
+
+class Inputs(TorchOps):
+    """Torch operators that add up Gram matrices of what some weights are multiplied by."""
+
+    def __init__(self, tokens: int, like: Tensor, sums: dict[int, Tensor]) -> None:
+        """Args: sums: (in, in) float64 by the id of a weight; changed."""
+        super().__init__(tokens, like)
+        self.sums = sums
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if id(weight) in self.sums:
+            rows = x.double()
+            self.sums[id(weight)] += rows.mT @ rows
+        return super().linear(x, weight, bias)
+
+
+@torch.no_grad()
+def inputs(model: Transformer, windows: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """Σ xᵀx over the rows x that each weight (out, in) is multiplied by, (in, in) float64. Args: windows: (N, T)."""
+    sums = {id(weight): torch.zeros(weight.shape[1], weight.shape[1], dtype=torch.float64) for weight in weights}
+    for ids in windows.split(AT_ONCE):
+        model.hidden(ids, model.init_state(len(ids)), Inputs(ids.shape[1], model.head.weight, sums))
+    return [sums[id(weight)] for weight in weights]
 
 
 def gram(heads: Tensor, groups: int) -> Tensor:
@@ -43,7 +69,7 @@ def features(model: Transformer, windows: Tensor, places: Iterable[tuple[int, in
         places: layer and part of each.
     """
     sums = {place: [torch.zeros(()), torch.zeros(())] for place in places}
-    for ids in windows.split(4):
+    for ids in windows.split(AT_ONCE):
         states = model.init_state(len(ids))
         step = model.context(states, model.ops(ids.shape[1]))
         rows = model.embed(ids, step)

@@ -9,7 +9,7 @@ import pytest
 
 import small
 import texts
-from builds import Reading, add_lines, keep, windows_untrained
+from builds import Reading, add_lines, keep, students, windows_untrained
 from comparison.page import PLACE
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
@@ -63,11 +63,14 @@ def test_students_and_windows_on_test_part(tmp_path: Path) -> None:
     teacher = checkpoint.load(texts.write_teacher(tmp_path / "teacher.pt"))
     test = window_batches(held_out_windows(read_corpus([text], teacher.tokenizer, teacher.config).test, 256))
     own = evaluate(teacher.model, test).nats
-    reading = Reading(text, [256], teacher, [(own, own)])
+    reading = Reading(text, [256], teacher, [(own, own)], weights=True)
     plain, sinks = windows_untrained(["3", "4+2"], reading)
     expected = evaluate(convert(teacher.model, WindowConfig(3, 0)), test).nats - own
     assert (plain.name, sinks.name) == ("window of 3, untrained", "window of 4 and 2 sinks, untrained")
     assert plain.gap == pytest.approx(expected)
+    table = students([plain], [256], reading.own, weights=True)
+    assert table.head[3] == "bytes of weights" and {len(row) for row in table.rows} == {len(table.head)}
+    assert table.rows[1][3] == f"{4 * sum(weight.numel() for weight in teacher.model.parameters()):,}"
     assert expected != 0
     token = 3 * 2 * small.G * small.V * 4  # bytes of keys and values, three layers
     assert (plain.bytes, sinks.bytes) == (3 * token + 4, 6 * token + 4)

@@ -168,7 +168,7 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
             ("prune = { ffn = 1.0 }", "in prune in .*1 of .* ffn to be a number above 0 and below 1; received 1.0"),
             (
                 "prune = { fnn = 0.5 }",
-                "in prune in .*1 of .* the keys layers, heads, ffn, state.*; received the key fnn",
+                "in prune in .*1 of .* the keys layers, heads, ffn, state, rank; received the key fnn",
             ),
             ("prune = {}", "in prune in .*1 of .* a share of layers, heads, ffn, state"),
             ("prune = { ffn = 0.5 }\nconvert = {}", "convert .*or prune .*; received convert, finetune, name, prune"),

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import small
 import texts
 from cli_models import Output, run
+from pruning_models import corpus
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.pruning import KINDS, PruneConfig
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.data.batch import window_batches
 from t2r_export.data.corpus import held_out_windows
-from t2r_export.data.shards import Corpus
 from t2r_export.fold import fold
 from t2r_export.pruning.prune import Pruned, prune
 from t2r_export.pruning.versions import RUNGS, Version, assembled, chosen, sizes
@@ -30,11 +30,6 @@ from t2r_export.quality.evaluate import evaluate
 from t2r_runtime.errors import UserError
 
 STUDENT = small.with_layers(texts.TEACHER, *(small.linear(8, positions="after", update_rule="gated", gate="data"),) * 3)
-
-
-def corpus(vocabulary: int = small.VOCABULARY, length: int = 600) -> Corpus:
-    tokens = small.ids(1, length, vocabulary=vocabulary)[0].int()
-    return Corpus(tokens.numpy(), (length // 2, length))
 
 
 def pruned(config: UniformConfig | str, **shares: float) -> tuple[Any, Pruned]:

@@ -15,7 +15,7 @@ MAX_KEYS = 1024  # per query half: the largest memory of the paper has 1024² va
 
 @dataclass(frozen=True)
 class DenseConfig(PartConfig):
-    """down(act(up(x))), or down(act(gate(x)) · up(x)) if gated (Shazeer 2020)."""
+    """down(act(up(x))), or down(act(gate(x)) · up(x)) if gated (Shazeer 2020); with a rank each matrix is a product."""
 
     kind: ClassVar[str] = "dense"
     mixes: ClassVar[bool] = False
@@ -24,6 +24,7 @@ class DenseConfig(PartConfig):
     activation: str = limited("gelu_tanh", choices=ACTIVATIONS)
     gated: bool = False
     bias: bool = True
+    rank: int = 0  # of each matrix, W = outer inner; 0: one matrix
 
     def summary(self) -> str:
         return ""  # usually equal in all layers

@@ -62,6 +62,14 @@ class Part(Stateful):
         """What the part can do without, of a kind in t2r_export.config.pruning.KINDS; why not; None: it has none."""
         return None
 
+    def factorable(self) -> list[str]:
+        """Names of the matrices that could be products of two of a lower rank; they have one rank together."""
+        return []
+
+    def with_rank(self, rank: int) -> PartConfig:
+        """The config with that rank, where a matrix M is M.outer times M.inner. For parts with such matrices."""
+        raise NotImplementedError
+
     def fold(self) -> Part:
         """The folded part, with the feature map inside the projections. Only if `why_not_foldable` is None."""
         raise NotImplementedError

@@ -43,7 +43,7 @@ class MoE(Part):
         return {**self.__dict__, "_balance": None}  # torch copies no tensor that has a gradient to give
 
     def units(self, kind: str) -> str | None:
-        return "experts, whose features share rows of one table" if kind == "ffn" else None
+        return "experts, of which a token reads some" if kind == "ffn" else None
 
     def penalty(self) -> Tensor:
         """The load-balancing loss of the last batch, once."""
