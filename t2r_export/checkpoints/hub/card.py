@@ -110,8 +110,10 @@ def _training(run: Mapping[str, Any]) -> str:
     line = f"Trained by `t2r finetune`: steps of {done}; {run.get('tokens')} tokens of {files}."
     found = run.get("evaluation")
     if isinstance(found, dict) and isinstance(found.get("finetuned"), float):
-        names = [name for name in ("teacher", "student", "finetuned") if isinstance(found.get(name), float)]
-        nats = ", ".join(f"{name} {found[name]:.3f}" for name in names)
+        known = {"teacher": "teacher", "student": "before", "finetuned": "after"}
+        nats = ", ".join(
+            f"{said} {found[name]:.3f}" for name, said in known.items() if isinstance(found.get(name), float)
+        )
         line += f" Nats per token of {found.get('tokens')} held-out tokens: {nats}."
     return printable(line, 1000) + "\n"
 

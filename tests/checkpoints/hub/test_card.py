@@ -51,7 +51,10 @@ def test_measurements_are_in_the_card(model: Path, tmp_path: Path, capsys: Outpu
     assert f"| {check['name']} | {check['worst']:.1e} | {check['tolerance']:.0e} |" in card
     assert f"| 16 | {length['nats']:.4f} |" in card
     assert "| g.onnx | 1.25 | 640 | 12 MB |" in card
-    assert "steps of distill 70; 900 tokens of t.txt. Nats per token of 31 held-out tokens: teacher 2.250" in card
+    assert (
+        "steps of distill 70; 900 tokens of t.txt. Nats per token of 31 held-out tokens: teacher 2.250, after 2.500"
+        in card
+    )
     assert "base_model: someone/tiny" in card
     assert "Not measured" not in card
 
