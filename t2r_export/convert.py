@@ -114,7 +114,8 @@ def _kinds(config: ModelConfig) -> dict[str, str]:
 def with_context(model: Transformer, length: int) -> Transformer:
     """A model of the same weights whose softmax layers see the last `length` tokens: states of fixed size.
 
-    Up to `length` tokens it is the same function.
+    Up to `length` tokens it is the same function; where frequencies depend on the length of the text, they are those of
+    texts of `length` tokens.
 
     Raises:
         UserError: no cache grows, or a layer that borrows attention weights.
@@ -132,7 +133,15 @@ def with_context(model: Transformer, length: int) -> Transformer:
     layers = mapped(config.layers, bounded)
     if layers == config.layers:
         raise UserError("softmax layers, for a context", "none: every state has a fixed size", "leave out --context")
-    return assemble(dataclasses.replace(config, layers=layers), model.state_dict())
+    return for_length(assemble(dataclasses.replace(config, layers=layers), model.state_dict()), length)
+
+
+def for_length(model: Transformer, length: int) -> Transformer:
+    """A model of the same weights whose rotary positions are those of texts of `length` tokens."""
+    layers = mapped(model.config.layers, lambda _, layer: layer.for_length(length))
+    if layers == model.config.layers:
+        return model
+    return assemble(dataclasses.replace(model.config, layers=layers), model.state_dict())
 
 
 def context_of(model: Transformer, layers: Sequence[Any]) -> int | None:
@@ -178,7 +187,8 @@ def _changed(
     """The config of a converted layer."""
     if not chosen:
         return layer
-    layer = _swapped(layer, mixer, "layers", f"layer {number}")
+    # a student is no longer the function that has other frequencies for longer texts
+    layer = _swapped(layer, mixer, "layers", f"layer {number}").for_length(None)
     if isinstance(cross, MergeConfig):
         return _merged(layer, cross, number)
     return layer if cross is None else _swapped(layer, cross, "crosses", f"cross layer {number}")

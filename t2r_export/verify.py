@@ -21,7 +21,7 @@ import torch
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble
 from t2r_export.config.validation import choice
-from t2r_export.convert import context_of, with_context
+from t2r_export.convert import context_of, for_length, with_context
 from t2r_export.fold import FOLD_TOLERANCE, fold
 from t2r_export.graph.layout import states_in
 from t2r_export.graph.reader import load
@@ -109,7 +109,9 @@ def verify(
     _chained(report, checks, both, steps, on_progress)
     _from_the_start(checks, both)
     if context is not None:
-        _context_against_caches(checks, both, unfolded, checkpoint.model, min(context, CONTEXT_TOKENS))
+        _context_against_caches(
+            checks, both, unfolded, for_length(checkpoint.model, context), min(context, CONTEXT_TOKENS)
+        )
     at_once = prompt_tolerance(provider, signature.quantization, _float_products(Path(path)))
     _sequence_against_steps(checks, both, at_once)
     if isinstance(decoder, Decoder) and decoder.has_draft_check_graph:

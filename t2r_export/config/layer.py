@@ -12,6 +12,7 @@ from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.options import check_values
 from t2r_export.config.parts import PARTS, InsideConfig, PartConfig
 from t2r_export.config.plain import to_plain
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.validation import need
 
 MAX_PARTS = 16
@@ -59,6 +60,16 @@ class LayerConfig:
         """A copy with `old` replaced, or removed if `new` is None."""
         parts = [new if part is old else part for part in self.parts]
         return dataclasses.replace(self, parts=tuple(part for part in parts if part is not None))
+
+    def for_length(self, length: int | None) -> LayerConfig:
+        """A copy whose rotary positions are those of texts of this length; see `ScalingConfig.for_length`."""
+        turned = [
+            dataclasses.replace(part, positions=own.for_length(length))  # type: ignore[call-arg]
+            if isinstance(own := getattr(part, "positions", None), RotaryConfig)
+            else part
+            for part in self.parts
+        ]
+        return dataclasses.replace(self, parts=tuple(turned))
 
     def with_mixer(self, mixer: MixerConfig | PartConfig, group: str = "layers") -> LayerConfig:
         """A copy with another mixer in the first mixing part of the group `layers` or `crosses`.

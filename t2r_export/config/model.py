@@ -59,8 +59,9 @@ class StackConfig:
 
     @property
     def max_positions(self) -> int | None:
-        """Size of the position table; None for unlimited positions."""
-        return None if self.positions is None else self.positions.end
+        """The number of tokens where positions end: the size of a table, or where frequencies change; None: nowhere."""
+        ends = [one.end for one in (self.positions, *(heads.positions for heads in self.heads)) if one is not None]
+        return min((end for end in ends if end is not None), default=None)
 
     @property
     def heads(self) -> list[HeadsConfig]:

@@ -16,7 +16,7 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.model.block import BlockTrace
 from t2r_export.model.encoder import Encoder
 from t2r_export.model.ops import Ops, State, T
-from t2r_export.model.stack import Stack
+from t2r_export.model.stack import Stack, rotations
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.contract.signature import (
@@ -48,6 +48,7 @@ class Transformer(Stack):
         self.counts = config.positions is not None or config.rotates or any(part.needs_position for part in parts)
         self.encoder = None if config.encoder is None else Encoder(config.encoder, config.width)
         self.end = config.max_positions
+        self.turned = min((end for rotary, _ in rotations(config) if (end := rotary.end) is not None), default=None)
         self.input_size = config.input_size
         self.asks_lengths = any(part.needs_lengths for part in parts)
 
@@ -58,12 +59,15 @@ class Transformer(Stack):
             end: number of positions, at most those of the model; None: all of them.
 
         Raises:
-            UserError: wrap:N with N beyond a learned table.
+            UserError: wrap:N with N beyond a learned table; positions that go on where frequencies change.
         """
         wrap, table = wrap_length(past_end), self.config.max_positions
         if wrap is not None and table is not None and wrap > table:
             expected = f"past_end wrap:N with N of at most {table}, where this model's positions end"
             raise UserError(expected, past_end, "choose a smaller N")
+        if past_end != "refuse" and self.turned is not None:
+            expected = f"past_end refuse, since texts of more than {self.turned} tokens have other frequencies"
+            raise UserError(expected, past_end, "leave it out, or say --context N for texts of N tokens")
         self.positions.past_end = past_end
         self.end = table if end is None else end
 
@@ -209,7 +213,18 @@ class Transformer(Stack):
     def context(self, states: State[T], ops: Ops[T]) -> Step[T]:
         """The layers' context for tokens that follow these states."""
         start, lengths = states[POSITION] if self.counts else None, states.get(SOURCE_LENGTH_STATE)
+        if self.turned is not None and isinstance(ops, TorchOps) and isinstance(start, Tensor) and not start.is_meta:
+            self._check_turned(int(start.max()) + (ops.tokens or 1))
         return Step(ops, start, self.ropes, self.positions.wrap, lengths)
+
+    def _check_turned(self, tokens: int) -> None:
+        """Refuse a text of so many tokens where its first keys would have had other frequencies."""
+        if self.turned is not None and tokens > self.turned:
+            raise UserError(
+                f"at most {self.turned} tokens, since longer texts have other rotary frequencies",
+                str(tokens),
+                "export with a longer --context, whose graph has these",
+            )
 
     def trace(self, x: T, states: State[T], step: Step[T]) -> Iterator[BlockTrace[T]]:
         """Run all blocks on rows x (N, D), one trace each."""

@@ -262,6 +262,8 @@ def test_rotary_refuses(changes: dict[str, Any], message: str) -> None:
         (lambda: LinearScaling(math.nan), "rotary factor to be a finite positive number; received nan"),
         (lambda: Llama3Scaling(2.0, False), "rotary low_freq_factor to be a finite positive number; received False"),
         (lambda: LongropeScaling((2.0, -1.0)), "rotary factors to be a finite positive number; received -1.0"),
+        (lambda: LongropeScaling((2.0,), 1.0, (3.0,)), "long_factors with original_max_positions, or neither"),
+        (lambda: LongropeScaling((2.0,), 1.0, (3.0,), 0), "original_max_positions to be an integer from 1"),
         (
             lambda: Llama3Scaling(2.0, original_max_positions=0),
             "rotary original_max_positions to be an integer from 1 to 2147483648",

@@ -73,6 +73,8 @@ def not_covered(config: ModelConfig) -> list[str]:
         for part in layer["parts"]:
             found += _kind(part)
             found += [*_kind(part.get("inside")), *_kind(part.get("positions"))] if part["kind"] in COVERED else []
+    ends = [rotary.end for rotary, _ in rotations(config) if rotary.end is not None]
+    found += [f"rotary with other frequencies beyond {end} tokens" for end in ends]
     return list(dict.fromkeys(found))
 
 

@@ -132,22 +132,22 @@ def dynamic(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingCon
 
 
 def longrope(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
-    """Texts beyond the length before it was stretched rotate by long_factor, and others by short_factor; keys in
-    transformers' cache keep their rotation. Here the two must be equal."""
-    original, short, long = length(), rope.get("short_factor"), rope.get("long_factor")
-    if not isinstance(short, list) or not all(map(finite, short)):
-        raise rope.wrong("short_factor", "a list of numbers", short)
-    if short != long:
-        raise UserError(
-            f"a long_factor in {rope.where} equal to short_factor: frequencies that do not depend on a text's length",
-            "a rope_type longrope with another one",
-            f"set long_factor to short_factor, which is the same for texts of up to {original} tokens",
-        )
+    """Texts beyond the length before it was stretched rotate by long_factor, and others by short_factor."""
+    original = length()
+    short, long = (_factors(rope, name) for name in ("short_factor", "long_factor"))
     stretched = rope.get("factor") is None and isinstance(trained, int)
     factor = trained / original if stretched else rope.number("factor")
     grown = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(max(original, 2)))
     own = None if rope.get("attention_factor") is None else rope.number("attention_factor")
-    return LongropeScaling(tuple(map(float, short)), grown if own is None else own)
+    both: dict[str, Any] = {} if short == long else {"long_factors": long, "original_max_positions": original}
+    return LongropeScaling(short, grown if own is None else own, **both)
+
+
+def _factors(rope: Fields, name: str) -> tuple[float, ...]:
+    found = rope.get(name)
+    if not isinstance(found, list) or not all(map(finite, found)):
+        raise rope.wrong(name, "a list of numbers", found)
+    return tuple(map(float, found))
 
 
 def _llama3(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:

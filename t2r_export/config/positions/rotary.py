@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from t2r_export.config.positions.base import PositionConfig, check_rotated
@@ -27,6 +27,14 @@ class RotaryConfig(PositionConfig):
         need(known, "a rotary scaling of a kind, or none", repr(self.scaling), "correct the rotary scaling")
         if self.size is not None:
             check_rotated("rotary size", self.size, self.kind)
+
+    @property
+    def end(self) -> int | None:
+        return None if self.scaling is None else self.scaling.end
+
+    def for_length(self, length: int | None) -> RotaryConfig:
+        """Positions of texts of this length, without an end; see `ScalingConfig.for_length`."""
+        return self if self.scaling is None else replace(self, scaling=self.scaling.for_length(length))
 
     def rotated(self, head_size: int) -> int:
         """d', of a head of this size."""

@@ -19,6 +19,15 @@ class ScalingConfig(Kind):
     TABLE: ClassVar[str] = "t2r_export.config.scalings:SCALINGS"
 
     @property
+    def end(self) -> int | None:
+        """The number of tokens beyond which texts have other frequencies; None: all texts have the same."""
+        return None
+
+    def for_length(self, length: int | None) -> ScalingConfig:
+        """The scaling of texts of this length, without an end; None: of all texts, as of short ones."""
+        return self
+
+    @property
     def magnitude(self) -> float:
         """What cosines and sines are multiplied by."""
         return 1.0

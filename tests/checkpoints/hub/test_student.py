@@ -27,6 +27,7 @@ from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.saved import TransformersForm
+from t2r_export.config.scalings import LongropeScaling
 from t2r_export.convert import convert
 from t2r_runtime.errors import UserError
 
@@ -219,6 +220,12 @@ def test_what_the_file_does_not_compute_is_refused_by_name(name: str, message: s
         save_transformers(small.checkpoint(name), tmp_path / "f")
     assert message in str(caught.value)
     assert not any(tmp_path.iterdir())
+
+
+def test_frequencies_that_change_with_the_length_are_refused() -> None:
+    both = LongropeScaling((1.0, 2.0), 1.2, (3.0, 4.0), 9)
+    config = small.built(small.LLAMA.with_attention(positions=RotaryConfig(scaling=both)))
+    assert not_covered(config) == ["rotary with other frequencies beyond 9 tokens"]
 
 
 def test_a_translator_is_refused(tmp_path: Path) -> None:

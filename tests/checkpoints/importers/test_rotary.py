@@ -142,35 +142,41 @@ def test_a_theta_that_depends_on_the_length_of_the_text_is_refused_with_the_reas
         read({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}})
 
 
-def test_factors_that_depend_on_the_length_of_the_text_are_refused_with_the_reason() -> None:
-    rope = {**of_size(LONG, HEAD), "long_factor": [2.0] * (HEAD // 2)}
-    with pytest.raises(
-        UserError, match="do not depend on a text's length.* set long_factor to short_factor, .* to 20 tok"
-    ):
-        read({"rope_parameters": rope, "max_position_embeddings": 50})
+BOTH = {**of_size(LONG, HEAD), "long_factor": [2.0] * (HEAD // 2)}
 
 
 @pytest.mark.parametrize(
     "rope, instead, length",
     [
-        ({"rope_type": "dynamic", "factor": 2.0}, {"rope_type": "default"}, 50),
-        ({**of_size(LONG, HEAD), "long_factor": [2.0] * (HEAD // 2)}, of_size(LONG, HEAD), 20),
+        ({"rope_type": "dynamic", "factor": 2.0}, read({"rope_parameters": {"rope_theta": 700.0}}), 50),
+        (BOTH, read({"rope_parameters": BOTH, "max_position_embeddings": 50}), 20),
     ],
 )
-def test_up_to_a_length_another_type_is_the_same(rope: dict[str, Any], instead: dict[str, Any], length: int) -> None:
-    """What the refusals say to do instead, and that beyond that length it would be another model."""
+def test_up_to_a_length_a_text_has_these_frequencies(rope: dict[str, Any], instead: RotaryConfig, length: int) -> None:
+    """What a refusal says to do instead, and where longrope ends: beyond it would be another model."""
+    for tokens in (length, length + 1):
+        assert same_turns(rope, instead, tokens) == (tokens == length)
+
+
+@pytest.mark.parametrize("length, tokens", [(None, 20), (20, 20), (21, 21), (50, 50)])
+def test_longrope_of_a_length_has_the_factors_of_such_texts(length: int | None, tokens: int) -> None:
+    both = read({"rope_parameters": BOTH, "max_position_embeddings": 50})
+    assert (both.end, both.for_length(length).end) == (20, None)
+    assert same_turns(BOTH, both.for_length(length), tokens)
+    assert not same_turns(BOTH, both.for_length(length), 41 - tokens if tokens < 22 else 20)
+    assert RotaryConfig().for_length(length) == RotaryConfig()
+
+
+def same_turns(rope: dict[str, Any], ours: RotaryConfig, tokens: int) -> bool:
+    """Whether a text of so many tokens turns as in transformers' Llama."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    rope, instead = ({**one, "rope_theta": 700.0} for one in (rope, instead))
     sizes = {"hidden_size": 2 * HEAD, "num_attention_heads": 2, "head_dim": HEAD, "max_position_embeddings": 50}
-    theirs = LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters=rope))
-    ours = build_positions(read({"rope_parameters": instead, "max_position_embeddings": 50}), HEAD)
-    rotation = ours.rotate(torch.arange(length + 1)[None].int(), TorchOps(length + 1))
-    for tokens in (length, length + 1):
-        cos, _ = theirs(torch.zeros(1), torch.arange(tokens)[None])
-        error = (cos[0, :, : HEAD // 2] - rotation.cos[0, 0, :tokens]).abs().max()
-        assert bool(error < 1e-5) == (tokens == length)
+    theirs = LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters={**rope, "rope_theta": 700.0}))
+    cos, _ = theirs(torch.zeros(1), torch.arange(tokens)[None])
+    found = build_positions(ours, HEAD).rotate(torch.arange(tokens)[None].int(), TorchOps(tokens))
+    return bool((cos[0, :, : HEAD // 2] - found.cos[0, 0]).abs().max() < 1e-5)
 
 
 @pytest.mark.parametrize("share", [0, 1.5, 0.01, True, "half"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,6 +20,7 @@ from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.fold import fold
+from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
 LENGTH = 47
@@ -191,6 +193,55 @@ def test_every_layer_can_become_linear(name: str, made: Any) -> None:
     assert all(layer.folded != normed for layer in report)
 
 
+BOTH = Family(
+    "Phi3",
+    {
+        **GQA,
+        "rope_parameters": {**LONG, "long_factor": [4.0], "partial_rotary_factor": 0.5},
+        "original_max_position_embeddings": 20,
+    },
+)
+
+
+@torch.no_grad()
+def test_longrope_ends_where_its_frequencies_change_or_has_those_of_longer_texts(tmp_path: Path) -> None:
+    theirs, ours = BOTH.imported(tmp_path)
+    ids = torch.randint(0, 31, (2, 40), generator=torch.Generator().manual_seed(3))
+    expected = {length: theirs(ids[:, :length]).logits for length in (20, 21, 40)}
+    assert ours.config.max_positions == 20
+    torch.testing.assert_close(ours.model(ids[:, :20]), expected[20], rtol=0, atol=TOLERANCE)
+    with pytest.raises(
+        UserError, match="at most 20 tokens, since longer texts have other rotary frequencies; received 21"
+    ):
+        ours.model(ids[:, :21])
+    for path, context, lengths in (("short", None, [20]), ("context", "20", [20]), ("long", "40", [21, 40])):
+        report = export(ours, tmp_path / f"{path}.onnx", ExportConfig(prefill=True, context=context))
+        assert report.signature.max_positions == (lengths[-1] if context else 20)
+        assert small.proof(ours, tmp_path / f"{path}.onnx", steps=30).passed
+        decoder = Decoder(tmp_path / f"{path}.onnx", threads=1)
+        for length in lengths:
+            decoder.reset(2)
+            read = decoder.prefill(ids[:, :length].numpy())
+            assert np.abs(read - expected[length][:, -1].numpy()).max() < TOLERANCE
+    decoder = Decoder(tmp_path / "short.onnx", threads=1)
+    decoder.reset(2)
+    with pytest.raises(UserError, match="20"):
+        decoder.prefill(ids[:, :21].numpy())
+
+
+def test_a_student_of_longrope_has_no_end_and_a_graph_of_it_no_other(tmp_path: Path) -> None:
+    ours = BOTH.imported(tmp_path)[1]
+    assert convert(ours.model, LinearConfig(5)).config.max_positions is None
+    assert convert(ours.model, LinearConfig(5), "0").config.max_positions == 20
+    for past_end in ("clamp", "wrap:16"):
+        with pytest.raises(
+            UserError, match="past_end refuse, since texts of more than 20 tokens have other frequencies"
+        ):
+            export(ours, tmp_path / "g.onnx", ExportConfig(past_end=past_end))
+    report = export(ours, tmp_path / "g.onnx", ExportConfig(context="24:slide"))
+    assert report.signature.max_positions is None
+
+
 KINDS = {  # s: softmax, w: windows
     "smollm3": "sss",
     "smollm3 windows": "wsw",
@@ -259,7 +310,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"rope_parameters": YARN},
         "llama_4_scaling_beta in the rotary parameters of config.json to be a finite",
     ),
-    ("phi3", {"rope_parameters": {**LONG, "long_factor": [2.0]}}, "texts of up to 4096 tokens"),
     (
         "phi3",
         {"rope_parameters": {**LONG, "short_factor": None}},
