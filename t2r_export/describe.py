@@ -39,6 +39,7 @@ class Description:
     file: str
     kind: str  # checkpoint | graph
     parameters: int
+    active_parameters: int  # those that a token reads
     layers: list[dict[str, Any]]  # configs; mixing parts have `fold`, their fold status
     states: list[StateSpec]
     state_bytes: int  # per sequence, at the start
@@ -120,6 +121,7 @@ def _named_positions(path: Path) -> int | None:
 
 def _checkpoint(path: Path) -> Description:
     from t2r_export.checkpoints import checkpoint  # imports torch, which graphs do not need
+    from t2r_export.model.parts.base import active_parameters
 
     loaded = checkpoint.load(path)
     model, config = loaded.model, loaded.config
@@ -129,6 +131,7 @@ def _checkpoint(path: Path) -> Description:
         file=str(path),
         kind="checkpoint",
         parameters=sum(p.numel() for p in model.parameters()),
+        active_parameters=active_parameters(model),
         layers=layers,
         states=states,
         **_memory(layers, states),
@@ -161,6 +164,7 @@ def _graph(path: Path) -> Description:
         file=str(path),
         kind="graph",
         parameters=content.parameters,
+        active_parameters=content.active,
         layers=layers,
         states=list(signature.states),
         **_memory(layers, signature.states),

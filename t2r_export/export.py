@@ -21,8 +21,9 @@ from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import check_signature, generation_graph
 from t2r_export.graph.layout import packed, with_low, with_source_length
-from t2r_export.graph.reader import PARAMETERS
+from t2r_export.graph.reader import ACTIVE, PARAMETERS
 from t2r_export.graph.recording import build_encoder, build_graph
+from t2r_export.model.parts.base import active_parameters
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
@@ -52,6 +53,7 @@ class ExportReport:
 
     files: list[Path]
     parameters: int
+    active_parameters: int  # those that a token reads; fewer where experts are chosen
     nodes: int
     signature: Signature
     folds: list[LayerFold]
@@ -126,11 +128,13 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
         )
         weights |= ops.weights
     parameters = sum(p.numel() for p in model.parameters())
-    bundle = Bundle(step, signature, weights, companions, {PARAMETERS: str(parameters)})
+    active = active_parameters(model)
+    said = {PARAMETERS: str(parameters), **({ACTIVE: str(active)} if active < parameters else {})}
+    bundle = Bundle(step, signature, weights, companions, said)
     if config.state_layout == "packed":
         bundle = packed(bundle)
     notes = _tokenizer_notes([checkpoint.tokenizer, checkpoint.source_tokenizer])
-    return bundle, ExportReport([], parameters, len(step.graph.node), bundle.signature, folds, notes)
+    return bundle, ExportReport([], parameters, active, len(step.graph.node), bundle.signature, folds, notes)
 
 
 def _end(config: ExportConfig, table: int | None) -> int | None:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import small
-from small import CONFIGS, GPT2, POSITIONS, SOFTMAX, G, K, V
+from small import CONFIGS, GPT2, POSITIONS, SOFTMAX, WIDTH, G, K, V
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli.description import text
 from t2r_export.config.export import ExportConfig
@@ -58,6 +58,17 @@ def test_checkpoint_and_graph_descriptions_agree(name: str, tmp_path: Path) -> N
         assert (said["memory"], said["memory_reason"]) == (description.memory, description.memory_reason)
         assert said["memory"] == ("grows" if any(s.grows for s in description.states) else "constant")
         assert all(line.isprintable() and len(line) < 400 for line in lines(description))
+
+
+@pytest.mark.parametrize("name", ["moe", "product_keys"])
+def test_parameters_that_a_token_reads(name: str, tmp_path: Path) -> None:
+    """Those of two experts of four and one of five, or of the values that its heads choose."""
+    made, graph = both(tmp_path, name)
+    quantize(tmp_path / "g.onnx", tmp_path / "w8.onnx", QuantizeConfig(scheme="w8"))
+    idle = {"moe": 2 * 3 * 7 * WIDTH + 4 * 2 * 3 * WIDTH, "product_keys": (25 - 2 * 3) * WIDTH}[name]
+    for description in (made, graph, describe(tmp_path / "w8.onnx")):
+        assert description.active_parameters == description.parameters - idle
+        assert f"parameters, of which a token reads {description.active_parameters:,}," in lines(description)[0]
 
 
 def test_fold_status(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from t2r_export.cli.output import table
+from t2r_export.cli.output import parameters, table
 from t2r_export.config.layer_numbers import ranges
 from t2r_export.describe import Description
 from t2r_runtime.contract.signature import StateSpec
@@ -21,7 +21,7 @@ def text(description: Description) -> str:
     """Format a description as text."""
     d = description
     out = [
-        f"{d.file}: a {d.kind}, {d.parameters:,} parameters, vocabulary {d.vocab_size}",
+        f"{d.file}: a {d.kind}, {parameters(d.parameters, d.active_parameters)}, vocabulary {d.vocab_size}",
         f"reach: {d.reach}",
         printable(f"memory: {d.memory}: {d.memory_reason}"),
         f"bytes of a sequence: {d.state_bytes:,}"

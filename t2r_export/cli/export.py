@@ -97,6 +97,7 @@ def command(
     data = {
         "files": files,
         "parameters": report.parameters,
+        "active_parameters": report.active_parameters,
         "nodes": report.nodes,
         "state_bytes": state_bytes(report),
         "folds": report.folds,

@@ -53,6 +53,11 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), markdown: 
     )
 
 
+def parameters(count: int, active: int) -> str:
+    """Format numbers of parameters: all, and if they are fewer, those that a token reads."""
+    return f"{count:,} parameters" + (f", of which a token reads {active:,}" if active < count else "")
+
+
 def size(count: float) -> str:
     """Format a number of bytes: 1234567 -> '1.23 MB'."""
     for unit in ("B", "kB", "MB"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from t2r_export.cli.output import size, table
+from t2r_export.cli.output import parameters, size, table
 from t2r_export.config.layer import kinds_of
 from t2r_export.config.layer_numbers import ranges
 from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFILL
@@ -33,7 +33,7 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
     grows = any(state.grows for state in states)
     lines = [
         *(f"{name}: {size(count)}" for name, count in files.items()),
-        f"{report.parameters:,} parameters, {report.nodes} operators, {len(states)} states",
+        f"{parameters(report.parameters, report.active_parameters)}, {report.nodes} operators, {len(states)} states",
         f"{' and '.join(f'{kinds.count(kind)} {kind}' for kind in dict.fromkeys(kinds))} layers",
         f"state: {size(state_bytes(report))} per sequence, {'growing with every token' if grows else 'constant'}",
     ]

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2r_export.graph.reader import PARAMETERS, metadata, read_graph
+from t2r_export.graph.reader import ACTIVE, PARAMETERS, metadata, read_graph
 from t2r_export.graph.releases import first_release
 from t2r_runtime.session.session import open_graph
 
@@ -27,8 +27,16 @@ class Contents:
     def parameters(self) -> int:
         """Number of model parameters as recorded at export; if not recorded, the number of elements in all
         initializers."""
-        recorded = self.metadata.get(PARAMETERS, "")
-        return int(recorded) if recorded.isascii() and recorded.isdigit() and len(recorded) < 19 else self.elements
+        return self._recorded(PARAMETERS, self.elements)
+
+    @property
+    def active(self) -> int:
+        """Number of parameters that a token reads; if not recorded, all."""
+        return self._recorded(ACTIVE, self.parameters)
+
+    def _recorded(self, key: str, otherwise: int) -> int:
+        recorded = self.metadata.get(key, "")
+        return int(recorded) if recorded.isascii() and recorded.isdigit() and len(recorded) < 19 else otherwise
 
 
 def contents(path: Path) -> Contents:

@@ -31,6 +31,7 @@ from t2r_runtime.session.session import open_graph
 
 CONTEXT = "EPContext"  # the operator that holds a compiled program
 PARAMETERS = PREFIX + "parameters"  # informative; no part of the contract
+ACTIVE = PREFIX + "active_parameters"  # likewise: those that a token reads, where they are not all
 AGAIN = "export the model again, or copy the files once more"
 _NAMED_FOR_CONTENT = re.compile(rf"\.([0-9a-f]{{{DIGEST}}})\.(data|\w+\.onnx)$")
 

@@ -25,14 +25,7 @@ from t2r_export.quantizers.base import (
     replace_node,
     single_node_model,
 )
-from t2r_export.quantizers.tables import (
-    has_table,
-    quantize_embedding,
-    row_of_blocks,
-    row_of_tokens,
-    table_of,
-    untie_embedding,
-)
+from t2r_export.quantizers.tables import has_table, quantize_embedding, row_of_blocks, table_of, untie_embedding
 
 HEAD_BITS = 8
 BLOCK_SIZE = 32
@@ -59,7 +52,7 @@ def blocks(
         return model
     of_head = _parts_of_head(table_of(model).input[0], config, weights) if config.embedding_bits is None else None
     if of_head is not None:
-        row_of_blocks(row_of_tokens(model, weights), *of_head)
+        row_of_blocks(model, *of_head, weights)
     elif config.embedding_bits == 4:
         _block_wise_table(model, config, weights)
     else:
@@ -106,6 +99,11 @@ def _block_wise_projections(
             nodes.append(helper.make_node("Add", [product, *bias], node.output, f"{node.name}.add"))
     set_nodes(model.graph, nodes)
     replace_initializers(model, kept)
+    import_microsoft(model)
+
+
+def import_microsoft(model: onnx.ModelProto) -> None:
+    """Declare ONNX Runtime's operators."""
     if MICROSOFT not in {opset.domain for opset in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 

@@ -1,7 +1,6 @@
-"""Experts in blocks, in every scheme of integers: QMoE for MoE, else rows of numbers that are looked up.
+"""Experts in blocks, in every scheme of integers: QMoE for MoE, else GatherBlockQuantized of the chosen experts.
 
-A step of ordinary operators looks the chosen experts up in the integers and makes them real by ordinary operators; many
-tokens do so with all experts. Both forms round a weight as MatMulNBits does.
+Many tokens read all experts so. Both round a weight as MatMulNBits does, and store it alike.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.graph.weights import Weight, refer, values
 from t2r_export.quantizers.base import initializers, replace_node
-from t2r_export.quantizers.blocks import BLOCK_SIZE, MICROSOFT, accuracy_level, in_blocks, parts_of
-from t2r_export.quantizers.tables import Row, row_of_blocks
+from t2r_export.quantizers.blocks import BLOCK_SIZE, MICROSOFT, accuracy_level, import_microsoft, in_blocks, parts_of
 
 UP, DOWN = 2, 4  # inputs of MoE
 
@@ -41,29 +39,64 @@ def quantize_experts(model: onnx.ModelProto, config: QuantizeConfig, weights: di
     Args:
         weights: as in t2r_export.quantizers.blocks.blocks.
     """
-    bits = scheme(config.scheme).bits
     for node, names in list(expert_nodes(model)):
-        kept = initializers(model)
+        import_microsoft(model)
         if node.op_type == "MoE":
             _qmoe(model, node, config, weights)
-            continue
-        (name,) = names
-        parts = parts_of(name, bits, config)
-        if not weights.keys() >= set(parts):
-            weights |= zip(parts, _in_blocks(values(kept[name], weights), config), strict=True)
-        # chosen experts have two axes, (tokens, top), where the table has one
-        axes = len(kept[name].dims) - 1
-        row = Row(model, weights, node, axes + 1) if node.op_type == "Gather" else _All(model, weights, node, axes)
-        row_of_blocks(row, parts, bits)
+        else:
+            _made_real(model, node, names[0], config, weights)
 
 
-def _in_blocks(matrices: np.ndarray, config: QuantizeConfig) -> list[np.ndarray]:
-    """Round weights (E, out, in): values (E, out, blocks, bytes) uint8, scales (E, out, blocks) float32 and, where
-    asymmetric, zero points (E, out, bytes) uint8."""
-    count, rows, columns = matrices.shape
-    size, bits = config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
-    arrays = in_blocks(matrices.reshape(-1, columns).T, bits, size, config.asymmetric)
-    return [array.reshape(count, rows, *array.shape[1:]) for array in arrays]
+def _stored(
+    matrices: TensorProto, config: QuantizeConfig, weights: dict[str, Weight], least: int = 0
+) -> tuple[list[str], dict[str, TensorProto]]:
+    """Round weights (E, out, in), or take them from an earlier graph: their names, and initializers that refer to them.
+
+    Values (E, out, bytes) uint8 of whole blocks, scales (E, out, blocks) float32 and, where asymmetric, zero points
+    (E, out, bytes) uint8; zeros as rows `out` up to `least`.
+    """
+    bits, size = scheme(config.scheme).bits, config.block_size or BLOCK_SIZE
+    parts = parts_of(matrices.name, bits, config)
+    if not weights.keys() >= set(parts):
+        count, rows, columns = matrices.dims
+        arrays = in_blocks(values(matrices, weights).reshape(-1, columns).T, bits, size, config.asymmetric)
+        whole = ((0, 0), (0, max(0, least - rows)), (0, 0))
+        weights |= {
+            part: np.pad(array.reshape(count, rows, -1), whole) for part, array in zip(parts, arrays, strict=True)
+        }
+    return parts, {part: refer(part, weights[part]) for part in parts}
+
+
+def _made_real(
+    model: onnx.ModelProto, node: onnx.NodeProto, name: str, config: QuantizeConfig, weights: dict[str, Weight]
+) -> None:
+    """Replace the look-up of some experts by one in integers, or read those of all experts before the product."""
+    kept, size, bits = initializers(model), config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
+    count, _, width = kept[name].dims
+    parts, made = _stored(kept[name], config, weights)
+    kept |= made
+    product, (chosen, real) = [], (node.input[1], node.output[0])
+    if node.op_type == "MatMul":
+        product, (chosen, real) = [onnx.NodeProto()], (f"{name}.all", f"{node.name}.experts")
+        kept[chosen] = numpy_helper.from_array(np.arange(count), chosen)
+        product[0].CopyFrom(node)
+        product[0].input[0] = real
+    inputs = [parts[0], chosen, *parts[1:]]
+    read = helper.make_node("GatherBlockQuantized", inputs, [real], f"{node.name}_Q{bits}", domain=MICROSOFT)
+    how = {"bits": bits, "block_size": size, "gather_axis": 0, "quantize_axis": 2}
+    read.attribute.extend(helper.make_attribute(key, value) for key, value in how.items())
+    nodes = [read]
+    if width % size:
+        read.output[0] = f"{node.name}.wide"
+        nodes.append(_cut(read.output[0], real, -1, width, kept))
+    replace_node(model, node, [*nodes, *product], kept)
+
+
+def _cut(x: str, y: str, axis: int, length: int, kept: dict[str, TensorProto]) -> onnx.NodeProto:
+    """The first `length` of an axis of x."""
+    ends = {f"{x}.{name}": at for name, at in (("start", 0), ("end", length), ("axis", axis))}
+    kept |= {name: numpy_helper.from_array(np.array([at], np.int64), name) for name, at in ends.items()}
+    return helper.make_node("Slice", [x, *ends], [y], f"{x}.cut")
 
 
 def _qmoe(model: onnx.ModelProto, node: onnx.NodeProto, config: QuantizeConfig, weights: dict[str, Weight]) -> None:
@@ -73,14 +106,9 @@ def _qmoe(model: onnx.ModelProto, node: onnx.NodeProto, config: QuantizeConfig, 
     _, width, hidden = kept[down].dims
     halves, padding = kept[up].dims[1] // hidden, -width % size
     found = []
-    for name, rows in ((up, halves * (hidden + -hidden % size)), (down, width + padding)):
-        parts = parts_of(name, bits, config)
-        if not weights.keys() >= set(parts):
-            numbers, *others = _in_blocks(values(kept[name], weights), config)
-            arrays = [numbers.reshape(*numbers.shape[:2], -1), *others]
-            whole = ((0, 0), (0, rows - numbers.shape[1]), (0, 0))
-            weights |= {part: np.pad(array, whole) for part, array in zip(parts, arrays, strict=True)}
-        kept |= {part: refer(part, weights[part]) for part in parts}
+    for name, least in ((up, halves * (hidden + -hidden % size)), (down, width + padding)):
+        parts, made_of = _stored(kept[name], config, weights, least)
+        kept |= made_of
         found.append([*parts, ""][:3])
     (up, up_scales, up_zeros), (down, down_scales, down_zeros) = found
     inputs = [x, scores, up, up_scales, "", down, down_scales, "", "", "", "", up_zeros, down_zeros]
@@ -93,27 +121,8 @@ def _qmoe(model: onnx.ModelProto, node: onnx.NodeProto, config: QuantizeConfig, 
     nodes = [made]
     if padding:
         made.input[0], made.output[0] = f"{node.name}.wide_in", f"{node.name}.wide_out"
-        for name, array in (("pads", [0, 0, 0, padding]), ("start", [0]), ("end", [width]), ("axis", [1])):
-            name = f"{node.name}.{name}"
-            kept[name] = numpy_helper.from_array(np.array(array, np.int64), name)
-        ends = [f"{node.name}.{name}" for name in ("start", "end", "axis")]
-        nodes = [
-            helper.make_node("Pad", [x, f"{node.name}.pads"], [made.input[0]], made.input[0]),
-            made,
-            helper.make_node("Slice", [made.output[0], *ends], node.output, made.output[0]),
-        ]
+        pads = f"{node.name}.pads"
+        kept[pads] = numpy_helper.from_array(np.array([0, 0, 0, padding], np.int64), pads)
+        wide = helper.make_node("Pad", [x, pads], [made.input[0]], made.input[0])
+        nodes = [wide, made, _cut(made.output[0], node.output[0], 1, width, kept)]
     replace_node(model, node, nodes, kept)
-
-
-class _All(Row):
-    """Builder of the nodes that make the whole of a table real, for a product with it."""
-
-    def looked_up(self, name: str, axis: int = 0) -> str:
-        self.kept[name] = refer(name, self.weights[name])
-        return name
-
-    def finish(self, x: str) -> None:
-        product = onnx.NodeProto()
-        product.CopyFrom(self.node)
-        product.input[0] = x
-        replace_node(self.model, self.node, [*self.nodes, product], self.kept)

@@ -18,7 +18,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import Calibration, gemm_to_matmul, initializers, projections
 from t2r_export.quantizers.calibration import RecurrentReader
-from t2r_export.quantizers.tables import quantize_embedding, row_of_columns, row_of_tokens, table_of, untie_embedding
+from t2r_export.quantizers.tables import quantize_embedding, row_of_columns, table_of, untie_embedding
 from t2r_runtime.contract.signature import SOURCE_IDS
 
 
@@ -59,7 +59,7 @@ def dynamic(
             weights[part] = values(kept[part], {})
             kept[part].CopyFrom(refer(part, weights[part]))
     if of_head[0] in weights:
-        row_of_columns(row_of_tokens(made, weights), of_head)
+        row_of_columns(made, of_head, weights)
     return made
 
 

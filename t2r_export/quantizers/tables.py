@@ -105,22 +105,16 @@ def rounded_table(table: np.ndarray) -> np.ndarray:
     return restored
 
 
-def row_of_tokens(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> Row:
-    """The builder for the look-up of tokens: (B) or (B, N)."""
-    gather = table_of(model)
-    ids = next(value for value in model.graph.input if value.name == gather.input[1])
-    return Row(model, weights, gather, len(ids.type.tensor_type.shape.dim))
-
-
-def row_of_blocks(row: Row, parts: Sequence[str], bits: int) -> None:
-    """Look rows up in blocks: those of tokens in the weights of a tied MatMulNBits head, or of experts.
+def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weights: Mapping[str, Weight]) -> None:
+    """Look tokens up in the weights of a tied MatMulNBits head.
 
     Args:
-        parts: names in the row's weights of values (…, blocks, bytes) uint8, scales (…, blocks) float32 and optional
-            zero points (…, bytes) uint8, packed as in the operator.
+        parts: names in `weights` of values (vocabulary, blocks, bytes) uint8, scales (vocabulary, blocks) float32 and
+            optional zero points (vocabulary, bytes) uint8, packed as in the operator.
     """
     numbers, scales, *zero_points = parts
-    *_, blocks, size = shape(row.weights[numbers])
+    row = _Row(model, weights)
+    _, blocks, size = shape(weights[numbers])
     size = size * 8 // bits
     middle = 0 if zero_points else 1 << (bits - 1)
     levels = row.real(row.looked_up(numbers), np.uint8(middle if bits == 8 else 0))
@@ -132,7 +126,7 @@ def row_of_blocks(row: Row, parts: Sequence[str], bits: int) -> None:
         if bits == 8:
             places = row.real(row.shaped(places, blocks, 1), np.uint8(0))
         else:
-            count = shape(row.weights[zero_points[0]])[-1]
+            count = shape(weights[zero_points[0]])[1]
             places = row.shaped(row.halves(row.real(places, np.uint8(0)), (count,)), 2 * count)
             places = row.shaped(row.first(places, blocks, 2 * count), blocks, 1)
         levels = row.emit("Sub", levels, places)
@@ -140,44 +134,43 @@ def row_of_blocks(row: Row, parts: Sequence[str], bits: int) -> None:
     row.finish(row.first(row.shaped(scaled, blocks * size), row.width, blocks * size))
 
 
-def row_of_columns(row: Row, parts: Sequence[str]) -> None:
+def row_of_columns(model: onnx.ModelProto, parts: Sequence[str], weights: Mapping[str, Weight]) -> None:
     """Look tokens up in the weights of a tied MatMulInteger head.
 
     Args:
-        parts: names of values (width, vocabulary) int8 and scales per column (vocabulary).
+        parts: names in `weights` of values (width, vocabulary) int8 and scales per column (vocabulary).
     """
     numbers, scales = parts
+    row = _Row(model, weights)
     levels = row.emit("Transpose", row.looked_up(numbers, axis=1), perm=[*range(1, row.axes + 1), 0])
     row.finish(row.emit("Mul", row.real(levels, np.int8(0)), row.shaped(row.looked_up(scales), 1)))
 
 
-class Row:
-    """Builder of the nodes that replace the look-up of entries of a table.
+class _Row:
+    """Builder of the nodes that replace the look-up of tokens."""
 
-    Args:
-        node: the look-up. axes: of its result, before the numbers of a row.
-    """
-
-    def __init__(self, model: onnx.ModelProto, weights: Mapping[str, Weight], node: onnx.NodeProto, axes: int) -> None:
-        self.model, self.weights, self.node, self.axes = model, weights, node, axes
+    def __init__(self, model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+        self.model, self.weights, self.gather = model, weights, table_of(model)
         self.kept = initializers(model)
-        self.width, self.result = self.kept[node.input[0]].dims[-1], node.output[0]
+        self.width = self.kept[self.gather.input[0]].dims[1]
+        ids = next(value for value in model.graph.input if value.name == self.gather.input[1])
+        self.axes = len(ids.type.tensor_type.shape.dim)  # of the token ids: (B) or (B, N)
         self.nodes: list[onnx.NodeProto] = []
 
     def emit(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Add a node; returns the name of its output."""
-        name = f"{self.result}.row{len(self.nodes)}"
+        name = f"{self.gather.output[0]}.row{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name
 
     def constant(self, numbers: np.ndarray | np.generic) -> str:
-        name = f"{self.result}.row{len(self.nodes)}.{len(self.kept)}"
+        name = f"{self.gather.output[0]}.row{len(self.nodes)}.{len(self.kept)}"
         self.kept[name] = numpy_helper.from_array(np.asarray(numbers), name)
         return name
 
     def looked_up(self, name: str, axis: int = 0) -> str:
         self.kept[name] = refer(name, self.weights[name])
-        return self.emit("Gather", name, self.node.input[1], axis=axis)
+        return self.emit("Gather", name, self.gather.input[1], axis=axis)
 
     def real(self, x: str, middle: np.generic) -> str:
         """Integers minus `middle`, of the same dtype, as float32, by DequantizeLinear, which every provider supports.
@@ -187,11 +180,11 @@ class Row:
         return self.emit("DequantizeLinear", x, self.constant(np.float32(1)), self.constant(middle))
 
     def shaped(self, x: str, *sizes: int) -> str:
-        """Reshape the axes of x behind `axes`."""
+        """Reshape the axes of x behind those of the token ids."""
         return self.emit("Reshape", x, self.constant(np.array([0] * self.axes + [*sizes], np.int64)))
 
     def halves(self, x: str, sizes: tuple[int, ...]) -> str:
-        """Unpack bytes of shape `sizes` (behind `axes`) to two 4-bit values, lower half first."""
+        """Unpack bytes of shape `sizes` (behind the axes of the token ids) to two 4-bit values, lower half first."""
         high = self.emit("Floor", self.emit("Mul", x, self.constant(np.float32(1 / 16))))
         low = self.emit("Sub", x, self.emit("Mul", high, self.constant(np.float32(16))))
         return self.emit("Concat", self.shaped(low, *sizes, 1), self.shaped(high, *sizes, 1), axis=-1)
@@ -204,6 +197,6 @@ class Row:
         return self.emit("Slice", x, *ends)
 
     def finish(self, x: str) -> None:
-        self.nodes[-1].output[0] = self.result
+        self.nodes[-1].output[0] = self.gather.output[0]
         assert self.nodes[-1].name == x
-        replace_node(self.model, self.node, self.nodes, self.kept)
+        replace_node(self.model, self.gather, self.nodes, self.kept)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from t2r_export.config.parts import PARTS, PartConfig
 from t2r_export.config.positions import RotaryConfig
@@ -43,6 +43,11 @@ class Part(Stateful):
         super().__init__()
         self.site, self.width, self.config = site, site.width, config
 
+    @property
+    def idle_parameters(self) -> int:
+        """Parameters that a token does not read, of parts that choose."""
+        return 0
+
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         """Rows x (B·T, D) of T tokens (T = 1 in a step) and the states before -> y (B·T, D) and the states after."""
         raise NotImplementedError
@@ -73,6 +78,12 @@ class Part(Stateful):
     def fold(self) -> Part:
         """The folded part, with the feature map inside the projections. Only if `why_not_foldable` is None."""
         raise NotImplementedError
+
+
+def active_parameters(model: nn.Module) -> int:
+    """Parameters that a token reads."""
+    idle = sum(part.idle_parameters for part in model.modules() if isinstance(part, Part))
+    return sum(p.numel() for p in model.parameters()) - idle
 
 
 def build_part(site: Site, config: PartConfig) -> Part:

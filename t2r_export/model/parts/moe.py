@@ -32,6 +32,10 @@ class MoE(Part):
         self.down = nn.Parameter(0.02 * torch.randn(c.experts, width, c.size))
         self._balance: Tensor | None = None
 
+    @property
+    def idle_parameters(self) -> int:
+        return (self.config.experts - self.config.top) * (self.up[0].numel() + self.down[0].numel())
+
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         c, ops = self.config, step.ops
         scores = ops.linear(x, self.router.weight, None)

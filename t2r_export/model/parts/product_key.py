@@ -41,6 +41,11 @@ class ProductKey(Part):
         nn.init.uniform_(self.keys, -bound, bound)
         nn.init.normal_(self.values, std=self.values.shape[1] ** -0.5)
 
+    @property
+    def idle_parameters(self) -> int:
+        rows, width = self.values.shape
+        return max(0, rows - self.config.heads * self.config.top) * width
+
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops, heads, top = step.ops, self.config.heads, self.config.top
         scores, places = self._nearest(x, ops)
