@@ -19,6 +19,10 @@ PAGES = {  # file of the repository → page of the site; files in docs/ keep th
     "CHANGELOG.md": "changelog.md",
     "runtimes/CONTRACT.md": "contract.md",
     **{
+        f"runtimes/contract/{page.name}": f"contract/{page.name}"
+        for page in sorted(ROOT.glob("runtimes/contract/*.md"))
+    },
+    **{
         str(page.relative_to(ROOT)): f"{page.parents[1].name}/{page.parent.name}.md"
         for folder in ("runtimes", "models")
         for page in sorted(ROOT.glob(f"{folder}/*/README.md"))

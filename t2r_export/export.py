@@ -160,7 +160,7 @@ def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
 
 
 def read_by_beam(config: ModelConfig, width: int = BEAM_WIDTH) -> int:
-    """Number of largest logits that a beam search of that width reads at most (runtimes/CONTRACT.md, "The search")."""
+    """Number of largest logits that a beam search of that width reads at most (runtimes/contract/translators.md)."""
     ends = len(config.eos_tokens)
     return min(max(2, 1 + ends) * width + len(config.banned_tokens) + ends, config.vocab_size)
 

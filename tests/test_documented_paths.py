@@ -14,6 +14,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "models").glob("*/README.md")),
     *sorted((ROOT / "runtimes").glob("*.md")),
+    *sorted((ROOT / "runtimes" / "contract").glob("*.md")),
     *sorted((ROOT / "runtimes").glob("*/README.md")),
 ]
 CODE = re.compile(r"`[^`\n]+`|^ {4}\S.*$|^```.*?^```$", re.DOTALL | re.MULTILINE)

@@ -50,7 +50,7 @@ class Checkpoint:
 
     @property
     def chat_template(self) -> dict[str, Any] | None:
-        """Chat template as in runtimes/CONTRACT.md, from the origin in the provenance."""
+        """Chat template as in runtimes/contract/text.md, from the origin in the provenance."""
         origin = self.provenance.get("origin")
         found = origin.get("chat_template") if isinstance(origin, dict) else None
         return found if isinstance(found, dict) and is_chat_template(found) else None

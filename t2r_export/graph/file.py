@@ -215,7 +215,8 @@ def _write_inline(
 ) -> None:
     """Write `message` and append the initializers to its graph with inline data, one at a time.
 
-    The graph is the last field, so that a program can read the metadata without an ONNX parser (runtimes/CONTRACT.md).
+    The graph is the last field, so that a program can read the metadata without an ONNX parser; see
+    runtimes/contract/file.md.
     """
     graph = message.graph.SerializeToString()
     message.ClearField("graph")

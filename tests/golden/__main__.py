@@ -2,7 +2,7 @@
 
     python -m tests.golden models/tiny
 
-runtimes/CONTRACT.md, "Conformance", says what is in them and what a runtime does with each. The numbers are the eager
+runtimes/contract/conformance.md says what is in them and what a runtime does with each. The numbers are the eager
 model's in float64, so that every runtime is compared with the same truth and none with another's rounding.
 """
 

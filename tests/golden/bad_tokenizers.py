@@ -1,4 +1,4 @@
-"""Tokenizers past a bound of runtimes/CONTRACT.md, each by one thing, as parts of a tokenizer.json of three pieces."""
+"""Tokenizers past a bound of runtimes/contract/text.md, each by one thing, as parts of one of three pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampled texts: the rules of runtimes/CONTRACT.md, "The generation graph", written out once more and one by one.
+"""Sampled texts: the rules of runtimes/contract/generation.md, written out once more and one by one.
 
 t2r_runtime.Sampler is another way to the same tokens; that both agree is a test. No choice stands nearer than `MARGIN`
 to an edge, where the rounding of logits could change it.

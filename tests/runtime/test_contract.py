@@ -1,4 +1,4 @@
-"""runtimes/CONTRACT.md says what the code says, and its loop runs."""
+"""The contract says what the code says, and its loop runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from contract_pages import ALL
 from runtime import graphs
 from runtime.conftest import Open
 from runtime.test_tokenizer import pieces
 from t2r_export.graph.releases import ONNXRUNTIME
 from t2r_runtime import CONTRACT_VERSION
 
-PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
+PAGE = ALL
 
 
 def test_every_metadata_key_is_explained_and_no_other() -> None:

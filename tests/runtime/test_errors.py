@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 
 import t2r_runtime
+from contract_pages import PAGES
 from runtime import graphs
 from t2r_runtime import Decoder, Sampling, Signature, Tokenizer, UserError
 from t2r_runtime.errors import KINDS
 from t2r_runtime.translate.beam import Beam
 
-PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
+PAGE = PAGES["CONTRACT"]
 RAISING = {"UserError": 3, "require_kind": 3, "require_value": 3, "array_of": 2, "listed": 2}  # the place of the kind
 GREEDY = Sampling(temperature=0, stop_tokens=())
 
 
 def test_the_contract_lists_the_kinds() -> None:
-    section = PAGE.split("## Errors\n")[1].split("\n## ")[0]
+    section = PAGE.split("## Errors\n")[1]
     assert tuple(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)) == KINDS
 
 

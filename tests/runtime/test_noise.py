@@ -15,7 +15,7 @@ LAST = 2**32 - 1
 
 
 def mixed(x: int) -> int:
-    """As runtimes/CONTRACT.md has it."""
+    """As runtimes/contract/generation.md has it."""
     x ^= x >> 16
     x = x * 0x85EBCA6B & LAST
     x ^= x >> 13

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from contract_pages import PAGES
 from runtime import graphs
 from runtime.conftest import Open, OpenTranslator
 from t2r_runtime import Batch, Beam, Decoder, PrefixCache, Sampling, UserError
@@ -143,8 +144,7 @@ def test_companion_without_generation_options(opened: Open) -> None:
 
 
 def test_the_tables_of_the_contract() -> None:
-    page = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
-    section = page.partition("### The graph's options")[2].partition("## ")[0]
+    section = PAGES["generation"].partition("### The graph's options")[2].partition("- **")[0]
     for name in (*DECODER, *TRANSLATOR):
         assert f"`{name}`" in section
     assert set(DECODER) == set(OF_GRAPH) and set(TRANSLATOR) == set(OF_SEARCH)

@@ -231,7 +231,7 @@ def write(path: Path, members: dict[str, bytes], compression: int) -> None:
 
 
 def by_the_page(head: str, arrays: dict[str, np.ndarray]) -> bytes:
-    """The file as runtimes/CONTRACT.md describes it, number by number."""
+    """The file as runtimes/contract/snapshots.md describes it, number by number."""
     content = {"t2r.json": head.encode()}
     for name, array in arrays.items():
         shape = f"({array.shape[0]},)" if array.ndim == 1 else str(array.shape)

@@ -8,19 +8,19 @@ import re
 import resource
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as Library
 from tokenizers import normalizers
 
+from contract_pages import PAGES
 from t2r_runtime import Tokenizer, UserError
 from t2r_runtime.text import tokenizer_bounds as bounds
 from t2r_runtime.text.tokenizer_file import FREE_WORK, MAX_TEXT, MAX_WORK
 from t2r_runtime.text.tokenizer_parts import MAX_PARTS
 
-PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
+PAGE = PAGES["text"]
 LETTERS = {letter: number for number, letter in enumerate("abcde")}
 MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 

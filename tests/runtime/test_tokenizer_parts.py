@@ -11,13 +11,14 @@ import pytest
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
+from contract_pages import PAGES
 from runtime import graphs
 from runtime.test_tokenizer import byte_level, pieces
 from t2r_runtime import Decoder, Signature, Tokenizer, UserError
 from t2r_runtime.contract.signature import MAX_METADATA_BYTES
 from t2r_runtime.text.tokenizer_parts import MAX_BYTES, NONE_OF, PARTS, REGEXES, unknown_parts
 
-PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
+PAGE = PAGES["text"]
 ONLY = {**dict.fromkeys("abc", 0), "a": 0, "b": 1, "c": 2}
 
 
@@ -93,7 +94,7 @@ def test_graphs_opened(name: str) -> None:
 
 
 def test_the_contract_lists_these_parts() -> None:
-    table = PAGE.split("## Text\n")[1].split("### Streaming")[0]
+    table = PAGE.split("## Tokenizers\n")[1].split("## Streaming")[0]
     for component, types in PARTS.items():
         lines = [line.split(" | ")[1] for line in table.splitlines() if line.startswith(f"| `{component}` |")]
         assert set(re.findall(r"`(\w+)`", " ".join(lines))) - {"Sequence"} == set(types), component

@@ -73,8 +73,6 @@ t2r_kind t2r_make_tokenizer(const char *json, size_t size, int64_t bos_token, t2
         require(json, "the text of a tokenizer.json");
         require(tokenizer, "where to put the tokenizer");
         *tokenizer = nullptr;
-        if (size > std::size_t{1} << 24)
-            fail(T2R_TOKENIZER, "a tokenizer of at most 16 MiB", std::to_string(size) + " bytes", "check where this file is from");
         *tokenizer = add({json, size}, bos_token < 0 ? -1 : bos_token);
     });
 }

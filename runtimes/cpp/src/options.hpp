@@ -1,5 +1,5 @@
 // The options of generating and of the search: what a caller gives, else the graph's, else the defaults that stand here
-// (runtimes/CONTRACT.md, "The graph's options").
+// (runtimes/contract/generation.md).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// From logits to a token: penalties, temperature, top-k, nucleus, min-p, in this order, then a draw (runtimes/CONTRACT.md,
-// "The generation graph"). The same seed gives the same text in every language and in a graph.
+// From logits to a token: penalties, temperature, top-k, nucleus, min-p, in this order, then a draw
+// (runtimes/contract/generation.md). The same seed gives the same text in every language and in a graph.
 #pragma once
 
 #include <cstdint>

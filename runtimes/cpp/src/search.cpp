@@ -1,4 +1,4 @@
-// Beam search of one sentence: runtimes/CONTRACT.md, "The search".
+// Beam search of one sentence: runtimes/contract/translators.md.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -9,13 +9,13 @@
 #include "files.hpp"
 #include "history.hpp"
 #include "json.hpp"
+#include "onnx_file.hpp"
 
 namespace t2r {
 
 namespace {
 
 constexpr std::int64_t contract = 1, max_vocabulary = 1 << 24, max_bytes = std::int64_t{1} << 61;
-constexpr std::size_t max_tokenizer_bytes = std::size_t{1} << 24;
 const std::set<std::string> roles = {"step", "prefill", "draft_check", "generate", "encoder"};
 
 struct DtypeForm {
@@ -57,7 +57,7 @@ public:
     // Calls read(value) with what the key holds.
     template <class F> auto with(const char *key, F read) const {
         const std::string &source = text(key);
-        const JsonLimits limits{max_tokenizer_bytes * 6 + 2};  // a tokenizer of which every byte is escaped
+        const JsonLimits limits{max_metadata_bytes};  // one text of all that
         try {
             const Json json(source, limits);
             return read(json.root());
@@ -72,13 +72,9 @@ public:
     }
 
     std::optional<std::string> tokenizer(const char *key) const {
-        auto found = with(key, [](Json::Value value) {
+        return with(key, [](Json::Value value) {
             return value.is_null() ? std::nullopt : std::optional<std::string>(value.string());
         });
-        if (found && found->size() > max_tokenizer_bytes)
-            fail(T2R_METADATA, "a tokenizer of at most 16 MiB", number(static_cast<std::int64_t>(found->size())) + " bytes",
-                 "check where this file is from");
-        return found;
     }
 
     std::int64_t integer(const char *key) const {

@@ -1,4 +1,4 @@
-// A decoder's states as a file that every language's runtime reads: runtimes/CONTRACT.md, "Snapshots".
+// A decoder's states as a file that every language's runtime reads: runtimes/contract/snapshots.md.
 #pragma once
 
 #include <string>

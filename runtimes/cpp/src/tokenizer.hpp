@@ -31,7 +31,7 @@ private:
     std::mutex mutex;  // of the model's memory: a tokenizer may be shared by streams
 };
 
-// The text of the tokens that follow a prompt, never with half a character in it: runtimes/CONTRACT.md, "Streaming".
+// The text of the tokens that follow a prompt, never with half a character in it: runtimes/contract/text.md.
 class TextStream {
 public:
     TextStream(std::shared_ptr<Tokenizer> tokenizer, const Ids &prompt);

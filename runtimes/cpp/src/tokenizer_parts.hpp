@@ -1,4 +1,4 @@
-// The parts of a tokenizer.json, each made of its JSON. What is not in the table of runtimes/CONTRACT.md, "Text", and in
+// The parts of a tokenizer.json, each made of its JSON. What is not in the table of runtimes/contract/text.md, and in
 // ours, is refused by name with the kind tokenizer. What each does is what the tokenizers library (0.23) does.
 #pragma once
 
@@ -15,9 +15,10 @@
 
 namespace t2r {
 
-// Bounds of runtimes/CONTRACT.md, "Bounds of a tokenizer".
+// Bounds of runtimes/contract/text.md.
 constexpr std::size_t max_parts = 64;                   // of a normalizer, a decoder, ...
 constexpr std::size_t max_text = std::size_t{1} << 26;  // bytes, of all that a part writes
+constexpr std::size_t max_tokenizer_bytes = std::size_t{1} << 24;
 constexpr std::size_t max_work = 1 << 10, free_work = 1 << 24;  // for a byte of a text; for a short one, whatever its length
 constexpr std::int64_t max_ids = std::int64_t{1} << 24;
 

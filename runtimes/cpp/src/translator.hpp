@@ -1,5 +1,5 @@
-// Translators: a source becomes states that a step reads, and a beam search its translation (runtimes/CONTRACT.md,
-// "Translators" and "The search").
+// Translators: a source becomes states that a step reads, and a beam search its translation
+// (runtimes/contract/translators.md).
 #pragma once
 
 #include "decoder.hpp"

@@ -1,5 +1,5 @@
 // Zip archives whose members are stored, not compressed: a small file cannot become a large one. They are written as
-// runtimes/CONTRACT.md says, "Snapshots": the same members give the same bytes in every language.
+// runtimes/contract/snapshots.md says: the same members give the same bytes in every language.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import sys
 from pathlib import Path
 
@@ -124,3 +125,15 @@ def test_a_graph_that_reads_vectors_is_named(library: Library, tmp_path: Path) -
         Failed, match="^interface: expected a graph that reads token ids; received one that reads vectors"
     ):
         Decoder(library, tmp_path / "vectors.onnx")
+
+
+def test_a_tokenizer_that_is_too_large_leaves_the_graph_open(library: Library, tmp_path: Path) -> None:
+    """Token numbers need none."""
+    model = onnx.load(GOLDEN / "bytes.onnx")
+    for entry in model.metadata_props:
+        entry.value = json.dumps(" " * (1 << 24) + "{}") if entry.key == "t2r.tokenizer" else entry.value
+    onnx.save(model, tmp_path / "large.onnx")
+    decoder = Decoder(library, tmp_path / "large.onnx")
+    decoder.step([1])
+    with pytest.raises(Failed, match="^tokenizer: expected a tokenizer of at most 16 MiB"):
+        Tokenizer(library, decoder)

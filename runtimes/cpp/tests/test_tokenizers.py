@@ -257,7 +257,7 @@ def test_streams(library: Library, make: Callable[[], str]) -> None:
 
 def test_the_contracts_patterns_are_known(library: Library) -> None:
     """Every regular expression that the contract lists."""
-    contract = (ROOT / "runtimes" / "CONTRACT.md").read_text("utf-8")
+    contract = (ROOT / "runtimes" / "contract" / "text.md").read_text("utf-8")
     block = contract.split("to the letter:")[1].split("```")[1].strip("\n")
     for line in block.split("\n"):
         cut = {"type": "Split", "pattern": {"Regex": line}, "behavior": "Isolated", "invert": False}

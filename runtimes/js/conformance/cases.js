@@ -1,4 +1,4 @@
-/** What a runtime must compute, case by case: CONTRACT.md, "Conformance". The same file runs in Node and in a browser. */
+/** What a runtime must compute, case by case: contract/conformance.md. The same file runs in Node and in a browser. */
 
 import { Decoder, T2RError, Translator } from "../src/index.js";
 

@@ -142,7 +142,7 @@ export class Decoder {
   }
 
   /**
-   * The tokens that follow a prompt, as they come; a loop may break off. Options are those of CONTRACT.md, "Generate".
+   * The tokens that follow a prompt, as they come; a loop may break off. Options are those of contract/generation.md.
    * @throws {T2RError} sampling, batch, token, position: nothing has been read then
    */
   async *stream(prompt, maxTokens, options = {}) {

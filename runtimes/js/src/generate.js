@@ -1,4 +1,4 @@
-/** A text of one sequence, token by token, as a decoder and a translator write it: CONTRACT.md, "Generate". */
+/** A text of one sequence, token by token, as a decoder and a translator write it: contract/generation.md. */
 
 import { numbersOf } from "./arguments.js";
 import { T2RError, isWhole, shown } from "./errors.js";

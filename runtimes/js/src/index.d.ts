@@ -76,7 +76,7 @@ export interface OpenOptions {
   ort?: object;
 }
 
-/** CONTRACT.md, "Generate". An option that is not given, undefined or null, is the graph's, or else the default. */
+/** contract/generation.md. An option that is not given, undefined or null, is the graph's, or else the default. */
 export interface SamplingOptions {
   temperature?: number | null;
   top_k?: number | null;
@@ -178,7 +178,7 @@ export class Tokenizer {
   stream(prompt?: Iterable<number>): TextStream;
 }
 
-/** How a translation is searched: CONTRACT.md, "The search". What is not given is as in SamplingOptions. */
+/** How a translation is searched: contract/translators.md. What is not given is as in SamplingOptions. */
 export interface BeamOptions {
   width?: number | null;
   length_penalty?: number | null;

@@ -1,6 +1,6 @@
 /**
  * What a program has to know of an .onnx file before ONNX Runtime opens it, read from its bytes: ONNX Runtime's interface
- * for JavaScript hands out neither the metadata nor the names of external weights (CONTRACT.md, "From the file's bytes").
+ * for JavaScript hands out neither the metadata nor the names of external weights (contract/file.md).
  */
 
 import { T2RError, printable, shown } from "./errors.js";

@@ -1,5 +1,5 @@
 /**
- * The options of CONTRACT.md's two tables, "Generate" and "The search": what the caller gives counts, else what the graph's
+ * The options of the contract's two tables, in generation.md and translators.md: what the caller gives counts, else what the graph's
  * metadata says (`t2r.generation`), else the table's default.
  */
 

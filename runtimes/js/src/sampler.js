@@ -1,4 +1,4 @@
-/** From logits to a token, to the bit as CONTRACT.md has it under "Generate" and "The generation graph". */
+/** From logits to a token, to the bit as contract/generation.md has it. */
 
 import { isList, numbersOf } from "./arguments.js";
 import { T2RError, shown } from "./errors.js";

@@ -1,4 +1,4 @@
-/** Beam search of one sentence, numbers alone: CONTRACT.md, "The search". */
+/** Beam search of one sentence, numbers alone: contract/translators.md. */
 
 import { T2RError } from "./errors.js";
 import { beamOf } from "./options.js";

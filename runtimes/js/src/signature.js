@@ -7,7 +7,6 @@ import { isGeneration } from "./options.js";
 const CONTRACT = 1;
 const PREFIX = "t2r.";
 const MAX_VOCABULARY = 1 << 24;
-const MAX_TOKENIZER = 16 << 20; // bytes
 export const MAX_STATE_BYTES = 2 ** 31; // of all states at a batch of 1
 const BATCH_STATES = 8; // times that, of all sequences side by side
 export const ROLES = ["step", "prefill", "draft_check", "generate", "encoder"];
@@ -69,7 +68,6 @@ function malformed(s) {
   const count = (value) => isWhole(value, 1);
   const token = (value) => isWhole(value, 0, s.vocab_size - 1);
   const list = (values, check) => Array.isArray(values) && values.every(check);
-  const tokenizer = (value) => text(value) && value.length <= MAX_TOKENIZER;
   const checks = {
     vocab_size: () => isWhole(s.vocab_size, 1, MAX_VOCABULARY),
     states: () => list(s.states, (state) => isState(state, "T", false)) && unique(s.states.map((state) => state.name)),
@@ -81,7 +79,7 @@ function malformed(s) {
     layers: () => list(s.layers, isObject),
     "state_layout, target, quantization, checkpoint_sha256 or producer": () =>
       [s.target, s.quantization, s.checkpoint_sha256, s.producer].every(text),
-    tokenizer: () => optional(s.tokenizer, tokenizer),
+    tokenizer: () => optional(s.tokenizer, text),
     top_k: () => optional(s.top_k, (k) => isWhole(k, 1, s.vocab_size)),
     generation: () => s.generation === undefined || isGeneration(s.generation, s.source_states !== undefined),
     role: () => ROLES.includes(s.role),
@@ -92,7 +90,7 @@ function malformed(s) {
       : list(s.source_states, (state) => isState(state, "M", true)) && unique(s.source_states.map((state) => state.name)),
     start_states: () => !s.source_states || list(s.start_states, (name) => s.states.some((state) => state.name === name)),
     source_vocab_size: () => !s.source_states || isWhole(s.source_vocab_size, 1, MAX_VOCABULARY),
-    source_tokenizer: () => !s.source_states || optional(s.source_tokenizer, tokenizer),
+    source_tokenizer: () => !s.source_states || optional(s.source_tokenizer, text),
     "max_source or source_length": () => !s.source_states || [s.max_source, s.source_length].every((n) => optional(n, count)),
     "start_tokens or banned_tokens": () =>
       !s.source_states || (list(s.start_tokens, token) && s.start_tokens.length > 0 && list(s.banned_tokens, token)),

@@ -1,4 +1,4 @@
-/** States as a file that every language writes to the byte: CONTRACT.md, "Snapshots". */
+/** States as a file that every language writes to the byte: contract/snapshots.md. */
 
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { SIZES, product } from "./signature.js";

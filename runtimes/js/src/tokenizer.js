@@ -1,4 +1,4 @@
-/** Text to tokens and back, with the tokenizer that travels inside the graph: CONTRACT.md, "Text". */
+/** Text to tokens and back, with the tokenizer that travels inside the graph: contract/text.md. */
 
 import { BPE } from "@huggingface/tokenizers";
 

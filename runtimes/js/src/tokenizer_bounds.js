@@ -1,4 +1,4 @@
-/** Bounds of a tokenizer.json, computed before any part of it is built: the table of CONTRACT.md, "Bounds of a tokenizer". */
+/** Bounds of a tokenizer.json, computed before any part of it is built: the table of contract/text.md. */
 
 import { T2RError, isWhole, printable } from "./errors.js";
 

@@ -1,4 +1,4 @@
-/** The parts of a tokenizer.json that this runtime takes: CONTRACT.md, "Text". What else there is, is refused by name. */
+/** The parts of a tokenizer.json that this runtime takes: contract/text.md. What else there is, is refused by name. */
 
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { BEHAVIORS, REGEXES } from "./text_splitter.js";
@@ -19,7 +19,8 @@ const NONE_OF = ["continuing_subword_prefix", "end_of_word_suffix", "dropout"]; 
  * @throws {T2RError} tokenizer: malformed, past a bound, or a part that is not known here, by its name
  */
 export function readParts(text) {
-  if (typeof text !== "string" || text.length > MAX_TOKENIZER) {
+  // a character of JavaScript's has 3 bytes at most
+  if (typeof text !== "string" || (text.length * 3 > MAX_TOKENIZER && new TextEncoder().encode(text).length > MAX_TOKENIZER)) {
     throw refused(`the text of a tokenizer.json, of at most ${MAX_TOKENIZER} bytes`, typeof text === "string" ? `${text.length}` : shown(text));
   }
   let found;

@@ -58,7 +58,7 @@ export class Translator {
 
   /**
    * One translation, greedy or sampled, as Decoder.stream writes a text: no token is forced, and the start tokens are not
-   * given. Options are those of CONTRACT.md, "Generate".
+   * given. Options are those of contract/generation.md.
    * @throws {T2RError} sampling, token, position, batch
    */
   async *stream(source, maxTokens, options = GREEDY) {

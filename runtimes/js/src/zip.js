@@ -1,4 +1,4 @@
-/** Stored zip archives as CONTRACT.md, "Snapshots", has them: written to the byte, and read with bounds. */
+/** Stored zip archives as contract/snapshots.md has them: written to the byte, and read with bounds. */
 
 const LOCAL = 0x04034b50, ENTRY = 0x02014b50, END = 0x06054b50, END64 = 0x06064b50, LOCATOR = 0x07064b50;
 const LIMIT = 2 ** 31 - 1; // of a number that stands in 32 bits

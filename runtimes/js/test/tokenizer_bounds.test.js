@@ -1,4 +1,4 @@
-/** CONTRACT.md, "Bounds of a tokenizer": each bound is taken, and one more is refused before anything is built. */
+/** contract/text.md: each bound is taken, and one more is refused before anything is built. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -123,6 +123,12 @@ test("a text costs a Unigram the bytes of its longest piece: of 256 it may grow 
   assert.equal(growing.encode("a".repeat(3000) + "b".repeat(29000)).length, 29375);
   await refused(() => growing.encode("a".repeat(2049)), "tokenizer", /at most 65536 bytes that reach the model/);
   await refused(() => growing.encode("a".repeat(32768)), "tokenizer", /at most 131072 bytes that reach the model/);
+});
+
+test("a tokenizer.json of more than 16 MiB, of characters of two bytes", async () => {
+  const text = JSON.stringify({ ...plain, version: "\u00e9".repeat(2 ** 23) });
+  assert.ok(text.length < 2 ** 24);
+  await refused(() => new Tokenizer(text), "tokenizer", /at most 16777216 bytes/);
 });
 
 test("a text of more than 64 MiB, and one that grows to more", async () => {

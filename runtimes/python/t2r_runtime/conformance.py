@@ -1,7 +1,7 @@
 """Conformance tests: python -m t2r_runtime.conformance models/tiny
 
-Prints one line per case, then `N passed, N failed`; the exit code is 1 if any failed. runtimes/CONTRACT.md,
-"Conformance", defines the cases. This program is the example for other languages.
+Prints one line per case, then `N passed, N failed`; the exit code is 1 if any failed. runtimes/contract/conformance.md
+defines the cases. This program is the example for other languages.
 """
 
 from __future__ import annotations

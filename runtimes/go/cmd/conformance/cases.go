@@ -12,7 +12,7 @@ import (
 	"t2r.internal/t2r"
 )
 
-// kinds of cases: runtimes/CONTRACT.md, "Conformance".
+// kinds of cases: runtimes/contract/conformance.md.
 var kinds = map[string]func(golden, string){
 	"trace": trace, "sampling": sampling, "calls": calls, "snapshot": snapshot,
 	"tokenizer": tokenizer, "stream": stream, "translator": translator, "bad": bad,

@@ -23,7 +23,7 @@ import t2r.TextStream;
 import t2r.Top;
 import t2r.Translation;
 
-/** The kinds of cases: runtimes/CONTRACT.md, "Conformance". */
+/** The kinds of cases: runtimes/contract/conformance.md. */
 final class Cases {
     private Cases() {}
 

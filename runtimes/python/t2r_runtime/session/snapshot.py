@@ -3,7 +3,7 @@
     t2r.json       {"snapshot": 1, "checkpoint_sha256": "…", "position": 517, "token": 3}
     S.3.npy …      one array per state of the graph's metadata
 
-`token` has been chosen but not read; null or missing if there is none. runtimes/CONTRACT.md, "Snapshots", defines the
+`token` has been chosen but not read; null or missing if there is none. runtimes/contract/snapshots.md defines the
 format byte by byte, for all languages.
 
 Snapshots are untrusted (t2r_runtime.session.archive): names, dtypes and shapes are checked against the graph before an

@@ -25,7 +25,7 @@ class Tokenizer:
         tokenizer: text of a tokenizer.json.
         bos_token: replaces an empty prompt, if given.
         chat_template: see t2r_runtime.contract.chat.is_chat_template.
-        any_parts: False rejects components that runtimes/CONTRACT.md does not list.
+        any_parts: False rejects components that runtimes/contract/text.md does not list.
 
     Raises:
         UserError: see t2r_runtime.text.tokenizer_file.Library.
@@ -51,7 +51,7 @@ class Tokenizer:
         """The tokenizer in a graph's metadata.
 
         Raises:
-            UserError: no tokenizer, a malformed one, or components that runtimes/CONTRACT.md does not list.
+            UserError: no tokenizer, a malformed one, or components that runtimes/contract/text.md does not list.
         """
         require_kind(signature, Signature, "a graph's signature", "tokenizer")
         if signature.tokenizer is None:

@@ -1,4 +1,4 @@
-"""Limits of a tokenizer.json (the table of runtimes/CONTRACT.md), checked before the library parses it.
+"""Limits of a tokenizer.json (the table of runtimes/contract/text.md), checked before the library parses it.
 
 A small untrusted tokenizer.json can exhaust memory: normalizers replace one character by many, and the library
 normalizes all added tokens when it loads the file.

@@ -32,7 +32,7 @@ class Library:
 
     Args:
         text: text of a tokenizer.json.
-        any_parts: False rejects components that runtimes/CONTRACT.md does not list.
+        any_parts: False rejects components that runtimes/contract/text.md does not list.
 
     Raises:
         UserError: the library rejects the file, a limit is exceeded, or the package tokenizers is not installed.

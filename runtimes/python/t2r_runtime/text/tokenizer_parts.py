@@ -1,4 +1,4 @@
-"""Components of a tokenizer.json that all runtimes support: runtimes/CONTRACT.md, "Text".
+"""Components of a tokenizer.json that all runtimes support: runtimes/contract/text.md.
 
 The Python library supports more. An export reports unsupported components, and every runtime rejects them by name.
 """
@@ -98,7 +98,7 @@ def require_size(text: str) -> None:
 def require_known(data: Data) -> None:
     """Raise UserError if a tokenizer.json has unsupported components."""
     if unknown := unknown_parts(data):
-        expected = "a tokenizer with components that runtimes/CONTRACT.md lists"
+        expected = "a tokenizer with components that runtimes/contract/text.md lists"
         raise UserError(expected, ", ".join(unknown), "encode elsewhere, and give token ids", "tokenizer")
 
 

@@ -1,4 +1,4 @@
-"""Beam search over several sentences, as defined in runtimes/CONTRACT.md, "The search".
+"""Beam search over several sentences, as defined in runtimes/contract/translators.md.
 
 The search takes the outputs of a step and returns the rows of the step to continue from; the caller moves the states.
 """

@@ -1,4 +1,4 @@
-//! The kinds of cases: runtimes/CONTRACT.md, "Conformance".
+//! The kinds of cases: runtimes/contract/conformance.md.
 
 use std::fs;
 use std::path::Path;
