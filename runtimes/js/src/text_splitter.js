@@ -7,6 +7,8 @@ const SPACE = String.raw`\p{White_Space}`, NO_SPACE = String.raw`\P{White_Space}
 const ENDINGS = String.raw`'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])`;
 const rest = (digits) =>
   String.raw`${ENDINGS}|[^\r\n\p{L}\p{N}]?\p{L}+|${digits}| ?[^${SPACE}\p{L}\p{N}]+[\r\n]*|${SPACE}*[\r\n]+|${SPACE}+(?!${NO_SPACE})|${SPACE}+`;
+// of Unicode 8 two are no punctuation any more
+const PUNCTUATION = /[\p{P}!-/:-@[-`{-~\u166d\u{111c9}]/gu;
 const WORDS = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^${SPACE}\p{L}\p{N}]+|${SPACE}+(?!${NO_SPACE})|${SPACE}+`;
 
 /** The regular expressions that a graph may carry, to the letter, and as JavaScript has them. */
@@ -69,7 +71,7 @@ const SPLITTERS = {
     return each((text) => split(text, wanted, behavior, invert));
   },
   Digits: ({ individual_digits: single }) => each((text) => split(text, /\p{N}/gu, single ? "Isolated" : "Contiguous")),
-  Punctuation: ({ behavior = "Isolated" }) => each((text) => split(text, /[\p{P}!-/:-@[-`{-~]/gu, behavior)),
+  Punctuation: ({ behavior = "Isolated" }) => each((text) => split(text, PUNCTUATION, behavior)),
   Whitespace: () => each((text) => text.match(WORD) ?? []),
   WhitespaceSplit: () => each((text) => split(text, /\p{White_Space}/gu, "Removed")),
 };

@@ -106,6 +106,15 @@ test("160,000 merges", () => {
   assert.deepEqual(tokenizer.encode(names[0] + names[5]), [405]);
 });
 
+test("punctuation of Unicode 8 that is none any more", () => {
+  for (const sign of ["\u166d", "\u{111c9}", "!"]) {
+    const model = { type: "BPE", vocab: { a: 0, [sign]: 1, [`a${sign}`]: 2 }, merges: [["a", sign]] };
+    const part = { type: "Punctuation", behavior: "Isolated" };
+    assert.deepEqual(made({ model, added_tokens: [] }).encode(`a${sign}`), [2]);
+    assert.deepEqual(made({ model, added_tokens: [], pre_tokenizer: part }).encode(`a${sign}`), [0, 1]);
+  }
+});
+
 test("a graph opens whatever its tokenizer is", async () => {
   const decoder = await Decoder.open(golden("tiny.onnx"));
   await refused(() => decoder.tokenizer(), "tokenizer", /a graph with a tokenizer in it; received one without/);
