@@ -29,7 +29,7 @@ PART = {
 }
 SUMS = {
     **dict.fromkeys(("feature_size", "guard", "gate", "rotary_size", "frequency_scale", "positions"), ANY),
-    "feature_map": ("relu", "elu", "hedgehog", "dpfp"),
+    **{"feature_map": ("relu", "elu", "hedgehog", "dpfp"), "rotary_pairs": ([],), "rotary_of": (0,)},
 }
 # kind -> field -> the values that modeling_t2r.py computes
 COVERED: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -39,7 +39,7 @@ COVERED: dict[str, dict[str, tuple[Any, ...]]] = {
         **dict.fromkeys(("qk_norm", "qk_norm_wide", "qk_norm_after", "gate", "gate_per_head", "scale"), ANY),
         **dict.fromkeys(("position_scale", "sink", "softcap", "positions"), ANY),
     },
-    "dense": {**PART, **dict.fromkeys(("size", "activation", "gated", "bias"), ANY)},
+    "dense": {**PART, **dict.fromkeys(("size", "activation", "gated", "bias"), ANY), "rank": (0,)},
     "short_conv": {**PART, **dict.fromkeys(("taps", "bias"), ANY)},
     "softmax": {"memory": (0,)},
     "window": {**dict.fromkeys(("window", "sinks", "dilation", "local"), ANY), "memory": (0,)},
