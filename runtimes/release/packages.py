@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -60,7 +61,14 @@ def python(build: Build) -> None:
 
 
 def npm(build: Build) -> None:
-    build.run("npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", build.out)
+    """With declarations of types, by a compiler that lies above the staged folder, where that finds it."""
+    above = build.stage.parent
+    wanted = json.loads((build.stage / "package.json").read_text(encoding="utf-8"))["devDependencies"]
+    quiet = ("--no-package-lock", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel", "error")
+    compiler = [f"{name}@{wanted[name]}" for name in ("typescript", "@types/node")]
+    build.run("npm", "install", "--prefix", above, "--ignore-scripts", *quiet, *compiler, folder=above)
+    path = os.pathsep.join([str(above / "node_modules" / ".bin"), os.environ["PATH"]])
+    build.run("npm", "pack", "--silent", "--pack-destination", build.out, PATH=path)
 
 
 def cargo(build: Build) -> None:
@@ -101,7 +109,7 @@ PACKAGES: Mapping[str, Package] = {
     "rust": Package("runtimes/rust", "cargo", cargo),
     "go": Package("runtimes/go", "golang", go, name="t2r.internal/t2r"),
     "java": Package("runtimes/java", "generic", java),
-    "js": Package("runtimes/js", "npm", npm, ("src", "package.json", "README.md"), "t2r-runtime"),
+    "js": Package("runtimes/js", "npm", npm, ("src", "package.json", "tsconfig.json", "README.md"), "t2r-runtime"),
 }
 
 

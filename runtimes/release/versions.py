@@ -12,10 +12,7 @@ VERSION = r"(\d+)\.(\d+)\.(\d+)"
 MINOR = r"(\d+)\.(\d+)"
 # each pattern's groups are the version's parts, as many as the file says
 STATED: Mapping[str, tuple[str, ...]] = {
-    "pyproject.toml": (
-        rf'"t2r-runtime\[run\]~={MINOR}\.0"',
-        rf'"t2r-runtime\[serve\]~={MINOR}\.0"',
-    ),
+    "pyproject.toml": (rf'"t2r-runtime\[[\w,]+\]~={MINOR}\.0"',),
     "runtimes/python/t2r_runtime/__init__.py": (rf'(?m)^__version__ = "{VERSION}"$',),
     "runtimes/js/package.json": (rf'(?m)^  "version": "{VERSION}",$',),
     "runtimes/rust/Cargo.toml": (rf'(?m)^version = "{VERSION}"$',),
@@ -38,19 +35,20 @@ STATED: Mapping[str, tuple[str, ...]] = {
 def version(root: Path = ROOT) -> str:
     """The version of all packages. @raises ValueError: a file says none, or another"""
     text = (root / SOURCE).read_text(encoding="utf-8")
-    held = _parts(rf'__version__ = "{VERSION}"', text, SOURCE)
+    [held] = _stated(rf'__version__ = "{VERSION}"', text, SOURCE)
     for file, patterns in STATED.items():
         text = (root / file).read_text(encoding="utf-8")
         for pattern in patterns:
-            stated = _parts(pattern, text, file)
-            if stated != held[: len(stated)]:
-                received, expected = ".".join(stated), ".".join(held[: len(stated)])
-                raise ValueError(f"expected the version {expected} in {file}; received {received}; change it there")
+            for stated in _stated(pattern, text, file):
+                if stated != held[: len(stated)]:
+                    received, expected = ".".join(stated), ".".join(held[: len(stated)])
+                    raise ValueError(f"expected the version {expected} in {file}; received {received}; change it there")
     return ".".join(held)
 
 
-def _parts(pattern: str, text: str, file: str) -> tuple[str, ...]:
-    found = re.search(pattern, text, re.DOTALL)
+def _stated(pattern: str, text: str, file: str) -> list[tuple[str, ...]]:
+    """The parts of every version that a file says in this way."""
+    found = [match.groups() for match in re.finditer(pattern, text, re.DOTALL)]
     if not found:
         raise ValueError(f"expected a version in {file}; received none; look for {pattern}")
-    return found.groups()
+    return found

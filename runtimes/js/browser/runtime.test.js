@@ -93,7 +93,7 @@ test("a text is one run on wasm, or one a token", SLOW, async () => {
       const before = runs, { length } = await work();
       return [runs - before, length];
     };
-    const decoder = await Decoder.open(at("loop.onnx"), counting), rules = { temperature: 0, stop_tokens: [] };
+    const decoder = await Decoder.open(at("loop.onnx"), counting), rules = { temperature: 0, stopTokens: [] };
     return [await counted(() => decoder.generate([1], 12, rules)), await counted(() => decoder.generate([1], 12, rules, { onToken: () => true }))];
   }));
   assert.deepEqual(found, [[1, 12], [12, 12]]);
@@ -130,7 +130,7 @@ test("2,000 tokens take the memory of 200", SLOW, async () => {
       globalThis.token = 0;
       globalThis.kept = [];
       globalThis.read = async (count, keeps) => {
-        for await (const token of decoder.stream([globalThis.token], count, { stop_tokens: [], seed: 1 })) {
+        for await (const token of decoder.stream([globalThis.token], count, { stopTokens: [], seed: 1 })) {
           globalThis.token = token;
           if (keeps) kept.push({ token });
         }
@@ -151,4 +151,27 @@ test("2,000 tokens take the memory of 200", SLOW, async () => {
     const leaked = await measured(1800, true);
     assert.ok(leaked.heap > GROWN * late.heap, `an object a token is seen: ${late.heap} bytes, and ${leaked.heap}`);
   });
+});
+
+test("a decoder in a worker writes what one in the page does", SLOW, async () => {
+  const [here, away, stopped, position, free] = await inBrowser([], async (page) => page.evaluate(async () => {
+    const { Decoder, WorkerDecoder } = await import("/src/index.js");
+    const ort = await import("/vendor/ort.wasm.bundle.min.mjs");
+    ort.env.wasm.numThreads = 1;
+    const graph = new URL("/tiny/loop.onnx", location.href), rules = { temperature: 0, stopTokens: [] };
+    const decoder = await Decoder.open(graph, { ort });
+    const worker = await WorkerDecoder.open("/tiny/loop.onnx", { ort: "/vendor/ort.wasm.bundle.min.mjs" });
+    const written = [await decoder.generate([1], 12, rules), await worker.generate([1], 12, rules)];
+    let turns = 0, ended = false;
+    const turn = () => ended || (turns++, setTimeout(turn));
+    turn();
+    written.push(await worker.generate([1], 12, rules, { onToken: (token) => token !== written[0][5] }), worker.position);
+    ended = true;
+    await worker.close();
+    return [...written, turns > 0];
+  }));
+  assert.deepEqual(away, here);
+  assert.equal(away.length, 12);
+  assert.ok(stopped.length >= 1 && position > 12);
+  assert.ok(free);
 });

@@ -1,6 +1,7 @@
 /** What a runtime must compute, case by case: contract/conformance.md. The same file runs in Node and in a browser. */
 
 import { Decoder, T2RError, Translator } from "../src/index.js";
+import { camelCased } from "../src/names.js";
 
 const KINDS = { trace, sampling, calls, snapshot, tokenizer, stream, bad, translator };
 const SCORE = 1e-4;
@@ -73,7 +74,7 @@ async function trace(golden, folder, options) {
     if (golden.greedy) {
       await decoder.reset(1);
       const { prompt, tokens } = golden.greedy;
-      const found = await decoder.generate(prompt, tokens.length, { temperature: 0, stop_tokens: [] });
+      const found = await decoder.generate(prompt, tokens.length, { temperature: 0, stopTokens: [] });
       same(found, tokens, "greedy tokens");
     }
   });
@@ -93,7 +94,7 @@ async function sampling(golden, folder, options) {
       for (const callback of [null, () => true]) {
         const way = callback ? "with a callback" : "alone";
         await decoder.reset(1);
-        same(await decoder.generate(prompt, max_tokens, rules, { onToken: callback }), tokens, `text ${n} ${way}`);
+        same(await decoder.generate(prompt, max_tokens, camelCased(rules), { onToken: callback }), tokens, `text ${n} ${way}`);
         same([decoder.position], [prompt.length + tokens.length - 1], `tokens read of text ${n} ${way}`);
       }
     }
@@ -110,7 +111,7 @@ const CALLS = {
   load: async (decoder, { load }, folder) => decoder.loadState(await folder.source(load)),
   generate: (decoder, { generate, max_tokens: most, options, ends_at: end }) => {
     let seen = 0;
-    return decoder.generate(generate, most, options, end === undefined ? {} : { onToken: () => ++seen < end });
+    return decoder.generate(generate, most, camelCased(options), end === undefined ? {} : { onToken: () => ++seen < end });
   },
 };
 
@@ -184,7 +185,7 @@ const BAD = {
   translate: async ({ file, source, beam }, folder, options) => {
     const made = await Translator.open(await folder.source(file), options);
     try {
-      await made.translate(source, beam);
+      await made.translate(source, camelCased(beam));
     } finally {
       await made.close();
     }
@@ -216,7 +217,7 @@ async function translator(golden, folder, options) {
       within(numbers(states.get(name)), data, most, `state ${name}`);
     }
     for (const [n, { source, beam, translations }] of golden.searches.entries()) {
-      const found = await made.translate(source, beam);
+      const found = await made.translate(source, camelCased(beam));
       same(found.map(({ tokens }) => String(tokens)), translations.map(({ tokens }) => String(tokens)), `translations of search ${n}`);
       within(found.map(({ score }) => score), translations.map(({ score }) => score), SCORE, `scores of search ${n}`);
     }

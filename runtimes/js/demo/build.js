@@ -12,7 +12,7 @@ const here = dirname(fileURLToPath(import.meta.url)), js = dirname(here);
 const packages = join(js, "node_modules");
 const ORT = ["ort.wasm.bundle.min.mjs", "ort.webgpu.bundle.min.mjs"]; // the default bundle is wrong in int8 on WebGPU
 const WASM = ["ort-wasm-simd-threaded.wasm", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.asyncify.wasm", "ort-wasm-simd-threaded.asyncify.mjs"];
-const IMPORTS = { "@huggingface/tokenizers": "../vendor/tokenizers.min.mjs" };
+const IMPORTS = { "@huggingface/tokenizers": "../vendor/tokenizers.min.mjs", "#platform": "./platform_browser.js" };
 
 const [folder, ...more] = process.argv.slice(2);
 const kind = more[0] === "translator" ? more.shift() : null, [address] = more;
@@ -31,7 +31,7 @@ if (address) {
 await mkdir(join(folder, "t2r"));
 await mkdir(join(folder, "vendor"));
 for (const name of await readdir(join(js, "src"))) {
-  if (!name.endsWith(".js")) continue;
+  if (name === "platform_node.js") continue;
   let text = await readFile(join(js, "src", name), "utf8");
   for (const [from, to] of Object.entries(IMPORTS)) text = text.replaceAll(`from "${from}"`, `from "${to}"`);
   await writeFile(join(folder, "t2r", name), text);
@@ -47,3 +47,4 @@ for (const [place, name] of vendor) {
   await writeFile(join(folder, "vendor", name), whole);
 }
 await cp(join(packages, "@huggingface/tokenizers/LICENSE"), join(folder, "vendor/tokenizers.LICENSE"));
+await cp(join(js, "../../NOTICE"), join(folder, "vendor/NOTICE")); // the licence of ONNX Runtime is in it

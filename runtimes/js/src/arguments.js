@@ -9,7 +9,7 @@ export function isList(value) {
 
 /**
  * A copy of a list of numbers.
- * @param {ArrayLike<number>} value an array, or a typed array, of int64 too
+ * @param {any} value an array, or a typed array, of int64 too
  * @param {string} what it is, as a message says it
  * @throws {T2RError} token: another thing, or an array of others
  */

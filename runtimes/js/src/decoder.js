@@ -22,6 +22,7 @@ export class Decoder {
   #history = [new History()];
   #options;
 
+  /** @private use Decoder.open */
   constructor(graphs, options) {
     this.#graphs = graphs;
     this.#options = options;
@@ -31,8 +32,9 @@ export class Decoder {
 
   /**
    * Open a step graph, at the start of a text.
-   * @param {string | URL | {graph: string, files: Record<string, Uint8Array>}} source
-   * @param {import("./index.js").OpenOptions} options
+   * @param {import("./types.js").Source} source
+   * @param {import("./types.js").OpenOptions} options
+   * @returns {Promise<Decoder>}
    * @throws {T2RError} file, graph, version, weights, metadata, interface, provider
    */
   static async open(source, options = {}) {
@@ -40,17 +42,17 @@ export class Decoder {
     return Graphs.open("decoder", source, checked, roles, refuseTranslator, (graphs) => new Decoder(graphs, checked));
   }
 
-  /** What the graph's metadata says. */
+  /** What the graph's metadata says. @returns {import("./types.js").Signature} */
   get signature() {
     return this.#graphs.step.signature;
   }
 
-  /** Where it runs: cpu, wasm or webgpu. */
+  /** Where it runs: cpu, wasm or webgpu. @returns {string} */
   get provider() {
     return this.#graphs.step.provider;
   }
 
-  /** Whether `generate` is one run of a generation graph where nobody looks at each token. */
+  /** Whether `generate` is one run of a generation graph where nobody looks at each token. @returns {boolean} */
   get hasGenerationGraph() {
     return this.#options.generation !== false && this.#graphs.has("generate");
   }
@@ -65,7 +67,7 @@ export class Decoder {
     return Math.max(...this.#positions);
   }
 
-  /** Bytes of all states now. */
+  /** Bytes of all states now. @returns {number} */
   get stateBytes() {
     return this.#states.bytes;
   }
@@ -75,7 +77,12 @@ export class Decoder {
     return Tokenizer.of(this.signature);
   }
 
-  /** Go back to the start of a text, with so many sequences from now on. @throws {T2RError} batch */
+  /**
+   * Go back to the start of a text, with so many sequences from now on.
+   * @param {number} [batch]
+   * @returns {Promise<void>}
+   * @throws {T2RError} batch
+   */
   async reset(batch = this.batch) {
     return this.#graphs.alone(() => {
       requireBatch(this.signature, batch, this.#options.maxStateBytes);
@@ -83,37 +90,63 @@ export class Decoder {
     });
   }
 
-  /** Read one token of each sequence: a number, or (B,). The logits of what comes next, float32 (B · vocabulary). */
+  /**
+   * Read one token of each sequence: a number, or (B,). The logits of what comes next, (B · vocabulary).
+   * @param {number | import("./types.js").Tokens} ids
+   * @returns {Promise<Float32Array>}
+   * @throws {T2RError} token, batch, position
+   */
   async step(ids) {
     return this.#graphs.alone(() => this.#read(this.#column(ids), "logits"));
   }
 
-  /** Read a prompt (T,), or (B, T). The logits after its last token. @throws {T2RError} token, batch, position */
+  /**
+   * Read a prompt (T,), or (B, T). The logits after its last token.
+   * @param {import("./types.js").Tokens | readonly import("./types.js").Tokens[]} ids
+   * @returns {Promise<Float32Array>}
+   * @throws {T2RError} token, batch, position
+   */
   async prefill(ids) {
     return this.#graphs.alone(() => this.#read(this.#rows(ids), "logits"));
   }
 
-  /** Read ids as `prefill` does; the largest logits and their tokens, that the graph itself chose: (B · top_k) each. */
+  /**
+   * Read ids as `prefill` does; the largest logits and their tokens, that the graph itself chose: (B · topK) each.
+   * @param {import("./types.js").Tokens | readonly import("./types.js").Tokens[]} ids
+   * @returns {Promise<{ logits: Float32Array, tokens: Int32Array }>}
+   * @throws {T2RError} token, batch, position; graph: one that does not choose them
+   */
   async topK(ids) {
     return this.#graphs.alone(() => {
-      if (this.signature.top_k === null) {
+      if (this.signature.topK === null) {
         throw new T2RError("graph", "a graph that chooses the largest logits", "one without", "export with --top-k");
       }
       return this.#read(this.#rows(ids), "top");
     });
   }
 
-  /** Copies of all states: name → {dtype, dims, bytes}. */
+  /** Copies of all states, by name. @returns {Promise<Map<string, import("./types.js").State>>} */
   async state() {
     return this.#graphs.alone(() => this.#states.fetch());
   }
 
-  /** Go on from states of the same graph, after so many tokens. @throws {T2RError} snapshot */
+  /**
+   * Go on from states of the same graph, after so many tokens.
+   * @param {Map<string, import("./types.js").State> | Record<string, import("./types.js").State>} states
+   * @param {number} [position]
+   * @returns {Promise<void>}
+   * @throws {T2RError} snapshot
+   */
   async setState(states, position = 0) {
     return this.#graphs.alone(() => this.#place(givenStates(states), position));
   }
 
-  /** The rows of the states in this order: dropped, repeated or moved. @throws {T2RError} batch */
+  /**
+   * The rows of the states in this order: dropped, repeated or moved.
+   * @param {readonly number[] | Int32Array | Uint32Array} rows
+   * @returns {Promise<void>}
+   * @throws {T2RError} batch
+   */
   async reorder(rows) {
     return this.#graphs.alone(async () => {
       if (!isList(rows)) throw batch("rows: an array of numbers", shown(rows));
@@ -126,12 +159,22 @@ export class Decoder {
     });
   }
 
-  /** The states as a snapshot's bytes; `token` is one that was chosen and not read. @throws {T2RError} snapshot */
+  /**
+   * The states as a snapshot's bytes, which every runtime reads; `token` is one that was chosen and not read.
+   * @param {number | null} [token]
+   * @returns {Promise<Uint8Array>}
+   * @throws {T2RError} snapshot
+   */
   async saveState(token = null) {
     return this.#graphs.alone(async () => writeSnapshot(this.signature, await this.#states.fetch(), this.position, token));
   }
 
-  /** Go on from a snapshot: its bytes, or where it is. Gives its token, or null. @throws {T2RError} file, snapshot */
+  /**
+   * Go on from a snapshot: its bytes, or where it is. Gives its token, or null.
+   * @param {Uint8Array | string | URL} source
+   * @returns {Promise<number | null>}
+   * @throws {T2RError} file, snapshot
+   */
   async loadState(source) {
     return this.#graphs.alone(async () => {
       const bytes = source instanceof Uint8Array ? source : await readFile(source);
@@ -142,7 +185,12 @@ export class Decoder {
   }
 
   /**
-   * The tokens that follow a prompt, as they come; a loop may break off. Options are those of contract/generation.md.
+   * The tokens that follow a prompt, as they come; a loop may break off. The last has been chosen and not read. Options are those of
+   * contract/generation.md.
+   * @param {import("./types.js").Tokens} prompt
+   * @param {number} maxTokens
+   * @param {import("./types.js").SamplingOptions} [options]
+   * @returns {AsyncGenerator<number, void, void>}
    * @throws {T2RError} sampling, batch, token, position: nothing has been read then
    */
   async *stream(prompt, maxTokens, options = {}) {
@@ -158,7 +206,11 @@ export class Decoder {
   /**
    * All of them. The last has been chosen and not read: the next call begins with it. Unwatched, a generation
    * graph, opened the first time, does all in one run; the tokens are the same.
-   * @param watchers `onToken`, called with each token, false ends the text; `signal` ends it within a token and rejects
+   * @param {import("./types.js").Tokens} prompt
+   * @param {number} maxTokens
+   * @param {import("./types.js").SamplingOptions} [options]
+   * @param {import("./types.js").TextWatchers} [watchers]
+   * @returns {Promise<number[]>}
    */
   async generate(prompt, maxTokens, options = {}, watchers = {}) {
     const { watch, signal } = watchersOf(watchers, "onToken");
@@ -168,7 +220,7 @@ export class Decoder {
     return collected(this.stream(prompt, maxTokens, options), { watch, signal });
   }
 
-  /** Give back what ONNX Runtime holds; whatever is asked of the decoder afterwards is an error of the kind graph. */
+  /** Give back what ONNX Runtime holds; whatever is asked of the decoder afterwards is an error of the kind state. */
   async close() {
     await this.#graphs.close(() => this.#states.dispose());
   }
@@ -188,7 +240,7 @@ export class Decoder {
     if (Math.min(...positions) < 0) {
       throw new T2RError("snapshot", "positions of at least 0", "a negative one", "take the states from a decoder or a snapshot");
     }
-    this.#states.set(states, batch);
+    this.#states.set(states);
     this.#positions = positions;
     this.#history = Array.from({ length: batch }, () => new History());
   }
@@ -263,7 +315,7 @@ export class Decoder {
   }
 }
 
-function refuseTranslator({ source_states: sources }) {
+function refuseTranslator({ sourceStates: sources }) {
   if (sources) throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "open it as a Translator");
 }
 

@@ -1,5 +1,6 @@
 /** Errors as the contract has them: a kind of a closed list, and one line of what was expected, received and to do. */
 
+/** @type {readonly import("./types.js").Kind[]} */
 export const KINDS = Object.freeze([
   "file", "graph", "version", "metadata", "interface", "weights", "tokenizer", "token", "position", "batch", "snapshot",
   "sampling", "provider", "argument", "state", "memory", "runtime", "cancelled",
@@ -10,12 +11,13 @@ const MOST = 300; // characters of somebody else's text
 /** What a user can put right. */
 export class T2RError extends Error {
   /**
-   * @param {string} kind one of KINDS
+   * @param {import("./types.js").Kind} kind
    * @param {string} expected @param {string} received @param {string} what to do
    */
   constructor(kind, expected, received, what) {
     super(`expected ${expected}; received ${received}; ${what}`);
     this.name = "T2RError";
+    /** @readonly */
     this.kind = kind;
   }
 }
@@ -39,4 +41,9 @@ export function shown(value) {
 /** A whole number of JavaScript in lowest … highest. */
 export function isWhole(value, lowest = 0, highest = Number.MAX_SAFE_INTEGER) {
   return Number.isInteger(value) && value >= lowest && value <= highest;
+}
+
+/** A file that is not there, or cannot be read. */
+export function missing(name, why) {
+  return new T2RError("file", `a file at ${printable(name, 200)}`, printable(why, 100), "check the path");
 }

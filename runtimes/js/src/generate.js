@@ -6,7 +6,7 @@ import { requireRoom, requireTokens } from "./signature.js";
 
 /**
  * What a text needs, found to be in order. Nothing is read.
- * @param {{signature: import("./index.js").Signature, batch: number, position: number}} at where it goes on from
+ * @param {{signature: import("./types.js").Signature, batch: number, position: number}} at where it goes on from
  * @param {import("./sampler.js").Sampler} sampler
  * @param {ArrayLike<number>} prompt
  * @param {number} maxTokens
@@ -19,18 +19,20 @@ export function requestOf({ signature, batch, position }, sampler, prompt, maxTo
   if (batch !== 1) throw new T2RError("batch", "one sequence to generate", `${batch}`, "give as many as the decoder has, or reset it");
   const ids = numbersOf(prompt, "a prompt of tokens");
   requireTokens(signature, ids, "a prompt of tokens");
-  const stop = numbersOf(sampler.options.stop_tokens ?? signature.eos_tokens, "stop tokens");
+  const stop = numbersOf(sampler.options.stopTokens ?? signature.eosTokens, "stop tokens");
   requireTokens(signature, stop, "stop tokens", 0);
   requireRoom(signature, position, ids.length + maxTokens - 1);
-  return { ids, sampler, stop: new Set(stop), maxTokens, banned: signature.banned_tokens ?? [], largest: signature.top_k ?? 0 };
+  return { ids, sampler, stop: new Set(stop), maxTokens, banned: signature.bannedTokens ?? [], largest: signature.topK ?? 0 };
 }
 
 /**
  * The tokens of a request, as they are chosen. The last has been chosen and not read.
- * @param {(rows: number[][], wanted: string) => Promise<any>} read gives the logits, or the largest, as States.run does
+ * @param {ReturnType<typeof requestOf>} request
+ * @param {(rows: number[][], wanted: import("./states.js").Wanted) => Promise<any>} read gives the logits, or the largest, as States.run does
  * @param {() => ArrayLike<number>} occurred what has been read, oldest first
  */
-export async function* tokensOf({ ids, sampler, stop, maxTokens, banned, largest }, read, occurred) {
+export async function* tokensOf(request, read, occurred) {
+  const { ids, sampler, stop, maxTokens, banned, largest } = request;
   const few = sampler.limit > 0 && sampler.limit + banned.length <= largest; // the graph's own choice is enough
   if (ids.length > 1) await read([ids.slice(0, -1)], null);
   let next = ids.slice(-1);

@@ -25,9 +25,9 @@ export class Graphs {
    * @template T
    * @param {string} what a word for who uses them, as messages say it
    * @param {any} source as of openGraph
-   * @param {import("./index.js").OpenOptions} options
+   * @param {import("./types.js").OpenOptions} options
    * @param {string[]} roles of the others to open at once, where the step graph names them
-   * @param {(signature: import("./index.js").Signature) => void} check throws where the step graph is of another kind
+   * @param {(signature: import("./types.js").Signature) => void} check throws where the step graph is of another kind
    * @param {(graphs: Graphs) => T} make
    * @returns {Promise<T>}
    */

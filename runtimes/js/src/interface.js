@@ -34,9 +34,9 @@ export function generationFeeds(ort, token, { options, seed, draws }, maxTokens,
     input_ids: list(ort, [token]),
     stop_tokens: list(ort, stop),
     occurred: list(ort, occurred),
-    ...wholes(ort, { max_tokens: maxTokens, top_k: options.top_k, no_repeat_ngram: options.no_repeat_ngram, seed, drawn: draws }),
+    ...wholes(ort, { max_tokens: maxTokens, top_k: options.topK, no_repeat_ngram: options.noRepeatNgram, seed, drawn: draws }),
     ...reals(ort, {
-      temperature: options.temperature, top_p: options.top_p, min_p: options.min_p, repetition_penalty: options.repetition_penalty,
+      temperature: options.temperature, top_p: options.topP, min_p: options.minP, repetition_penalty: options.repetitionPenalty,
     }),
   };
 }
@@ -57,11 +57,11 @@ function reals(ort, numbers) {
 }
 
 /** Of a step or prefill graph: name → [dtype, shape]. */
-function stepForms({ role, vocab_size, top_k, states, source_states: source }) {
-  const inputs = { input_ids: ["int64", role === "step" ? ["B"] : ["B", "N"]] }, outputs = { logits: ["float32", ["B", vocab_size]] };
+function stepForms({ role, vocabSize, topK, states, sourceStates: source }) {
+  const inputs = { input_ids: ["int64", role === "step" ? ["B"] : ["B", "N"]] }, outputs = { logits: ["float32", ["B", vocabSize]] };
   addStates(inputs, outputs, states, source);
-  if (top_k !== null) Object.assign(outputs, { top_logits: ["float32", ["B", top_k]], top_tokens: ["int64", ["B", top_k]] });
-  if (top_k !== null && source) outputs.log_sum = ["float32", ["B"]];
+  if (topK !== null) Object.assign(outputs, { top_logits: ["float32", ["B", topK]], top_tokens: ["int64", ["B", topK]] });
+  if (topK !== null && source) outputs.log_sum = ["float32", ["B"]];
   return { inputs, outputs };
 }
 
@@ -70,7 +70,7 @@ function addStates(inputs, outputs, states, source) {
   for (const { name, dtype, shape } of source ?? []) inputs[name] = [dtype, shape];
 }
 
-function generationForms({ states, source_states: source }) {
+function generationForms({ states, sourceStates: source }) {
   const inputs = {
     input_ids: ["int64", [1]], stop_tokens: LIST, occurred: LIST,
     max_tokens: WHOLE, top_k: WHOLE, no_repeat_ngram: WHOLE, seed: WHOLE, drawn: WHOLE,
@@ -81,7 +81,7 @@ function generationForms({ states, source_states: source }) {
   return { inputs, outputs };
 }
 
-function encoderForms({ states, source_states: source, start_states: started, source_length: length }) {
+function encoderForms({ states, sourceStates: source, startStates: started, sourceLength: length }) {
   const outputs = Object.fromEntries(source.map(({ name, dtype, shape }) => [name, [dtype, shape]]));
   for (const { name, dtype, shape } of states) if (started.includes(name)) outputs[`present_${name}`] = [dtype, shape];
   return { inputs: { source_ids: ["int64", ["B", length ?? "M"]], source_lengths: ["int64", ["B"]] }, outputs };

@@ -10,25 +10,27 @@ const FEW = 256; // of which keeping order is cheaper than a sort
 /** Chooses the tokens of one text: the rules, and the noise of one seed, of which each draw takes the next. */
 export class Sampler {
   /**
-   * @param {import("./index.js").SamplingOptions} options
-   * @param {Record<string, any> | null} generation those of the graph, where `options` has none
+   * @param {import("./types.js").SamplingOptions} options
+   * @param {import("./types.js").Signature["generation"]} generation those of the graph, where `options` has none
    * @throws {T2RError} sampling
    */
   constructor(options = {}, generation = null) {
+    /** All of them: the graph's and the defaults in the place of those that are not given. @readonly */
     this.options = samplingOf(options, generation);
     const { seed } = this.options;
+    /** @readonly @type {number} of 32 bits */
     this.seed = seed === null ? crypto.getRandomValues(new Uint32Array(1))[0] : word(seed);
     this.draws = 0;
   }
 
-  /** Whether a choice depends on what has occurred before. */
+  /** Whether a choice depends on what has occurred before. @returns {boolean} */
   get looksBack() {
-    return this.options.repetition_penalty !== 1 || this.options.no_repeat_ngram > 0;
+    return this.options.repetitionPenalty !== 1 || this.options.noRepeatNgram > 0;
   }
 
-  /** How many of the largest logits are enough to choose from; 0 is all of them, as where penalties come first. */
+  /** How many of the largest logits are enough to choose from; 0 is all of them, as where penalties come first. @returns {number} */
   get limit() {
-    return this.looksBack ? 0 : this.options.temperature === 0 ? 1 : this.options.top_k;
+    return this.looksBack ? 0 : this.options.temperature === 0 ? 1 : this.options.topK;
   }
 
   /**
@@ -36,6 +38,7 @@ export class Sampler {
    * @param {Float32Array} logits
    * @param {ArrayLike<number>} text what has occurred, oldest first
    * @param {ArrayLike<number> | null} tokens whose logits these are, where they are not all: the `limit` largest, or more
+   * @returns {number}
    * @throws {T2RError} graph: logits that are not finite
    */
   pick(logits, text = [], tokens = null) {
@@ -43,11 +46,11 @@ export class Sampler {
     if (tokens !== null) [logits, tokens] = rising(logits, tokens);
     let best = largest(logits);
     if (this.looksBack) {
-      logits = penalized(logits, text, this.options.repetition_penalty, this.options.no_repeat_ngram);
+      logits = penalized(logits, text, this.options.repetitionPenalty, this.options.noRepeatNgram);
       best = largest(logits);
     }
     const draw = this.draws++, token = (place) => (tokens === null ? place : tokens[place]);
-    if (this.options.temperature === 0 || this.options.top_k === 1) return token(best);
+    if (this.options.temperature === 0 || this.options.topK === 1) return token(best);
     const key = mix(mix((this.seed + GOLDEN) >>> 0) + draw), score = scored(logits, best, this.options);
     let chosen = -1, highest = -Infinity;
     for (const place of allowed(logits, score, this.options)) {
@@ -107,7 +110,7 @@ export function penalized(logits, text, penalty, ngram) {
   return left.some((logit) => logit > -Infinity) ? left : changed;
 }
 
-/** Logits and their tokens by rising token. */
+/** Logits and their tokens by rising token. @returns {[Float32Array, number[]]} */
 function rising(logits, tokens) {
   const order = Array.from(tokens, (_, place) => place).sort((a, b) => tokens[a] - tokens[b]);
   return [Float32Array.from(order, (place) => logits[place]), order.map((place) => tokens[place])];
@@ -120,15 +123,15 @@ function scored(logits, best, { temperature }) {
 }
 
 /** Places of logits that may be chosen, rising; a large vocabulary has no room for objects. */
-function allowed(logits, score, { top_k, top_p, min_p }) {
+function allowed(logits, score, { topK, topP, minP }) {
   let places = new Uint32Array(logits.length).map((_, place) => place);
-  if (top_k > 0 && top_k < places.length) {
-    const edge = kthLargest(logits, top_k);
-    let ties = edge > -Infinity ? top_k - logits.filter((logit) => logit > edge).length : 0; // the lowest tokens stay
+  if (topK > 0 && topK < places.length) {
+    const edge = kthLargest(logits, topK);
+    let ties = edge > -Infinity ? topK - logits.filter((logit) => logit > edge).length : 0; // the lowest tokens stay
     places = places.filter((place) => logits[place] > edge || (logits[place] === edge && ties-- > 0));
   }
-  if (top_p < 1) places = nucleus(places, logits, score, top_p);
-  return min_p > 0 ? places.filter((place) => score(place) >= Math.log(min_p)) : places;
+  if (topP < 1) places = nucleus(places, logits, score, topP);
+  return minP > 0 ? places.filter((place) => score(place) >= Math.log(minP)) : places;
 }
 
 /** The k-th largest: a few are kept in order while one passes, many are sorted. */
@@ -144,16 +147,16 @@ function kthLargest(logits, k) {
   return most[0];
 }
 
-/** Of these places the most probable that together reach `top_p`, rising. */
-function nucleus(places, logits, score, top_p) {
+/** Of these places the most probable that together reach `topP`, rising. */
+function nucleus(places, logits, score, topP) {
   const weights = new Float64Array(places.length);
   let total = 0;
   for (let n = 0; n < places.length; n++) total += weights[n] = Math.exp(score(places[n]));
-  // those below this weight add up to less than 1 - top_p: left out before the sort, which takes longest
-  const least = ((1 - top_p) * total) / places.length, order = places.filter((_, n) => weights[n] >= least);
+  // those below this weight add up to less than 1 - topP: left out before the sort, which takes longest
+  const least = ((1 - topP) * total) / places.length, order = places.filter((_, n) => weights[n] >= least);
   order.sort((a, b) => logits[b] - logits[a] || a - b);
   let before = 0, kept = 0;
-  while (kept < order.length && before < top_p * total) before += Math.exp(score(order[kept++]));
+  while (kept < order.length && before < topP * total) before += Math.exp(score(order[kept++]));
   return order.subarray(0, kept).sort();
 }
 

@@ -15,22 +15,25 @@ export class Search {
 
   /**
    * @param {object} options of a beam
-   * @param {import("./index.js").Signature} model a translator's
+   * @param {import("./types.js").Signature} model a translator's
    * @throws {T2RError} sampling; position: more tokens than the model has
    */
   constructor(options, model) {
     const rules = beamOf(options, model.generation);
-    if (rules.width > model.vocab_size) throw refused(`a beam of at most ${model.vocab_size}`, rules.width);
-    const [, ...forced] = model.start_tokens;
-    rules.max_tokens = longest(options.max_tokens ?? null, rules.max_tokens, model, forced.length);
+    if (rules.width > model.vocabSize) throw refused(`a beam of at most ${model.vocabSize}`, rules.width);
+    const [, ...forced] = model.startTokens;
+    rules.maxTokens = longest(options.maxTokens ?? null, rules.maxTokens, model, forced.length);
     this.#rules = rules;
-    this.#model = { vocabulary: model.vocab_size, start: model.start_tokens[0], ends: new Set(model.eos_tokens), banned: model.banned_tokens };
+    this.#model = { vocabulary: model.vocabSize, start: model.startTokens[0], ends: new Set(model.eosTokens), banned: model.bannedTokens };
     this.#hypotheses = [{ text: forced, sum: 0 }];
-    const { eos_tokens: ends, banned_tokens: banned, top_k } = model;
+    const { eosTokens: ends, bannedTokens: banned, topK } = model;
     this.#candidates = rules.width === 1 ? 1 : Math.max(2, 1 + ends.length) * rules.width;
-    const enough = this.#candidates + banned.length + (rules.min_tokens ? ends.length : 0);
-    const few = rules.repetition_penalty === 1 && !rules.no_repeat_ngram && Math.min(enough, model.vocab_size) <= (top_k ?? 0);
-    /** What `advance` takes of a step: all logits, or the largest, where those are enough. */
+    const enough = this.#candidates + banned.length + (rules.minTokens ? ends.length : 0);
+    const few = rules.repetitionPenalty === 1 && !rules.noRepeatNgram && Math.min(enough, model.vocabSize) <= (topK ?? 0);
+    /**
+     * What `advance` takes of a step: all logits, or the largest, where those are enough.
+     * @type {"largest" | "logits"}
+     */
     this.wanted = few ? "largest" : "logits";
   }
 
@@ -46,7 +49,7 @@ export class Search {
 
   /** The best translations that are finished: their tokens and scores. */
   get translations() {
-    return this.#finished.slice(0, this.#rules.n_best);
+    return this.#finished.slice(0, this.#rules.nBest);
   }
 
   /**
@@ -57,7 +60,7 @@ export class Search {
    * @throws {T2RError} graph: logits that are not finite
    */
   advance(found) {
-    const { width, max_tokens: most } = this.#rules, { ends } = this.#model;
+    const { width, maxTokens: most } = this.#rules, { ends } = this.#model;
     const length = this.#hypotheses[0].text.length + 1, best = new Best(this.#candidates);
     this.#hypotheses.forEach(({ text, sum }, row) => {
       const { added, tokens } = this.#choices(found, row, text);
@@ -67,7 +70,7 @@ export class Search {
     best.entries.forEach(({ sum, row, token }, place) => {
       const text = [...this.#hypotheses[row].text, token];
       if (!ends.has(token) && length < most) going.push({ text, sum, row });
-      else if (place < width) this.#finish(text, sum / length ** this.#rules.length_penalty);
+      else if (place < width) this.#finish(text, sum / length ** this.#rules.lengthPenalty);
     });
     this.#hypotheses = going.slice(0, width);
     if (this.#done(length)) return null;
@@ -76,7 +79,7 @@ export class Search {
 
   /** What each token adds to the score of a row: of these tokens, or of all. */
   #choices(found, row, text) {
-    const { min_tokens: least, max_tokens: most, forced_end: forced } = this.#rules, { ends, banned, vocabulary } = this.#model;
+    const { minTokens: least, maxTokens: most, forcedEnd: forced } = this.#rules, { ends, banned, vocabulary } = this.#model;
     if (this.wanted === "logits") {
       const added = this.#added(found.subarray(row * vocabulary, (row + 1) * vocabulary), text);
       return forced && ends.size && text.length === most - 1 ? this.#end : { added, tokens: null };
@@ -96,7 +99,7 @@ export class Search {
 
   /** What each token of the vocabulary adds. */
   #added(logits, text) {
-    const { width, min_tokens: least, repetition_penalty: penalty, no_repeat_ngram: ngram } = this.#rules;
+    const { width, minTokens: least, repetitionPenalty: penalty, noRepeatNgram: ngram } = this.#rules;
     const { ends, banned, start } = this.#model;
     const sum = logSum(logits), before = width === 1 ? 0 : sum; // of a greedy search penalties act on logits
     let values = new Float64Array(logits.length);
@@ -114,7 +117,7 @@ export class Search {
   }
 
   #done(length) {
-    const { width, max_tokens: most, early_stopping: early, length_penalty: penalty } = this.#rules;
+    const { width, maxTokens: most, earlyStopping: early, lengthPenalty: penalty } = this.#rules;
     if (length === most || !this.#hypotheses.length) return true;
     if (this.#finished.length < width) return false;
     if (width === 1 || early === true) return true;
@@ -148,11 +151,11 @@ function logSum(logits) {
   return top + Math.log(sum);
 }
 
-/** `max_tokens`: what the caller gives or the graph says, of which the latter is lowered to the model's positions. */
-function longest(given, wanted, { past_end: end, max_positions: positions }, forced) {
-  if (wanted !== null && wanted <= forced) throw refused(`max_tokens of more than ${forced}`, wanted);
+/** `maxTokens`: what the caller gives or the graph says, of which the latter is lowered to the model's positions. */
+function longest(given, wanted, { pastEnd: end, maxPositions: positions }, forced) {
+  if (wanted !== null && wanted <= forced) throw refused(`maxTokens of more than ${forced}`, wanted);
   const reach = end === "refuse" ? positions : null, least = given ?? forced + 1;
-  if (reach !== null && reach < least) throw new T2RError("position", `max_tokens of at most ${reach}`, `${least}`, "ask for fewer");
+  if (reach !== null && reach < least) throw new T2RError("position", `maxTokens of at most ${reach}`, `${least}`, "ask for fewer");
   return given ?? Math.min(wanted ?? MAX_TOKENS, reach ?? Infinity);
 }
 

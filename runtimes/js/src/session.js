@@ -1,14 +1,16 @@
 /** Opening a graph with ONNX Runtime, in Node or in a browser, and what can be wrong with it. */
 
-import { T2RError, printable, shown } from "./errors.js";
+import { DEFAULT_PROVIDER, KEEPS_ON_GPU, PACKAGE, PROVIDERS, inFolder, loadOrt } from "#platform";
+
+import { T2RError, missing, printable, shown } from "./errors.js";
 import { checkInterface } from "./interface.js";
 import { readModelFile } from "./model_file.js";
 import { readSignature, requireMemory } from "./signature.js";
 
-const isNode = typeof process === "object" && !!process.versions?.node;
-const PROVIDERS = isNode ? ["cpu", "webgpu"] : ["webgpu", "wasm"];
-const DEFAULT = isNode ? "cpu" : "wasm";
-// what ONNX Runtime says of a file, in the order in which it is looked through
+/**
+ * What ONNX Runtime says of a file, in the order in which it is looked through.
+ * @type {[import("./types.js").Kind, RegExp][]}
+ */
 const FAULTS = [
   ["version", /IR version|opset|official released|is under development|ONNX Runtime only/i],
   ["weights", /external data|external initializer|out of bounds|data file|TensorProtoWithExternal|get_length|file_size/i],
@@ -17,21 +19,25 @@ const FAULTS = [
 
 /**
  * An opened graph.
- * @typedef {{session: any, ort: any, signature: import("./index.js").Signature, provider: string, place: Place}} Graph
+ * @typedef {{session: any, ort: any, signature: import("./types.js").Signature, provider: string, place: Place}} Graph
  *
  * Where files are: beside a path or an address, or in memory by their names.
- * @typedef {{name: string, path: string | null, read: (name: string) => Promise<Uint8Array>}} Place
+ * @typedef {object} Place
+ * @property {string} name of the graph among them; "": it is at the path, or the address
+ * @property {string | null} path
+ * @property {(name: string) => Promise<Uint8Array>} read
+ * @property {(name: string) => Promise<string>} [find] where ONNX Runtime reads a file itself: its path, if it is there
  */
 
 /**
  * @param {string | URL | {graph: string, files: Record<string, Uint8Array>}} source a path, an address, or files in memory
- * @param {import("./index.js").OpenOptions} options
+ * @param {import("./types.js").OpenOptions} options
  * @param {string} role the role that the graph must have
  * @returns {Promise<Graph>}
  */
 export async function openGraph(source, options, role = "step") {
   const place = placeOf(source, options.onProgress);
-  const provider = options.provider ?? DEFAULT;
+  const provider = options.provider ?? DEFAULT_PROVIDER;
   if (!PROVIDERS.includes(provider)) {
     throw new T2RError("provider", `a provider of ${PROVIDERS.join(", ")}`, shown(provider), "choose one of those");
   }
@@ -57,11 +63,10 @@ export async function openGraph(source, options, role = "step") {
 
 async function runtime() {
   try {
-    const found = await (isNode ? import("onnxruntime-node") : import("onnxruntime-web/webgpu"));
+    const found = await loadOrt();
     return found.default?.InferenceSession ? found.default : found;
   } catch (error) {
-    const name = isNode ? "onnxruntime-node" : "onnxruntime-web";
-    throw new T2RError("provider", `the package ${name}`, printable(error), `npm install ${name}`);
+    throw new T2RError("provider", `the package ${PACKAGE}`, printable(error), `npm install ${PACKAGE}`);
   }
 }
 
@@ -71,12 +76,12 @@ async function create(ort, place, bytes, externalData, provider, threads, signat
   if (signature.role === "prefill" && signature.quantization === "none" && provider !== "webgpu") {
     options.extra = { session: { disable_prepacking: "1" } };
   }
-  if (provider === "webgpu" && !isNode) {
+  if (provider === "webgpu" && KEEPS_ON_GPU) {
     const states = signature.states.map((state) => [`present_${state.name}`, "gpu-buffer"]);
     options.preferredOutputLocation = Object.fromEntries(states);
   }
   try {
-    if (place.path !== null && isNode) return await ort.InferenceSession.create(place.path, options);
+    if (place.path !== null) return await ort.InferenceSession.create(place.path, options);
     return await ort.InferenceSession.create(bytes, { ...options, externalData });
   } catch (error) {
     const [kind] = FAULTS.find(([, words]) => words.test(String(error.message ?? error))) ?? ["graph"];
@@ -86,10 +91,10 @@ async function create(ort, place, bytes, externalData, provider, threads, signat
 
 /** The bytes of a file at a path or an address. */
 export function readFile(source) {
-  return placeOf(source).read("");
+  return placeOf(source, undefined).read("");
 }
 
-/** Where a source's files are; what is fetched is told to `onProgress`. */
+/** Where a source's files are; what is fetched is told to `onProgress`. @returns {Place} */
 function placeOf(source, onProgress) {
   if (source && typeof source === "object" && "files" in source) {
     const { graph, files } = source;
@@ -106,44 +111,13 @@ function placeOf(source, onProgress) {
   if (typeof source !== "string" && !(source instanceof URL)) {
     throw new T2RError("file", "a path, an address or files", shown(source), "give one");
   }
-  return isNode && !/^https?:/.test(String(source)) ? inFolder(source) : atAddress(source, onProgress);
-}
-
-function inFolder(source) {
-  const ready = Promise.all([import("node:fs/promises"), import("node:path"), import("node:url")]);
-  const file = typeof source === "string" && !source.startsWith("file:") ? source : null;
-  const place = { name: "", path: String(source) };
-  const found = async (name) => {
-    const [fs, path, url] = await ready;
-    try {
-      place.path = file ?? url.fileURLToPath(source);
-    } catch (error) {
-      throw missing(source, error);
-    }
-    const wanted = name ? path.join(path.dirname(place.path), name) : place.path;
-    try {
-      if (!(await fs.stat(wanted)).isFile()) throw new Error("no file");
-      return [fs, wanted];
-    } catch (error) {
-      throw missing(wanted, error.code === "ENOENT" ? "nothing" : error);
-    }
-  };
-  place.find = async (name) => void (await found(name));
-  place.read = async (name) => {
-    const [fs, wanted] = await found(name);
-    try {
-      return new Uint8Array(await fs.readFile(wanted));
-    } catch (error) {
-      throw missing(wanted, error);
-    }
-  };
-  return place;
+  return inFolder(source) ?? atAddress(source, onProgress);
 }
 
 function atAddress(source, onProgress) {
   let address;
   try {
-    address = new URL(String(source), isNode ? undefined : globalThis.location?.href);
+    address = new URL(String(source), globalThis.location?.href);
   } catch (error) {
     throw missing(source, error);
   }
@@ -177,14 +151,10 @@ function counted(answer, file, onProgress) {
   return new Response(answer.body.pipeThrough(new TransformStream({ transform })));
 }
 
-function missing(name, why) {
-  return new T2RError("file", `a file at ${printable(name, 200)}`, printable(why, 100), "check the path");
-}
-
 /** A file of weights: in a folder ONNX Runtime maps it itself, and it need only be there. */
 async function weightsOf(place, name) {
   try {
-    if (place.find) return await place.find(name);
+    if (place.find) return void (await place.find(name));
     return { path: name, data: await place.read(name) };
   } catch (error) {
     throw new T2RError("weights", `the weights ${name} beside the graph`, printable(error, 200), "copy all files together");

@@ -1,7 +1,9 @@
 /** A step graph's metadata as plain data, checked: CONTRACT.md, "Metadata". */
 
+import { isChatTemplate } from "./chat.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { isFileName } from "./model_file.js";
+import { camel, camelCased } from "./names.js";
 import { isGeneration } from "./options.js";
 
 const CONTRACT = 1;
@@ -26,7 +28,7 @@ const OF_SOURCES = [
 /**
  * @param {Map<string, string>} metadata
  * @param {number} maxStateBytes the most that the states of one sequence may take
- * @returns {import("./index.js").Signature} frozen
+ * @returns {import("./types.js").Signature} frozen; its names are those of the keys, as JavaScript has them
  * @throws {T2RError} metadata: a missing key (named), a malformed value, larger states; version: another contract
  */
 export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
@@ -43,12 +45,14 @@ export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
   }
   const keys = metadata.has(PREFIX + "source_states") ? [...KEYS, ...OF_SOURCES] : KEYS;
   const found = Object.fromEntries(keys.map((key) => [key, read(metadata, key)]));
-  const generation = metadata.has(`${PREFIX}generation`) ? read(metadata, "generation") : undefined;
-  const problem = malformed({ ...found, generation });
+  const [generation, chat] = ["generation", "chat_template"].map((key) => (metadata.has(PREFIX + key) ? read(metadata, key) : undefined));
+  const problem = malformed({ ...found, generation, chat_template: chat });
   if (problem) throw bad("metadata of the contract's form", `a bad value of ${problem}`, "export the model again");
   const states = [...found.states, ...(found.source_states ?? [])];
   requireBounded(states, maxStateBytes);
-  return Object.freeze({ ...found, generation: generation ?? null, source_states: found.source_states ?? null, allStates: states });
+  const options = generation ? camelCased(generation) : null;
+  const own = { generation: options, chatTemplate: chat ?? null, sourceStates: found.source_states ?? null, allStates: states };
+  return /** @type {any} */ (Object.freeze({ ...camelCased(found), ...own }));
 }
 
 function read(metadata, key) {
@@ -81,6 +85,7 @@ function malformed(s) {
       [s.target, s.quantization, s.checkpoint_sha256, s.producer].every(text),
     tokenizer: () => optional(s.tokenizer, text),
     top_k: () => optional(s.top_k, (k) => isWhole(k, 1, s.vocab_size)),
+    chat_template: () => s.chat_template === undefined || s.chat_template === null || isChatTemplate(s.chat_template),
     generation: () => s.generation === undefined || isGeneration(s.generation, s.source_states !== undefined),
     role: () => ROLES.includes(s.role),
     graphs: () => isObject(s.graphs) && Object.values(s.graphs).every(isFileName) &&
@@ -151,14 +156,14 @@ export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES, 
 export function requireMemory(signature, batch, maxStateBytes = MAX_STATE_BYTES, source = 1) {
   const bytes = (state) => SIZES[state.dtype] * product(dimensions(state, 1, 0, source));
   const one = signature.allStates.reduce((all, state) => all + bytes(state), 0);
-  if (batch * (one + 4 * signature.vocab_size) > BATCH_STATES * maxStateBytes) {
+  if (batch * (one + 4 * signature.vocabSize) > BATCH_STATES * maxStateBytes) {
     throw new T2RError("batch", `states of at most ${BATCH_STATES * maxStateBytes} bytes`, `a batch of ${batch}`, "choose a smaller one");
   }
 }
 
 /** Refuse tokens that the model has not, or fewer than `least`. */
 export function requireTokens(signature, ids, what, least = 1) {
-  const most = signature.vocab_size - 1;
+  const most = signature.vocabSize - 1;
   const wrong = ids.findIndex((id) => !isWhole(id, 0, most));
   if (wrong >= 0 || ids.length < least) {
     const received = wrong < 0 ? "none" : shown(ids[wrong]);
@@ -167,7 +172,7 @@ export function requireTokens(signature, ids, what, least = 1) {
 }
 
 /** Refuse more tokens behind those that have been read than the model has positions for. */
-export function requireRoom({ max_positions: most, past_end: end }, position, more) {
+export function requireRoom({ maxPositions: most, pastEnd: end }, position, more) {
   if (most !== null && end === "refuse" && position + more > most) {
     const received = `${position} read and ${more} more`;
     throw new T2RError("position", `at most ${most} tokens, where the model's positions end`, received, "reset, or read less");
@@ -178,9 +183,9 @@ export function requireRoom({ max_positions: most, past_end: end }, position, mo
 export function differs(step, other, role) {
   if (other.role !== role) return "role";
   const own = ["role", "graphs", "tokenizer", "source_tokenizer"];
-  const wanted = { ...step, generation: null, ...(role === "generate" && { top_k: null }) }; // it gives no logits
+  const wanted = { ...step, generation: null, ...(role === "generate" && { topK: null }) }; // it gives no logits
   const shared = [...KEYS, ...OF_SOURCES, "generation"].filter((key) => !own.includes(key));
-  return shared.find((key) => JSON.stringify(wanted[key]) !== JSON.stringify(other[key]));
+  return shared.find((key) => JSON.stringify(wanted[camel(key)]) !== JSON.stringify(other[camel(key)]));
 }
 
 function bad(expected, received, what) {

@@ -15,19 +15,20 @@ const HEADER = /^\{'descr': '(<[fi]\d)', 'fortran_order': (True|False), 'shape':
 /**
  * @typedef {{dtype: string, dims: number[], bytes: Uint8Array}} State little-endian numbers, row after row
  *
- * @param {import("./index.js").Signature} signature
+ * @param {import("./types.js").Signature} signature
  * @param {Map<string, State>} states in the signature's order
  * @param {number} position tokens read
  * @param {number | null} token chosen and not read
  * @returns {Uint8Array}
  */
 export function writeSnapshot(signature, states, position, token = null) {
-  if (token !== null && !isWhole(token, 0, signature.vocab_size - 1)) {
-    throw refused(`a token in 0 … ${signature.vocab_size - 1}, or null`, shown(token), "give one of this model");
+  if (token !== null && !isWhole(token, 0, signature.vocabSize - 1)) {
+    throw refused(`a token in 0 … ${signature.vocabSize - 1}, or null`, shown(token), "give one of this model");
   }
-  const sha = JSON.stringify(signature.checkpoint_sha256);
+  const sha = JSON.stringify(signature.checkpointSha256);
   const last = token === null ? "" : `, "token": ${token}`;
   const head = `{"snapshot": 1, "checkpoint_sha256": ${sha}, "position": ${position}${last}}`;
+  /** @type {[string, Uint8Array][]} */
   const members = [[HEAD, new TextEncoder().encode(head)]];
   for (const [name, state] of states) members.push([`${name}.npy`, join([npyHeader(state), state.bytes])]);
   return writeZip(members);
@@ -43,7 +44,7 @@ function npyHeader({ dtype, dims }) {
 
 /**
  * @param {Uint8Array} bytes the file
- * @param {import("./index.js").Signature} signature
+ * @param {import("./types.js").Signature} signature
  * @returns {{states: Map<string, State>, position: number, token: number | null}}
  * @throws {T2RError} snapshot: none, a damaged one, or one of another model
  */
@@ -77,13 +78,13 @@ function readHead({ content, crc }, signature) {
   if (head.snapshot !== 1) {
     throw refused("a snapshot of version 1", `version ${printable(head.snapshot, 40)}`, "read the prompt again and save it");
   }
-  const ours = signature.checkpoint_sha256, theirs = head.checkpoint_sha256;
+  const ours = signature.checkpointSha256, theirs = head.checkpoint_sha256;
   if (theirs !== ours) {
     const received = `one of the checkpoint ${printable(theirs, 12)}`;
     throw refused(`a snapshot of the checkpoint ${ours.slice(0, 12)}`, received, "read the prompt again with this model");
   }
   const token = head.token ?? null;
-  if (token !== null && !isWhole(token, 0, signature.vocab_size - 1)) throw new Error("a token that the model has not");
+  if (token !== null && !isWhole(token, 0, signature.vocabSize - 1)) throw new Error("a token that the model has not");
   return { position: head.position, token };
 }
 

@@ -6,6 +6,8 @@ import { SIZES, dimensions, product } from "./signature.js";
 const ARRAYS = { float32: Float32Array, float16: Uint16Array, int32: Int32Array, int64: BigInt64Array };
 const OUTPUTS = { logits: ["logits"], top: ["top_logits", "top_tokens"], largest: ["top_logits", "top_tokens", "log_sum"] };
 
+/** @typedef {"logits" | "top" | "largest" | null} Wanted what is fetched beside the states */
+
 export class States {
   #graph;
   #past = new Map(); // name → tensor
@@ -18,7 +20,7 @@ export class States {
     const slot = ({ name, shape }) => ({ name, past: `past_${name}`, present: `present_${name}`, constant: !shape.includes("T") });
     this.#slots = graph.signature.states.map(slot);
     // only ONNX Runtime for Node writes to buffers that it is given
-    this.swaps = typeof process === "object" && !!process.versions?.node && graph.provider === "cpu";
+    this.swaps = graph.provider === "cpu";
   }
 
   get bytes() {
@@ -34,7 +36,7 @@ export class States {
   /** States that are given, which fit. */
   set(states) {
     const made = ({ name }) => [name, this.#made(states.get(name))];
-    const { states: chained, source_states: constant } = this.#graph.signature;
+    const { states: chained, sourceStates: constant } = this.#graph.signature;
     this.#replace(chained.map(made));
     this.#source = new Map((constant ?? []).map(made));
   }
@@ -63,8 +65,10 @@ export class States {
 
   /**
    * One run of a step or prefill graph: rows (B, N) of tokens.
-   * @param {"logits" | "top" | "largest" | null} wanted what is fetched beside the states
-   * @returns the logits, the caller's own; of "top" the largest, {logits, tokens}, of "largest" with {sums} too; or undefined
+   * @param {import("./session.js").Graph} graph
+   * @param {number[][]} rows
+   * @param {Wanted} wanted
+   * @returns {Promise<any>} the logits, the caller's own; of "top" the largest, {logits, tokens}, of "largest" with {sums} too; or undefined
    */
   async run(graph, rows, wanted) {
     const ids = BigInt64Array.from(rows.flat(), BigInt);

@@ -57,7 +57,7 @@ const SPLITTERS = {
     });
   },
   Metaspace: ({ replacement, prepend_scheme: scheme, add_prefix_space: prefix, split: cut = true }) => {
-    const mark = patternOf({ String: replacement }), prepend = scheme ?? (prefix === false ? "never" : "always");
+    const mark = patternOf({ String: replacement, Regex: undefined }), prepend = scheme ?? (prefix === false ? "never" : "always");
     return (parts, first) =>
       madeOf(parts, (text, n) => {
         const spaced = text.replaceAll(" ", replacement);

@@ -1,9 +1,11 @@
 /** Text to tokens and back, with the tokenizer that travels inside the graph: contract/text.md. */
 
+// @ts-expect-error its types leave out what it exports
 import { BPE } from "@huggingface/tokenizers";
 
 import { AddedTokens } from "./added_tokens.js";
 import { isList, numbersOf } from "./arguments.js";
+import { isChatTemplate, render } from "./chat.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { processorOf } from "./post_processor.js";
 import { decodeTokens } from "./text_decoder.js";
@@ -12,6 +14,7 @@ import { splitterOf } from "./text_splitter.js";
 import { looksOf, requireContent, requireTexts, workOf } from "./tokenizer_bounds.js";
 import { readParts } from "./tokenizer_parts.js";
 import { Unigram } from "./unigram.js";
+import { Until } from "./until.js";
 
 const UNFINISHED = /(?<!\ufffd)\ufffd+$/; // what a decoder writes for bytes that are no character, or not yet one
 const MAX_UNFINISHED = 16; // characters: a longer row of these will never be any
@@ -28,13 +31,17 @@ export class Tokenizer {
   #ids; // of each text
   #written; // what each id decodes to, special ones left out; an added token that is normalized is written as it is found
   #unknown;
+  #chat;
 
   /**
    * @param {string} text a tokenizer.json
    * @param {number | null} bos stands in for an empty text
+   * @param {import("./types.js").ChatTemplate | null} chat
    * @throws {T2RError} tokenizer
    */
-  constructor(text, bos = null) {
+  constructor(text, bos = null, chat = null) {
+    if (chat !== null && !isChatTemplate(chat)) throw refused("a chat template with the texts of its tokens, or null", shown(chat));
+    this.#chat = chat;
     const parts = readParts(text);
     if (bos !== null && !isWhole(bos)) throw refused("a token as bos, or null", shown(bos));
     this.#bos = bos;
@@ -61,15 +68,26 @@ export class Tokenizer {
     }
   }
 
-  /** The tokenizer of a graph's metadata. @throws {T2RError} tokenizer: there is none, or one with an unknown part */
+  /**
+   * The tokenizer of a graph's metadata.
+   * @param {Pick<import("./types.js").Signature, "tokenizer" | "bosToken"> & Partial<import("./types.js").Signature>} signature
+   * @returns {Tokenizer}
+   * @throws {T2RError} tokenizer: there is none, or one with an unknown part
+   */
   static of(signature) {
     if (typeof signature !== "object" || signature === null) throw refused("the signature of a graph", shown(signature));
-    const { tokenizer, bos_token } = signature;
+    const { tokenizer, bosToken, chatTemplate } = signature;
     if (tokenizer === null) throw refused("a graph with a tokenizer in it", "one without");
-    return new Tokenizer(tokenizer, bos_token ?? null);
+    return new Tokenizer(tokenizer, bosToken ?? null, chatTemplate ?? null);
   }
 
-  /** Token numbers, with the special tokens around a text unless told otherwise. An empty text is the BOS token. */
+  /**
+   * Token numbers, with the special tokens around a text unless told otherwise. An empty text is the BOS token.
+   * @param {string} text
+   * @param {{ specialTokens?: boolean }} [options]
+   * @returns {number[]}
+   * @throws {T2RError} tokenizer
+   */
   encode(text, options = {}) {
     if (typeof options !== "object" || options === null) throw refused("options as an object", shown(options));
     const { specialTokens = true } = options;
@@ -88,7 +106,26 @@ export class Tokenizer {
     return pieces.map((piece) => this.#ids.get(piece) ?? this.#unknown).filter((id) => id !== undefined);
   }
 
-  /** The text of tokens, without special ones. */
+  /**
+   * Messages as the model's chat template writes them; encode that with `specialTokens: false`, as the template adds them.
+   * @param {readonly { role: string, content?: unknown }[]} messages oldest first, of plain JSON data
+   * @param {{ addGenerationPrompt?: boolean, worker?: any }} [options] whether the beginning of the model's answer is added, which
+   *   it is unless told otherwise; and a worker as in WorkerOptions
+   * @returns {Promise<string>}
+   * @throws {T2RError} tokenizer: no template, or one that refuses these messages or takes too much; no @huggingface/jinja
+   */
+  async chat(messages, options = {}) {
+    if (this.#chat === null) throw new T2RError("tokenizer", "a model with a chat template", "one without", "write the prompt yourself");
+    if (typeof options !== "object" || options === null) throw refused("options as an object", shown(options));
+    return render(this.#chat, messages, options.addGenerationPrompt ?? true, options.worker);
+  }
+
+  /** The token that ends a turn, beside the graph's; null where the template names none. @returns {number | null} */
+  get endOfTurn() {
+    return this.#ids.get(this.#chat?.tokens.eos_token) ?? null;
+  }
+
+  /** The text of tokens, without special ones. @param {Iterable<number>} ids @returns {string} @throws {T2RError} token */
   decode(ids) {
     if (typeof ids === "string" || typeof ids?.[Symbol.iterator] !== "function") throw notTokens(shown(ids));
     const tokens = [];
@@ -100,7 +137,11 @@ export class Tokenizer {
     return decodeTokens(tokens, this.#decoder);
   }
 
-  /** Text of the tokens that follow a prompt, as they come: `feed` each, and `end` at last. */
+  /**
+   * Text of the tokens that follow a prompt, as they come: `feed` each, and `end` at last.
+   * @param {Iterable<number>} [prompt]
+   * @returns {TextStream}
+   */
   stream(prompt = []) {
     if (!isList(prompt) && typeof prompt?.[Symbol.iterator] !== "function") throw notTokens(shown(prompt));
     return new TextStream(this, numbersOf(isList(prompt) ? prompt : [...prompt], "tokens of a prompt"));
@@ -111,12 +152,13 @@ export class Tokenizer {
  * Turns tokens into text one by one, and never hands out half a character: new tokens are decoded together with a few
  * before them (the context, whose text is out already), and what may wait for its last bytes stays inside.
  */
-class TextStream {
+export class TextStream {
   #tokenizer;
   #context;
   #before;
   #pending;
   #given;
+  #until = new Until([]);
 
   constructor(tokenizer, prompt) {
     this.#tokenizer = tokenizer;
@@ -125,9 +167,28 @@ class TextStream {
     this.#startFrom(cuts.find((cut) => !tokenizer.decode(cut).startsWith("\ufffd")) ?? tail);
   }
 
-  /** The text that a token completes; "" if it completes none. */
+  /**
+   * End the text, from here on, before the first of these texts to be complete, of several the longest. What may be the
+   * beginning of one waits until it is known.
+   * @param {readonly string[]} stops
+   * @throws {T2RError} argument
+   */
+  stopAt(stops) {
+    this.#until = new Until(stops);
+  }
+
+  /** Whether such a text has come, behind which nothing is given. @returns {boolean} */
+  get stopped() {
+    return this.#until.found;
+  }
+
+  /** The text that a token completes; "" if it completes none. @param {number} token @returns {string} @throws {T2RError} token */
   feed(token) {
     if (!isWhole(token)) throw notTokens(shown(token));
+    return this.#until.feed(this.#completed(token));
+  }
+
+  #completed(token) {
     this.#pending.push(token);
     const fresh = this.#new();
     let whole = fresh.replace(UNFINISHED, "");
@@ -138,8 +199,12 @@ class TextStream {
     return out;
   }
 
-  /** What was still waiting for the rest of a character. */
+  /** What was still waiting: for the rest of a character, or of a stop. @returns {string} */
   end() {
+    return this.#until.feed(this.#rest()) + this.#until.end();
+  }
+
+  #rest() {
     const out = this.#new().slice(this.#given);
     this.#startFrom(this.#pending.length ? this.#pending : this.#context);
     return out;

@@ -19,23 +19,31 @@ export class Translator {
   #states;
   #maxStateBytes;
 
+  /** @private use Translator.open */
   constructor(graphs, maxStateBytes) {
     this.#graphs = graphs;
     this.#maxStateBytes = maxStateBytes;
     this.#states = new States(graphs.step);
   }
 
-  /** Open a translator's step graph and its encoder. @throws {T2RError} as Decoder.open */
+  /**
+   * Open a translator's step graph and its encoder.
+   * @param {import("./types.js").Source} source
+   * @param {import("./types.js").OpenOptions} options
+   * @returns {Promise<Translator>}
+   * @throws {T2RError} as Decoder.open
+   */
   static async open(source, options = {}) {
     const checked = openOptions(options), made = (graphs) => new Translator(graphs, checked.maxStateBytes);
     return Graphs.open("translator", source, checked, ["encoder"], requireTranslator, made);
   }
 
-  /** What the step graph's metadata says. */
+  /** What the step graph's metadata says. @returns {import("./types.js").Signature} */
   get signature() {
     return this.#graphs.step.signature;
   }
 
+  /** Where it runs. @returns {string} */
   get provider() {
     return this.#graphs.step.provider;
   }
@@ -47,25 +55,35 @@ export class Translator {
 
   /** The sources' tokenizer, which is the translations' where they have none of their own. */
   sourceTokenizer() {
-    const own = this.signature.source_tokenizer;
+    const own = this.signature.sourceTokenizer;
     return own === null ? this.tokenizer() : new Tokenizer(own);
   }
 
-  /** Read sources, tokens of each: all states that their translations start from. @throws {T2RError} token, position, batch */
+  /**
+   * Read sources, tokens of each: all states that their translations start from.
+   * @param {readonly import("./types.js").Tokens[]} sources
+   * @returns {Promise<Map<string, import("./types.js").State>>}
+   * @throws {T2RError} token, position, batch
+   */
   async encode(sources) {
     return this.#graphs.alone(() => this.#encoded(sources));
   }
 
   /**
    * One translation, greedy or sampled, as Decoder.stream writes a text: no token is forced, and the start tokens are not
-   * given. Options are those of contract/generation.md.
+   * given. Of the graph's options its penalties hold. Options are those of
+   * contract/generation.md.
+   * @param {import("./types.js").Tokens} source
+   * @param {number} maxTokens
+   * @param {import("./types.js").SamplingOptions} [options]
+   * @returns {AsyncGenerator<number, void, void>}
    * @throws {T2RError} sampling, token, position, batch
    */
   async *stream(source, maxTokens, options = GREEDY) {
     this.#graphs.enter();
     try {
       const sampler = new Sampler(options, this.signature.generation), states = await this.#encoded([source]), history = new History();
-      const request = requestOf({ signature: this.signature, batch: 1, position: 0 }, sampler, this.signature.start_tokens, maxTokens);
+      const request = requestOf({ signature: this.signature, batch: 1, position: 0 }, sampler, this.signature.startTokens, maxTokens);
       this.#states.set(states);
       const read = async ([row], wanted) => {
         history.add(row);
@@ -81,7 +99,11 @@ export class Translator {
 
   /**
    * All of its tokens.
-   * @param watchers `onToken`, called with each token, false ends the text; `signal` ends it within a token and rejects
+   * @param {import("./types.js").Tokens} source
+   * @param {number} maxTokens
+   * @param {import("./types.js").SamplingOptions} [options]
+   * @param {import("./types.js").TextWatchers} [watchers]
+   * @returns {Promise<number[]>}
    */
   async generate(source, maxTokens, options = GREEDY, watchers = {}) {
     const found = watchersOf(watchers, "onToken");
@@ -89,9 +111,11 @@ export class Translator {
   }
 
   /**
-   * The n best translations of a source, best first: its tokens and score each. Options are those of a beam.
-   * @param watchers `onStep`, called with the newest token of each hypothesis after each step, false ends the search;
-   *   `signal` ends it within a step and rejects
+   * The n best translations of a source, best first.
+   * @param {import("./types.js").Tokens} source
+   * @param {import("./types.js").BeamOptions} [beam]
+   * @param {import("./types.js").SearchWatchers} [watchers]
+   * @returns {Promise<import("./types.js").Translation[]>}
    * @throws {T2RError} token, position, sampling
    */
   async translate(source, beam = {}, watchers = {}) {
@@ -102,7 +126,7 @@ export class Translator {
       this.#states.set(await this.#encoded([ids]));
       const { step } = this.#graphs;
       let found;
-      for (const token of this.signature.start_tokens) found = await this.#states.run(step, [[token]], search.wanted);
+      for (const token of this.signature.startTokens) found = await this.#states.run(step, [[token]], search.wanted);
       for (let before = 1; ; ) {
         const rows = search.advance(found);
         if (rows === null || (watch && (await watch(search.newest)) === false)) return search.translations;
@@ -124,7 +148,7 @@ export class Translator {
     if (!sources.length) throw new T2RError("token", "at least one source", "none", "give some");
     const rows = [];
     for (const source of sources) rows.push(this.#checked(source)); // of holes the first ends it
-    const longest = Math.max(...rows.map((row) => row.length)), length = signature.source_length ?? longest;
+    const longest = Math.max(...rows.map((row) => row.length)), length = signature.sourceLength ?? longest;
     requireBatch(signature, rows.length, this.#maxStateBytes, longest);
     const ids = new BigInt64Array(rows.length * length);
     rows.forEach((row, n) => ids.set(row.map(BigInt), n * length));
@@ -145,18 +169,18 @@ export class Translator {
   }
 
   #checked(source) {
-    const ids = numbersOf(source, "a source of tokens"), most = this.signature.source_vocab_size - 1;
+    const ids = numbersOf(source, "a source of tokens"), most = this.signature.sourceVocabSize - 1;
     const wrong = ids.findIndex((id) => !isWhole(id, 0, most));
     if (wrong >= 0 || !ids.length) {
       throw new T2RError("token", `tokens of a source in 0 … ${most}`, wrong < 0 ? "none" : shown(ids[wrong]), "use sourceTokenizer()");
     }
-    const longest = this.signature.max_source;
+    const longest = this.signature.maxSource;
     if (longest !== null && ids.length > longest) throw new T2RError("position", `a source of at most ${longest} tokens`, `${ids.length}`, "translate a shorter one");
     return ids;
   }
 }
 
-function requireTranslator({ source_states: sources, graphs }) {
+function requireTranslator({ sourceStates: sources, graphs }) {
   if (!sources || graphs.encoder === undefined) {
     throw new T2RError("graph", "a translator's step graph, which names its encoder", "another", "open it as a Decoder");
   }

@@ -14,9 +14,9 @@ const ANY = [
   [undefined], [null], [[1]], [[1], [3]], [[]], [Symbol("s")], new Array(1e9), { length: 1e9 }, { length: -1 }, {}, { 0: 1, length: 1 }, Object.create(null),
   { toString: null }, new Int32Array([1]), new Float32Array([0.5, 2]), new BigInt64Array([1n]), new Uint8Array(9), new DataView(new ArrayBuffer(4)),
   new ArrayBuffer(4), new Map(), new Map([[1, 2]]), new Set([1]), new Date(0), new URL("ftp://x/y"), new URL("file://host/y"), new Error("e"), /x/, Promise,
-  { graph: "a", files: null }, { graph: "a", files: { a: 7 } }, { graph: 3n, files: {} }, { files: {} }, { signal: 1 }, { width: "4" }, { top_k: {} }, { seed: Symbol("s") },
-  { stop_tokens: { length: 1e9 } }, { stop_tokens: "abc" }, { n_best: new Array(1e9) }, { threads: "2" }, { ort: {} }, { prefill: 1 }, { maxStateBytes: NaN },
-  { tokenizer: 7, bos_token: {} }, { tokenizer: "{}" }, { specialTokens: 3 },
+  { graph: "a", files: null }, { graph: "a", files: { a: 7 } }, { graph: 3n, files: {} }, { files: {} }, { signal: 1 }, { width: "4" }, { topK: {} }, { seed: Symbol("s") },
+  { stopTokens: { length: 1e9 } }, { stopTokens: "abc" }, { nBest: new Array(1e9) }, { threads: "2" }, { ort: {} }, { prefill: 1 }, { maxStateBytes: NaN },
+  { tokenizer: 7, bosToken: {} }, { tokenizer: "{}" }, { specialTokens: 3 },
 ];
 const FEW = [0, 1, 2, -1, 1.5, NaN, "3", null, undefined, {}, 2n, [2], Symbol("s")]; // so that no text is long
 const STATES = [
@@ -68,7 +68,7 @@ test("a decoder", async () => {
 test("a translator", async () => {
   const translator = await Translator.open(golden("translator.onnx"));
   const before = await translator.translate([1, 3]);
-  const stop = () => one([() => false, any()]), beam = () => one([{ max_tokens: 3 }, { width: 1, max_tokens: 3 }, any()]);
+  const stop = () => one([() => false, any()]), beam = () => one([{ maxTokens: 3 }, { width: 1, maxTokens: 3 }, any()]);
   const methods = { encode: [any], translate: [any, beam, stop], generate: [any, () => one(FEW), any, stop, any] };
   for (const [name, kinds] of Object.entries(methods)) await tried(name, calling(translator, name, ...kinds));
   assert.deepEqual(await translator.translate([1, 3]), before);
@@ -96,7 +96,7 @@ test("what opens, and what chooses", async () => {
   await tried("readModelFile", (note) => readModelFile(...note(any())));
   await tried("readSignature", (note) => readSignature(...note(one([metadata, any()]), any())));
   await tried("Sampler", (note) => new Sampler(...note(any())));
-  const sampler = new Sampler({ temperature: 0, repetition_penalty: 2 });
+  const sampler = new Sampler({ temperature: 0, repetitionPenalty: 2 });
   await tried("pick", calling(sampler, "pick", () => one([new Float32Array([1, 2, 0.5]), any()]), any, any));
 });
 

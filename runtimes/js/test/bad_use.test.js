@@ -85,7 +85,7 @@ test("tokens, batches, positions", async () => {
   await refused(() => decoder.reorder([1]), "batch");
   await refused(() => decoder.topK([1]), "graph");
   assert.equal(decoder.position, 0);
-  const ends = await Decoder.open(golden("ends.onnx")), most = ends.signature.max_positions;
+  const ends = await Decoder.open(golden("ends.onnx")), most = ends.signature.maxPositions;
   const ids = new Array(ends.batch).fill(1);
   for (let read = 0; read < most; read++) await ends.step(ids);
   await refused(() => ends.step(ids), "position", new RegExp(`at most ${most} tokens`));
@@ -102,9 +102,9 @@ test("generate checks in the contract's order", async () => {
   await refused(() => decoder.generate([], 1), "batch");
   await decoder.reset(1);
   await refused(() => decoder.generate([], 1), "token", /received none/);
-  await refused(() => decoder.generate([99], 1, { stop_tokens: [99] }), "token", /prompt/);
-  await refused(() => decoder.generate([1], 1, { stop_tokens: [99] }), "token", /stop tokens/);
-  for (const [name, value] of Object.entries({ top_k: -1, top_p: 0, min_p: 2, repetition_penalty: 0, no_repeat_ngram: 65, seed: -1, heat: 1 })) {
+  await refused(() => decoder.generate([99], 1, { stopTokens: [99] }), "token", /prompt/);
+  await refused(() => decoder.generate([1], 1, { stopTokens: [99] }), "token", /stop tokens/);
+  for (const [name, value] of Object.entries({ topK: -1, topP: 0, minP: 2, repetitionPenalty: 0, noRepeatNgram: 65, seed: -1, heat: 1 })) {
     await refused(() => decoder.generate([1], 1, { [name]: value }), "sampling", new RegExp(name));
   }
   assert.equal(decoder.position, 0);
@@ -133,7 +133,7 @@ test("translators", async () => {
   await refused(() => made.translate([]), "token", /received none/);
   await refused(() => made.translate([99]), "token");
   await refused(() => made.encode([]), "token");
-  for (const wrong of [{ width: 0 }, { n_best: 9 }, { length_penalty: 11 }, { early_stopping: 1 }, { max_tokens: 0 }, { beams: 4 }, { width: 99 }]) {
+  for (const wrong of [{ width: 0 }, { nBest: 9 }, { lengthPenalty: 11 }, { earlyStopping: 1 }, { maxTokens: 0 }, { beams: 4 }, { width: 99 }]) {
     await refused(() => made.translate([1], wrong), "sampling");
   }
   const first = made.translate([1, 3]);
@@ -144,7 +144,7 @@ test("translators", async () => {
 });
 
 test("a callback, a signal and a broken loop end a text within a token, and the next begins with it", async () => {
-  const rules = { temperature: 0, stop_tokens: [] };
+  const rules = { temperature: 0, stopTokens: [] };
   await decoder.reset(1);
   const whole = await decoder.generate([1, 3], 12, rules);
   assert.equal(decoder.position, 13);

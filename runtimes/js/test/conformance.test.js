@@ -107,8 +107,7 @@ for (const [name, { case: wanted, js: [file, old, other] }] of Object.entries(MU
   test(`a wrong runtime fails: ${name}`, async () => {
     const folder = await mkdtemp(join(tmpdir(), "t2r-"));
     try {
-      for (const part of ["src", "conformance"]) await cp(join(PACKAGE, part), join(folder, part), { recursive: true });
-      await writeFile(join(folder, "package.json"), '{"type": "module"}');
+      for (const part of ["src", "conformance", "package.json"]) await cp(join(PACKAGE, part), join(folder, part), { recursive: true });
       const [modules] = fileURLToPath(import.meta.resolve("onnxruntime-node")).split(/(?<=node_modules)[/\\]/);
       await symlink(modules, join(folder, "node_modules"));
       const source = join(folder, "src", file), text = await readFile(source, "utf8");

@@ -11,10 +11,10 @@ import { Decoder, Translator } from "../src/index.js";
 import { bytesOf, exchanged, golden, inCopy, refused } from "./files.js";
 
 const RULES = [
-  { temperature: 0, stop_tokens: [] },
-  { seed: 3, stop_tokens: [] },
-  { temperature: 0.8, top_k: 5, top_p: 0.9, min_p: 0.02, seed: 2 ** 40 + 5, stop_tokens: [] },
-  { repetition_penalty: 1.4, no_repeat_ngram: 2, seed: 7, stop_tokens: [] },
+  { temperature: 0, stopTokens: [] },
+  { seed: 3, stopTokens: [] },
+  { temperature: 0.8, topK: 5, topP: 0.9, minP: 0.02, seed: 2 ** 40 + 5, stopTokens: [] },
+  { repetitionPenalty: 1.4, noRepeatNgram: 2, seed: 7, stopTokens: [] },
 ];
 
 /** ONNX Runtime, and how often a session of it has run. */
@@ -95,9 +95,9 @@ for (const rules of RULES) {
 }
 
 test("it ends with a stop token, and steps go on from there", () => withDecoder({}, async (decoder) => {
-  const [, , , stop] = await decoder.generate([1], 8, { temperature: 0, stop_tokens: [] });
+  const [, , , stop] = await decoder.generate([1], 8, { temperature: 0, stopTokens: [] });
   await decoder.reset();
-  const tokens = await decoder.generate([1], 8, { temperature: 0, stop_tokens: [stop, 16] });
+  const tokens = await decoder.generate([1], 8, { temperature: 0, stopTokens: [stop, 16] });
   assert.equal(tokens.at(-1), stop);
   assert.equal(tokens.indexOf(stop), tokens.length - 1);
   const logits = await decoder.step(stop);
@@ -113,7 +113,7 @@ test("it checks in the contract's order, and reads nothing then", () => withDeco
   await decoder.reset(1);
   await refused(() => decoder.generate([], 1), "token");
   await refused(() => decoder.generate([17], 1), "token", /prompt/);
-  await refused(() => decoder.generate([1], 1, { stop_tokens: [17] }), "token", /stop tokens/);
+  await refused(() => decoder.generate([1], 1, { stopTokens: [17] }), "token", /stop tokens/);
   assert.equal(decoder.position, 0);
   const first = decoder.generate([1], 4);
   await refused(() => decoder.generate([1], 4), "state", /in use/);
@@ -131,7 +131,7 @@ test("logits that are not finite", () => withDecoder({}, async (decoder) => {
 test("a generation graph that is not there, or another model's", () => inCopy(async (folder) => {
   const file = join(folder, "loop.onnx"), decoder = await Decoder.open(file);
   const companion = join(folder, decoder.signature.graphs.generate), bytes = await readFile(companion);
-  const sha = decoder.signature.checkpoint_sha256;
+  const sha = decoder.signature.checkpointSha256;
   await rm(companion);
   await refused(() => decoder.generate([1, 3], 4), "file", /generate\.onnx/);
   await copyFile(golden("tiny.onnx"), companion);
@@ -141,7 +141,7 @@ test("a generation graph that is not there, or another model's", () => inCopy(as
   await writeFile(companion, exchanged(bytes, "stop_tokens", "stop_tokenz"));
   await refused(() => decoder.generate([1, 3], 4), "interface", /missing input stop_tokens; unexpected input stop_tokenz/);
   assert.equal(decoder.position, 0, "nothing was read");
-  assert.equal((await decoder.generate([1, 3], 4, { stop_tokens: [] }, { onToken: () => true })).length, 4);
+  assert.equal((await decoder.generate([1, 3], 4, { stopTokens: [] }, { onToken: () => true })).length, 4);
   await decoder.close();
 }));
 
@@ -162,13 +162,13 @@ test("files in memory, and two of them closed", async () => {
 });
 
 const BEAMS = [
-  {}, { width: 1 }, { width: 3, n_best: 3 }, { width: 5, n_best: 2, length_penalty: 0.3, min_tokens: 3 },
-  { width: 4, n_best: 4, early_stopping: true, max_tokens: 9 }, { width: 2, n_best: 2, early_stopping: "never", forced_end: false, max_tokens: 12 },
+  {}, { width: 1 }, { width: 3, nBest: 3 }, { width: 5, nBest: 2, lengthPenalty: 0.3, minTokens: 3 },
+  { width: 4, nBest: 4, earlyStopping: true, maxTokens: 9 }, { width: 2, nBest: 2, earlyStopping: "never", forcedEnd: false, maxTokens: 12 },
 ];
 
 test("a search from the largest logits is the one from all", async () => {
   const translator = await Translator.open(golden("translator.onnx"));
-  const all = { repetition_penalty: 1 + 1e-9 }; // a penalty looks at all logits; this one changes nothing that is seen
+  const all = { repetitionPenalty: 1 + 1e-9 }; // a penalty looks at all logits; this one changes nothing that is seen
   for (const source of [[8, 12, 10, 10, 5, 9, 7], [3], [1, 2, 3, 4]]) {
     for (const beam of BEAMS) {
       const [few, whole] = [await translator.translate(source, beam), await translator.translate(source, { ...beam, ...all })];

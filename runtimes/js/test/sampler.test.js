@@ -7,8 +7,8 @@ import { Decoder, Sampler } from "../src/index.js";
 import { golden } from "./files.js";
 
 const RULES = [
-  { temperature: 0 }, { top_k: 1 }, { top_k: 3 }, { top_k: 7, temperature: 1.8 }, { top_k: 12, top_p: 0.6 },
-  { top_k: 12, min_p: 0.1, temperature: 0.7 }, { top_k: 9, top_p: 0.8, min_p: 0.02 },
+  { temperature: 0 }, { topK: 1 }, { topK: 3 }, { topK: 7, temperature: 1.8 }, { topK: 12, topP: 0.6 },
+  { topK: 12, minP: 0.1, temperature: 0.7 }, { topK: 9, topP: 0.8, minP: 0.02 },
 ];
 
 /** Numbers in 0 … 1, the same every time. */
@@ -40,7 +40,7 @@ for (const rules of RULES) {
 }
 
 test("penalties and unlimited draws need all logits", () => {
-  for (const rules of [{}, { top_p: 0.5 }, { temperature: 0, repetition_penalty: 1.1 }, { top_k: 3, no_repeat_ngram: 2 }]) {
+  for (const rules of [{}, { topP: 0.5 }, { temperature: 0, repetitionPenalty: 1.1 }, { topK: 3, noRepeatNgram: 2 }]) {
     assert.equal(new Sampler(rules).limit, 0);
   }
 });
@@ -53,17 +53,17 @@ test("a share of chance is what the nucleus leaves", () => {
   };
   const two = (2 * weights[1]) / weights.reduce((all, weight) => all + weight);
   assert.deepEqual(kept({}), [0, 1, 2, 3, 5]);
-  assert.deepEqual(kept({ top_p: two - 0.01 }), [1, 2]);
-  assert.deepEqual(kept({ top_p: two + 0.01 }), [1, 2, 5]);
-  assert.deepEqual(kept({ top_k: 3, min_p: 0.9 }), [1, 2]);
-  assert.deepEqual(kept({ top_k: 1 }), [1]);
-  assert.deepEqual(kept({ min_p: 0.3 }), [1, 2, 5]);
+  assert.deepEqual(kept({ topP: two - 0.01 }), [1, 2]);
+  assert.deepEqual(kept({ topP: two + 0.01 }), [1, 2, 5]);
+  assert.deepEqual(kept({ topK: 3, minP: 0.9 }), [1, 2]);
+  assert.deepEqual(kept({ topK: 1 }), [1]);
+  assert.deepEqual(kept({ minP: 0.3 }), [1, 2, 5]);
 });
 
 test("a text fetches no more logits than its choice needs", async () => {
   const decoder = await Decoder.open(golden("top3.onnx"));
   const prompt = [1, 4, 2];
-  for (const [rules, limited] of [[{ temperature: 0 }, true], [{ top_k: 3, seed: 4 }, true], [{ top_k: 4, seed: 4 }, false], [{ seed: 4 }, false]]) {
+  for (const [rules, limited] of [[{ temperature: 0 }, true], [{ topK: 3, seed: 4 }, true], [{ topK: 4, seed: 4 }, false], [{ seed: 4 }, false]]) {
     const { pick } = Sampler.prototype, sizes = new Set();
     Sampler.prototype.pick = function counted(logits, ...rest) {
       sizes.add(logits.length);
@@ -71,7 +71,7 @@ test("a text fetches no more logits than its choice needs", async () => {
     };
     try {
       await decoder.reset(1);
-      const tokens = await decoder.generate(prompt, 20, { stop_tokens: [], ...rules });
+      const tokens = await decoder.generate(prompt, 20, { stopTokens: [], ...rules });
       assert.deepEqual([...sizes], [limited ? 3 : 17], JSON.stringify(rules));
       assert.equal(tokens.length, 20);
     } finally {

@@ -7,8 +7,8 @@ import { Search } from "../src/search.js";
 
 const VOCABULARY = 30;
 const BEAMS = [
-  { width: 1 }, { width: 3, n_best: 3, min_tokens: 4 }, { width: 4, n_best: 2, early_stopping: true }, { width: 2, forced_end: false },
-  { width: 3, n_best: 3, early_stopping: "never", length_penalty: 0.4 },
+  { width: 1 }, { width: 3, nBest: 3, minTokens: 4 }, { width: 4, nBest: 2, earlyStopping: true }, { width: 2, forcedEnd: false },
+  { width: 3, nBest: 3, earlyStopping: "never", lengthPenalty: 0.4 },
 ];
 
 /** Logits of some rows, the same every time, no two of a row equal. */
@@ -29,14 +29,14 @@ function largest(logits, k) {
 }
 
 for (const beam of BEAMS) {
-  for (const banned_tokens of [[], [4, 9, 17]]) {
-    test(`${JSON.stringify(beam)}, ${banned_tokens.length} banned`, () => {
-      const model = { vocab_size: VOCABULARY, start_tokens: [3], eos_tokens: [2, 7], banned_tokens, max_positions: null, past_end: "refuse" };
-      const whole = new Search({ max_tokens: 10, ...beam }, { ...model, top_k: null });
-      const enough = (beam.width === 1 ? 1 : 3 * beam.width) + banned_tokens.length + (beam.min_tokens ? 2 : 0);
-      assert.equal(new Search(beam, { ...model, top_k: enough - 1 }).wanted, "logits", "one too few");
-      assert.equal(new Search({ ...beam, no_repeat_ngram: 2 }, { ...model, top_k: VOCABULARY }).wanted, "logits", "a penalty");
-      const few = new Search({ max_tokens: 10, ...beam }, { ...model, top_k: enough });
+  for (const bannedTokens of [[], [4, 9, 17]]) {
+    test(`${JSON.stringify(beam)}, ${bannedTokens.length} banned`, () => {
+      const model = { vocabSize: VOCABULARY, startTokens: [3], eosTokens: [2, 7], bannedTokens, maxPositions: null, pastEnd: "refuse" };
+      const whole = new Search({ maxTokens: 10, ...beam }, { ...model, topK: null });
+      const enough = (beam.width === 1 ? 1 : 3 * beam.width) + bannedTokens.length + (beam.minTokens ? 2 : 0);
+      assert.equal(new Search(beam, { ...model, topK: enough - 1 }).wanted, "logits", "one too few");
+      assert.equal(new Search({ ...beam, noRepeatNgram: 2 }, { ...model, topK: VOCABULARY }).wanted, "logits", "a penalty");
+      const few = new Search({ maxTokens: 10, ...beam }, { ...model, topK: enough });
       assert.deepEqual([whole.wanted, few.wanted], ["logits", "largest"]);
       const seen = new Set();
       for (let step = 0, rows = [0]; rows; step++) {
@@ -46,7 +46,7 @@ for (const beam of BEAMS) {
         assert.deepEqual(few.newest, whole.newest);
         for (const token of whole.newest) seen.add(token);
       }
-      assert.ok(banned_tokens.every((token) => !seen.has(token)));
+      assert.ok(bannedTokens.every((token) => !seen.has(token)));
       assert.deepEqual(few.translations.map(({ tokens }) => tokens), whole.translations.map(({ tokens }) => tokens));
       few.translations.forEach(({ score }, n) => assert.ok(Math.abs(score - whole.translations[n].score) < 1e-5));
     });
@@ -54,7 +54,7 @@ for (const beam of BEAMS) {
 }
 
 test("a sum that is not finite is refused", () => {
-  const model = { vocab_size: VOCABULARY, start_tokens: [3], eos_tokens: [2], banned_tokens: [], max_positions: null, past_end: "refuse" };
+  const model = { vocabSize: VOCABULARY, startTokens: [3], eosTokens: [2], bannedTokens: [], maxPositions: null, pastEnd: "refuse" };
   const found = { ...largest(logitsOf(1, 0), 8), sums: Float32Array.of(NaN) };
-  assert.throws(() => new Search({}, { ...model, top_k: 8 }).advance(found), /expected finite logits/);
+  assert.throws(() => new Search({}, { ...model, topK: 8 }).advance(found), /expected finite logits/);
 });

@@ -28,7 +28,7 @@ function head(values) {
 }
 
 test("a loaded state goes on as the saved one", async () => {
-  const rules = { temperature: 0, stop_tokens: [] };
+  const rules = { temperature: 0, stopTokens: [] };
   await decoder.reset(1);
   const first = await decoder.generate([1, 3, 14], 6, rules);
   const saved = await decoder.saveState(first.at(-1));

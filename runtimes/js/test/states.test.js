@@ -26,7 +26,7 @@ for (const graph of ["tiny.onnx", "tiny-hybrid.onnx", "loop.onnx"]) {
     const runs = [], decoder = await Decoder.open(golden(graph), { ort: noted(runs) });
     const { states } = decoder.signature;
     for (let n = 0; n < 6; n++) await decoder.step(1 + n);
-    if (decoder.hasGenerationGraph) await decoder.generate([3], 4, { stop_tokens: [] });
+    if (decoder.hasGenerationGraph) await decoder.generate([3], 4, { stopTokens: [] });
     for (const [n, { feeds, fetches }] of runs.entries()) {
       for (const { name, shape } of states) {
         const [past, present] = [feeds[`past_${name}`], fetches[`present_${name}`]];

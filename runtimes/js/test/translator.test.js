@@ -15,17 +15,17 @@ const TEXTS = [
   [{ temperature: 0 }, [1, 3], [16, 4, 4, 16, 4, 16, 4, 4, 16, 4]],
   // with other tokens where banned ones may be chosen
   [{ temperature: 1.3, seed: 7 }, [1, 3], [16, 13, 10, 15, 2, 15, 3, 2, 14, 11]],
-  [{ temperature: 2, top_k: 14, seed: 0 }, [1, 3], [7, 13, 10, 15, 2, 13, 2, 10, 15, 4]],
+  [{ temperature: 2, topK: 14, seed: 0 }, [1, 3], [7, 13, 10, 15, 2, 13, 2, 10, 15, 4]],
   // and where the start token has not occurred
   [
-    { temperature: 1.5, top_p: 0.9, min_p: 0.02, seed: 11, repetition_penalty: 1.3, no_repeat_ngram: 3 },
+    { temperature: 1.5, topP: 0.9, minP: 0.02, seed: 11, repetitionPenalty: 1.3, noRepeatNgram: 3 },
     [2, 5, 4, 7], [16, 15, 4, 1, 7, 2, 2, 3, 16, 7],
   ],
 ];
 
 for (const [options, source, wanted] of TEXTS) {
   test(`Python's tokens of ${JSON.stringify(options)}`, async () => {
-    const given = { ...options, stop_tokens: [] };
+    const given = { ...options, stopTokens: [] };
     assert.deepEqual(await translator.generate(source, wanted.length, given), wanted);
     const streamed = [];
     for await (const token of translator.stream(source, wanted.length, given)) streamed.push(token);
@@ -34,7 +34,7 @@ for (const [options, source, wanted] of TEXTS) {
 }
 
 test("greedy where nobody says otherwise, up to an end", async () => {
-  const [best] = await translator.translate([1, 3], { width: 1, max_tokens: 8, forced_end: false });
+  const [best] = await translator.translate([1, 3], { width: 1, maxTokens: 8, forcedEnd: false });
   assert.deepEqual(await translator.generate([1, 3], 8), best.tokens);
   assert.deepEqual(await translator.generate([1, 3], 10, { temperature: 1.3, seed: 7 }), [16, 13, 10, 15, 2]);
 });
@@ -60,8 +60,8 @@ test("what is refused, in Python's order: options, the source, and what a text n
   await refused(() => translator.generate([], 0, { heat: 1 }), "sampling", /heat/);
   await refused(() => translator.generate([], 0), "token", /of a source in 0 … 12; received none/);
   await refused(() => translator.generate([99], 0), "token", /of a source/);
-  await refused(() => translator.generate([1], 0, { stop_tokens: [99] }), "sampling", /a number of tokens of at least 1/);
-  await refused(() => translator.generate([1], 1, { stop_tokens: [99] }), "token", /stop tokens/);
+  await refused(() => translator.generate([1], 0, { stopTokens: [99] }), "sampling", /a number of tokens of at least 1/);
+  await refused(() => translator.generate([1], 1, { stopTokens: [99] }), "token", /stop tokens/);
   const stream = translator.stream([1], 5);
   await stream.next();
   await refused(() => translator.translate([1]), "state", /in use/);

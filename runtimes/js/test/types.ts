@@ -1,14 +1,33 @@
 /** What the types promise, for the compiler alone: nothing here is run. */
 
-import { Decoder, KINDS, Sampler, T2RError, Tokenizer, Translator, readModelFile, readSignature } from "t2r-runtime";
-import type { Kind, Signature, Translation } from "t2r-runtime";
+import { Decoder, KINDS, Sampler, T2RError, Tokenizer, Translator, WorkerDecoder, readModelFile, readSignature } from "t2r-runtime";
+import type { BeamOptions, Kind, OpenOptions, SamplingOptions, Signature, State, StateSpec, Translation } from "t2r-runtime";
+
+type IsAny<T> = 0 extends 1 & T ? true : false;
+/** The members of T whose type is any, or that take or give any. */
+type Untyped<T> = {
+  [K in keyof T]-?: T[K] extends (...given: infer A) => infer R
+    ? true extends IsAny<A[number]> | IsAny<Awaited<R>> ? K : never
+    : IsAny<T[K]> extends true ? K : never;
+}[keyof T];
+type Typed<T> = [Untyped<T>] extends [never] ? true : Untyped<T>;
+
+/** Nothing public is any. */
+export const typed: [
+  Typed<Decoder>, Typed<Translator>, Typed<Tokenizer>, Typed<ReturnType<Tokenizer["stream"]>>, Typed<T2RError>, Typed<Signature>,
+  Typed<State>, Typed<StateSpec>, Typed<OpenOptions>, Typed<SamplingOptions>, Typed<BeamOptions>, Typed<Translation>,
+  Typed<Pick<typeof Decoder, "open">>, Typed<Pick<typeof Translator, "open">>, Typed<Sampler>,
+  Typed<WorkerDecoder>, Typed<Pick<typeof WorkerDecoder, "open">>,
+] = [true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true];
+// @ts-expect-error and one that is would be seen
+export const untyped: Typed<{ decode(ids: any): string }> = true;
 
 export async function used(bytes: Uint8Array): Promise<string> {
   const decoder = await Decoder.open(new URL("file:///story.onnx"), { provider: "cpu", threads: 1, generation: false, onProgress: ({ loaded, total }) => void (loaded / (total ?? 1)) });
-  const { eos_tokens: ends }: Signature = decoder.signature;
+  const { eosTokens: ends }: Signature = decoder.signature;
   const tokenizer: Tokenizer = decoder.tokenizer(), text = tokenizer.stream();
   let story = "";
-  for await (const token of decoder.stream(tokenizer.encode("Once"), 40, { temperature: 0.6, stop_tokens: ends })) story += text.feed(token);
+  for await (const token of decoder.stream(tokenizer.encode("Once"), 40, { temperature: 0.6, stopTokens: ends })) story += text.feed(token);
   const token: number | null = await decoder.loadState(await decoder.saveState(null));
   const { logits } = await decoder.topK([[token ?? 0]]);
   const kinds: readonly Kind[] = KINDS;
@@ -19,6 +38,8 @@ export async function used(bytes: Uint8Array): Promise<string> {
   story += best?.tokens.length;
   for await (const token of translator.stream([3, 2], 40, { temperature: 0.6 })) story += token;
   story += (await translator.generate([3, 2], 40)).length;
+  const away: Pick<Decoder, "generate" | "stream" | "step" | "loadState"> = await WorkerDecoder.open("story.onnx", { ort: "/ort.mjs" });
+  story += (await away.generate([1], 2)).length;
   const { signal } = new AbortController();
   await decoder.generate([1], 2, {}, { onToken: (token: number) => token < 3, signal });
   await translator.translate([3], {}, { onStep: (newest: number[]) => newest.length > 0, signal });
@@ -29,5 +50,5 @@ export async function used(bytes: Uint8Array): Promise<string> {
   // @ts-expect-error there is no such option
   await decoder.generate([1], 2, { heat: 1 });
   // @ts-expect-error a kind is one of a closed list
-  throw new T2RError("other", "a", "b", `${kinds.length} ${found.vocab_size} ${story}`);
+  throw new T2RError("other", "a", "b", `${kinds.length} ${found.vocabSize} ${story}`);
 }

@@ -41,7 +41,7 @@ def test_another_version_is_refused(file: str, place: int, tmp_path: Path) -> No
     path.write_text(f"{text[: found.start(2)]}7{text[found.end(2) :]}", "utf-8")
     with pytest.raises(ValueError, match=rf"expected the version [\d.]+ in {file}; received \d+\.7"):
         versions.version(tmp_path)
-    path.write_text(text[: found.start()] + text[found.end() :], "utf-8")
+    path.write_text(re.sub(versions.STATED[file][place], "", text, flags=re.DOTALL), "utf-8")
     with pytest.raises(ValueError, match=f"expected a version in {file}; received none"):
         versions.version(tmp_path)
 
@@ -121,6 +121,15 @@ def test_python_packages_are_typed(released: Released) -> None:
     assert len(paths) == 4
     for path in paths:
         assert any(name.endswith("/py.typed") for name in contents(path)), path
+
+
+def test_the_npm_archive_has_what_it_names(released: Released) -> None:
+    """Modules, and their types, which were written when it was packed."""
+    files = contents(released.file("js", "*.tgz"))
+    described = json.loads(files["package/package.json"])
+    named = re.findall(r'"\./((?:src|types)/[^"]+)"', json.dumps(described))
+    assert {"types/index.d.ts", "src/worker.js", "src/platform_browser.js"} <= set(named)
+    assert {f"package/{name}" for name in named} <= set(files)
 
 
 def test_addresses_of_packages_are_none(released: Released) -> None:

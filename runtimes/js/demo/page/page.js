@@ -57,7 +57,7 @@ function rules() {
   for (const id of ["tokens", "seed"]) {
     if (!$(id).checkValidity()) throw failure("sampling", $(id).validationMessage);
   }
-  return { temperature: Number($("temperature").value), top_p: 0.9, seed: Number($("seed").value) };
+  return { temperature: Number($("temperature").value), topP: 0.9, seed: Number($("seed").value) };
 }
 
 /** Read what stands in the box, and write on. */

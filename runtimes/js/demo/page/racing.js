@@ -14,9 +14,9 @@ const WARM = 4; // tokens that are not counted: the first runs of a graph are sl
  * @param {() => boolean} stopped
  */
 export async function race(models, most, tell, stopped) {
-  const vocabulary = models[0].signature.vocab_size;
-  if (models[1].signature.vocab_size !== vocabulary) {
-    throw new T2RError("interface", `a peer of ${vocabulary} tokens`, `${models[1].signature.vocab_size}`, "pack another");
+  const vocabulary = models[0].signature.vocabSize;
+  if (models[1].signature.vocabSize !== vocabulary) {
+    throw new T2RError("interface", `a peer of ${vocabulary} tokens`, `${models[1].signature.vocabSize}`, "pack another");
   }
   for (const model of models) {
     await model.reset();

@@ -17,7 +17,7 @@ async function open(name, wanted) {
     decoder = await opened(name, options);
     tokenizer = decoder.tokenizer();
   });
-  const { vocab_size: vocabulary, layers } = decoder.signature;
+  const { vocabSize: vocabulary, layers } = decoder.signature;
   return { ...found, vocabulary, bytes: decoder.stateBytes, layers: layers.length };
 }
 
@@ -54,7 +54,7 @@ async function write(text, options, most) {
     before = performance.now();
   }
   const late = stoppedAt === null ? 0 : decoder.position - stoppedAt;
-  return { text: stream.end(), late, ended: decoder.signature.eos_tokens.includes(pending), ...cost() };
+  return { text: stream.end(), late, ended: decoder.signature.eosTokens.includes(pending), ...cost() };
 }
 
 /** Read a long prompt but for its last piece, which is given; null where it was stopped. */

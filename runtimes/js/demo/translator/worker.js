@@ -13,14 +13,14 @@ async function open(name, wanted) {
     translator = await Translator.open(new URL(`./${name}`, import.meta.url), options);
     [sources, targets] = [translator.sourceTokenizer(), translator.tokenizer()];
   });
-  return { ...found, vocabulary: translator.signature.vocab_size };
+  return { ...found, vocabulary: translator.signature.vocabSize };
 }
 
 /** The best translations of a sentence, best first, as texts; none where it was stopped. */
 async function translate(text, width) {
   stopping = false;
   const begun = performance.now();
-  const found = await translator.translate(sources.encode(text), { width, n_best: width }, { onStep: async () => {
+  const found = await translator.translate(sources.encode(text), { width, nBest: width }, { onStep: async () => {
     await turn(); // so that a stop arrives
     return !stopping;
   } });

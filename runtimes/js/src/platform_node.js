@@ -1,0 +1,76 @@
+/** What Node has: files, and a package of ONNX Runtime. `imports` in package.json gives bundlers platform_browser.js instead. */
+
+import { readFile, stat } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { Worker, parentPort } from "node:worker_threads";
+
+import { missing } from "./errors.js";
+
+export const PROVIDERS = ["cpu", "webgpu"];
+export const DEFAULT_PROVIDER = "cpu";
+export const PACKAGE = "onnxruntime-node";
+export const KEEPS_ON_GPU = false; // its WebGPU gives states back to the CPU
+
+/** The module of ONNX Runtime. @returns {Promise<any>} */
+export function loadOrt() {
+  // @ts-ignore a peer, which need not be there where types are written
+  return import("onnxruntime-node");
+}
+
+/**
+ * A file with those beside it.
+ * @param {string | URL} source a path, or an address of a file
+ * @returns {import("./session.js").Place | null} null where it is no path
+ */
+export function inFolder(source) {
+  if (/^https?:/.test(String(source))) return null;
+  const file = typeof source === "string" && !source.startsWith("file:") ? source : null;
+  const place = { name: "", path: String(source), find, read };
+  async function find(name) {
+    try {
+      place.path = file ?? fileURLToPath(source);
+    } catch (error) {
+      throw missing(source, error);
+    }
+    const wanted = name ? join(dirname(place.path), name) : place.path;
+    try {
+      if (!(await stat(wanted)).isFile()) throw new Error("no file");
+      return wanted;
+    } catch (error) {
+      throw missing(wanted, error.code === "ENOENT" ? "nothing" : error);
+    }
+  }
+  async function read(name) {
+    const wanted = await find(name);
+    try {
+      return new Uint8Array(await readFile(wanted));
+    } catch (error) {
+      throw missing(wanted, error);
+    }
+  }
+  return place;
+}
+
+/**
+ * A worker, seen from the thread that made it. The process may end while no call waits.
+ * @param {Worker | undefined} given the caller's own
+ * @param {(message: any) => void} hear @param {(error: any) => void} lost
+ * @param {number} [megabytes] of its values, at most
+ */
+export function connect(given, hear, lost, megabytes) {
+  const resourceLimits = megabytes ? { maxOldGenerationSizeMb: megabytes } : {}, execArgv = []; // --input-type is not for files
+  const worker = given ?? new Worker(new URL("./worker.js", import.meta.url), { execArgv, resourceLimits });
+  worker.on("message", hear);
+  worker.on("error", lost);
+  worker.on("exit", (code) => lost(new Error(`an exit with ${code}`)));
+  worker.unref();
+  const hold = (busy) => (busy ? worker.ref() : worker.unref());
+  return { post: (message) => worker.postMessage(message), end: () => void worker.terminate(), hold };
+}
+
+/** The worker's own side: calls `hear` with each message, and gives what sends one. */
+export function workerPort(hear) {
+  parentPort.on("message", hear);
+  return (message) => parentPort.postMessage(message);
+}

@@ -1,0 +1,57 @@
+/** Texts that end a streamed text. */
+
+import { T2RError, shown } from "./errors.js";
+
+const MOST = 256; // texts
+const LONGEST = 1024; // of each, in UTF-16 units
+
+/** Cuts a text that comes in pieces before the first of its stops to be complete, of several the longest. */
+export class Until {
+  #stops;
+  #waiting = "";
+
+  /** @param {readonly string[]} stops @throws {T2RError} argument */
+  constructor(stops) {
+    if (!Array.isArray(stops) || stops.length > MOST) throw refused(`at most ${MOST} stop texts`, shown(stops));
+    const wrong = stops.findIndex((stop) => typeof stop !== "string" || !stop || stop.length > LONGEST);
+    if (wrong >= 0) throw refused(`stop texts of 1 to ${LONGEST} units`, shown(stops[wrong]));
+    this.#stops = stops.slice();
+    this.found = false;
+  }
+
+  /** The text that is certain now; what may be the beginning of a stop waits. */
+  feed(piece) {
+    if (this.found) return "";
+    this.#waiting += piece;
+    let end = Infinity, begin = 0;
+    for (const stop of this.#stops) {
+      const place = this.#waiting.indexOf(stop), after = place + stop.length;
+      if (place < 0 || after > end) continue;
+      begin = after < end ? place : Math.min(begin, place);
+      end = after;
+    }
+    this.found = end < Infinity;
+    const kept = this.#waiting.length - Math.max(0, ...this.#stops.map((stop) => this.#begun(stop)));
+    const certain = this.#waiting.slice(0, this.found ? begin : kept);
+    this.#waiting = this.found ? "" : this.#waiting.slice(kept);
+    return certain;
+  }
+
+  /** What waited, at the end. */
+  end() {
+    const rest = this.#waiting;
+    this.#waiting = "";
+    return rest;
+  }
+
+  /** How many units at the end of what waits begin this stop. */
+  #begun(stop) {
+    let count = Math.min(stop.length - 1, this.#waiting.length);
+    while (!this.#waiting.endsWith(stop.slice(0, count))) count--;
+    return count;
+  }
+}
+
+function refused(expected, received) {
+  return new T2RError("argument", expected, received, "correct it");
+}

@@ -1,0 +1,70 @@
+/** The script of workers: of a WorkerDecoder one decoder, and the calls that come for it; or one text of a chat template. */
+
+import { workerPort } from "#platform";
+
+import { Decoder } from "./decoder.js";
+import { T2RError } from "./errors.js";
+
+const acknowledged = new Map(); // call → what ends the wait for the other side's answer to a token
+let decoder = null;
+
+const post = workerPort(async ({ id, call, args, answer }) => {
+  if (answer !== undefined) return acknowledged.get(id)?.(answer);
+  try {
+    const value = await CALLS[call](id, ...args);
+    post({ id, value, now: now() });
+  } catch (error) {
+    const { message, stack } = error;
+    post({ id, error: { kind: error instanceof T2RError ? error.kind : null, message: String(message ?? error), stack }, now: now() });
+  }
+});
+
+const CALLS = {
+  async render(_, template, names, limit) {
+    const { Template } = await jinja();
+    const text = new Template(template).render(names);
+    if (text.length > limit) throw new Error(`the rendered text has more than ${limit} characters`);
+    return text;
+  },
+  async open(id, source, { ort, progress, ...options }) {
+    if (progress) options.onProgress = (news) => post({ id, progress: news });
+    if (ort) options.ort = await moduleAt(ort);
+    decoder = await Decoder.open(source, options);
+    const { signature, provider, hasGenerationGraph } = decoder;
+    return { signature, provider, hasGenerationGraph };
+  },
+  generate(id, prompt, maxTokens, options, watched) {
+    if (!watched) return decoder.generate(prompt, maxTokens, options);
+    const onToken = async (token) => {
+      post({ id, token });
+      const answer = await new Promise((resolve) => acknowledged.set(id, resolve));
+      acknowledged.delete(id);
+      return answer;
+    };
+    return decoder.generate(prompt, maxTokens, options, { onToken });
+  },
+  ...Object.fromEntries(["reset", "step", "prefill", "topK", "state", "setState", "reorder", "saveState", "loadState", "close"].map(
+    (name) => [name, (_, ...args) => decoder[name](...args)])),
+};
+
+async function jinja() {
+  try {
+    // @ts-ignore a peer, which need not be there
+    return await import("@huggingface/jinja");
+  } catch (error) {
+    throw new T2RError("tokenizer", "the package @huggingface/jinja", String(error.message ?? error), "npm install @huggingface/jinja");
+  }
+}
+
+async function moduleAt(address) {
+  try {
+    const found = await import(/* webpackIgnore: true */ /* @vite-ignore */ address);
+    return found.default?.InferenceSession ? found.default : found;
+  } catch (error) {
+    throw new T2RError("provider", `ONNX Runtime at ${address}`, String(error.message ?? error), "check the address");
+  }
+}
+
+function now() {
+  return decoder && { batch: decoder.batch, position: decoder.position, stateBytes: decoder.stateBytes };
+}
