@@ -23,6 +23,7 @@ from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder
 from t2r_export.checkpoints.importers.generation import with_generation
 from t2r_export.checkpoints.importers.stored_positions import SIDES, absent_tables, are_sines, with_tables
 from t2r_export.checkpoints.importers.tokenizers import tokenizers
+from t2r_export.checkpoints.importers.unread import UNREAD
 from t2r_export.checkpoints.weights import as_float32, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError, printable
@@ -60,7 +61,8 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     family = data.get("model_type")
     if not isinstance(family, str) or family not in importers:
         expected = f"one of {', '.join(sorted(importers))}"
-        raise Fields(data, CONFIG).wrong("model_type", expected, family, "use a model of those")
+        why = f"it has {UNREAD[family]}: " if isinstance(family, str) and family in UNREAD else ""
+        raise Fields(data, CONFIG).wrong("model_type", expected, family, f"{why}use a model of those")
     importer = importers[family]
     fields = importer.fields(data, CONFIG)
     if fields.get("quantization_config"):
