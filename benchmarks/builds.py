@@ -1,7 +1,7 @@
 """Table of the students of builds: the figures in docs/quality.md.
 
     python benchmarks/builds.py build/mixers build/hybrids [--sort nats|bytes] [--lengths 256,512,2048]
-        [--weights] [--untrained NAME,…] [--windows 8,60+4,…] [--plot students.svg]
+        [--weights] [--untrained NAME,…] [--windows 8,60+4,…] [--step-times] [--plot students.svg]
         [--save benchmarks/results/NAME.json] [--page docs/quality.md]
 
 A build is a folder written by `t2r build`. A row per student: nats per token above the teacher (from results.json),
@@ -10,9 +10,10 @@ row has the mean and, in brackets, the range.
 
 `--lengths` evaluates nats per token in windows of each length, with those of the last quarter in brackets; with 256
 among them, nats above the teacher are measured instead of read. `--weights` adds the bytes of weights, `--untrained`
-students before training, `--windows` the teacher with untrained windows and sinks in all layers. `--plot` draws nats
-against state bytes (growing states after 256 tokens). `--save` writes the cells, and `--page` fills the table at
-`<!-- table NAME.json students -->` of a page; a test compares both.
+students before training, `--windows` the teacher with untrained windows and sinks in all layers. `--step-times` adds
+milliseconds of a step of each student's graph on one thread, medians of rounds in turn: on a machine that does nothing
+else. `--plot` draws nats against state bytes (growing states after 256 tokens). `--save` writes the cells, and `--page`
+fills the table at `<!-- table NAME.json students -->` of a page; a test compares both.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import dataclasses
 import json
 import re
 import statistics
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.recipe import data_folder
 from t2r_export.convert import convert
 from t2r_export.data.corpus import read_corpus
+from t2r_export.export import export
+from t2r_export.providers.bench import BenchConfig, bench
 from t2r_export.quality.evaluate import evaluate_lengths
 from t2r_export.training.drawing import drawing
 
@@ -54,6 +58,8 @@ class Line:
     seconds: float
     lengths: list[tuple[float, float]]  # nats, and nats in the last quarter
     weights: int | None  # bytes of its weights, if asked
+    model: Checkpoint  # of the first seed
+    milliseconds: float | None = None  # of a step, once measured
 
     @property
     def gap(self) -> float:
@@ -64,7 +70,8 @@ class Line:
         size = f"{self.bytes:,}{', grows' if self.grows else ''}"
         trained = [f"{self.tokens / 1e6:.1f} M", f"{self.seconds:.0f}"] if self.tokens else ["none", "-"]
         weights = [] if self.weights is None else [f"{self.weights:,}"]
-        return [self.name, f"{self.gap:+.3f}{spread}", size, *weights, *trained, *map(_nats, self.lengths)]
+        step = [] if self.milliseconds is None else [f"{self.milliseconds:.3f}"]
+        return [self.name, f"{self.gap:+.3f}{spread}", size, *weights, *trained, *step, *map(_nats, self.lengths)]
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,17 @@ def _line(
     if gap is None:
         raise SystemExit(f"--windows needs {TRAINED} among --lengths")
     weights = sum(weight.nbytes for weight in loaded.model.parameters()) if reading.weights else None
-    return Line(name, [gap], size, grows, tokens, seconds, at, weights)
+    return Line(name, [gap], size, grows, tokens, seconds, at, weights, loaded)
+
+
+def time_steps(lines: list[Line], config: BenchConfig) -> None:
+    """Export the students, and measure a step of each in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        graphs = [Path(folder) / f"{number}.onnx" for number in range(len(lines))]
+        for line, graph in zip(lines, graphs, strict=True):
+            export(line.model, graph)
+        for line, found in zip(lines, bench(graphs, config).graphs, strict=True):
+            line.milliseconds = found.milliseconds.median
 
 
 def _nats_at(loaded: Checkpoint, lengths: list[int], text: Path) -> list[tuple[float, float]]:
@@ -143,8 +160,9 @@ def _nats(at: tuple[float, float]) -> str:
 
 def students(lines: list[Line], lengths: list[int], teacher: list[tuple[float, float]], weights: bool = False) -> Table:
     sizes = ["bytes of state", *(["bytes of weights"] if weights else [])]
-    head = ["student", "above the teacher", *sizes, "tokens", "seconds", *(f"{n:,}" for n in lengths)]
-    first = [["the teacher", *[""] * (3 + len(sizes)), *map(_nats, teacher)]] if teacher else []
+    trained = ["tokens", "seconds", *(["ms a step"] if any(line.milliseconds is not None for line in lines) else [])]
+    head = ["student", "above the teacher", *sizes, *trained, *(f"{n:,}" for n in lengths)]
+    first = [["the teacher", *[""] * (1 + len(sizes) + len(trained)), *map(_nats, teacher)]] if teacher else []
     return Table("", head, [*first, *(line.cells() for line in lines)])
 
 
@@ -206,6 +224,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of students; default: all")
     parser.add_argument("--text", type=Path, default=data_folder() / "text" / "tinystories.txt")
     parser.add_argument("--teacher", type=Path, default=data_folder() / "checkpoints" / "stories260K")
+    parser.add_argument("--step-times", action="store_true", help="milliseconds of a step of each student's graph")
     parser.add_argument("--plot", type=Path)
     add_outputs(parser)
     options = parser.parse_args()
@@ -222,6 +241,8 @@ def main() -> None:
     lines += windows_untrained(windows, reading)
     if options.sort:
         lines.sort(key=lambda line: line.gap if options.sort == "nats" else line.bytes)
+    if options.step_times:
+        time_steps(lines, BenchConfig(threads=1, starts=0))
     show(students(lines, lengths, reading.own, options.weights), options)
     if options.plot:
         draw(lines, options.plot)

@@ -9,7 +9,7 @@ import pytest
 
 import small
 import texts
-from builds import Reading, add_lines, keep, students, windows_untrained
+from builds import Reading, add_lines, keep, students, time_steps, windows_untrained
 from comparison.page import PLACE
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
@@ -17,6 +17,7 @@ from t2r_export.config.mixers import WindowConfig
 from t2r_export.convert import convert
 from t2r_export.data.batch import window_batches
 from t2r_export.data.corpus import held_out_windows, read_corpus
+from t2r_export.providers.bench import BenchConfig
 from t2r_export.quality.evaluate import evaluate
 
 ROOT = Path(__file__).parents[2]
@@ -80,5 +81,10 @@ def test_students_and_windows_on_test_part(tmp_path: Path) -> None:
     found = add_lines({}, tmp_path, [], reading)
     assert [line.name for line in found.values()] == ["one"]
     assert found["one"].gaps == pytest.approx([expected, expected])
+    assert "ms a step" not in students([*found.values()], [256], reading.own).head
+    time_steps([*found.values(), plain], BenchConfig(threads=1, starts=0, rounds=1, steps=2, warmup=0, prompt=3))
+    timed = students([*found.values(), plain], [256], reading.own, weights=True)
+    assert timed.head.index("ms a step") == 6 and {len(row) for row in timed.rows} == {8}
+    assert timed.rows[0][6] == "" and all(float(row[6]) > 0 for row in timed.rows[1:])
     recorded = add_lines({}, tmp_path, [], Reading(text, [], teacher, []))
     assert recorded["one"].gaps == [8.0, 8.0]
