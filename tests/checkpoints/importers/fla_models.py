@@ -184,7 +184,8 @@ class Model:
         """Rows y behind the output gate."""
         if "attn.g_proj.1.bias" in w:  # of KDA
             return y * sigmoid(x @ w["attn.g_proj.0.weight"].T @ w["attn.g_proj.1.weight"].T + w["attn.g_proj.1.bias"])
-        return y * silu(x @ w["attn.g_proj.weight"].T) if self.gated else y
+        act = sigmoid if self.of("output_gate_activation") == "sigmoid" else silu
+        return y * act(x @ w["attn.g_proj.weight"].T) if self.gated else y
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, **_: Any) -> SimpleNamespace:

@@ -3,7 +3,8 @@
     python -m tests.checkpoints.importers.trials [--family NAME …] [--cases 25] [--seed S] [--case N]
 
 A case draws a share of all keys that transformers' class of the family or its importer has, each a small random value,
-makes transformers' model of them, and compares our eager model of its folder with its full forward.
+makes transformers' model of them, and compares our eager model of its folder with its full forward; what transformers
+has no class of, with a definition in NumPy.
 Draws of which transformers makes no model, or one whose logits are not finite, are drawn again. `--case N` runs one
 case and shows its keys. Exit 1 where a model was read and is another one.
 """
@@ -31,17 +32,17 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 import torch  # noqa: E402
 
+from checkpoints.importers import fla_models, test_keys  # noqa: E402
 from checkpoints.importers.peers import translation_error  # noqa: E402
 from checkpoints.importers.test_keys import (  # noqa: E402
-    IMPORTERS,
     LENGTH,
     NOT_CHANGED,
-    SIZES,
     classes,
     values,
     write,
 )
 from t2r_export.checkpoints import checkpoint  # noqa: E402
+from t2r_export.checkpoints.importers import IMPORTERS as ALL  # noqa: E402
 from t2r_runtime.errors import UserError  # noqa: E402
 
 SHARE = 0.25  # of keys that are drawn
@@ -50,16 +51,36 @@ TOLERANCE = 1e-4  # of the largest logit; measured: 4e-6
 TRIES = 200  # draws for one case
 SAME, REFUSED, WRONG = "same", "refused", "wrong"
 OUTCOMES = (SAME, REFUSED, WRONG)
+# families of flash-linear-attention, which are compared with definitions in NumPy
+DEFINED = {config["model_type"]: config for config in fla_models.CONFIGS.values()}
+IMPORTERS = {**test_keys.IMPORTERS, **{family: ALL[family] for family in DEFINED}}
+SIZES = {**test_keys.SIZES, **DEFINED}
+OF_DEFINED = {
+    "conv_size": [2, 3, 5],
+    "expand_k": [0.5, 0.75, 1.0],
+    "expand_v": [0.5, 1.25, 2.0],
+    "head_dim": [4, 8, 12],
+    "intermediate_size": [5, 30],
+    "norm_eps": [0.1, 1e-6],
+    "num_heads": [1, 2, 3, 6],
+    "num_kv_heads": [None, 1, 3],
+    "num_v_heads": [None, 3, 6, 12],
+    "output_gate_activation": ["swish", "silu", "sigmoid"],
+    # sizes that the definitions share
+    **{key: [DEFINED["gla"][key]] for key in ("vocab_size", "hidden_size", "num_hidden_layers")},
+}
 TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
 
 
 def drawn(family: str, draw: random.Random) -> dict[str, Any]:
     """Random keys of a config.json, over those of the family's small model."""
-    keys, defaults = IMPORTERS[family].keys, classes(family)
+    keys, defaults = IMPORTERS[family].keys, {} if family in DEFINED else classes(family)
     known = keys.read.keys() | keys.aliases.keys() | defaults.keys()
     data = dict(SIZES[family])
     for key in sorted(known - NOT_CHANGED):
-        if draw.random() < (SHARE_OF_REFUSED if key in keys.refused else SHARE):
+        if family in DEFINED and key in OF_DEFINED:
+            data[key] = draw.choice([*OF_DEFINED[key], *([data[key]] if key in data else [])])
+        elif draw.random() < (SHARE_OF_REFUSED if key in keys.refused else SHARE):
             data[key] = value(key, data.get(key, keys.read.get(key, defaults.get(key))), data, draw)
     return data
 
@@ -121,7 +142,7 @@ def tried(family: str, seed: int, number: int) -> tuple[str, dict[str, Any], str
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             try:
-                theirs = write(folder, family, **data)
+                theirs = defined(folder, data) if family in DEFINED else write(folder, family, **data)
                 expected = logits(theirs)
             except Exception:  # whatever transformers says to it
                 continue
@@ -135,6 +156,13 @@ def tried(family: str, seed: int, number: int) -> tuple[str, dict[str, Any], str
     raise AssertionError(f"transformers makes no model of {TRIES} draws of {family}")
 
 
+def defined(folder: Path, data: dict[str, Any]) -> fla_models.Model:
+    """A folder with exactly this config.json, and the definition's model of it."""
+    model = fla_models.Model(data)
+    model.save(folder)
+    return model
+
+
 def text() -> torch.Tensor:
     return torch.randint(0, 17, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
@@ -142,7 +170,7 @@ def text() -> torch.Tensor:
 @torch.no_grad()
 def logits(theirs: Any) -> torch.Tensor:
     """Of transformers' full forward; of a translator from a source of ones."""
-    given = {"decoder_input_ids": text()} if theirs.config.is_encoder_decoder else {}
+    given = {"decoder_input_ids": text()} if getattr(theirs.config, "is_encoder_decoder", False) else {}
     found: torch.Tensor = theirs(text(), use_cache=False, return_dict=True, **given).logits
     return found
 
