@@ -40,7 +40,7 @@ BAD_OPTIONS: tuple[dict[str, Any], ...] = (
 
 def cases(folder: Path) -> Iterator[Case]:
     """Calls of graphs that others have made, and of one that fails in the middle of a prompt."""
-    yield "calls-options", "calls", _attempted("tiny", _options)
+    yield "calls-options", "calls", _attempted("tiny", lambda script, seed: _options(script, seed, folder))
     yield "calls-texts", "calls", _attempted("tiny", lambda script, seed: _texts(script, seed, folder))
     yield "calls-ends", "calls", _ends(Script("ends.onnx", checkpoint("ends"), 2))
     yield "calls-fails", "calls", _fails(folder)
@@ -121,8 +121,8 @@ def _attempted(name: str, write: Any) -> dict[str, Any]:
     raise AssertionError("too few attempts")
 
 
-def _options(script: Script, seed: int) -> None:
-    """What `generate` refuses, in the middle of a text."""
+def _options(script: Script, seed: int, folder: Path) -> None:
+    """What is refused in the middle of a text, which then goes on."""
     script.prefill([[1, 5, 9]])
     plain = {"generate": [4], "max_tokens": 3, "options": {}}
     for options in BAD_OPTIONS:
@@ -143,6 +143,10 @@ def _options(script: Script, seed: int) -> None:
     script.refused("batch", step=[3, 4])
     script.refused("snapshot", load="tiny-hybrid.state")
     script.refused("file", load="bad/nothing.state")
+    whole = bytearray((folder / "tiny.state").read_bytes())
+    whole[whole.index(b"PK\x01\x02") - 1] ^= 1  # the last number of the last state, which its CRC-32 tells
+    write_bytes(folder / "damaged.state", whole)
+    script.refused("snapshot", load="damaged.state")
     script.generate([4], 6, {"repetition_penalty": 1.5, "no_repeat_ngram": 2, "seed": seed})
     script.step([6])
 
