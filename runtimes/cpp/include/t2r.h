@@ -150,6 +150,7 @@ typedef struct t2r_info {
     int32_t generates;       /* whether a generation graph does */
     int32_t translates;      /* whether it is a translator's: what stands under Translators is for it */
     int32_t chats;           /* whether t2r_metadata has t2r.chat_template */
+    int64_t input_size;      /* elements of the vectors that t2r_read_vectors takes; 0: the graph reads tokens */
 } t2r_info;
 
 /* size: sizeof(t2r_info). */
@@ -175,6 +176,11 @@ T2R_API t2r_kind t2r_prefill(t2r_decoder *decoder, const int64_t *tokens, size_t
 /* t2r_prefill, of whose logits only the largest come out, (batch, top_k), and their tokens. */
 T2R_API t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t batch, size_t length,
                            const float **logits, const int64_t **chosen);
+
+/* Of a graph that reads vectors, which none of the functions for tokens does: read many of each sequence, finite numbers
+   (batch, length, size), row by row. size is t2r_info.input_size. A length of 1 is a step. */
+T2R_API t2r_kind t2r_read_vectors(t2r_decoder *decoder, const float *vectors, size_t batch, size_t length, size_t size,
+                                  const float **logits);
 
 /* Go on with these sequences in this order: drop, repeat or exchange them. The batch becomes count. */
 T2R_API t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count);

@@ -162,6 +162,15 @@ public:
         check(t2r_top_k(*this, tokens.data(), batch, length(tokens, batch), &found.logits, &found.tokens));
         return found;
     }
+    // Many vectors of each sequence of a graph that reads those, as many of each: row by row, (batch, length, input_size).
+    const float *read_vectors(const std::vector<float> &vectors, std::size_t batch = 1) {
+        const float *logits;
+        const std::size_t known = static_cast<std::size_t>(info().input_size), size = known ? known : 1;  // 0: it refuses them
+        if (batch == 0 || vectors.size() % (batch * size) != 0)
+            throw Failed(T2R_BATCH, "expected as many whole vectors of each sequence; received others; read them one by one");
+        check(t2r_read_vectors(*this, vectors.data(), batch, vectors.size() / batch / size, size, &logits));
+        return logits;
+    }
     // Go on with these sequences in this order: drop, repeat or exchange them.
     void reorder(const std::vector<std::int64_t> &rows) { check(t2r_reorder(*this, rows.data(), rows.size())); }
 

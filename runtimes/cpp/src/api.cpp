@@ -99,10 +99,10 @@ struct HandOut {
 };
 
 // The decoder compares the batch with its own before it reads.
-void require_rows(const int64_t *tokens, size_t batch, size_t length) {
-    if (batch > 0) require_list(tokens, length, "tokens");
+void require_rows(const void *inputs, size_t batch, size_t length, const char *what = "tokens") {
+    if (batch > 0) require_list(inputs, length, what);
     if (length >= size_t{1} << 40)
-        fail(T2R_ARGUMENT, "a length below 2^40", std::to_string(length), "read the tokens in parts");
+        fail(T2R_ARGUMENT, "a length below 2^40", std::to_string(length), std::string("read the ") + what + " in parts");
 }
 
 }  // namespace
@@ -228,6 +228,7 @@ t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size) {
         made.generates = found.opened()->has("generate");
         made.translates = signature.source.has_value();
         made.chats = found.opened()->metadata().count("t2r.chat_template") > 0;
+        made.input_size = signature.input_size;
         hand_out(made, info, size);
     });
 }
@@ -276,6 +277,15 @@ t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t batch, si
             use->decoder.read(tokens, static_cast<std::int64_t>(batch), static_cast<std::int64_t>(length), Wanted::top);
         hand_out(found, logits);
         if (chosen) *chosen = found.tokens;
+    });
+}
+
+t2r_kind t2r_read_vectors(t2r_decoder *decoder, const float *vectors, size_t batch, size_t length, size_t size, const float **logits) {
+    return guarded([&] {
+        const DecoderCall use(decoder);
+        require_rows(vectors, batch, length, "vectors");
+        hand_out(use->decoder.read_vectors(vectors, static_cast<std::int64_t>(batch), static_cast<std::int64_t>(length),
+                                           static_cast<std::int64_t>(size)), logits);
     });
 }
 

@@ -1,6 +1,7 @@
 #include "decoder.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -75,29 +76,54 @@ void Decoder::require_room(std::int64_t tokens) const {
 }
 
 Logits Decoder::read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted) {
+    signature().require_tokens();
     if (rows != batch())
         fail(T2R_BATCH, "tokens of " + number(batch()) + " sequences", number(rows), "give each sequence as many");
     if (length < 1) fail(T2R_TOKEN, "at least one token", "none", "start from the BOS token, or from any");
     if (wanted == Wanted::top && !signature().top_k)
         fail(T2R_GRAPH, "a graph that chooses the largest logits", "one without", "export with --top-k");
     require_tokens(tokens, static_cast<std::size_t>(rows * length));
+    return read_parts(reinterpret_cast<const std::byte *>(tokens), rows, length, wanted);
+}
+
+Logits Decoder::read_vectors(const float *vectors, std::int64_t rows, std::int64_t length, std::int64_t size) {
+    const std::int64_t wanted = signature().input_size;
+    if (!wanted) fail(T2R_TOKEN, "token ids", "vectors", "give token ids, or export with inputs_embeds");
+    if (rows != batch() || size != wanted)
+        fail(T2R_BATCH, "vectors of " + number(wanted) + " elements, of " + number(batch()) + " sequences",
+             number(size) + " of " + number(rows), "give one row per sequence");
+    if (length < 1) fail(T2R_TOKEN, "at least one vector", "none", "give what the front end computes");
+    const float *const end = vectors + rows * length * size;
+    if (!std::all_of(vectors, end, [](float number) { return std::isfinite(number); }))
+        fail(T2R_TOKEN, "finite vectors", "NaN or infinity", "check the front end");
+    return read_parts(reinterpret_cast<const std::byte *>(vectors), rows, length, Wanted::logits);
+}
+
+Logits Decoder::read_parts(const std::byte *inputs, std::int64_t rows, std::int64_t length, Wanted wanted) {
     require_room(length);
     const std::int64_t many = graph->has("prefill") ? std::max<std::int64_t>(rows_in_a_run / rows, 1) : 1;
-    std::vector<std::int64_t> part;
+    const auto one = static_cast<std::int64_t>(states->input_bytes());
+    const bool tokens = signature().input_size == 0;
+    std::vector<std::byte> part;
     for (std::int64_t begin = 0; begin < length; begin += many) {
         const std::int64_t count = std::min(many, length - begin);
-        const std::int64_t *these = tokens;
+        const std::byte *these = inputs;
         if (count < length) {
             part.clear();
             for (std::int64_t row = 0; row < rows; row++)
-                part.insert(part.end(), tokens + row * length + begin, tokens + row * length + begin + count);
+                part.insert(part.end(), inputs + (row * length + begin) * one, inputs + (row * length + begin + count) * one);
             these = part.data();
         }
-        for (History &history : histories) history.reserve(static_cast<std::size_t>(count));
+        if (tokens)
+            for (History &history : histories) history.reserve(static_cast<std::size_t>(count));
         states->read(these, count, wanted);
         for (std::int64_t row = 0; row < rows; row++) {
             positions[static_cast<std::size_t>(row)] += count;
-            for (std::int64_t t = 0; t < count; t++) histories[static_cast<std::size_t>(row)].add(these[row * count + t]);
+            for (std::int64_t t = 0; tokens && t < count; t++) {
+                std::int64_t token;
+                std::memcpy(&token, these + (row * count + t) * one, sizeof token);
+                histories[static_cast<std::size_t>(row)].add(token);
+            }
         }
     }
     if (wanted == Wanted::top) return {states->top_logits(), states->top_tokens()};

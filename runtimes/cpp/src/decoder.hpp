@@ -39,6 +39,8 @@ public:
     // Throws Error: of the kinds token, batch and position (graph: no such outputs); nothing has been read then. Of the kinds
     // cancelled, memory and runtime: what `position` says has been read, and the states are those after it.
     Logits read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted = Wanted::logits);
+    // The same of finite vectors (rows, length, size), which no history remembers.
+    Logits read_vectors(const float *vectors, std::int64_t rows, std::int64_t length, std::int64_t size);
     // Throws Error of the kind batch. All is as before then.
     void reset(std::int64_t batch);
     // Rows that stay in their places are not touched.
@@ -56,6 +58,7 @@ public:
 
 private:
     void start(std::int64_t batch);
+    Logits read_parts(const std::byte *inputs, std::int64_t rows, std::int64_t length, Wanted wanted);
     void exchange(const std::vector<std::int64_t> &rows);
 
     std::shared_ptr<Graph> graph;

@@ -12,6 +12,7 @@ using Inputs = std::vector<std::pair<const char *, Ort::Value>>;
 
 void require_in_order(const Decoder &decoder, const Request &request, const std::vector<std::int64_t> &stops) {
     const Signature &signature = decoder.signature();
+    signature.require_tokens();
     require_sampling(request.sampling);
     if (request.max_tokens < 1) fail(T2R_SAMPLING, "max_tokens of at least 1", number(request.max_tokens), "choose another");
     if (decoder.batch() != 1)

@@ -41,7 +41,9 @@ void add_states(const Signature &signature, std::int64_t batch, Forms &inputs, F
 
 void step_forms(const Signature &signature, Forms &inputs, Forms &outputs) {
     const std::int64_t batch = signature.batch ? signature.batch : any_size;
-    inputs["input_ids"] = {i64, signature.role == "step" ? Shape{batch} : Shape{batch, any_size}};
+    Shape read = signature.role == "step" ? Shape{batch} : Shape{batch, any_size};
+    if (signature.input_size) read.push_back(signature.input_size);
+    inputs[signature.input_size ? "inputs_embeds" : "input_ids"] = {signature.input_size ? f32 : i64, read};
     outputs["logits"] = {f32, {batch, signature.vocab_size}};
     if (signature.top_k) {
         outputs["top_logits"] = {f32, {batch, signature.top_k}};
@@ -114,9 +116,6 @@ void check_interface(const Signature &signature, const Ort::Session &session) {
         inputs[session.GetInputNameAllocated(i, allocator).get()] = form_of(session.GetInputTypeInfo(i));
     for (std::size_t i = 0; i < session.GetOutputCount(); i++)
         outputs[session.GetOutputNameAllocated(i, allocator).get()] = form_of(session.GetOutputTypeInfo(i));
-    if (inputs.count("inputs_embeds"))
-        fail(T2R_INTERFACE, "a graph that reads token ids", "one that reads vectors (inputs_embeds)",
-             "run it in Python, or export a graph of tokens");
     outputs.erase("hidden");  // which nothing here asks for
     std::string problems;
     list_names("missing inputs", wanted_in, inputs, problems);

@@ -213,6 +213,12 @@ bool Source::operator==(const Source &other) const {
            source_length == other.source_length && start_tokens == other.start_tokens && banned_tokens == other.banned_tokens;
 }
 
+void Signature::require_tokens() const {
+    if (input_size)
+        fail(T2R_GRAPH, "a graph that reads token ids", "one that reads vectors of " + number(input_size) + " elements (inputs_embeds)",
+             "read vectors with t2r_read_vectors, or export a graph of tokens");
+}
+
 void Signature::require_batch(std::int64_t wanted) const {
     if (wanted >= 1 && (batch == 0 || wanted == batch)) return;
     if (batch == 0) fail(T2R_BATCH, "a batch of at least 1", number(wanted), "choose another");
@@ -222,7 +228,7 @@ void Signature::require_batch(std::int64_t wanted) const {
 
 void Signature::require_memory(std::int64_t wanted, std::int64_t most, std::int64_t source_length) const {
     const std::int64_t limit = most > max_bytes / batch_states ? max_bytes : most * batch_states;
-    const std::int64_t row = 4 * (vocab_size + static_cast<std::int64_t>(History::first));
+    const std::int64_t row = 4 * (vocab_size + input_size + static_cast<std::int64_t>(History::first));
     std::int64_t total = wanted > max_bytes / row ? max_bytes : wanted * row;
     for (const StateSpec &spec : states) total = std::min(max_bytes, total + spec.bytes(wanted, 0, source_length));
     if (total > limit)
@@ -236,7 +242,7 @@ bool Signature::is_companion(const Signature &other, const std::string &wanted) 
     };
     return other.role == wanted && std::equal(states.begin(), states.end(), other.states.begin(), other.states.end(), same) &&
            vocab_size == other.vocab_size && batch == other.batch && max_positions == other.max_positions &&
-           other.top_k == (wanted == "generate" ? 0 : top_k) && bos_token == other.bos_token && eos_tokens == other.eos_tokens &&
+           other.top_k == (wanted == "generate" ? 0 : top_k) && input_size == other.input_size && bos_token == other.bos_token && eos_tokens == other.eos_tokens &&
            past_end == other.past_end && checkpoint == other.checkpoint && quantization == other.quantization &&
            layers == other.layers && target == other.target && state_layout == other.state_layout &&
            producer == other.producer && other.graphs.empty() && !other.tokenizer && source == other.source &&
@@ -260,6 +266,10 @@ Signature signature_of(const std::map<std::string, std::string> &metadata, std::
     made.max_positions = keys.count("max_positions");
     made.top_k = keys.count("top_k");
     require(made.top_k <= made.vocab_size, "top_k");
+    if (keys.has("input_size")) {
+        made.input_size = keys.count("input_size");
+        require(made.input_size > 0 && made.input_size <= max_vocabulary, "input_size");
+    }
     made.bos_token = keys.with("bos_token", [](Json::Value value) -> std::int64_t { return value.is_null() ? -1 : value.integer(); });
     require(made.bos_token >= -1 && made.bos_token < made.vocab_size, "bos_token");
     made.eos_tokens = keys.tokens("eos_tokens", made.vocab_size);

@@ -52,6 +52,7 @@ struct Source {
 struct Signature {
     std::vector<StateSpec> states;  // those that chain, then the constant ones
     std::int64_t vocab_size = 0, batch = 0, max_positions = 0, top_k = 0;  // 0: null
+    std::int64_t input_size = 0;                                           // elements of the vectors it reads; 0: it reads tokens
     std::int64_t bos_token = -1;                                           // -1: null
     std::vector<std::int64_t> eos_tokens;
     std::string past_end, checkpoint, quantization, role, layers, target, state_layout, producer;
@@ -63,6 +64,8 @@ struct Signature {
 
     // The most tokens that a text can have; 0 where there is no end.
     std::int64_t reach() const { return past_end == "refuse" ? max_positions : 0; }
+    // Throws Error of the kind graph: it reads vectors.
+    void require_tokens() const;
     // Throws Error of the kind batch.
     void require_batch(std::int64_t wanted) const;
     // States, logits and history of so many sequences, against batch_states times `most`. Throws Error of the kind metadata.

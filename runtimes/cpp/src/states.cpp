@@ -59,6 +59,7 @@ States::States(std::shared_ptr<Graph> opened, Cancellation &cancellation, std::i
     const Signature &signature = graph->signature;
     signature.require_batch(batch);
     signature.require_memory(batch, graph->options.max_state_bytes);
+    input_size = signature.input_size;
     slots.resize(signature.states.size());
     for (std::size_t i = 0; i < slots.size(); i++) {
         slots[i].spec = &signature.states[i];
@@ -66,7 +67,7 @@ States::States(std::shared_ptr<Graph> opened, Cancellation &cancellation, std::i
         slots[i].growing = static_cast<std::size_t>(std::find(shape.begin(), shape.end(), dim_growing) - shape.begin());
         grows = grows || slots[i].spec->grows();
     }
-    ids_value = value(ids, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8 * static_cast<std::size_t>(batch), {batch});
+    one = inputs_value(inputs, 1, {batch});
     const auto wide = static_cast<std::size_t>(batch * signature.vocab_size), few = static_cast<std::size_t>(batch * signature.top_k);
     result_values.push_back(value(results[0], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4 * wide, {batch, signature.vocab_size}));
     if (signature.top_k) {
@@ -115,9 +116,15 @@ Ort::Value States::value(Buffer &buffer, ONNXTensorElementDataType dtype, std::s
     return Ort::Value::CreateTensor(memory, buffer.data(), bytes, shape.data(), shape.size(), dtype);
 }
 
-Ort::IoBinding States::bind(Ort::Session &session, int past, Wanted wanted, const Ort::Value &tokens) {
+Ort::Value States::inputs_value(Buffer &buffer, std::int64_t length, Shape shape) const {
+    const std::size_t bytes = input_bytes() * static_cast<std::size_t>(batch * length);
+    if (input_size) shape.push_back(input_size);
+    return value(buffer, input_size ? ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT : ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, bytes, shape);
+}
+
+Ort::IoBinding States::bind(Ort::Session &session, int past, Wanted wanted, const Ort::Value &fed) {
     Ort::IoBinding made(session);
-    made.BindInput("input_ids", tokens);
+    made.BindInput(input_size ? "inputs_embeds" : "input_ids", fed);
     if (wanted == Wanted::logits) {
         made.BindOutput("logits", result_values[0]);
     } else {
@@ -136,7 +143,7 @@ Ort::IoBinding States::bind(Ort::Session &session, int past, Wanted wanted, cons
 Ort::IoBinding &States::binding(Wanted wanted) {
     const auto found = bindings.find({wanted, turn});
     if (found != bindings.end()) return found->second;
-    return bindings.emplace(std::pair{wanted, turn}, bind(graph->session(), turn, wanted, ids_value)).first->second;
+    return bindings.emplace(std::pair{wanted, turn}, bind(graph->session(), turn, wanted, one)).first->second;
 }
 
 void States::bind_caches(Ort::IoBinding &binding, std::int64_t length) {
@@ -160,17 +167,17 @@ void States::run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t le
     turn = 1 - turn;
 }
 
-void States::read(const std::int64_t *tokens, std::int64_t length, Wanted wanted) {
+void States::read(const std::byte *given, std::int64_t length, Wanted wanted) {
+    const std::size_t bytes = input_bytes() * static_cast<std::size_t>(batch * length);
     if (length > 1) {
         Ort::Session &many = *graph->companion("prefill");
         Buffer copy;
-        const auto bytes = 8 * static_cast<std::size_t>(batch * length);
-        const Ort::Value fed = value(copy, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, bytes, {batch, length});
-        std::memcpy(copy.data(), tokens, bytes);
+        const Ort::Value fed = inputs_value(copy, length, {batch, length});
+        std::memcpy(copy.data(), given, bytes);
         Ort::IoBinding bound = bind(many, turn, wanted, fed);
         return run(many, bound, length);
     }
-    std::memcpy(ids.data(), tokens, 8 * static_cast<std::size_t>(batch));
+    std::memcpy(inputs.data(), given, bytes);
     run(graph->session(), binding(wanted), 1);
 }
 

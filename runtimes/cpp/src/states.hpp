@@ -48,9 +48,11 @@ public:
 
     // Every state to its initial value, every cache to no token, every source to one of length 1.
     void reset();
-    // Read tokens (batch, length), row by row, in one run: many need a prefill graph. What raises leaves the states as they
-    // were.
-    void read(const std::int64_t *tokens, std::int64_t length, Wanted wanted);
+    // Read tokens (batch, length), or vectors, row by row, in one run: many need a prefill graph. What raises leaves the
+    // states as they were.
+    void read(const std::byte *inputs, std::int64_t length, Wanted wanted);
+    // Bytes of a token, or of a vector.
+    std::size_t input_bytes() const { return input_size ? 4 * static_cast<std::size_t>(input_size) : 8; }
     // Let the generation graph go on from `inputs` beside the states: the tokens that it wrote.
     std::vector<std::int64_t> generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs);
     // Become these rows of `from`, states of the same graph: as many as `batch`.
@@ -79,7 +81,8 @@ private:
 
     Ort::Value value(const StateSpec &spec, const Buffer &buffer, const Shape &shape) const;
     Ort::Value value(Buffer &buffer, ONNXTensorElementDataType dtype, std::size_t bytes, const Shape &shape) const;
-    Ort::IoBinding bind(Ort::Session &session, int past, Wanted wanted, const Ort::Value &ids);
+    Ort::Value inputs_value(Buffer &buffer, std::int64_t length, Shape shape) const;
+    Ort::IoBinding bind(Ort::Session &session, int past, Wanted wanted, const Ort::Value &inputs);
     void bind_caches(Ort::IoBinding &binding, std::int64_t length);
     void run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t length);
     Ort::IoBinding &binding(Wanted wanted);
@@ -88,10 +91,11 @@ private:
     Cancellation &cancellation;
     Ort::MemoryInfo memory;
     std::vector<Slot> slots;
+    std::int64_t input_size;
     bool grows = false;
     int turn = 0;  // the buffer, and the binding, that the next step reads from
-    Buffer ids, results[3], rows_between;
-    Ort::Value ids_value{nullptr};
+    Buffer inputs, results[3], rows_between;
+    Ort::Value one{nullptr};  // input of each sequence
     std::vector<Ort::Value> result_values;
     std::map<std::pair<Wanted, int>, Ort::IoBinding> bindings;
 };

@@ -47,6 +47,8 @@ void reading(const std::string &folder) {
     const t2r::Top top = decoder.top_k({1, 2, 3, 4, 5, 6}, 2);
     EXPECT(top.tokens[0] == best[0] && top.tokens[info.top_k] == best[1] && top.logits[0] >= top.logits[1]);
     EXPECT(told([&] { decoder.prefill({1, 2, 3}, 2); }) == T2R_BATCH);
+    EXPECT(told([&] { decoder.read_vectors({1, 2, 3}, 2); }) == T2R_BATCH);
+    EXPECT(told([&] { decoder.read_vectors({1, 2, 3, 4}, 2); }) == T2R_TOKEN && info.input_size == 0);
     decoder.reorder({1});
     EXPECT(decoder.info().batch == 1 && decoder.info().position == 3);
 

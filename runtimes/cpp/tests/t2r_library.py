@@ -23,6 +23,7 @@ class Info(ctypes.Structure):
         ("eos_tokens", POINTER(c_int64)),
         ("checkpoint", c_char_p),
         *((name, c_int32) for name in ("prefills", "generates", "translates", "chats")),
+        ("input_size", c_int64),
     ]
 
 
@@ -203,6 +204,13 @@ class Decoder:
         sizes = c_size_t(len(tokens)), c_size_t(len(tokens[0]))
         self.library.call("t2r_prefill", self.handle, flat, *sizes, byref(logits))
         return np.ctypeslib.as_array(logits, (len(tokens), self.info.vocab_size)).copy()
+
+    def read_vectors(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Vectors (batch, length, size)."""
+        logits, given = POINTER(c_float)(), np.ascontiguousarray(vectors, np.float32)
+        flat = given.ctypes.data_as(POINTER(c_float))
+        self.library.call("t2r_read_vectors", self.handle, flat, *map(c_size_t, given.shape), byref(logits))
+        return np.ctypeslib.as_array(logits, (len(given), self.info.vocab_size)).copy()
 
     def reorder(self, rows: Sequence[int]) -> None:
         self.library.call("t2r_reorder", self.handle, numbers(rows), c_size_t(len(rows)))

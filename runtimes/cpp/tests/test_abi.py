@@ -82,7 +82,7 @@ def test_no_structure_ends_in_padding(target: str) -> None:
 
 
 def test_padding_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "t2r.h").write_text(HEADER.replace("int32_t chats;", "int32_t chats, odd;"), "utf-8")
+    (tmp_path / "t2r.h").write_text(HEADER.replace("int64_t input_size;", "int64_t input_size; int32_t odd;"), "utf-8")
     assert "sizeof(t2r_info)" in full(tmp_path / "t2r.h", TARGETS[0]).stderr
 
 

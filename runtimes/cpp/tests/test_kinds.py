@@ -114,19 +114,6 @@ def test_a_run_that_fails(library: Library, tmp_path: Path) -> None:
     assert decoder.info.position == 0
 
 
-def test_a_graph_that_reads_vectors_is_named(library: Library, tmp_path: Path) -> None:
-    model = onnx.load(GOLDEN / "tiny.onnx")
-    for value in model.graph.input:
-        value.name = value.name.replace("input_ids", "inputs_embeds")
-    for node in model.graph.node:
-        node.input[:] = [name.replace("input_ids", "inputs_embeds") for name in node.input]
-    onnx.save(model, tmp_path / "vectors.onnx")
-    with pytest.raises(
-        Failed, match="^interface: expected a graph that reads token ids; received one that reads vectors"
-    ):
-        Decoder(library, tmp_path / "vectors.onnx")
-
-
 def test_a_tokenizer_that_is_too_large_leaves_the_graph_open(library: Library, tmp_path: Path) -> None:
     """Token numbers need none."""
     model = onnx.load(GOLDEN / "bytes.onnx")

@@ -22,6 +22,19 @@ export function numbersOf(value, what) {
 }
 
 /**
+ * A copy of numbers of vectors.
+ * @param {ArrayLike<number>} value an array, or a typed array
+ * @returns {Float32Array}
+ * @throws {T2RError} token: another thing, none, or a number that is not finite
+ */
+export function vectorsOf(value) {
+  const numbers = isList(value) && Array.prototype.every.call(value, (one) => typeof one === "number") ? Float32Array.from(value) : null;
+  const received = numbers === null ? shown(value) : numbers.length === 0 ? "none" : numbers.every(Number.isFinite) ? null : "NaN or infinity";
+  if (received !== null) throw new T2RError("token", "vectors: an array of finite numbers", received, "give what the front end computes");
+  return numbers;
+}
+
+/**
  * Who watches a text, {onToken, signal}, or a search, {onStep, signal}.
  * @throws {T2RError} sampling: of another kind; the signal's reason, where it has been aborted
  */

@@ -1,6 +1,6 @@
 /** A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them. */
 
-import { isList, numbersOf, openOptions, watchersOf } from "./arguments.js";
+import { isList, numbersOf, openOptions, vectorsOf, watchersOf } from "./arguments.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
@@ -9,7 +9,7 @@ import { generationFeeds } from "./interface.js";
 import { Sampler } from "./sampler.js";
 import { readFile } from "./session.js";
 import { checkStates, readSnapshot, writeSnapshot } from "./snapshot.js";
-import { requireBatch, requireRoom, requireTokens } from "./signature.js";
+import { requireBatch, requireReadsTokens, requireRoom, requireTokens } from "./signature.js";
 import { States } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
@@ -108,6 +108,16 @@ export class Decoder {
    */
   async prefill(ids) {
     return this.#graphs.alone(() => this.#read(this.#rows(ids), "logits"));
+  }
+
+  /**
+   * Of a graph that reads vectors: as `prefill`, of vectors (B · T · inputSize), row after row.
+   * @param {Float32Array | Float64Array | readonly number[]} vectors
+   * @returns {Promise<Float32Array>}
+   * @throws {T2RError} token, batch, position
+   */
+  async readVectors(vectors) {
+    return this.#graphs.alone(() => this.#read(this.#vectors(vectors), "logits"));
   }
 
   /**
@@ -245,8 +255,20 @@ export class Decoder {
     this.#history = Array.from({ length: batch }, () => new History());
   }
 
+  /** Vectors as rows of them, checked. */
+  #vectors(given) {
+    const size = this.signature.inputSize, rows = this.batch;
+    if (size === null) throw new T2RError("token", "token ids", "vectors", "give token ids, or export with inputs_embeds");
+    const whole = vectorsOf(given), length = whole.length / (rows * size);
+    if (!isWhole(length, 1)) throw batch(`vectors of ${size} elements, as many of each of ${rows} sequences`, `${whole.length} numbers`);
+    requireRoom(this.signature, this.position, length);
+    const at = (row, t) => whole.subarray((row * length + t) * size, (row * length + t + 1) * size);
+    return Array.from({ length: rows }, (_, row) => Array.from({ length }, (_, t) => at(row, t)));
+  }
+
   /** A token of each sequence, as rows, checked. */
   #column(ids) {
+    requireReadsTokens(this.signature);
     if (isList(ids)) this.#requireRows(ids.length);
     const column = numbersOf(typeof ids === "number" ? [ids] : ids, "tokens");
     this.#requireRows(column.length);
@@ -255,6 +277,7 @@ export class Decoder {
 
   /** Tokens (T,) or (B, T) as rows of one length, checked. */
   #rows(ids) {
+    requireReadsTokens(this.signature);
     const many = Array.isArray(ids) && isList(ids[0]);
     if (isList(ids)) this.#requireRows(many ? ids.length : 1);
     const rows = Array.from(many ? ids : [ids], (row) => numbersOf(row, "tokens"));
@@ -273,6 +296,7 @@ export class Decoder {
   }
 
   #checked(prompt, maxTokens, options) {
+    requireReadsTokens(this.signature);
     return requestOf(this, new Sampler(options, this.signature.generation), prompt, maxTokens);
   }
 
@@ -294,7 +318,7 @@ export class Decoder {
   #passed(rows) {
     rows.forEach((row, n) => {
       this.#positions[n] += row.length;
-      this.#history[n].add(row);
+      if (this.signature.inputSize === null) this.#history[n].add(row); // penalties look back on tokens alone
     });
   }
 

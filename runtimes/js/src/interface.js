@@ -7,10 +7,6 @@ const WHOLE = ["int64", []], REAL = ["float64", []], LIST = ["int64", ["N"]];
 
 /** Refuse a graph whose inputs and outputs are not those of its metadata, both ways. */
 export function checkInterface(signature, session) {
-  if (session.inputNames.includes("inputs_embeds")) {
-    const received = "one that reads vectors (inputs_embeds)";
-    throw new T2RError("interface", "a graph that reads token ids", received, "run it in Python, or export a graph of tokens");
-  }
   const { inputs, outputs } = (FORMS[signature.role] ?? stepForms)(signature);
   const problems = [
     ...compared(inputs, session.inputNames, session.inputMetadata, "input", signature.batch),
@@ -57,8 +53,9 @@ function reals(ort, numbers) {
 }
 
 /** Of a step or prefill graph: name → [dtype, shape]. */
-function stepForms({ role, vocabSize, topK, states, sourceStates: source }) {
-  const inputs = { input_ids: ["int64", role === "step" ? ["B"] : ["B", "N"]] }, outputs = { logits: ["float32", ["B", vocabSize]] };
+function stepForms({ role, vocabSize, inputSize: size, topK, states, sourceStates: source }) {
+  const read = role === "step" ? ["B"] : ["B", "N"], outputs = { logits: ["float32", ["B", vocabSize]] };
+  const inputs = size === null ? { input_ids: ["int64", read] } : { inputs_embeds: ["float32", [...read, size]] };
   addStates(inputs, outputs, states, source);
   if (topK !== null) Object.assign(outputs, { top_logits: ["float32", ["B", topK]], top_tokens: ["int64", ["B", topK]] });
   if (topK !== null && source) outputs.log_sum = ["float32", ["B"]];

@@ -24,6 +24,7 @@ const OF_SOURCES = [
   "source_states", "start_states", "source_vocab_size", "source_tokenizer", "max_source", "source_length", "start_tokens",
   "banned_tokens",
 ];
+const OPTIONAL = ["generation", "chat_template", "input_size"];
 
 /**
  * @param {Map<string, string>} metadata
@@ -45,13 +46,14 @@ export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
   }
   const keys = metadata.has(PREFIX + "source_states") ? [...KEYS, ...OF_SOURCES] : KEYS;
   const found = Object.fromEntries(keys.map((key) => [key, read(metadata, key)]));
-  const [generation, chat] = ["generation", "chat_template"].map((key) => (metadata.has(PREFIX + key) ? read(metadata, key) : undefined));
-  const problem = malformed({ ...found, generation, chat_template: chat });
+  const [generation, chat, size] = OPTIONAL.map((key) => (metadata.has(PREFIX + key) ? read(metadata, key) : undefined));
+  const problem = malformed({ ...found, generation, chat_template: chat, input_size: size });
   if (problem) throw bad("metadata of the contract's form", `a bad value of ${problem}`, "export the model again");
   const states = [...found.states, ...(found.source_states ?? [])];
   requireBounded(states, maxStateBytes);
   const options = generation ? camelCased(generation) : null;
-  const own = { generation: options, chatTemplate: chat ?? null, sourceStates: found.source_states ?? null, allStates: states };
+  const given = { generation: options, chatTemplate: chat ?? null, inputSize: size ?? null };
+  const own = { ...given, sourceStates: found.source_states ?? null, allStates: states };
   return /** @type {any} */ (Object.freeze({ ...camelCased(found), ...own }));
 }
 
@@ -87,6 +89,7 @@ function malformed(s) {
     top_k: () => optional(s.top_k, (k) => isWhole(k, 1, s.vocab_size)),
     chat_template: () => s.chat_template === undefined || s.chat_template === null || isChatTemplate(s.chat_template),
     generation: () => s.generation === undefined || isGeneration(s.generation, s.source_states !== undefined),
+    input_size: () => s.input_size === undefined || isWhole(s.input_size, 1, MAX_VOCABULARY),
     role: () => ROLES.includes(s.role),
     graphs: () => isObject(s.graphs) && Object.values(s.graphs).every(isFileName) &&
       (s.role === "step" || !Object.keys(s.graphs).length),
@@ -156,9 +159,16 @@ export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES, 
 export function requireMemory(signature, batch, maxStateBytes = MAX_STATE_BYTES, source = 1) {
   const bytes = (state) => SIZES[state.dtype] * product(dimensions(state, 1, 0, source));
   const one = signature.allStates.reduce((all, state) => all + bytes(state), 0);
-  if (batch * (one + 4 * signature.vocabSize) > BATCH_STATES * maxStateBytes) {
+  if (batch * (one + 4 * (signature.vocabSize + (signature.inputSize ?? 0))) > BATCH_STATES * maxStateBytes) {
     throw new T2RError("batch", `states of at most ${BATCH_STATES * maxStateBytes} bytes`, `a batch of ${batch}`, "choose a smaller one");
   }
+}
+
+/** Refuse a graph that reads vectors, where tokens are to be read. */
+export function requireReadsTokens({ inputSize: size }) {
+  if (size === null) return;
+  const received = `one that reads vectors of ${size} elements (inputs_embeds)`;
+  throw new T2RError("graph", "a graph that reads token ids", received, "read vectors with readVectors, or export a graph of tokens");
 }
 
 /** Refuse tokens that the model has not, or fewer than `least`. */
@@ -184,7 +194,7 @@ export function differs(step, other, role) {
   if (other.role !== role) return "role";
   const own = ["role", "graphs", "tokenizer", "source_tokenizer"];
   const wanted = { ...step, generation: null, ...(role === "generate" && { topK: null }) }; // it gives no logits
-  const shared = [...KEYS, ...OF_SOURCES, "generation"].filter((key) => !own.includes(key));
+  const shared = [...KEYS, ...OF_SOURCES, "generation", "input_size"].filter((key) => !own.includes(key));
   return shared.find((key) => JSON.stringify(wanted[camel(key)]) !== JSON.stringify(other[camel(key)]));
 }
 

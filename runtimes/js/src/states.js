@@ -64,17 +64,16 @@ export class States {
   }
 
   /**
-   * One run of a step or prefill graph: rows (B, N) of tokens.
+   * One run of a step or prefill graph: rows (B, N) of tokens, or of vectors, each a Float32Array.
    * @param {import("./session.js").Graph} graph
    * @param {number[][]} rows
    * @param {Wanted} wanted
    * @returns {Promise<any>} the logits, the caller's own; of "top" the largest, {logits, tokens}, of "largest" with {sums} too; or undefined
    */
   async run(graph, rows, wanted) {
-    const ids = BigInt64Array.from(rows.flat(), BigInt);
     const dims = graph.signature.role === "step" ? [rows.length] : [rows.length, rows[0].length];
     const names = wanted === null ? [] : OUTPUTS[wanted];
-    const [logits, tokens, sums] = await this.#chained(graph, { input_ids: new graph.ort.Tensor("int64", ids, dims) }, names);
+    const [logits, tokens, sums] = await this.#chained(graph, inputsOf(graph, rows.flat(), dims), names);
     return tokens ? { logits, tokens: Int32Array.from(tokens, Number), ...(sums && { sums }) } : logits;
   }
 
@@ -136,6 +135,14 @@ export class States {
     if (spare && spare.dims.every((d, n) => d === like.dims[n])) return spare;
     return this.#tensor(like.type, new ARRAYS[like.type](product(like.dims)), like.dims);
   }
+}
+
+/** What a run reads: tokens, or vectors, one behind the other. */
+function inputsOf({ ort, signature: { inputSize: size } }, read, dims) {
+  if (size === null) return { input_ids: new ort.Tensor("int64", BigInt64Array.from(read, BigInt), dims) };
+  const numbers = new Float32Array(read.length * size);
+  read.forEach((vector, n) => numbers.set(vector, n * size));
+  return { inputs_embeds: new ort.Tensor("float32", numbers, [...dims, size]) };
 }
 
 /** A state as at the start of a text. */

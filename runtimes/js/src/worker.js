@@ -43,8 +43,9 @@ const CALLS = {
     };
     return decoder.generate(prompt, maxTokens, options, { onToken });
   },
-  ...Object.fromEntries(["reset", "step", "prefill", "topK", "state", "setState", "reorder", "saveState", "loadState", "close"].map(
-    (name) => [name, (_, ...args) => decoder[name](...args)])),
+  ...Object.fromEntries(
+    ["reset", "step", "prefill", "readVectors", "topK", "state", "setState", "reorder", "saveState", "loadState", "close"].map(
+      (name) => [name, (_, ...args) => decoder[name](...args)])),
 };
 
 async function jinja() {

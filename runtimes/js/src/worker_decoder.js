@@ -100,6 +100,15 @@ export class WorkerDecoder {
   }
 
   /**
+   * As Decoder.readVectors.
+   * @param {Float32Array | Float64Array | readonly number[]} vectors
+   * @returns {Promise<Float32Array>}
+   */
+  async readVectors(vectors) {
+    return this.#ask("readVectors", [vectors]);
+  }
+
+  /**
    * As Decoder.topK.
    * @param {import("./types.js").Tokens | readonly import("./types.js").Tokens[]} ids
    * @returns {Promise<{ logits: Float32Array, tokens: Int32Array }>}

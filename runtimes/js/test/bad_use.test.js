@@ -6,7 +6,6 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { Decoder, Translator } from "../src/index.js";
-import { checkInterface } from "../src/interface.js";
 import { bytesOf, exchanged, golden, inCopy, refused } from "./files.js";
 
 let decoder;
@@ -41,11 +40,6 @@ test("damaged bytes are refused, or a graph all the same", async () => {
       assert.ok(error.kind, `${at}: ${error.stack}`);
     }
   }
-});
-
-test("a graph that reads vectors", async () => {
-  const open = async () => checkInterface({ role: "step" }, { inputNames: ["inputs_embeds"], outputNames: ["logits"] });
-  await refused(open, "interface", /a graph that reads token ids; received one that reads vectors/);
 });
 
 test("metadata that lies", async () => {

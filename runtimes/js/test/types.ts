@@ -29,6 +29,8 @@ export async function used(bytes: Uint8Array): Promise<string> {
   let story = "";
   for await (const token of decoder.stream(tokenizer.encode("Once"), 40, { temperature: 0.6, stopTokens: ends })) story += text.feed(token);
   const token: number | null = await decoder.loadState(await decoder.saveState(null));
+  const seen: Float32Array = await decoder.readVectors(new Float32Array(decoder.signature.inputSize ?? 0));
+  story += seen.length;
   const { logits } = await decoder.topK([[token ?? 0]]);
   const kinds: readonly Kind[] = KINDS;
   const found = readSignature(readModelFile(bytes).metadata);

@@ -72,6 +72,7 @@ test("rows, states and snapshots", () => both("tiny-hybrid.onnx", async (decoder
   await decoder.setState(states, 2);
   found.push(await decoder.step([2, 3, 4]), decoder.batch);
   await decoder.reset(1);
+  await refused(() => decoder.readVectors([1, 2]), "token", /token ids; received vectors/);
   await decoder.prefill([1, 3]);
   const saved = await decoder.saveState(4);
   await decoder.reset();

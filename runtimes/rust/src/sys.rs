@@ -46,6 +46,7 @@ pub struct t2r_info {
     pub generates: i32,
     pub translates: i32,
     pub chats: i32,
+    pub input_size: i64,
 }
 
 #[repr(C)]
@@ -133,6 +134,14 @@ extern "C" {
         length: usize,
         logits: *mut *const f32,
         chosen: *mut *const i64,
+    ) -> t2r_kind;
+    pub fn t2r_read_vectors(
+        decoder: *mut t2r_decoder,
+        vectors: *const f32,
+        batch: usize,
+        length: usize,
+        size: usize,
+        logits: *mut *const f32,
     ) -> t2r_kind;
     pub fn t2r_reorder(decoder: *mut t2r_decoder, rows: *const i64, count: usize) -> t2r_kind;
 
