@@ -29,16 +29,20 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.options import made as _made
 from t2r_export.config.options import read_kind
 from t2r_export.config.plain import to_plain
+from t2r_export.config.pruning import PruneConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.stages import parse_plan
 from t2r_export.config.students import student_mixer
 from t2r_export.config.typed import typed
 from t2r_export.convert import convert, provenance, source_mixers
+from t2r_export.data.corpus import read_corpus
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import check_outputs
 from t2r_export.proof.report import Report
+from t2r_export.pruning.prune import provenance as pruned
+from t2r_export.pruning.prune import prune
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
 from t2r_runtime.errors import UserError
@@ -141,6 +145,23 @@ class Model:
         return Model(checkpoint.made(model, old.tokenizer, done, old.source_tokenizer))
 
     @typed
+    def prune(self, data: Files, **options: float) -> Model:
+        """`t2r prune`: remove what the model does without, measured on a text; finetune it with `self` as the teacher.
+
+        Args:
+            data: one or several texts, or token ids as .npy.
+            options: shares by kind, fields of t2r_export.config.pruning.PruneConfig: `ffn=0.25`, `state=0.5`, …
+
+        Raises:
+            UserError: an invalid share; see t2r_export.pruning.prune.prune.
+        """
+        old, shares = self.checkpoint, _made(PruneConfig, options)
+        corpus = read_corpus(_paths(data), old.tokenizer, old.config)
+        model = prune(old.model, shares, corpus).model
+        done = pruned(old, text_sha256=corpus.sha256, shares=shares.shares)
+        return Model(checkpoint.made(model, old.tokenizer, done, old.source_tokenizer))
+
+    @typed
     def finetune(
         self,
         output: str | Path,
@@ -162,13 +183,12 @@ class Model:
         Raises:
             UserError, CheckFailed, KeyboardInterrupt: see t2r_export.finetune.finetune.
         """
-        files = [data] if isinstance(data, str | Path) else list(data)
         plan = parse_plan(stages, None if steps is None else str(steps), learning_rates)
         with tempfile.TemporaryDirectory() as folder:
             made = {
                 "model": self.save(Path(folder) / "model.pt"),
                 "output": Path(output),
-                "data": tuple(Path(file) for file in files),
+                "data": tuple(_paths(data)),
                 "plan": plan,
             }
             finetune(_made(FinetuneConfig, {**options, **made}))
@@ -221,6 +241,10 @@ def load(path: str | Path) -> Model:
         UserError: no such file, or one that cannot be read.
     """
     return Model(checkpoint.load(path))
+
+
+def _paths(files: Files) -> list[Path]:
+    return [Path(file) for file in ([files] if isinstance(files, str | Path) else files)]
 
 
 def _scheme(text: str) -> QuantizeConfig:

@@ -18,7 +18,8 @@ from t2r_export.checkpoints.build_record import RECORD, BuildRecord, Origin, con
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.plain import to_plain
-from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
+from t2r_export.config.recipe import Recipe, read_recipe
+from t2r_export.config.recipe_students import StudentPlan, Training
 from t2r_export.config.students import reason, student_mixer
 from t2r_export.convert import convert, provenance, reshape
 from t2r_export.data.corpus import read_corpus

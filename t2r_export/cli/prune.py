@@ -58,5 +58,6 @@ def command(source: Path, out: Path, share: dict[str, Any], data: Path, force: b
         {**report, "chosen": [dict(zip(heads, row, strict=True)) for row in found.rows()]},
         f"{table(rows, heads)}\n"
         f"{out}: weights {size(weights[0])} to {size(weights[1])}, state {size(states[0])} to {size(states[1])}; "
-        f"{nats[1]:.4f} nats/token before finetuning, {nats[1] - nats[0]:+.4f}",
+        f"{nats[1]:.4f} nats/token before finetuning, {nats[1] - nats[0]:+.4f} "
+        f"({sum(row[-1] for row in found.rows()):+.4f} were expected)",
     )

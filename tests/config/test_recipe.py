@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares
-from t2r_export.config.recipe import TRAINING, read_recipe
+from t2r_export.config.recipe import read_recipe
+from t2r_export.config.recipe_students import TRAINING
 from t2r_runtime.errors import UserError
 
 MODELS = Path(__file__).parents[2] / "models"

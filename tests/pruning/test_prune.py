@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import small
+import t2r_export
 import texts
 from cli_models import Output, run
 from pruning_models import corpus
@@ -198,6 +199,8 @@ def test_pruned_then_finetuned_by_the_whole_model(tmp_path: Path, capsys: Output
     assert said["shares"] == {"ffn": 0.4, "state": 0.5}
     assert {row["kind"] for row in said["chosen"]} == {"ffn", "state"}
     made = checkpoint.load(tmp_path / "small.pt")
+    same = t2r_export.load(tmp_path / "teacher.pt").prune(data, ffn=0.4, state=0.5)
+    assert same.config == made.config and same.checkpoint.provenance["prune"][0]["shares"] == said["shares"]
     assert made.provenance["prune"][0]["shares"] == said["shares"]
     assert sum(isinstance(mixer, LinearConfig) and mixer.feature_size for mixer in small.mixers(made.config)) <= 12
     steps = ["--stages", "task,distill", "--steps", "20,5", "--length", 32, "--lr", "1e-2,1e-3", "--data", data]
