@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Dim, Value, product
+from t2r_export.model.experts import of_each, total, weights_of
 from t2r_export.model.ops import Erase, Experts, update_rule
 
 MAX_AXES = 3  # dtypes that the skip-norm kernels support
+LEAST = 1e-30  # weight of an expert that was not chosen; its logarithm is finite
 # names of activations of MoE, gated and not; its gelu is the approximation by tanh
 OF_EXPERTS = {
     (True, "silu"): "swiglu",
@@ -204,8 +206,20 @@ class FusedOps(AttentionOps):
         activation = OF_EXPERTS.get((experts.gated, experts.activation))
         if activation is None:
             return super().experts(x, scores, experts)
+        if experts.router == "softmax" and experts.scale == 1:
+            y = self._moe(x, scores, experts, activation)
+            # normalize_routing_weights=0 says so too, but QMoE of 1.32 computes something else there
+            return y if experts.renormalize else self.mul(y, total(weights_of(scores, experts, self)[0], self))
+        # any weights w: softmax over log w of the chosen is w / Σ w
+        weights, chosen = weights_of(scores, experts, self)
+        each = self.reshape(of_each(weights, chosen, experts, self), (0, -1))
+        y = self._moe(x, self.log(self.maximum(each, LEAST)), experts, activation)
+        return self.mul(y, total(weights, self))
+
+    def _moe(self, x: Value, scores: Value, experts: Experts, activation: str) -> Value:
+        """The node whose weights are softmax over the largest scores."""
         up, down = map(self.parameter, (experts.up, experts.down))
-        y = self.emit(
+        return self.emit(
             "MoE",
             [x, scores, up, Value("", "float32", ()), down],
             x.shape,
@@ -218,11 +232,6 @@ class FusedOps(AttentionOps):
             activation_beta=0.0,
             swiglu_fusion=int(experts.gated),  # gate and up in turn, the one layout that the CPU takes
         )
-        if experts.renormalize:
-            return y
-        # normalize_routing_weights=0 says so too, but QMoE of 1.32 computes something else there
-        chosen, _ = self.top_k(self.softmax(scores), experts.top)
-        return self.mul(y, self.mul(self.mean(chosen), experts.top))
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
         return self._of_a_sum("SkipLayerNormalization", x, [weight, bias], eps) or super().layer_norm(

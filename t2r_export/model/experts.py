@@ -22,17 +22,46 @@ class Experts(NamedTuple):
     up: Tensor  # (E, F, D), or (E, 2·F, D): gate and up of each hidden number in turn
     down: Tensor  # (E, D, F)
     top: int  # experts of a token
-    renormalize: bool  # weights of the chosen: softmax over their scores, not over all
+    renormalize: bool  # weights of the chosen: their share of the weights of all the chosen
     activation: str
     gated: bool
+    router: str = "softmax"  # of scores to weights, or sigmoid
+    choice_bias: Tensor | None = None  # (E,), added to the weights that are compared, not to those of the sum
+    scale: float = 1.0  # factor of the weights
+    eps: float = 0.0  # added to the sum that weights are divided by
 
 
 def weights_of(scores: T, experts: Experts, ops: Primitives[T]) -> tuple[T, T]:
     """Scores (N, E) -> weights and numbers of the chosen experts, (N, top) each."""
-    if not experts.renormalize:
-        return ops.top_k(ops.softmax(scores), experts.top)
-    best, chosen = ops.top_k(scores, experts.top)
-    return ops.softmax(best), chosen
+    if experts.router == "softmax":
+        best, chosen = ops.top_k(scores if experts.renormalize else ops.softmax(scores), experts.top)
+        weights = ops.softmax(best) if experts.renormalize else best
+    else:
+        weights, chosen = _by_sigmoid(scores, experts, ops)
+    return weights if experts.scale == 1 else ops.mul(weights, experts.scale), chosen
+
+
+def _by_sigmoid(scores: T, experts: Experts, ops: Primitives[T]) -> tuple[T, T]:
+    """DeepSeek-V3's router (arXiv 2412.19437, eq. 12 to 16): each weight alone, a bias that balances the load."""
+    each = ops.sigmoid(scores)
+    if experts.choice_bias is None:
+        weights, chosen = ops.top_k(each, experts.top)
+    else:
+        _, chosen = ops.top_k(ops.add(each, ops.parameter(experts.choice_bias)), experts.top)
+        weights = ops.gather(each, chosen)
+    return ops.div(weights, ops.add(total(weights, ops), experts.eps)) if experts.renormalize else weights, chosen
+
+
+def total(weights: T, ops: Primitives[T]) -> T:
+    """Sums of rows (N, top) -> (N, 1)."""
+    return ops.mul(ops.mean(weights), float(weights.shape[1]))
+
+
+def of_each(weights: T, chosen: T, experts: Experts, ops: Primitives[T]) -> T:
+    """Weights of the chosen experts (N, top) -> of all (N, 1, E), 0 for the others."""
+    count = experts.down.shape[0]
+    eye = ops.constant(np.eye(count), "float32", f"eye_{count}")
+    return ops.matmul(ops.reshape(weights, (0, 1, experts.top)), ops.embedding(chosen, eye))
 
 
 def chosen_experts(x: T, scores: T, experts: Experts, ops: Primitives[T]) -> T:
@@ -51,10 +80,8 @@ def all_experts(x: T, scores: T, experts: Experts, ops: Primitives[T]) -> T:
     """Rows x (N, D) through all experts; those that a row has not chosen have the weight 0."""
     weights, chosen = weights_of(scores, experts, ops)
     count, width, _ = experts.down.shape
-    eye = ops.constant(np.eye(count), "float32", f"eye_{count}")
-    weights = ops.matmul(ops.reshape(weights, (0, 1, experts.top)), ops.embedding(chosen, eye))  # (N, 1, E)
     hidden = _activated(ops.matmul(ops.parameter(experts.up), ops.transpose(x, (1, 0))), experts, ops)  # (E, F, N)
-    hidden = ops.mul(hidden, ops.transpose(weights, (2, 1, 0)))
+    hidden = ops.mul(hidden, ops.transpose(of_each(weights, chosen, experts, ops), (2, 1, 0)))
     each = ops.matmul(ops.parameter(experts.down), hidden)  # (E, D, N)
     ones = ops.constant(np.ones((1, count)), "float32", f"ones_{count}")
     return ops.transpose(ops.reshape(ops.matmul(ones, ops.reshape(each, (count, -1))), (width, -1)), (1, 0))

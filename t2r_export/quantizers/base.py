@@ -87,7 +87,7 @@ def _router_scores(model: onnx.ModelProto) -> set[str]:
     waiting = list(found)
     while waiting:  # walk back to the product
         node = made_by.get(waiting.pop())
-        if node is not None and node.op_type in ("Softmax", "Add"):
+        if node is not None and node.op_type in ("Softmax", "Sigmoid", "Add"):
             found.add(node.input[0])
             waiting.append(node.input[0])
     return found

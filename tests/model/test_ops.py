@@ -152,11 +152,13 @@ WITH_Z = slice(0, 5)  # of `heads`: q, k, v, S, z
 RULES = {"linear": (), "gated": (5,), "delta": (None, 6), "gated_delta": (5, 6)}
 
 
-def experts(ops: Any, w: Weights, x: Any, top: int, renormalize: bool, activation: str, gated: bool) -> Any:
-    return ops.experts(*x, Experts(w.pairs if gated else w.up, w.down, top, renormalize, activation, gated))
+def experts(
+    ops: Any, w: Weights, x: Any, top: int, renormalize: bool, activation: str, gated: bool, *router: Any
+) -> Any:
+    return ops.experts(*x, Experts(w.pairs if gated else w.up, w.down, top, renormalize, activation, gated, *router))
 
 
-# one node on target fused, but for the last two, whose activations it lacks
+# one node on target fused, but for those of gelu, whose activations it lacks
 EXPERTS = {
     "gated": (2, True, "silu", True),
     "of all": (3, False, "silu", True),
@@ -164,6 +166,10 @@ EXPERTS = {
     "silu": (5, True, "silu", False),
     "by tanh": (2, True, "gelu_tanh", False),
     "gelu": (2, True, "gelu", False),
+    "scaled": (2, True, "silu", True, "softmax", None, 2.5),
+    "sigmoids": (2, True, "silu", True, "sigmoid", None, 0.5, 0.25),
+    "sigmoids, each alone": (3, False, "relu", False, "sigmoid"),
+    "sigmoids, gelu": (3, True, "gelu", False, "sigmoid", None, 2.0),
     "gated gelu": (4, False, "gelu_tanh", True),
 }
 

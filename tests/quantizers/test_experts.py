@@ -31,6 +31,7 @@ FORMS = {
     "padded": MOE,  # no width is a whole number of blocks
     "of all": dataclasses.replace(MOE, renormalize=False, top=3),
     "top 1": MoEConfig(experts=5, size=3, top=1, renormalize=False, activation="relu", gated=False),
+    "sigmoids": dataclasses.replace(MOE, router="sigmoid", choice_bias=True, scale=1.5, eps=0.25),
     "gelu": dataclasses.replace(MOE, activation="gelu"),  # ordinary operators on target fused too
 }
 

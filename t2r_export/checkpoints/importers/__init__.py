@@ -30,6 +30,7 @@ from t2r_export.checkpoints.importers.images import GEMMA3, MISTRAL3
 from t2r_export.checkpoints.importers.jamba import JAMBA
 from t2r_export.checkpoints.importers.kda import KDA
 from t2r_export.checkpoints.importers.lfm2 import LFM2
+from t2r_export.checkpoints.importers.lfm2_moe import LFM2_MOE
 from t2r_export.checkpoints.importers.lfm3 import LFM3
 from t2r_export.checkpoints.importers.llama import LLAMA
 from t2r_export.checkpoints.importers.mamba import FALCON_MAMBA, MAMBA
@@ -88,6 +89,7 @@ IMPORTERS: dict[str, Importer] = {
     "jamba": JAMBA,
     "kda": KDA,
     "lfm2": LFM2,
+    "lfm2_moe": LFM2_MOE,
     "lfm3": LFM3,
     "llama": LLAMA,
     "mamba": MAMBA,

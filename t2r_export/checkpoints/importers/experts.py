@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -13,15 +14,26 @@ from t2r_export.config.parts import MoEConfig
 
 
 def experts(
-    fields: Fields, count: str = "num_local_experts", size: str = "intermediate_size", renormalize: bool = True
+    fields: Fields,
+    count: str = "num_local_experts",
+    size: str = "intermediate_size",
+    renormalize: bool = True,
+    activation: str | None = None,
+    **router: Any,
 ) -> MoEConfig:
-    """The experts of a layer. Args: count, size: keys of their number and of the hidden size of one."""
+    """The experts of a layer.
+
+    Args:
+        count, size: keys of their number and of the hidden size of one. activation: None: that of `hidden_act`.
+        router: further options of MoEConfig.
+    """
     return MoEConfig(
         experts=fields.size(count),
         size=fields.size(size),
         top=fields.size("num_experts_per_tok"),
         renormalize=renormalize,
-        activation=fields.choice("hidden_act", ACTIVATIONS),
+        activation=activation or fields.choice("hidden_act", ACTIVATIONS),
+        **router,
     )
 
 

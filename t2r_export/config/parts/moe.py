@@ -9,7 +9,7 @@ from typing import ClassVar
 from t2r_export.config.options import limited
 from t2r_export.config.parts.attention import ACTIVATIONS
 from t2r_export.config.parts.base import PartConfig
-from t2r_export.config.validation import size
+from t2r_export.config.validation import need, size
 
 MAX_EXPERTS = 1024
 
@@ -18,8 +18,8 @@ MAX_EXPERTS = 1024
 class MoEConfig(PartConfig):
     """The `top` of so many experts for each token, each a dense feed-forward without biases.
 
-    Top 1 of Switch (Fedus et al. 2021, arXiv 2101.03961), or renormalized ones of Mixtral (Jiang et al. 2024, arXiv
-    2401.04088).
+    Top 1 of Switch (Fedus et al. 2021, arXiv 2101.03961), renormalized ones of Mixtral (Jiang et al. 2024, arXiv
+    2401.04088), or a router of sigmoids whose bias takes part in the choice alone (DeepSeek-V3, arXiv 2412.19437).
     """
 
     kind: ClassVar[str] = "moe"
@@ -28,7 +28,11 @@ class MoEConfig(PartConfig):
     experts: int = limited(bounds=(1, MAX_EXPERTS))
     size: int  # hidden, of an expert
     top: int = 2
-    renormalize: bool = True  # softmax over the scores of the chosen, not of all
+    renormalize: bool = True  # weights of the chosen: their share of those of all the chosen
+    router: str = limited("softmax", choices=("softmax", "sigmoid"))
+    choice_bias: bool = False  # added to the weights that are compared; of router sigmoid
+    scale: float = limited(1.0, bounds=(0, math.inf))  # factor of the weights
+    eps: float = limited(0.0, bounds=(0, 1))  # added to the sum that weights are divided by; of router sigmoid
     activation: str = limited("silu", choices=ACTIVATIONS)
     gated: bool = True
     balance: float = limited(0.0, bounds=(0, math.inf))  # weight of the load-balancing loss in training
@@ -36,3 +40,7 @@ class MoEConfig(PartConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         size("top", self.top, self.experts)
+        sigmoid = self.router == "sigmoid"
+        alone = sigmoid or not (self.choice_bias or self.eps)
+        need(alone, "router sigmoid with choice_bias or eps", self.router, "leave them out")
+        need(not (sigmoid and self.balance), "router softmax with balance", "sigmoid", "leave balance out")

@@ -2,7 +2,8 @@
 
     s = W_r x      p = softmax(s)      y = Σ_{e in top-k of s} g_e E_e(x)      E(x) = down(act(gate(x)) ⊙ up(x))
 
-g = p, or renormalized over the chosen, which is softmax of their scores.
+g = p, or renormalized over the chosen, which is softmax of their scores. With the router `sigmoid` p = sigmoid(s), and
+experts may be chosen by p + b (DeepSeek-V3, arXiv 2412.19437, eq. 12 to 16).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class MoE(Part):
     """A router, and the matrices of all experts in two tensors."""
 
     config: MoEConfig
+    choice_bias: Tensor | None
 
     def __init__(self, site: Site, config: MoEConfig) -> None:
         super().__init__(site, config)
@@ -30,6 +32,8 @@ class MoE(Part):
         self.router = nn.Linear(width, c.experts, bias=False)
         self.up = nn.Parameter(0.02 * torch.randn(c.experts, c.size * (2 if c.gated else 1), width))
         self.down = nn.Parameter(0.02 * torch.randn(c.experts, width, c.size))
+        # a buffer, since no gradient reaches it
+        self.register_buffer("choice_bias", torch.zeros(c.experts) if c.choice_bias else None)
         self._balance: Tensor | None = None
 
     @property
@@ -41,7 +45,9 @@ class MoE(Part):
         scores = ops.linear(x, self.router.weight, None)
         if isinstance(scores, Tensor) and c.balance and self.training:
             self._balance = load_balance(scores, c.top)
-        return ops.experts(x, scores, Experts(self.up, self.down, c.top, c.renormalize, c.activation, c.gated)), {}
+        router = (c.router, self.choice_bias, c.scale, c.eps)
+        experts = Experts(self.up, self.down, c.top, c.renormalize, c.activation, c.gated, *router)
+        return ops.experts(x, scores, experts), {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_balance": None}  # torch copies no tensor that has a gradient to give

@@ -64,7 +64,7 @@ NO_CLASS = ("rwkv7", "delta_net", "gated_deltanet", "gla", "kda", "retnet")
 # nested ones have the keys of one of these
 IMPORTERS = {name: one for name, one in ALL.items() if one.nested is None and name not in NO_CLASS}
 TRANSLATORS = ("bart", "marian", "pegasus")
-EXPERTS = ("jamba", "granitemoe", "granitemoehybrid", "mixtral", "olmoe", "qwen3_moe")
+EXPERTS = ("lfm2_moe", "jamba", "granitemoe", "granitemoehybrid", "mixtral", "olmoe", "qwen3_moe")
 NO_HEAD_SIZE = {key: value for key, value in LLAMA.items() if key != "head_dim"}
 LFM2 = {
     **NO_HEAD_SIZE,
@@ -165,6 +165,13 @@ OWN = {
     "granite_swa": {**LLAMA, "num_hidden_layers": 3, "sliding_window": 5},
     "granitemoehybrid": GRANITE,
     "lfm2": LFM2,
+    "lfm2_moe": {
+        **NO_HEAD_SIZE,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "moe_intermediate_size": 12,
+        "num_dense_layers": 1,
+        "num_experts": 9,
+    },
     "lfm3": {**LLAMA, "head_dim": 8, "sliding_window": 6, "pad_token_id": 0, "norm_eps": 0.05},
     "mamba": MAMBA,
     "falcon_mamba": MAMBA,

@@ -78,6 +78,18 @@ GRANITE = Family(
 ATTENTION = {"intermediate_size": 19, "num_attention_heads": 6, "num_key_value_heads": 3}
 HYBRID = {**SIZES, **ATTENTION, "hidden_size": 24, "num_hidden_layers": 4}
 LFM2 = Family("Lfm2", {**HYBRID, "block_multiple_of": 5, "full_attn_idxs": [1]})
+LFM2_MOE = Family(
+    "Lfm2Moe",
+    {
+        **HYBRID,
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "num_dense_layers": 1,
+        "num_experts": 5,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 8,
+        "routed_scaling_factor": 1.5,
+    },
+)
 FALCON = Family(
     "FalconH1",
     {
@@ -195,6 +207,10 @@ FAMILIES = {
         block_auto_adjust_ff_dim=False,
         rope_parameters={"rope_type": "default", "rope_theta": 500.0},
         norm_eps=1e-3,
+    ),
+    "lfm2-moe": LFM2_MOE,
+    "lfm2-moe by sigmoids alone": LFM2_MOE.changed(
+        use_expert_bias=False, norm_topk_prob=False, num_dense_layers=0, num_experts_per_tok=1, conv_bias=True
     ),
     "qwen3.5": QWEN3_5,
     "qwen3.5 biases, tied": QWEN3_5.changed(
@@ -368,7 +384,7 @@ def test_softmax_layers_become_constant_and_train(
     options = ["--stages", "distill,task", "--steps", "2,2", "--length", 16, "--batch", 2, "--device", "cpu"]
     run(capsys, "finetune", tmp_path / "student.pt", tmp_path / "tuned.pt", *data, *options)
     tuned = checkpoint.load(tmp_path / "tuned.pt")
-    before, after = student.state_dict(), tuned.model.state_dict()
+    before, after = dict(student.named_parameters()), tuned.model.state_dict()
     assert not [name for name in before if torch.equal(before[name], after[name])]
     report = export(tuned, tmp_path / "g.onnx", ExportConfig(prefill=True))
     assert not any(state.grows for state in report.signature.states)
@@ -502,6 +518,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2", {"num_experts": 4}, "num_experts in config.json to be absent"),
     ("lfm2", {"rope_parameters": {"rope_type": "proportional", "factor": 2.0}}, "rope_type in the rotary parameters"),
     ("lfm2", {"conv_bias": True}, "missing model.layers.0.conv.conv.bias"),
+    ("lfm2-moe", {"layer_types": None}, "layer_types in config.json to be 4 names, each one of conv, full_attention; "),
+    ("lfm2-moe", {"num_experts_per_tok": 6}, "top to be an integer from 1 to 5; received 6"),
+    ("lfm2-moe", {"use_expert_bias": False}, "unexpected model.layers.1.feed_forward.expert_bias"),
     ("olmo-hybrid", {"linear_num_key_heads": 4}, "linear_num_key_heads in config.json to be a divisor of linear_num_"),
     ("olmo-hybrid", {"linear_key_head_dim": 6}, "linear_attn.conv1d.weight 54×1×3 instead of 60×1×3"),
     ("olmo-hybrid", {"layer_types": ["linear_attention"]}, "layer_types in config.json to be 4 names"),
@@ -546,6 +565,8 @@ def test_what_a_family_cannot_be_is_refused(
         ("granite", {"residual_multiplier": 0.5}),
         ("granite", {"attention_multiplier": 0.5}),
         ("lfm2", {"norm_eps": 1e-2}),
+        ("lfm2-moe", {"routed_scaling_factor": 1.4}),
+        ("lfm2-moe", {"norm_topk_prob": False}),
         ("falcon-h1", {"ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.8]}),
         ("nemotron-h", {"time_step_min": 0.3}),
         ("falcon-h1", {"key_multiplier": 0.7}),

@@ -32,14 +32,16 @@ FORMS = {
     "switch": MoEConfig(experts=5, size=3, top=1, renormalize=False, activation="relu", gated=False),
     "of all": dataclasses.replace(MOE, renormalize=False, top=3),
     "all": dataclasses.replace(MOE, top=4),
+    "sigmoids": dataclasses.replace(MOE, router="sigmoid", choice_bias=True, scale=1.5, eps=0.25),
+    "sigmoids, each alone": dataclasses.replace(MOE, router="sigmoid", renormalize=False, top=3),
 }
 forms = pytest.mark.parametrize("name", FORMS)
 
 
 def experts(config: MoEConfig) -> MoE:
     made, generator = MoE(Site(WIDTH), config).double().eval(), torch.Generator().manual_seed(0)
-    for weight in made.parameters():
-        weight.data = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+    for weight in made.state_dict().values():
+        weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64))
     return made
 
 
@@ -57,10 +59,11 @@ def rows(count: int) -> torch.Tensor:
 def by_definition(made: MoE, x: np.ndarray) -> np.ndarray:
     """x (D)."""
     c, w = made.config, {name: weight.detach().numpy() for name, weight in made.named_parameters()}
-    probabilities = np.exp(w["router.weight"] @ x)
-    probabilities /= probabilities.sum()
-    best = np.argsort(-probabilities)[: c.top]
-    shares = probabilities / probabilities[best].sum() if c.renormalize else probabilities
+    scores = w["router.weight"] @ x
+    probabilities = 1 / (1 + np.exp(-scores)) if c.router == "sigmoid" else np.exp(scores) / np.exp(scores).sum()
+    compared = probabilities + (0 if made.choice_bias is None else made.choice_bias.numpy())
+    best = np.argsort(-compared)[: c.top]
+    shares = c.scale * (probabilities / (probabilities[best].sum() + c.eps) if c.renormalize else probabilities)
     out = np.zeros(WIDTH)
     for e in best:
         hidden = w["up"][e] @ x
@@ -110,7 +113,9 @@ def test_a_step_graph_gathers_the_chosen_experts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefill", [False, True])
-@pytest.mark.parametrize("name, nodes", [("renormalized", 1), ("of all", 1), ("switch", 1), ("gelu", 0)])
+@pytest.mark.parametrize(
+    "name, nodes", [("renormalized", 1), ("of all", 1), ("switch", 1), ("sigmoids", 1), ("gelu", 0)]
+)
 def test_fused_has_one_node(name: str, nodes: int, prefill: bool, tmp_path: Path) -> None:
     """And ordinary operators where it lacks the activation."""
     form = {**FORMS, "gelu": dataclasses.replace(MOE, activation="gelu")}[name]
@@ -118,7 +123,7 @@ def test_fused_has_one_node(name: str, nodes: int, prefill: bool, tmp_path: Path
     made, _ = small.graph(tmp_path / "g.onnx", config, target="fused", prefill=prefill)
     for path in (tmp_path / "g.onnx", *tmp_path.glob("g.onnx.*.onnx")):
         found = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
-        assert (found.count("MoE"), "TopK" in found) == (nodes, name in ("of all", "switch", "gelu"))
+        assert (found.count("MoE"), "TopK" in found) == (name != "gelu", name != "renormalized")
     assert small.proof(made, tmp_path / "g.onnx", steps=10).passed
 
 
@@ -171,6 +176,9 @@ def test_the_load_is_balanced_in_training() -> None:
         ({"experts": 1025}, "experts to be an integer from 1 to 1024"),
         ({"balance": -1.0}, "balance to be a number from 0"),
         ({"activation": "laplace"}, "activation to be one of"),
+        ({"router": "tanh"}, "router to be one of softmax, sigmoid"),
+        ({"choice_bias": True}, "router sigmoid with choice_bias or eps"),
+        ({"router": "sigmoid", "balance": 0.1}, "router softmax with balance"),
     ],
 )
 def test_impossible_sizes_are_refused(changes: dict[str, object], message: str) -> None:

@@ -1,0 +1,87 @@
+"""LFM2 with experts (Liquid AI 2025, arXiv 2511.23404): LFM2 whose feed-forwards, but for the first, are experts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.experts import experts, joined, pieces
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.lfm2 import ATTENTION, CONV, NAMES_OF_LFM2, READ
+from t2r_export.checkpoints.importers.llama import LAYER, decoder, importer
+from t2r_export.checkpoints.importers.sources import CONVOLUTION
+from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import PartConfig, ShortConvConfig
+from t2r_export.config.uniform import Dense
+
+KEYS = keys(
+    read={
+        **{key: value for key, value in READ.items() if not key.startswith("block_") and key != "full_attn_idxs"},
+        "hidden_size": 2048,
+        "intermediate_size": 7168,
+        "moe_intermediate_size": 1792,
+        "num_hidden_layers": 32,
+        "layer_types": None,
+        "num_dense_layers": 2,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "use_expert_bias": True,
+        "routed_scaling_factor": 1.0,
+        "norm_topk_prob": True,
+    },
+    refused={"output_router_logits": (None, False)},
+    aliases={"tie_embedding": "tie_word_embeddings", "num_local_experts": "num_experts"},
+)
+WEIGHTS_EPS = 1e-6  # of the class
+
+
+def _config(fields: Fields) -> ModelConfig:
+    layers, normed = _layers(fields), fields.flag("norm_topk_prob")
+    each = experts(
+        fields,
+        "num_experts",
+        "moe_intermediate_size",
+        normed,
+        activation="silu",
+        router="sigmoid",
+        choice_bias=fields.flag("use_expert_bias"),
+        scale=fields.number("routed_scaling_factor"),
+        eps=WEIGHTS_EPS if normed else 0.0,
+    )
+    dense = fields.size("num_dense_layers", least=0)
+    return decoder(
+        fields,
+        layers,
+        qkv_bias=False,
+        output_bias=False,
+        heads={"qk_norm": True},
+        eps="norm_eps",
+        activation="silu",
+        feed_forwards=tuple(Dense() if number < dense else each for number in range(len(layers))),
+    )
+
+
+def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
+    count, types = fields.layers("num_hidden_layers"), fields.get("layer_types")
+    if not isinstance(types, list) or len(types) != count or not all(kind in (CONV, ATTENTION) for kind in types):
+        raise fields.wrong("layer_types", f"{count} names, each one of {CONV}, {ATTENTION}", types)
+    conv = ShortConvConfig(fields.size("conv_L_cache", least=2), fields.flag("conv_bias"))
+    return tuple(conv if kind == CONV else SoftmaxConfig() for kind in types)
+
+
+FORWARD = f"{LAYER}.feed_forward"
+UP, DOWN, EXPERT = f"{FORWARD}.experts.gate_up_proj", f"{FORWARD}.experts.down_proj", f"{FORWARD}.experts.{{expert}}"
+OURS: dict[str, Any] = {
+    **NAMES_OF_LFM2,
+    "moe.norm": f"{LAYER}.ffn_norm",
+    "moe.router": f"{FORWARD}.gate",
+    "moe.choice_bias": f"{FORWARD}.expert_bias",
+    "moe.up": UP,
+    "moe.down": DOWN,
+}
+LFM2_MOE = dataclasses.replace(
+    importer(KEYS, _config, OURS, lambda m: {f"{LAYER}.conv.conv.weight": CONVOLUTION, **pieces(UP, DOWN)(m)}),
+    joined=joined({UP: [f"{EXPERT}.w{part}.weight" for part in (1, 3)], DOWN: [f"{EXPERT}.w2.weight"]}),
+)
