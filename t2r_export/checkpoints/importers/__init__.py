@@ -50,6 +50,7 @@ from t2r_export.checkpoints.importers.pegasus import PEGASUS
 from t2r_export.checkpoints.importers.phi import PHI
 from t2r_export.checkpoints.importers.phi3 import PHI3
 from t2r_export.checkpoints.importers.qwen2 import QWEN2
+from t2r_export.checkpoints.importers.qwen2_moe import QWEN2_MOE
 from t2r_export.checkpoints.importers.qwen3 import QWEN3
 from t2r_export.checkpoints.importers.qwen3_5 import QWEN3_5, QWEN3_5_TEXT
 from t2r_export.checkpoints.importers.qwen3_moe import QWEN3_MOE
@@ -110,6 +111,7 @@ IMPORTERS: dict[str, Importer] = {
     "phi": PHI,
     "phi3": PHI3,
     "qwen2": QWEN2,
+    "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
     "qwen3_5": QWEN3_5,
     "qwen3_5_text": QWEN3_5_TEXT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
 from t2r_export.checkpoints.importers.sources import Transform
+from t2r_export.config.layer import LayerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import MoEConfig
 
@@ -35,6 +37,17 @@ def experts(
         activation=activation or fields.choice("hidden_act", ACTIVATIONS),
         **router,
     )
+
+
+def beside(moe: MoEConfig, layer: LayerConfig, **shared: Any) -> LayerConfig:
+    """The layer with experts beside its dense feed-forward, which reads what their norm gives.
+
+    Args:
+        shared: options of the dense feed-forward.
+    """
+    mixer, dense = layer.parts
+    after = dataclasses.replace(dense, norm=None, beside=True, **shared)
+    return LayerConfig(parts=(mixer, dataclasses.replace(moe, norm=dense.norm), after))
 
 
 def _in_turn(halves: Tensor) -> Tensor:

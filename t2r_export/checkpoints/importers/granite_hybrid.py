@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
-from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, experts
+from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, beside, experts
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
 from t2r_export.checkpoints.importers.granite_moe import OURS as OF_EXPERTS
 from t2r_export.checkpoints.importers.granite_moe import UP
@@ -19,10 +19,8 @@ from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
 from t2r_export.checkpoints.importers.sources import named
-from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import MoEConfig
 
 MIXERS = {"mamba": "mamba2", "linear_attention": "mamba2", "attention": "softmax", "full_attention": "softmax"}
 KEYS = keys(
@@ -64,14 +62,7 @@ def _config(fields: Fields) -> ModelConfig:
         for key in ("num_experts_per_tok", "intermediate_size"):
             fields.get(key)  # known, and without effect
         return model
-    return dataclasses.replace(model, layers=tuple(_with(experts(fields), layer) for layer in model.layers))
-
-
-def _with(moe: MoEConfig, layer: LayerConfig) -> LayerConfig:
-    """The layer with experts beside its feed-forward, which read what its norm gives."""
-    mixer, dense = layer.parts
-    beside = dataclasses.replace(dense, norm=None, beside=True)
-    return LayerConfig(parts=(mixer, dataclasses.replace(moe, norm=dense.norm), beside))
+    return dataclasses.replace(model, layers=tuple(beside(experts(fields), layer) for layer in model.layers))
 
 
 def _layers(fields: Fields) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.experts import experts, joined, pieces
@@ -53,12 +54,13 @@ OURS = {
 }
 
 
-def with_experts(known: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:
-    """An importer of Llama's names, with a tensor for each matrix of an expert."""
+def with_experts(
+    known: Keys, config: Callable[[Fields], ModelConfig], names: Mapping[str, str] = MappingProxyType({})
+) -> Importer:
+    """An importer of Llama's names, or of other `names`, with a tensor for each matrix of an expert."""
     ups = [f"{EXPERT}.{name}_proj.weight" for name in ("gate", "up")]
-    return dataclasses.replace(
-        importer(known, config, OURS, pieces(UP, DOWN)), joined=joined({UP: ups, DOWN: [f"{EXPERT}.down_proj.weight"]})
-    )
+    whole = joined({UP: ups, DOWN: [f"{EXPERT}.down_proj.weight"]})
+    return dataclasses.replace(importer(known, config, {**OURS, **names}, pieces(UP, DOWN)), joined=whole)
 
 
 OLMOE = with_experts(KEYS, _config)

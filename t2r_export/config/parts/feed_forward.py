@@ -15,7 +15,10 @@ MAX_KEYS = 1024  # per query half: the largest memory of the paper has 1024² va
 
 @dataclass(frozen=True)
 class DenseConfig(PartConfig):
-    """down(act(up(x))), or down(act(gate(x)) · up(x)) if gated (Shazeer 2020); with a rank each matrix is a product."""
+    """down(act(up(x))), or down(act(gate(x)) · up(x)) if gated (Shazeer 2020); with a rank each matrix is a product.
+
+    With `token_gate` the result is multiplied by sigmoid(w x), a number per token, as of Qwen1.5-MoE's shared expert.
+    """
 
     kind: ClassVar[str] = "dense"
     mixes: ClassVar[bool] = False
@@ -25,6 +28,7 @@ class DenseConfig(PartConfig):
     gated: bool = False
     bias: bool = True
     rank: int = 0  # of each matrix, W = outer inner; 0: one matrix
+    token_gate: bool = False
 
     def summary(self) -> str:
         return ""  # usually equal in all layers

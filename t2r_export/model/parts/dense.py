@@ -26,7 +26,7 @@ class Factored(nn.Module):
 
 
 class Dense(Part):
-    """down(act(up(x))), or down(act(gate(x)) · up(x)) if gated (Shazeer 2020)."""
+    """down(act(up(x))), or down(act(gate(x)) · up(x)) if gated (Shazeer 2020), with `token_gate` times sigmoid(w x)."""
 
     config: DenseConfig
 
@@ -36,13 +36,14 @@ class Dense(Part):
         self.gate = self._matrix(width, size) if config.gated else None
         self.up = self._matrix(width, size)
         self.down = self._matrix(size, width)
+        self.token_gate = nn.Linear(width, 1, bias=False) if config.token_gate else None
 
     def _matrix(self, inputs: int, outputs: int) -> nn.Linear | Factored:
         rank, bias = self.config.rank, self.config.bias
         return Factored(inputs, outputs, rank, bias) if rank else nn.Linear(inputs, outputs, bias=bias)
 
     def factorable(self) -> list[str]:
-        return [] if self.config.rank else [name for name, _ in self.named_children()]
+        return [] if self.config.rank else [name for name, _ in self.named_children() if name != "token_gate"]
 
     def with_rank(self, rank: int) -> DenseConfig:
         return replace(self.config, rank=rank)
@@ -51,7 +52,7 @@ class Dense(Part):
         if kind != "ffn":
             return None
         size, config, reads = self.config.size, self.config, "down.inner.weight" if self.config.rank else "down.weight"
-        into = [name for name in self.state_dict() if not name.startswith("down.") and ".inner." not in name]
+        into = [name for name in self.state_dict() if name.startswith(("gate.", "up.")) and ".inner." not in name]
         rows = {name: Rows((0,), torch.arange(size)) for name in into} | {reads: Rows((1,), torch.arange(size))}
         return Units(size, rows, lambda kept: replace(config, size=int(kept.sum())), reads=reads)
 
@@ -62,7 +63,10 @@ class Dense(Part):
         else:
             gate, up = _product(x, [self.gate, self.up], ops)
             hidden = ops.mul(activate(gate, activation, ops), up)
-        return _product(hidden, [self.down], ops)[0], {}
+        y = _product(hidden, [self.down], ops)[0]
+        if self.token_gate is not None:
+            y = ops.mul(y, ops.sigmoid(ops.linear(x, self.token_gate.weight, None)))
+        return y, {}
 
 
 def _product(x: T, matrices: Sequence[nn.Linear | Factored], ops: Ops[T]) -> list[T]:

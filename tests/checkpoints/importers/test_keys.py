@@ -64,7 +64,7 @@ NO_CLASS = ("rwkv7", "delta_net", "gated_deltanet", "gla", "kda", "retnet")
 # nested ones have the keys of one of these
 IMPORTERS = {name: one for name, one in ALL.items() if one.nested is None and name not in NO_CLASS}
 TRANSLATORS = ("bart", "marian", "pegasus")
-EXPERTS = ("lfm2_moe", "jamba", "granitemoe", "granitemoehybrid", "mixtral", "olmoe", "qwen3_moe")
+EXPERTS = ("lfm2_moe", "qwen2_moe", "jamba", "granitemoe", "granitemoehybrid", "mixtral", "olmoe", "qwen3_moe")
 NO_HEAD_SIZE = {key: value for key, value in LLAMA.items() if key != "head_dim"}
 LFM2 = {
     **NO_HEAD_SIZE,
@@ -185,6 +185,12 @@ OWN = {
         "attn_layer_period": 3,
         "attn_layer_offset": 1,
         "mamba_d_state": 5,
+    },
+    "qwen2_moe": {
+        **LLAMA,
+        "moe_intermediate_size": 12,
+        "shared_expert_intermediate_size": 11,
+        "num_experts": 9,
     },
     "qwen3_moe": {**LLAMA, "moe_intermediate_size": 12, "num_local_experts": 9},
     "mamba2": MAMBA2,

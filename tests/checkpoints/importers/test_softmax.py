@@ -46,6 +46,13 @@ LONG = {
     "short_factor": [1.7],
     "long_factor": [1.7],
 }
+QWEN2_MOE = {
+    **GQA,
+    "moe_intermediate_size": 8,
+    "shared_expert_intermediate_size": 11,
+    "num_experts": 5,
+    "num_experts_per_tok": 3,
+}
 FAMILIES = {
     "gpt-neox": Family("GPTNeoX", {**MHA, "rotary_pct": 0.5}),
     "gpt-neox one by one": Family(
@@ -81,6 +88,11 @@ FAMILIES = {
         {**GQA, "intermediate_size": 8, "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 5},
     ),
     "olmoe": Family("Olmoe", {**GQA, "intermediate_size": 8, "num_experts": 5, "num_experts_per_tok": 3}),
+    "qwen2-moe": Family("Qwen2Moe", QWEN2_MOE),
+    "qwen2-moe windows": Family(
+        "Qwen2Moe",
+        {**QWEN2_MOE, "use_sliding_window": True, "sliding_window": 5, "norm_topk_prob": True, "qkv_bias": False},
+    ),
     "qwen3-moe": Family(
         "Qwen3Moe",
         {
@@ -296,6 +308,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral", {"num_local_experts": 4}, "unexpected model.layers.0.block_sparse_moe.experts.4.w1.weight"),
     ("mixtral", {"num_local_experts": 0}, "num_local_experts in config.json to be an integer of at least 1"),
     ("olmoe", {"clip_qkv": 8.0}, "clip_qkv in config.json to be absent or null"),
+    ("qwen2-moe", {"mlp_only_layers": [1]}, "mlp_only_layers in config.json to be absent or null, []"),
+    ("qwen2-moe", {"decoder_sparse_step": 2}, "decoder_sparse_step in config.json to be absent or 1"),
     ("qwen3-moe", {"mlp_only_layers": [1.0]}, "mlp_only_layers in config.json to be numbers of layers"),
     ("olmo2", {"layer_types": [SLIDING] * 3}, "layer_types in config.json to be"),
     ("cohere", {"use_qk_norm": True}, "use_qk_norm in config.json to be absent or null, false"),
@@ -402,6 +416,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("granitemoe", {"residual_multiplier": 0.5}),
     ("olmoe", {"norm_topk_prob": True}),
     ("qwen3-moe", {"norm_topk_prob": False}),
+    ("qwen2-moe", {"norm_topk_prob": True}),
+    ("qwen2-moe windows", {"sliding_window": 4}),
     ("granitemoe", {"num_experts_per_tok": 1}),
     ("mixtral", {"num_experts_per_tok": 2}),
     ("olmo2", {"rms_norm_eps": 0.1}),

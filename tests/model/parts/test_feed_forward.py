@@ -15,16 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import small
-from small import GPT2, MEMORY, NO_FFN, WIDTH, B, T
+from small import FFN, GPT2, MEMORY, NO_FFN, WIDTH, B, T
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.parts import ProductKeyConfig
+from t2r_export.config.parts import DenseConfig, ProductKeyConfig
 from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.uniform import Dense, UniformConfig
 from t2r_export.describe import describe
 from t2r_export.model.parts.base import Site
+from t2r_export.model.parts.dense import Dense as DensePart
 from t2r_export.model.parts.product_key import QUERY_EPS, ProductKey
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
+from t2r_export.model.units import Units
 from t2r_runtime.errors import UserError
 
 
@@ -121,6 +123,22 @@ def test_no_feed_forward_has_no_weights() -> None:
 
 
 @torch.no_grad()
+@torch.no_grad()
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_token_gate_weighs_the_result(rank: int) -> None:
+    """sigmoid(w x) times what the same part gives without; it is no unit, and keeps its matrix."""
+    config = DenseConfig(size=FFN, activation="silu", gated=True, rank=rank, token_gate=True)
+    made, x = DensePart(Site(WIDTH), config), torch.randn(T, WIDTH, generator=torch.Generator().manual_seed(1))
+    plain = DensePart(Site(WIDTH), dataclasses.replace(config, token_gate=False))
+    plain.load_state_dict({k: weight for k, weight in made.state_dict().items() if not k.startswith("token_gate")})
+    step, scores = Step(TorchOps(None, x), None, []), x.numpy() @ made.token_gate.weight.numpy().T
+    expected = plain(x, {}, step)[0].numpy() / (1 + np.exp(-scores))
+    np.testing.assert_allclose(made(x, {}, step)[0].numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert "token_gate" not in made.factorable()
+    units = made.units("ffn")
+    assert isinstance(units, Units) and "token_gate.weight" not in units.rows
+
+
 def test_a_plain_lstm_is_torchs() -> None:
     """Without norm, residual and feed-forward the model is an embedding, torch's own stack of layers, and a head."""
     made = small.model("lstm")
