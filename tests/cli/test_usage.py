@@ -40,6 +40,12 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt o.pt --layers some", "layers as all, softmax, none, every:N or 0,2,5"),
         ("m.pt o.pt --mixer linear:feature_size=0", "feature_size to be an integer"),
     ],
+    "prune": [
+        ("m.pt o.pt --share ffn=0.5 --data none.txt", "none.txt, which does not exist"),
+        ("none.pt o.pt --share ffn=0.5 --data t.txt", "a checkpoint at none.pt; received nothing"),
+        ("m.pt o.pt --share ffn=2 --data t.txt", "ffn to be a number above 0 and below 1; received 2"),
+        ("m.pt m.pt --share ffn=0.5 --data t.txt", "an output that is not an input"),
+    ],
     "choose": [
         ("m.pt o.pt --budget 9k --data none.txt", "none.txt, which does not exist"),
         ("m.pt m.pt --budget 9k --data t.txt", "an output that is not an input"),
