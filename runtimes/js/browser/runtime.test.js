@@ -1,7 +1,7 @@
 /** The runtime itself in a real browser: every golden case, and memory that does not grow. */
 
 import assert from "node:assert/strict";
-import { cp, mkdtemp, rm } from "node:fs/promises";
+import { cp, mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -15,6 +15,8 @@ assert.ok(web, "T2R_WEB names a packed folder: run `make test-js`");
 const js = fileURLToPath(new URL("..", import.meta.url));
 const SLOW = { timeout: 580_000 };
 const ON_GPU = ["tiny-hybrid", "window", "int8", "w4"]; // of each kind of state and product; a GPU in software is slow
+// a table's last row is repeated there; 131,076 tokens; float16, which software has not; no generation graph is opened
+const NOT_ON_GPU = ["calls-fails", "sampling-history", "sampling-states", "bad"];
 let folder, server, address;
 
 before(async () => {
@@ -70,8 +72,9 @@ test("every golden case on wasm", SLOW, async () => {
   passed(await inBrowser([], conformance, "ort.wasm.bundle.min.mjs", "wasm", null));
 });
 
-test("golden cases on webgpu: all of them with T2R_ALL=1", SLOW, async () => {
-  const chosen = process.env.T2R_ALL ? null : ON_GPU;
+test("golden cases on webgpu: all that a GPU has with T2R_ALL=1", SLOW, async () => {
+  const all = JSON.parse(await readFile(join(folder, "tiny", "index.json"), "utf8")).cases.map(({ case: name }) => name);
+  const chosen = process.env.T2R_ALL ? all.filter((name) => !NOT_ON_GPU.includes(name)) : ON_GPU;
   passed(await inBrowser(WEBGPU, conformance, "ort.webgpu.bundle.min.mjs", "webgpu", chosen));
 });
 
