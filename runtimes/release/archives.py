@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import tarfile
 import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from release.stage import date, moment
@@ -33,20 +35,29 @@ def go_module(source: Path, out: Path, version: str) -> None:
 
 def sources(source: Path, out: Path, name: str) -> None:
     """OUT/NAME.tar.gz with the files of `source` in the folder NAME."""
+    files = {f"{name}/{path.relative_to(source).as_posix()}": path.read_bytes() for path in _files(source)}
+    _write(out / f"{name}.tar.gz", files)
+
+
+def undated(path: Path) -> None:
+    """A .tar.gz once more, without the dates, owners and order that its build gave it."""
+    with tarfile.open(path) as archive:
+        members = [(member.name, archive.extractfile(member)) for member in archive if member.isfile()]
+        files = {name: file.read() for name, file in members if file is not None}
+    _write(path, files)
+
+
+def _write(path: Path, files: Mapping[str, bytes]) -> None:
     with (
-        (out / f"{name}.tar.gz").open("wb") as file,
+        path.open("wb") as file,
         gzip.GzipFile("", "wb", fileobj=file, mtime=date()) as packed,
-        tarfile.open(fileobj=packed, mode="w") as archive,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path in _files(source):
-            archive.add(path, f"{name}/{path.relative_to(source).as_posix()}", filter=_ownerless)
+        for name in sorted(files):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = len(files[name]), date()
+            archive.addfile(entry, io.BytesIO(files[name]))
 
 
 def _files(source: Path) -> list[Path]:
     return sorted(path for path in source.rglob("*") if path.is_file())
-
-
-def _ownerless(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    return entry

@@ -57,7 +57,10 @@ class Package:
 
 def python(build: Build) -> None:
     """A source distribution, and the wheel that is built from that."""
+    before = set(build.out.glob("*.tar.gz"))
     build.run(sys.executable, "-m", "build", "--no-isolation", "--outdir", build.out, build.stage)
+    for path in set(build.out.glob("*.tar.gz")) - before:
+        archives.undated(path)
 
 
 def npm(build: Build) -> None:

@@ -93,6 +93,14 @@ def test_bill_of_materials(released: Released) -> None:
     }
 
 
+def test_a_second_build_gives_the_same_bytes(released: Released, tmp_path: Path) -> None:
+    release(tmp_path / "again", ["t2r-runtime", "go"], Tools())
+    built = [path for path in (tmp_path / "again").rglob("*") if path.suffix in bill.ARCHIVES]
+    assert len(built) == 3
+    for path in built:
+        assert path.read_bytes() == (released.out / path.relative_to(tmp_path / "again")).read_bytes(), path
+
+
 def contents(path: Path) -> dict[str, bytes]:
     """The files of an archive."""
     if path.suffix in (".whl", ".jar", ".zip"):
@@ -141,6 +149,13 @@ def test_addresses_of_packages_are_none(released: Released) -> None:
         "runtimes/js/package.json",
     ):
         assert "://" not in (ROOT / name).read_text("utf-8"), name
+
+
+def test_workflows_say_that_they_were_not_run() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert len(workflows) == 2
+    for workflow in workflows:
+        assert workflow.read_text("utf-8").startswith("# Not run here"), workflow
 
 
 def test_only_what_git_knows_is_staged(tmp_path: Path) -> None:
