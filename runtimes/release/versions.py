@@ -14,6 +14,7 @@ MINOR = r"(\d+)\.(\d+)"
 STATED: Mapping[str, tuple[str, ...]] = {
     "pyproject.toml": (rf'"t2r-runtime\[[\w,]+\]~={MINOR}\.0"',),
     "runtimes/python/t2r_runtime/__init__.py": (rf'(?m)^__version__ = "{VERSION}"$',),
+    "runtimes/provider/pyproject.toml": (rf'(?m)^version = "{VERSION}"$',),
     "runtimes/js/package.json": (rf'(?m)^  "version": "{VERSION}",$',),
     "runtimes/rust/Cargo.toml": (rf'(?m)^version = "{VERSION}"$',),
     "runtimes/rust/Cargo.lock": (rf'name = "t2r"\nversion = "{VERSION}"',),

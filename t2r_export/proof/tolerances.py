@@ -55,6 +55,7 @@ PROMPTS = {
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("cpu", "none"): Tolerance(logits=1e-4, states=1e-5),
     ("cuda", "none"): Tolerance(logits=1e-4, states=1e-5),  # as cpu; not run yet
+    ("t2r", "none"): Tolerance(logits=1e-4, states=1e-5),
     ("openvino", "none"): Tolerance(logits=1e-4, states=1e-5),
     ("webgpu", "none"): Tolerance(logits=5e-4, states=1e-4),  # a growing cache: 4.6e-5, 1.4e-5; else 1.3e-5, 8e-7
     # float16: trained models are within 0.1 and 0.005, untrained ones with small denominators within 0.7 and 0.7
@@ -63,7 +64,7 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("dnnl", "none"): Tolerance(logits=1e-4, states=1e-5),
     **{
         (provider, scheme): QUANTIZED[scheme]
-        for provider in ("cpu", "cuda", "openvino", "webgpu", "qnn", "xnnpack", "dnnl")
+        for provider in ("cpu", "t2r", "cuda", "openvino", "webgpu", "qnn", "xnnpack", "dnnl")
         for scheme in SCHEMES
     },
 }

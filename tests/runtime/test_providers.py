@@ -30,7 +30,7 @@ def refused(path: Path, **options: Any) -> str:
 
 
 def test_an_unknown_provider_lists_the_known_ones(tmp_path: Path) -> None:
-    known = "cpu, cuda, openvino, webgpu, qnn, xnnpack, dnnl, coreml, nnapi"
+    known = "cpu, t2r, cuda, openvino, webgpu, qnn, xnnpack, dnnl, coreml, nnapi"
     message = f"expected a provider of: {known}; received 'tpu'; choose one of these"
     assert refused(graphs.save(tmp_path / "g.onnx"), provider="tpu") == message
 
@@ -49,6 +49,14 @@ def test_missing_provider_install_hint(name: str, tmp_path: Path, monkeypatch: p
 def test_provider_from_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: name)
     assert find_provider("webgpu") is PROVIDERS["webgpu"]
+
+
+def test_a_plugin_says_what_it_has_against_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = types.SimpleNamespace(get_refusal=lambda: "expected Add, received Sub")
+    monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(providers.importlib, "import_module", lambda _: plugin)
+    with pytest.raises(UserError, match=r"1 of 1 on another provider \(1 Sub\): s \(expected Add, received Sub\);"):
+        check_placement("t2r", PROVIDERS["t2r"], {CPU: [Node("s", "Sub")]})
 
 
 def test_a_plugin_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

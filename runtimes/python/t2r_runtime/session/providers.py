@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from t2r_runtime.errors import UserError, shown
+from t2r_runtime.errors import UserError, printable, shown
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -52,11 +52,21 @@ class Provider:
     compiles: bool = False  # supports ahead-of-time compilation to a file
     partial: bool = False  # supports no whole step graph, so requires allow_fallback
     elsewhere: frozenset[str] = frozenset()  # operators on source lengths that may run on the CPU
+    threads_option: str | None = None  # its option for the number of threads, if it has threads of its own
+    companions: str | None = None  # the provider that runs companions instead
     hint: str = "export the graph for this provider"  # what to do if it does not support every node
 
 
 PROVIDERS: dict[str, Provider] = {
     "cpu": Provider(CPU, "install onnxruntime"),
+    "t2r": Provider(
+        "T2rExecutionProvider",
+        "install onnxruntime-ep-t2r beside onnxruntime",
+        plugin="onnxruntime_ep_t2r",
+        threads_option="threads",
+        companions="cpu",  # Scan, and chunks of many tokens, are not what it is for
+        hint="export with the target portable, states of fixed size, and no quantization or w8 or w4",
+    ),
     "cuda": Provider(
         "CUDAExecutionProvider",
         "install onnxruntime-gpu[cuda,cudnn] in an environment without onnxruntime, on a machine with an NVIDIA driver",
@@ -207,6 +217,9 @@ def _opened(
         return ort.InferenceSession(
             str(path), sess_options=options, providers=[(provider.ort_name, dict(chosen))], enable_fallback=0
         )
+    if provider.threads_option is not None:
+        chosen = {provider.threads_option: str(options.intra_op_num_threads), **chosen}
+        options.intra_op_num_threads = 1  # no second pool, whose threads would take turns with the provider's
     options.add_provider_for_devices([_plugin_device(provider)], dict(chosen))
     return ort.InferenceSession(str(path), sess_options=options)
 
@@ -254,10 +267,18 @@ def check_placement(name: str, provider: Provider, taken: Placement, spared: Col
         named += ", …" if len(elsewhere) > NAMED_NODES else ""
         raise UserError(
             f"every node on {name}",
-            f"{len(elsewhere)} of {total} on another provider ({operators}{more}): {named}",
+            f"{len(elsewhere)} of {total} on another provider ({operators}{more}): {named}{_refusal(provider)}",
             f"{provider.hint}, or allow fallback",
             "provider",
         )
+
+
+def _refusal(provider: Provider) -> str:
+    """What a plugin that says it has against the graph; else nothing."""
+    if provider.plugin is None or importlib.util.find_spec(provider.plugin) is None:
+        return ""
+    why = getattr(importlib.import_module(provider.plugin), "get_refusal", lambda: "")()
+    return f" ({printable(why)})" if why else ""
 
 
 def counted(taken: Placement) -> dict[str, int]:

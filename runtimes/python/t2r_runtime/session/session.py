@@ -170,6 +170,8 @@ def open_graph(
     left_out = [*((GENERATE,) if provider != "cpu" else ()), *(IN_SESSIONS if device == "webgpu" else ())]
     # prompts differ in length: companions are not captured
     free = replace(opening, extra={key: value for key, value in extra.items() if key != "enable_cuda_graph"})
+    if (other := opening.provider.companions) is not None:
+        free = replace(opening, name=other, provider=providers.find_provider(other), extra={})
     others = {}
     for role in signature.graphs:
         if role in roles and role not in left_out:

@@ -17,7 +17,7 @@ MAX_THREADS = 4096
 # Prompt length from which a process that reads one prompt gains from opening the prefill graph.
 PREFILL_FROM = 33
 BYTES_A_THREAD = 2 << 20  # of weights
-COUNTED = ("cpu", "xnnpack", "dnnl")  # providers that use ONNX Runtime's thread pool
+COUNTED = ("cpu", "t2r", "xnnpack", "dnnl")  # providers that use ONNX Runtime's thread pool, or one like it
 
 
 def threads_for(path: Path, provider: str, asked: int | None) -> int | None:

@@ -1,0 +1,18 @@
+// The tables of operators, each in the source that has its kind.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "plan.hpp"
+
+namespace t2r::provider {
+
+using Builders = std::map<std::string, Builder>;
+
+const Builders &elementwise_builders();
+const Builders &copy_builders();
+const Builders &product_builders();
+const Builders &reduction_builders();
+
+}  // namespace t2r::provider

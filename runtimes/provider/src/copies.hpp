@@ -1,0 +1,11 @@
+// Values moved as they are: of what views cannot say.
+#pragma once
+
+#include "plan.hpp"
+
+namespace t2r::provider {
+
+// A copy of all of `from`, in order.
+void add_copy(Plan &plan, ValueId from, ValueId to);
+
+}  // namespace t2r::provider

@@ -1,0 +1,56 @@
+// The nodes that a step runs, and what is known of them beforehand.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace t2r::provider {
+
+// What was expected, what was received, what to do: the message of the status that ONNX Runtime hands on.
+class Refused : public std::runtime_error {
+public:
+    Refused(const std::string &expected, const std::string &received, const std::string &advice)
+        : std::runtime_error("expected " + expected + ", received " + received + "; " + advice) {}
+};
+
+using Dims = std::vector<std::int64_t>;
+
+enum class Type { float32 = 1, uint8 = 2, int8 = 3, int32 = 6, int64 = 7, boolean = 9 };  // TensorProto.DataType
+
+std::size_t bytes_of(Type type);
+Type type_of(std::int64_t number);  // throws Refused
+
+struct Constant {
+    std::string name;
+    Type type;
+    Dims dims;
+    std::string bytes;
+};
+
+struct Attribute {
+    float real = 0;
+    std::int64_t integer = 0;
+    std::string text;
+    Dims integers;
+};
+
+struct Node {
+    std::string op, name;
+    std::vector<std::string> inputs, outputs;  // empty names: not there
+    std::map<std::string, Attribute> attributes;
+
+    std::int64_t integer(const char *key, std::int64_t otherwise) const;
+    float real(const char *key, float otherwise) const;
+    std::string text(const char *key, const char *otherwise) const;
+};
+
+struct Graph {
+    std::vector<Node> nodes;           // each behind those that it reads from
+    std::vector<Constant> constants;   // small ones; the others are inputs
+    std::vector<std::string> inputs, outputs;
+};
+
+}  // namespace t2r::provider

@@ -1,0 +1,58 @@
+// The inner loops of the operators, one table for each kind of processor: the same functions, compiled for what it has.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace t2r::provider {
+
+enum class Unary { abs, ceil, cos, erf, exp, floor, log, neg, reciprocal, relu, sigmoid, sin, softplus, sqrt, tanh };
+enum class Binary { add, div, max, min, mul, pow, sub };
+
+// A matrix (rows, columns) of quantized numbers, as MatMulNBits has them: along a row blocks of `block` numbers share a
+// scale and a zero point. Four bits: number 2i lies in the low half of byte i, number 2i + 1 in the high half.
+struct QuantizedMatrix {
+    const std::uint8_t *numbers;  // (rows, blocks · block · bits / 8)
+    const float *scales;          // (rows, blocks)
+    const std::uint8_t *zeros;    // (rows, ⌈blocks · bits / 8⌉), or null: 2^(bits - 1) each
+    std::size_t rows, columns, block, blocks;
+    int bits;
+};
+
+// One vector in 8 bits, by blocks as the matrix that it meets. Padded with zeros to whole registers of 64 bytes.
+struct QuantizedVector {
+    std::int8_t *even, *odd;   // the numbers 2i and 2i + 1 for 4 bits; for 8 bits `even` has all
+    float *scales;             // by block
+    std::int32_t *offsets;     // by four numbers of a register: for the first of a unit of 32 what a middle zero point takes off
+    std::int32_t *sums;        // by block, of its numbers
+};
+
+struct Kernels {
+    const char *name;
+    void (*unary)(Unary op, const float *x, float *y, std::size_t n);
+    // steps are 0 (one number for all) or 1
+    void (*binary)(Binary op, const float *a, std::size_t a_step, const float *b, std::size_t b_step, float *y, std::size_t n);
+    float (*sum)(const float *x, std::size_t n);
+    float (*max)(const float *x, std::size_t n);
+    // y (rows, columns) = a (rows, inner) · b (inner, columns), columns [first, last)
+    void (*product)(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,
+                    std::size_t first, std::size_t last);
+    void (*quantize)(const float *x, const QuantizedMatrix &for_matrix, const QuantizedVector &y);
+    // y[v · stride + r] = row r of w · vector v, for r in [first, last)
+    void (*quantized_product)(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,
+                              std::size_t last, float *y, std::size_t stride);
+};
+
+// The numbers of a vector that meets w, rounded up to whole registers.
+inline std::size_t padded(const QuantizedMatrix &w) { return (w.blocks * w.block + 127) / 128 * 128; }
+
+// The best table for this processor; T2R_KERNELS (base, avx2, avx512) asks for a lesser one.
+const Kernels &kernels();
+
+extern const Kernels base_kernels;
+#if defined(__x86_64__) || defined(_M_X64)
+#define T2R_X86 1
+extern const Kernels avx2_kernels, avx512_kernels;
+#endif
+
+}  // namespace t2r::provider

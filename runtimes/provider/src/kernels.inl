@@ -1,0 +1,218 @@
+// Included by one source for each kind of processor, which defines T2R_KERNELS_NAME: plain loops, made for a compiler to
+// vectorize. Nothing here may call an inline function of the standard library: the linker keeps one copy of each, which
+// might be the one for a processor that this machine is not.
+
+#include <cstring>
+
+#include "kernels.hpp"
+
+namespace t2r::provider {
+
+namespace {
+
+// e^x to 2 units in the last place, without a branch: 2^n · p(r), |r| ≤ ln 2 / 2 (Cephes' polynomial).
+inline float exp_of(float x) {
+    x = x > 88.3762626647949f ? 88.3762626647949f : x;
+    x = x < -87.3365478515625f ? -87.3365478515625f : x;
+    const float n = __builtin_floorf(x * 1.44269504088896341f + 0.5f);
+    const float r = x - n * 0.693359375f - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    const std::int32_t bits = (static_cast<std::int32_t>(n) + 127) << 23;
+    float scale;
+    __builtin_memcpy(&scale, &bits, sizeof scale);
+    return p * scale;
+}
+
+inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
+
+#define T2R_EACH(expression)                         \
+    for (std::size_t i = 0; i < n; i++) {            \
+        const float v = x[i];                        \
+        y[i] = (expression);                         \
+    }                                                \
+    break
+
+void unary(Unary op, const float *x, float *y, std::size_t n) {
+    switch (op) {
+    case Unary::abs: T2R_EACH(v < 0 ? -v : v);
+    case Unary::ceil: T2R_EACH(__builtin_ceilf(v));
+    case Unary::cos: T2R_EACH(__builtin_cosf(v));
+    case Unary::erf: T2R_EACH(__builtin_erff(v));
+    case Unary::exp:  // infinite and lost numbers stay what they are
+        T2R_EACH(v != v ? v : v > 88.7228f ? __builtin_inff() : v < -103.9f ? 0.0f : v < -87.0f ? __builtin_expf(v) : exp_of(v));
+    case Unary::floor: T2R_EACH(__builtin_floorf(v));
+    case Unary::log: T2R_EACH(__builtin_logf(v));
+    case Unary::neg: T2R_EACH(-v);
+    case Unary::reciprocal: T2R_EACH(1.0f / v);
+    case Unary::relu: T2R_EACH(v < 0 ? 0.0f : v);
+    case Unary::sigmoid: T2R_EACH(v != v ? v : sigmoid_of(v));
+    case Unary::sin: T2R_EACH(__builtin_sinf(v));
+    case Unary::softplus: T2R_EACH((v > 0 ? v : 0.0f) + __builtin_log1pf(__builtin_expf(v > 0 ? -v : v)));
+    case Unary::sqrt: T2R_EACH(__builtin_sqrtf(v));
+    case Unary::tanh: T2R_EACH(__builtin_tanhf(v));
+    }
+}
+
+#define T2R_PAIRS(expression)                                                   \
+    if (a_step && b_step) {                                                     \
+        for (std::size_t i = 0; i < n; i++) {                                   \
+            const float u = a[i], v = b[i];                                     \
+            y[i] = (expression);                                                \
+        }                                                                       \
+    } else if (a_step) {                                                        \
+        const float v = n ? b[0] : 0;                                           \
+        for (std::size_t i = 0; i < n; i++) {                                   \
+            const float u = a[i];                                               \
+            y[i] = (expression);                                                \
+        }                                                                       \
+    } else {                                                                    \
+        const float u = n ? a[0] : 0;                                           \
+        for (std::size_t i = 0; i < n; i++) {                                   \
+            const float v = b[i * b_step];                                      \
+            y[i] = (expression);                                                \
+        }                                                                       \
+    }                                                                           \
+    break
+
+void binary(Binary op, const float *a, std::size_t a_step, const float *b, std::size_t b_step, float *y, std::size_t n) {
+    switch (op) {
+    case Binary::add: T2R_PAIRS(u + v);
+    case Binary::div: T2R_PAIRS(u / v);
+    case Binary::max: T2R_PAIRS(u > v || u != u ? u : v);
+    case Binary::min: T2R_PAIRS(u < v || u != u ? u : v);
+    case Binary::mul: T2R_PAIRS(u * v);
+    case Binary::pow: T2R_PAIRS(v == 2.0f ? u * u : __builtin_powf(u, v));
+    case Binary::sub: T2R_PAIRS(u - v);
+    }
+}
+
+float sum(const float *x, std::size_t n) {
+    float parts[16] = {};
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++) parts[j] += x[i + j];
+    float rest = 0;
+    for (; i < n; i++) rest += x[i];
+    for (int half = 8; half; half /= 2)
+        for (int j = 0; j < half; j++) parts[j] += parts[j + half];
+    return parts[0] + rest;
+}
+
+float max(const float *x, std::size_t n) {
+    float most = x[0];
+    for (std::size_t i = 1; i < n; i++) most = x[i] > most || x[i] != x[i] ? x[i] : most;
+    return most;
+}
+
+void product(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,
+             std::size_t first, std::size_t last) {
+    for (std::size_t row = 0; row < rows; row++, a += inner, y += columns) {
+        if (columns == 1) {
+            float parts[16] = {};
+            std::size_t k = 0;
+            for (; k + 16 <= inner; k += 16)
+                for (int j = 0; j < 16; j++) parts[j] += a[k + j] * b[k + j];
+            float whole = 0;
+            for (; k < inner; k++) whole += a[k] * b[k];
+            for (int j = 0; j < 16; j++) whole += parts[j];
+            y[0] = whole;
+            continue;
+        }
+        for (std::size_t i = first; i < last; i++) y[i] = a[0] * b[i];
+        for (std::size_t k = 1; k < inner; k++) {
+            const float factor = a[k], *from = b + k * columns;
+            for (std::size_t i = first; i < last; i++) y[i] += factor * from[i];
+        }
+    }
+}
+
+void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
+    const std::size_t whole = padded(w), units = whole / 32;
+    const std::int32_t middle = 1 << (w.bits - 1), lanes = w.bits == 4 ? 4 : 8;
+    std::memset(y.offsets, 0, units * lanes * sizeof *y.offsets);
+    std::memset(y.even, 0, w.bits == 4 ? whole / 2 : whole);
+    if (w.bits == 4) std::memset(y.odd, 0, whole / 2);
+    for (std::size_t block = 0; block < w.blocks; block++) {
+        const std::size_t begin = block * w.block;
+        const std::size_t end = begin + w.block < w.columns ? begin + w.block : w.columns;
+        float most = 0;
+        for (std::size_t i = begin; i < end; i++) {
+            const float size = x[i] < 0 ? -x[i] : x[i];
+            most = size > most ? size : most;
+        }
+        const float scale = most / 127.0f, inverse = scale != 0 ? 1.0f / scale : 0.0f;
+        y.scales[block] = scale;
+        std::int32_t total = 0;
+        for (std::size_t unit = begin; unit < end; unit += 32) {
+            std::int32_t numbers[32] = {}, of_unit = 0;
+            const std::size_t count = unit + 32 < end ? 32 : end - unit;
+            if (count == 32)
+                for (std::size_t i = 0; i < 32; i++) numbers[i] = static_cast<std::int32_t>(__builtin_rintf(x[unit + i] * inverse));
+            else
+                for (std::size_t i = 0; i < count; i++) numbers[i] = static_cast<std::int32_t>(__builtin_rintf(x[unit + i] * inverse));
+            for (std::size_t i = 0; i < 32; i++) of_unit += numbers[i];
+            if (w.bits == 8)
+                for (std::size_t i = 0; i < 32; i++) y.even[unit + i] = static_cast<std::int8_t>(numbers[i]);
+            else
+                for (std::size_t i = 0; i < 16; i++) {
+                    y.even[unit / 2 + i] = static_cast<std::int8_t>(numbers[2 * i]);
+                    y.odd[unit / 2 + i] = static_cast<std::int8_t>(numbers[2 * i + 1]);
+                }
+            y.offsets[unit / 32 * lanes] = -middle * of_unit;
+            total += of_unit;
+        }
+        y.sums[block] = total;
+    }
+}
+
+// What zero points other than the middle add to a row.
+inline float of_zeros(const QuantizedMatrix &w, const QuantizedVector &x, std::size_t row) {
+    if (!w.zeros) return 0;
+    const std::int32_t middle = 1 << (w.bits - 1);
+    const std::uint8_t *zeros = w.zeros + row * ((w.blocks * w.bits + 7) / 8);
+    float whole = 0;
+    for (std::size_t block = 0; block < w.blocks; block++) {
+        const std::int32_t zero = w.bits == 8 ? zeros[block] : (block % 2 ? zeros[block / 2] >> 4 : zeros[block / 2] & 15);
+        const auto difference = static_cast<float>((middle - zero) * x.sums[block]);
+        whole += difference * (w.scales[row * w.blocks + block] * x.scales[block]);
+    }
+    return whole;
+}
+
+#ifndef T2R_OWN_QUANTIZED_PRODUCT
+
+void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,
+                       std::size_t last, float *y, std::size_t stride) {
+    const std::size_t bytes = w.blocks * w.block * w.bits / 8, step = w.block * w.bits / 8, lanes = w.bits == 4 ? 4 : 8;
+    for (std::size_t row = first; row < last; row++) {
+        for (std::size_t v = 0; v < vectors; v++) {
+            const std::uint8_t *numbers = w.numbers + row * bytes;
+            float whole = 0;
+            for (std::size_t block = 0; block < w.blocks; block++, numbers += step) {
+                std::int32_t dot = 0;
+                for (std::size_t unit = 0; unit < w.block; unit += 32) dot += x[v].offsets[(block * w.block + unit) / 32 * lanes];
+                if (w.bits == 4) {
+                    const std::int8_t *even = x[v].even + block * step, *odd = x[v].odd + block * step;
+                    for (std::size_t i = 0; i < step; i++) dot += (numbers[i] & 15) * even[i] + (numbers[i] >> 4) * odd[i];
+                } else {
+                    const std::int8_t *all = x[v].even + block * step;
+                    for (std::size_t i = 0; i < step; i++) dot += numbers[i] * all[i];
+                }
+                whole += static_cast<float>(dot) * (w.scales[row * w.blocks + block] * x[v].scales[block]);
+            }
+            y[v * stride + row] = whole + of_zeros(w, x[v], row);
+        }
+    }
+}
+
+#endif
+
+}  // namespace
+
+}  // namespace t2r::provider

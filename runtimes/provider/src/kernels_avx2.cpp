@@ -1,0 +1,7 @@
+#include "kernels.inl"
+
+namespace t2r::provider {
+
+extern const Kernels avx2_kernels{"avx2", unary, binary, sum, max, product, quantize, quantized_product};
+
+}  // namespace t2r::provider

@@ -1,0 +1,82 @@
+// AVX-512 with VNNI: products of 4 and 8 bits by vpdpbusd, as fast as memory brings the weights.
+#define T2R_OWN_QUANTIZED_PRODUCT
+#include "kernels.inl"
+
+#include <immintrin.h>
+
+namespace t2r::provider {
+
+namespace {
+
+// Rows are read one after the other, as they lie, and this far ahead of where they are needed: measured on a Zen 5, where four
+// rows at a time take 1.1 times as long, and without reading ahead 1.5 times.
+constexpr std::size_t ahead = 8192;
+
+// A row times a vector, register by register; `scales` of a register: of 1, 2 or 4 blocks.
+template <int bits, int scales> struct RowTimesVector {
+    const std::uint8_t *numbers;
+    const float *scale;
+    const QuantizedVector &x;
+    __m512 sums = _mm512_setzero_ps();
+
+    // The register `at`, whose first number is of the block `block`; of the last one maybe a part.
+    template <bool is_whole> void add(std::size_t at, std::size_t block, __mmask64 bytes, __mmask8 blocks) {
+        constexpr __mmask8 all = (1 << scales) - 1;
+        const std::uint8_t *from = numbers + at * 64;
+        _mm_prefetch(reinterpret_cast<const char *>(from) + ahead, _MM_HINT_T0);
+        const __m512i weights = is_whole ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(bytes, from);
+        const __m512i even = _mm512_loadu_si512(x.even + at * 64);
+        __m512i dots = _mm512_loadu_si512(x.offsets + at * 16);
+        if constexpr (bits == 4) {
+            const __m512i low = _mm512_set1_epi8(15), odd = _mm512_loadu_si512(x.odd + at * 64);
+            dots = _mm512_dpbusd_epi32(dots, _mm512_and_si512(weights, low), even);
+            dots = _mm512_dpbusd_epi32(dots, _mm512_and_si512(_mm512_srli_epi16(weights, 4), low), odd);
+        } else {
+            dots = _mm512_dpbusd_epi32(dots, weights, even);
+        }
+        const __mmask8 present = is_whole ? all : blocks;
+        const __m128 both = _mm_mul_ps(_mm_maskz_loadu_ps(present, x.scales + block), _mm_maskz_loadu_ps(present, scale + block));
+        sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), by_lane(both), sums);
+    }
+
+    static __m512 by_lane(__m128 of_blocks) {
+        if constexpr (scales == 1) return _mm512_broadcastss_ps(of_blocks);
+        constexpr int wide = 16 / scales;
+        const __m512i lanes = _mm512_setr_epi32(0, 1 / wide, 2 / wide, 3 / wide, 4 / wide, 5 / wide, 6 / wide, 7 / wide,
+                                                8 / wide, 9 / wide, 10 / wide, 11 / wide, 12 / wide, 13 / wide, 14 / wide, 15 / wide);
+        return _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(of_blocks));
+    }
+};
+
+template <int bits, int scales> float times(const QuantizedMatrix &w, const QuantizedVector &x, std::size_t row) {
+    const std::size_t bytes = w.blocks * w.block * bits / 8, whole = bytes / 64, rest = bytes % 64;
+    const std::size_t of_block = scales == 1 ? w.block * bits / 512 : 1;  // registers that share a scale
+    RowTimesVector<bits, scales> product{w.numbers + row * bytes, w.scales + row * w.blocks, x};
+    std::size_t at = 0, block = 0;
+    for (; at + of_block <= whole; block += scales)
+        for (const std::size_t end = at + of_block; at < end; at++) product.template add<true>(at, block, 0, 0);
+    if (rest) product.template add<false>(at, block, (__mmask64{1} << rest) - 1, static_cast<__mmask8>((1u << (w.blocks - block)) - 1));
+    return _mm512_reduce_add_ps(product.sums) + of_zeros(w, x, row);
+}
+
+template <int bits, int scales>
+void all_times(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+               std::size_t stride) {
+    for (std::size_t row = first; row < last; row++)
+        for (std::size_t v = 0; v < vectors; v++) y[v * stride + row] = times<bits, scales>(w, x[v], row);
+}
+
+void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,
+                       std::size_t last, float *y, std::size_t stride) {
+    const auto product = w.bits == 8   ? (w.block == 32 ? all_times<8, 2> : all_times<8, 1>)
+                         : w.block == 32 ? all_times<4, 4>
+                         : w.block == 64 ? all_times<4, 2>
+                                         : all_times<4, 1>;
+    product(w, x, vectors, first, last, y, stride);
+}
+
+}  // namespace
+
+extern const Kernels avx512_kernels{"avx512", unary, binary, sum, max, product, quantize, quantized_product};
+
+}  // namespace t2r::provider

@@ -1,0 +1,7 @@
+#include "kernels.inl"
+
+namespace t2r::provider {
+
+extern const Kernels base_kernels{"base", unary, binary, sum, max, product, quantize, quantized_product};
+
+}  // namespace t2r::provider

@@ -1,0 +1,238 @@
+#include "plan.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "copies.hpp"
+
+namespace t2r::provider {
+
+namespace {
+
+constexpr std::size_t aligned = 64;
+constexpr std::size_t most_bytes = std::size_t{1} << 36;  // of one value
+
+std::size_t rounded(std::size_t bytes) { return (bytes + aligned - 1) / aligned * aligned; }
+
+}  // namespace
+
+std::size_t count_of(const Dims &dims) {
+    std::size_t count = 1;
+    for (const std::int64_t dim : dims) {
+        if (dim < 0 || (dim && count > most_bytes / static_cast<std::size_t>(dim)))
+            throw Refused("a shape of at most 2^36 numbers", "a larger or a negative one", "export the model again");
+        count *= static_cast<std::size_t>(dim);
+    }
+    return count;
+}
+
+void refuse(const Node &node, const std::string &expected, const std::string &received) {
+    throw Refused(expected + " for " + node.op + " " + node.name, received, "run the graph on the provider cpu");
+}
+
+Plan::Plan(const Graph &graph, const std::vector<Given> &inputs) {
+    if (inputs.size() != graph.inputs.size())
+        throw Refused(std::to_string(graph.inputs.size()) + " inputs", std::to_string(inputs.size()), "export the model again");
+    for (std::size_t i = 0; i < inputs.size(); i++)
+        if (!graph.inputs[i].empty()) name(graph.inputs[i], add_value(inputs[i].type, inputs[i].dims, Kind::input, i));
+    for (const Constant &constant : graph.constants) {
+        name(constant.name, add_value(constant.type, constant.dims, Kind::constant, constants.size()));
+        constants.push_back(constant.bytes);
+    }
+    for (const Node &node : graph.nodes) {
+        const Builder build = builder_of(node.op);
+        if (!build) refuse(node, "an operator of this library", "none of that name");
+        build(*this, node);
+    }
+    end_at_outputs(graph);
+    place_in_arena();
+    make_stages();
+}
+
+std::vector<Value> Plan::outputs() const {
+    std::vector<Value> found;
+    for (const ValueId id : results) found.push_back(value(id));
+    return found;
+}
+
+bool Plan::has(const Node &node, std::size_t input) const {
+    return input < node.inputs.size() && !node.inputs[input].empty();
+}
+
+ValueId Plan::input(const Node &node, std::size_t input) const {
+    const auto found = has(node, input) ? names.find(node.inputs[input]) : names.end();
+    if (found == names.end()) refuse(node, "a value as input " + std::to_string(input), "none");
+    return found->second;
+}
+
+bool Plan::is_known(ValueId id) const {
+    return buffers[static_cast<std::size_t>(value(id).buffer)].kind == Kind::constant;
+}
+
+Dims Plan::integers(ValueId id) const {
+    const Value &of = value(id);
+    if (!is_known(id) || (of.type != Type::int64 && of.type != Type::int32))
+        throw Refused("integers that the graph holds", "a value that is computed", "run the graph on the provider cpu");
+    const char *bytes = constants[buffers[static_cast<std::size_t>(of.buffer)].index].data() + of.offset;
+    Dims found(count_of(of.dims));
+    for (std::size_t i = 0; i < found.size(); i++) {
+        std::int32_t narrow;
+        if (of.type == Type::int64)
+            std::memcpy(&found[i], bytes + 8 * i, 8);
+        else
+            std::memcpy(&narrow, bytes + 4 * i, 4), found[i] = narrow;
+    }
+    return found;
+}
+
+ValueId Plan::add_value(Type type, Dims dims, Kind kind, std::size_t index) {
+    buffers.push_back({kind, index, count_of(dims) * bytes_of(type)});
+    values.push_back({type, std::move(dims), static_cast<int>(buffers.size()) - 1, 0});
+    return static_cast<ValueId>(values.size()) - 1;
+}
+
+void Plan::name(const std::string &name, ValueId id) {
+    if (!names.emplace(name, id).second) throw Refused("one value of each name", name + " twice", "export the model again");
+}
+
+ValueId Plan::add_output(const Node &node, std::size_t output, Type type, Dims dims) {
+    const ValueId id = add_value(type, std::move(dims), Kind::arena, 0);
+    if (output < node.outputs.size() && !node.outputs[output].empty()) name(node.outputs[output], id);
+    return id;
+}
+
+void Plan::add_view(const Node &node, std::size_t output, ValueId of, Dims dims, std::size_t offset) {
+    const Value &whole = value(of);
+    if (offset + count_of(dims) > count_of(whole.dims)) refuse(node, "a part of its input", "more");
+    values.push_back({whole.type, std::move(dims), whole.buffer, whole.offset + offset * bytes_of(whole.type)});
+    name(node.outputs.at(output), static_cast<ValueId>(values.size()) - 1);
+}
+
+ValueId Plan::add_scratch(std::size_t bytes) {
+    return add_value(Type::uint8, {static_cast<std::int64_t>(bytes)}, Kind::arena, 0);
+}
+
+// A result is computed where the caller wants it, unless it is a part of something else.
+void Plan::end_at_outputs(const Graph &graph) {
+    for (std::size_t i = 0; i < graph.outputs.size(); i++) {
+        const auto found = names.find(graph.outputs[i]);
+        if (found == names.end()) throw Refused("a value named " + graph.outputs[i], "none", "export the model again");
+        const Value of = value(found->second);
+        Buffer &buffer = buffers[static_cast<std::size_t>(of.buffer)];
+        if (buffer.kind == Kind::arena && buffer.bytes == count_of(of.dims) * bytes_of(of.type)) {
+            buffer.kind = Kind::output, buffer.index = i;
+            results.push_back(found->second);
+        } else {
+            const ValueId copy = add_value(of.type, of.dims, Kind::output, i);
+            add_copy(*this, found->second, copy);
+            results.push_back(copy);
+        }
+    }
+}
+
+// Buffers whose values were read for the last time are taken again, the first that is large enough.
+void Plan::place_in_arena() {
+    std::vector<std::size_t> last(buffers.size(), 0);
+    for (std::size_t i = 0; i < operations.size(); i++)
+        for (const auto *ids : {&operations[i]->reads, &operations[i]->writes})
+            for (const ValueId id : *ids) last[static_cast<std::size_t>(value(id).buffer)] = i;
+    std::vector<bool> is_placed(buffers.size(), false);
+    std::map<std::size_t, std::size_t> gaps;  // by their begin, their end
+    const auto give_back = [&](std::size_t begin, std::size_t end) {
+        auto next = gaps.lower_bound(begin);
+        if (next != gaps.end() && next->first == end) end = next->second, next = gaps.erase(next);
+        if (next != gaps.begin() && std::prev(next)->second == begin) begin = std::prev(next)->first;
+        gaps[begin] = end;
+    };
+    const auto take = [&](std::size_t bytes) {
+        for (auto gap = gaps.begin(); gap != gaps.end(); ++gap) {
+            const auto [begin, end] = *gap;
+            if (end - begin < bytes) continue;
+            gaps.erase(gap);
+            if (begin + bytes < end) gaps[begin + bytes] = end;
+            return begin;
+        }
+        arena_bytes += bytes;
+        return arena_bytes - bytes;
+    };
+    for (std::size_t i = 0; i < operations.size(); i++) {
+        for (const ValueId id : operations[i]->writes) {
+            const auto of = static_cast<std::size_t>(value(id).buffer);
+            if (buffers[of].kind != Kind::arena || is_placed[of]) continue;
+            buffers[of].index = take(rounded(buffers[of].bytes));
+            is_placed[of] = true;
+        }
+        std::vector<std::size_t> ended;
+        for (const auto *ids : {&operations[i]->reads, &operations[i]->writes})
+            for (const ValueId id : *ids) ended.push_back(static_cast<std::size_t>(value(id).buffer));
+        std::sort(ended.begin(), ended.end());
+        ended.erase(std::unique(ended.begin(), ended.end()), ended.end());
+        for (const std::size_t of : ended)
+            if (last[of] == i && buffers[of].kind == Kind::arena && buffers[of].bytes)
+                give_back(buffers[of].index, buffers[of].index + rounded(buffers[of].bytes));
+    }
+}
+
+void Plan::make_stages() {
+    for (std::size_t i = 0; i < operations.size(); i++) {
+        const bool is_shared = operations[i]->is_shared;
+        if (!is_shared && !stages.empty() && !stages.back().is_shared)
+            stages.back().end = i + 1;
+        else
+            stages.push_back({is_shared, i, i + 1});
+    }
+}
+
+std::unique_ptr<Run> Plan::idle() const {
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (!free.empty()) {
+            std::unique_ptr<Run> run = std::move(free.back());
+            free.pop_back();
+            return run;
+        }
+    }
+    auto run = std::make_unique<Run>();
+    run->values.resize(values.size());
+    run->arena.resize(arena_bytes + aligned);
+    return run;
+}
+
+void Plan::work(void *data, int thread, int threads, Team::Meeting &meeting) {
+    const auto &[plan, run] = *static_cast<std::pair<const Plan *, Run *> *>(data);
+    for (const Stage &stage : plan->stages) {
+        if (stage.is_shared)
+            plan->operations[stage.begin]->run(*run, thread, threads);
+        else if (thread == 0)
+            for (std::size_t i = stage.begin; i < stage.end; i++) plan->operations[i]->run(*run, 0, 1);
+        meeting.meet();
+    }
+}
+
+void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team) const {
+    std::unique_ptr<Run> run = idle();
+    const auto arena = (reinterpret_cast<std::uintptr_t>(run->arena.data()) + aligned - 1) / aligned * aligned;
+    for (std::size_t i = 0; i < values.size(); i++) {
+        const Buffer &buffer = buffers[static_cast<std::size_t>(values[i].buffer)];
+        char *begin = nullptr;
+        switch (buffer.kind) {
+        case Kind::arena: begin = reinterpret_cast<char *>(arena) + buffer.index; break;
+        case Kind::input: begin = static_cast<char *>(const_cast<void *>(inputs[buffer.index])); break;
+        case Kind::output: begin = static_cast<char *>(outputs[buffer.index]); break;
+        case Kind::constant: begin = const_cast<char *>(constants[buffer.index].data()); break;
+        }
+        run->values[i] = begin + values[i].offset;
+    }
+    run->error = nullptr;
+    std::pair<const Plan *, Run *> both{this, run.get()};
+    team.run(work, &both);
+    const char *error = run->error;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        free.push_back(std::move(run));
+    }
+    if (error) throw Refused("numbers that the operators take", error, "check the token ids and the states");
+}
+
+}  // namespace t2r::provider

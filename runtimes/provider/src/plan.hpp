@@ -1,0 +1,145 @@
+// A graph made ready to run for given shapes: every shape known, a place in memory for every value, the operators in order.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph.hpp"
+#include "team.hpp"
+
+namespace t2r::provider {
+
+std::size_t count_of(const Dims &dims);  // throws Refused for sizes that no memory has
+
+using ValueId = int;
+
+// What a value is: where its numbers lie is a buffer and an offset, so that a reshape is no work.
+struct Value {
+    Type type;
+    Dims dims;
+    int buffer;
+    std::size_t offset;
+};
+
+// One run's memory: the address of every value, and what went wrong.
+struct Run {
+    std::vector<char *> values;
+    std::vector<char> arena;
+    std::atomic<const char *> error{nullptr};
+
+    template <class T> T *at(ValueId value) const { return reinterpret_cast<T *>(values[static_cast<std::size_t>(value)]); }
+};
+
+// What an operation reads or writes: few values, kept where the operation is, since a step has a thousand of them.
+class Ids {
+public:
+    Ids() = default;
+    Ids(const std::vector<ValueId> &ids) : count(ids.size()) {
+        if (count > ids_.size()) throw Refused("at most 6 inputs of an operation", std::to_string(count), "run the graph on the provider cpu");
+        std::copy(ids.begin(), ids.end(), ids_.begin());
+    }
+    ValueId operator[](std::size_t i) const { return ids_[i]; }
+    ValueId back() const { return ids_[count - 1]; }
+    const ValueId *begin() const { return ids_.data(); }
+    const ValueId *end() const { return ids_.data() + count; }
+
+private:
+    std::array<ValueId, 6> ids_{};
+    std::size_t count = 0;
+};
+
+class Operation {
+public:
+    virtual ~Operation() = default;
+    // The part `part` of `parts`; does not throw. An operation that is not shared has one part.
+    virtual void run(Run &run, int part, int parts) const = 0;
+
+    bool is_shared = false;  // worth more than a meeting of threads
+    Ids reads, writes;
+};
+
+// Where the part `part` of `parts` of n things begins; each part but the last begins at a multiple of `whole`.
+inline std::size_t begin_of(std::size_t n, int part, int parts, std::size_t whole = 1) {
+    const std::size_t groups = (n + whole - 1) / whole, group = groups * static_cast<std::size_t>(part) / static_cast<std::size_t>(parts);
+    return group * whole < n ? group * whole : n;
+}
+
+// A tensor from outside.
+struct Given {
+    Type type;
+    Dims dims;
+};
+
+class Plan {
+public:
+    // Throws Refused for nodes, types or shapes that no operator here is for.
+    Plan(const Graph &graph, const std::vector<Given> &inputs);
+
+    // The shapes of the outputs, by which the caller makes them.
+    std::vector<Value> outputs() const;
+
+    // Several threads may call it at once. Throws Refused for numbers that an operator does not take.
+    void run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team) const;
+
+    // For operators that are being built:
+    bool has(const Node &node, std::size_t input) const;
+    ValueId input(const Node &node, std::size_t input) const;
+    const Value &value(ValueId id) const { return values[static_cast<std::size_t>(id)]; }
+    bool is_known(ValueId id) const;
+    Dims integers(ValueId id) const;  // of a constant of the graph
+    ValueId add_output(const Node &node, std::size_t output, Type type, Dims dims);
+    void add_view(const Node &node, std::size_t output, ValueId of, Dims dims, std::size_t offset = 0);
+    ValueId add_scratch(std::size_t bytes);
+    template <class Op> void add(Op operation, const std::vector<ValueId> &reads, const std::vector<ValueId> &writes) {
+        operation.reads = reads, operation.writes = writes;
+        operations.push_back(std::make_unique<Op>(std::move(operation)));
+    }
+
+private:
+    enum class Kind { arena, input, output, constant };
+    struct Buffer {
+        Kind kind;
+        std::size_t index, bytes;  // of inputs, outputs and constants their number, else the place in the arena
+    };
+    struct Stage {
+        bool is_shared;
+        std::size_t begin, end;
+    };
+
+    ValueId add_value(Type type, Dims dims, Kind kind, std::size_t index);
+    void name(const std::string &name, ValueId id);
+    void end_at_outputs(const Graph &graph);
+    void place_in_arena();
+    void make_stages();
+    std::unique_ptr<Run> idle() const;
+    static void work(void *data, int thread, int threads, Team::Meeting &meeting);
+
+    std::vector<Value> values;
+    std::vector<Buffer> buffers;
+    std::vector<std::string> constants;      // their bytes
+    std::unordered_map<std::string, ValueId> names;
+    std::vector<std::unique_ptr<Operation>> operations;
+    std::vector<Stage> stages;
+    std::vector<ValueId> results;
+    std::size_t arena_bytes = 0;
+
+    mutable std::mutex mutex;
+    mutable std::vector<std::unique_ptr<Run>> free;  // of runs that ended
+};
+
+// Adds the operations of one node to a plan.
+using Builder = void (*)(Plan &plan, const Node &node);
+
+// By ONNX's names; null: no operator here.
+Builder builder_of(const std::string &op);
+
+[[noreturn]] void refuse(const Node &node, const std::string &expected, const std::string &received);
+
+}  // namespace t2r::provider

@@ -1,0 +1,258 @@
+// The execution provider: takes a step graph whole, where it has an operator for each of its nodes, and runs it as one.
+//
+// ONNX Runtime goes through a step's thousand nodes one by one, a microsecond and more each; here threads go through them
+// together (plan.hpp, team.hpp), and products with weights in 4 and 8 bits are as fast as memory is (kernels.hpp).
+//
+// Options, as ep.t2rexecutionprovider.NAME of a session: threads, 0 for one a core.
+#include <onnxruntime_cxx_api.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "ort_graph.hpp"
+#include "plan.hpp"
+
+#if defined(_WIN32)
+#define T2R_EXPORTED __declspec(dllexport)
+#else
+#define T2R_EXPORTED __attribute__((visibility("default")))
+#endif
+
+namespace t2r::provider {
+
+namespace {
+
+constexpr const char *provider_name = "T2rExecutionProvider";
+constexpr const char *threads_option = "ep.t2rexecutionprovider.threads";
+constexpr std::size_t most_plans = 4;  // of different shapes, kept
+
+// What a function of ONNX Runtime's interface returns: nothing, or why not.
+template <class Work> OrtStatus *guarded(Work work) noexcept {
+    try {
+        work();
+        return nullptr;
+    } catch (const Ort::Exception &error) {
+        return Ort::GetApi().CreateStatus(error.GetOrtErrorCode(), error.what());
+    } catch (const std::exception &error) {
+        return Ort::GetApi().CreateStatus(ORT_FAIL, error.what());
+    }
+}
+
+void require(OrtStatus *status) { Ort::ThrowOnError(status); }
+
+std::mutex refused;
+std::string last_refusal;  // why the last graph was not taken
+
+// A graph that was taken, and its plans by the shapes of what it is given.
+class Step : public OrtNodeComputeInfo {
+public:
+    Step(Graph graph, std::vector<bool> weights, int threads)
+        : OrtNodeComputeInfo{}, graph(std::move(graph)), weights(std::move(weights)), team(team_of(threads)) {
+        ort_version_supported = ORT_API_VERSION;
+        CreateState = [](OrtNodeComputeInfo *self, OrtNodeComputeContext *, void **state) noexcept -> OrtStatus * {
+            *state = self;
+            return nullptr;
+        };
+        Compute = [](OrtNodeComputeInfo *self, void *, OrtKernelContext *context) noexcept -> OrtStatus * {
+            return guarded([&] { static_cast<Step *>(self)->run(Ort::KernelContext(context)); });
+        };
+        ReleaseState = [](OrtNodeComputeInfo *, void *) noexcept {};
+    }
+
+private:
+    void run(const Ort::KernelContext &context) {
+        std::vector<Given> given;
+        std::vector<const void *> inputs;
+        const std::size_t count = context.GetInputCount();
+        given.reserve(count), inputs.reserve(count);
+        for (std::size_t i = 0; i < count; i++) {
+            const Ort::ConstValue value = context.GetInput(i);
+            inputs.push_back(value.GetTensorRawData());
+            if (weights[i] && !plans.empty()) {
+                given.push_back({});  // as when the first plan was made
+                continue;
+            }
+            const auto shape = value.GetTensorTypeAndShapeInfo();
+            given.push_back({type_of(shape.GetElementType()), shape.GetShape()});
+        }
+        const std::shared_ptr<const Plan> plan = plan_for(given);
+        std::vector<void *> outputs;
+        for (const Value &value : plan->outputs())
+            outputs.push_back(context.GetOutput(outputs.size(), value.dims).GetTensorMutableRawData());
+        plan->run(inputs, outputs, *team);
+    }
+
+    std::shared_ptr<const Plan> plan_for(std::vector<Given> &given) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        for (const auto &[of, plan] : plans) {
+            bool is_it = true;
+            for (std::size_t i = 0; is_it && i < of.size(); i++)
+                is_it = weights[i] || (of[i].type == given[i].type && of[i].dims == given[i].dims);
+            if (is_it) return plan;
+        }
+        if (!plans.empty())
+            for (std::size_t i = 0; i < given.size(); i++)
+                if (weights[i]) given[i] = plans.front().first[i];
+        auto plan = std::make_shared<const Plan>(graph, given);
+        if (plans.size() == most_plans) plans.erase(plans.begin());
+        plans.emplace_back(given, plan);
+        return plan;
+    }
+
+    const Graph graph;
+    const std::vector<bool> weights;  // inputs that never change
+    const std::shared_ptr<Team> team;
+    std::mutex mutex;
+    std::vector<std::pair<std::vector<Given>, std::shared_ptr<const Plan>>> plans;
+};
+
+// Whether every node has an operator here, for shapes in which what is symbolic is 1; if not, why.
+std::optional<std::string> refusal(const Ort::ConstGraph &given) {
+    try {
+        std::vector<Given> inputs;
+        const Graph graph = read_graph(given);
+        std::map<std::string, std::pair<Type, Dims>> shapes;
+        for (const Ort::ConstValueInfo &value : given.GetInputs()) shapes.emplace(value.GetName(), shape_of(value));
+        for (const Ort::ConstValueInfo &value : given.GetInitializers()) shapes.emplace(value.GetName(), shape_of(value));
+        for (const std::string &name : graph.inputs) inputs.push_back({shapes.at(name).first, shapes.at(name).second});
+        const Plan plan(graph, inputs);
+        return std::nullopt;
+    } catch (const std::exception &error) {
+        return error.what();
+    }
+}
+
+class Provider : public OrtEp {
+public:
+    Provider(int threads, const OrtLogger *logger) : OrtEp{}, threads(threads), logger(logger) {
+        ort_version_supported = ORT_API_VERSION;
+        GetName = [](const OrtEp *) noexcept { return provider_name; };
+        GetCapability = [](OrtEp *self, const OrtGraph *graph, OrtEpGraphSupportInfo *found) noexcept -> OrtStatus * {
+            return guarded([&] { static_cast<Provider *>(self)->claim(Ort::ConstGraph(graph), found); });
+        };
+        Compile = [](OrtEp *self, const OrtGraph **graphs, const OrtNode **nodes, std::size_t count,
+                     OrtNodeComputeInfo **infos, OrtNode **) noexcept -> OrtStatus * {
+            return guarded([&] {
+                for (std::size_t i = 0; i < count; i++)
+                    infos[i] = static_cast<Provider *>(self)->compiled(Ort::ConstGraph(graphs[i]), Ort::ConstNode(nodes[i])).release();
+            });
+        };
+        ReleaseNodeComputeInfos = [](OrtEp *, OrtNodeComputeInfo **infos, std::size_t count) noexcept {
+            for (std::size_t i = 0; i < count; i++) delete static_cast<Step *>(infos[i]);
+        };
+    }
+
+private:
+    // All nodes of the graph, or none: a part would be no faster.
+    void claim(const Ort::ConstGraph &graph, OrtEpGraphSupportInfo *found) {
+        const OrtNode *parent = nullptr;
+        require(Ort::GetApi().Graph_GetParentNode(graph, &parent));
+        const std::vector<Ort::ConstNode> nodes = graph.GetNodes();
+        if (parent || nodes.empty()) return;
+        if (const auto why = refusal(graph)) {
+            {
+                const std::lock_guard<std::mutex> lock(refused);
+                last_refusal = *why;
+            }
+            require(Ort::GetApi().Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, why->c_str(), ORT_TSTR(__FILE__), __LINE__, "claim"));
+            return;
+        }
+        std::vector<const OrtNode *> all(nodes.begin(), nodes.end());
+        OrtNodeFusionOptions options{};
+        options.ort_version_supported = ORT_API_VERSION;
+        require(Ort::GetApi().GetEpApi()->EpGraphSupportInfo_AddNodesToFuse(found, all.data(), all.size(), &options));
+    }
+
+    std::unique_ptr<Step> compiled(const Ort::ConstGraph &graph, const Ort::ConstNode &fused) const {
+        std::vector<std::string> inputs;
+        std::vector<bool> weights;
+        for (const Ort::ConstValueInfo &value : fused.GetInputs()) {
+            inputs.push_back(value.GetName());
+            weights.push_back(value.IsConstantInitializer());
+        }
+        Graph read = read_graph(graph, &inputs);
+        read.outputs.clear();
+        for (const Ort::ConstValueInfo &value : fused.GetOutputs()) read.outputs.push_back(value.GetName());
+        return std::make_unique<Step>(std::move(read), std::move(weights), threads);
+    }
+
+    const int threads;
+    const OrtLogger *const logger;
+};
+
+int threads_of(const OrtSessionOptions *options) {
+    const Ort::ConstSessionOptions session(options);
+    if (!session.HasConfigEntry(threads_option)) return usable_cores();
+    const std::string said = session.GetConfigEntry(threads_option);
+    char *end = nullptr;
+    const long threads = std::strtol(said.c_str(), &end, 10);
+    if (said.empty() || *end || threads < 0 || threads > 4096)
+        throw Refused("a number of threads from 0 to 4096", said, "correct the provider's option threads");
+    return threads ? static_cast<int>(threads) : usable_cores();
+}
+
+class Factory : public OrtEpFactory {
+public:
+    Factory() : OrtEpFactory{} {
+        ort_version_supported = ORT_API_VERSION;
+        GetName = [](const OrtEpFactory *) noexcept { return provider_name; };
+        GetVendor = [](const OrtEpFactory *) noexcept { return "t2r"; };
+        GetVendorId = [](const OrtEpFactory *) noexcept -> std::uint32_t { return 0; };
+        GetVersion = [](const OrtEpFactory *) noexcept { return T2R_PROVIDER_VERSION; };
+        GetSupportedDevices = [](OrtEpFactory *self, const OrtHardwareDevice *const *devices, std::size_t count, OrtEpDevice **found,
+                                 std::size_t most, std::size_t *number) noexcept -> OrtStatus * {
+            return guarded([&] {
+                *number = 0;
+                for (std::size_t i = 0; i < count && *number < most; i++) {
+                    if (Ort::GetApi().HardwareDevice_Type(devices[i]) != OrtHardwareDeviceType_CPU) continue;
+                    require(Ort::GetApi().GetEpApi()->CreateEpDevice(self, devices[i], nullptr, nullptr, &found[(*number)++]));
+                }
+            });
+        };
+        CreateEp = [](OrtEpFactory *, const OrtHardwareDevice *const *, const OrtKeyValuePairs *const *, std::size_t,
+                      const OrtSessionOptions *options, const OrtLogger *logger, OrtEp **made) noexcept -> OrtStatus * {
+            return guarded([&] { *made = new Provider(threads_of(options), logger); });
+        };
+        ReleaseEp = [](OrtEpFactory *, OrtEp *made) noexcept { delete static_cast<Provider *>(made); };
+        IsStreamAware = [](const OrtEpFactory *) noexcept { return false; };
+        // states and weights lie in the processor's memory, where ONNX Runtime puts them
+        CreateAllocator = [](OrtEpFactory *, const OrtMemoryInfo *, const OrtKeyValuePairs *, OrtAllocator **made) noexcept -> OrtStatus * {
+            *made = nullptr;
+            return nullptr;
+        };
+        ReleaseAllocator = [](OrtEpFactory *, OrtAllocator *) noexcept {};
+        CreateDataTransfer = [](OrtEpFactory *, OrtDataTransferImpl **made) noexcept -> OrtStatus * {
+            *made = nullptr;
+            return nullptr;
+        };
+    }
+};
+
+}  // namespace
+
+}  // namespace t2r::provider
+
+extern "C" T2R_EXPORTED OrtStatus *CreateEpFactories(const char *, const OrtApiBase *base, const OrtLogger *,
+                                                     OrtEpFactory **factories, std::size_t most, std::size_t *number) {
+    const OrtApi *api = base->GetApi(ORT_API_VERSION);
+    if (!api) return base->GetApi(1)->CreateStatus(ORT_FAIL, "expected a newer ONNX Runtime; put a newer library in its place");
+    Ort::InitApi(api);
+    if (most < 1) return api->CreateStatus(ORT_INVALID_ARGUMENT, "expected room for one factory");
+    return t2r::provider::guarded([&] {
+        factories[0] = new t2r::provider::Factory;
+        *number = 1;
+    });
+}
+
+// Copies why the last graph was not taken, which ONNX Runtime does not hand on; returns its length, of which `size` fit.
+extern "C" T2R_EXPORTED std::size_t t2r_provider_refusal(char *text, std::size_t size) {
+    const std::lock_guard<std::mutex> lock(t2r::provider::refused);
+    const std::string &why = t2r::provider::last_refusal;
+    why.copy(text, size);
+    return why.size();
+}
+
+extern "C" T2R_EXPORTED OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {
+    delete static_cast<t2r::provider::Factory *>(factory);
+    return nullptr;
+}

@@ -1,0 +1,203 @@
+// Operators that look along an axis: means, sums, norms, Softmax, the largest.
+#include <algorithm>
+#include <cmath>
+
+#include "builders.hpp"
+#include "kernels.hpp"
+#include "loops.hpp"
+
+namespace t2r::provider {
+
+namespace {
+
+enum class Reduction { max, mean, sum };
+
+// Of (outer, size, inner) to (outer, inner).
+struct Reduced : Operation {
+    Reduction of;
+    std::size_t outer, size, inner;
+
+    void run(Run &run, int, int) const override {
+        const Kernels &k = kernels();
+        const float *x = run.at<float>(reads[0]);
+        float *y = run.at<float>(writes[0]);
+        const float share = 1.0f / static_cast<float>(size);
+        for (std::size_t o = 0; o < outer; o++, x += size * inner, y += inner) {
+            if (inner == 1) {
+                *y = of == Reduction::max ? k.max(x, size) : k.sum(x, size);
+            } else {
+                std::copy(x, x + inner, y);
+                for (std::size_t i = 1; i < size; i++)
+                    k.binary(of == Reduction::max ? Binary::max : Binary::add, y, 1, x + i * inner, 1, y, inner);
+            }
+            if (of == Reduction::mean) k.binary(Binary::mul, y, 1, &share, 0, y, inner);
+        }
+    }
+};
+
+ValueId float32_input(Plan &plan, const Node &node) {
+    const ValueId x = plan.input(node, 0);
+    if (plan.value(x).type != Type::float32) refuse(node, "float32", "another type");
+    return x;
+}
+
+template <Reduction of> void build_reduction(Plan &plan, const Node &node) {
+    const ValueId x = float32_input(plan, node);
+    const Dims from = plan.value(x).dims;
+    const auto rank = static_cast<std::int64_t>(from.size());
+    Dims axes;
+    if (plan.has(node, 1))
+        axes = plan.integers(plan.input(node, 1));
+    else if (const auto given = node.attributes.find("axes"); given != node.attributes.end())
+        axes = given->second.integers;
+    else
+        for (std::int64_t axis = 0; axis < rank; axis++) axes.push_back(axis);
+    for (std::int64_t &axis : axes) axis = axis < 0 ? axis + rank : axis;
+    std::sort(axes.begin(), axes.end());
+    for (std::size_t i = 0; i < axes.size(); i++)
+        if (axes[i] < 0 || axes[i] >= rank || axes[i] != axes[0] + static_cast<std::int64_t>(i))
+            refuse(node, "axes of its input that follow each other", "others");
+    if (axes.empty()) refuse(node, "an axis", "none");
+    Reduced operation;
+    operation.of = of;
+    const auto first = from.begin() + axes.front(), last = from.begin() + axes.back() + 1;
+    operation.outer = count_of(Dims(from.begin(), first));
+    operation.size = count_of(Dims(first, last));
+    operation.inner = count_of(Dims(last, from.end()));
+    if (operation.size == 0) refuse(node, "something to reduce", "nothing");
+    Dims dims(from.begin(), first);
+    if (node.integer("keepdims", 1)) dims.insert(dims.end(), axes.size(), 1);
+    dims.insert(dims.end(), last, from.end());
+    const ValueId y = plan.add_output(node, 0, Type::float32, dims);
+    plan.add(std::move(operation), {x}, {y});
+}
+
+// Rows of the last axes.
+struct Rows {
+    std::size_t count, size;
+
+    Rows(const Node &node, const Dims &dims, std::int64_t axis) {
+        const auto rank = static_cast<std::int64_t>(dims.size());
+        axis = axis < 0 ? axis + rank : axis;
+        if (axis < 0 || axis >= rank) refuse(node, "an axis of its input", std::to_string(axis));
+        size = count_of(Dims(dims.begin() + axis, dims.end()));
+        if (size == 0) refuse(node, "something along its axis", "nothing");
+        count = count_of(dims) / size;
+    }
+};
+
+struct Softmax : Operation {
+    Rows rows;
+
+    explicit Softmax(Rows rows) : rows(rows) {}
+    void run(Run &run, int, int) const override {
+        const Kernels &k = kernels();
+        const float *x = run.at<float>(reads[0]);
+        float *y = run.at<float>(writes[0]);
+        for (std::size_t row = 0; row < rows.count; row++, x += rows.size, y += rows.size) {
+            const float most = k.max(x, rows.size);
+            k.binary(Binary::sub, x, 1, &most, 0, y, rows.size);
+            k.unary(Unary::exp, y, y, rows.size);
+            const float whole = k.sum(y, rows.size);
+            k.binary(Binary::div, y, 1, &whole, 0, y, rows.size);
+        }
+    }
+};
+
+void build_softmax(Plan &plan, const Node &node) {
+    const ValueId x = float32_input(plan, node);
+    const Dims dims = plan.value(x).dims;
+    const std::int64_t axis = node.integer("axis", -1);
+    if (axis != -1 && axis != static_cast<std::int64_t>(dims.size()) - 1) refuse(node, "the last axis", std::to_string(axis));
+    const ValueId y = plan.add_output(node, 0, Type::float32, dims);
+    plan.add(Softmax(Rows(node, dims, -1)), {x}, {y});
+}
+
+struct Normalized : Operation {
+    Rows rows;
+    float epsilon;
+    bool has_bias;
+
+    explicit Normalized(Rows rows) : rows(rows) {}
+    void run(Run &run, int, int) const override {
+        const Kernels &k = kernels();
+        const float *x = run.at<float>(reads[0]), *weight = run.at<float>(reads[1]);
+        float *y = run.at<float>(writes[0]);
+        const auto size = static_cast<float>(rows.size);
+        for (std::size_t row = 0; row < rows.count; row++, x += rows.size, y += rows.size) {
+            const float mean = k.sum(x, rows.size) / size;
+            k.binary(Binary::sub, x, 1, &mean, 0, y, rows.size);
+            float squares;
+            k.product(y, y, &squares, 1, rows.size, 1, 0, 1);
+            const float inverse = 1.0f / std::sqrt(squares / size + epsilon);
+            k.binary(Binary::mul, y, 1, &inverse, 0, y, rows.size);
+            k.binary(Binary::mul, y, 1, weight, 1, y, rows.size);
+            if (has_bias) k.binary(Binary::add, y, 1, run.at<float>(reads[2]), 1, y, rows.size);
+        }
+    }
+};
+
+void build_layer_norm(Plan &plan, const Node &node) {
+    const ValueId x = float32_input(plan, node);
+    const Dims dims = plan.value(x).dims;
+    Normalized operation(Rows(node, dims, node.integer("axis", -1)));
+    operation.epsilon = node.real("epsilon", 1e-5f);
+    operation.has_bias = plan.has(node, 2);
+    if (node.outputs.size() > 1) refuse(node, "one output", "more");
+    std::vector<ValueId> reads{x, plan.input(node, 1)};
+    if (operation.has_bias) reads.push_back(plan.input(node, 2));
+    for (std::size_t i = 1; i < reads.size(); i++)
+        if (plan.value(reads[i]).type != Type::float32 || count_of(plan.value(reads[i]).dims) != operation.rows.size)
+            refuse(node, "a weight for each number of a row", "others");
+    const ValueId y = plan.add_output(node, 0, Type::float32, dims);
+    plan.add(std::move(operation), reads, {y});
+}
+
+struct Largest : Operation {
+    Rows rows;
+    std::size_t k;
+
+    explicit Largest(Rows rows) : rows(rows) {}
+    void run(Run &run, int, int) const override {
+        const float *x = run.at<float>(reads[0]);
+        float *y = run.at<float>(writes[0]);
+        std::int64_t *numbers = run.at<std::int64_t>(writes[1]);
+        for (std::size_t row = 0; row < rows.count; row++, x += rows.size, y += k, numbers += k) {
+            // sorted, of equal ones the first: each further one is smaller than the last, or equal and behind it
+            std::size_t found = 0;
+            for (std::size_t i = 0; i < rows.size; i++) {
+                if (found == k && !(x[i] > y[k - 1])) continue;
+                std::size_t place = found < k ? found++ : k - 1;
+                for (; place > 0 && x[i] > y[place - 1]; place--) y[place] = y[place - 1], numbers[place] = numbers[place - 1];
+                y[place] = x[i], numbers[place] = static_cast<std::int64_t>(i);
+            }
+        }
+    }
+};
+
+void build_top_k(Plan &plan, const Node &node) {
+    const ValueId x = float32_input(plan, node);
+    Dims dims = plan.value(x).dims;
+    const std::int64_t axis = node.integer("axis", -1), last = static_cast<std::int64_t>(dims.size()) - 1;
+    const Dims k = plan.integers(plan.input(node, 1));
+    if ((axis != -1 && axis != last) || !node.integer("largest", 1)) refuse(node, "the largest of the last axis", "others");
+    if (k.size() != 1 || dims.empty() || k[0] < 1 || k[0] > dims.back()) refuse(node, "k of at most the axis's size", "another");
+    Largest operation(Rows(node, dims, -1));
+    operation.k = static_cast<std::size_t>(k[0]);
+    dims.back() = k[0];
+    const ValueId values = plan.add_output(node, 0, Type::float32, dims), numbers = plan.add_output(node, 1, Type::int64, dims);
+    plan.add(std::move(operation), {x}, {values, numbers});
+}
+
+}  // namespace
+
+const Builders &reduction_builders() {
+    static const Builders builders{
+        {"LayerNormalization", build_layer_norm}, {"ReduceMax", build_reduction<Reduction::max>},
+        {"ReduceMean", build_reduction<Reduction::mean>}, {"ReduceSum", build_reduction<Reduction::sum>},
+        {"Softmax", build_softmax}, {"TopK", build_top_k},
+    };
+    return builders;
+}
+
+}  // namespace t2r::provider

@@ -1,0 +1,121 @@
+#include "team.hpp"
+
+#include <chrono>
+#include <map>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace t2r::provider {
+
+namespace {
+
+constexpr int looks = 1 << 12;                            // before a thread gives its core to another
+constexpr auto patience = std::chrono::milliseconds(2);   // before it sleeps: a step comes soon after another
+
+inline void breathe() {
+#if defined(__x86_64__) || defined(__i386__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+template <class Condition> void look_until(Condition holds) {
+    for (int look = 0; !holds(); look++) {
+        if (look < looks)
+            breathe();
+        else
+            std::this_thread::yield();
+    }
+}
+
+}  // namespace
+
+void Team::Meeting::meet() {
+    if (threads == 1) return;
+    const std::uint32_t now = round.load(std::memory_order_relaxed);
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
+        arrived.store(0, std::memory_order_relaxed);
+        round.store(now + 1, std::memory_order_release);
+        return;
+    }
+    look_until([&] { return round.load(std::memory_order_acquire) != now; });
+}
+
+Team::Team(int threads) : threads(threads) {
+    for (int thread = 1; thread < threads; thread++) others.emplace_back([this, thread] { wait_for_work(thread); });
+}
+
+Team::~Team() {
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        ends = true;
+    }
+    called.notify_all();
+    for (std::thread &other : others) other.join();
+}
+
+void Team::run(void (*work)(void *, int, int, Meeting &), void *data) {
+    const std::unique_lock<std::mutex> alone(running, std::try_to_lock);
+    if (threads == 1 || !alone) {
+        Meeting nobody(1);
+        return work(data, 0, 1, nobody);
+    }
+    Meeting meeting(threads);
+    task = {work, data, &meeting};
+    unfinished = threads - 1;
+    calls.fetch_add(1);  // seq_cst, as asleep is: a thread that goes to sleep sees the call, or is seen here
+    if (asleep.load() != 0) {
+        { const std::lock_guard<std::mutex> lock(mutex); }
+        called.notify_all();
+    }
+    work(data, 0, threads, meeting);
+    look_until([&] { return unfinished.load(std::memory_order_acquire) == 0; });
+}
+
+void Team::wait_for_work(int thread) {
+    std::uint32_t seen = 0;
+    for (;;) {
+        const auto until = std::chrono::steady_clock::now() + patience;
+        bool is_called = false;
+        for (int look = 1; !(is_called = calls.load() != seen) && !ends; look++) {
+            breathe();
+            if (look % 64 == 0 && std::chrono::steady_clock::now() > until) break;
+        }
+        if (!is_called) {
+            std::unique_lock<std::mutex> lock(mutex);
+            asleep.fetch_add(1);
+            called.wait(lock, [&] { return ends || calls.load() != seen; });
+            asleep.fetch_sub(1);
+            if (calls.load() == seen) return;
+        }
+        seen++;
+        task.work(task.data, thread, threads, *task.meeting);
+        unfinished.fetch_sub(1, std::memory_order_release);
+    }
+}
+
+std::shared_ptr<Team> team_of(int threads) {
+    static std::mutex mutex;
+    static std::map<int, std::weak_ptr<Team>> teams;
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::shared_ptr<Team> team = teams[threads].lock();
+    if (!team) teams[threads] = team = std::make_shared<Team>(threads);
+    return team;
+}
+
+int usable_cores() {
+#ifdef __linux__
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
+#endif
+    const unsigned cores_of_machine = std::thread::hardware_concurrency();
+    return cores_of_machine ? static_cast<int>(cores_of_machine) : 1;
+}
+
+}  // namespace t2r::provider

@@ -1,0 +1,65 @@
+// Threads that go through a step together: they meet after every part of it, some hundred times in two milliseconds, so that
+// they wait by looking at a number and not by asking the system.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace t2r::provider {
+
+class Team {
+public:
+    // Work of one thread of `threads`; calls meet() between its parts.
+    class Meeting {
+    public:
+        explicit Meeting(int threads) : threads(threads) {}
+        void meet();
+
+    private:
+        const int threads;
+        std::atomic<int> arrived{0};
+        std::atomic<std::uint32_t> round{0};
+    };
+
+    explicit Team(int threads);
+    ~Team();
+    Team(const Team &) = delete;
+    Team &operator=(const Team &) = delete;
+
+    // Runs work(data, thread, threads, meeting) on all threads, on the caller's alone while another call is running.
+    // `work` does not throw.
+    void run(void (*work)(void *, int, int, Meeting &), void *data);
+
+private:
+    struct Task {
+        void (*work)(void *, int, int, Meeting &);
+        void *data;
+        Meeting *meeting;
+    };
+
+    void wait_for_work(int thread);
+
+    const int threads;
+    std::vector<std::thread> others;
+    std::mutex running;   // held by the call that the other threads work for
+    Task task{};
+    std::atomic<std::uint32_t> calls{0};
+    std::atomic<int> unfinished{0};
+    std::atomic<int> asleep{0};
+    std::atomic<bool> ends{false};
+    std::mutex mutex;     // of those that sleep
+    std::condition_variable called;
+};
+
+// One team for all operators that ask for so many threads.
+std::shared_ptr<Team> team_of(int threads);
+
+// Cores that this process may use.
+int usable_cores();
+
+}  // namespace t2r::provider

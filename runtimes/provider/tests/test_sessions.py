@@ -1,0 +1,179 @@
+"""What a session on the provider does beside computing: threads, shapes, errors, refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_ep_t2r as plugin
+import pytest
+from one_node import devices, model, on_provider, options
+from onnx import TensorProto, helper, numpy_helper
+
+WIDTH = 300  # products of it are divided among threads
+
+
+@pytest.fixture(scope="module")
+def chain() -> bytes:
+    """x (B, WIDTH) → twenty products with a square matrix and tanh, which threads have to meet between."""
+    random = np.random.default_rng(7)
+    nodes, constants, name = [], [], "x"
+    for i in range(20):
+        matrix = (random.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
+        constants.append(numpy_helper.from_array(matrix, f"w{i}"))
+        nodes += [
+            helper.make_node("MatMul", [name, f"w{i}"], [f"p{i}"]),
+            helper.make_node("Tanh", [f"p{i}"], [f"t{i}"]),
+        ]
+        name = f"t{i}"
+    values = [helper.make_tensor_value_info(each, TensorProto.FLOAT, ["B", WIDTH]) for each in ("x", name)]
+    graph = helper.make_graph(nodes, "chain", values[:1], values[1:], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return made.SerializeToString()
+
+
+def rows(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(seed).standard_normal((count, WIDTH)).astype(np.float32)}
+
+
+def test_the_number_of_threads_changes_nothing(chain: bytes) -> None:
+    one, *others = (on_provider(chain, rows(3), threads)[0] for threads in (1, 2, 3, 7))
+    for other in others:
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("threads", ["-1", "4097", "two", "1.5", ""])
+def test_a_wrong_number_of_threads(chain: bytes, threads: str) -> None:
+    with pytest.raises(Exception, match="expected a number of threads from 0 to 4096"):
+        ort.InferenceSession(chain, options(threads))
+
+
+def test_shapes_change_from_run_to_run(chain: bytes) -> None:
+    session = ort.InferenceSession(chain, options())
+    counts = [1, 5, 2, 1, 3, 4, 6, 1, 0, 5]  # more than the plans that are kept
+    for count in counts:
+        (found,) = session.run(None, rows(count))
+        assert found.shape == (count, WIDTH)
+        for row in range(count):
+            (alone,) = session.run(None, {"x": rows(count)["x"][row : row + 1]})
+            np.testing.assert_allclose(found[row], alone[0], rtol=0, atol=1e-6)
+
+
+def at_once(work: Callable[[int], None], count: int) -> None:
+    """Run work(0), … on threads of their own; raise the first error."""
+    errors: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_runs_and_sessions_beside_each_other(chain: bytes) -> None:
+    sessions = [ort.InferenceSession(chain, options(threads)) for threads in (2, 2, 3)]
+    alone = [sessions[0].run(None, rows(2, seed))[0] for seed in range(5)]
+
+    def work(number: int) -> None:
+        for i in range(60):
+            (found,) = sessions[(number + i) % 3].run(None, rows(2, i % 5))
+            np.testing.assert_array_equal(found, alone[i % 5])
+
+    at_once(work, 5)
+
+
+def test_sessions_that_come_and_go(chain: bytes) -> None:
+    def work(number: int) -> None:
+        for _ in range(5):
+            ort.InferenceSession(chain, options(2 + number % 2)).run(None, rows(1))
+
+    at_once(work, 3)
+
+
+def test_a_process_ends_with_a_session_open(chain: bytes) -> None:
+    program = """
+        import sys
+        import numpy as np, onnxruntime as ort
+        from one_node import options
+        session = ort.InferenceSession(sys.stdin.buffer.read(), options(3))
+        print(session.run(None, {"x": np.ones((1, 300), np.float32)})[0].shape)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, input=chain, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout.decode().strip()) == (0, "(1, 300)"), done.stderr.decode()[-2000:]
+
+
+@pytest.mark.parametrize("index", [4, -5, 2**62, -(2**63)])
+def test_an_index_beyond_a_table(index: int) -> None:
+    table, numbers = np.ones((4, 3), np.float32), np.array([1, index])
+    session = ort.InferenceSession(model("Gather", [table, numbers]), options())
+    with pytest.raises(Exception, match="received an index beyond the end of a table"):
+        session.run(None, {"x0": table, "x1": numbers})
+    session.run(None, {"x0": table, "x1": np.array([1, -1])})  # it goes on
+
+
+@pytest.mark.parametrize("type_", [np.int32, np.int64])
+def test_integers_that_have_no_result(type_: type) -> None:
+    least = np.iinfo(type_).min
+    session = ort.InferenceSession(model("Div", [np.array([1], type_)] * 2), options())
+    with pytest.raises(Exception, match="received a division by 0"):
+        session.run(None, {"x0": np.array([1], type_), "x1": np.array([0], type_)})
+    (found,) = session.run(None, {"x0": np.array([least], type_), "x1": np.array([-1], type_)})
+    assert found[0] == least  # as two's complement wraps
+
+
+def test_a_graph_is_taken_whole_or_not_at_all(chain: bytes) -> None:
+    float64 = model("Add", [np.ones(2), np.ones(2)])
+    plain = ort.SessionOptions()
+    plain.log_severity_level = 4
+    plain.add_provider_for_devices(devices(), {})
+    (found,) = ort.InferenceSession(float64, plain).run(None, {"x0": np.ones(2), "x1": np.ones(2)})  # on the CPU
+    np.testing.assert_array_equal(found, [2, 2])
+    assert "received a tensor of the type 11" in plugin.get_refusal()
+    with pytest.raises(Exception, match="fallback"):
+        ort.InferenceSession(float64, options())
+
+
+REFUSED = {
+    "no operator": ("Sinh", [np.ones(2, np.float32)], {}, "expected an operator of this library for Sinh"),
+    "accuracy": (
+        "MatMulNBits",
+        [np.ones((1, 32), np.float32), np.zeros((2, 1, 16), np.uint8), np.ones((2, 1), np.float32)],
+        {"K": 32, "N": 2, "bits": 4, "block_size": 32, "accuracy_level": 0},
+        "expected accuracy_level 4",
+    ),
+    "blocks": (
+        "MatMulNBits",
+        [np.ones((1, 32), np.float32), np.zeros((2, 2, 8), np.uint8), np.ones((2, 2), np.float32)],
+        {"K": 32, "N": 2, "bits": 4, "block_size": 16, "accuracy_level": 4},
+        "expected 4 or 8 bits in blocks of 32 or more",
+    ),
+    "computed shape": (
+        "Reshape",
+        [np.ones(2, np.float32), np.array([2])],
+        {},
+        "expected integers that the graph holds",
+    ),
+    "another axis": ("Softmax", [np.ones((2, 2), np.float32)], {"axis": 0}, "expected the last axis"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_says_why(case: str) -> None:
+    op, inputs, attributes, why = REFUSED[case]
+    with pytest.raises(Exception, match="fallback"):
+        ort.InferenceSession(model(op, inputs, **attributes), options())
+    assert why in plugin.get_refusal()
