@@ -76,7 +76,7 @@ def _rows(plan: BatchPlan, candidate: Candidate, files: Files, threads: int) -> 
         workers = {}
         for key, row in rows.items():
             with kept(row):
-                worker = Worker("t2r", files.path, threads, CONTEXT, {"batch": row["batch"]})
+                worker = Worker("t2r", files.path, threads, CONTEXT, {**(files.options or {}), "batch": row["batch"]})
                 workers[key] = stack.enter_context(worker)
                 worker.open()
                 worker.place(CONTEXT)

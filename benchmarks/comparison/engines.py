@@ -133,13 +133,13 @@ def as_checkpoint(model: Transformer, name: str) -> Checkpoint:
     return Checkpoint(model.config, model, None, {}, hashlib.sha256(name.encode()).hexdigest())
 
 
-def require_parity(loaded: Checkpoint, path: Path, steps: int = 8) -> None:
-    """Verify a graph.
+def require_parity(loaded: Checkpoint, path: Path, steps: int = 8, provider: str = "cpu") -> None:
+    """Verify a graph on a provider.
 
     Raises:
         CheckFailed: names the failed checks.
     """
-    report = verify(loaded, path, steps=steps)
+    report = verify(loaded, path, provider, steps=steps)
     if not report.passed:
         failed = ", ".join(f"{c.name} {c.worst:.1e} > {c.tolerance:.1e}" for c in report.checks if not c.passed)
         raise CheckFailed(f"no speed for {path.name}, which is not the model: {failed or 'another greedy token'}")
@@ -167,8 +167,9 @@ def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:
             embedding_bits=whole(candidate, "embedding_bits", 0) or None,
         )
         files = export_quantized(loaded, path, how, bits)[1].files
-    require_parity(loaded, path)
-    return Files(path, sum(file.stat().st_size for file in files), token_bytes(path))
+    provider = options.get("provider", "cpu")
+    require_parity(loaded, path, provider=provider)
+    return Files(path, sum(file.stat().st_size for file in files), token_bytes(path), {"provider": provider})
 
 
 def _make_genai(candidate: Candidate, size: str, folder: Path) -> Files:
@@ -227,6 +228,7 @@ ENGINES: dict[str, Engine[str]] = {
             "top_k",
             "prefill",
             "draft_check",
+            "provider",
         ),
         (),
         _make_t2r,

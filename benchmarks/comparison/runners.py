@@ -60,7 +60,7 @@ class T2R:
         from t2r_runtime import Decoder
         from t2r_runtime.session.tuning import PREFILL_FROM
 
-        self._decoder = Decoder(path, threads=threads, prefill_from=PREFILL_FROM)
+        self._decoder = Decoder(path, options.get("provider", "cpu"), threads, prefill_from=PREFILL_FROM)
         self._batch = int(options.get("batch", 1))
         self._vocabulary = self._decoder.signature.vocab_size
         self._decoder.reset(self._batch)
