@@ -46,6 +46,8 @@ class LayerConfig:
         named += ["no residual" for pair in pairs for part in pair if not part.residual]
         expected = "parallel parts with residual sums and without norm_sum"
         need(not named, expected, "".join(named[:1]), "correct the config")
+        last = parts[-1].aside or any(first.aside and second.beside for first, second in itertools.pairwise(parts))
+        need(not last, "a part that reads the stream behind a part aside", "none", "correct the layer")
         if self.rk2:
             twice = next((p for p in parts if p.reads_source or p.borrows or not p.residual or p.norm_sum), None)
             expected = "parts with a residual, without norm_sum, a source or another layer's weights in an rk2 layer"

@@ -72,25 +72,29 @@ class Block(nn.Module):
     def _stage(self, x: T, state: State[T], step: Step[T], stage: list[dict[str, str]]) -> BlockTrace[T]:
         """The parts in order, with the states of these names."""
         after: State[T] = {}
-        input, seen, traces = x, x, []
+        input, seen, traces, added = x, x, [], None
         for n, (part, names) in enumerate(zip(self.parts, stage, strict=True)):
-            seen = seen if part.config.beside else x
+            seen = seen if part.config.beside else x if added is None else step.ops.add(x, added)
             if part.config.norm is not None or not part.config.beside:
                 normed = self.norms[n](seen, step.ops)
             y, new = part(normed, {own: state[name] for own, name in names.items()}, step)
             after |= {names[own]: value for own, value in new.items()}
             traces.append(PartTrace(normed, y, part.config.mixes))
-            x = self._added(x, y, n, step.ops)
+            added = self._scaled(y, n, step.ops) if part.config.aside else None
+            x = x if part.config.aside else self._added(x, y, n, step.ops)
         return BlockTrace(input, tuple(traces), x, after)
 
     def _added(self, x: T, y: T, n: int, ops: Ops[T]) -> T:
         """Add the output y of part n to the residual stream x."""
         part: PartConfig = self.config.parts[n]
-        y = self.norms_after[n](y, ops)
-        if part.multiplier != 1.0:
-            y = ops.mul(y, part.multiplier)
+        y = self._scaled(y, n, ops)
         summed: T = self.norms_sum[n](self.residuals[n](x, y, ops) if part.residual else y, ops)
         return summed
+
+    def _scaled(self, y: T, n: int, ops: Ops[T]) -> T:
+        """The output y of part n behind its norm and multiplier."""
+        y, multiplier = self.norms_after[n](y, ops), self.config.parts[n].multiplier
+        return y if multiplier == 1.0 else ops.mul(y, multiplier)
 
     @property
     def names(self) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ from t2r_export.model.positions.base import Positions
 from t2r_export.model.positions.turns import Rotation
 
 R = TypeVar("R")
+EMBEDDING = "embedding"  # lent to all layers: rows (N, D) as the first reads them
 
 
 class Step(Generic[T]):

@@ -17,7 +17,7 @@ from t2r_export.model.block import BlockTrace
 from t2r_export.model.encoder import Encoder
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.stack import Stack, rotations
-from t2r_export.model.step import Step
+from t2r_export.model.step import EMBEDDING, Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.contract.signature import (
     BATCH,
@@ -170,6 +170,12 @@ class Transformer(Stack):
         if self.projection is not None:
             x = step.ops.linear(x, self.projection.weight, self.projection.bias)
         return self.placed(x, step)
+
+    def placed(self, x: T, step: Step[T]) -> T:
+        """Embedded rows x (N, D) as the first layer reads them, which parts of any layer may borrow."""
+        rows = super().placed(x, step)
+        step.lend(EMBEDDING, rows)
+        return rows
 
     def encode(self, source_ids: T, source_lengths: T, ops: Ops[T]) -> State[T]:
         """Source ids (B, M) and lengths (B,), at least 1 -> constant and initial states. Args: ops: for M tokens."""

@@ -25,7 +25,7 @@ NONE, OFF = (None,), (False,)
 
 PART = {
     **dict.fromkeys(("norm", "norm_after", "norm_sum", "multiplier", "residual", "beside"), ANY),
-    **{"rezero": OFF, "residual_gate": NONE},
+    **{"rezero": OFF, "residual_gate": NONE, "aside": OFF},
 }
 SUMS = {
     **dict.fromkeys(("feature_size", "guard", "gate", "rotary_size", "frequency_scale", "positions"), ANY),

@@ -61,6 +61,7 @@ from t2r_export.checkpoints.importers.smollm3 import SMOLLM3
 from t2r_export.checkpoints.importers.stablelm import STABLELM
 from t2r_export.checkpoints.importers.starcoder2 import STARCODER2
 from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, T2R
+from t2r_export.checkpoints.importers.zamba2 import ZAMBA2
 
 IMPORTERS: dict[str, Importer] = {
     "arcee": ARCEE,
@@ -122,6 +123,7 @@ IMPORTERS: dict[str, Importer] = {
     "smollm3": SMOLLM3,
     "stablelm": STABLELM,
     "starcoder2": STARCODER2,
+    "zamba2": ZAMBA2,
 }
 
 

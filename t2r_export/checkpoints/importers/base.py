@@ -55,6 +55,9 @@ class Importer:
         sines: it computes positions, and its files may store a table of them (stored_positions.py).
         factors: config.json -> by what tensors are multiplied that are stored without it: full names, with {} for the
             number of a layer, -> a number, or a column with one for each row.
+        repeated: config.json -> what names of tensors begin with that a checkpoint does not store, since they are the
+            ones of another layer -> what those begin with.
+        sums: config.json -> full names -> two tensors, B and A: the weight is the stored one and B A.
         buffers: full names of tensors that are no weights (masks, frequencies) and are passed over.
         nested: the key of the object in config.json that describes the decoder, where it is a part of a larger model.
         text: the model_type that this object has to have; None: whatever it has.
@@ -73,6 +76,8 @@ class Importer:
     joined: Callable[[ModelConfig], Mapping[str, tuple[str, ...]]] = lambda _: {}
     sines: bool = False
     factors: Callable[[Fields], Mapping[str, float | Tensor]] = lambda _: {}
+    repeated: Callable[[Fields], Mapping[str, str]] = lambda _: {}
+    sums: Callable[[Fields], Mapping[str, tuple[str, str]]] = lambda _: {}
     nested: str | None = None
     text: str | None = None
     wrapper: tuple[str, ...] = ()

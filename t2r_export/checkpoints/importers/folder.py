@@ -73,7 +73,9 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     config = dataclasses.replace(config, **changes)
     tensors = _tensors(files, importer, config)
     config, tables = _stored_positions(config, fields, tensors) if importer.sines else (config, {})
-    weights = _weights(config, importer, tensors, folder, importer.factors(fields)) | tables
+    tensors = _repeated(tensors, importer.repeated(fields), str(folder))
+    added = _products(tensors, importer.sums(fields), str(folder))
+    weights = _weights(config, importer, tensors, folder, importer.factors(fields), added) | tables
     tokenizer, source_tokenizer = tokenizers(files, config)
     chat, passed_over = chat_template(files)
     notes += passed_over
@@ -187,6 +189,38 @@ def _joined(tensors: dict[str, _Stored], joins: Mapping[str, tuple[str, ...]]) -
     return tensors
 
 
+def _repeated(tensors: dict[str, _Stored], repeated: Mapping[str, str], where: str) -> dict[str, _Stored]:
+    """With the tensors that another layer stores, and only that one."""
+    found = dict(tensors)
+    compare({}, {name: one.shape for name, one in tensors.items() if name.startswith(tuple(repeated))}, where)
+    for before, of in repeated.items():
+        for name, tensor in tensors.items():
+            if name.startswith(of):
+                found[before + name.removeprefix(of)] = tensor
+    return found
+
+
+def _products(tensors: dict[str, _Stored], sums: Mapping[str, tuple[str, str]], where: str) -> dict[str, Tensor]:
+    """What is added to weights, B A, out of `tensors`; so are those names of a B or an A that only repeat them."""
+    pairs = {name for pair in sums.values() for name in pair}
+    found = {name: tensors[name] for name in pairs if name in tensors}
+    for whole, (outer, inner) in sums.items():
+        if {whole, outer, inner} <= tensors.keys():
+            (rows, columns), rank = tensors[whole].shape, tensors[inner].shape[0]
+            compare(
+                {outer: (rows, rank), inner: (rank, columns)},
+                {name: tensors[name].shape for name in (outer, inner)},
+                where,
+            )
+        else:
+            compare({name: (1,) for name in (whole, outer, inner) if name not in tensors}, {}, where)
+    used = set(found.values())
+    for name in [name for name, tensor in tensors.items() if tensor in used]:
+        del tensors[name]
+    values = dict(_values(found))
+    return {whole: values[outer] @ values[inner] for whole, (outer, inner) in sums.items()}
+
+
 def _shards(files: Folder) -> dict[str, set[str] | None]:
     """Weight files and the tensors that each must have (None: any)."""
     if files.has(WEIGHTS):
@@ -226,6 +260,7 @@ def _weights(
     tensors: dict[str, _Stored],
     folder: Path,
     factors: Mapping[str, float | Tensor],
+    added: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """Our weights, cut out of the stored tensors once names and shapes are known to fit."""
     ours = weight_shapes(config)
@@ -246,6 +281,8 @@ def _weights(
         factor = factors.get(_apart(name)[0])
         if factor is not None:
             tensor = as_float32(name, tensor * factor)
+        if name in added:
+            tensor = as_float32(name, tensor + added[name])
         if name in copies:
             copied[name] = tensor
         else:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 _LATENT = "latent attention (MLA), which stores low-rank keys and values"
-_SHARED = (
-    "blocks of attention with weights of several layers, which read the token's embedding beside the stream and write "
-    "what the next layer reads, and not the stream"
-)
 # model_type -> what it has
 UNREAD = {
     "deepseek_v2": _LATENT,
@@ -14,6 +10,5 @@ UNREAD = {
     "gemma3n": "embeddings of each layer, and streams that layers predict and correct (AltUp)",
     "kimi_linear": f"{_LATENT}, in each fourth layer; its other layers are parts of the kind kda",
     "xlstm": "exponential gates with a running maximum",
-    "zamba": _SHARED,
-    "zamba2": _SHARED,
+    "zamba": "Mamba's state spaces with heads, and weights that layers share",
 }

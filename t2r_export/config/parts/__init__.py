@@ -10,6 +10,7 @@ from t2r_export.config.parts.attention import (
     MergedConfig,
 )
 from t2r_export.config.parts.base import PartConfig
+from t2r_export.config.parts.concat_block import ConcatBlockConfig
 from t2r_export.config.parts.feed_forward import DenseConfig, ProductKeyConfig
 from t2r_export.config.parts.gated_delta import DeltaNetConfig, GatedDeltaConfig, KDAConfig
 from t2r_export.config.parts.light_conv import LightConvConfig
@@ -34,6 +35,7 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(EncoderAttentionConfig, f"{MODEL}.attention:Attention"),
         Entry(CrossConfig, f"{MODEL}.cross:Cross"),
         Entry(MergedConfig, f"{MODEL}.merged:Merged"),
+        Entry(ConcatBlockConfig, f"{MODEL}.concat_block:ConcatBlock"),
         Entry(LSTMConfig, f"{MODEL}.recurrent:LSTM"),
         Entry(GRUConfig, f"{MODEL}.recurrent:GRU"),
         Entry(AverageConfig, f"{MODEL}.average:Average"),
@@ -62,6 +64,7 @@ __all__ = [
     "AttentionConfig",
     "AverageConfig",
     "ChannelMixConfig",
+    "ConcatBlockConfig",
     "CrossConfig",
     "DeltaNetConfig",
     "DenseConfig",

@@ -20,6 +20,8 @@ class PartConfig(Kind):
     a `residual_gate` takes the place of the sum. `rezero` makes it x + α · …, with α trained and 0 at first (ReZero,
     Bachlechner et al. 2020, arXiv 2003.04887).
 
+    What a part `aside` gives is added to what the next part reads, and not to x.
+
     A part `beside` the previous one reads the same x, and both outputs are added to it. Without a norm it reads the
     previous part's normalized input.
 
@@ -40,6 +42,7 @@ class PartConfig(Kind):
     rezero: bool = False
     residual_gate: ResidualGateConfig | None = None
     beside: bool = False
+    aside: bool = False
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -47,6 +50,8 @@ class PartConfig(Kind):
         need(gated, "a residual for a residual gate", "none", "set residual to true, or leave out residual_gate")
         summed = self.residual and self.residual_gate is None
         need(summed or not self.rezero, "a residual sum with rezero", "another", "leave out rezero")
+        plain = summed and not self.rezero and self.norm_sum is None and not self.beside
+        need(plain or not self.aside, "a part aside with a plain residual", "another", "leave out aside")
 
     @property
     def label(self) -> str:

@@ -65,6 +65,7 @@ NO_CLASS = ("rwkv7", "delta_net", "gated_deltanet", "gla", "kda", "retnet")
 IMPORTERS = {name: one for name, one in ALL.items() if one.nested is None and name not in NO_CLASS}
 TRANSLATORS = ("bart", "marian", "pegasus")
 EXPERTS = ("lfm2_moe", "qwen2_moe", "jamba", "granitemoe", "granitemoehybrid", "mixtral", "olmoe", "qwen3_moe")
+SAVED = (*EXPERTS, "zamba2")  # transformers stores them in another form than it keeps them
 NO_HEAD_SIZE = {key: value for key, value in LLAMA.items() if key != "head_dim"}
 LFM2 = {
     **NO_HEAD_SIZE,
@@ -123,6 +124,22 @@ NEMOTRON = {
     "mamba_head_dim": 4,
     "n_groups": 3,
     "chunk_size": 16,
+}
+ZAMBA2 = {
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "layers_block_type": ["hybrid", "mamba", "hybrid"],
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "intermediate_size": 11,
+    "n_mamba_heads": 6,
+    "mamba_ngroups": 3,
+    "mamba_d_state": 5,
+    "chunk_size": 16,
+    "adapter_rank": 7,
+    "num_mem_blocks": 1,
+    "use_mem_rope": True,
 }
 HEADS = {"num_attention_heads": 3, "num_key_value_heads": 1}
 GPT_NEOX = {key: value for key, value in {**LLAMA, **HEADS}.items() if key not in ("num_key_value_heads", "head_dim")}
@@ -197,6 +214,7 @@ OWN = {
     "olmo_hybrid": OLMO_HYBRID,
     "recurrent_gemma": RECURRENT_GEMMA,
     "qwen3_5_text": QWEN3_5,
+    "zamba2": ZAMBA2,
 }
 SIZES = {**dict.fromkeys(IMPORTERS, LLAMA), **dict.fromkeys(TRANSLATORS, BART), **OWN}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500.0}
@@ -230,7 +248,7 @@ VALUES: dict[str, list[Any]] = {
     "rope_scaling": [LLAMA3, LINEAR, {"type": "linear", "factor": 2.0}, {}],
     "original_max_position_embeddings": [9],
     "time_step_limit": [[0.3, 0.9], [-1.0, float("inf")], [0.9, 0.3], [0.0]],
-    "layers_block_type": [GRANITE["layer_types"], ["mlp", "mamba", "attention"]],
+    "layers_block_type": [["hybrid", "hybrid", "mamba"], GRANITE["layer_types"], ["mlp", "mamba", "attention"]],
     "hybrid_override_pattern": ["M*-", "EM*"],
     "mamba_num_heads": [3, 12],
     "mamba_hidden_act": ["gelu"],
@@ -247,6 +265,13 @@ VALUES: dict[str, list[Any]] = {
     "expert_layer_offset": [0],
     "mlp_only_layers": [[1], [], None, [2.0]],
     "mamba_n_heads": [3, 12],
+    "n_mamba_heads": [3, 12, 7],
+    "mamba_ngroups": [1, 2, 6, 4],
+    "num_mem_blocks": [2, 3],
+    "attention_head_dim": [8, 6],
+    "attention_hidden_size": [48],
+    "hybrid_layer_ids": [[0, 2]],
+    "mamba_headdim": [8],
     "mamba_n_groups": [1, 2, 6, 4],
     "mamba_expand": [2, 4],
     "mamba_d_head": [4, 5],
@@ -302,7 +327,12 @@ VALUES: dict[str, list[Any]] = {
 NOT_CHANGED = {"model_type", "quantization_config"}
 # not one without another, which PAIRS has, or which transformers' class does not take either
 BOUND = {("mamba2", key) for key in ("expand", "hidden_size", "num_heads")}
-BOUND |= {("falcon_h1", "layer_types"), ("recurrent_gemma", "layer_types"), ("ministral3", "rope_parameters")}
+BOUND |= {
+    ("zamba2", "layer_types"),
+    ("falcon_h1", "layer_types"),
+    ("recurrent_gemma", "layer_types"),
+    ("ministral3", "rope_parameters"),
+}
 
 
 def config_class(family: str) -> Any:
@@ -346,7 +376,8 @@ def test_a_key_that_is_called_read_is_read(family: str) -> None:
     keys = IMPORTERS[family].keys
     fields = Fields(SIZES[family], "config.json", keys)
     IMPORTERS[family].config(fields)
-    IMPORTERS[family].factors(fields)
+    for further in (IMPORTERS[family].factors, IMPORTERS[family].repeated, IMPORTERS[family].sums):
+        further(fields)
     elsewhere = {"model_type", "quantization_config", "bos_token_id", "eos_token_id"}
     if family in TRANSLATORS:
         elsewhere |= {"decoder_start_token_id"}
@@ -394,7 +425,7 @@ def write(folder: Path, family: str, **changes: Any) -> Any:
     stored = ("model.", "backbone.") if family == "nemotron_h" else ("", "")  # as save_pretrained names them
     tensors = {name.replace(*stored, 1): tensor.clone() for name, tensor in model.state_dict().items() if name != head}
     folder.mkdir(exist_ok=True)
-    if family in EXPERTS:  # transformers stores them in another form than it keeps them
+    if family in SAVED:
         model.save_pretrained(folder)
         (folder / "generation_config.json").unlink()
     else:

@@ -90,6 +90,29 @@ LFM2_MOE = Family(
         "routed_scaling_factor": 1.5,
     },
 )
+ZAMBA2 = Family(
+    "Zamba2",
+    {
+        **SIZES,
+        "hidden_size": 24,
+        "num_hidden_layers": 5,
+        "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+        "num_attention_heads": 6,
+        "num_key_value_heads": 6,
+        "intermediate_size": 11,
+        "n_mamba_heads": 6,
+        "mamba_ngroups": 3,
+        "mamba_d_state": 5,
+        "chunk_size": 16,
+        "adapter_rank": 7,
+        "num_mem_blocks": 2,
+        "use_shared_attention_adapter": True,
+        "use_mem_rope": True,
+        "add_bias_linear": True,
+        "rms_norm_eps": 1e-3,
+        "time_step_min": 0.3,
+    },
+)
 FALCON = Family(
     "FalconH1",
     {
@@ -236,6 +259,10 @@ FAMILIES = {
     "nemotron-h": NEMOTRON.changed(use_bias=True, mlp_bias=True),
     "nemotron-h pattern": NEMOTRON.changed(
         layers_block_type=None, hybrid_override_pattern="-MM*", mlp_hidden_act="silu"
+    ),
+    "zamba2": ZAMBA2,
+    "zamba2 one block": ZAMBA2.changed(
+        num_key_value_heads=3, num_mem_blocks=1, use_shared_attention_adapter=False, use_mem_rope=False
     ),
     "falcon-h1": FALCON.changed(projectors_bias=True, mamba_proj_bias=True, attention_bias=True, mlp_bias=True),
     "falcon-h1 norm": FALCON.changed(mamba_rms_norm=True, tie_word_embeddings=True, mamba_d_ssm=None),
@@ -503,6 +530,24 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mamba", {"intermediate_size": 23}, "mixer.D 24 instead of 23"),
     ("falcon-mamba", {"time_step_rank": 0}, "time_step_rank in config.json to be an integer of at least 1"),
     ("jamba", {"attn_layer_offset": 3}, "attn_layer_offset in config.json to be below attn_layer_period=3"),
+    (
+        "zamba2",
+        {"layers_block_type": ["mamba"]},
+        "layers_block_type in config.json to be 5 names, each one of linear_att",
+    ),
+    ("zamba2", {"n_mamba_heads": 7}, "n_mamba_heads in config.json to be a divisor of 48 channels"),
+    (
+        "zamba2",
+        {"num_attention_heads": 5},
+        "num_attention_heads in config.json to be a divisor of 48 and a multiple of",
+    ),
+    ("zamba2", {"use_long_context": True}, "use_long_context in config.json to be absent or false"),
+    ("zamba2", {"tie_word_embeddings": False}, "tie_word_embeddings in config.json to be absent or true"),
+    (
+        "zamba2",
+        {"num_mem_blocks": 1},
+        "unexpected model.layers.2.shared_transformer.feed_forward",
+    ),
     ("falcon-h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers in config.json to be 5 numbers"),
     ("granite", {"residual_multiplier": 1e60}, "finite numbers in 'model.layers.0."),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache in config.json to be an integer of at least 2"),
@@ -570,6 +615,8 @@ def test_what_a_family_cannot_be_is_refused(
         ("falcon-h1", {"ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.8]}),
         ("nemotron-h", {"time_step_min": 0.3}),
         ("falcon-h1", {"key_multiplier": 0.7}),
+        ("zamba2", {"time_step_min": 0.5}),
+        ("zamba2", {"use_mem_rope": False}),
         ("olmo-hybrid", {"linear_allow_neg_eigval": False}),
         ("olmo-hybrid", {"rope_parameters": None}),
         ("lfm3", {"sliding_window": 5}),
