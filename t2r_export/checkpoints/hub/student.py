@@ -39,7 +39,7 @@ COVERED: dict[str, dict[str, tuple[Any, ...]]] = {
         **dict.fromkeys(("qk_norm", "qk_norm_wide", "qk_norm_after", "gate", "gate_per_head", "scale"), ANY),
         **dict.fromkeys(("position_scale", "sink", "softcap", "positions"), ANY),
     },
-    "dense": {**PART, **dict.fromkeys(("size", "activation", "gated", "bias"), ANY), "rank": (0,)},
+    "dense": {**PART, **dict.fromkeys(("size", "activation", "gated", "bias"), ANY), "rank": (0,), "token_gate": OFF},
     "short_conv": {**PART, **dict.fromkeys(("taps", "bias"), ANY)},
     "softmax": {"memory": (0,)},
     "window": {**dict.fromkeys(("window", "sinks", "dilation", "local"), ANY), "memory": (0,)},
