@@ -13,6 +13,7 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, SAID
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import PartConfig
+from t2r_export.config.plain import to_plain
 from t2r_export.config.upgrade import VERSION
 from t2r_export.model.positions.rotary import rotary_frequencies
 from t2r_export.model.stack import rotations
@@ -65,9 +66,9 @@ LAYER: dict[str, tuple[Any, ...]] = {"parts": ANY, "rk2": OFF}
 
 
 def not_covered(config: ModelConfig) -> list[str]:
-    """What of a model modeling_t2r.py does not compute, each once."""
-    data = config.to_dict()
-    found = [*_others("model", data, MODEL), *_kind(data["positions"])]
+    """What of a model modeling_t2r.py does not compute, each once. A field of no table may have its default alone."""
+    data = to_plain(config, short=True)
+    found = [*_others("model", data, MODEL), *_kind(data.get("positions"))]
     for layer in data["layers"]:
         found += _others("layer", layer, LAYER)
         for part in layer["parts"]:
