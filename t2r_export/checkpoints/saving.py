@@ -139,7 +139,7 @@ def _differing(model: ModelConfig, read: ModelConfig) -> list[str]:
 
 def _named(place: str, value: Any) -> str:
     """A field for an error message; fields of parts are shown without layer number and value."""
-    match = re.fullmatch(r"(encoder\.)?layers\.\d+\.parts\.\d+\.(\w+).*", place)
+    match = re.fullmatch(r"(?:number of )?(encoder\.)?layers\.\d+\.parts\.\d+\.(\w+).*", place)
     return f"{place} {shown(value)}" if match is None else f"{'encoder ' if match[1] else ''}{match[2]}"
 
 

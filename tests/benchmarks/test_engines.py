@@ -43,7 +43,7 @@ def test_constant_state_candidates(text: str, constant: bool) -> None:
         ("genai:w4", "one of genai:int4"),
         (
             "t2r:w4:k=3",
-            r"options of t2r \(K, rule, .*, draft_check\) as name=value; received 'k=3'",
+            r"options of t2r \(K, rule, .*, provider\) as name=value; received 'k=3'",
         ),
         ("t2r:w4:K=3:K=4", "received 'K=4'"),
         ("t2r:w4:K", "received 'K'"),

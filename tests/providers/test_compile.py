@@ -53,7 +53,7 @@ def test_refused(paths: Saved, capsys: Output) -> None:
     assert said(source, out) == (
         "t2r: expected a provider that can save programs, one of qnn; received cpu; choose one of those\n"
     )
-    assert said(source, out, "--provider", "tpu").startswith("t2r: expected a provider of: cpu, cuda, ")
+    assert said(source, out, "--provider", "tpu").startswith("t2r: expected a provider of: cpu, t2r, cuda, ")
     assert "received c.ort; correct it" in said(source, "c.ort", "--provider", "qnn")
     assert "which does not exist" in said(source.with_name("none.onnx"), out, "--provider", "qnn")
     assert said(source, out, "--provider", "qnn:htp_arch") == (

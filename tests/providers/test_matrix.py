@@ -218,7 +218,7 @@ def test_bad_input(model: Path, tmp_path: Path, capsys: Output) -> None:
     def refused(*options: object) -> str:
         return run(capsys, "verify", model, *options, code=2)[1]
 
-    assert refused("--provider", "tpu").startswith("t2r: expected a provider of: cpu, cuda, ")
+    assert refused("--provider", "tpu").startswith("t2r: expected a provider of: cpu, t2r, cuda, ")
     assert refused("--precision", "w2").startswith("t2r: expected a scheme of fp16, ")
     assert refused("--python", "cpu") == "t2r: expected PROVIDER=COMMAND for --python; received 'cpu'; correct it\n"
     np.save(tmp_path / "few.npy", np.ones(3, int))

@@ -209,7 +209,7 @@ BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"heads": 0}, "heads to be an integer from 1 to 1048576; received 0; correct heads"),
     (
         {"wide": 1},
-        "model.feed_forwards (product_key) to have the keys beside, heads, keys, multiplier, norm, nor",
+        "model.feed_forwards (product_key) to have the keys aside, beside, heads, keys, multiplier, norm, nor",
     ),
 ]
 
