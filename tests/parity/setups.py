@@ -50,7 +50,7 @@ WEBGPU = {
 REDUCES_ALL = "version 1.21 reduces over all axes, whatever ReduceMean and ReduceMax are told"
 DNNL = dict.fromkeys(
     ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "gated_delta_wide", "hybrid_sum", "hybrid_gated")
-    + ("product_keys", "mixed", "rwkv5", "rwkv7"),
+    + ("product_keys", "mixed", "rwkv5", "rwkv7", "kda", "retention"),
     REDUCES_ALL,
 )
 # an encoder's norms are of [M, D]
