@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -112,7 +114,8 @@ def test_a_process_ends_with_a_session_open(chain: bytes) -> None:
         print(session.run(None, {"x": np.ones((1, 300), np.float32)})[0].shape)
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, input=chain, capture_output=True, timeout=60)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}  # one_node, and only that
+    done = subprocess.run(command, input=chain, capture_output=True, timeout=60, env=environment)
     assert (done.returncode, done.stdout.decode().strip()) == (0, "(1, 300)"), done.stderr.decode()[-2000:]
 
 
