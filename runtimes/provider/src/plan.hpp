@@ -75,6 +75,8 @@ inline std::size_t begin_of(std::size_t n, int part, int parts, std::size_t whol
 struct Given {
     Type type;
     Dims dims;
+
+    bool operator==(const Given &other) const { return type == other.type && dims == other.dims; }
 };
 
 class Plan {

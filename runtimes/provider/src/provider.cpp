@@ -46,7 +46,7 @@ std::string last_refusal;  // why the last graph was not taken
 // A graph that was taken, and its plans by the shapes of what it is given.
 class Step : public OrtNodeComputeInfo {
 public:
-    Step(Graph graph, std::vector<bool> weights, int threads)
+    Step(Graph graph, std::vector<std::optional<Given>> weights, int threads)
         : OrtNodeComputeInfo{}, graph(std::move(graph)), weights(std::move(weights)), team(team_of(threads)) {
         ort_version_supported = ORT_API_VERSION;
         CreateState = [](OrtNodeComputeInfo *self, OrtNodeComputeContext *, void **state) noexcept -> OrtStatus * {
@@ -61,60 +61,57 @@ public:
 
 private:
     void run(const Ort::KernelContext &context) {
-        std::vector<Given> given;
+        std::vector<Given> changing;
         std::vector<const void *> inputs;
-        const std::size_t count = context.GetInputCount();
-        given.reserve(count), inputs.reserve(count);
-        for (std::size_t i = 0; i < count; i++) {
+        inputs.reserve(weights.size());
+        for (std::size_t i = 0; i < weights.size(); i++) {
             const Ort::ConstValue value = context.GetInput(i);
             inputs.push_back(value.GetTensorRawData());
-            if (weights[i] && !plans.empty()) {
-                given.push_back({});  // as when the first plan was made
-                continue;
-            }
+            if (weights[i]) continue;
             const auto shape = value.GetTensorTypeAndShapeInfo();
-            given.push_back({type_of(shape.GetElementType()), shape.GetShape()});
+            changing.push_back({type_of(shape.GetElementType()), shape.GetShape()});
         }
-        const std::shared_ptr<const Plan> plan = plan_for(given);
+        const std::shared_ptr<const Plan> plan = plan_for(changing);
         std::vector<void *> outputs;
         for (const Value &value : plan->outputs())
             outputs.push_back(context.GetOutput(outputs.size(), value.dims).GetTensorMutableRawData());
         plan->run(inputs, outputs, *team);
     }
 
-    std::shared_ptr<const Plan> plan_for(std::vector<Given> &given) {
+    std::shared_ptr<const Plan> plan_for(const std::vector<Given> &changing) {
         const std::lock_guard<std::mutex> lock(mutex);
-        for (const auto &[of, plan] : plans) {
-            bool is_it = true;
-            for (std::size_t i = 0; is_it && i < of.size(); i++)
-                is_it = weights[i] || (of[i].type == given[i].type && of[i].dims == given[i].dims);
-            if (is_it) return plan;
-        }
-        if (!plans.empty())
-            for (std::size_t i = 0; i < given.size(); i++)
-                if (weights[i]) given[i] = plans.front().first[i];
-        auto plan = std::make_shared<const Plan>(graph, given);
+        for (const auto &[of, plan] : plans)
+            if (of == changing) return plan;
+        std::vector<Given> all;
+        auto next = changing.begin();
+        for (const std::optional<Given> &weight : weights) all.push_back(weight ? *weight : *next++);
+        auto plan = std::make_shared<const Plan>(graph, all);
         if (plans.size() == most_plans) plans.erase(plans.begin());
-        plans.emplace_back(given, plan);
+        plans.emplace_back(changing, plan);
         return plan;
     }
 
     const Graph graph;
-    const std::vector<bool> weights;  // inputs that never change
+    const std::vector<std::optional<Given>> weights;  // of inputs that never change
     const std::shared_ptr<Team> team;
     std::mutex mutex;
-    std::vector<std::pair<std::vector<Given>, std::shared_ptr<const Plan>>> plans;
+    std::vector<std::pair<std::vector<Given>, std::shared_ptr<const Plan>>> plans;  // by the other inputs
 };
+
+Given given_of(const Ort::ConstValueInfo &value) {
+    const auto [type, dims] = shape_of(value);
+    return {type, dims};
+}
 
 // Whether every node has an operator here, for shapes in which what is symbolic is 1; if not, why.
 std::optional<std::string> refusal(const Ort::ConstGraph &given) {
     try {
         std::vector<Given> inputs;
         const Graph graph = read_graph(given);
-        std::map<std::string, std::pair<Type, Dims>> shapes;
-        for (const Ort::ConstValueInfo &value : given.GetInputs()) shapes.emplace(value.GetName(), shape_of(value));
-        for (const Ort::ConstValueInfo &value : given.GetInitializers()) shapes.emplace(value.GetName(), shape_of(value));
-        for (const std::string &name : graph.inputs) inputs.push_back({shapes.at(name).first, shapes.at(name).second});
+        std::map<std::string, Given> shapes;
+        for (const Ort::ConstValueInfo &value : given.GetInputs()) shapes.emplace(value.GetName(), given_of(value));
+        for (const Ort::ConstValueInfo &value : given.GetInitializers()) shapes.emplace(value.GetName(), given_of(value));
+        for (const std::string &name : graph.inputs) inputs.push_back(shapes.at(name));
         const Plan plan(graph, inputs);
         return std::nullopt;
     } catch (const std::exception &error) {
@@ -165,10 +162,10 @@ private:
 
     std::unique_ptr<Step> compiled(const Ort::ConstGraph &graph, const Ort::ConstNode &fused) const {
         std::vector<std::string> inputs;
-        std::vector<bool> weights;
+        std::vector<std::optional<Given>> weights;
         for (const Ort::ConstValueInfo &value : fused.GetInputs()) {
             inputs.push_back(value.GetName());
-            weights.push_back(value.IsConstantInitializer());
+            weights.push_back(value.IsConstantInitializer() ? std::optional(given_of(value)) : std::nullopt);
         }
         Graph read = read_graph(graph, &inputs);
         read.outputs.clear();
