@@ -147,7 +147,11 @@ class Build:
         plan = self.plan
         assert plan.model is not None and plan.teacher is not None
         path, start = self.work / "teacher.pt", self.work / "start.pt"
-        begun = {**self.origin, "[tokenizer]": {"vocab_size": plan.vocab_size}, "[model]": to_plain(plan.model)}
+        begun = {
+            **self.origin,
+            "[tokenizer]": {"vocab_size": plan.vocab_size},
+            "[model]": to_plain(plan.model, short=True),
+        }
         if self.record.current(path, {**begun, "[teacher]": _described(plan.teacher)}, *_beside(path)):
             return path
         if not self.record.current(start, begun):
@@ -183,7 +187,7 @@ class Build:
         if plan.prune is not None:  # by the text, and of another student as it was made
             others = [other for other in self.plan.students if other.name == plan.of]
             made |= {**self.origin, **{f"student {other.name}": self._entry(other)[1] for other in others}}
-        return made if plan.model is None else {**made, "[model]": to_plain(plan.model)}
+        return made if plan.model is None else {**made, "[model]": to_plain(plan.model, short=True)}
 
     def _entry(self, plan: StudentPlan) -> tuple[Path, Origin, Path, Path, Path]:
         """Arguments of `BuildRecord.check`: a student's file, origin, figures, training state and log."""

@@ -16,6 +16,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.plain import to_plain
+from t2r_export.config.recipe import read_recipe
 from t2r_export.data.pairs import read_pairs
 from t2r_export.export import export
 from t2r_export.model.initialize import initialize
@@ -240,6 +241,15 @@ def test_folder_without_record_is_refused(built: Path, record: str | None) -> No
         path.write_text(record)
     with pytest.raises(UserError, match="received one made of something that made.json does not say"):
         build(built / "recipe.toml", built / "work", built)
+
+
+def test_record_has_what_the_recipe_changes(built: Path) -> None:
+    """So that an option which comes later, with a default, does not refuse a folder of today."""
+    model = json.loads((built / "work" / "made.json").read_text())["teacher.pt"]["[model]"]
+    plan = read_recipe(built / "recipe.toml")
+    assert plan.model is not None
+    assert model == json.loads(json.dumps(to_plain(plan.model, short=True)))
+    assert model.keys() < to_plain(plan.model).keys()
 
 
 def test_files_of_another_teacher_are_refused(place: Path) -> None:
