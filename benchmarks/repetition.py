@@ -1,14 +1,17 @@
 """Repetition by sampling options: the basis of the defaults of `t2r demo`.
 
     python benchmarks/repetition.py models/storyteller/model.pt
+    python benchmarks/repetition.py MODEL --tokens 10000 --endless --seeds 3 --sampling 0.7,0.95 --text TEXT
 
-Samples texts with equal seeds for each setting, and prints the share of repeated 4-grams of tokens.
+Samples texts with equal seeds for each setting, and prints the share of repeated 4-grams of tokens; with --text, what
+the model was trained on, also the share of words that do not stand in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,26 +36,50 @@ def repeated(tokens: Sequence[int]) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
+def words(text: str) -> list[str]:
+    """Words in lower case; apostrophes belong to them."""
+    return re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", text.lower())
+
+
+def unknown(text: str, known: set[str]) -> float:
+    """Share of words that are not among `known`; 0 for a text without words."""
+    found = words(text)
+    return sum(word not in known for word in found) / len(found) if found else 0.0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--prompt", default="Once upon a time")
     parser.add_argument("--tokens", type=int, default=240)
     parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--sampling", metavar="TEMPERATURE,TOP_P", help="one setting in place of the table's")
+    parser.add_argument("--endless", action="store_true", help="go on behind the end of a text")
+    parser.add_argument("--text", type=Path, action="append", default=[], help="repeatable")
     options = parser.parse_args()
+    settings: Sequence[Sampling] = SETTINGS
+    if options.sampling:
+        temperature, top_p = map(float, options.sampling.split(","))
+        settings = (Sampling(temperature, top_p=top_p),)
+    always = {"stop_tokens": ()} if options.endless else {}
+    known = {word for path in options.text for word in words(path.read_text(encoding="utf-8"))}
     with tempfile.TemporaryDirectory() as folder:
         export(checkpoint.load(options.model), Path(folder) / "model.onnx")
         decoder = Decoder(Path(folder) / "model.onnx")
-        prompt = Tokenizer.of(decoder.signature).encode(options.prompt)
-        print(f"| temperature | top-p | min-p | penalty | repeated {GRAM}-grams |\n|---|---|---|---|---|")
-        for rules in SETTINGS:
-            shares = []
+        tokenizer = Tokenizer.of(decoder.signature)
+        prompt = tokenizer.encode(options.prompt)
+        print(f"| temperature | top-p | min-p | penalty | repeated {GRAM}-grams |{' unknown words |' if known else ''}")
+        print(f"|---|---|---|---|---|{'---|' if known else ''}")
+        for rules in settings:
+            shares, strange = [], []
             for seed in range(options.seeds):
                 decoder.reset()
-                seeded = dataclasses.replace(rules, seed=seed)
-                shares.append(repeated(decoder.generate(prompt, options.tokens, seeded)))
+                tokens = decoder.generate(prompt, options.tokens, dataclasses.replace(rules, seed=seed, **always))
+                shares.append(repeated(tokens))
+                strange.append(unknown(tokenizer.decode(tokens), known))
             said = (rules.temperature, rules.top_p, rules.min_p, rules.repetition_penalty)
-            print(f"| {' | '.join(map(str, said))} | {sum(shares) / len(shares):.1%} |", flush=True)
+            means = [sum(part) / len(part) for part in ((shares, strange) if known else (shares,))]
+            print(f"| {' | '.join([*map(str, said), *(f'{mean:.1%}' for mean in means)])} |", flush=True)
 
 
 if __name__ == "__main__":
