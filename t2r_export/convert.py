@@ -174,7 +174,8 @@ def _rotating(mixer: MixerConfig | PartConfig, layer: LayerConfig, model: ModelC
     rotates = getattr(_mixing(layer, "layers"), "rotary", None) is not None or not model.rotates
     if rotates or not isinstance(mixer, LinearConfig | HybridConfig) or mixer.positions != "after":
         return mixer
-    return dataclasses.replace(mixer, positions="keep", rotary_size=None, frequency_scale=1.0)
+    gate = "data" if mixer.gate == "pair" else mixer.gate
+    return dataclasses.replace(mixer, positions="keep", rotary_size=None, frequency_scale=1.0, gate=gate)
 
 
 def _changed(

@@ -259,8 +259,8 @@ def merged(
         share: what broadcasts to (B, T, H), the factor of the window's exponentials beside the sums, or, with `gate`,
             the window's share of o.
         sinks: first tokens of the text that stand with the window, and never with the sums.
-        log_gate: (B, T, G), log of the share of the sums that token t leaves, before the one that it pushes out of the
-            window is added.
+        log_gate: (B, T, G) or (B, T, G, K), log of the share of the sums that token t leaves, before the one that it
+            pushes out of the window is added.
         sink_q: (B, T, H, d), the queries as the sinks see them, where they rotate by another place than q.
         turned_phi: phi_q and phi_k as they stand in the numerator, where features rotate.
 
@@ -277,10 +277,11 @@ def merged(
         seen = [i for i in range(t + 1) if i not in left]
         scores = np.array([k[b, i, g] @ (sink_q if i < sinks else q)[b, t, h] for i in seen])
         near = np.exp(scores - scores.max())
-        far, upper = phi_k[b, left, g] @ phi_q[b, t, h], upper_k[b, left, g] @ upper_q[b, t, h]
-        if log_gate is not None:
-            kept = np.exp([log_gate[b, i + window + 1 : t + 1, g].sum() for i in left])
-            far, upper = far * kept, upper * kept
+        kept = np.ones((len(left), 1))
+        if log_gate is not None and left:
+            kept = np.exp([log_gate[b, i + window + 1 : t + 1, g].sum(0) for i in left]).reshape(len(left), -1)
+        far = (kept * phi_k[b, left, g]) @ phi_q[b, t, h]
+        upper = (kept * upper_k[b, left, g]) @ upper_q[b, t, h]
         sums = near @ v[b, seen, g], upper @ v[b, left, g]
         if not gate:
             o[b, t, h] = (share * sums[0] + sums[1]) / (share * near.sum() + far.sum())

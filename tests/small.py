@@ -167,6 +167,11 @@ CONFIGS = {
     "conv_after": with_layers(
         LLAMA, linear(6, positions="after", conv=4, output_gate=True, update_rule="gated", gate="data")
     ),
+    "pair": with_layers(
+        LLAMA,
+        linear(6, positions="after", update_rule="gated", gate="pair", output_gate=True),
+        HybridConfig(3, 6, positions="after", update_rule="gated", gate="pair"),
+    ),
     "window": with_layers(GPT2, WINDOW, WINDOW),
     "alibi": with_layers(ALIBI, WINDOW, WINDOW),  # the other layers that have scores: alibi_kinds
     "window_rotary": with_layers(LLAMA, LINEAR, WINDOW),

@@ -227,22 +227,24 @@ class FeatureMaps(nn.Module):
 
 
 class Gates(nn.Module):
-    """log g and β (B, G, T, 1), and 1 - g where a new token is weighted by it."""
+    """log g (B, G, T, 1 or K) and β (B, G, T, 1), and 1 - g where a new token is weighted by it."""
 
     def __init__(self, width: int, heads: int, options: Options) -> None:
         super().__init__()
         self.heads, self.kind, self.delta = heads, options["gate"], "delta" in options["update_rule"]
         self.average = options.get("moving_average", False)
-        rows = heads * ((self.kind == "data") + self.delta)
-        if rows:
+        of_gate = {"data": heads, "pair": heads * options["feature_size"] // 2}.get(self.kind, 0)
+        self.sizes = [of_gate, heads * self.delta]
+        if rows := sum(self.sizes):
             self.weight, self.offset = nn.Parameter(torch.zeros(rows, width)), nn.Parameter(torch.zeros(rows))
 
     def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         log_gate = beta = entering = None
         if hasattr(self, "weight"):
-            logits = (F.linear(x, self.weight) + self.offset).to(wide(x)).split(self.heads, -1)
-            if self.kind == "data":
+            logits = (F.linear(x, self.weight) + self.offset).to(wide(x)).split(self.sizes, -1)
+            if self.sizes[0]:
                 u = split_heads(logits[0], self.heads)
+                u = torch.cat([u, u], -1) if self.kind == "pair" else u
                 log_gate, entering = F.logsigmoid(u), F.logsigmoid(-u).exp()  # 1 - g is inexact for g near 1
             if self.delta:
                 beta = split_heads(logits[-1], self.heads).sigmoid()
@@ -274,8 +276,10 @@ def summed(q: Tensor, k: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None) 
     """φ(q)ᵀS for T tokens, and S after; with ones for v it is φ(q)·z.
 
     Args:
-        q: (B, H, T, K). k: (B, G, T, K). v: (B, G, T, V). S: (B, G, K, V). log_gate: (B, G, T, 1) or None.
+        q: (B, H, T, K). k: (B, G, T, K). v: (B, G, T, V). S: (B, G, K, V). log_gate: (B, G, T, 1 or K) or None.
     """
+    if log_gate is not None and log_gate.shape[-1] > 1:
+        return stepped(q, k, v, S, log_gate)
     H = q.shape[1]
     scores = (q @ repeated(k, H).mT).tril()
     o = q @ repeated(S, H)
@@ -288,15 +292,17 @@ def summed(q: Tensor, k: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None) 
     return o, from_start[:, :, -1:] * S + (k * to_end).mT @ v
 
 
-def corrected(
-    q: Tensor, k: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None, beta: Tensor
+def stepped(
+    q: Tensor, k: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None, beta: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The delta rules, token by token: S_t = g S_{t-1} + β k (v - g S_{t-1}ᵀ k)ᵀ. Arguments as of `summed`."""
+    """Token by token: S_t = g S_{t-1} + k vᵀ, or with a rate g S_{t-1} + β k (v - g S_{t-1}ᵀ k)ᵀ. Arguments as of
+    `summed`."""
     outputs = []
     for t in range(q.shape[2]):
         one = slice(t, t + 1)
-        S = S if log_gate is None else log_gate[:, :, one].exp() * S
-        S = S + k[:, :, one].mT @ (beta[:, :, one] * (v[:, :, one] - k[:, :, one] @ S))
+        S = S if log_gate is None else log_gate[:, :, one].exp().mT * S
+        new = v[:, :, one] if beta is None else beta[:, :, one] * (v[:, :, one] - k[:, :, one] @ S)
+        S = S + k[:, :, one].mT @ new
         outputs.append(q[:, :, one] @ repeated(S, q.shape[1]))
     return torch.cat(outputs, 2), S
 
@@ -359,7 +365,7 @@ class Linear(nn.Module):
         turn = None if self.rope is None else tokens.rotation(self.rope)
         turned_q, turned_k = (q, k) if turn is None else (rotated(q, turn), rotated(k, turn))
         if beta is not None:
-            o, after["S"] = corrected(turned_q, turned_k, v, S, log_gate, beta)
+            o, after["S"] = stepped(turned_q, turned_k, v, S, log_gate, beta)
         else:
             o, after["S"] = summed(turned_q, turned_k, v, S, log_gate)
         if "z" in state:

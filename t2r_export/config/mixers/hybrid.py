@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import Guard, MixerConfig
-from t2r_export.config.mixers.linear import LinearConfig
+from t2r_export.config.mixers.linear import GATE, LinearConfig
 from t2r_export.config.options import check_values, limited, option
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.validation import MAX_TURNED
@@ -34,11 +34,7 @@ class HybridConfig(MixerConfig):
     )
     guard: Guard = None  # type: ignore[assignment]  # of the gates' linear part; default as LinearConfig's
     update_rule: str = option("Update rule for tokens that leave the window.", "linear", UPDATE_RULES)
-    gate: str = option(
-        "Gate of the gated rule: none, fixed per head, or computed from the token (data).",
-        "none",
-        LinearConfig.GATES,
-    )
+    gate: str = option(GATE, "none", LinearConfig.GATES)
     sinks: int = option("Number of first tokens that stay visible (attention sinks).", 0)
     positions: str = option(
         "Rotary models: rotate before the feature map (keep), or rotate the features (after).", "keep", POSITIONS

@@ -23,6 +23,10 @@ FEATURE_SIZES: dict[str, tuple[Callable[[int, int], bool], str]] = {
     "dpfp": (lambda K, d: K % (2 * d) == 0 and K < 4 * d * d, "{two_d} · n, with n from 1 to {most}"),
     "hedgehog": (lambda K, d: K % 2 == 0, "even (W x and -W x)"),
 }
+GATE = (
+    "Gate of a gated rule: none, fixed per head, computed from the token per head (data), or per pair of features that "
+    "rotate together (pair)."
+)
 FAVOR_HEAD = 128  # features reach exp(d/2), float32 only exp(88)
 
 
@@ -42,7 +46,7 @@ class LinearConfig(MixerConfig):
     NORMALIZERS: ClassVar[tuple[str, ...]] = ("z", "none", "group_norm", "rms_norm")
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after", "drop")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated", "delta", "gated_delta")
-    GATES: ClassVar[tuple[str, ...]] = ("none", "fixed", "data")
+    GATES: ClassVar[tuple[str, ...]] = ("none", "fixed", "data", "pair")
     # option, and the option with the values that it requires
     ONLY: ClassVar[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
         ("shared_features", "feature_map", LEARNED),
@@ -77,7 +81,7 @@ class LinearConfig(MixerConfig):
         "Update rule of the state (docs/mixers.md).", "linear", UPDATE_RULES, usual="gated", causal=True
     )
     gate: str = option(
-        "Gate of a gated rule: none, fixed per head, or computed from the token (data).",
+        GATE,
         "none",
         GATES,
         usual="data",
@@ -110,6 +114,14 @@ class LinearConfig(MixerConfig):
         expected = f"a normalizer of {', '.join(rest)} {rule}, which has no z"
         fine = not self.delta or self.normalizer in rest
         need(fine, expected, f"normalizer {self.normalizer}", "choose one of those")
+        fine = self.gate != "pair" or (self.positions == "after" and self._rotated == self.feature_size)
+        received = f"positions {self.positions}, rotary_size {self.rotary_size}"
+        need(fine, "positions after, and all features rotated, for gate pair", received, "choose gate data")
+
+    @property
+    def gates(self) -> int:
+        """Gates per kv head that are computed from the token."""
+        return {"data": 1, "pair": self.feature_size // 2}.get(self.gate, 0)
 
     @property
     def scored(self) -> bool:

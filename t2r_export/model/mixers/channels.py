@@ -37,6 +37,10 @@ def channels(config: LinearConfig | HybridConfig, sizes: HeadSizes, convolved: l
     maps = {"q": of_q} if shared else {"q": of_q, "k": of_k}
     rows = {f"maps.{name}.weight": Rows((0, 2), owners) for name, owners in maps.items()}
     rows |= {f"maps.{name}.bias": Rows((0, 1), owners) for name, owners in maps.items()}
+    if config.gate == "pair":
+        of_gates = torch.arange(K // 2).repeat(sizes.kv_heads)
+        delta = torch.full((sizes.kv_heads * (config.update_rule == "gated_delta"),), -1)
+        rows |= {f"gates.{name}": Rows((0,), torch.cat([of_gates, delta])) for name in ("weight", "offset")}
     if convolved is not None:
         rows["conv.weight"] = Rows((1,), torch.cat([of_q.flatten(), of_k.flatten(), torch.full((convolved[2],), -1)]))
 

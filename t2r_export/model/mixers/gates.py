@@ -2,10 +2,13 @@
 
     g_t = 1 - 2^(-5-i) for head i, fixed  (RetNet, Sun et al. 2023, arXiv 2307.08621, section 2.3), or
     g_t = sigmoid(w_g·x_t + b_g)          (RFA-gate, Peng et al. 2021, arXiv 2103.02143, section 3.3)
+    g_t = sigmoid(W_g x_t + b_g)          for each pair of features (i, i + K/2) that rotates (GLA, Yang et al. 2024,
+                                          arXiv 2312.06635, section 4.2: for each feature)
     β_t = sigmoid(w_β·x_t + b_β)          (Schlag et al. 2021, arXiv 2102.11174, eq. 26)
 
-x is the layer's normalized input; g and β are per kv head. Gates are computed as log g, because float32 has few values
-of g near 1.
+x is the layer's normalized input; g and β are per kv head. A decay per pair commutes with the rotation, as one per
+feature would not: what is read of an earlier token depends on its distance alone. Gates are computed as log g, because
+float32 has few values of g near 1.
 """
 
 from __future__ import annotations
@@ -39,22 +42,22 @@ class Gates(nn.Module):
     def __init__(self, width: int, heads: int, config: LinearConfig) -> None:
         super().__init__()
         self.heads, self.config = heads, config
-        self.data, self.delta = config.gate == "data", config.delta
+        self.sizes = [heads * config.gates] * (config.gates > 0) + [heads] * config.delta  # logits of g, then of β
         if config.gate == "fixed":
             left = fixed_shares(heads)
             # not persistent, so that models on the meta device have values
             self.register_buffer("log_gate", torch.log1p(-left).float(), persistent=False)
             self.register_buffer("entering", left.float(), persistent=False)
         if self.rows and not config.folded:
-            self.weight = nn.Parameter(torch.zeros(self.rows, width))  # g, then β
+            self.weight = nn.Parameter(torch.zeros(self.rows, width))
             # not named bias, because `initialize` zeroes biases
-            start = [OPEN] * (heads * self.data) + [0.0] * (heads * self.delta)
+            start = [OPEN] * (heads * config.gates) + [0.0] * (heads * config.delta)
             self.offset = nn.Parameter(torch.tensor(start))
 
     @property
     def rows(self) -> int:
         """Number of logits per token."""
-        return self.heads * (self.data + self.delta)
+        return sum(self.sizes)
 
     def why_heads_count(self) -> str | None:
         """As `AttentionMixer.why_heads_count`."""
@@ -67,18 +70,19 @@ class Gates(nn.Module):
         return _rows(x, self.weight, self.offset, ops)
 
     def control(self, logits: T | None, ops: Ops[T]) -> Control[T]:
-        """Logits (N, rows) -> gates (B, heads, T, 1), or (1, heads, 1, 1) if fixed."""
+        """Logits (N, rows) -> gates (B, heads, T, 1), of pairs (B, heads, T, K), or (1, heads, 1, 1) if fixed."""
         log_gate: T | None = None
         beta: T | None = None
         entering: T | None = None
         if logits is not None:
-            parts = [logits] if self.data != self.delta else ops.split(logits, [self.heads] * 2)
-            if self.data:
+            parts = ops.split(logits, self.sizes)
+            if self.config.gates:
                 u = ops.split_heads(parts[0], self.heads)
+                u = ops.concat([u, u]) if self.config.gate == "pair" else u
                 log_gate = ops.log_sigmoid(u)
                 if self.config.moving_average:
                     entering = ops.exp(ops.log_sigmoid(ops.mul(u, -1.0)))  # 1 - g is inexact for g near 1
-            if self.delta:
+            if self.config.delta:
                 beta = ops.sigmoid(ops.split_heads(parts[-1], self.heads))
         if self.config.gate == "fixed":
             log_gate = ops.parameter(self.log_gate)

@@ -194,7 +194,7 @@ class LinearMixer(AttentionMixer):
         return channels(self.config, self.sizes, self._channels if self.config.conv else None)
 
     def joined(self) -> dict[str, list[int]]:
-        gates = [self.sizes.kv_heads] * (self.gates.rows // self.sizes.kv_heads)
+        gates = self.gates.sizes
         found = {"gates.weight": gates, "gates.offset": gates} if gates else {}
         return {**found, "conv.weight": self._channels} if self.config.conv else found
 

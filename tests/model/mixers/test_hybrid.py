@@ -299,7 +299,7 @@ def test_gates_and_sinks_are_in_the_summary() -> None:
         ),
         (
             lambda: HybridConfig(4, K, update_rule="gated"),
-            "expected a gate of fixed, data for the update rule gated; received gate none; choose one of those",
+            "expected a gate of fixed, data, pair for the update rule gated; received gate none; choose one of those",
         ),
         (
             lambda: HybridConfig(4, K, gate="data"),

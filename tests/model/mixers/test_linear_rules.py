@@ -218,7 +218,7 @@ def test_a_moving_average_forgets_its_start() -> None:
         ),
         (
             {"update_rule": "gated"},
-            "expected a gate of fixed, data for the update rule gated; received gate none; choose one of those",
+            "expected a gate of fixed, data, pair for the update rule gated; received gate none; choose one of those",
         ),
         (
             {"gate": "fixed"},
