@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from t2r_export.model.ops import Erase, Ops
 from t2r_export.model.recurrences import chunked_linear_attention, scanned, scanned_complex
 
+PRODUCTS = 512  # keys up to which attention in bfloat16 on CPUs is computed by matrix products
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 
 
@@ -212,10 +213,14 @@ class TorchOps(Ops[Tensor]):
     def causal_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None = None) -> Tensor:
         T, total = q.shape[2], k.shape[2]
         q, k = q.to(v.dtype), k.to(v.dtype)  # rotations are float32
-        if softcap is not None:
+        if softcap is not None or _products_are_faster(v):
             k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
-            scores = self.soft_cap(q @ k.mT * scale, softcap)
-            return torch.matmul(scores.masked_fill(~_seen(T, total, q.device), -torch.inf).softmax(-1), v)
+            mask = torch.full((T, total), -torch.inf, dtype=v.dtype, device=v.device).triu(total - T + 1)
+            if softcap is None:
+                scores = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=scale).view(*q.shape[:2], T, -1)
+            else:
+                scores = self.soft_cap(q @ k.mT * scale, softcap) + mask
+            return torch.matmul(scores.softmax(-1), v)
         # no mask is needed without past tokens
         mask = None if T == total else _seen(T, total, q.device)
         return F.scaled_dot_product_attention(
@@ -283,3 +288,14 @@ class TorchOps(Ops[Tensor]):
 def _seen(T: int, total: int, device: torch.device) -> Tensor:
     """Causal mask (T, total) of the last T tokens."""
     return torch.ones(T, total, dtype=torch.bool, device=device).tril(total - T)
+
+
+def _products_are_faster(v: Tensor) -> bool:
+    """Whether matrix products compute attention to values v (B, G, n, V) faster than torch's own kernel.
+
+    On CPUs with bfloat16 instructions they took 0.33 of its time, forward and backward, for 256 tokens, 0.93 for 1,024
+    and 1.4 for 2,048. They keep the weights, n values per query and head.
+    """
+    cast = torch.is_autocast_enabled(v.device.type)
+    dtype = torch.get_autocast_dtype(v.device.type) if cast else v.dtype
+    return dtype == torch.bfloat16 and v.device.type == "cpu" and v.shape[2] <= PRODUCTS

@@ -23,6 +23,7 @@ from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Dim, Recorder, Value, product, value_info
 from t2r_export.graph.targets import FusedOps
 from t2r_export.graph.weights import array
+from t2r_export.model import torch_ops
 from t2r_export.model.ops import Erase, Experts, Ops
 from t2r_export.model.torch_ops import TorchOps
 
@@ -663,3 +664,22 @@ def test_what_cannot_be_is_refused() -> None:
     ):
         with pytest.raises(AssertionError):
             wrong()
+
+
+@pytest.mark.parametrize("most", [0, 100])  # torch's own kernel; matrix products
+@pytest.mark.parametrize("case", ["causal_attention", "causal_attention: past"])
+def test_attention_in_bfloat16(case: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients, with fewer kv heads than heads."""
+    monkeypatch.setattr(torch_ops, "PRODUCTS", most)
+    build, inputs = MANY[case]
+    found = []
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):  # float32: by autocast
+        given = [x.to(dtype, copy=True).requires_grad_() for x in inputs]
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
+            y = build(TorchOps(T), WEIGHTS, given)
+        assert y.dtype == (torch.float64 if dtype == torch.float64 else torch.bfloat16)
+        y.sin().sum().backward()
+        found.append([y.detach(), *(x.grad for x in given)])
+    for *narrow, exact in zip(*found, strict=True):
+        for x in narrow:
+            torch.testing.assert_close(x.double(), exact, rtol=0.02, atol=0.02)
