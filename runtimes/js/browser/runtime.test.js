@@ -78,6 +78,43 @@ test("golden cases on webgpu: all that a GPU has with T2R_ALL=1", SLOW, async ()
   passed(await inBrowser(WEBGPU, conformance, "ort.webgpu.bundle.min.mjs", "webgpu", chosen));
 });
 
+test("rows change places on webgpu, and are not fetched for it", SLOW, async () => {
+  const [fetched, seen, rows, alone, same] = await inBrowser(WEBGPU, async (page) => page.evaluate(async () => {
+    const { Decoder } = await import("/src/index.js");
+    const ort = await import("/vendor/ort.webgpu.bundle.min.mjs");
+    ort.env.wasm.numThreads = 1;
+    ort.env.wasm.wasmPaths = `${location.origin}/vendor/`;
+    const decoder = await Decoder.open(new URL("/tiny/tiny.onnx", location.href), { ort, provider: "webgpu" });
+    const mapped = GPUBuffer.prototype.mapAsync;
+    let maps = 0;
+    GPUBuffer.prototype.mapAsync = function counted(...given) {
+      maps++;
+      return mapped.apply(this, given);
+    };
+    const other = decoder.fork(), found = [];
+    await decoder.reset(2);
+    await decoder.prefill([[1, 2], [3, 4]]);
+    const before = maps;
+    await other.take([[decoder, [1, 0]], [decoder, [1]]]);
+    const during = maps - before;
+    const states = await other.state(), looked = maps - before;
+    await other.setState(states);
+    const again = await other.state();
+    const equal = [...states].every(([name, { bytes }]) => String(bytes) === String(again.get(name).bytes));
+    await other.take([[other, [0, 1, 2]]]);
+    const logits = Array.from(await other.step([5, 6, 7])), size = logits.length / 3;
+    for (const [n, text] of [[3, 4, 5], [1, 2, 6], [3, 4, 7]].entries()) {
+      await decoder.reset(1);
+      found.push([logits.slice(n * size, (n + 1) * size), Array.from(await decoder.prefill(text))]);
+    }
+    return [during, looked, found.map(([row]) => row), found.map(([, row]) => row), equal];
+  }));
+  assert.equal(fetched, 0);
+  assert.ok(seen > 0, "a fetch is seen");
+  assert.ok(same, "what is fetched of copied rows is what they are");
+  rows.forEach((row, n) => row.forEach((x, at) => assert.ok(Math.abs(x - alone[n][at]) < 1e-4, `logit ${at} of row ${n}`)));
+});
+
 test("a text is one run on wasm, or one a token", SLOW, async () => {
   const found = await inBrowser([], async (page) => page.evaluate(async () => {
     const { Decoder } = await import("/src/index.js");

@@ -152,20 +152,38 @@ export class Decoder {
   }
 
   /**
+   * Another decoder of the same sessions, at the start of a text, to be closed by itself. One call at a time is in all of them.
+   * @returns {Decoder}
+   * @throws {T2RError} state: this one is closed
+   */
+  fork() {
+    return new Decoder(this.#graphs.share(), this.#options);
+  }
+
+  /**
    * The rows of the states in this order: dropped, repeated or moved.
    * @param {readonly number[] | Int32Array | Uint32Array} rows
    * @returns {Promise<void>}
    * @throws {T2RError} batch
    */
   async reorder(rows) {
+    return this.take([[this, rows]]);
+  }
+
+  /**
+   * Become rows of decoders of the same sessions (`fork`), of this one too: those of each part behind those of the one before.
+   * On WebGPU they are copied there.
+   * @param {readonly (readonly [Decoder, readonly number[] | Int32Array | Uint32Array])[]} parts
+   * @returns {Promise<void>}
+   * @throws {T2RError} batch: no such rows, no such decoders, or caches of different lengths; state: a closed one
+   */
+  async take(parts) {
     return this.#graphs.alone(async () => {
-      if (!isList(rows)) throw batch("rows: an array of numbers", shown(rows));
-      requireBatch(this.signature, rows.length, this.#options.maxStateBytes);
-      const chosen = Array.from(rows), wrong = chosen.findIndex((row) => !isWhole(row, 0, this.batch - 1));
-      if (wrong >= 0) throw batch(`rows in 0 … ${this.batch - 1}`, shown(chosen[wrong]));
-      await this.#states.reorder(chosen);
-      this.#positions = chosen.map((row) => this.#positions[row]);
-      this.#history = chosen.map((row) => new History(this.#history[row].latest));
+      const rows = this.#rowsOf(parts);
+      await this.#states.take(rows.map(([decoder, row]) => [decoder.#states, row]));
+      [this.#positions, this.#history] = [
+        rows.map(([decoder, row]) => decoder.#positions[row]), rows.map(([decoder, row]) => new History(decoder.#history[row].latest)),
+      ];
     });
   }
 
@@ -253,6 +271,27 @@ export class Decoder {
     this.#states.set(states);
     this.#positions = positions;
     this.#history = Array.from({ length: batch }, () => new History());
+  }
+
+  /** Parts as decoders and a row of each. @returns {[Decoder, number][]} */
+  #rowsOf(parts) {
+    if (!Array.isArray(parts)) throw batch("decoders and rows of each", shown(parts));
+    const { signature } = this, { maxStateBytes: most } = this.#options, found = /** @type {[Decoder, number][]} */ ([]);
+    requireBatch({ ...signature, batch: null }, parts.length, most); // so that no list is longer than rows may be
+    for (const part of parts) {
+      if (!(Array.isArray(part) && part[0] instanceof Decoder)) throw batch("a decoder and its rows in each part", shown(part));
+      const [decoder, rows] = part;
+      decoder.#graphs.requireOpen();
+      if (decoder.#graphs.step !== this.#graphs.step) throw batch("decoders of the same sessions", "another", "fork one");
+      if (!isList(rows)) throw batch("rows: an array of numbers", shown(rows));
+      requireBatch({ ...signature, batch: null }, found.length + rows.length, most);
+      for (const row of Array.from(rows)) {
+        if (!isWhole(row, 0, decoder.batch - 1)) throw batch(`rows in 0 … ${decoder.batch - 1}`, shown(row));
+        found.push([decoder, row]);
+      }
+    }
+    requireBatch(signature, found.length, most);
+    return found;
   }
 
   /** Vectors as rows of them, checked. */
@@ -354,6 +393,6 @@ function givenStates(states) {
   return new Map(entries);
 }
 
-function batch(expected, received) {
-  return new T2RError("batch", expected, received, "give as many as the decoder has, or reset it");
+function batch(expected, received, what = "give as many as the decoder has, or reset it") {
+  return new T2RError("batch", expected, received, what);
 }

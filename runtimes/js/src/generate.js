@@ -8,7 +8,7 @@ import { requireRoom, requireTokens } from "./signature.js";
  * What a text needs, found to be in order. Nothing is read.
  * @param {{signature: import("./types.js").Signature, batch: number, position: number}} at where it goes on from
  * @param {import("./sampler.js").Sampler} sampler
- * @param {ArrayLike<number>} prompt
+ * @param {import("./types.js").Tokens} prompt
  * @param {number} maxTokens
  * @throws {T2RError} sampling, batch, token, position
  */
@@ -63,7 +63,7 @@ function pickOfFew(sampler, { logits, tokens }, banned) {
   return sampler.pick(logits, [], tokens);
 }
 
-function pickOfAll(sampler, logits, banned, occurred) {
+export function pickOfAll(sampler, logits, banned, occurred) {
   for (const token of banned) logits[token] = -Infinity;
   return sampler.pick(logits, sampler.looksBack ? occurred() : []);
 }

@@ -8,16 +8,23 @@ export class Graphs {
   #what;
   #source;
   #options;
-  #others = new Map(); // role → graph
-  #inUse = false;
+  #all; // what those who share them have together: the others (role → graph), whether they are in use, and by how many
   #closed = false;
 
-  /** Use Graphs.open. */
-  constructor(what, source, options, step) {
+  /** Use Graphs.open, or share. */
+  constructor(what, source, options, step, all = { others: new Map(), inUse: false, users: 0 }) {
     this.#what = what;
     this.#source = source;
     this.#options = options;
     this.step = step;
+    this.#all = all;
+    all.users++;
+  }
+
+  /** The same graphs for somebody else, to be closed by each. @throws {T2RError} state: they are closed */
+  share() {
+    this.requireOpen();
+    return new Graphs(this.#what, this.#source, this.#options, this.step, this.#all);
   }
 
   /**
@@ -51,13 +58,14 @@ export class Graphs {
 
   /** The graph of a role, or null where it is not open. */
   opened(role) {
-    return this.#others.get(role) ?? null;
+    return this.#all.others.get(role) ?? null;
   }
 
   /** The graph of a role that there is, opened if it is not. @throws {T2RError} as openGraph; graph: of another model */
   async other(role) {
-    if (!this.#others.has(role)) this.#others.set(role, await this.#openBeside(role));
-    return this.#others.get(role);
+    const { others } = this.#all;
+    if (!others.has(role)) others.set(role, await this.#openBeside(role));
+    return others.get(role);
   }
 
   async #openBeside(role) {
@@ -79,27 +87,31 @@ export class Graphs {
     }
   }
 
-  enter() {
+  requireOpen() {
     if (this.#closed) throw new T2RError("state", `an open ${this.#what}`, "one that is closed", "open the graph again");
-    if (this.#inUse) throw new T2RError("state", `a ${this.#what} that nobody else uses`, "one in use", "wait for its end");
-    this.#inUse = true;
+  }
+
+  enter() {
+    this.requireOpen();
+    if (this.#all.inUse) throw new T2RError("state", `a ${this.#what} that nobody else uses`, "one in use", "wait for its end");
+    this.#all.inUse = true;
   }
 
   leave() {
-    this.#inUse = false;
+    this.#all.inUse = false;
   }
 
-  /** Give back the sessions, after `work`; a second time is nothing. */
+  /** Give back the sessions, after `work`, unless somebody else has them too; a second time is nothing. */
   async close(work) {
     if (this.#closed) return;
     await this.alone(async () => {
       work();
-      await this.#release();
+      if (--this.#all.users === 0) await this.#release();
     });
     this.#closed = true;
   }
 
   async #release() {
-    for (const { session } of [this.step, ...this.#others.values()]) await session.release();
+    for (const { session } of [this.step, ...this.#all.others.values()]) await session.release();
   }
 }

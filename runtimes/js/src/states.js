@@ -1,9 +1,9 @@
 /** The states of a graph between its runs: two buffers each where their size is constant, swapped; on the GPU they stay there. */
 
 import { T2RError, printable } from "./errors.js";
+import { ARRAYS, bytesOf, gathered } from "./rows.js";
 import { SIZES, dimensions, product } from "./signature.js";
 
-const ARRAYS = { float32: Float32Array, float16: Uint16Array, int32: Int32Array, int64: BigInt64Array };
 const OUTPUTS = { logits: ["logits"], top: ["top_logits", "top_tokens"], largest: ["top_logits", "top_tokens", "log_sum"] };
 
 /** @typedef {"logits" | "top" | "largest" | null} Wanted what is fetched beside the states */
@@ -45,22 +45,29 @@ export class States {
   async fetch() {
     const found = new Map();
     for (const { name } of this.#graph.signature.allStates) {
-      const tensor = this.#past.get(name) ?? this.#source.get(name);
-      const data = tensor.location === "gpu-buffer" ? await tensor.getData() : tensor.data;
-      const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
-      found.set(name, { dtype: tensor.type, dims: [...tensor.dims], bytes });
+      const tensor = this.#tensorOf(name);
+      found.set(name, { dtype: tensor.type, dims: [...tensor.dims], bytes: (await bytesOf(tensor)).slice() });
     }
     return found;
   }
 
-  async reorder(rows) {
-    const states = await this.fetch();
-    for (const [name, { dtype, dims, bytes }] of states) {
-      const size = bytes.length / dims[0], moved = new Uint8Array(size * rows.length);
-      rows.forEach((row, n) => moved.set(bytes.subarray(row * size, (row + 1) * size), n * size));
-      states.set(name, { dtype, dims: [rows.length, ...dims.slice(1)], bytes: moved });
+  /**
+   * Become these rows of states of the same graph, of these ones too.
+   * @param {[States, number][]} rows
+   * @throws {T2RError} batch: caches, or sources, of different lengths; all is as before then
+   */
+  async take(rows) {
+    const { states, allStates } = this.#graph.signature, parts = new Map(); // name → its tensors, and a row of each
+    for (const { name } of allStates) parts.set(name, rows.map(([from, row]) => [from.#tensorOf(name), row]));
+    for (const [name, [[first], ...others]] of parts) {
+      const uneven = others.some(([tensor]) => String(tensor.dims.slice(1)) !== String(first.dims.slice(1)));
+      if (uneven) throw new T2RError("batch", `the state ${name} of one length in all sequences`, "different ones", "read as much of each");
     }
-    this.set(states);
+    const made = new Map();
+    for (const [name, chosen] of parts) made.set(name, await gathered(this.#graph.ort, chosen));
+    const entry = ({ name }) => /** @type {[string, any]} */ ([name, made.get(name)]);
+    this.#replace(states.map(entry));
+    this.#source = new Map(allStates.slice(states.length).map(entry));
   }
 
   /**
@@ -119,6 +126,10 @@ export class States {
     this.#source.clear();
     this.#past = new Map(entries);
     this.#spare.clear();
+  }
+
+  #tensorOf(name) {
+    return this.#past.get(name) ?? this.#source.get(name);
   }
 
   #made({ dtype, dims, bytes }) {

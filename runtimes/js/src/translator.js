@@ -131,7 +131,7 @@ export class Translator {
         const rows = search.advance(found);
         if (rows === null || (watch && (await watch(search.newest)) === false)) return search.translations;
         signal?.throwIfAborted();
-        if (rows.length !== before || rows.some((row, n) => row !== n)) await this.#states.reorder(rows);
+        if (rows.length !== before || rows.some((row, n) => row !== n)) await this.#states.take(rows.map((row) => [this.#states, row]));
         before = rows.length;
         found = await this.#states.run(step, search.newest.map((token) => [token]), search.wanted);
       }

@@ -6,7 +6,7 @@ import { numbersOf, watchersOf } from "./arguments.js";
 import { T2RError, shown } from "./errors.js";
 import { Tokenizer } from "./tokenizer.js";
 
-/** As Decoder, of which it has all: each call is done in a worker of its own, and what it gives is a copy. */
+/** As Decoder, of which it has all but `fork` and `take`: each call is done in a worker of its own, and what it gives is a copy. */
 export class WorkerDecoder {
   #worker;
   #waiting = new Map(); // call → what is done with its end, and with what comes before

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Decoder, KINDS, Sampler, T2RError, Tokenizer, Translator, readModelFile, readSignature } from "../src/index.js";
+import { Batch, Decoder, KINDS, PrefixCache, Sampler, T2RError, Tokenizer, Translator, readModelFile, readSignature } from "../src/index.js";
 import { bytesOf, golden, random, refused } from "./files.js";
 
 const CALLS = 12; // of each method
@@ -53,8 +53,9 @@ test("a decoder", async () => {
   const before = await fresh(), states = await decoder.state(), names = [...states.keys()];
   const someStates = () => one([any, () => new Map([...states, [one(names), one(STATES)]]), () => ({ [one(names)]: one(STATES) })])();
   const ended = () => one([null, undefined, () => false, any()]);
+  const parts = () => one([any, () => [[decoder, any()]], () => [[any(), [0]]], () => [[decoder, [0]], any()]])();
   const methods = {
-    reset: [any], step: [any], prefill: [any], topK: [any], setState: [someStates, any], reorder: [any], saveState: [any], loadState: [any],
+    reset: [any], step: [any], prefill: [any], topK: [any], setState: [someStates, any], reorder: [any], take: [parts], saveState: [any], loadState: [any],
     generate: [any, () => one(FEW), any, ended, any],
   };
   for (const [name, kinds] of Object.entries(methods)) await tried(name, calling(decoder, name, ...kinds));
@@ -62,6 +63,24 @@ test("a decoder", async () => {
     for await (const token of decoder.stream(...note(any(), one(FEW), any()))) assert.ok(token >= 0);
   });
   assert.deepEqual(await fresh(), before);
+  await decoder.close();
+});
+
+test("a batch, and a cache of prefixes", async () => {
+  const decoder = await Decoder.open(golden("tiny.onnx")), batch = new Batch(decoder), cache = new PrefixCache(decoder.fork(), { block: 2 });
+  const before = await decoder.generate([1, 3], 5, { temperature: 0 });
+  await tried("Batch", (note) => new Batch(...note(any())));
+  await tried("PrefixCache", (note) => new PrefixCache(...note(one([decoder, any()]), any())));
+  for (const [name, kinds] of Object.entries({ add: [any, () => one(FEW), any], step: [], remove: [() => one([any(), 0, 1, 2])] })) {
+    await tried(name, calling(batch, name, ...kinds));
+  }
+  for (const [name, kinds] of Object.entries({ read: [any], generate: [any, () => one(FEW), any, any] })) await tried(name, calling(cache, name, ...kinds));
+  await batch.close();
+  const other = new Batch(decoder), handle = await other.add([1, 3], 5, { temperature: 0 }), written = [];
+  while (other.sequences.length) written.push((await other.step()).get(handle));
+  assert.deepEqual(written, before);
+  assert.deepEqual(await cache.generate([1, 3], 5, { temperature: 0 }), before);
+  await other.close();
   await decoder.close();
 });
 

@@ -10,11 +10,13 @@ import { promisify } from "node:util";
 
 import resolver from "enhanced-resolve";
 import { build } from "esbuild";
+import { build as viteBuild } from "vite";
 
 import { Decoder } from "../src/index.js";
 import { golden } from "./files.js";
 
 const js = fileURLToPath(new URL("..", import.meta.url));
+const PEERS = ["onnxruntime-node", "onnxruntime-web/webgpu", "@huggingface/jinja"];
 const PROGRAM = `
 import { Decoder } from "t2r-runtime";
 const decoder = await Decoder.open(${JSON.stringify(golden("tiny.onnx"))});
@@ -28,8 +30,7 @@ after(() => rm(folder, { recursive: true }));
 async function bundled(platform) {
   await writeFile(join(folder, "program.js"), PROGRAM);
   const outfile = join(folder, `${platform}.mjs`);
-  const external = ["onnxruntime-node", "onnxruntime-web/webgpu"];
-  const options = { platform, format: "esm", bundle: true, outfile, external, metafile: true, logLevel: "silent" };
+  const options = { platform, format: "esm", bundle: true, outfile, external: PEERS, metafile: true, logLevel: "silent" };
   const { metafile, outputFiles } = await build({ ...options, entryPoints: [join(folder, "program.js")], write: false });
   await writeFile(outfile, outputFiles[0].contents);
   return { outfile, text: outputFiles[0].text, inputs: Object.keys(metafile.inputs).map((name) => basename(name)) };
@@ -49,6 +50,20 @@ test("Node's runs", async () => {
   const decoder = await Decoder.open(golden("tiny.onnx"));
   assert.equal(stdout, `${await decoder.generate([1, 3], 9, { temperature: 0 })}\n`);
   await decoder.close();
+});
+
+test("vite's has nothing of Node, and bundles the worker", async () => {
+  const entry = join(folder, "worked.js");
+  await writeFile(entry, `export { Decoder, WorkerDecoder } from "t2r-runtime";`);
+  const rollupOptions = { external: PEERS };
+  const bundle = await viteBuild({
+    root: folder, configFile: false, logLevel: "error", worker: { format: "es", rollupOptions },
+    build: { write: false, minify: false, target: "esnext", lib: { entry, formats: ["es"] }, rollupOptions },
+  });
+  const files = [bundle].flat().flatMap(({ output }) => output), texts = files.map((file) => String(file.code ?? file.source)).join("\n");
+  assert.match(texts, /onnxruntime-web\/webgpu/);
+  assert.doesNotMatch(texts, /["']node:|onnxruntime-node/);
+  assert.match(texts, /acknowledged/, "the worker's script, as a file or within the page's");
 });
 
 for (const [conditions, found] of [[["browser", "import"], "platform_browser.js"], [["node", "import"], "platform_node.js"]]) {

@@ -1,6 +1,6 @@
 /** What the types promise, for the compiler alone: nothing here is run. */
 
-import { Decoder, KINDS, Sampler, T2RError, Tokenizer, Translator, WorkerDecoder, readModelFile, readSignature } from "t2r-runtime";
+import { Batch, Decoder, KINDS, PrefixCache, Sampler, T2RError, Tokenizer, Translator, WorkerDecoder, readModelFile, readSignature } from "t2r-runtime";
 import type { BeamOptions, Kind, OpenOptions, SamplingOptions, Signature, State, StateSpec, Translation } from "t2r-runtime";
 
 type IsAny<T> = 0 extends 1 & T ? true : false;
@@ -17,8 +17,8 @@ export const typed: [
   Typed<Decoder>, Typed<Translator>, Typed<Tokenizer>, Typed<ReturnType<Tokenizer["stream"]>>, Typed<T2RError>, Typed<Signature>,
   Typed<State>, Typed<StateSpec>, Typed<OpenOptions>, Typed<SamplingOptions>, Typed<BeamOptions>, Typed<Translation>,
   Typed<Pick<typeof Decoder, "open">>, Typed<Pick<typeof Translator, "open">>, Typed<Sampler>,
-  Typed<WorkerDecoder>, Typed<Pick<typeof WorkerDecoder, "open">>,
-] = [true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true];
+  Typed<WorkerDecoder>, Typed<Pick<typeof WorkerDecoder, "open">>, Typed<Batch>, Typed<PrefixCache>,
+] = [true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true];
 // @ts-expect-error and one that is would be seen
 export const untyped: Typed<{ decode(ids: any): string }> = true;
 
@@ -42,6 +42,11 @@ export async function used(bytes: Uint8Array): Promise<string> {
   story += (await translator.generate([3, 2], 40)).length;
   const away: Pick<Decoder, "generate" | "stream" | "step" | "loadState"> = await WorkerDecoder.open("story.onnx", { ort: "/ort.mjs" });
   story += (await away.generate([1], 2)).length;
+  const batch = new Batch(decoder), handle: number = await batch.add([1, 3], 9, { seed: 1 });
+  for (const [other, next] of await batch.step()) story += other === handle ? next : "";
+  const cache = new PrefixCache(decoder.fork(), { maxBytes: 1 << 20, block: 64 });
+  story += (await cache.generate([1, 3], 4)).length + cache.reused;
+  await decoder.take([[decoder, [0, 0]]]);
   const { signal } = new AbortController();
   await decoder.generate([1], 2, {}, { onToken: (token: number) => token < 3, signal });
   await translator.translate([3], {}, { onStep: (newest: number[]) => newest.length > 0, signal });

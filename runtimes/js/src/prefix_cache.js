@@ -1,0 +1,117 @@
+/** Texts that begin alike: what they have in common is read once. */
+
+import { numbersOf } from "./arguments.js";
+import { Decoder } from "./decoder.js";
+import { T2RError, isWhole, shown } from "./errors.js";
+import { requireReadsTokens, requireRoom, requireTokens } from "./signature.js";
+
+/**
+ * Keeps the states behind blocks of tokens, which have one size however many tokens are before them. A state cannot be cut, so
+ * it serves only texts that have all that it has read.
+ *
+ *     const cache = new PrefixCache(decoder);
+ *     await cache.generate([...system, ...question], 200); // reads all
+ *     await cache.generate([...system, ...another], 200); // reads what is behind the blocks that both have
+ */
+export class PrefixCache {
+  #decoder;
+  #kept = new Map(); // a block and the one before it → {id, decoder}, the least recently used first
+  #count = 0;
+  #maxBytes;
+  #block;
+
+  /** Tokens of the last text that were in the cache. */
+  reused = 0;
+
+  /**
+   * @param {Decoder} decoder which the cache has for itself
+   * @param {{ maxBytes?: number, block?: number }} [options] bytes of states that are kept, 2^28, and tokens between them, 256
+   * @throws {T2RError} snapshot: an option out of its range; graph: no decoder
+   */
+  constructor(decoder, options = {}) {
+    if (!(decoder instanceof Decoder)) throw new T2RError("graph", "a Decoder", shown(decoder), "open one, in this thread");
+    requireReadsTokens(decoder.signature);
+    if (typeof options !== "object" || options === null) throw refused("options as an object", options);
+    const { maxBytes = 2 ** 28, block = 256 } = options;
+    if (!isWhole(maxBytes)) throw refused("maxBytes of at least 0", maxBytes);
+    if (!isWhole(block, 1)) throw refused("a block of at least 1", block);
+    [this.#decoder, this.#maxBytes, this.#block] = [decoder, maxBytes, block];
+  }
+
+  /** Bytes of the states that are kept. @returns {number} */
+  get keptBytes() {
+    return [...this.#kept.values()].reduce((all, { decoder }) => all + decoder.stateBytes, 0);
+  }
+
+  /**
+   * Read a text from its start.
+   * @param {import("./types.js").Tokens} ids
+   * @returns {Promise<Float32Array>} the logits behind it
+   * @throws {T2RError} as Decoder.prefill; the decoder stands at the start of a text then, or behind a block of this one
+   */
+  async read(ids) {
+    const decoder = this.#decoder, text = numbersOf(ids, "tokens");
+    await decoder.reset(1);
+    requireTokens(decoder.signature, text, "tokens");
+    requireRoom(decoder.signature, 0, text.length);
+    const size = this.#block, blocks = Math.floor((text.length - 1) / size), keys = [];
+    let at = 0, newest = null;
+    const block = () => text.slice(at * size, (at + 1) * size), key = () => `${newest?.id ?? 0}:${block()}`;
+    for (let next; at < blocks && (next = this.#kept.get(key())); at++) {
+      keys.push(key());
+      newest = next;
+    }
+    this.reused = at * size;
+    if (newest) await decoder.take([[newest.decoder, [0]]]);
+    for (; at < blocks; at++) {
+      keys.push(key());
+      await decoder.prefill(block());
+      newest = { id: ++this.#count, decoder: decoder.fork() };
+      this.#kept.set(keys[at], newest);
+      await newest.decoder.take([[decoder, [0]]]);
+    }
+    await this.#used(keys);
+    return decoder.prefill(text.slice(blocks * size));
+  }
+
+  /**
+   * As Decoder.generate, of a text from its start.
+   * @param {import("./types.js").Tokens} ids
+   * @param {number} maxTokens
+   * @param {import("./types.js").SamplingOptions} [options]
+   * @param {import("./types.js").TextWatchers} [watchers]
+   * @returns {Promise<number[]>}
+   */
+  async generate(ids, maxTokens, options = {}, watchers = {}) {
+    const text = numbersOf(ids, "a prompt of tokens");
+    if (text.length > 1) await this.read(text.slice(0, -1));
+    else await this.#decoder.reset(1);
+    return this.#decoder.generate(text.slice(-1), maxTokens, options, watchers);
+  }
+
+  /** Forget all; the decoder stays open. @returns {Promise<void>} */
+  async clear() {
+    for (const { decoder } of this.#kept.values()) await decoder.close();
+    this.#kept.clear();
+  }
+
+  /** The blocks of a text are the most recently used, the first of them most of all; those that are too many go. */
+  async #used(keys) {
+    for (const key of keys.toReversed()) {
+      const found = this.#kept.get(key);
+      this.#kept.delete(key);
+      this.#kept.set(key, found);
+    }
+    let left = this.keptBytes;
+    for (const [key, { decoder }] of this.#kept) {
+      if (left <= this.#maxBytes) return;
+      left -= decoder.stateBytes;
+      this.#kept.delete(key);
+      await decoder.close();
+    }
+  }
+}
+
+function refused(expected, received) {
+  return new T2RError("snapshot", expected, shown(received), "correct it");
+}
