@@ -185,6 +185,10 @@ T2R_API t2r_kind t2r_read_vectors(t2r_decoder *decoder, const float *vectors, si
 /* Go on with these sequences in this order: drop, repeat or exchange them. The batch becomes count. */
 T2R_API t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count);
 
+/* Become rows of decoders of one opened graph (t2r_fork, t2r_copy), of this one too: row i of the batch, which becomes
+   count, is rows[i] of from[i]. So texts join a batch, and a text goes on from where a copy was left. */
+T2R_API t2r_kind t2r_take(t2r_decoder *decoder, t2r_decoder *const *from, const int64_t *rows, size_t count);
+
 /* ---- Writing ---- */
 
 typedef struct t2r_sampling {
@@ -213,6 +217,12 @@ typedef int (*t2r_callback)(int64_t token, void *user);
 T2R_API t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length, int64_t max_tokens,
                               const t2r_sampling *sampling, t2r_callback callback, void *user, const int64_t **tokens,
                               size_t *count);
+
+/* The token that t2r_generate would choose: of logits (vocab_size) that a step gave, or what the program has made of them, of
+   the sequence in a row, upon what that has read. draw: how many tokens were chosen in its text before. sampling may be NULL;
+   its stop tokens are the caller's to look for. */
+T2R_API t2r_kind t2r_choose(t2r_decoder *decoder, const float *logits, size_t row, const t2r_sampling *sampling,
+                            int64_t draw, int64_t *token);
 
 /* ---- States ---- */
 

@@ -16,6 +16,7 @@
 #include "t2r.h"
 
 namespace t2r {
+inline namespace cpp {  // libt2r.a has classes of its own in t2r, which a linker must not take for these
 
 using Tokens = std::vector<std::int64_t>;
 
@@ -174,6 +175,22 @@ public:
     // Go on with these sequences in this order: drop, repeat or exchange them.
     void reorder(const std::vector<std::int64_t> &rows) { check(t2r_reorder(*this, rows.data(), rows.size())); }
 
+    // A row of a decoder.
+    struct Row {
+        const Decoder &decoder;
+        std::int64_t row;
+    };
+    // Become these rows, of this decoder and of forks and copies of it.
+    void take(const std::vector<Row> &rows) {
+        std::vector<t2r_decoder *> from;
+        std::vector<std::int64_t> numbers;
+        for (const Row &row : rows) {
+            from.push_back(row.decoder);
+            numbers.push_back(row.row);
+        }
+        check(t2r_take(*this, from.data(), numbers.data(), numbers.size()));
+    }
+
     // The graph's options, for a caller to change.
     t2r_sampling sampling() const {
         t2r_sampling made;
@@ -193,6 +210,13 @@ public:
         if (kind == T2R_CANCELLED) throw Cancelled({tokens, tokens + count});
         check(kind);
         return {tokens, tokens + count};
+    }
+
+    // The token that generate would choose of a row's logits. draw: how many tokens were chosen in its text before.
+    std::int64_t choose(const float *logits, std::size_t row, const std::optional<t2r_sampling> &sampling, std::int64_t draw) const {
+        std::int64_t token;
+        check(t2r_choose(*this, logits, row, sampling ? &*sampling : nullptr, draw, &token));
+        return token;
     }
 
     // All states, good until the next call.
@@ -350,6 +374,7 @@ public:
     }
 };
 
+}  // namespace cpp
 }  // namespace t2r
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <new>
 #include <stdexcept>
 
@@ -297,6 +298,22 @@ t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count) {
     });
 }
 
+t2r_kind t2r_take(t2r_decoder *decoder, t2r_decoder *const *from, const int64_t *rows, size_t count) {
+    return guarded([&] {
+        const DecoderCall use(decoder);
+        require_list(from, count, "decoders");
+        require_list(rows, count, "rows");
+        std::map<t2r_decoder *, std::unique_ptr<Decoders::Use>> others;  // each is in use once
+        std::vector<Decoder::Row> chosen;
+        for (size_t i = 0; i < count; i++) {
+            auto &other = others[from[i]];
+            if (from[i] != decoder && !other) other = std::make_unique<Decoders::Use>(decoders(), from[i]);
+            chosen.emplace_back(other ? &(*other)->decoder : &use->decoder, rows[i]);
+        }
+        use->decoder.take(chosen);
+    });
+}
+
 t2r_kind t2r_sampling_defaults(t2r_decoder *decoder, t2r_sampling *sampling, size_t size) {
     return guarded([&] {
         if (!decoder) return hand_out_options(sampling_of(Sampling()), sampling, size);
@@ -324,5 +341,16 @@ t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length
         if (callback) request.callback = [=](std::int64_t token) { return callback(token, user) != 0; };
         const HandOut hand_out{use->written, tokens, count};
         generate(use->decoder, request, use->written);
+    });
+}
+
+t2r_kind t2r_choose(t2r_decoder *decoder, const float *logits, size_t row, const t2r_sampling *sampling, int64_t draw, int64_t *token) {
+    return guarded([&] {
+        const DecoderCall use(decoder);
+        require(logits, "logits");
+        require(token, "where to put the token");
+        require_index(row, static_cast<size_t>(use->decoder.batch()), "sequence");
+        const Sampling asked = sampling_of(over(sampling_of(use->decoder.signature().sampling), sampling));
+        *token = choose(use->decoder, logits, row, asked, draw);
     });
 }

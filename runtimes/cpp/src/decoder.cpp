@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "error.hpp"
 
@@ -42,12 +41,9 @@ void Decoder::start(std::int64_t batch) { adopt(std::make_unique<States>(graph, 
 
 Decoder Decoder::copy() const {
     Decoder other(graph);
-    std::vector<std::int64_t> rows(positions.size());
-    std::iota(rows.begin(), rows.end(), 0);
-    other.start(batch());
-    other.states->take(*states, rows);
-    other.positions = positions;
-    other.histories = histories;
+    std::vector<Row> rows;
+    for (std::int64_t row = 0; row < batch(); row++) rows.emplace_back(this, row);
+    other.take(rows);
     return other;
 }
 
@@ -65,6 +61,10 @@ void Decoder::require_tokens(const std::int64_t *tokens, std::size_t count) cons
         if (tokens[i] < 0 || tokens[i] >= signature().vocab_size)  // some providers take -1 for the last one, silently
             fail(T2R_TOKEN, "tokens in 0 … " + number(signature().vocab_size - 1), number(tokens[i]),
                  "use the tokenizer of this model");
+}
+
+void Decoder::require_row(std::int64_t row) const {
+    if (row < 0 || row >= batch()) fail(T2R_BATCH, "rows in 0 … " + number(batch() - 1), number(row), "choose others");
 }
 
 void Decoder::require_room(std::int64_t tokens) const {
@@ -138,19 +138,29 @@ void Decoder::reset(std::int64_t wanted) {
 }
 
 void Decoder::reorder(const std::vector<std::int64_t> &rows) {
-    for (const std::int64_t row : rows)
-        if (row < 0 || row >= batch())
-            fail(T2R_BATCH, "rows in 0 … " + number(batch() - 1), number(row), "choose others");
+    if (static_cast<std::int64_t>(rows.size()) == batch()) {
+        for (const std::int64_t row : rows) require_row(row);
+        return exchange(rows);
+    }
+    std::vector<Row> chosen;
+    for (const std::int64_t row : rows) chosen.emplace_back(this, row);
+    take(chosen);
+}
+
+void Decoder::take(const std::vector<Row> &rows) {
     signature().require_batch(static_cast<std::int64_t>(rows.size()));
-    if (static_cast<std::int64_t>(rows.size()) == batch()) return exchange(rows);
-    auto taken = std::make_unique<States>(graph, *ending, static_cast<std::int64_t>(rows.size()));
-    taken->take(*states, rows);
+    std::vector<std::pair<const States *, std::int64_t>> chosen;
     std::vector<std::int64_t> read;
     std::vector<History> texts;
-    for (const std::int64_t row : rows) {
-        read.push_back(positions[static_cast<std::size_t>(row)]);
-        texts.push_back(histories[static_cast<std::size_t>(row)]);
+    for (const auto &[other, row] : rows) {
+        if (other->graph != graph) fail(T2R_BATCH, "decoders of one opened graph", "one of another", "take forks and copies of one");
+        other->require_row(row);
+        chosen.emplace_back(other->states.get(), row);
+        read.push_back(other->positions[static_cast<std::size_t>(row)]);
+        texts.push_back(other->histories[static_cast<std::size_t>(row)]);
     }
+    auto taken = std::make_unique<States>(graph, *ending, static_cast<std::int64_t>(rows.size()));
+    taken->take(chosen);
     states = std::move(taken);
     positions.swap(read);
     histories.swap(texts);

@@ -45,6 +45,9 @@ public:
     void reset(std::int64_t batch);
     // Rows that stay in their places are not touched.
     void reorder(const std::vector<std::int64_t> &rows);
+    using Row = std::pair<const Decoder *, std::int64_t>;
+    // Become these rows of decoders of the same graph, of this one too. Throws Error of the kind batch. All is as before then.
+    void take(const std::vector<Row> &rows);
     // Throws Error of the kind snapshot: missing or unexpected names, other dtypes or shapes. All is as before then.
     void set_states(const std::vector<GivenState> &given, std::int64_t position);
     // Go on from these, at the start of a text.
@@ -55,6 +58,8 @@ public:
 
     void require_tokens(const std::int64_t *tokens, std::size_t count) const;
     void require_room(std::int64_t tokens) const;
+    // Throws Error of the kind batch.
+    void require_row(std::int64_t row) const;
 
 private:
     void start(std::int64_t batch);

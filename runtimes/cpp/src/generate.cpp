@@ -59,10 +59,14 @@ void in_graph(Decoder &decoder, const Request &request, std::vector<std::int64_t
              "check the graph with t2r verify");
 }
 
-void in_steps(Decoder &decoder, const Request &request, const std::vector<std::int64_t> &stops, std::vector<std::int64_t> &written) {
+const std::vector<std::int64_t> &banned_of(const Signature &signature) {
     static const std::vector<std::int64_t> none;
+    return signature.source ? signature.source->banned_tokens : none;
+}
+
+void in_steps(Decoder &decoder, const Request &request, const std::vector<std::int64_t> &stops, std::vector<std::int64_t> &written) {
     const Signature &signature = decoder.signature();
-    const std::vector<std::int64_t> &banned = signature.source ? signature.source->banned_tokens : none;
+    const std::vector<std::int64_t> &banned = banned_of(signature);
     Sampler sampler(request.sampling);
     const std::int64_t limit = request.sampling.limit();  // of any size
     const bool few = limit > 0 && limit <= signature.top_k - static_cast<std::int64_t>(banned.size());
@@ -89,6 +93,14 @@ void generate(Decoder &decoder, const Request &request, std::vector<std::int64_t
         decoder.read(request.prompt.data(), 1, static_cast<std::int64_t>(request.prompt.size()) - 1);
     if (request.callback || !decoder.opened()->has("generate")) return in_steps(decoder, request, stops, written);
     in_graph(decoder, request, stops, written);
+}
+
+std::int64_t choose(const Decoder &decoder, const float *logits, std::size_t row, const Sampling &sampling, std::int64_t draw) {
+    if (draw < 0 || draw >> 32) fail(T2R_SAMPLING, "the number of a draw in 0 … 4294967295", number(draw), "count the tokens of the text");
+    const Signature &signature = decoder.signature();
+    Sampler sampler(sampling);
+    sampler.draws = static_cast<std::uint32_t>(draw);
+    return sampler.pick(logits, nullptr, static_cast<std::size_t>(signature.vocab_size), decoder.history(row), banned_of(signature));
 }
 
 }  // namespace t2r

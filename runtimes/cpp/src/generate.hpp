@@ -23,4 +23,8 @@ struct Request {
 // and runtime: `written` is what was chosen before.
 void generate(Decoder &decoder, const Request &request, std::vector<std::int64_t> &written);
 
+// The token that `generate` would choose of a sequence's logits (vocabulary). draw: how many were chosen in its text before.
+// Throws Error of the kinds sampling and graph.
+std::int64_t choose(const Decoder &decoder, const float *logits, std::size_t row, const Sampling &sampling, std::int64_t draw);
+
 }  // namespace t2r

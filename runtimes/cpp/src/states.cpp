@@ -198,15 +198,19 @@ std::vector<std::int64_t> States::generate(const std::vector<std::pair<const cha
     return {tokens, tokens + written.GetTensorTypeAndShapeInfo().GetElementCount()};
 }
 
-void States::take(const States &from, const std::vector<std::int64_t> &rows) {
+void States::take(const std::vector<std::pair<const States *, std::int64_t>> &rows) {
     for (std::size_t i = 0; i < slots.size(); i++) {
-        const StateView source = from.state(i);
-        Shape shape = *source.shape;
+        Shape shape = rows.front().first->slots[i].shape;
+        for (const auto &[from, row] : rows)
+            if (const Shape &other = from->slots[i].shape; !std::equal(shape.begin() + 1, shape.end(), other.begin() + 1))
+                fail(T2R_BATCH, "the state " + slots[i].spec->name + " of one length in all sequences", "different ones", "read as much of each");
         shape[0] = batch;
         std::byte *to = place(i, shape);
-        const std::size_t row = source.bytes / static_cast<std::size_t>(from.batch);
-        for (std::size_t r = 0; r < rows.size(); r++)
-            std::memcpy(to + r * row, source.data + static_cast<std::size_t>(rows[r]) * row, row);
+        const std::size_t bytes = bytes_of(*slots[i].spec, shape) / rows.size();
+        for (const auto &[from, row] : rows) {
+            std::memcpy(to, from->state(i).data + static_cast<std::size_t>(row) * bytes, bytes);
+            to += bytes;
+        }
     }
 }
 

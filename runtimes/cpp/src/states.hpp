@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cancellation.hpp"
@@ -55,8 +56,9 @@ public:
     std::size_t input_bytes() const { return input_size ? 4 * static_cast<std::size_t>(input_size) : 8; }
     // Let the generation graph go on from `inputs` beside the states: the tokens that it wrote.
     std::vector<std::int64_t> generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs);
-    // Become these rows of `from`, states of the same graph: as many as `batch`.
-    void take(const States &from, const std::vector<std::int64_t> &rows);
+    // Become these rows of states of the same graph: as many as `batch`. Throws Error of the kind batch: their caches, or their
+    // sources, have different lengths; nothing is as before then.
+    void take(const std::vector<std::pair<const States *, std::int64_t>> &rows);
     // Put these rows in the places of all rows; those that stay are not touched. Throws std::bad_alloc, before any is.
     void exchange(const std::vector<std::int64_t> &rows);
 

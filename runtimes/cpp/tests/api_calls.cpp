@@ -189,6 +189,26 @@ void reorder() {
     told(t2r_reorder(decoders.any(), rows.data(), rows.size()));
 }
 
+void take() {
+    std::vector<t2r_decoder *> from;
+    Ids rows;
+    t2r_decoder *const decoder = decoders.any(), *const other = decoders.any();
+    for (std::uint64_t left = below(4); left > 0; left--) {
+        from.push_back(seldom() ? decoders.any() : below(2) ? decoder : other);
+        rows.push_back(seldom() ? number() : static_cast<std::int64_t>(below(2)));
+    }
+    told(t2r_take(decoder, from.data(), rows.data(), rows.size()));
+}
+
+void choose() {
+    t2r_decoder *const decoder = decoders.any();
+    std::vector<float> logits(static_cast<std::size_t>(info_of(decoder).vocab_size));
+    for (float &logit : logits) logit = static_cast<float>(real());
+    std::int64_t token = -1;
+    const std::int64_t draw = seldom() ? number() : static_cast<std::int64_t>(below(9));
+    told(t2r_choose(decoder, logits.empty() ? nullptr : logits.data(), seldom() ? below(9) : 0, nullptr, draw, &token));
+}
+
 int callback(std::int64_t token, void *user) {
     if (seldom()) {  // from inside of the call, which must be told so
         const float *logits;
@@ -336,7 +356,7 @@ struct Call {
 constexpr Call calls[] = {
     {"open", open, 3}, {"fork", fork, 2}, {"copy", copy, 2}, {"open_memory", open_memory, 2},
     {"cancel", cancel, 1}, {"metadata", metadata, 1}, {"close", close, 1}, {"get_info", get_info, 1}, {"reset", reset, 3}, {"step", step, 8},
-    {"prefill", prefill, 6}, {"reorder", reorder, 4}, {"generate", generate, 8}, {"states", states, 3}, {"snapshot", snapshot, 3},
+    {"prefill", prefill, 6}, {"reorder", reorder, 4}, {"take", take, 4}, {"choose", choose, 3}, {"generate", generate, 8}, {"states", states, 3}, {"snapshot", snapshot, 3},
     {"encode_sources", encode_sources, 4}, {"translate", translate, 4}, {"open_tokenizer", open_tokenizer, 2},
     {"close_tokenizer", close_tokenizer, 1}, {"encode", encode, 4}, {"decode", decode, 4}, {"open_stream", open_stream, 2},
     {"feed", feed, 6}, {"close_stream", close_stream, 1},

@@ -3,7 +3,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <t2r.hpp>
+#include <t2r_texts.hpp>
 
 namespace {
 
@@ -27,6 +27,72 @@ template <class F> t2r_kind told(F call) {
 std::string content(const std::string &path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
+}
+
+t2r::Tokens alone(const t2r::Decoder &like, const t2r::Tokens &prompt, std::int64_t most, const t2r_sampling &sampling) {
+    return like.fork().generate(prompt, most, sampling, [](std::int64_t) { return true; });
+}
+
+// Texts that come and go are those that are written alone.
+void batches(const std::string &folder) {
+    const t2r::Decoder decoder(folder + "/tiny.onnx");
+    t2r::Batch batch(decoder);
+    EXPECT(batch.step().empty() && batch.sequences().empty());
+    t2r_sampling sampling = decoder.sampling();
+    sampling.stop_count = 1;
+    std::vector<t2r::Tokens> wanted, written(6);
+    const auto step = [&] {
+        for (const auto &[handle, token] : batch.step()) written[handle].push_back(token);
+    };
+    for (std::int64_t n = 0; n < 6; n++) {
+        t2r::Tokens prompt = {n, 3, 5};
+        prompt.resize(static_cast<std::size_t>(1 + n % 3));
+        const std::int64_t stop = 4;
+        sampling.temperature = n % 2;
+        sampling.repetition_penalty = n == 4 ? 1.5 : 1;
+        sampling.seed = n;
+        sampling.stop_tokens = &stop;
+        wanted.push_back(alone(decoder, prompt, 3 + 2 * n, sampling));
+        EXPECT(batch.add(prompt, 3 + 2 * n, sampling) == static_cast<std::size_t>(n));
+        if (n % 2) step();
+    }
+    EXPECT(told([&] { batch.add({}, 3); }) == T2R_TOKEN && told([&] { batch.add({1, 17}, 3); }) == T2R_TOKEN);
+    EXPECT(told([&] { batch.add({1}, 0); }) == T2R_SAMPLING && told([&] { batch.remove(9); }) == T2R_BATCH);
+    const std::size_t removed = batch.sequences().back();
+    t2r::Decoder rest = batch.remove(removed);
+    const auto left = static_cast<std::int64_t>(wanted[removed].size() - written[removed].size());
+    EXPECT(left > 0 && written[removed].size() > 0 && rest.info().batch == 1);
+    while (!batch.sequences().empty()) step();
+    for (std::size_t n = 0; n < 6; n++) EXPECT(n == removed ? written[n].size() < wanted[n].size() : written[n] == wanted[n]);
+    const t2r::Decoder hybrid(folder + "/tiny-hybrid.onnx");
+    t2r::Batch growing(hybrid);
+    growing.add({1, 2, 3}, 3);
+    EXPECT(told([&] { growing.add({1}, 3); }) == T2R_BATCH && growing.sequences().size() == 1);
+    const t2r::Decoder broken(folder + "/bad/not-finite.onnx");
+    t2r::Batch ended(broken);
+    ended.add({4, 3, 2}, 6);
+    const auto last = ended.step();
+    EXPECT(last.size() == 1 && last[0].second == -1 && ended.sequences().empty());
+}
+
+void prefixes(const std::string &folder) {
+    const t2r::Decoder decoder(folder + "/tiny-hybrid.onnx");
+    t2r::PrefixCache cache(decoder, 1 << 20, 5);
+    t2r_sampling sampling = decoder.sampling();
+    sampling.temperature = 0;
+    sampling.repetition_penalty = 1.4;
+    const std::pair<std::int64_t, std::size_t> texts[] = {{0, 0}, {1, 20}, {2, 20}, {0, 25}};
+    for (const auto &[n, reused] : texts) {
+        t2r::Tokens text;
+        for (std::int64_t at = 0; at < 23; at++) text.push_back(at * 7 % 17);
+        text.insert(text.end(), {n, n + 1, n + 2, 3});
+        EXPECT(cache.generate(text, 8, sampling) == alone(decoder, text, 8, sampling) && cache.reused == reused);
+    }
+    t2r::PrefixCache none(decoder, 0, 1);
+    none.read({1, 2, 3});
+    none.read({1, 2, 3});
+    EXPECT(none.reused == 0 && none.kept_bytes() == 0 && cache.kept_bytes() > 0);
+    EXPECT(told([&] { t2r::PrefixCache(decoder, 0, 0); }) == T2R_SNAPSHOT && told([&] { cache.read({}); }) == T2R_TOKEN);
 }
 
 void reading(const std::string &folder) {
@@ -130,7 +196,7 @@ int main(int count, char **arguments) try {
         std::cerr << "usage: header FOLDER\n";
         return 1;
     }
-    for (const auto part : {listening, reading, writing, translating, text}) part(arguments[1]);
+    for (const auto part : {listening, reading, writing, translating, text, batches, prefixes}) part(arguments[1]);
     std::cout << "good\n";
 } catch (const t2r::Failed &failed) {
     std::cerr << t2r_kind_name(failed.kind) << ": " << failed.what() << "\n";

@@ -215,6 +215,16 @@ class Decoder:
     def reorder(self, rows: Sequence[int]) -> None:
         self.library.call("t2r_reorder", self.handle, numbers(rows), c_size_t(len(rows)))
 
+    def take(self, rows: Sequence[tuple[Decoder, int]]) -> None:
+        decoders = (ctypes.c_void_p * len(rows))(*(other.handle for other, _ in rows))
+        self.library.call("t2r_take", self.handle, decoders, numbers([row for _, row in rows]), c_size_t(len(rows)))
+
+    def choose(self, logits: NDArray[np.float32], row: int, draw: int, **options: Any) -> int:
+        given, token = np.ascontiguousarray(logits).ctypes.data_as(POINTER(c_float)), c_int64()
+        sampling = byref(self.library.sampling(self.handle, **options))
+        self.library.call("t2r_choose", self.handle, given, c_size_t(row), sampling, c_int64(draw), byref(token))
+        return token.value
+
     def generate(
         self, prompt: Sequence[int], most: int, callback: Callable[[int], int] | None = None, **options: Any
     ) -> list[int]:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 from cpp_build import GOLDEN
-from t2r_library import Decoder, Library
+from t2r_library import Decoder, Failed, Library
 
 from t2r_runtime import Beam, Sampling, Translator
 from t2r_runtime import Decoder as Python
@@ -44,6 +44,57 @@ def test_states_move_with_their_rows(library: Library, name: str) -> None:
         for state, content in decoder.states().items():
             np.testing.assert_array_equal(content, np.take(before[state], rows, axis[state]))
     assert len({content.tobytes() for content in decoder.states().values()}) > 1
+
+
+def test_rows_of_several_decoders(library: Library) -> None:
+    """To the bit, of a decoder itself and of others, with what penalties look back on."""
+    ours = Decoder(library, GOLDEN / "tiny.onnx")
+    other = ours.fork()
+    ours.prefill([[5, 6, 5, 6]])
+    other.reset(2)
+    other.prefill([[7, 8, 9], [1, 2, 3]])
+    mine, theirs = ours.states(), other.states()
+    ours.take([(other, 1), (ours, 0), (other, 0), (other, 1)])
+    for name, content in ours.states().items():
+        parts = theirs[name][1], mine[name][0], theirs[name][0], theirs[name][1]
+        np.testing.assert_array_equal(content, np.stack(parts))
+    assert (ours.info.batch, ours.info.position) == (4, 4)
+    options = {"temperature": 0.0, "repetition_penalty": 1.7, "no_repeat_ngram": 2}
+    python = Python(GOLDEN / "tiny.onnx")
+    python.prefill([5, 6, 5, 6])
+    ours.take([(ours, 1)])
+    assert ours.generate([5], 9, **options) == python.generate([5], 9, Sampling(**options))
+    stranger = Decoder(library, GOLDEN / "tiny.onnx")
+    for wrong in ([(stranger, 0)], [(other, 2)], [(ours, -1)], []):
+        with pytest.raises(Failed, match="^batch: "):
+            ours.take(wrong)
+    hybrid = Decoder(library, GOLDEN / "tiny-hybrid.onnx")
+    longer = hybrid.fork()
+    longer.prefill([[1, 2]])
+    with pytest.raises(Failed, match="^batch: expected the state .* of one length in all sequences; "):
+        hybrid.take([(hybrid, 0), (longer, 0)])
+    assert hybrid.info.batch == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0},
+        {"seed": 11, "top_k": 4, "temperature": 0.8},
+        {"seed": 5, "repetition_penalty": 1.6, "no_repeat_ngram": 2},
+    ],
+)
+def test_choices_of_a_program_are_those_of_generate(library: Library, options: dict[str, float]) -> None:
+    ours, theirs = Decoder(library, GOLDEN / "tiny.onnx"), Python(GOLDEN / "tiny.onnx")
+    ours.reset(2)
+    written, token = list[int](), 3
+    for draw in range(12):
+        logits = ours.step([9, token])
+        written.append(token := ours.choose(logits[1], 1, draw, **options))
+    assert written == theirs.generate([3], 12, Sampling(**options, stop_tokens=()))
+    for wrong in ({"row": 2, "draw": 0}, {"row": 0, "draw": -1}):
+        with pytest.raises(Failed, match="^(argument|sampling): "):
+            ours.choose(logits[0], **wrong)
 
 
 def test_penalties_look_back_on_a_row_that_moved(library: Library) -> None:

@@ -1,0 +1,209 @@
+// Many texts with t2r.hpp: a Batch, of texts that come and go between steps, and a PrefixCache, of what texts have in common.
+#ifndef T2R_TEXTS_HPP
+#define T2R_TEXTS_HPP
+
+#include <algorithm>
+#include <list>
+#include <map>
+
+#include "t2r.hpp"
+
+namespace t2r {
+inline namespace cpp {
+
+// Several texts at once, each a row of every state: a step reads the weights once for all. Each is the text that generate writes
+// alone, but for rounding. For one thread at a time. A graph with caches that grow has texts of one length alone: it is refused
+// as one of a fixed batch is, by the kind batch, when a second text comes.
+class Batch {
+public:
+    // The decoder's graph is used; its own text is left alone.
+    explicit Batch(const Decoder &decoder) : decoder(decoder.fork()) {}
+
+    // Handles of the texts that have not ended, oldest first.
+    std::vector<std::size_t> sequences() const {
+        std::vector<std::size_t> found;
+        for (const Text &text : texts) found.push_back(text.handle);
+        return found;
+    }
+
+    // Add a text: its handle. Its prompt is read but for the last token, which the next step reads. If this throws, all is as before.
+    std::size_t add(const Tokens &prompt, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {}) {
+        Decoder reader = decoder.fork();
+        Text text{count, 0, max_tokens, 0, sampling ? *sampling : reader.sampling(), {}};
+        require(prompt, text, reader);
+        text.token = prompt.back();
+        if (prompt.size() > 1) reader.prefill({prompt.begin(), prompt.end() - 1});
+        std::vector<Decoder::Row> rows = rows_where([](const Text &) { return true; });
+        rows.push_back({reader, 0});
+        decoder.take(rows);
+        texts.push_back(std::move(text));
+        return count++;
+    }
+
+    // One token of every text: handles and tokens, oldest first. A text leaves the batch behind a stop token or max_tokens, and
+    // with -1 where its logits are not finite.
+    std::vector<std::pair<std::size_t, std::int64_t>> step() {
+        std::vector<std::pair<std::size_t, std::int64_t>> chosen;
+        if (texts.empty()) return chosen;
+        Tokens newest;
+        for (const Text &text : texts) newest.push_back(text.token);
+        const float *logits = decoder.step(newest);
+        const auto size = static_cast<std::size_t>(decoder.info().vocab_size);
+        for (std::size_t row = 0; row < texts.size(); row++) {
+            texts[row].token = choose(logits + row * size, row);
+            chosen.emplace_back(texts[row].handle, texts[row].token);
+        }
+        keep([](const Text &text) { return text.token >= 0 && text.draws < text.max_tokens && !text.ends(); });
+        return chosen;
+    }
+
+    // Remove a text: a decoder that has read all of it but its newest token.
+    Decoder remove(std::size_t handle) {
+        Decoder other = decoder.fork();
+        const auto found = std::find_if(texts.begin(), texts.end(), [&](const Text &text) { return text.handle == handle; });
+        if (found == texts.end()) throw Failed(T2R_BATCH, "expected the handle of a text that has not ended; received another; take one of add");
+        other.take({{decoder, found - texts.begin()}});
+        keep([&](const Text &text) { return text.handle != handle; });
+        return other;
+    }
+
+private:
+    struct Text {
+        std::size_t handle;
+        std::int64_t token, max_tokens, draws;  // token: the newest, which has not been read
+        t2r_sampling sampling;
+        Tokens stops;
+
+        bool ends() const { return std::find(stops.begin(), stops.end(), token) != stops.end(); }
+    };
+
+    // What generate refuses before it reads.
+    static void require(const Tokens &prompt, Text &text, const Decoder &reader) {
+        const t2r_info info = reader.info();
+        const auto refuse = [](bool wrong, t2r_kind kind, const char *line) {
+            if (wrong) throw Failed(kind, line);
+        };
+        const auto strange = [&](std::int64_t token) { return token < 0 || token >= info.vocab_size; };
+        const auto any_strange = [&](const Tokens &tokens) { return std::any_of(tokens.begin(), tokens.end(), strange); };
+        const bool given = text.sampling.stop_tokens != nullptr;
+        const std::int64_t *stops = given ? text.sampling.stop_tokens : info.eos_tokens;
+        text.stops.assign(stops, stops + (given ? text.sampling.stop_count : info.eos_count));
+        text.sampling.stop_tokens = nullptr;  // it may go
+        const std::vector<float> even(static_cast<std::size_t>(info.vocab_size));
+        reader.choose(even.data(), 0, text.sampling, 0);  // refuses options that are out of range
+        refuse(info.input_size > 0, T2R_GRAPH, "expected a graph that reads tokens; received one that reads vectors; use read_vectors");
+        refuse(text.max_tokens < 1, T2R_SAMPLING, "expected max_tokens of at least 1; received less; choose another");
+        refuse(prompt.empty() || any_strange(prompt) || any_strange(text.stops), T2R_TOKEN,
+               "expected tokens of the model, at least one; received another, or none; use the model's tokenizer");
+        refuse(info.max_positions && static_cast<std::int64_t>(prompt.size()) + text.max_tokens - 1 > info.max_positions, T2R_POSITION,
+               "expected a text within the model's positions; received a longer one; ask for fewer tokens");
+    }
+
+    std::int64_t choose(const float *logits, std::size_t row) {
+        Text &text = texts[row];
+        std::int64_t token;
+        const t2r_kind kind = t2r_choose(decoder, logits, row, &text.sampling, text.draws++, &token);
+        if (kind == T2R_GRAPH) return -1;
+        check(kind);
+        return token;
+    }
+
+    template <class F> std::vector<Decoder::Row> rows_where(F stays) const {
+        std::vector<Decoder::Row> rows;
+        for (std::size_t row = 0; row < texts.size(); row++)
+            if (stays(texts[row])) rows.push_back({decoder, static_cast<std::int64_t>(row)});
+        return rows;
+    }
+
+    template <class F> void keep(F stays) {
+        const std::vector<Decoder::Row> rows = rows_where(stays);
+        if (!rows.empty() && rows.size() < texts.size()) decoder.take(rows);
+        texts.erase(std::remove_if(texts.begin(), texts.end(), [&](const Text &text) { return !stays(text); }), texts.end());
+    }
+
+    Decoder decoder;
+    std::vector<Text> texts;  // one a row
+    std::size_t count = 0;
+};
+
+// Keeps decoders that have read blocks of tokens, for other texts that begin with those: their states have one size, however many
+// tokens are behind them, and cannot be cut, so they serve texts that have all of those tokens. For one thread at a time.
+class PrefixCache {
+public:
+    // max_bytes: of the states that are kept, the least recently used go first, and of one text those of its longest prefixes.
+    explicit PrefixCache(const Decoder &decoder, std::size_t max_bytes = std::size_t{1} << 28, std::size_t block = 256)
+        : decoder(decoder.fork()), max_bytes(max_bytes), block(block) {
+        if (block < 1) throw Failed(T2R_SNAPSHOT, "expected a block of at least 1 token; received 0; choose another");
+    }
+
+    // Read a text from its start: the logits behind it, good until the next call.
+    const float *read(const Tokens &text) {
+        decoder.reset(1);
+        const std::size_t blocks = text.empty() ? 0 : (text.size() - 1) / block;
+        const auto tokens = [&](std::size_t from, std::size_t to) {
+            return Tokens(text.begin() + static_cast<std::ptrdiff_t>(from * block), text.begin() + static_cast<std::ptrdiff_t>(std::min(to * block, text.size())));
+        };
+        std::vector<Place> used;
+        const auto key = [&](std::size_t at) { return Key{used.empty() ? 0 : used.back()->number, tokens(at, at + 1)}; };
+        std::size_t at = 0;
+        for (auto found = places.end(); at < blocks && (found = places.find(key(at))) != places.end(); at++) used.push_back(found->second);
+        reused = at * block;
+        if (at) decoder.take({{used.back()->decoder, 0}});
+        for (; at < blocks; at++) {
+            const Key next = key(at);
+            decoder.prefill(next.second);
+            kept.push_front({++count, next, decoder.copy(), bytes_of(decoder)});
+            used.push_back(kept.begin());
+            places.emplace(next, kept.begin());
+        }
+        for (auto place = used.rbegin(); place != used.rend(); ++place) kept.splice(kept.begin(), kept, *place);
+        for (std::size_t bytes = kept_bytes(); bytes > max_bytes; kept.pop_back()) {
+            bytes -= kept.back().bytes;
+            places.erase(kept.back().key);
+        }
+        return decoder.prefill(tokens(blocks, blocks + 1));
+    }
+
+    // As Decoder::generate, of a text from its start.
+    Tokens generate(const Tokens &text, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {},
+                    std::function<bool(std::int64_t)> callback = nullptr) {
+        if (text.size() > 1) read({text.begin(), text.end() - 1});
+        else decoder.reset(1);
+        return decoder.generate({text.end() - (text.empty() ? 0 : 1), text.end()}, max_tokens, sampling, std::move(callback));
+    }
+
+    std::size_t kept_bytes() const {
+        std::size_t bytes = 0;
+        for (const Kept &one : kept) bytes += one.bytes;
+        return bytes;
+    }
+
+    std::size_t reused = 0;  // tokens of the last text that were in the cache
+
+private:
+    using Key = std::pair<std::size_t, Tokens>;  // the number of the block before, and the tokens of this one
+    struct Kept {
+        std::size_t number;
+        Key key;
+        Decoder decoder;
+        std::size_t bytes;
+    };
+    using Place = std::list<Kept>::iterator;
+
+    // Twice its states: a decoder has them and room for the next.
+    static std::size_t bytes_of(const Decoder &decoder) {
+        std::size_t bytes = 0;
+        for (const t2r_tensor &state : decoder.states()) bytes += 2 * state.bytes;
+        return bytes;
+    }
+
+    Decoder decoder;
+    std::size_t max_bytes, block, count = 0;
+    std::list<Kept> kept;  // the most recently used first
+    std::map<Key, Place> places;
+};
+
+}  // namespace cpp
+}  // namespace t2r
+
+#endif
