@@ -93,7 +93,7 @@ def note(text: str) -> None:
 
 
 def _chosen(measurements: Sequence[Measurement], only: str) -> list[Measurement]:
-    wanted = only.split(",") if only else [measurement.file for measurement in measurements]
+    wanted = only.split(",") if only else [measurement.file for measurement in measurements if not measurement.alone]
     unknown = set(wanted) - {measurement.file for measurement in measurements}
     if unknown:
         known = ", ".join(measurement.file for measurement in measurements)

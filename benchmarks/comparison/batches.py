@@ -56,7 +56,7 @@ def bench_batches(plan: BatchPlan, note: Note = lambda _: None, folder: Path | N
         for threads in plan.threads:
             for candidate in plan.candidates:
                 note(f"{threads} threads, {candidate.name}")
-                rows += _rows(plan, candidate, files[candidate.name], threads)
+                rows += rows_of(plan, candidate, files[candidate.name], threads)
     return {
         "format": BATCH,
         "machine": machine(),
@@ -67,7 +67,7 @@ def bench_batches(plan: BatchPlan, note: Note = lambda _: None, folder: Path | N
     }
 
 
-def _rows(plan: BatchPlan, candidate: Candidate, files: Files, threads: int) -> list[dict[str, Any]]:
+def rows_of(plan: BatchPlan, candidate: Candidate, files: Files, threads: int) -> list[dict[str, Any]]:
     """A row per batch size: milliseconds per step, total tokens per second, gain over the first."""
     rows: dict[str, dict[str, Any]] = {
         str(batch): {"name": candidate.name, "threads": threads, "batch": batch} for batch in plan.batches

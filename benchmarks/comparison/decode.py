@@ -18,7 +18,7 @@ from comparison.engines import Candidate, Files, make, parse, require_installed
 from comparison.sizes import config_of
 from comparison.tables import DECODE
 from comparison.timing import machine
-from comparison.worker import DISCARDED, Process, Worker
+from comparison.worker import DISCARDED, Worker
 from t2r_export.providers.bandwidth import bandwidth
 from t2r_export.providers.bench import SETTLE, Spread, turns
 from t2r_runtime.errors import UserError
@@ -29,7 +29,7 @@ MAX_TOKENS = 1 << 20
 CONTEXTS = (16, 128, 1024, 4096, 8192, 100_000)
 PROMPTS = (512, 4096)
 
-W = TypeVar("W", bound=Process)
+W = TypeVar("W")
 Note = Callable[[str], object]
 
 

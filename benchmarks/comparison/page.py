@@ -3,7 +3,8 @@
 The table NAME of the result FILE replaces the text between `<!-- table FILE NAME -->` and the next `<!-- end -->`.
 Names: steps-2, ratios-2, memory-2, prompts-2, turns-2, starts-2, limit-2 of decode (2 threads); operators, products of
 profile; batch; export; parity, sentences-2, tokens-2, ratios-2, memory-2, lengths-2, starts-2 of translate; steps,
-ratios, encode, sizes of embedding; `machine` of any result; `aims aims`. Places without a result are not changed.
+ratios, encode, sizes of embedding; streams, streams-ratios, streams-memory, prefix, overhead, rows, sessions of serve;
+soak; `machine` of any result; `aims aims`. Places without a result are not changed.
 """
 
 from __future__ import annotations

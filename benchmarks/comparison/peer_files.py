@@ -84,8 +84,11 @@ def _llama_config(c: ModelConfig) -> dict[str, Any]:
     }
 
 
-def write_gguf(model: Transformer, path: Path, form: str) -> Path:
-    """Write a GGUF file for llama.cpp: matrices as `form` (F32, Q8_0, Q4_0), the rest float32, no vocabulary.
+def write_gguf(model: Transformer, path: Path, form: str, words: bool = False) -> Path:
+    """Write a GGUF file for llama.cpp: matrices as `form` (F32, Q8_0, Q4_0), the rest float32.
+
+    Args:
+        words: with a vocabulary of `<0>`, `<1>`, …, which a server needs; otherwise with none.
 
     Raises:
         UserError: a model of another family.
@@ -105,7 +108,15 @@ def write_gguf(model: Transformer, path: Path, form: str) -> Path:
     writer.add_feed_forward_length(dense.size)
     writer.add_head_count(a.heads)
     writer.add_vocab_size(c.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
+    if words:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_list([f"<{i}>" for i in range(c.vocab_size)])
+        writer.add_token_types([gguf.TokenType.NORMAL] * c.vocab_size)
+        writer.add_token_merges(["< 0"])
+        writer.add_eos_token_id(2)
+    else:
+        writer.add_tokenizer_model("no_vocab")
     if llama:
         assert a.rotary is not None
         writer.add_head_count_kv(a.kv_heads)

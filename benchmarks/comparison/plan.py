@@ -13,6 +13,8 @@ from comparison.batches import BatchPlan, bench_batches
 from comparison.decode import Plan, bench_decode
 from comparison.exports import bench_export
 from comparison.profile import bench_profile
+from comparison.serve import ServePlan, bench_serve
+from comparison.soak import SoakPlan, bench_soak
 from comparison.tables import EXPORT
 from comparison.timing import machine
 from comparison.translate import TranslatePlan, bench_translate
@@ -31,6 +33,7 @@ class Measurement:
     kind: str  # a key of KINDS
     plots: bool
     optional: bool  # skipped if not possible, unless requested by name
+    alone: bool  # measured only if requested by name
     options: Mapping[str, Any]
 
     def prepare(self) -> Measure:
@@ -69,9 +72,10 @@ def _measurement(entry: dict[str, Any], forms: Forms) -> Measurement:
     kind, file = entry.pop("kind", None), entry.pop("file", None)
     if kind not in KINDS or not isinstance(file, str):
         raise UserError(f"a measurement with a file and a kind of {', '.join(KINDS)}", repr(kind), "correct the plan")
-    plots, optional = entry.pop("plots", False), entry.pop("optional", False)
-    engines = tuple(_named(text, forms) for text in entry["engines"])
-    return Measurement(file, kind, plots, optional, entry | {"engines": engines})
+    plots, optional, alone = (entry.pop(name, False) for name in ("plots", "optional", "alone"))
+    if "engines" in entry:
+        entry["engines"] = tuple(_named(text, forms) for text in entry["engines"])
+    return Measurement(file, kind, plots, optional, alone, entry)
 
 
 def _named(text: str, forms: Forms) -> str:
@@ -108,10 +112,22 @@ def _translate(**options: Any) -> Measure:
     return lambda note: bench_translate(plan, note)
 
 
+def _serve(**options: Any) -> Measure:
+    plan = ServePlan(**options)
+    return lambda note: bench_serve(plan, note)
+
+
+def _soak(**options: Any) -> Measure:
+    plan = SoakPlan(**options)
+    return lambda note: bench_soak(plan, note)
+
+
 KINDS: dict[str, Callable[..., Measure]] = {
     "decode": _decode,
     "batch": _batch,
     "profile": _profile,
     "export": _export,
     "translate": _translate,
+    "serve": _serve,
+    "soak": _soak,
 }

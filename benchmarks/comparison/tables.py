@@ -17,6 +17,7 @@ from t2r_runtime.errors import UserError
 # the formats of results
 DECODE, BATCH, EXPORT, PROFILE = "t2r-bench-decode", "t2r-bench-batch", "t2r-bench-export", "t2r-bench-profile"
 TRANSLATE, EMBEDDING = "t2r-bench-translate", "t2r-bench-embedding"
+SERVE, SOAK = "t2r-bench-serve", "t2r-bench-soak"
 Row = Mapping[str, Any]
 
 
@@ -172,6 +173,48 @@ def embedding_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     }
 
 
+def serve_tables(result: Mapping[str, Any]) -> dict[str, Table]:
+    """Tables of a serve result, as comparison.page names them."""
+    where = measured(result, result["threads"])
+    streams = [{**row, "setting": f"{row['streams']} behind {row['context']:,}"} for row in result["streams"]]
+    known = f"{where}: ms to the first token of {result['message']} new ones behind {result['prefix_tokens']:,} known"
+    steps = [row for row in result["steps"] if "gain" in row and row["batch"] > 1]
+    rows = [[row["name"], str(row["batch"]), f"{1 / row['gain']:.3f}"] for row in steps]
+    sessions = [
+        [
+            row["name"],
+            f"{row['sessions']:,}",
+            f"{row['state_bytes']:,}",
+            f"{row['memory_ratio']:.2f}",
+            f"{row['file_ratio']:.2f}",
+        ]
+        for row in result["sessions"]
+    ]
+    head = ["", "sessions", "bytes of a state", "memory, of the states", "files, of the states"]
+    return {
+        "streams": _grid(f"{where}: tokens/s of all streams (10-90 %)", streams, "setting", _rate),
+        "streams-ratios": _grid(f"{where}: tokens/s, ratio to the first", streams, "setting", _ratio),
+        "streams-memory": _grid(f"{where}: resident memory of the server, MB", streams, "setting", _megabytes),
+        "prefix": _measured_rows(f"{known}, after a restart", result["prefix"]),
+        "overhead": _measured_rows(f"{where}: ms a token of one text", result["overhead"]),
+        "rows": Table(f"{where}: a step of many rows against as many steps of one", ["", "rows", "ratio"], rows),
+        "sessions": Table("kept sessions", head, sessions),
+    }
+
+
+def soak_tables(result: Mapping[str, Any]) -> dict[str, Table]:
+    """The table of a soak: `soak`."""
+    counts = [[name, f"{value:,}"] for name, value in result["counts"].items()]
+    memory = [[name, f"{_mega(value)} MB"] for name, value in result["memory"].items()]
+    title = f"{result['size']}: mixed load, {result['clients']} clients, {result['seconds']:.0f} s"
+    return {"soak": Table(title, ["", ""], [*counts, *memory])}
+
+
+def _measured_rows(title: str, rows: Sequence[Row]) -> Table:
+    cells = [[row["name"], _cell(row, _spread), _cell(row, _ratio)] for row in rows]
+    return Table(title, ["", "ms (10-90 %)", "ratio"], cells)
+
+
 def _parity(result: Mapping[str, Any]) -> Table:
     """Number of translations that differ from the first candidate's, per candidate and beam."""
     rows = result["parity"]
@@ -270,4 +313,6 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], dict[str, Table]]] = {
     EXPORT: lambda result: {"export": export_table(result)},
     TRANSLATE: translate_tables,
     EMBEDDING: embedding_tables,
+    SERVE: serve_tables,
+    SOAK: soak_tables,
 }

@@ -61,6 +61,7 @@ def gguf(monkeypatch: pytest.MonkeyPatch) -> type[Writer]:
     module: Any = types.ModuleType("gguf")
     module.GGUFWriter = Writer
     module.GGMLQuantizationType = {"Q4_0": "four bits"}
+    module.TokenType = types.SimpleNamespace(NORMAL=1)
     module.quants = types.SimpleNamespace(quantize=lambda array, kind: array)
     monkeypatch.setitem(sys.modules, "gguf", module)
     return Writer
@@ -82,6 +83,12 @@ def test_gguf_has_every_weight(config: ModelConfig, architecture: str, gguf: typ
         kinds[array.ndim] |= {kind} if name != "position_embd.weight" else set()
     assert kinds == {1: {None}, 2: {"four bits"}}
     assert made.values["write_tensors_to_file"] == ()
+
+
+def test_gguf_with_words(gguf: type[Writer], tmp_path: Path) -> None:
+    write_gguf(small.model(LLAMA), tmp_path / "model.gguf", "Q4_0", words=True)
+    [words], [kinds] = (gguf.made.values[f"add_token_{name}"] for name in ("list", "types"))
+    assert (words[:2], len(set(words)), kinds) == (["<0>", "<1>"], small.VOCABULARY, [1] * small.VOCABULARY)
 
 
 def test_gguf_rotary_row_order(gguf: type[Writer], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import run
-from comparison import batches, decode, engines, plan, translators
+from comparison import batches, decode, engines, plan, servers, translators
 from comparison.decode import Plan
 from comparison.engines import parse
 from comparison.plan import read_plan
@@ -118,7 +118,10 @@ def test_failed_parity_writes_no_result(
     [
         (("[forms]", "[forms"), "expected a plan in TOML at"),
         (('fast = "t2r:w4:block=128"', ""), r"\[forms\] with default, matched, fast, and"),
-        (('kind = "batch"', 'kind = "speed"'), "a kind of decode, batch, profile, export, translate; received 'speed'"),
+        (
+            ('kind = "batch"', 'kind = "speed"'),
+            "a kind of decode, batch, .*, serve, soak; received 'speed'",
+        ),
         (('"batch.json"', '"decode.json"'), "a file of its own for each measurement"),
         (('"torch:softmax"', '"vllm:int4"'), "an engine of t2r, genai, llama.cpp, torch; received 'vllm:int4'"),
         (('size = "tiny"', 'size = "huge"'), "a size of "),
@@ -142,6 +145,14 @@ def test_optional_measurement_is_skipped(place: Path, capsys: pytest.CaptureFixt
     assert program(place, "--only", "batch.json") == 2
 
 
+def test_measurement_that_is_left_out_unless_named(place: Path) -> None:
+    (place / "plan.toml").write_text(PLAN.replace('kind = "batch"', 'kind = "batch"\nalone = true'))
+    assert program(place) == 0
+    assert not (place / "out" / "batch.json").exists()
+    assert program(place, "--only", "batch.json") == 0
+    assert (place / "out" / "batch.json").exists()
+
+
 def test_unknown_result_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program(place, "--only", "speed.json") == 2
     assert "expected results of the plan (decode.json, batch.json); received speed.json" in capsys.readouterr().err
@@ -157,10 +168,10 @@ def test_committed_plan_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {m.file: m.prepare()(lambda _: None) for m in measurements if m.kind in ("decode", "batch")}
     assert isinstance(made["decode.json"], decode.Plan)
     assert isinstance(made["batch.json"], batches.BatchPlan)
+    other = {"translate": translators.ENGINES, "serve": servers.ENGINES}
     for measurement in measurements:
-        known = translators.ENGINES if measurement.kind == "translate" else engines.ENGINES
-        assert all(parse(text, known) for text in measurement.options["engines"])
-    page = (run.HERE.parent / "docs" / "performance.md").read_text()
-    files = {m.file for m in measurements}
-    assert all(f"<!-- table {file} " in page for file in files)
+        known = other.get(measurement.kind, engines.ENGINES)
+        assert all(parse(text, known) for text in measurement.options.get("engines", ()))
+        page = run.HERE.parent / "docs" / ("serving.md" if measurement.alone else "performance.md")
+        assert f"<!-- table {measurement.file} " in page.read_text()
     assert {f"{form}:prefill=1" for form in forms.values()} <= set(made["decode.json"].engines)

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import small
 from runtime.serve.server import running, within
+from t2r_export.config.export import ExportConfig
+from t2r_export.export import export
 from t2r_runtime import UserError
 from t2r_runtime.decode.pool import Pool
+from t2r_runtime.session import providers
 from t2r_runtime.translate.sentences import Sentences
 
 COMPLETIONS = "/v1/completions"
@@ -35,6 +39,18 @@ def test_client_that_vanishes_frees_its_row(graph: Path) -> None:
             server.until("t2r_texts_waiting", 0)
         assert len(server.tokens("b", max_tokens=3, ignore_eos=True)[0]) == 3
         assert server.metric("t2r_cancelled_total") == 3
+
+
+def test_first_request_opens_no_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small.with_layers(small.LLAMA, small.LINEAR, small.LINEAR)
+    export(small.checkpoint(config), graph := tmp_path / "g.onnx", ExportConfig(prefill=True))
+    opened: list[object] = []
+    right = providers.open_session
+    monkeypatch.setattr(providers, "open_session", lambda path, *rest: (opened.append(path), right(path, *rest))[1])
+    with within(graph) as server:
+        assert len(opened) == 2
+        server.complete([1, 2, 3, 4], max_tokens=2)
+        assert len(opened) == 2
 
 
 def test_client_that_vanishes_within_its_body(graph: Path) -> None:

@@ -42,6 +42,9 @@ class Engine(Worker[Job]):
         super().__init__(f"engine {name}")
         self._name, self._decoder, self._rows, self._queue, self._metrics = name, decoder, rows, queue, metrics
         self._pool = Pool(decoder, rows)
+        warm = decoder.fork()  # opens the prefill graph, and runs both once: no request waits for that
+        warm.prefill([0, 0])
+        warm.step([0])
         self._new: deque[Job] = deque()
         self._jobs: dict[Text, tuple[Job, Writer]] = {}
         self._keeper = ThreadPoolExecutor(1, f"keep {name}")

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import t2r_runtime.session.snapshot as snapshot
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.decode.text import Start
 from t2r_runtime.errors import UserError, printable
@@ -108,8 +109,6 @@ class Sessions:
                     self._kept.move_to_end((session, slot))
 
     def _store(self, session: str, signature: Signature, slot: str, kept: Kept) -> None:
-        import t2r_runtime.session.snapshot as snapshot
-
         assert self._folder is not None
         assert kept.states is not None
         before = [old.path for old in self._on_disk(session, slot)]
@@ -149,8 +148,6 @@ class Sessions:
 
     def _load(self, kept: Kept, signature: Signature) -> States | None:
         """Load a snapshot; a damaged one is deleted."""
-        import t2r_runtime.session.snapshot as snapshot
-
         assert kept.path is not None
         try:
             states, position, _ = snapshot.load(kept.path, signature)
