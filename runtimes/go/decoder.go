@@ -29,8 +29,8 @@ type Options struct {
 	MaxStateBytes int64 // what a graph may ask for, at batch 1
 	// ONNX Runtime's own options of a session, each a key and behind it its value.
 	Config []string
-	// An execution provider, as ONNX Runtime names it, then its options as in Config; nil: the CPU. It runs all nodes, unless
-	// Config has "session.disable_cpu_ep_fallback", "0".
+	// An execution provider, as ONNX Runtime names it or by its library's path, then its options as in Config; nil: the CPU. It
+	// runs all nodes, unless Config has "session.disable_cpu_ep_fallback", "0".
 	Provider []string
 }
 

@@ -93,9 +93,11 @@ typedef struct t2r_options {
     int64_t max_state_bytes;  /* what a graph may ask for, at batch 1; 2 GiB */
     const char *const *config; /* ONNX Runtime's own options of a session, each a key and its value; NULL: none */
     size_t config_count;      /* of strings: two for each */
-    const char *const *provider; /* an execution provider's name, as ONNX Runtime has it ("XNNPACK"), then its options, each a
-                                    key and its value; NULL: the CPU. A graph of which it leaves a node is refused, unless
-                                    config has session.disable_cpu_ep_fallback "0"; and it runs no generation graph */
+    const char *const *provider; /* an execution provider's name, as ONNX Runtime has it ("XNNPACK"), or the path of its
+                                    library, with a separator in it, which ONNX Runtime 1.22 or later opens; then its
+                                    options, each a key and its value; NULL: the CPU. A graph of which it leaves a node is
+                                    refused, unless config has session.disable_cpu_ep_fallback "0", or it is a library and
+                                    the graph a companion; and it runs no generation graph */
     size_t provider_count;    /* of strings */
 } t2r_options;
 

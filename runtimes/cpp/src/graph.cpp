@@ -7,6 +7,7 @@
 #include "interface.hpp"
 #include "log.hpp"
 #include "onnx_file.hpp"
+#include "plugins.hpp"
 
 namespace t2r {
 
@@ -69,6 +70,7 @@ void give_weights(const MemoryFile &graph, const OnnxFile &file, const MemoryFil
 
 void append_provider(const Options &wanted, Ort::SessionOptions &options) {
     try {
+        if (is_plugin(*wanted.provider)) return append_plugin(*wanted.provider, wanted.provider_options, options);
         options.AppendExecutionProvider(*wanted.provider, {wanted.provider_options.begin(), wanted.provider_options.end()});
     } catch (const Ort::Exception &error) {
         fail(T2R_PROVIDER, "an execution provider that this ONNX Runtime has", printable(error.what()),
@@ -87,7 +89,8 @@ Ort::SessionOptions session_options(const Options &wanted, const std::string &ro
         if (signature.quantization == "none") options.AddConfigEntry("session.disable_prepacking", "1");
         options.AddConfigEntry("session.force_spinning_stop", "1");  // not in the way of the steps
     }
-    if (wanted.provider) options.AddConfigEntry("session.disable_cpu_ep_fallback", "1");
+    const bool may_fall_back = !wanted.provider || (is_plugin(*wanted.provider) && role != "step");
+    if (!may_fall_back) options.AddConfigEntry("session.disable_cpu_ep_fallback", "1");
     for (const auto &[key, value] : wanted.config) options.AddConfigEntry(key.c_str(), value.c_str());
     if (wanted.provider) append_provider(wanted, options);
     return options;

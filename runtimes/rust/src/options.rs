@@ -44,8 +44,8 @@ pub struct Options {
     pub max_state_bytes: i64,
     /// ONNX Runtime's own options of a session: keys and values.
     pub config: Vec<(String, String)>,
-    /// An execution provider, as ONNX Runtime names it, which runs all nodes, unless `config` has
-    /// `session.disable_cpu_ep_fallback` as `0`. None: the CPU.
+    /// An execution provider, as ONNX Runtime names it or by its library's path, which runs all nodes, unless
+    /// `config` has `session.disable_cpu_ep_fallback` as `0`. None: the CPU.
     pub provider: Option<String>,
     /// Its options: keys and values.
     pub provider_options: Vec<(String, String)>,

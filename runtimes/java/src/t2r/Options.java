@@ -25,8 +25,8 @@ public final class Options {
     /** ONNX Runtime's own options of a session, each a key and behind it its value. */
     public List<String> config = List.of();
     /**
-     * An execution provider, as ONNX Runtime names it, then its options as in config; nothing: the CPU. It runs all nodes,
-     * unless config has "session.disable_cpu_ep_fallback", "0".
+     * An execution provider, as ONNX Runtime names it or by its library's path, then its options as in config; nothing: the
+     * CPU. It runs all nodes, unless config has "session.disable_cpu_ep_fallback", "0".
      */
     public List<String> provider = List.of();
 

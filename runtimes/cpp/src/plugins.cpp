@@ -1,0 +1,87 @@
+#include "plugins.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <mutex>
+
+#include "error.hpp"
+#include "files.hpp"
+
+struct OrtEpDevice;
+
+namespace t2r {
+
+namespace {
+
+constexpr std::uint32_t first_version = 22;  // of the interface, with these functions in it
+
+// Functions of OrtApi of that version or later, at their places in it, which never change: libt2r is built with older headers
+// too, and asks when it runs.
+struct PluginApi {
+    OrtStatus *(ORT_API_CALL *register_library)(OrtEnv *, const char *name, const ORTCHAR_T *path);
+    OrtStatus *(ORT_API_CALL *unregister_library)(OrtEnv *, const char *name);
+    OrtStatus *(ORT_API_CALL *devices)(const OrtEnv *, const OrtEpDevice *const **, std::size_t *count);
+    OrtStatus *(ORT_API_CALL *append)(OrtSessionOptions *, OrtEnv *, const OrtEpDevice *const *, std::size_t count,
+                                      const char *const *keys, const char *const *values, std::size_t options);
+};
+constexpr std::size_t place = 301;  // of the first, in pointers
+
+#if ORT_API_VERSION >= 22
+constexpr bool is_at(std::size_t offset, std::size_t function) { return offset == (place + function) * sizeof(void *); }
+static_assert(is_at(offsetof(OrtApi, RegisterExecutionProviderLibrary), 0) && is_at(offsetof(OrtApi, GetEpDevices), 2) &&
+                  is_at(offsetof(OrtApi, SessionOptionsAppendExecutionProvider_V2), 3),
+              "functions of OrtApi at the places that they had in 1.22");
+#endif
+
+const PluginApi &plugin_api() {
+    const OrtApi *const api = OrtGetApiBase()->GetApi(first_version);
+    if (!api)
+        fail(T2R_PROVIDER, "an ONNX Runtime of 1.22 or later, which opens execution providers by path",
+             printable(OrtGetApiBase()->GetVersionString()), "put a newer library in its place");
+    return *reinterpret_cast<const PluginApi *>(reinterpret_cast<void *const *>(api) + place);
+}
+
+std::vector<const OrtEpDevice *> devices(const PluginApi &api, OrtEnv *env) {
+    const OrtEpDevice *const *found = nullptr;
+    std::size_t count = 0;
+    Ort::ThrowOnError(api.devices(env, &found, &count));
+    return {found, found + count};
+}
+
+// The first device of a library, which is opened once and stays.
+const OrtEpDevice *device_of(const PluginApi &api, OrtEnv *env, const std::string &path) {
+    static std::mutex mutex;
+    static std::map<std::string, const OrtEpDevice *> opened;
+    const std::lock_guard<std::mutex> lock(mutex);
+    const OrtEpDevice *&device = opened[path];
+    if (device) return device;
+    const auto before = devices(api, env);
+    try {
+        Ort::ThrowOnError(api.register_library(env, path.c_str(), path_of(path).c_str()));
+    } catch (const Ort::Exception &error) {
+        fail(T2R_PROVIDER, "an execution provider's library in " + printable(path), printable(error.what()),
+             "name a plugin of ONNX Runtime, of this system and of its version");
+    }
+    for (const OrtEpDevice *const each : devices(api, env))
+        if (!device && std::find(before.begin(), before.end(), each) == before.end()) device = each;
+    if (device) return device;
+    Ort::ThrowOnError(api.unregister_library(env, path.c_str()));
+    fail(T2R_PROVIDER, "a device for " + printable(path), "none", "choose an execution provider for what this machine has");
+}
+
+}  // namespace
+
+bool is_plugin(const std::string &provider) { return provider.find_first_of("/\\") != std::string::npos; }
+
+void append_plugin(const std::string &path, const std::vector<std::pair<std::string, std::string>> &provider_options,
+                   Ort::SessionOptions &options) {
+    const PluginApi &api = plugin_api();
+    OrtEnv *const env = ort_env();
+    const OrtEpDevice *const device = device_of(api, env, path);
+    std::vector<const char *> keys, values;
+    for (const auto &[key, value] : provider_options) keys.push_back(key.c_str()), values.push_back(value.c_str());
+    Ort::ThrowOnError(api.append(options, env, &device, 1, keys.data(), values.data(), keys.size()));
+}
+
+}  // namespace t2r
