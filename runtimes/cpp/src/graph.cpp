@@ -118,6 +118,8 @@ template <class MakeSession> Graph::Opened Graph::open(ByteSource &source, const
         if (why.find("fallback to CPU EP has been explicitly disabled") != why.npos)
             fail(T2R_PROVIDER, "every node of the " + role_names.at(role) + " on " + printable(options.provider.value_or("another than the CPU"), 40), printable(why),
                  "export it for this provider, or set session.disable_cpu_ep_fallback to 0");
+        if (options.provider && is_plugin(*options.provider) && why.find("::CreateProvider") != why.npos)
+            fail(T2R_PROVIDER, "options that the plugin takes", printable(why.substr(why.rfind(" : ") + 3)), "correct them");
         fail(T2R_GRAPH, "an ONNX graph that ONNX Runtime accepts", printable(why), "export the model again with t2r-export");
     }
 }

@@ -62,7 +62,7 @@ def test_the_plugin_runs_the_step(library: Library, plugin: str, tmp_path: Path)
 
 
 def test_its_options_are_its_own(library: Library, plugin: str) -> None:
-    with pytest.raises(Failed, match="expected a number of threads from 0 to 4096, received many"):
+    with pytest.raises(Failed, match="^provider: expected options .*; received expected a number .* received many;"):
         Decoder(library, GOLDEN / "tiny.onnx", provider=[plugin, "threads", "many"])
 
 
@@ -73,6 +73,6 @@ def test_libraries_that_are_none(library: Library, release: Path, plugin: str, t
     other = tmp_path / "other.so"
     shutil.copy(release / "libt2r.so", other)
     for path in (tmp_path / "none.so", text, other, text):
-        with pytest.raises(Failed, match="^provider: expected an execution provider's library in .*; received .*plugin"):
+        with pytest.raises(Failed, match="^provider: expected an execution provider's library in .*plugin"):
             Decoder(library, GOLDEN / "tiny.onnx", provider=[str(path)])
     assert len(Decoder(library, GOLDEN / "tiny.onnx", provider=[plugin]).step([1])) == 1

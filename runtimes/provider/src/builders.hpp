@@ -14,5 +14,6 @@ const Builders &elementwise_builders();
 const Builders &copy_builders();
 const Builders &product_builders();
 const Builders &reduction_builders();
+const Builders &fused_builders();
 
 }  // namespace t2r::provider

@@ -41,6 +41,7 @@ struct Node {
     std::string op, name;
     std::vector<std::string> inputs, outputs;  // empty names: not there
     std::map<std::string, Attribute> attributes;
+    std::vector<Node> parts;  // of a node that stands for several (fuse.hpp)
 
     std::int64_t integer(const char *key, std::int64_t otherwise) const;
     float real(const char *key, float otherwise) const;

@@ -37,6 +37,11 @@ struct Kernels {
     // y (rows, columns) = a (rows, inner) · b (inner, columns), columns [first, last)
     void (*product)(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,
                     std::size_t first, std::size_t last);
+    // y = x · same + (x with its halves exchanged) · other, of two halves each: a rotation of pairs
+    void (*rotate)(const float *x, const float *same, const float *other, float *y, std::size_t half);
+    // y (rows, columns) = state · gate + k vᵀ; the gate's step: 0 (one number for all) or 1 (one a row)
+    void (*update)(const float *state, const float *gate, std::size_t gate_step, const float *k, std::size_t rows, const float *v,
+                   std::size_t columns, float *y);
     void (*quantize)(const float *x, const QuantizedMatrix &for_matrix, const QuantizedVector &y);
     // y[v · stride + r] = row r of w · vector v, for r in [first, last)
     void (*quantized_product)(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,

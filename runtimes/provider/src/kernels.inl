@@ -10,12 +10,21 @@ namespace t2r::provider {
 
 namespace {
 
-// e^x to 2 units in the last place, without a branch: 2^n · p(r), |r| ≤ ln 2 / 2 (Cephes' polynomial).
+inline float two_to(std::int32_t exponent) {
+    const std::int32_t bits = (exponent + 127) << 23;
+    float power;
+    __builtin_memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
+// e^x to 2 units in the last place, without a branch, which would keep a loop from being vectors: 2^n · p(r), |r| ≤ ln 2 / 2
+// (Cephes' polynomial). 2^n in two factors, so that what is too large is infinite and what is small is rounded. A lost
+// number stays one, by r.
 inline float exp_of(float x) {
-    x = x > 88.3762626647949f ? 88.3762626647949f : x;
-    x = x < -87.3365478515625f ? -87.3365478515625f : x;
-    const float n = __builtin_floorf(x * 1.44269504088896341f + 0.5f);
-    const float r = x - n * 0.693359375f - n * -2.12194440e-4f;
+    float inside = x < 89.0f ? x : 89.0f;
+    inside = inside > -104.0f ? inside : -104.0f;
+    const float n = __builtin_floorf(inside * 1.44269504088896341f + 0.5f);
+    const float r = (x != x ? x : inside) - n * 0.693359375f - n * -2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -23,10 +32,8 @@ inline float exp_of(float x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    const std::int32_t bits = (static_cast<std::int32_t>(n) + 127) << 23;
-    float scale;
-    __builtin_memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
+    const auto whole = static_cast<std::int32_t>(n), half = whole >> 1;
+    return p * two_to(half) * two_to(whole - half);
 }
 
 inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
@@ -44,14 +51,13 @@ void unary(Unary op, const float *x, float *y, std::size_t n) {
     case Unary::ceil: T2R_EACH(__builtin_ceilf(v));
     case Unary::cos: T2R_EACH(__builtin_cosf(v));
     case Unary::erf: T2R_EACH(__builtin_erff(v));
-    case Unary::exp:  // infinite and lost numbers stay what they are
-        T2R_EACH(v != v ? v : v > 88.7228f ? __builtin_inff() : v < -103.9f ? 0.0f : v < -87.0f ? __builtin_expf(v) : exp_of(v));
+    case Unary::exp: T2R_EACH(exp_of(v));
     case Unary::floor: T2R_EACH(__builtin_floorf(v));
     case Unary::log: T2R_EACH(__builtin_logf(v));
     case Unary::neg: T2R_EACH(-v);
     case Unary::reciprocal: T2R_EACH(1.0f / v);
     case Unary::relu: T2R_EACH(v < 0 ? 0.0f : v);
-    case Unary::sigmoid: T2R_EACH(v != v ? v : sigmoid_of(v));
+    case Unary::sigmoid: T2R_EACH(sigmoid_of(v));
     case Unary::sin: T2R_EACH(__builtin_sinf(v));
     case Unary::softplus: T2R_EACH((v > 0 ? v : 0.0f) + __builtin_log1pf(__builtin_expf(v > 0 ? -v : v)));
     case Unary::sqrt: T2R_EACH(__builtin_sqrtf(v));
@@ -124,11 +130,35 @@ void product(const float *a, const float *b, float *y, std::size_t rows, std::si
             y[0] = whole;
             continue;
         }
-        for (std::size_t i = first; i < last; i++) y[i] = a[0] * b[i];
+        const bool few = last - first <= 256;  // then in pieces whose sums stay in registers; else as b lies in memory
+        std::size_t column = first;
+        for (; column + 64 <= last && few; column += 64) {
+            float sums[64];
+            for (int i = 0; i < 64; i++) sums[i] = a[0] * b[column + i];
+            for (std::size_t k = 1; k < inner; k++) {
+                const float factor = a[k], *from = b + k * columns + column;
+                for (int i = 0; i < 64; i++) sums[i] += factor * from[i];
+            }
+            for (int i = 0; i < 64; i++) y[column + i] = sums[i];
+        }
+        for (std::size_t i = column; i < last; i++) y[i] = a[0] * b[i];
         for (std::size_t k = 1; k < inner; k++) {
             const float factor = a[k], *from = b + k * columns;
-            for (std::size_t i = first; i < last; i++) y[i] += factor * from[i];
+            for (std::size_t i = column; i < last; i++) y[i] += factor * from[i];
         }
+    }
+}
+
+void rotate(const float *x, const float *same, const float *other, float *y, std::size_t half) {
+    for (std::size_t i = 0; i < half; i++) y[i] = x[i] * same[i] + x[half + i] * other[i];
+    for (std::size_t i = half; i < 2 * half; i++) y[i] = x[i] * same[i] + x[i - half] * other[i];
+}
+
+void update(const float *state, const float *gate, std::size_t gate_step, const float *k, std::size_t rows, const float *v,
+            std::size_t columns, float *y) {
+    for (std::size_t row = 0; row < rows; row++, state += columns, y += columns) {
+        const float kept = gate[row * gate_step], more = k[row];
+        for (std::size_t i = 0; i < columns; i++) y[i] = state[i] * kept + more * v[i];
     }
 }
 
@@ -141,11 +171,15 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
     for (std::size_t block = 0; block < w.blocks; block++) {
         const std::size_t begin = block * w.block;
         const std::size_t end = begin + w.block < w.columns ? begin + w.block : w.columns;
-        float most = 0;
+        std::int32_t most_bits = 0;  // of sizes, whose order is that of their bits
         for (std::size_t i = begin; i < end; i++) {
-            const float size = x[i] < 0 ? -x[i] : x[i];
-            most = size > most ? size : most;
+            std::int32_t bits;
+            __builtin_memcpy(&bits, x + i, sizeof bits);
+            bits &= 0x7fffffff;
+            most_bits = bits > most_bits ? bits : most_bits;
         }
+        float most;
+        __builtin_memcpy(&most, &most_bits, sizeof most);
         const float scale = most / 127.0f, inverse = scale != 0 ? 1.0f / scale : 0.0f;
         y.scales[block] = scale;
         std::int32_t total = 0;

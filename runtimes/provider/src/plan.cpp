@@ -40,14 +40,16 @@ Plan::Plan(const Graph &graph, const std::vector<Given> &inputs) {
         name(constant.name, add_value(constant.type, constant.dims, Kind::constant, constants.size()));
         constants.push_back(constant.bytes);
     }
-    for (const Node &node : graph.nodes) {
-        const Builder build = builder_of(node.op);
-        if (!build) refuse(node, "an operator of this library", "none of that name");
-        build(*this, node);
-    }
+    for (const Node &node : graph.nodes) add_node(node);
     end_at_outputs(graph);
     place_in_arena();
     make_stages();
+}
+
+void Plan::add_node(const Node &node) {
+    const Builder build = builder_of(node.op);
+    if (!build) refuse(node, "an operator of this library", "none of that name");
+    build(*this, node);
 }
 
 std::vector<Value> Plan::outputs() const {

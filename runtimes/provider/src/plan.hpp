@@ -90,7 +90,10 @@ public:
     // Several threads may call it at once. Throws Refused for numbers that an operator does not take.
     void run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team) const;
 
+    std::size_t size() const { return operations.size(); }
+
     // For operators that are being built:
+    void add_node(const Node &node);
     bool has(const Node &node, std::size_t input) const;
     ValueId input(const Node &node, std::size_t input) const;
     const Value &value(ValueId id) const { return values[static_cast<std::size_t>(id)]; }

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "builders.hpp"
+#include "fuse.hpp"
 #include "kernels.hpp"
 #include "loops.hpp"
 
@@ -167,7 +168,8 @@ struct Quantized : Operation {
 struct QuantizedProduct : Operation {
     QuantizedMatrix w;
     std::size_t vectors;
-    bool has_zeros, has_bias;
+    bool has_zeros, has_more;
+    std::size_t more_step;  // what is added to a product: 0, the same to each vector's, or the rows
 
     void run(Run &run, int part, int parts) const override {
         QuantizedMatrix matrix = w;
@@ -184,10 +186,10 @@ struct QuantizedProduct : Operation {
             for (std::size_t v = 0; v < count; v++) x[v] = layout.at(run.at<char>(reads[0]) + (from + v) * layout.whole, w.bits);
             kernels().quantized_product(matrix, x, count, first, last, y + from * w.rows, w.rows);
         }
-        if (!has_bias) return;
-        const float *bias = run.at<float>(reads.back());
-        for (std::size_t v = 0; v < vectors; v++)
-            kernels().binary(Binary::add, y + v * w.rows + first, 1, bias + first, 1, y + v * w.rows + first, last - first);
+        if (!has_more) return;
+        const float *more = run.at<float>(reads.back()) + first;
+        for (std::size_t v = 0; v < vectors; v++, more += more_step)
+            kernels().binary(Binary::add, y + v * w.rows + first, 1, more, 1, y + v * w.rows + first, last - first);
     }
 };
 
@@ -211,17 +213,19 @@ void build_quantized_product(Plan &plan, const Node &node) {
         refuse(node, "weights, scales and vectors of its sizes", "others");
     std::vector<ValueId> reads{-1, numbers, scales};
     QuantizedProduct operation;
-    operation.has_zeros = plan.has(node, 3), operation.has_bias = plan.has(node, 5);
+    operation.has_zeros = plan.has(node, 3), operation.has_more = plan.has(node, 5), operation.more_step = 0;
     if (operation.has_zeros) {
         reads.push_back(plan.input(node, 3));
         const Value &zeros = plan.value(reads.back());
         if (zeros.type != Type::uint8 || count_of(zeros.dims) != w.rows * ((w.blocks * w.bits + 7) / 8))
             refuse(node, "zero points in as many bits", "others");
     }
-    if (operation.has_bias) {
+    if (operation.has_more) {
         reads.push_back(plan.input(node, 5));
         require_float32(plan, node, {reads.back()});
-        if (count_of(plan.value(reads.back()).dims) != w.rows) refuse(node, "a number of the bias for each row", "others");
+        const std::size_t count = count_of(plan.value(reads.back()).dims);
+        if (count != w.rows && count != count_of(dims) / w.columns * w.rows) refuse(node, "a number of the bias for each row", "others");
+        operation.more_step = count == w.rows ? 0 : w.rows;
     }
     Quantized quantized;
     quantized.w = operation.w = w;
@@ -233,6 +237,17 @@ void build_quantized_product(Plan &plan, const Node &node) {
     dims.back() = static_cast<std::int64_t>(w.rows);
     const ValueId y = plan.add_output(node, 0, Type::float32, dims);
     plan.add(std::move(operation), reads, {y});
+}
+
+// A product and a value of its shape, or a row for each of its rows; else both nodes.
+void build_product_sum(Plan &plan, const Node &node) {
+    const Value &more = plan.value(plan.input(node, 5));
+    const Dims &x = plan.value(plan.input(node, 0)).dims;
+    Dims dims = x;
+    if (!dims.empty()) dims.back() = node.integer("N", 0);
+    const bool is_row = !dims.empty() && more.dims == Dims{dims.back()};
+    if (more.type == Type::float32 && (is_row || more.dims == dims)) return build_quantized_product(plan, node);
+    for (const Node &part : node.parts) plan.add_node(part);
 }
 
 // (x - zero) · scale, all of one scale or by the axis's entries.
@@ -290,6 +305,7 @@ void build_dequantize(Plan &plan, const Node &node) {
 const Builders &product_builders() {
     static const Builders builders{
         {"DequantizeLinear", build_dequantize}, {"Gemm", build_gemm}, {"MatMul", build_product}, {"MatMulNBits", build_quantized_product},
+        {product_sum, build_product_sum},
     };
     return builders;
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "fuse.hpp"
 #include "ort_graph.hpp"
 #include "plan.hpp"
 
@@ -43,11 +44,13 @@ void require(OrtStatus *status) { Ort::ThrowOnError(status); }
 std::mutex refused;
 std::string last_refusal;  // why the last graph was not taken
 
+std::atomic<std::size_t> last_size{0};  // operations of the last plan
+
 // A graph that was taken, and its plans by the shapes of what it is given.
 class Step : public OrtNodeComputeInfo {
 public:
     Step(Graph graph, std::vector<std::optional<Given>> weights, int threads)
-        : OrtNodeComputeInfo{}, graph(std::move(graph)), weights(std::move(weights)), team(team_of(threads)) {
+        : OrtNodeComputeInfo{}, graph(fused(std::move(graph))), weights(std::move(weights)), team(team_of(threads)) {
         ort_version_supported = ORT_API_VERSION;
         CreateState = [](OrtNodeComputeInfo *self, OrtNodeComputeContext *, void **state) noexcept -> OrtStatus * {
             *state = self;
@@ -86,6 +89,7 @@ private:
         auto next = changing.begin();
         for (const std::optional<Given> &weight : weights) all.push_back(weight ? *weight : *next++);
         auto plan = std::make_shared<const Plan>(graph, all);
+        last_size = plan->size();
         if (plans.size() == most_plans) plans.erase(plans.begin());
         plans.emplace_back(changing, plan);
         return plan;
@@ -107,7 +111,7 @@ Given given_of(const Ort::ConstValueInfo &value) {
 std::optional<std::string> refusal(const Ort::ConstGraph &given) {
     try {
         std::vector<Given> inputs;
-        const Graph graph = read_graph(given);
+        const Graph graph = fused(read_graph(given));
         std::map<std::string, Given> shapes;
         for (const Ort::ConstValueInfo &value : given.GetInputs()) shapes.emplace(value.GetName(), given_of(value));
         for (const Ort::ConstValueInfo &value : given.GetInitializers()) shapes.emplace(value.GetName(), given_of(value));
@@ -248,6 +252,9 @@ extern "C" T2R_EXPORTED std::size_t t2r_provider_refusal(char *text, std::size_t
     why.copy(text, size);
     return why.size();
 }
+
+// How many operations the last plan has that was made to run.
+extern "C" T2R_EXPORTED std::size_t t2r_provider_operations() { return t2r::provider::last_size; }
 
 extern "C" T2R_EXPORTED OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {
     delete static_cast<t2r::provider::Factory *>(factory);

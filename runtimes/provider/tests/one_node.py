@@ -85,9 +85,15 @@ def on_cpu(made: bytes, feeds: Mapping[str, np.ndarray]) -> Arrays:
 def compare(
     op: str, *inputs: np.ndarray | np.generic | None, fixed: Sequence[int] = (), bound: float = 2e-6, **other: Any
 ) -> None:
-    """Assert that both providers compute the same; floats within `bound` of the largest, or of 1."""
+    """The same of one node."""
     made = model(op, inputs, fixed=fixed, **other)
-    feeds = {f"x{i}": np.asarray(x) for i, x in enumerate(inputs) if x is not None and i not in fixed}
+    same_results(
+        made, {f"x{i}": np.asarray(x) for i, x in enumerate(inputs) if x is not None and i not in fixed}, bound
+    )
+
+
+def same_results(made: bytes, feeds: Mapping[str, np.ndarray], bound: float = 2e-6) -> None:
+    """Assert that both providers compute the same; floats within `bound` of the largest, or of 1."""
     for theirs, ours in zip(on_cpu(made, feeds), on_provider(made, feeds), strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
         if ours.dtype != np.float32:

@@ -274,9 +274,10 @@ def test_operators_compute_what_onnx_runtime_does(op: str, seed: int, dims: list
 
 @pytest.mark.parametrize("kernels", KERNELS[1:])
 def test_lesser_processors(kernels: str) -> None:
-    """The tests above in a process of its own, which chooses its kernels once."""
+    """The tests above and those of test_fused.py in a process of its own, which chooses its kernels once."""
     if os.environ.get("T2R_KERNELS"):
         pytest.skip("this is that process")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "compute_what or matmul"]
+    files = [__file__, str(Path(__file__).with_name("test_fused.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", "compute_what or fused"]
     done = subprocess.run(command, env={**os.environ, "T2R_KERNELS": kernels}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -1,0 +1,161 @@
+#include "fuse.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+namespace t2r::provider {
+
+namespace {
+
+class Fuser {
+public:
+    explicit Fuser(Graph graph) : graph(std::move(graph)), is_part(this->graph.nodes.size(), false) {
+        for (std::size_t i = 0; i < this->graph.nodes.size(); i++) {
+            for (const std::string &output : this->graph.nodes[i].outputs)
+                if (!output.empty()) makers[output] = i;
+            for (const std::string &input : this->graph.nodes[i].inputs) uses[input]++;
+        }
+        for (const std::string &output : this->graph.outputs) uses[output]++;
+    }
+
+    Graph run() {
+        for (std::size_t i = 0; i < graph.nodes.size(); i++) {
+            if (graph.nodes[i].op != "Add" && graph.nodes[i].op != "Mul") continue;
+            for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_sum}) {
+                Match match{i};
+                auto node = (this->*find)(graph.nodes[i], match);
+                if (!node) continue;
+                replace(i, std::move(*node), match);
+                break;
+            }
+        }
+        Graph result = std::move(graph);
+        std::vector<Node> left;
+        for (std::size_t i = 0; i < result.nodes.size(); i++)
+            if (!is_part[i]) left.push_back(std::move(result.nodes[i]));
+        result.nodes = std::move(left);
+        return result;
+    }
+
+private:
+    using Match = std::vector<std::size_t>;  // nodes that go
+    using Found = std::optional<Node>;
+
+    // The node of that operator that makes a value which is read once, noted in the match.
+    const Node *maker(const std::string &value, const char *op, Match &match) const {
+        const auto found = makers.find(value);
+        if (found == makers.end() || is_part[found->second]) return nullptr;
+        const Node &node = graph.nodes[found->second];
+        if (node.op != op || (node.inputs.size() < 2 && node.op != "Sqrt") || uses.at(value) != 1) return nullptr;
+        if (std::find(match.begin(), match.end(), found->second) == match.end()) match.push_back(found->second);
+        return &node;
+    }
+
+    // The single float of a constant.
+    std::optional<float> real(const std::string &name) const {
+        for (const Constant &constant : graph.constants) {
+            if (constant.name != name || constant.type != Type::float32 || constant.bytes.size() != sizeof(float)) continue;
+            float value;
+            std::memcpy(&value, constant.bytes.data(), sizeof value);
+            return value;
+        }
+        return std::nullopt;
+    }
+
+    // Whether a reduction is over the last axis, which stays.
+    bool is_of_last_axis(const Node &node) const {
+        for (const Constant &constant : graph.constants) {
+            if (constant.name != node.inputs[1] || constant.type != Type::int64 || constant.bytes.size() != 8) continue;
+            std::int64_t axis;
+            std::memcpy(&axis, constant.bytes.data(), sizeof axis);
+            return axis == -1 && node.integer("keepdims", 1);
+        }
+        return false;
+    }
+
+    static Node made(const char *op, const Node &last, std::vector<std::string> inputs) {
+        Node node;
+        node.op = op, node.name = last.name, node.outputs = last.outputs, node.inputs = std::move(inputs);
+        return node;
+    }
+
+    // x / sqrt(mean(x²) + ε) · weight
+    Found find_norm(const Node &last, Match &match) const {
+        if (last.op != "Mul") return std::nullopt;
+        for (const std::size_t side : {0, 1}) {
+            match.resize(1);
+            const Node *const quotient = maker(last.inputs[side], "Div", match);
+            const Node *const root = quotient ? maker(quotient->inputs[1], "Sqrt", match) : nullptr;
+            const Node *const sum = root ? maker(root->inputs[0], "Add", match) : nullptr;
+            const Node *const mean = sum ? maker(sum->inputs[0], "ReduceMean", match) : nullptr;
+            const Node *const square = mean ? maker(mean->inputs[0], "Pow", match) : nullptr;
+            if (!square || real(square->inputs[1]) != 2.0f || square->inputs[0] != quotient->inputs[0]) continue;
+            const auto epsilon = real(sum->inputs[1]);
+            if (!epsilon || !is_of_last_axis(*mean)) continue;
+            Node node = made(rms_norm, last, {quotient->inputs[0], last.inputs[1 - side]});
+            node.attributes["epsilon"].real = *epsilon;
+            return node;
+        }
+        return std::nullopt;
+    }
+
+    // x · same + (x with its halves exchanged) · other
+    Found find_rotation(const Node &last, Match &match) const {
+        const Node *const first = last.op == "Add" ? maker(last.inputs[0], "Mul", match) : nullptr;
+        const Node *const second = first ? maker(last.inputs[1], "Mul", match) : nullptr;
+        const Node *const joined = second ? maker(second->inputs[0], "Concat", match) : nullptr;
+        if (!joined || joined->inputs.size() != 2) return std::nullopt;
+        const Node *const halves = maker(joined->inputs[0], "Split", match);
+        if (!halves || halves != maker(joined->inputs[1], "Split", match) || halves->outputs.size() != 2) return std::nullopt;
+        if (joined->inputs[0] != halves->outputs[1] || joined->inputs[1] != halves->outputs[0]) return std::nullopt;
+        if (first->inputs[0] != halves->inputs[0] || joined->integer("axis", 0) != halves->integer("axis", 0)) return std::nullopt;
+        Node node = made(rotation, last, {halves->inputs[0], first->inputs[1], second->inputs[1], halves->inputs[1]});
+        node.attributes["axis"].integer = halves->integer("axis", 0);
+        return node;
+    }
+
+    // state · gate + k vᵀ
+    Found find_update(const Node &last, Match &match) const {
+        if (last.op != "Add") return std::nullopt;
+        for (const std::size_t side : {0, 1}) {
+            match.resize(1);
+            const Node *const kept = maker(last.inputs[side], "Mul", match);
+            const Node *const more = kept ? maker(last.inputs[1 - side], "MatMul", match) : nullptr;
+            if (more) return made(state_update, last, {kept->inputs[0], kept->inputs[1], more->inputs[0], more->inputs[1]});
+        }
+        return std::nullopt;
+    }
+
+    // A product with quantized weights, and what is added to it.
+    Found find_sum(const Node &last, Match &match) const {
+        if (last.op != "Add") return std::nullopt;
+        for (const std::size_t side : {0, 1}) {
+            match.resize(1);
+            const Node *const product = maker(last.inputs[side], "MatMulNBits", match);
+            if (!product || product->inputs.size() > 4 || product->inputs.size() < 3) continue;
+            Node node = made(product_sum, last, product->inputs);
+            node.attributes = product->attributes;
+            node.inputs.resize(5), node.inputs.push_back(last.inputs[1 - side]);  // where MatMulNBits has its bias
+            return node;
+        }
+        return std::nullopt;
+    }
+
+    void replace(std::size_t last, Node node, Match &match) {
+        std::sort(match.begin(), match.end());
+        for (const std::size_t part : match) node.parts.push_back(graph.nodes[part]), is_part[part] = part != last;
+        graph.nodes[last] = std::move(node);
+    }
+
+    Graph graph;
+    std::vector<bool> is_part;
+    std::map<std::string, std::size_t> makers;
+    std::map<std::string, int> uses;
+};
+
+}  // namespace
+
+Graph fused(Graph graph) { return Fuser(std::move(graph)).run(); }
+
+}  // namespace t2r::provider

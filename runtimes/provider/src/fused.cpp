@@ -1,0 +1,143 @@
+// Operators that stand for several nodes (fuse.hpp).
+#include <cmath>
+
+#include "builders.hpp"
+#include "fuse.hpp"
+#include "kernels.hpp"
+#include "loops.hpp"
+
+namespace t2r::provider {
+
+namespace {
+
+void build_parts(Plan &plan, const Node &node) {
+    for (const Node &part : node.parts) plan.add_node(part);
+}
+
+bool are_float32(const Plan &plan, std::initializer_list<ValueId> ids) {
+    return std::all_of(ids.begin(), ids.end(), [&](ValueId id) { return plan.value(id).type == Type::float32; });
+}
+
+Dims without(Dims dims, std::size_t last) {
+    dims.resize(dims.size() - last);
+    return dims;
+}
+
+std::size_t last_of(const Dims &dims) { return dims.empty() ? 1 : static_cast<std::size_t>(dims.back()); }
+
+// x / √(mean of x² + ε) · weight, of rows.
+struct RmsNorm : Operation {
+    std::size_t count, size;
+    float epsilon;
+
+    void run(Run &run, int part, int parts) const override {
+        const Kernels &k = kernels();
+        const float *weight = run.at<float>(reads[1]);
+        for (std::size_t row = begin_of(count, part, parts); row < begin_of(count, part + 1, parts); row++) {
+            const float *x = run.at<float>(reads[0]) + row * size;
+            float *y = run.at<float>(writes[0]) + row * size, squares;
+            k.product(x, x, &squares, 1, size, 1, 0, 1);
+            const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(size) + epsilon);
+            k.binary(Binary::mul, x, 1, &inverse, 0, y, size);
+            k.binary(Binary::mul, y, 1, weight, 1, y, size);
+        }
+    }
+};
+
+void build_rms_norm(Plan &plan, const Node &node) {
+    const ValueId x = plan.input(node, 0), weight = plan.input(node, 1);
+    const Dims dims = plan.value(x).dims, of = plan.value(weight).dims;
+    const std::size_t size = last_of(dims);
+    if (!are_float32(plan, {x, weight}) || size == 0 || dims.size() < of.size() || last_of(of) != size || count_of(of) != size)
+        return build_parts(plan, node);
+    RmsNorm operation;
+    operation.size = size, operation.count = count_of(dims) / size, operation.epsilon = node.real("epsilon", 0);
+    operation.is_shared = operation.count > 1 && count_of(dims) >= worth_sharing;
+    plan.add(std::move(operation), {x, weight}, {plan.add_output(node, 0, Type::float32, dims)});
+}
+
+// Rows of x, and of what they are turned by.
+struct Rotation : Operation {
+    std::vector<std::array<std::size_t, 3>> places;  // of x, same and other, by row of y
+    std::size_t half;
+
+    void run(Run &run, int part, int parts) const override {
+        const float *x = run.at<float>(reads[0]), *same = run.at<float>(reads[1]), *other = run.at<float>(reads[2]);
+        for (std::size_t row = begin_of(places.size(), part, parts); row < begin_of(places.size(), part + 1, parts); row++) {
+            const auto [of_x, of_same, of_other] = places[row];
+            kernels().rotate(x + of_x, same + of_same, other + of_other, run.at<float>(writes[0]) + row * 2 * half, half);
+        }
+    }
+};
+
+void build_rotation(Plan &plan, const Node &node) {
+    const ValueId x = plan.input(node, 0), same = plan.input(node, 1), other = plan.input(node, 2), sizes = plan.input(node, 3);
+    const Dims dims = plan.value(x).dims, a = plan.value(same).dims, b = plan.value(other).dims;
+    const std::int64_t axis = node.integer("axis", 0), rank = static_cast<std::int64_t>(dims.size());
+    const auto size = static_cast<std::int64_t>(last_of(dims));
+    if (!are_float32(plan, {x, same, other}) || dims.empty() || (axis != -1 && axis != rank - 1) || !plan.is_known(sizes) ||
+        plan.integers(sizes) != Dims{size / 2, size - size / 2} || size % 2 || last_of(a) != last_of(dims) || last_of(b) != last_of(dims) ||
+        a.empty() || b.empty() || broadcast(node, dims, a) != dims || broadcast(node, dims, b) != dims)
+        return build_parts(plan, node);
+    Rotation operation;
+    operation.half = last_of(dims) / 2;
+    const Dims outer = without(dims, 1);
+    const Loops<3> loops(outer, {outer, without(a, 1), without(b, 1)});
+    if (count_of(outer))
+        loops.rows(0, 1, [&](const std::array<std::size_t, 3> &at, std::size_t) {
+            for (std::size_t i = 0; i < loops.inner(); i++) {
+                std::array<std::size_t, 3> place;
+                for (std::size_t o = 0; o < 3; o++) place[o] = (at[o] + i * loops.strides.back()[o]) * last_of(dims);
+                operation.places.push_back(place);
+            }
+        });
+    operation.is_shared = operation.places.size() > 1 && count_of(dims) >= worth_sharing;
+    plan.add(std::move(operation), {x, same, other}, {plan.add_output(node, 0, Type::float32, dims)});
+}
+
+// state · gate + k vᵀ, of matrices, each with one number of the gate or with one a row.
+struct StateUpdate : Operation {
+    std::size_t count, rows, columns, gate_step;
+
+    void run(Run &run, int part, int parts) const override {
+        const float *state = run.at<float>(reads[0]), *gate = run.at<float>(reads[1]), *k = run.at<float>(reads[2]);
+        const float *v = run.at<float>(reads[3]);
+        float *y = run.at<float>(writes[0]);
+        for (std::size_t i = begin_of(count, part, parts); i < begin_of(count, part + 1, parts); i++) {
+            const std::size_t at = i * rows * columns;
+            kernels().update(state + at, gate + i * (gate_step ? rows : 1), gate_step, k + i * rows, rows, v + i * columns, columns, y + at);
+        }
+    }
+};
+
+void build_state_update(Plan &plan, const Node &node) {
+    ValueId state = plan.input(node, 0), gate = plan.input(node, 1);
+    const ValueId k = plan.input(node, 2), v = plan.input(node, 3);
+    if (count_of(plan.value(state).dims) < count_of(plan.value(gate).dims)) std::swap(state, gate);
+    const Dims dims = plan.value(state).dims;
+    if (dims.size() < 2 || !are_float32(plan, {state, gate, k, v})) return build_parts(plan, node);
+    const auto of = [&](std::int64_t rows, std::int64_t columns) {
+        Dims shape = without(dims, 2);
+        shape.push_back(rows), shape.push_back(columns);
+        return shape;
+    };
+    const std::int64_t rows = dims[dims.size() - 2], columns = dims.back();
+    const Dims &by = plan.value(gate).dims;
+    if ((by != of(1, 1) && by != of(rows, 1)) || plan.value(k).dims != of(rows, 1) || plan.value(v).dims != of(1, columns))
+        return build_parts(plan, node);
+    StateUpdate operation;
+    operation.count = count_of(without(dims, 2));
+    operation.rows = static_cast<std::size_t>(rows), operation.columns = static_cast<std::size_t>(columns);
+    operation.gate_step = by == of(1, 1) ? 0 : 1;
+    operation.is_shared = operation.count > 1 && count_of(dims) >= worth_sharing;
+    plan.add(std::move(operation), {state, gate, k, v}, {plan.add_output(node, 0, Type::float32, dims)});
+}
+
+}  // namespace
+
+const Builders &fused_builders() {
+    static const Builders builders{{rms_norm, build_rms_norm}, {rotation, build_rotation}, {state_update, build_state_update}};
+    return builders;
+}
+
+}  // namespace t2r::provider

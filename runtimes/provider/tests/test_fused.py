@@ -1,0 +1,137 @@
+"""Nodes that are run as one: what ONNX Runtime computes, by one operation; where they do not fit, by their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime_ep_t2r as plugin
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_node import same_results
+from onnx import NodeProto, helper, numpy_helper
+
+Arrays = dict[str, np.ndarray]
+sizes = st.integers(2, 5)
+
+
+def run(nodes: Sequence[NodeProto], given: Arrays, fixed: Mapping[str, Any], bound: float = 2e-6) -> int:
+    """Compare; how many operations the nodes became. The graph gives the last node's outputs and "extra"."""
+    outputs = [*nodes[-1].output, *(name for node in nodes for name in node.output if name == "extra")]
+    graph = helper.make_graph(
+        nodes,
+        "several",
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            for name, x in given.items()
+        ],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(np.asarray(x), name) for name, x in fixed.items()],
+    )
+    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    same_results(helper.make_model(graph, opset_imports=domains, ir_version=10).SerializeToString(), given, bound)
+    return plugin.get_operations()
+
+
+def normal(random: np.random.Generator, *shape: int) -> np.ndarray:
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
+    domain = "com.microsoft" if op == "MatMulNBits" else ""
+    return helper.make_node(op, inputs.split(), outputs.split(), domain=domain, **attributes)
+
+
+def norm(quotient: str = "quotient", last: str = "quotient weight") -> list[NodeProto]:
+    return [
+        node("Pow", "x two", "square"),
+        node("ReduceMean", "square axis", "mean", keepdims=1),
+        node("Add", "mean epsilon", "sum"),
+        node("Sqrt", "sum", "root"),
+        node("Div", "x root", quotient),
+        node("Mul", last.replace("quotient", quotient), "y"),
+    ]
+
+
+NORM = {"two": np.float32(2), "axis": np.array([-1]), "epsilon": np.float32(1e-3)}
+examples = settings(max_examples=6, deadline=None, derandomize=True)
+
+
+@examples
+@given(seed=st.integers(0, 99), a=sizes, b=sizes, size=st.integers(1, 40))
+def test_norms(seed: int, a: int, b: int, size: int) -> None:
+    random = np.random.default_rng(seed)
+    x, weight = {"x": normal(random, a, b, size)}, normal(random, size)
+    assert run(norm(), x, NORM | {"weight": weight}) == 1
+    assert run(norm(last="weight quotient"), x, NORM | {"weight": weight.reshape(1, size)}) == 1
+    assert run(norm(quotient="extra"), x, NORM | {"weight": weight}) == 6  # whose quotient is asked for
+    assert run(norm(), x, NORM | {"weight": normal(random, b, 1)}) == 6
+    assert run(norm(), x, NORM | {"weight": weight, "two": np.float32(3)}) == 6
+    assert run(norm(), x, NORM | {"weight": weight, "axis": np.array([1])}) == 6
+
+
+def test_many_rows_are_divided_among_threads() -> None:
+    random = np.random.default_rng(1)
+    assert run(norm(), {"x": normal(random, 70, 301)}, NORM | {"weight": normal(random, 301)}) == 1
+
+
+@examples
+@given(seed=st.integers(0, 99), a=sizes, b=sizes, half=st.integers(1, 20))
+def test_rotations(seed: int, a: int, b: int, half: int) -> None:
+    random = np.random.default_rng(seed)
+    nodes = [
+        node("Split", "x sizes", "left right", axis=3),
+        node("Mul", "x same", "kept"),
+        node("Concat", "right left", "turned", axis=3),
+        node("Mul", "turned other", "more"),
+        node("Add", "kept more", "y"),
+    ]
+    x, fixed = normal(random, a, b, 3, 2 * half), {"sizes": np.array([half, half])}
+    for shape in ((1, 1, 1, 2 * half), (a, 1, 3, 2 * half), (3, 2 * half)):
+        assert run(nodes, {"x": x, "same": normal(random, *shape), "other": normal(random, 2 * half)}, fixed) == 1
+    narrow = {"x": x, "same": normal(random, a, b, 1, 1), "other": normal(random, 2 * half)}
+    assert run(nodes, narrow, fixed) > 1
+    unequal = {"x": normal(random, a, b, 3, 2 * half + 1), "same": normal(random, 1), "other": normal(random, 1)}
+    assert run(nodes, unequal, {"sizes": np.array([half, half + 1])}) > 1
+
+
+@examples
+@given(seed=st.integers(0, 99), a=sizes, b=sizes, rows=st.integers(1, 9), columns=st.integers(2, 70))
+def test_updates_of_a_state(seed: int, a: int, b: int, rows: int, columns: int) -> None:
+    random = np.random.default_rng(seed)
+    state, k, v = normal(random, a, b, rows, columns), normal(random, a, b, rows, 1), normal(random, a, b, 1, columns)
+    for gate, expected in (((a, b, 1, 1), 1), ((a, b, rows, 1), 1), ((b, 1, 1), 3), ((a, b, rows, columns), 3)):
+        for order in ("kept more", "more kept"):
+            nodes = [node("Mul", "gate state", "kept"), node("MatMul", "k v", "more"), node("Add", order, "y")]
+            assert run(nodes, {"state": state, "gate": normal(random, *gate), "k": k, "v": v}, {}) == expected
+    wide = {"k": normal(random, a, b, rows, 2), "v": normal(random, a, b, 2, columns)}
+    assert run(nodes, {"state": state, "gate": normal(random, a, b, 1, 1), **wide}, {}) == 3
+
+
+@examples
+@given(seed=st.integers(0, 99), a=sizes, rows=st.integers(2, 70))
+def test_what_is_added_to_a_product(seed: int, a: int, rows: int) -> None:
+    """Two operations are the product's: its vectors in 8 bits, and itself."""
+    random = np.random.default_rng(seed)
+    numbers, scales = random.integers(0, 256, (rows, 2, 16)).astype(np.uint8), normal(random, rows, 2)
+    nodes = [
+        node("MatMulNBits", "x numbers scales", "product", K=64, N=rows, bits=4, block_size=32, accuracy_level=4),
+        node("Add", "more product", "y"),
+    ]
+    fixed = {"numbers": numbers, "scales": scales}
+    for shape, expected in (((rows,), 2), ((a, rows), 2), ((a, 1), 3), ((3, a, rows), 3)):
+        given = {"x": normal(random, a, 64), "more": normal(random, *shape)}
+        assert run(nodes, given, fixed, bound=1e-5) == expected
+    nodes[0].output[0] = nodes[1].input[1] = "extra"
+    assert run(nodes, {"x": normal(random, a, 64), "more": normal(random, rows)}, fixed, bound=1e-5) == 3
+
+
+@pytest.mark.parametrize("x", [np.nan, np.inf, -np.inf, -104.0, -88.0, 88.0])
+def test_numbers_that_are_none(x: float) -> None:
+    """In the middle of others, in loops that look at no number alone."""
+    values = np.linspace(-1, 1, 37, dtype=np.float32)
+    values[5] = x
+    for op in ("Exp", "Sigmoid"):
+        assert run([node(op, "x", "y")], {"x": values}, {}) == 1
