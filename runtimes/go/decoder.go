@@ -247,6 +247,25 @@ func (d *Decoder) Reorder(rows ...int64) error {
 	return d.do(func() C.t2r_kind { return C.t2r_reorder(d.handle, numbers(rows), C.size_t(len(rows))) }, nil)
 }
 
+// A Row is one of a decoder's.
+type Row struct {
+	Decoder *Decoder
+	Row     int64
+}
+
+// Take becomes rows of decoders of one opened graph, forks and copies, and of this one too.
+func (d *Decoder) Take(rows ...Row) error {
+	from, places := make([]*C.t2r_decoder, len(rows)+1), make([]int64, len(rows))
+	for i, row := range rows {
+		from[i], places[i] = row.Decoder.handle, row.Row
+	}
+	err := d.do(func() C.t2r_kind {
+		return C.t2r_take(d.handle, unsafe.SliceData(from), numbers(places), C.size_t(len(rows)))
+	}, nil)
+	runtime.KeepAlive(rows)
+	return err
+}
+
 func number(flag bool) C.int32_t {
 	if flag {
 		return 1

@@ -83,6 +83,22 @@ func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, c
 	return written, err
 }
 
+// Choose gives the token that Generate would choose of a row's logits, or of what the program has made of them. draw: how many
+// tokens were chosen in its text before.
+func (d *Decoder) Choose(logits []float32, row int, sampling Sampling, draw int64) (int64, error) {
+	if len(logits) != d.vocabSize {
+		return 0, failed(KindArgument, "expected %d logits of one row; received %d; cut them", d.vocabSize, len(logits))
+	}
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	given := sampling.given(&pinner)
+	var token C.int64_t
+	err := d.do(func() C.t2r_kind {
+		return C.t2r_choose(d.handle, (*C.float)(unsafe.SliceData(logits)), C.size_t(row), &given, C.int64_t(draw), &token)
+	}, nil)
+	return int64(token), err
+}
+
 // progress is a callback on its way through C, through which no panic may go.
 type progress struct {
 	callback func(int64) bool

@@ -126,7 +126,7 @@ Logits Decoder::read_parts(const std::byte *inputs, std::int64_t rows, std::int6
             }
         }
     }
-    if (wanted == Wanted::top) return {states->top_logits(), states->top_tokens()};
+    if (wanted == Wanted::top) return {states->top_logits(), states->top_tokens(), signature().source ? states->log_sums() : nullptr};
     return {states->logits(), nullptr};
 }
 

@@ -12,6 +12,7 @@ namespace t2r {
 struct Logits {
     const float *values;          // (batch, vocabulary), or (batch, top_k)
     const std::int64_t *tokens;   // whose they are; null: of all
+    const float *sums = nullptr;  // of a translator's largest: log of the sum of exp of all, (batch)
 };
 
 // A state that somebody gives us.

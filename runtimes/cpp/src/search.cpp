@@ -38,10 +38,13 @@ public:
         hypotheses.push_back({{tokens.begin() + 1, tokens.end()}, 0, 0});
         const auto ends = static_cast<std::int64_t>(signature.eos_tokens.size());
         candidates = static_cast<std::size_t>(beam.width == 1 ? 1 : std::max<std::int64_t>(2, 1 + ends) * beam.width);
+        const auto passed_over = static_cast<std::int64_t>(signature.source->banned_tokens.size()) + (beam.min_tokens ? ends : 0);
+        const std::int64_t enough = std::min(static_cast<std::int64_t>(candidates) + passed_over, signature.vocab_size);
+        wanted = !beam.looks_back() && enough <= signature.top_k ? Wanted::top : Wanted::logits;
     }
 
     // One more token for every hypothesis. False: the sentence is done; else `rows` of the step go on, with `newest`.
-    bool advance(const float *logits) {
+    bool advance(const Logits &logits) {
         const auto width = static_cast<std::size_t>(beam.width);
         const std::vector<Candidate> best = choose(logits);
         const std::size_t length = hypotheses.front().tokens.size() + 1;
@@ -63,6 +66,7 @@ public:
 
     std::vector<Translation> finished;
     Ids rows, newest;
+    Wanted wanted;  // of a step: the largest logits where those are enough
 
 private:
     bool is_end(std::int64_t token) const {
@@ -93,26 +97,50 @@ private:
     }
 
     // The best candidates, best first: a heap of as many as are wanted, whose front is the worst of them.
-    std::vector<Candidate> choose(const float *logits) {
-        const auto vocabulary = static_cast<std::size_t>(signature.vocab_size);
+    std::vector<Candidate> choose(const Logits &logits) {
         std::vector<Candidate> best;
+        const auto offer = [&](const Candidate &candidate) {
+            if (best.size() == candidates) {
+                if (!is_better(candidate, best.front())) return;
+                std::pop_heap(best.begin(), best.end(), is_better);
+                best.back() = candidate;
+            } else {
+                best.push_back(candidate);
+            }
+            std::push_heap(best.begin(), best.end(), is_better);
+        };
+        const auto count = static_cast<std::size_t>(logits.tokens ? signature.top_k : signature.vocab_size);
         for (std::size_t i = 0; i < hypotheses.size(); i++) {
-            add(logits + hypotheses[i].row * vocabulary, hypotheses[i].tokens);
-            for (std::size_t token = 0; token < vocabulary; token++) {
-                if (added[token] == never) continue;
-                const Candidate candidate{hypotheses[i].sum + added[token], i, static_cast<std::int64_t>(token)};
-                if (best.size() == candidates) {
-                    if (!is_better(candidate, best.front())) continue;
-                    std::pop_heap(best.begin(), best.end(), is_better);
-                    best.back() = candidate;
-                } else {
-                    best.push_back(candidate);
-                }
-                std::push_heap(best.begin(), best.end(), is_better);
+            const auto &[text, sum, place] = hypotheses[i];
+            const std::size_t row = place * count;
+            if (logits.tokens) add_largest(logits.values + row, logits.tokens + row, logits.sums[place], text);
+            else add(logits.values + row, text);
+            if (forces_end(text)) {
+                offer({sum, i, signature.eos_tokens.front()});
+                continue;
+            }
+            for (std::size_t n = 0; n < count; n++) {
+                const std::int64_t token = logits.tokens ? logits.tokens[row + n] : static_cast<std::int64_t>(n);
+                if (added[n] != never) offer({sum + added[n], i, token});
             }
         }
         std::sort_heap(best.begin(), best.end(), is_better);
         return best;
+    }
+
+    bool forces_end(const Ids &text) const {
+        return beam.forced_end && !signature.eos_tokens.empty() && static_cast<std::int64_t>(text.size()) == beam.max_tokens - 1;
+    }
+
+    // What each of the largest adds to a hypothesis' sum, of which nothing looks back.
+    void add_largest(const float *logits, const std::int64_t *tokens, double log_sum, const Ids &text) {
+        if (!std::isfinite(log_sum)) fail(T2R_GRAPH, "finite logits", "others", "check the graph with t2r verify");
+        const std::vector<std::int64_t> &banned = signature.source->banned_tokens;
+        const bool goes_on = static_cast<std::int64_t>(text.size()) < beam.min_tokens;
+        added.assign(static_cast<std::size_t>(signature.top_k), never);
+        for (std::size_t n = 0; n < added.size(); n++)
+            if (std::find(banned.begin(), banned.end(), tokens[n]) == banned.end() && !(goes_on && is_end(tokens[n])))
+                added[n] = logits[n] - log_sum;
     }
 
     // What each token adds to a hypothesis' sum. Of a width of 1, penalties act on logits.
@@ -130,10 +158,6 @@ private:
             for (const std::int64_t token : signature.eos_tokens) added[static_cast<std::size_t>(token)] = never;
         if (beam.looks_back()) penalize(text);
         for (double &value : added) value -= log_sum - before;
-        if (beam.forced_end && !signature.eos_tokens.empty() && static_cast<std::int64_t>(text.size()) == beam.max_tokens - 1) {
-            added.assign(vocabulary, never);
-            added[static_cast<std::size_t>(signature.eos_tokens.front())] = 0;
-        }
     }
 
     void penalize(const Ids &text) {
@@ -183,10 +207,10 @@ private:
 std::vector<Translation> search(Decoder &decoder, const Beam &beam) {
     const Ids &start = decoder.signature().source->start_tokens;
     Search search(decoder.signature(), beam);
-    Logits logits = decoder.read(start.data(), 1, static_cast<std::int64_t>(start.size()));
-    while (search.advance(logits.values)) {
+    Logits logits = decoder.read(start.data(), 1, static_cast<std::int64_t>(start.size()), search.wanted);
+    while (search.advance(logits)) {
         decoder.reorder(search.rows);
-        logits = decoder.read(search.newest.data(), static_cast<std::int64_t>(search.newest.size()), 1);
+        logits = decoder.read(search.newest.data(), static_cast<std::int64_t>(search.newest.size()), 1, search.wanted);
     }
     std::vector<Translation> found = std::move(search.finished);
     found.resize(std::min(found.size(), static_cast<std::size_t>(beam.n_best)));

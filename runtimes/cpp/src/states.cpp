@@ -73,6 +73,8 @@ States::States(std::shared_ptr<Graph> opened, Cancellation &cancellation, std::i
     if (signature.top_k) {
         result_values.push_back(value(results[1], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4 * few, {batch, signature.top_k}));
         result_values.push_back(value(results[2], ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8 * few, {batch, signature.top_k}));
+        if (signature.source)
+            result_values.push_back(value(results[3], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4 * static_cast<std::size_t>(batch), {batch}));
     }
     reset();
 }
@@ -130,6 +132,7 @@ Ort::IoBinding States::bind(Ort::Session &session, int past, Wanted wanted, cons
     } else {
         made.BindOutput("top_logits", result_values[1]);
         made.BindOutput("top_tokens", result_values[2]);
+        if (result_values.size() > 3) made.BindOutput("log_sum", result_values[3]);
     }
     for (const Slot &slot : slots) {
         const StateSpec &spec = *slot.spec;

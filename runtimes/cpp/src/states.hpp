@@ -31,7 +31,7 @@ private:
     std::size_t capacity = 0;
 };
 
-// What is fetched from a run: all logits, or the largest and their tokens.
+// What is fetched from a run: all logits, or the largest and their tokens, and of a translator the logarithm of their sum.
 enum class Wanted { logits, top };
 
 struct StateView {
@@ -70,6 +70,7 @@ public:
     const float *logits() const { return reinterpret_cast<const float *>(results[0].data()); }
     const float *top_logits() const { return reinterpret_cast<const float *>(results[1].data()); }
     const std::int64_t *top_tokens() const { return reinterpret_cast<const std::int64_t *>(results[2].data()); }
+    const float *log_sums() const { return reinterpret_cast<const float *>(results[3].data()); }
 
     const std::int64_t batch;
 
@@ -96,7 +97,7 @@ private:
     std::int64_t input_size;
     bool grows = false;
     int turn = 0;  // the buffer, and the binding, that the next step reads from
-    Buffer inputs, results[3], rows_between;
+    Buffer inputs, results[4], rows_between;
     Ort::Value one{nullptr};  // input of each sequence
     std::vector<Ort::Value> result_values;
     std::map<std::pair<Wanted, int>, Ort::IoBinding> bindings;

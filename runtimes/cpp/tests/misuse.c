@@ -65,6 +65,18 @@ static int copied(void) {
     return told(t2r_step(other, tokens, 2, NULL));
 }
 
+static int taken(void) {
+    t2r_decoder *decoder = opened("tiny"), *other, *stranger = opened("tiny");
+    const int64_t rows[] = {0, 0};
+    const float *logits;
+    int64_t token;
+    if (told(t2r_step(decoder, tokens, 1, NULL)) || told(t2r_fork(decoder, &other))) return 1;
+    t2r_decoder *const both[] = {decoder, other};
+    if (told(t2r_take(decoder, both, rows, 2)) || told(t2r_step(decoder, tokens, 2, &logits))) return 1;
+    if (told(t2r_choose(decoder, logits, 1, NULL, 0, &token))) return 1;
+    return told(t2r_take(decoder, &stranger, rows, 1));
+}
+
 static int cancel(int64_t chosen, void *decoder) {
     (void)chosen;
     return t2r_cancel(decoder) == T2R_OK;
@@ -182,6 +194,7 @@ static const struct {
     {"two-threads", two_threads},
     {"from-a-callback", from_a_callback},
     {"copied", copied},
+    {"taken", taken},
     {"provider", provider},
     {"session-option", session_option},
     {"late-threads", late_threads},

@@ -64,6 +64,15 @@ void copied() {
     decoder.copy().step({1, 2});
 }
 
+void taken() {
+    t2r::Decoder decoder = opened("tiny");
+    decoder.step({1});
+    const t2r::Decoder other = decoder.fork(), stranger = opened("tiny");
+    decoder.take({{decoder, 0}, {other, 0}});
+    decoder.choose(decoder.step({1, 2}), 1, {}, 0);
+    decoder.take({{stranger, 0}});
+}
+
 void provider() {
     const char *const words[] = {"CPU", "a", "b"};
     t2r_options options = t2r::options();
@@ -120,6 +129,7 @@ const std::map<std::string, std::function<void()>> misuses = {
     {"two-threads", two_threads},
     {"from-a-callback", from_a_callback},
     {"copied", copied},
+    {"taken", taken},
     {"provider", provider},
     {"session-option", session_option},
     {"late-threads", [] { opened("tiny"), t2r::share_threads(2); }},

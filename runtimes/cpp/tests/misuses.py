@@ -25,6 +25,7 @@ MISUSES = {
     "two-threads": "state: expected one call at a time in a decoder; ",
     "from-a-callback": "state: expected one call at a time in a decoder; ",
     "copied": "position: expected at most 40 tokens, where this model's positions end; received 1 more after 40; ",
+    "taken": "batch: expected decoders of one opened graph; received one of another; ",
     "provider": "provider: expected every node of the step graph on CPU; received ",
     "session-option": "graph: expected an ONNX graph that ONNX Runtime accepts; received ",
     "late-threads": "state: expected a call before the first graph is opened; received one after it; ",

@@ -49,6 +49,7 @@ public class Misuse {
             Map.entry("empty-stop", () -> open("bytes").tokenizer().stream().stopAt("")),
             Map.entry("zero-byte-stop", () -> open("bytes").tokenizer().stream().stopAt("\0")),
             Map.entry("copied", Misuse::copied),
+            Map.entry("taken", Misuse::taken),
             Map.entry("cancelled", Misuse::cancelled),
             Map.entry("callback", Misuse::callback));
 
@@ -91,6 +92,15 @@ public class Misuse {
             decoder.step(1, 2);
         }
         decoder.copy().step(1, 2);
+    }
+
+    private static void taken() {
+        var decoder = open("tiny");
+        decoder.step(1);
+        decoder.take(new Decoder.Row(decoder, 0), new Decoder.Row(decoder.fork(), 0));
+        var logits = decoder.step(1, 2);
+        decoder.choose(Arrays.copyOfRange(logits, logits.length / 2, logits.length), 1, Sampling.greedy(), 0);
+        decoder.take(new Decoder.Row(open("tiny"), 0));
     }
 
     private static void cancelled() {

@@ -62,6 +62,15 @@ fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
             (0..40).try_for_each(|_| decoder.step(&[1, 2]).map(drop))?;
             decoder.copy()?.step(&[1, 2]).map(drop)?;
         }
+        "taken" => {
+            let (mut decoder, stranger) = (open("tiny.onnx")?, open("tiny.onnx")?);
+            decoder.step(&[1]).map(drop)?;
+            let other = decoder.fork()?;
+            decoder.take(&[(None, 0), (Some(&other), 0)])?;
+            let logits = decoder.step(&[1, 2])?.to_vec();
+            decoder.choose(&logits[logits.len() / 2..], 1, &Sampling::default(), 0)?;
+            decoder.take(&[(Some(&stranger), 0)])?;
+        }
         "cancelled" => {
             let mut decoder = open("tiny.onnx")?;
             let canceller = decoder.canceller();

@@ -206,6 +206,26 @@ impl Decoder {
         check(unsafe { sys::t2r_reorder(self.handle, rows.as_ptr(), rows.len()) })
     }
 
+    /// Become rows of decoders of one opened graph ([`Decoder::fork`], [`Decoder::copy`]); `None` is this one.
+    pub fn take(&mut self, rows: &[(Option<&Decoder>, i64)]) -> Result<()> {
+        let from: Vec<_> = rows.iter().map(|(other, _)| other.map_or(self.handle, |other| other.handle)).collect();
+        let rows: Vec<_> = rows.iter().map(|(_, row)| *row).collect();
+        check(unsafe { sys::t2r_take(self.handle, from.as_ptr(), rows.as_ptr(), rows.len()) })
+    }
+
+    /// The token that [`Decoder::generate`] would choose of a row's logits, or of what the program has made of them. `draw`: how
+    /// many tokens were chosen in its text before.
+    pub fn choose(&mut self, logits: &[f32], row: usize, sampling: &Sampling, draw: i64) -> Result<i64> {
+        if logits.len() != self.vocab_size {
+            let (wanted, given) = (self.vocab_size, logits.len());
+            let line = format!("expected {wanted} logits of one row; received {given}; cut them");
+            return Err(Error::new(Kind::Argument, &line));
+        }
+        let (given, mut token) = (sampling.raw(self.handle)?, 0);
+        check(unsafe { sys::t2r_choose(self.handle, logits.as_ptr(), row, &given, draw, &mut token) })?;
+        Ok(token)
+    }
+
     /// Read a prompt, and write up to `max_tokens` tokens: in one run of the generation graph where there is one. The
     /// last has been chosen and not read: the next call begins with it.
     pub fn generate(&mut self, prompt: &[i64], max_tokens: i64, sampling: &Sampling) -> Result<Vec<i64>> {

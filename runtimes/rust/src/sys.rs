@@ -144,6 +144,12 @@ extern "C" {
         logits: *mut *const f32,
     ) -> t2r_kind;
     pub fn t2r_reorder(decoder: *mut t2r_decoder, rows: *const i64, count: usize) -> t2r_kind;
+    pub fn t2r_take(
+        decoder: *mut t2r_decoder,
+        from: *const *mut t2r_decoder,
+        rows: *const i64,
+        count: usize,
+    ) -> t2r_kind;
 
     pub fn t2r_sampling_defaults(decoder: *mut t2r_decoder, sampling: *mut t2r_sampling, size: usize) -> t2r_kind;
     pub fn t2r_generate(
@@ -156,6 +162,14 @@ extern "C" {
         user: *mut c_void,
         tokens: *mut *const i64,
         count: *mut usize,
+    ) -> t2r_kind;
+    pub fn t2r_choose(
+        decoder: *mut t2r_decoder,
+        logits: *const f32,
+        row: usize,
+        sampling: *const t2r_sampling,
+        draw: i64,
+        token: *mut i64,
     ) -> t2r_kind;
 
     pub fn t2r_state(decoder: *mut t2r_decoder, index: usize, state: *mut t2r_tensor) -> t2r_kind;

@@ -92,6 +92,16 @@ var misuses = map[string]func(folder string) error{
 		}
 		return second(must(decoder.Copy()).Step(1, 2))
 	},
+	"taken": func(folder string) error {
+		decoder := open(folder, "tiny")
+		must(decoder.Step(1))
+		if err := decoder.Take(t2r.Row{Decoder: decoder}, t2r.Row{Decoder: must(decoder.Fork())}); err != nil {
+			return err
+		}
+		logits := must(decoder.Step(1, 2))
+		must(decoder.Choose(logits[len(logits)/2:], 1, greedy(decoder), 0))
+		return decoder.Take(t2r.Row{Decoder: open(folder, "tiny")})
+	},
 	"cancelled": func(folder string) error {
 		decoder := open(folder, "tiny")
 		cancel := func(int64) bool { return decoder.Cancel() == nil }

@@ -2,6 +2,7 @@ package t2r;
 
 import static java.lang.foreign.ValueLayout.ADDRESS;
 import static java.lang.foreign.ValueLayout.JAVA_DOUBLE;
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static t2r.Native.FILE;
@@ -173,6 +174,40 @@ public final class Decoder extends Handle {
         use(arena -> {
             check((int) Native.REORDER.invokeExact(handle, numbers(arena, rows), (long) rows.length));
             return null;
+        });
+    }
+
+    /** A row of a decoder's. */
+    public record Row(Decoder decoder, long row) {}
+
+    /** Becomes rows of decoders of one opened graph, forks and copies, and of this one too. */
+    public void take(Row... rows) {
+        use(arena -> {
+            MemorySegment from = arena.allocate(ADDRESS, Math.max(rows.length, 1));
+            for (int index = 0; index < rows.length; index++) {
+                from.setAtIndex(ADDRESS, index, rows[index].decoder().handle);
+            }
+            long[] places = Stream.of(rows).mapToLong(Row::row).toArray();
+            check((int) Native.TAKE.invokeExact(handle, from, numbers(arena, places), (long) rows.length));
+            return null;
+        });
+    }
+
+    /**
+     * The token that {@link #generate} would choose of a row's logits, or of what the program has made of them.
+     *
+     * @param draw how many tokens were chosen in its text before
+     */
+    public long choose(float[] logits, long row, Sampling sampling, long draw) {
+        if (logits.length != vocabSize) {
+            throw new T2rException(
+                    Kind.ARGUMENT,
+                    "expected " + vocabSize + " logits of one row; received " + logits.length + "; cut them");
+        }
+        return use(arena -> {
+            MemorySegment token = arena.allocate(JAVA_LONG), given = arena.allocateFrom(JAVA_FLOAT, logits);
+            check((int) Native.CHOOSE.invokeExact(handle, given, row, sampling.given(arena, handle), draw, token));
+            return token.get(JAVA_LONG, 0);
         });
     }
 

@@ -71,8 +71,10 @@ final class Native {
     static final MethodHandle PREFILL = function("t2r_prefill", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS);
     static final MethodHandle TOP_K = function("t2r_top_k", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle REORDER = function("t2r_reorder", ADDRESS, ADDRESS, JAVA_LONG);
+    static final MethodHandle TAKE = function("t2r_take", ADDRESS, ADDRESS, ADDRESS, JAVA_LONG);
     static final MethodHandle GENERATE = function(
             "t2r_generate", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle CHOOSE = function("t2r_choose", ADDRESS, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
     static final MethodHandle STATE = function("t2r_state", ADDRESS, JAVA_LONG, ADDRESS);
     static final MethodHandle SET_STATES = function("t2r_set_states", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG);
     static final MethodHandle SAVE = function("t2r_save", ADDRESS, ADDRESS, JAVA_LONG);
