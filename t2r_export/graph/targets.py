@@ -206,7 +206,7 @@ class FusedOps(AttentionOps):
         activation = OF_EXPERTS.get((experts.gated, experts.activation))
         if activation is None:
             return super().experts(x, scores, experts)
-        if experts.router == "softmax" and experts.scale == 1:
+        if experts.router == "softmax" and experts.choice_bias is None and experts.scale == 1:
             y = self._moe(x, scores, experts, activation)
             # normalize_routing_weights=0 says so too, but QMoE of 1.32 computes something else there
             return y if experts.renormalize else self.mul(y, total(weights_of(scores, experts, self)[0], self))

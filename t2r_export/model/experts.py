@@ -33,17 +33,17 @@ class Experts(NamedTuple):
 
 def weights_of(scores: T, experts: Experts, ops: Primitives[T]) -> tuple[T, T]:
     """Scores (N, E) -> weights and numbers of the chosen experts, (N, top) each."""
-    if experts.router == "softmax":
+    if experts.router == "softmax" and experts.choice_bias is None:
         best, chosen = ops.top_k(scores if experts.renormalize else ops.softmax(scores), experts.top)
         weights = ops.softmax(best) if experts.renormalize else best
     else:
-        weights, chosen = _by_sigmoid(scores, experts, ops)
+        weights, chosen = _by_each(scores, experts, ops)
     return weights if experts.scale == 1 else ops.mul(weights, experts.scale), chosen
 
 
-def _by_sigmoid(scores: T, experts: Experts, ops: Primitives[T]) -> tuple[T, T]:
-    """DeepSeek-V3's router (arXiv 2412.19437, eq. 12 to 16): each weight alone, a bias that balances the load."""
-    each = ops.sigmoid(scores)
+def _by_each(scores: T, experts: Experts, ops: Primitives[T]) -> tuple[T, T]:
+    """DeepSeek-V3's router (arXiv 2412.19437, eq. 12 to 16): a bias that balances the load, and in its choice alone."""
+    each = ops.sigmoid(scores) if experts.router == "sigmoid" else ops.softmax(scores)
     if experts.choice_bias is None:
         weights, chosen = ops.top_k(each, experts.top)
     else:

@@ -59,6 +59,7 @@ class Importer:
             ones of another layer -> what those begin with.
         sums: config.json -> full names -> two tensors, B and A: the weight is the stored one and B A.
         buffers: full names of tensors that are no weights (masks, frequencies) and are passed over.
+        drafts: layers behind the last one draft tokens, and are passed over.
         nested: the key of the object in config.json that describes the decoder, where it is a part of a larger model.
         text: the model_type that this object has to have; None: whatever it has.
         wrapper: what full names begin with in a larger model, in place of `prefix`: one of these.
@@ -75,6 +76,7 @@ class Importer:
     renamed: Mapping[str, str] = field(default_factory=dict)
     joined: Callable[[ModelConfig], Mapping[str, tuple[str, ...]]] = lambda _: {}
     sines: bool = False
+    drafts: bool = False
     factors: Callable[[Fields], Mapping[str, float | Tensor]] = lambda _: {}
     repeated: Callable[[Fields], Mapping[str, str]] = lambda _: {}
     sums: Callable[[Fields], Mapping[str, tuple[str, str]]] = lambda _: {}

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
+from t2r_export.checkpoints.importers.llama import LAYER
 from t2r_export.checkpoints.importers.sources import Transform
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.model import ModelConfig
@@ -21,33 +22,57 @@ def experts(
     size: str = "intermediate_size",
     renormalize: bool = True,
     activation: str | None = None,
+    top: str = "num_experts_per_tok",
     **router: Any,
 ) -> MoEConfig:
     """The experts of a layer.
 
     Args:
-        count, size: keys of their number and of the hidden size of one. activation: None: that of `hidden_act`.
+        count, size, top: keys of their number, of the hidden size of one, and of how many a token has.
+        activation: None: that of `hidden_act`.
         router: further options of MoEConfig.
     """
     return MoEConfig(
         experts=fields.size(count),
         size=fields.size(size),
-        top=fields.size("num_experts_per_tok"),
+        top=fields.size(top),
         renormalize=renormalize,
         activation=activation or fields.choice("hidden_act", ACTIVATIONS),
         **router,
     )
 
 
-def beside(moe: MoEConfig, layer: LayerConfig, **shared: Any) -> LayerConfig:
-    """The layer with experts beside its dense feed-forward, which reads what their norm gives.
+def beside(model: ModelConfig, moe: MoEConfig, sparse: Sequence[bool] = (), **shared: Any) -> ModelConfig:
+    """The model with experts beside the dense feed-forward, which reads what their norm gives.
 
     Args:
-        shared: options of the dense feed-forward.
+        sparse: of each layer whether it has them; (): all have.
+        shared: options of the dense feed-forward there; a size of 0: none is there.
     """
-    mixer, dense = layer.parts
-    after = dataclasses.replace(dense, norm=None, beside=True, **shared)
-    return LayerConfig(parts=(mixer, dataclasses.replace(moe, norm=dense.norm), after))
+
+    def with_experts(layer: LayerConfig) -> LayerConfig:
+        mixer, dense = layer.parts
+        parts = mixer, dataclasses.replace(moe, norm=dense.norm)
+        if shared.get("size") == 0:
+            return LayerConfig(parts=parts)
+        return LayerConfig(parts=(*parts, dataclasses.replace(dense, norm=None, beside=True, **shared)))
+
+    chosen = zip(sparse or [True] * len(model.layers), model.layers, strict=True)
+    return dataclasses.replace(model, layers=tuple(with_experts(layer) if own else layer for own, layer in chosen))
+
+
+def sparse_layers(fields: Fields) -> list[bool]:
+    """Which layers have experts: each decoder_sparse_step-th that mlp_only_layers does not name."""
+    step, dense = fields.size("decoder_sparse_step"), fields.get("mlp_only_layers", [])
+    if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
+        raise fields.wrong("mlp_only_layers", "numbers of layers", dense)
+    return [layer not in dense and (layer + 1) % step == 0 for layer in range(fields.layers("num_hidden_layers"))]
+
+
+def as_dense(shared: str) -> dict[str, str]:
+    """`Importer.renamed` of a feed-forward beside experts, whose name is its own: no layer has another dense one."""
+    parts = [f"{part}_proj.{kind}" for part in ("gate", "up", "down") for kind in ("weight", "bias")]
+    return {f"{LAYER}.mlp.{shared}.{part}": f"{LAYER}.mlp.{part}" for part in parts}
 
 
 def _in_turn(halves: Tensor) -> Tensor:

@@ -151,7 +151,7 @@ def _tensors(files: Folder, importer: Importer, config: ModelConfig) -> dict[str
             before = next((one for one in importer.wrapper if name.startswith(one)), importer.prefix)
             bare = name.removeprefix(before)
             full = _renamed(name if name in importer.outside else importer.prefix + bare, importer.renamed)
-            if importer.buffers.fullmatch(full):
+            if importer.buffers.fullmatch(full) or (importer.drafts and _number(full) >= len(config.layers)):
                 continue
             if full in tensors:
                 raise UserError(f"{listed([full])} once in {files.folder}", f"also {listed([name])}", DOWNLOAD)
@@ -165,13 +165,22 @@ def _apart(name: str) -> tuple[str, str]:
     return NUMBER.sub(".{}.", name, count=1), number[0].strip(".") if number else ""
 
 
+def _number(name: str) -> int:
+    """Of the layer of a tensor; -1: it is in none."""
+    return int(_apart(name)[1][:9] or -1)  # names may be of any length
+
+
 def _renamed(name: str, names: Mapping[str, str]) -> str:
     pattern, number = _apart(name)
     return names[pattern].replace("{}", number) if pattern in names else name
 
 
 def _joined(tensors: dict[str, _Stored], joins: Mapping[str, tuple[str, ...]]) -> dict[str, _Stored]:
-    """With one tensor in place of its pieces, where all of them are there and fit."""
+    """With one tensor in place of its pieces, where all of them are there and fit, or lie in one of an axis more."""
+    for name, tensor in tensors.items():
+        count, stacked = len(joins.get(_apart(name)[0], ())), len(tensor.shape) == 3 and tensor.shape[0]
+        if count and stacked and count % stacked == 0:
+            tensors[name] = dataclasses.replace(tensor, shape=(stacked * tensor.shape[1], tensor.shape[2]))
     wholes = {pieces[0]: whole for whole, pieces in joins.items()}
     for first in list(tensors):
         pattern, number = _apart(first)
@@ -331,7 +340,8 @@ def _values(tensors: dict[str, _Stored]) -> Iterator[tuple[str, Tensor]]:
                     found[piece] = value
                     if len(found) == len(whole):
                         del read[name]
-                        yield name, value if len(whole) == 1 else torch.cat([found[one] for one in whole])
+                        joined = value if len(whole) == 1 else torch.cat([found[one] for one in whole])
+                        yield name, joined.reshape(tensors[name].shape)
         except (SafetensorError, OSError) as error:
             raise _damaged(path, error) from error
 

@@ -6,7 +6,6 @@ into the part's last matrix here.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
@@ -62,7 +61,7 @@ def _config(fields: Fields) -> ModelConfig:
         for key in ("num_experts_per_tok", "intermediate_size"):
             fields.get(key)  # known, and without effect
         return model
-    return dataclasses.replace(model, layers=tuple(beside(experts(fields), layer) for layer in model.layers))
+    return beside(model, experts(fields))
 
 
 def _layers(fields: Fields) -> list[str]:

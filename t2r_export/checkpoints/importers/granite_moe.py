@@ -1,35 +1,41 @@
-"""Granite 3 with experts (IBM 2024): Granite whose feed-forwards are mixtures of experts."""
+"""Granite 3 with experts (IBM 2024): Granite whose feed-forwards are mixtures of experts; `granitemoeshared` has one
+beside them that all tokens read."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, experts
+from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, beside, experts
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer, sliding_layers
 from t2r_export.config.model import ModelConfig
 
-KEYS = keys(
-    read={
-        **DECODER,
-        **dict.fromkeys(MULTIPLIERS, 1.0),
-        "attention_bias": False,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    },
-    refused={**POSITIONS, "output_router_logits": (None, False)},
-    harmless="router_aux_loss_coef",
-)
+READ: dict[str, Any] = {
+    **DECODER,
+    **dict.fromkeys(MULTIPLIERS, 1.0),
+    "attention_bias": False,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+OTHERS: dict[str, Any] = {
+    "refused": {**POSITIONS, "output_router_logits": (None, False)},
+    "harmless": "router_aux_loss_coef",
+}
 
 
-def _config(fields: Fields) -> ModelConfig:
+def _config(fields: Fields, shared: int = 0) -> ModelConfig:
     bias, layers = fields.flag("attention_bias"), sliding_layers(fields, window=None, stated=False)
-    feed_forwards = (experts(fields),) * len(layers)
-    return decoder(fields, layers, qkv_bias=bias, output_bias=bias, feed_forwards=feed_forwards, **scales(fields))
+    model = decoder(fields, layers, qkv_bias=bias, output_bias=bias, **scales(fields))
+    return beside(model, experts(fields), size=shared)
+
+
+def _with_shared(fields: Fields) -> ModelConfig:
+    return _config(fields, fields.size("shared_intermediate_size", least=0))
 
 
 EXPERTS = f"{LAYER}.block_sparse_moe"
@@ -40,7 +46,23 @@ OURS = {
     "moe.up": UP,
     "moe.down": DOWN,
 }
+NAMES_WITH_SHARED = {
+    **NAMES,
+    **OURS,
+    **dict.fromkeys(("dense.gate", "dense.up"), f"{LAYER}.shared_mlp.input_linear"),
+    "dense.down": f"{LAYER}.shared_mlp.output_linear",
+}
+LAST = ("self_attn.o_proj", "block_sparse_moe.output_linear")
 GRANITE_MOE = dataclasses.replace(
-    importer(KEYS, _config, {**NAMES, **OURS}, lambda _: {UP: GATES_AND_UPS}),
-    factors=last_matrices("self_attn.o_proj", "block_sparse_moe.output_linear"),
+    importer(keys(READ, **OTHERS), _config, {**NAMES, **OURS}, lambda _: {UP: GATES_AND_UPS}),
+    factors=last_matrices(*LAST),
+)
+GRANITE_MOE_SHARED = dataclasses.replace(
+    importer(
+        keys({**READ, "shared_intermediate_size": 0}, **OTHERS),
+        _with_shared,
+        NAMES_WITH_SHARED,
+        lambda _: {UP: GATES_AND_UPS},
+    ),
+    factors=last_matrices(*LAST, "shared_mlp.output_linear"),
 )

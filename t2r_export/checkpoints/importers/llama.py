@@ -82,7 +82,6 @@ def decoder(
         "width": fields.size("hidden_size"),
         "layers": layers,
         "norm": "rms",
-        "norm_eps": fields.number(eps),
         "gated_ffn": True,
         "ffn_bias": False,
         "activation": activation or fields.choice("hidden_act", ACTIVATIONS),
@@ -91,6 +90,8 @@ def decoder(
     }
     if "ffn_size" not in others:
         shared["ffn_size"] = fields.size(ffn)
+    if "norm_eps" not in others:
+        shared["norm_eps"] = fields.number(eps)
     attention = HeadsConfig(
         heads=query_heads,
         kv_heads=kv_heads,

@@ -1,4 +1,7 @@
-"""Mistral (Jiang et al. 2023, arXiv 2310.06825): Llama whose layers see a window of the last tokens, if it has one."""
+"""Mistral (Jiang et al. 2023, arXiv 2310.06825): Llama whose layers see a window of the last tokens, if it has one.
+
+Ministral 8B (Mistral AI 2024) says of each layer whether it has the window.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,15 @@ HARMLESS = "attention_bias mlp_bias"  # which the class does not have
 KEYS = keys(read=READ, refused=POSITIONS, harmless=HARMLESS)
 
 
-def layers(fields: Fields) -> tuple[MixerConfig, ...]:
-    """Windows in all layers, or in none."""
+def layers(fields: Fields, stated: bool = False) -> tuple[MixerConfig, ...]:
+    """Windows in all layers, or in none. Args: stated: as of `sliding_layers`."""
     window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
-    return sliding_layers(fields, window, stated=False)
+    return sliding_layers(fields, window, stated=stated)
 
 
-def _config(fields: Fields) -> ModelConfig:
-    return decoder(fields, layers(fields), qkv_bias=False, output_bias=False)
+def _config(fields: Fields, stated: bool) -> ModelConfig:
+    return decoder(fields, layers(fields, stated), qkv_bias=False, output_bias=False)
 
 
-MISTRAL = importer(KEYS, _config)
+MISTRAL = importer(KEYS, lambda fields: _config(fields, stated=False))
+MINISTRAL = importer(KEYS, lambda fields: _config(fields, stated=True))

@@ -10,6 +10,7 @@ from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.experts import experts, joined, pieces
 from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.sources import Transform
 from t2r_export.config.model import ModelConfig
 
 TRAINING = "router_aux_loss_coef"
@@ -55,12 +56,20 @@ OURS = {
 
 
 def with_experts(
-    known: Keys, config: Callable[[Fields], ModelConfig], names: Mapping[str, str] = MappingProxyType({})
+    known: Keys,
+    config: Callable[[Fields], ModelConfig],
+    names: Mapping[str, str] = MappingProxyType({}),
+    transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
 ) -> Importer:
-    """An importer of Llama's names, or of other `names`, with a tensor for each matrix of an expert."""
+    """An importer of Llama's names, or of other `names`, with a tensor for each matrix of an expert.
+
+    Args:
+        transforms: as of `importer`, of other tensors.
+    """
     ups = [f"{EXPERT}.{name}_proj.weight" for name in ("gate", "up")]
     whole = joined({UP: ups, DOWN: [f"{EXPERT}.down_proj.weight"]})
-    return dataclasses.replace(importer(known, config, {**OURS, **names}, pieces(UP, DOWN)), joined=whole)
+    made = importer(known, config, {**OURS, **names}, lambda model: {**transforms(model), **pieces(UP, DOWN)(model)})
+    return dataclasses.replace(made, joined=whole)
 
 
 OLMOE = with_experts(KEYS, _config)

@@ -1,12 +1,12 @@
 """Qwen1.5 and Qwen2 with experts (Yang et al. 2024, arXiv 2407.10671, section 2.2.2): Qwen2 whose feed-forwards are
-experts, and one that each token reads, weighed by a sigmoid."""
+experts in all or some layers, and one that each token reads, weighed by a sigmoid."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import beside, experts
+from t2r_export.checkpoints.importers.experts import as_dense, beside, experts, sparse_layers
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import LAYER, decoder, sliding_layers
 from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
@@ -15,22 +15,23 @@ from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
     read={
-        **{key: value for key, value in READ.items() if key not in ("intermediate_size", "head_dim")},
+        **READ,
         "hidden_size": 2048,
+        "intermediate_size": 5632,
         "num_hidden_layers": 24,
         "num_attention_heads": 16,
         "num_key_value_heads": 16,
-        "head_dim": None,
         "qkv_bias": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": None,
         "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632,
         "num_experts": 60,
         "num_experts_per_tok": 4,
         "norm_topk_prob": False,
     },
-    # layers without experts, whose names are others
-    refused={**REFUSED, "decoder_sparse_step": (1,), "mlp_only_layers": (None, [])},
-    harmless=f"{TRAINING} intermediate_size attention_bias mlp_bias",
+    refused=REFUSED,
+    harmless=f"{TRAINING} attention_bias mlp_bias",
     aliases={"num_local_experts": "num_experts"},
 )
 
@@ -41,11 +42,10 @@ def _config(fields: Fields) -> ModelConfig:
     window = fields.size("sliding_window") if used and stated else None
     layers = sliding_layers(fields, window, lambda layer: layer % 2 == 0 and layer < most)
     each = experts(fields, "num_experts", "moe_intermediate_size", fields.flag("norm_topk_prob"))
-    bias, shared = fields.flag("qkv_bias"), "shared_expert_intermediate_size"
-    model = decoder(fields, layers, qkv_bias=bias, output_bias=False, ffn=shared)
-    return dataclasses.replace(model, layers=tuple(beside(each, layer, token_gate=True) for layer in model.layers))
+    model = decoder(fields, layers, qkv_bias=fields.flag("qkv_bias"), output_bias=False)
+    shared = fields.size("shared_expert_intermediate_size")
+    return beside(model, each, sparse_layers(fields), size=shared, token_gate=True)
 
 
-SHARED = f"{LAYER}.mlp.shared_expert"
-OTHERS = {f"dense.{part}": f"{SHARED}.{part}_proj" for part in ("gate", "up", "down")}
-QWEN2_MOE = with_experts(KEYS, _config, {**OTHERS, "dense.token_gate": f"{SHARED}_gate"})
+GATE = {"dense.token_gate": f"{LAYER}.mlp.shared_expert_gate"}
+QWEN2_MOE = dataclasses.replace(with_experts(KEYS, _config, GATE), renamed=as_dense("shared_expert"))

@@ -54,7 +54,8 @@ NAMES_OF_QWEN = {
 KINDS = ("linear_attention", "full_attention")
 
 
-def _config(fields: Fields) -> ModelConfig:
+def decoder_of(fields: Fields, ffn: str = "intermediate_size") -> ModelConfig:
+    """Args: ffn: as of `decoder`."""
     bias = fields.flag("attention_bias")
     return decoder(
         fields,
@@ -64,6 +65,7 @@ def _config(fields: Fields) -> ModelConfig:
         heads={"qk_norm": True, "gate": True},
         rope={"partial": 0.25},
         activation=fields.choice("hidden_act", {"silu": "silu", "swish": "silu"}),  # of the convolution, too
+        ffn=ffn,
     )
 
 
@@ -86,7 +88,8 @@ def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
     return tuple(delta if kind == KINDS[0] else SoftmaxConfig() for kind in types)
 
 
-def _transforms(config: ModelConfig) -> dict[str, Transform]:
+def transforms(config: ModelConfig) -> dict[str, Transform]:
+    """Of norms, convolutions and rows of queries."""
     norms = ("norm", "attention.norm", "dense.norm", "attention.q_norm", "attention.k_norm")
     found = {f"{NAMES_OF_QWEN[name]}.weight": ONE_PLUS for name in norms}
     found[f"{DELTA}.conv1d.weight"] = CONVOLUTION
@@ -97,7 +100,7 @@ def _transforms(config: ModelConfig) -> dict[str, Transform]:
 
 
 QWEN3_5_TEXT = dataclasses.replace(
-    importer(keys(read=READ, refused=SHAPE, harmless=HARMLESS), _config, NAMES_OF_QWEN, _transforms),
+    importer(keys(read=READ, refused=SHAPE, harmless=HARMLESS), decoder_of, NAMES_OF_QWEN, transforms),
     buffers=re.compile(r"model\.(mtp|visual)\..*|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
 )
 QWEN3_5 = dataclasses.replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import experts
+from t2r_export.checkpoints.importers.experts import experts, sparse_layers
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, decoder, sliding_layers
 from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
@@ -39,11 +39,8 @@ def _config(fields: Fields) -> ModelConfig:
     used = fields.flag("use_sliding_window") and fields.get("sliding_window") is not None
     layers = sliding_layers(fields, fields.size("sliding_window") if used else None, stated=False)
     each = experts(fields, size="moe_intermediate_size", renormalize=fields.flag("norm_topk_prob"))
-    step, dense = fields.size("decoder_sparse_step"), fields.get("mlp_only_layers", [])
-    if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
-        raise fields.wrong("mlp_only_layers", "numbers of layers", dense)
-    chosen = [layer not in dense and (layer + 1) % step == 0 for layer in range(len(layers))]
-    bias, feed_forwards = fields.flag("attention_bias"), tuple(each if sparse else Dense() for sparse in chosen)
+    bias, sparse = fields.flag("attention_bias"), sparse_layers(fields)
+    feed_forwards = tuple(each if own else Dense() for own in sparse)
     return decoder(
         fields, layers, qkv_bias=bias, output_bias=bias, heads={"qk_norm": True}, feed_forwards=feed_forwards
     )

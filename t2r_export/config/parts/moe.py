@@ -19,7 +19,7 @@ class MoEConfig(PartConfig):
     """The `top` of so many experts for each token, each a dense feed-forward without biases.
 
     Top 1 of Switch (Fedus et al. 2021, arXiv 2101.03961), renormalized ones of Mixtral (Jiang et al. 2024, arXiv
-    2401.04088), or a router of sigmoids whose bias takes part in the choice alone (DeepSeek-V3, arXiv 2412.19437).
+    2401.04088), or a router of sigmoids; a bias may take part in the choice alone (DeepSeek-V3, arXiv 2412.19437).
     """
 
     kind: ClassVar[str] = "moe"
@@ -30,9 +30,9 @@ class MoEConfig(PartConfig):
     top: int = 2
     renormalize: bool = True  # weights of the chosen: their share of those of all the chosen
     router: str = limited("softmax", choices=("softmax", "sigmoid"))
-    choice_bias: bool = False  # added to the weights that are compared; of router sigmoid
+    choice_bias: bool = False  # added to the weights that are compared, not to those of the sum
     scale: float = limited(1.0, bounds=(0, math.inf))  # factor of the weights
-    eps: float = limited(0.0, bounds=(0, 1))  # added to the sum that weights are divided by; of router sigmoid
+    eps: float = limited(0.0, bounds=(0, 1))  # added to the sum that weights are divided by; not of softmax alone
     activation: str = limited("silu", choices=ACTIVATIONS)
     gated: bool = True
     balance: float = limited(0.0, bounds=(0, math.inf))  # weight of the load-balancing loss in training
@@ -41,6 +41,6 @@ class MoEConfig(PartConfig):
         super().__post_init__()
         size("top", self.top, self.experts)
         sigmoid = self.router == "sigmoid"
-        alone = sigmoid or not (self.choice_bias or self.eps)
-        need(alone, "router sigmoid with choice_bias or eps", self.router, "leave them out")
+        sums = sigmoid or self.choice_bias or not self.eps
+        need(sums, "router sigmoid or choice_bias with eps", self.router, "leave eps out")
         need(not (sigmoid and self.balance), "router softmax with balance", "sigmoid", "leave balance out")

@@ -2,8 +2,8 @@
 
     s = W_r x      p = softmax(s)      y = Σ_{e in top-k of s} g_e E_e(x)      E(x) = down(act(gate(x)) ⊙ up(x))
 
-g = p, or renormalized over the chosen, which is softmax of their scores. With the router `sigmoid` p = sigmoid(s), and
-experts may be chosen by p + b (DeepSeek-V3, arXiv 2412.19437, eq. 12 to 16).
+g = p, or renormalized over the chosen, which is softmax of their scores. With the router `sigmoid` p = sigmoid(s).
+Experts may be chosen by p + b (DeepSeek-V3, arXiv 2412.19437, eq. 12 to 16).
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import small
 import texts
-from checkpoints.importers import test_softmax
 from checkpoints.importers.peers import logit_error
-from checkpoints.importers.test_softmax import GQA, YARN
+from checkpoints.importers.softmax_models import FAMILIES as SOFTMAX
+from checkpoints.importers.softmax_models import GQA, YARN
 from families import Family
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.hub import save_transformers
@@ -30,7 +30,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_f
 SAME = ("gpt-neox", "gpt-neox one by one", "smollm3", "smollm3 windows", "olmo2 biases", "arcee", "phi3", "phi3 window")
 SAME += ("stablelm", "stablelm beside", "starcoder2", "starcoder2 window")
 FAMILIES = {
-    **{name: test_softmax.FAMILIES[name] for name in SAME},
+    **{name: SOFTMAX[name] for name in SAME},
     "llama": Family("Llama", {**GQA, "head_dim": 10, "attention_bias": True, "rope_parameters": YARN}),
     "llama3": Family(
         "Llama",

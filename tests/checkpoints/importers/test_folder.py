@@ -14,7 +14,7 @@ import folders
 from cli_models import letter_tokenizer
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.importers import IMPORTERS
-from t2r_export.checkpoints.importers.unread import UNREAD
+from t2r_export.checkpoints.importers.unread import REASONS, UNREAD
 from t2r_export.files import sha256
 from t2r_runtime.errors import UserError
 
@@ -110,15 +110,23 @@ def test_an_unknown_family_lists_the_known_ones(llama: Path) -> None:
     refused(llama, f"model_type in config.json to be one of {FAMILIES}; received no value")
 
 
-@pytest.mark.parametrize("family", UNREAD)
-def test_a_family_that_no_part_computes_is_refused_with_the_reason(family: str, llama: Path) -> None:
-    folders.change_config(llama, model_type=family)
-    with pytest.raises(UserError) as caught:
-        checkpoint.load(llama)
-    assert f'received "{family}"; it has {UNREAD[family]}: use a model of those' in str(caught.value)
-    rows = (Path(__file__).parents[3] / "docs" / "families.md").read_text(encoding="utf-8").split("\n")
-    assert family not in IMPORTERS
-    assert [row for row in rows if f"`{family}`" in row and row.endswith(f"| {UNREAD[family]} |")]
+def test_a_family_that_is_not_read_is_refused_with_the_reason(llama: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "families.md").read_text(encoding="utf-8")
+    for reason, families in REASONS.items():
+        names = sorted(families.split())
+        assert f"| {', '.join(f'`{family}`' for family in names)} | {reason} |\n" in page
+        folders.change_config(llama, model_type=names[0])
+        with pytest.raises(UserError) as caught:
+            checkpoint.load(llama)
+        assert f'received "{names[0]}"; it has {reason}: use a model of those' in str(caught.value)
+
+
+def test_every_decoder_of_transformers_is_read_or_refused_with_a_reason() -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
+
+    assert not DECODERS.keys() - IMPORTERS.keys() - UNREAD.keys()
+    assert not IMPORTERS.keys() & UNREAD.keys()
+    assert sum(len(families.split()) for families in REASONS.values()) == len(UNREAD)
 
 
 def test_quantized_weights_are_refused(llama: Path) -> None:

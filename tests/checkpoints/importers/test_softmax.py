@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import folders
 import small
 from checkpoints.importers.peers import TOLERANCE, logit_error
+from checkpoints.importers.softmax_models import BY_LAYER, FAMILIES, FULL, GQA, GROWING, LONG, NTK, SLIDING, YARN
 from families import Family
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
@@ -24,145 +25,6 @@ from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
 LENGTH = 47
-OWN = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6, "pad_token_id": 0}
-ENDS = {"bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 60}
-MHA = {**OWN, **ENDS, "intermediate_size": 11}
-GQA = {**MHA, "num_key_value_heads": 3}
-OPT = {**OWN, **ENDS, "ffn_dim": 11}
-GEMMA3 = {**GQA, "sliding_window": 5, "query_pre_attn_scalar": 7}
-GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 2.0, "attention_multiplier": 0.4}
-FULL, SLIDING = "full_attention", "sliding_attention"
-BY_LAYER = {
-    FULL: {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
-    SLIDING: {"rope_type": "default", "rope_theta": 30.0},
-}
-YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 3.0, "original_max_position_embeddings": 20}
-NTK = {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0}
-GROWING = {"rope_theta": 500.0, "original_max_position_embeddings": 20, "llama_4_scaling_beta": 0.9}
-LONG = {
-    "rope_type": "longrope",
-    "rope_theta": 500.0,
-    "partial_rotary_factor": 0.5,
-    "short_factor": [1.7],
-    "long_factor": [1.7],
-}
-QWEN2_MOE = {
-    **GQA,
-    "moe_intermediate_size": 8,
-    "shared_expert_intermediate_size": 11,
-    "num_experts": 5,
-    "num_experts_per_tok": 3,
-}
-FAMILIES = {
-    "gpt-neox": Family("GPTNeoX", {**MHA, "rotary_pct": 0.5}),
-    "gpt-neox one by one": Family(
-        "GPTNeoX",
-        {
-            **MHA,
-            "num_attention_heads": 3,
-            "use_parallel_residual": False,
-            "attention_bias": False,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "opt": Family("OPT", OPT),
-    "opt norms behind": Family("OPT", {**OPT, "do_layer_norm_before": False, "enable_bias": False}),
-    "smollm3": Family("SmolLM3", {**GQA, "no_rope_layer_interval": 2, "head_dim": 10}),
-    "smollm3 windows": Family(
-        "SmolLM3",
-        {
-            **GQA,
-            "no_rope_layers": [0, 1, 0],
-            "use_sliding_window": True,
-            "sliding_window": 5,
-            "attention_bias": True,
-            "mlp_bias": True,
-        },
-    ),
-    "granite": Family("Granite", {**GQA, **GRANITE, "attention_bias": True, "mlp_bias": True}),
-    "granitemoe": Family(
-        "GraniteMoe", {**GQA, **GRANITE, "intermediate_size": 8, "num_local_experts": 5, "attention_bias": True}
-    ),
-    "mixtral": Family(
-        "Mixtral",
-        {**GQA, "intermediate_size": 8, "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 5},
-    ),
-    "olmoe": Family("Olmoe", {**GQA, "intermediate_size": 8, "num_experts": 5, "num_experts_per_tok": 3}),
-    "qwen2-moe": Family("Qwen2Moe", QWEN2_MOE),
-    "qwen2-moe windows": Family(
-        "Qwen2Moe",
-        {**QWEN2_MOE, "use_sliding_window": True, "sliding_window": 5, "norm_topk_prob": True, "qkv_bias": False},
-    ),
-    "qwen3-moe": Family(
-        "Qwen3Moe",
-        {
-            **GQA,
-            "head_dim": 10,
-            "num_hidden_layers": 4,
-            "decoder_sparse_step": 2,
-            "mlp_only_layers": [3],
-            "moe_intermediate_size": 8,
-            "num_experts": 5,
-            "num_experts_per_tok": 3,
-            "norm_topk_prob": True,
-            "use_sliding_window": True,
-            "sliding_window": 5,
-        },
-    ),
-    "granite swa": Family(
-        "GraniteSWA",
-        {**GQA, **GRANITE, "num_hidden_layers": 4, "sliding_window": 5, "layer_rope_theta": [0, 50.0, 9.0, 50.0]},
-    ),
-    "olmo2": Family("Olmo2", {**GQA, "head_dim": 10}),
-    "olmo2 biases": Family("Olmo2", {**GQA, "attention_bias": True, "num_key_value_heads": 2}),
-    "arcee": Family("Arcee", {**GQA, "attention_bias": True, "mlp_bias": True}),
-    "ernie4.5": Family("Ernie4_5", {**GQA, "head_dim": 10, "use_bias": True, "tie_word_embeddings": False}),
-    "phi": Family("Phi", {**GQA, "hidden_size": 36, "partial_rotary_factor": 0.4}),
-    "cohere": Family("Cohere", {**GQA, "attention_bias": True, "logit_scale": 0.7}),
-    "cohere2": Family("Cohere2", {**GQA, "sliding_window": 5, "sliding_window_pattern": 2, "logit_scale": 0.4}),
-    "exaone4": Family("Exaone4", {**GQA, "head_dim": 10, "sliding_window": 5, "sliding_window_pattern": 3}),
-    "glm": Family("Glm", {**GQA, "head_dim": 12, "attention_bias": False, "partial_rotary_factor": 1.0}),
-    "glm4": Family("Glm4", {**GQA, "head_dim": 12}),
-    "nanochat": Family("NanoChat", {**GQA, "num_key_value_heads": 2, "final_logit_softcapping": 3.0}),
-    "hunyuan": Family("HunYuanDenseV1", {**GQA, "head_dim": 10, "attention_bias": True, "rope_parameters": NTK}),
-    "ministral3": Family(
-        "Ministral3", {**GQA, "head_dim": 10, "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.3}}
-    ),
-    "ministral3 window": Family(
-        "Ministral3",
-        {
-            **GQA,
-            "head_dim": 4,
-            "sliding_window": 5,
-            "rope_parameters": GROWING,
-        },
-    ),
-    "olmo3": Family("Olmo3", {**GQA, "sliding_window": 5, "num_hidden_layers": 4, "rope_parameters": {FULL: YARN}}),
-    "phi3": Family("Phi3", {**GQA, "partial_rotary_factor": 0.5}),
-    "phi3 longrope": Family("Phi3", {**GQA, "rope_parameters": LONG, "original_max_position_embeddings": 20}),
-    "phi3 window": Family("Phi3", {**GQA, "sliding_window": 5}),
-    "gemma": Family("Gemma", {**GQA, "head_dim": 10}),
-    "gemma2": Family("Gemma2", {**GEMMA3, "head_dim": 10, "attn_logit_softcapping": 1.5}),
-    "gemma3": Family("Gemma3", {**GEMMA3, "head_dim": 10, "sliding_window_pattern": 2}, config="Gemma3Text"),
-    "gemma3 capped": Family(
-        "Gemma3",
-        {
-            **GEMMA3,
-            "head_dim": 4,
-            "final_logit_softcapping": 3.0,
-            "layer_types": [FULL, SLIDING, FULL],
-            "rope_parameters": BY_LAYER,
-        },
-        config="Gemma3Text",
-    ),
-    "stablelm": Family("StableLm", {**GQA, "partial_rotary_factor": 0.5}),
-    "stablelm beside": Family(
-        "StableLm",
-        {**GQA, "partial_rotary_factor": 0.5, "use_parallel_residual": True, "use_qkv_bias": True},
-    ),
-    "starcoder2": Family("Starcoder2", {**GQA, "use_bias": False, "tie_word_embeddings": False}),
-    "starcoder2 window": Family("Starcoder2", {**GQA, "sliding_window": 5}),
-}
 families = pytest.mark.parametrize("name", FAMILIES)
 
 
@@ -285,6 +147,28 @@ def test_the_head_of_a_gpt_neox_has_two_names(made: Any, tmp_path: Path) -> None
     assert all(torch.equal(again[name], weight) for name, weight in ours.model.state_dict().items())
 
 
+def test_experts_may_be_stored_one_by_one_or_together(made: Any, tmp_path: Path) -> None:
+    """transformers writes a tensor for each, and the hub has folders with all of a layer in one."""
+    theirs, ours, folder = made["qwen2-moe"]
+    one_by_one = {name: None for name in load_file(folder / "model.safetensors") if ".mlp.experts." in name}
+    together = {name: x for name, x in theirs.state_dict().items() if ".mlp.experts." in name}
+    assert len(one_by_one) == 3 * 3 * 5 and len(together) == 3 * 2
+    folders.change_tensors(changed(folder, tmp_path, {}), **one_by_one, **together)
+    again = checkpoint.load(tmp_path).model.state_dict()
+    assert all(torch.equal(again[name], weight) for name, weight in ours.model.state_dict().items())
+
+
+def test_layers_that_draft_tokens_are_passed_over(made: Any, tmp_path: Path) -> None:
+    _, ours, folder = made["glm4-moe"]
+    drafts = {"model.layers.2.eh_proj.weight": torch.ones(3, 2), f"model.layers.{'9' * 5000}.x": torch.ones(1)}
+    folders.change_tensors(changed(folder, tmp_path, {}), **drafts)
+    again = checkpoint.load(tmp_path).model.state_dict()
+    assert all(torch.equal(again[name], weight) for name, weight in ours.model.state_dict().items())
+    folders.change_tensors(tmp_path, **{"model.layers.1.eh_proj.weight": torch.ones(3, 2)})
+    with pytest.raises(UserError, match=r"unexpected model\.layers\.1\.eh_proj\.weight"):
+        checkpoint.load(tmp_path)
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt-neox", {"num_attention_heads": 5}, "num_attention_heads in config.json to be a divisor of hidden_size=24"),
     ("gpt-neox", {"rope_parameters": None, "rotary_pct": 0.25}, "share of a head's 4 numbers that is an even number"),
@@ -308,9 +192,28 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral", {"num_local_experts": 4}, "unexpected model.layers.0.block_sparse_moe.experts.4.w1.weight"),
     ("mixtral", {"num_local_experts": 0}, "num_local_experts in config.json to be an integer of at least 1"),
     ("olmoe", {"clip_qkv": 8.0}, "clip_qkv in config.json to be absent or null"),
-    ("qwen2-moe", {"mlp_only_layers": [1]}, "mlp_only_layers in config.json to be absent or null, []"),
-    ("qwen2-moe", {"decoder_sparse_step": 2}, "decoder_sparse_step in config.json to be absent or 1"),
+    ("qwen2-moe", {"decoder_sparse_step": 2}, "unexpected model.layers.0.mlp.experts"),
     ("qwen3-moe", {"mlp_only_layers": [1.0]}, "mlp_only_layers in config.json to be numbers of layers"),
+    ("glm4-moe", {"n_group": 2}, "n_group in config.json to be absent or 1"),
+    ("ernie4.5-moe", {"moe_norm_min": 0.1}, "moe_norm_min in config.json to be absent or 1e-12"),
+    (
+        "gpt-neo",
+        {"attention_layers": None, "attention_types": [[["global"], 2]]},
+        "attention_types in config.json to be 3",
+    ),
+    (
+        "gpt-neo",
+        {"attention_layers": None, "attention_types": [["global", 3]]},
+        "attention_types in config.json to be pai",
+    ),
+    (
+        "gpt-neo",
+        {"attention_layers": ["global"] * 2},
+        "attention_types in config.json to be 3 names, each one of global",
+    ),
+    ("internlm3", {"attention_bias": False}, "mlp_bias in config.json to be as attention_bias"),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm in config"),
+    ("olmo", {"clip_qkv": 8.0}, "clip_qkv in config.json to be absent or null"),
     ("olmo2", {"layer_types": [SLIDING] * 3}, "layer_types in config.json to be"),
     ("cohere", {"use_qk_norm": True}, "use_qk_norm in config.json to be absent or null, false"),
     (
@@ -418,6 +321,14 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("qwen3-moe", {"norm_topk_prob": False}),
     ("qwen2-moe", {"norm_topk_prob": True}),
     ("qwen2-moe windows", {"sliding_window": 4}),
+    ("glm4-moe", {"routed_scaling_factor": 1.4}),
+    ("glm4-moe", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
+    ("dots1", {"norm_topk_prob": False}),
+    ("ernie4.5-moe", {"moe_k": 1}),
+    ("ministral", {"layer_types": [SLIDING] * 3}),
+    ("gpt-neo", {"window_size": 4}),
+    ("nemotron", {"norm_eps": 0.1}),
+    ("bloom", {"layer_norm_epsilon": 0.1}),
     ("granitemoe", {"num_experts_per_tok": 1}),
     ("mixtral", {"num_experts_per_tok": 2}),
     ("olmo2", {"rms_norm_eps": 0.1}),

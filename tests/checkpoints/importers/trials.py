@@ -32,15 +32,15 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 import torch  # noqa: E402
 
-from checkpoints.importers import fla_models, test_keys  # noqa: E402
-from checkpoints.importers.peers import translation_error  # noqa: E402
-from checkpoints.importers.test_keys import (  # noqa: E402
+from checkpoints.importers import fla_models, key_values  # noqa: E402
+from checkpoints.importers.key_values import (  # noqa: E402
     LENGTH,
     NOT_CHANGED,
     classes,
     values,
     write,
 )
+from checkpoints.importers.peers import translation_error  # noqa: E402
 from t2r_export.checkpoints import checkpoint  # noqa: E402
 from t2r_export.checkpoints.importers import IMPORTERS as ALL  # noqa: E402
 from t2r_runtime.errors import UserError  # noqa: E402
@@ -53,8 +53,8 @@ SAME, REFUSED, WRONG = "same", "refused", "wrong"
 OUTCOMES = (SAME, REFUSED, WRONG)
 # families of flash-linear-attention, which are compared with definitions in NumPy
 DEFINED = {config["model_type"]: config for config in fla_models.CONFIGS.values()}
-IMPORTERS = {**test_keys.IMPORTERS, **{family: ALL[family] for family in DEFINED}}
-SIZES = {**test_keys.SIZES, **DEFINED}
+IMPORTERS = {**key_values.IMPORTERS, **{family: ALL[family] for family in DEFINED}}
+SIZES = {**key_values.SIZES, **DEFINED}
 OF_DEFINED = {
     "conv_size": [2, 3, 5],
     "expand_k": [0.5, 0.75, 1.0],

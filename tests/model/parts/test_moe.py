@@ -33,6 +33,7 @@ FORMS = {
     "of all": dataclasses.replace(MOE, renormalize=False, top=3),
     "all": dataclasses.replace(MOE, top=4),
     "sigmoids": dataclasses.replace(MOE, router="sigmoid", choice_bias=True, scale=1.5, eps=0.25),
+    "softmax and a bias": dataclasses.replace(MOE, choice_bias=True, eps=0.25),
     "sigmoids, each alone": dataclasses.replace(MOE, router="sigmoid", renormalize=False, top=3),
 }
 forms = pytest.mark.parametrize("name", FORMS)
@@ -114,7 +115,8 @@ def test_a_step_graph_gathers_the_chosen_experts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefill", [False, True])
 @pytest.mark.parametrize(
-    "name, nodes", [("renormalized", 1), ("of all", 1), ("switch", 1), ("sigmoids", 1), ("gelu", 0)]
+    "name, nodes",
+    [("renormalized", 1), ("of all", 1), ("switch", 1), ("sigmoids", 1), ("softmax and a bias", 1), ("gelu", 0)],
 )
 def test_fused_has_one_node(name: str, nodes: int, prefill: bool, tmp_path: Path) -> None:
     """And ordinary operators where it lacks the activation."""
@@ -177,7 +179,7 @@ def test_the_load_is_balanced_in_training() -> None:
         ({"balance": -1.0}, "balance to be a number from 0"),
         ({"activation": "laplace"}, "activation to be one of"),
         ({"router": "tanh"}, "router to be one of softmax, sigmoid"),
-        ({"choice_bias": True}, "router sigmoid with choice_bias or eps"),
+        ({"eps": 0.1}, "router sigmoid or choice_bias with eps"),
         ({"router": "sigmoid", "balance": 0.1}, "router softmax with balance"),
     ],
 )

@@ -1,0 +1,84 @@
+"""BLOOM (BigScience Workshop 2022, arXiv 2211.05100): softmax with linear biases, and a layer norm of the embeddings.
+
+Rows of the packed projection are of each head its query, key and value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from t2r_export.checkpoints.importers.base import Fields, tied_head
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import importer
+from t2r_export.checkpoints.importers.sources import Transform, permuted
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.positions import AlibiConfig
+from t2r_export.config.uniform import UniformConfig
+
+KEYS = keys(
+    read={
+        "vocab_size": 250880,
+        "hidden_size": 64,
+        "n_layer": 2,
+        "n_head": 8,
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    # transformers leaves biases out where it is slow and exact
+    refused={"apply_residual_connection_post_layernorm": (False,), "slow_but_exact": (False,)},
+    harmless="hidden_dropout offset_alibi pretraining_tp seq_length skip_bias_add skip_bias_add_qkv",
+    aliases={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
+)
+
+
+def _config(fields: Fields) -> ModelConfig:
+    width, heads = fields.size("hidden_size"), fields.size("n_head")
+    if width % heads:
+        raise fields.wrong("n_head", f"a divisor of hidden_size={width}", heads)
+    return UniformConfig(
+        vocab_size=fields.size("vocab_size"),
+        width=width,
+        ffn_size=4 * width,
+        layers=(SoftmaxConfig(),) * fields.layers("n_layer"),
+        norm="layer",
+        norm_eps=fields.number("layer_norm_epsilon"),
+        activation="gelu_tanh",
+        position="none",
+        embedding_norm=True,
+        tied_head=fields.flag("tie_word_embeddings"),
+        attention=HeadsConfig(heads=heads, kv_heads=heads, head_size=width // heads, positions=AlibiConfig()),
+    ).build()
+
+
+LAYER = "transformer.h.{}"
+PACKED = f"{LAYER}.self_attention.query_key_value"
+NAMES = {
+    "embedding": "transformer.word_embeddings",
+    "embedding_norm": "transformer.word_embeddings_layernorm",
+    "norm": "transformer.ln_f",
+    "head": "lm_head",
+    "attention.norm": f"{LAYER}.input_layernorm",
+    **{f"attention.{part}": PACKED for part in "qkv"},
+    "attention.o": f"{LAYER}.self_attention.dense",
+    "dense.norm": f"{LAYER}.post_attention_layernorm",
+    "dense.up": f"{LAYER}.mlp.dense_h_to_4h",
+    "dense.down": f"{LAYER}.mlp.dense_4h_to_h",
+}
+
+
+def _transforms(config: ModelConfig) -> dict[str, Transform]:
+    of_heads = permuted((config.heads[0].heads, 3, -1), (1, 0, 2))
+    return {f"{PACKED}.{kind}": of_heads for kind in ("weight", "bias")}
+
+
+BLOOM = dataclasses.replace(
+    importer(KEYS, _config, NAMES, _transforms),
+    prefix="transformer.",
+    buffers=re.compile(r"(?!)"),  # none
+    copies=tied_head("transformer.word_embeddings.weight"),
+)

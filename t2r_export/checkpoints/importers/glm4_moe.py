@@ -1,0 +1,87 @@
+"""GLM-4.5 (GLM-4.5 Team 2025, arXiv 2508.06471): Llama whose feed-forwards, but for the first, are experts that are
+chosen by sigmoids and a bias (DeepSeek-V3, arXiv 2412.19437, eq. 12 to 16), and one that all tokens read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import Fields, Importer
+from t2r_export.checkpoints.importers.experts import as_dense, beside, experts
+from t2r_export.checkpoints.importers.keys import Keys, keys
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder, sliding_layers
+from t2r_export.checkpoints.importers.olmoe import REFUSED, with_experts
+from t2r_export.checkpoints.importers.rotary import PARTIAL
+from t2r_export.config.model import ModelConfig
+
+# of families with such experts: one group of them
+OF_EXPERTS: dict[str, Any] = {
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+}
+OTHERS = {**REFUSED, "n_group": (1,), "topk_group": (1,)}
+WEIGHTS_EPS = 1e-20  # of the class
+KEYS = keys(
+    read={
+        **DECODER,
+        **PARTIAL,
+        **OF_EXPERTS,
+        "vocab_size": 151552,
+        "intermediate_size": 10944,
+        "num_hidden_layers": 46,
+        "num_attention_heads": 96,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "attention_bias": False,
+        "use_qk_norm": False,
+    },
+    refused=OTHERS,
+    harmless="mlp_bias num_nextn_predict_layers",  # of layers that draft tokens
+    aliases={"num_local_experts": "n_routed_experts", "num_mtp_layers": "num_nextn_predict_layers"},
+)
+
+
+def _config(fields: Fields) -> ModelConfig:
+    model = decoder(
+        fields,
+        sliding_layers(fields, window=None, stated=False),
+        qkv_bias=fields.flag("attention_bias"),
+        output_bias=False,
+        heads={"qk_norm": fields.flag("use_qk_norm")},
+        rope={"partial": 0.5},
+    )
+    return by_sigmoids(fields, model)
+
+
+def by_sigmoids(fields: Fields, model: ModelConfig) -> ModelConfig:
+    """The model with such experts."""
+    normed, size = fields.flag("norm_topk_prob"), fields.size("moe_intermediate_size")
+    each = experts(
+        fields,
+        "n_routed_experts",
+        "moe_intermediate_size",
+        normed,
+        router="sigmoid",
+        choice_bias=True,
+        scale=fields.number("routed_scaling_factor"),
+        eps=WEIGHTS_EPS if normed else 0.0,
+    )
+    dense = fields.size("first_k_dense_replace", least=0)
+    sparse = [layer >= dense for layer in range(len(model.layers))]
+    return beside(model, each, sparse, size=size * fields.size("n_shared_experts"))
+
+
+def importer(known: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:
+    """An importer of the names of such experts."""
+    bias = {"moe.choice_bias": f"{LAYER}.mlp.gate.e_score_correction_bias"}
+    return dataclasses.replace(with_experts(known, config, bias), renamed=as_dense("shared_experts"), drafts=True)
+
+
+GLM4_MOE = importer(KEYS, _config)
