@@ -13,6 +13,7 @@ from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.losses import squared_error, variance
+from t2r_export.training.reach import start_gates
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError
 
@@ -113,7 +114,10 @@ class LayerwiseStage(Stage):
 
 
 class Transfer(LayerwiseStage):
-    """Match the output of each new mixer: one with parameters that the teacher's lacks. Trains only those."""
+    """Match the output of each new mixer: one with parameters that the teacher's lacks. Trains only those.
+
+    Gates that no training has changed start at the distances of the teacher's attention (t2r_export.training.reach).
+    """
 
     name = "transfer"
     nothing_new = (
@@ -129,6 +133,11 @@ class Transfer(LayerwiseStage):
         if rest == [False, True]:
             return set()  # the student's mixer includes the feed-forward, the teacher's does not
         return ours - theirs
+
+    def measure(self, batch: Batch) -> None:
+        super().measure(batch)
+        if self.teacher is not None and batch.source is None:
+            start_gates(self.student, self.teacher, batch)
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         """For a merged layer, the sum of the teacher's self-attention and cross-attention."""

@@ -50,7 +50,11 @@ COVERED: dict[str, dict[str, tuple[Any, ...]]] = {
         **dict.fromkeys(("conv", "output_gate"), ANY),
         **{"folded": OFF, "memory": (0,), "redraw": OFF, "sigma": (1.0,), "fixed_sigma": OFF},
     },
-    "hybrid": {**SUMS, **dict.fromkeys(("window", "sinks", "merge"), ANY), "update_rule": ("linear", "gated")},
+    "hybrid": {
+        **SUMS,
+        **dict.fromkeys(("window", "sinks", "merge", "map_scale"), ANY),
+        "update_rule": ("linear", "gated"),
+    },
     "rotary": dict.fromkeys(("theta", "scaling", "size"), ANY),
     "learned": {"max_positions": ANY},
     "sinusoidal": {},

@@ -10,7 +10,7 @@ from t2r_export.config.mixers.base import Guard, MixerConfig
 from t2r_export.config.mixers.linear import GATE, LinearConfig
 from t2r_export.config.options import check_values, limited, option
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.validation import MAX_TURNED
+from t2r_export.config.validation import MAX_TURNED, need
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,16 @@ class HybridConfig(MixerConfig):
     rotary_pairs: tuple[int, ...] = ()  # positions after: the pairs that were kept of `rotary_of` features; empty: all
     rotary_of: int = limited(0, bounds=(0, MAX_TURNED))
     frequency_scale: float = option("positions after: factor on the model's rotary frequencies.", 1.0)
+    map_scale: float = option(
+        "merge sum, feature map relu: initial factor on W of the map; small, a student starts as its window alone.", 1.0
+    )
 
     def __post_init__(self) -> None:
         check_values(self)
         object.__setattr__(self, "guard", self.linear().guard)
+        fine = self.map_scale == 1.0 or (self.merge == "sum" and self.feature_map == "relu")
+        received = f"merge {self.merge}, feature_map {self.feature_map}"
+        need(fine, "merge sum and feature_map relu with map_scale", received, "leave map_scale out")
 
     def linear(self) -> LinearConfig:
         """The config of the linear part."""

@@ -63,6 +63,19 @@ class Gates(nn.Module):
         """As `AttentionMixer.why_heads_count`."""
         return "fixed gates, which differ by the number of a head" if self.config.gate == "fixed" else None
 
+    @torch.no_grad()
+    def start_at(self, distance: Tensor) -> None:
+        """Start at the decay exp(-1/τ), for the mean distances τ (heads,) of attention; trained gates stay.
+
+        A τ below 1 counts as 1.
+        """
+        offset = self.offset[: self.heads * self.config.gates]
+        if self.weight.any() or (offset != OPEN).any():
+            return
+        log_gate = -1.0 / distance.double().clamp(min=1.0)
+        logit = log_gate - torch.log(-torch.expm1(log_gate))
+        offset.copy_(logit.repeat_interleave(self.config.gates))
+
     def logits(self, x: T, ops: Ops[T]) -> T | None:
         """Rows x (N, D) -> logits (N, rows); None without data-dependent gates."""
         if not self.rows:

@@ -54,6 +54,9 @@ class HybridMixer(AttentionMixer):
         self.rotates = config.positions == "keep"
         self.near = SlidingWindow(sizes, config.window, config.sinks, None if self.rotates else sizes.rope)
         self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, linear)
+        with torch.no_grad():  # what is far can outweigh the window from the first step on
+            for weight in self.maps.parameters() if config.map_scale != 1.0 else ():
+                weight.mul_(config.map_scale)
         self.gates = Gates(sizes.width, sizes.kv_heads, linear)
         # log γ, or the gate's logit or bias
         self.merge = nn.Parameter(torch.full((sizes.heads,), 0.0 if config.merge == "sum" else OPEN_GATE))

@@ -17,7 +17,7 @@ import reference
 import small
 from model.mixers.alone import Alone, buffers, by_steps, empty, layer, random_mixer, text
 from small import GPT2, LLAMA, B, G, K, V
-from t2r_export.config.mixers import Guard, HybridConfig
+from t2r_export.config.mixers import Guard, HybridConfig, WindowConfig
 from t2r_export.convert import convert
 from t2r_export.describe import describe
 from t2r_export.model.mixers.hybrid import HybridMixer
@@ -221,6 +221,24 @@ def test_gated_hybrid_initially_near_ungated() -> None:
 
 
 @torch.no_grad()
+def test_a_small_scale_starts_at_the_window_alone() -> None:
+    """map_scale changes the first weights of the maps and nothing else."""
+    x, found = text(20), []
+    for scale in (1.0, 1e-3):
+        torch.manual_seed(0)
+        made = Alone(LLAMA, layer(LLAMA, HybridConfig(3, K, map_scale=scale)).double())
+        window = Alone(LLAMA, layer(LLAMA, WindowConfig(3, sinks=0)).double())
+        window.load_state_dict(made.state_dict(), strict=False)
+        away = (made(x, empty(made))[0] - window(x, empty(window))[0]).abs().max()
+        found.append((made.state_dict(), away))
+    (loud, far), (quiet, near) = found
+    assert 0 < near < 1e-4 * far
+    for name, weight in quiet.items():
+        factor = 1e-3 if name.endswith(("maps.q.weight", "maps.k.weight")) else 1.0
+        torch.testing.assert_close(weight, factor * loud[name])
+
+
+@torch.no_grad()
 def test_token_gate_initially_equals_learned_gate() -> None:
     torch.manual_seed(0)
     configs = [HybridConfig(3, K, merge=merge, sinks=1) for merge in ("gate", "token")]
@@ -304,6 +322,14 @@ def test_gates_and_sinks_are_in_the_summary() -> None:
         (
             lambda: HybridConfig(4, K, gate="data"),
             "expected a gate of none for the update rule linear; received gate data; choose one of those",
+        ),
+        (
+            lambda: HybridConfig(4, K, merge="gate", map_scale=0.1),
+            "expected merge sum and feature_map relu with map_scale; received merge gate, feature_map relu; leave map_",
+        ),
+        (
+            lambda: HybridConfig(4, 6, "hedgehog", map_scale=0.1),
+            "expected merge sum and feature_map relu with map_scale; received merge sum, feature_map hedgehog; leave m",
         ),
         (lambda: HybridConfig(4, 0), "expected feature_size to be an integer from 1 to 1048576; received 0; corr"),
         (lambda: HybridConfig(4, K, "tanh"), "expected feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog"),
