@@ -30,6 +30,7 @@ from t2r_export.training.best import Kept
 from t2r_export.training.inputs import find_inputs
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.memory import freed_memory_kept
+from t2r_export.training.plan import StagePlanned, planned
 from t2r_export.training.state import TrainingState, check_identity, damaged, load_state
 from t2r_export.training.straight_through import attach, settled
 from t2r_export.training.trainer import Trainer
@@ -65,6 +66,22 @@ def finetune(config: FinetuneConfig) -> FinetuneReport:
     accelerator = _accelerator(config)
     with locked(config.output, wait=False) if accelerator.is_main_process else contextlib.nullcontext():
         return _finetune(config, accelerator)
+
+
+def plan(config: FinetuneConfig) -> list[StagePlanned]:
+    """What each stage of the run would need on one device. Writes nothing but tokenized text in the cache.
+
+    Raises:
+        UserError: an unusable input.
+    """
+    config.check_files()
+    loaded = checkpoint.load(config.model)
+    loaded.model.require_tokens("to finetune on a text")
+    inputs = find_inputs(config, loaded, 1)
+    device = choose_device(config.device)
+    student = _rounded(loaded.model, inputs.config).to(device)
+    teacher = None if inputs.teacher is None else inputs.teacher.to(device)
+    return planned(inputs.config, student, teacher, inputs.batches)
 
 
 def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:

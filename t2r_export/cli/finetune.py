@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
 from t2r_export.config.stages import STAGES, USUAL_STAGES, parse_plan
 from t2r_runtime.cli.output import json_option, show
+
+if TYPE_CHECKING:
+    from t2r_export.training.plan import StagePlanned
 
 FILE = click.Path(path_type=Path)
 INSIDE = ("accuracy_level", "budget")  # no effect on the rounding to train
@@ -53,6 +56,13 @@ ROUNDING = Spelled(
     help="Quantization-aware training of a trained student, folded, for w8 or w4 and its options: the stage round. The "
     "teacher is the student itself unless --teacher is given.",
 )
+@click.option(
+    "--plan",
+    "teraflops",
+    type=click.FloatRange(0, min_open=True),
+    metavar="TFLOPS",
+    help="Print what each stage needs, with its hours at this many 10^12 operations per second, and stop.",
+)
 @fields(FinetuneConfig)
 @force_option
 @json_option
@@ -63,6 +73,7 @@ def command(
     steps: str | None,
     learning_rates: str | None,
     scheme: tuple[str, Mapping[str, Any]] | None,
+    teraflops: float | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -82,7 +93,11 @@ def command(
     from accelerate import PartialState
 
     from t2r_export.finetune import finetune
+    from t2r_export.finetune import plan as plan_run
 
+    if teraflops is not None:
+        _show_plan(plan_run(config), teraflops, as_json)
+        return
     report = finetune(config)
     if not PartialState().is_main_process:
         return
@@ -101,3 +116,15 @@ def command(
         "seconds": report.seconds,
     }
     show(as_json, data, f"{text}\n{out}: {report.tokens:,} tokens in {report.seconds:.0f} s")
+
+
+def _show_plan(stages: Sequence[StagePlanned], teraflops: float, as_json: bool) -> None:
+    heads = ["stage", "steps", "tokens", "trained", *stages[0].memory, "memory", "TFLOP", "hours"]
+    rows = [
+        [each.stage, f"{each.steps:,}", f"{each.tokens:,}", f"{each.trained:,}"]
+        + [f"{size / 1e6:,.0f} MB" for size in (*each.memory.values(), each.bytes)]
+        + [f"{each.flops / 1e12:,.1f}", f"{each.hours(teraflops):.2f}"]
+        for each in stages
+    ]
+    data = [{**vars(each), "bytes": each.bytes, "hours": each.hours(teraflops)} for each in stages]
+    show(as_json, {"stages": data}, table(rows, heads))

@@ -57,7 +57,7 @@ OPTIONS: dict[str, dict[str, str]] = {  # by verb
         **{
             f"--{name.replace('_', '-')}": f"{place}=VALUE"
             for name, place in within(FinetuneConfig).items()
-            if name not in ("warmup", "clip")
+            if name not in ("warmup", "clip", "accumulate")
         },
         "--weight-decay": "--optimizer adamw:weight_decay=VALUE",
     },

@@ -150,6 +150,7 @@ class FinetuneConfig:
     dropout: float = option(
         "Dropout probability on mixer and feed-forward outputs, in the distill and task stages.",
         0.0,
+        within="loss.dropout",
         result="changed",
         between=(0, 1),
     )
@@ -175,6 +176,12 @@ class FinetuneConfig:
     )
     weight_decay: float = option(
         "Weight decay of trained weights.", 0.0, within="optimizer.weight_decay", bounds=(0, math.inf)
+    )
+    accumulate: int = option(
+        "Parts of a batch whose gradients are accumulated: less memory, the same steps.",
+        1,
+        within="optimizer.accumulate",
+        result="changed",
     )
     clip: float = option("Maximum gradient norm.", 1.0, within="optimizer.clip", between=(0, math.inf))
     seed: int = option("Random seed of data order, dropout and adapters.", 0, bounds=(0, MAX_STEPS))

@@ -81,8 +81,8 @@ class Batches(Protocol):
         """The global batch of a step, counted from 0, on the CPU."""
         ...
 
-    def validation(self, processes: int) -> list[Batch]:
-        """Validation batches, each the size of one process's share of a training batch."""
+    def validation(self, shares: int) -> list[Batch]:
+        """Validation batches, each the size of one of so many shares of a training batch."""
         ...
 
 

@@ -214,5 +214,5 @@ class PairBatches:
             return plain
         return told.batch(torch.arange(len(told)))
 
-    def validation(self, processes: int) -> list[Batch]:
+    def validation(self, shares: int) -> list[Batch]:
         return self._valid

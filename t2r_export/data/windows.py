@@ -28,5 +28,5 @@ class WindowBatches:
             starts = draw_starts(config.start_positions, config.batch, config.seed, step)
         return window_batch(self._windows(step), starts)
 
-    def validation(self, processes: int) -> list[Batch]:
-        return window_batches(self._valid, max(1, self.config.batch // processes))
+    def validation(self, shares: int) -> list[Batch]:
+        return window_batches(self._valid, max(1, self.config.batch // shares))

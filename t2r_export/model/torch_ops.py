@@ -215,11 +215,12 @@ class TorchOps(Ops[Tensor]):
         q, k = q.to(v.dtype), k.to(v.dtype)  # rotations are float32
         if softcap is not None or _products_are_faster(v):
             k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
-            mask = torch.full((T, total), -torch.inf, dtype=v.dtype, device=v.device).triu(total - T + 1)
+            unseen = torch.full((T, total), -torch.inf, dtype=v.dtype, device=v.device).triu(total - T + 1)
             if softcap is None:
-                scores = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=scale).view(*q.shape[:2], T, -1)
+                scores = torch.baddbmm(unseen, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=scale)
+                scores = scores.view(*q.shape[:2], T, total)
             else:
-                scores = self.soft_cap(q @ k.mT * scale, softcap) + mask
+                scores = self.soft_cap(q @ k.mT * scale, softcap) + unseen
             return torch.matmul(scores.softmax(-1), v)
         # no mask is needed without past tokens
         mask = None if T == total else _seen(T, total, q.device)

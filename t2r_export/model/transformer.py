@@ -131,6 +131,11 @@ class Transformer(Stack):
         step = self.context(states, self.ops(ids.shape[1]))
         return list(self.trace(self.embed(self.given(ids), step), states, step))
 
+    def outputs(self, ids: Tensor, states: State[Tensor]) -> Iterator[Tensor]:
+        """Output rows (B·T, D) of every block for ids (B, T), one at a time."""
+        step = self.context(states, self.ops(ids.shape[1]))
+        return (trace.output for trace in self.trace(self.embed(self.given(ids), step), states, step))
+
     def logits_of(self, rows: Tensor) -> Tensor:
         """Logits (N, vocabulary) of output rows (N, D)."""
         return self._logits(rows, self.ops(len(rows)))

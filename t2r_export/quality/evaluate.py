@@ -17,6 +17,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 BATCH_TOKENS = 4096  # per forward pass; bounds memory for long windows
+LOGITS = 1 << 24  # held at a time
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,11 @@ def evaluate(model: Transformer, batches: Sequence[Batch]) -> Evaluation:
     sums, counts = [], []  # of each sequence
     for batch in batches:
         batch = batch.to(device)
-        rows = model.rows(batch.ids, initial_states(model, batch))
-        logits = model.logits_of(batch.predicted(rows))
-        losses = F.cross_entropy(logits.float(), batch.labels, reduction="none").double()
+        rows = batch.predicted(model.rows(batch.ids, initial_states(model, batch)))
+        size = max(1, LOGITS // model.config.vocab_size)
+        parts = zip(rows.split(size), batch.labels.split(size), strict=True)
+        found = [F.cross_entropy(model.logits_of(x).float(), labels, reduction="none") for x, labels in parts]
+        losses = torch.cat(found).double()
         of = batch.sequences
         sums.append(torch.zeros(len(batch), dtype=torch.float64, device=device).index_add(0, of, losses).cpu())
         counts.append(of.bincount(minlength=len(batch)).cpu())

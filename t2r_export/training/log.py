@@ -69,11 +69,20 @@ class TrainingLog:
             first, total = self._before + done, self._before + steps + behind
             self._bar = tqdm(total=total, initial=first, desc=name, unit="step", dynamic_ncols=True)
 
-    def progress(self, done: int, loss: float, learning_rate: float, tokens: int) -> None:
-        """Report `done` steps of the stage, the mean `loss` since the last call, and the `tokens` of the run so far."""
+    def progress(
+        self, done: int, loss: float, learning_rate: float, tokens: int, flops: float = 0.0, memory: int | None = None
+    ) -> None:
+        """Report `done` steps of the stage, and the mean `loss` since the last call.
+
+        Args:
+            tokens: of the run so far.
+            flops: operations of a token.
+            memory: bytes at the peak so far; None: unknown.
+        """
         rate = self._stage.lap(tokens)
         place = {"stage": self._stage.name, "step": done, "tokens": tokens}
-        self.record(**place, loss=loss, learning_rate=learning_rate, tokens_per_second=round(rate, 1))
+        speed = {"tokens_per_second": round(rate, 1), "teraflops": round(rate * flops / 1e12, 5)}
+        self.record(**place, loss=loss, learning_rate=learning_rate, **speed, memory=memory)
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.4f}{self._validation}, {rate:,.0f} tok/s", refresh=False)
             self._bar.update(self._before + done - self._bar.n)
@@ -84,6 +93,7 @@ class TrainingLog:
             stage = self._stage
             self.message(
                 f"{stage.name} {done}/{stage.steps}: loss {loss:.4f}{self._validation}, {rate:,.0f} tokens/s, "
+                f"{speed['teraflops']:.3g} TFLOP/s, "
                 f"{stage.left(done) + self.end_seconds:.0f} s left of the run"
             )
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from t2r_export.quality.evaluate import LOGITS
+
 SMALLEST = 1e-30  # lower bound of a divisor that may underflow
 PIECE = 1 << 22  # float32 values processed at a time: fits the caches of a CPU, keeps a GPU busy
+LEAST_ROWS = 512  # whose logits are held at a time, so that the sum of gradients of a head costs little beside them
+
+RowsLoss = Callable[[Tensor, slice], Tensor]
 
 
 class _Loss(torch.autograd.Function):
@@ -87,6 +92,53 @@ class TopDivergence(_Loss):
         q.mul_((1 - rest / rest_q).unsqueeze(-1)).scatter_(-1, places, log_kept.exp() - p)
         ctx.save_for_backward(q.div_(len(logits)).to(logits.dtype))
         return loss / len(logits)
+
+
+class OverRows(torch.autograd.Function):
+    """Mean loss over rows (N, D), in pieces whose gradients are computed at once: see `over_rows`."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: RowsLoss, pieces: Sequence[slice], rows: Tensor, *weights: Tensor) -> Tensor:
+        total = rows.new_zeros((), dtype=_wide(rows))
+        sums = [torch.zeros_like(each) for each in (rows, *weights)]
+        for piece in pieces:
+            with torch.enable_grad():
+                x = rows[piece].detach().requires_grad_()
+                part = loss(x, piece) * (len(x) / len(rows))
+            with torch.autocast(rows.device.type, enabled=False):
+                of_rows, *of_weights = torch.autograd.grad(part, [x, *weights])
+            total += part.detach()
+            sums[0][piece] = of_rows
+            for summed, gradient in zip(sums[1:], of_weights, strict=True):
+                summed += gradient
+        ctx.save_for_backward(*sums)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(each * gradients[0] for each in ctx.saved_tensors)
+
+
+def over_rows(loss: RowsLoss, rows: Tensor, vocabulary: int, weights: Sequence[Tensor]) -> Tensor:
+    """Mean of a loss over rows (N, D), with exact gradients; holds at most LOGITS logits, or those of LEAST_ROWS rows.
+
+    Args:
+        loss: (rows (n, D), their slice of N) -> mean loss of their logits (n, vocabulary).
+        weights: trained weights that it reads.
+    """
+    size = rows_at_once(vocabulary)
+    if len(rows) <= size:
+        return loss(rows, slice(len(rows)))
+    pieces = [slice(first, first + size) for first in range(0, len(rows), size)]
+    if torch.is_grad_enabled():
+        mean: Tensor = OverRows.apply(loss, pieces, rows, *weights)
+        return mean
+    return torch.stack([loss(x := rows[piece], piece) * (len(x) / len(rows)) for piece in pieces]).sum()
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """Number of rows whose logits are held at once."""
+    return max(LEAST_ROWS, LOGITS // vocabulary)
 
 
 def divergence_target(logits: Tensor, top: int) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Reuse of freed memory between training steps."""
+"""Memory of training: a teacher in bfloat16, and reuse of freed memory between steps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,24 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+from torch import nn
+
 # options of glibc's mallopt (malloc.h): for training, and the defaults
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 KEEPING = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: (1 << 31) - 1, M_TOP_PAD: 1 << 28}
 USUAL = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17, M_TOP_PAD: 1 << 17}
+
+
+def narrow(model: nn.Module) -> None:
+    """Keep the weights of products in bfloat16, as autocast reads them: the same results in half the memory.
+
+    Tables are read in float32, a head that is tied to one too.
+    """
+    tables = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and id(module.weight) not in tables:
+            module.to(torch.bfloat16)
 
 
 @contextlib.contextmanager

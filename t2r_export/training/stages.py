@@ -15,7 +15,8 @@ class and an entry in `t2r_export.config.stages.STAGES`. Transfer and align are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +28,14 @@ from t2r_export.model.block import BlockTrace
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
-from t2r_export.training.losses import divergence, divergence_target, next_token_loss, squared_error, variance
+from t2r_export.training.losses import (
+    divergence,
+    divergence_target,
+    next_token_loss,
+    over_rows,
+    squared_error,
+    variance,
+)
 from t2r_runtime.contract.signature import POSITION
 from t2r_runtime.errors import UserError
 
@@ -104,6 +112,17 @@ class Stage(nn.Module):
         states = initial_states(self.student, batch)
         return states if batch.start is None else {**states, POSITION: batch.start}
 
+    def head_loss(self, rows: Tensor, loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """Mean of a loss over output rows (N, D) of the student's last block.
+
+        Args:
+            loss: (logits (n, vocabulary), their slice of N) -> mean loss.
+        """
+        modules = [module for module in (self.student.norm, self.student.head) if module is not None]
+        trained = [p for module in modules for p in module.parameters() if p.requires_grad]
+        vocabulary = self.student.config.vocab_size
+        return over_rows(lambda x, piece: loss(self.student.logits_of(x), piece), rows, vocabulary, trained)
+
     def forward(self, batch: Batch) -> Tensor:
         """Loss of a batch, a float32 scalar, mean over predicted tokens."""
         raise NotImplementedError
@@ -135,19 +154,29 @@ class Distill(Stage):
 
     def forward(self, batch: Batch) -> Tensor:
         assert self.teacher is not None
+        teacher, labels, weights = self.teacher, batch.labels, self.loss_weights
         with torch.no_grad():
-            traces = self.teacher.traces(batch.ids, initial_states(self.teacher, batch))
-            theirs = [batch.predicted(block.output) for block in traces]
-            target = divergence_target(self.teacher.logits_of(theirs[-1]), self.loss_weights.kl_top)
-        ours = [batch.predicted(block.output) for block in self.student.traces(batch.ids, self.states(batch))]
-        logits = self.student.logits_of(ours[-1])
-        loss = divergence(logits, target)
-        if self.loss_weights.hidden:
+            theirs = self._outputs(teacher, batch, initial_states(teacher, batch))
+        ours = self._outputs(self.student, batch, self.states(batch))
+
+        def of_logits(logits: Tensor, rows: slice) -> Tensor:
+            with torch.no_grad():
+                target = divergence_target(teacher.logits_of(theirs[-1][rows]), weights.kl_top)
+            loss = divergence(logits, target)
+            if weights.cross_entropy:
+                loss = loss + weights.cross_entropy * next_token_loss(logits, labels[rows])
+            return loss
+
+        loss = self.head_loss(ours[-1], of_logits)
+        if weights.hidden:
             errors = [squared_error(o, t) for o, t in zip(ours, theirs, strict=True)]
-            loss = loss + self.loss_weights.hidden * (torch.stack(errors) / self.variance).mean()
-        if self.loss_weights.cross_entropy:
-            loss = loss + self.loss_weights.cross_entropy * next_token_loss(logits, batch.labels)
+            loss = loss + weights.hidden * (torch.stack(errors) / self.variance).mean()
         return loss + self.penalty()
+
+    def _outputs(self, model: Transformer, batch: Batch, states: State[Tensor]) -> list[Tensor]:
+        """Predicted rows of each block's output; of the last alone if hidden states are not compared."""
+        outputs = model.outputs(batch.ids, states)
+        return [batch.predicted(rows) for rows in (outputs if self.loss_weights.hidden else deque(outputs, maxlen=1))]
 
 
 class Round(Distill):
@@ -162,9 +191,10 @@ class Task(Stage):
     """Cross-entropy of the text. Also trains models from random weights."""
 
     def forward(self, batch: Batch) -> Tensor:
-        rows = self.student.rows(batch.ids, self.states(batch))
-        logits = self.student.logits_of(batch.predicted(rows))
-        return next_token_loss(logits, batch.labels, self.loss_weights.label_smoothing) + self.penalty()
+        rows = batch.predicted(self.student.rows(batch.ids, self.states(batch)))
+        labels, smoothing = batch.labels, self.loss_weights.label_smoothing
+        loss = self.head_loss(rows, lambda logits, piece: next_token_loss(logits, labels[piece], smoothing))
+        return loss + self.penalty()
 
 
 def check_alike(student: Transformer, teacher: Transformer, purpose: str, otherwise: str) -> None:

@@ -8,6 +8,7 @@ Several devices run through Hugging Face Accelerate; each process takes its shar
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pkgutil
 import signal
@@ -31,6 +32,8 @@ from t2r_export.training.best import keep_best, remember
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.dropout import dropped
 from t2r_export.training.log import TrainingLog
+from t2r_export.training.measured import Measured, peak_bytes
+from t2r_export.training.memory import narrow
 from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
@@ -59,11 +62,11 @@ class Trainer:
         self.config, self.student, self.teacher = config, student, teacher
         self.accelerator, self.log, self.state = accelerator, log, state
         self.batches = batches
-        self.validation = batches.validation(accelerator.num_processes)
+        self.validation = batches.validation(accelerator.num_processes * config.accumulate)
         self.device = accelerator.device
         self.plan = [plan for plan in config.plan if plan.steps]
         self._mine = slice(accelerator.process_index, None, accelerator.num_processes)  # of a batch's rows
-        self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
+        self.bf16 = uses_bf16(config, self.device)
         if config.batch % accelerator.num_processes:
             raise UserError(
                 f"a batch size divisible by the {accelerator.num_processes} processes", f"{config.batch}", "change one"
@@ -71,6 +74,8 @@ class Trainer:
 
     def run(self) -> None:
         """Run all remaining steps. Raises CheckFailed for non-finite values, and KeyboardInterrupt."""
+        if self.bf16 and self.teacher is not None:
+            narrow(self.teacher)
         if not self.config.state_path.exists():
             self._save(None)  # fails early without disk space, and keeps a state should the first step diverge
         for number, plan in enumerate(self.plan):
@@ -83,12 +88,9 @@ class Trainer:
 
     def _open(self, plan: StagePlan) -> tuple[Stage, nn.Module, list[nn.Parameter], Any, DivergenceGuard]:
         """Open a stage: itself, wrapped for all devices, its parameters, optimizer and divergence guard."""
-        loss_weights = LossWeights(*(getattr(self.config, name) for name in LOSS_WEIGHTS))
-        if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
-            lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
-        kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
-        stage = kind(self.student, self.teacher, loss_weights).to(self.device)
-        stage.measure(self.batches(self._before()).to(self.device))
+        stage = open_stage(self.config, plan, self.student, self.teacher).to(self.device)
+        with self._precision():
+            stage.measure(self.batches(self._before()).to(self.device))
         trainable, decay = stage.trainable(), self.config.weight_decay
         optimizer: Any = make_optimizer(trainable, plan.peak, decay, self.config.optimizer)
         guard = DivergenceGuard(optimizer, self.device)
@@ -108,12 +110,13 @@ class Trainer:
         if self.state.best is None:
             self._validate(stage, 0)
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
-        tokens = 0  # predicted in these steps
+        tokens, flops = 0, 0.0  # predicted in these steps; operations of a token
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = self._batch(step)
-            with self._dropped(plan, step):
+            with self._dropped(plan, step), contextlib.nullcontext() if flops else Measured() as measured:
                 pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
+            flops = flops if measured is None else measured.flops / batch.count
             tokens += batch.count * self.accelerator.num_processes
             done, stopping = step + 1, interrupt.asked
             saving = stopping or done % self.config.checkpoint_every == 0
@@ -124,7 +127,7 @@ class Trainer:
                 pending.clear()
                 if validating:
                     self._validate(stage, done)
-                self.log.progress(done, loss, rate, self.state.tokens)
+                self.log.progress(done, loss, rate, self.state.tokens, flops, peak_bytes(self.device))
                 tokens = 0
             if saving:
                 self._save(optimizer)
@@ -141,6 +144,14 @@ class Trainer:
     def _batch(self, step: int) -> Batch:
         """This process's share of the global batch, on its device."""
         return self.batches(step + self._before()).rows(self._mine).to(self.device)
+
+    def _parts(self, batch: Batch) -> list[Batch]:
+        """A batch in the parts whose gradients are accumulated."""
+        return batch.split(-(-len(batch) // self.config.accumulate))
+
+    def _precision(self) -> AbstractContextManager[None]:
+        """Context of training's precision."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def _dropped(self, plan: StagePlan, step: int) -> AbstractContextManager[None]:
         """Context of dropout, in stages that use it."""
@@ -164,14 +175,19 @@ class Trainer:
         """One update. Returns loss and gradient norm (2,) on the device, without waiting for it."""
         for group in optimizer.param_groups:
             group["lr"] = rate
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            loss = module(batch)
-        self.accelerator.backward(loss)
+        loss, parts = torch.zeros((), device=self.device), self._parts(batch)
+        for part in parts:
+            last = part is parts[-1]
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(module):
+                with self._precision():
+                    share = module(part) * (part.count / batch.count)
+                self.accelerator.backward(share)
+            loss += share.detach()
         norm = nn.utils.clip_grad_norm_(parameters, self.config.clip)
         guard(norm)
         optimizer.step()
         optimizer.zero_grad()
-        return torch.stack([loss.detach(), norm])
+        return torch.stack([loss, norm])
 
     def _read_losses(self, pending: list[Tensor], stage: Stage, plan: StagePlan, done: int, reduce: bool) -> float:
         """Mean loss of the pending steps. Raises CheckFailed unless all are finite."""
@@ -183,9 +199,9 @@ class Trainer:
             first = int((~finite).nonzero()[0])
             loss, norm = values[first].tolist()
             step = done - len(pending) + first
-            batch, bf16 = self._batch(step), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
-            with bf16, self._dropped(plan, step):
-                where = first_not_finite(stage, batch)
+            with self._precision(), self._dropped(plan, step):
+                found = (first_not_finite(stage, part) for part in self._parts(self._batch(step)))
+                where = next(filter(None, found), None)
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {plan.stage}, "
                 f"{f'first in {where}' if where else 'and finite when the step is repeated'}; "
@@ -199,7 +215,8 @@ class Trainer:
         if self.log.enabled:
             with self.log.aside(), parametrize.cached():
                 parts = self.validation
-                losses = [float(stage(part.to(self.device))) * part.count for part in parts]
+                with self._precision():
+                    losses = [float(stage(part.to(self.device))) * part.count for part in parts]
                 nats = evaluate(self.student, parts).nats
                 layers = feature_statistics(self.student, (part.to(self.device) for part in parts))
                 loss = sum(losses) / sum(part.count for part in parts)
@@ -212,6 +229,19 @@ class Trainer:
                 self.state.weights = self.student.state_dict()
                 self.state.optimizer = None if optimizer is None else optimizer.state_dict()
                 save_state(self.config.state_path, self.state)
+
+
+def uses_bf16(config: FinetuneConfig, device: torch.device) -> bool:
+    """Whether a run computes in bfloat16 by autocast."""
+    return config.precision == "bf16" or config.precision == "auto" and device.type == "cuda"
+
+
+def open_stage(config: FinetuneConfig, plan: StagePlan, student: Transformer, teacher: Transformer | None) -> Stage:
+    """A stage of a run, with adapters where it trains these."""
+    if config.lora and STAGES[plan.stage].takes_lora and not lora.attached(student.state_dict()):
+        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)
+    kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
+    return kind(student, teacher, LossWeights(*(getattr(config, name) for name in LOSS_WEIGHTS)))
 
 
 class DivergenceGuard:

@@ -17,7 +17,7 @@ from t2r_runtime.errors import UserError
 
 FREE = {  # what stands for itself, whatever else is typed; of a model is checked where the model is known
     "finetune": """data pairs teacher stages steps learning_rates length eval_tokens scheme optimizer split loss
-        every seed device precision resume force as_json""",
+        every seed device precision resume force teraflops as_json""",
     "export": """batch past_end target top_k prefill draft_check generate context
         how form as_json""",
     "evaluate": "as_json",

@@ -25,7 +25,7 @@ def test_log_file_is_appended_json_lines(tmp_path: Path) -> None:
         with TrainingLog(path) as log:
             log.start_stage("task", first, 20, 64 * first)
             log.validation(first + 10, 1.25, math.nan, 64 * first + 640)
-            log.progress(first + 10, 1.5, 1e-3, 64 * first + 640)
+            log.progress(first + 10, 1.5, 1e-3, 64 * first + 640, 3e9, 1 << 20)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [10, 10, 20, 20]
     assert [line["tokens"] for line in lines] == [640, 640, 1280, 1280]
@@ -33,6 +33,8 @@ def test_log_file_is_appended_json_lines(tmp_path: Path) -> None:
     assert lines[0] == {**place, "validation_loss": 1.25, "validation_nats": None}
     assert lines[1].items() >= {**place, "loss": 1.5, "learning_rate": 1e-3}.items()
     assert lines[1]["tokens_per_second"] > 0
+    assert lines[1]["teraflops"] == pytest.approx(lines[1]["tokens_per_second"] * 3e-3, rel=1e-3)
+    assert lines[1]["memory"] == 1 << 20
     assert lines[3]["tokens_per_second"] > 0
 
 

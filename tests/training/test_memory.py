@@ -6,6 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+import small
+from t2r_export.training.memory import narrow
 
 PROGRAM = """
 import os, resource, sys, torch
@@ -46,3 +50,16 @@ def test_freed_memory_is_reused() -> None:
     usual, kept, given_back = map(int, done.stdout.split())
     assert usual > 100 and kept < usual / 10
     assert given_back >= 1  # tensors' worth, at the end
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # of norms inside layers, by autocast too
+@pytest.mark.parametrize("name", small.CONFIGS)
+def test_a_narrow_model_is_what_autocast_computes(name: str) -> None:
+    model, ids = small.model(name), small.ids()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        wide = model(ids)
+        narrow(model)
+        assert torch.equal(model(ids), wide)
+    products = (module for module in model.blocks.modules() if isinstance(module, torch.nn.Linear))
+    assert {module.weight.dtype for module in products} <= {torch.bfloat16}
+    assert model.embedding.weight.dtype == torch.float32

@@ -237,6 +237,27 @@ def test_cross_entropy_value_and_gradient(piece: int, smoothing: float, monkeypa
     assert torch.autograd.gradcheck(lambda q: 3 * CrossEntropy.apply(q, labels, smoothing), (logits,))
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_loss_in_pieces_has_the_same_gradients(tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(texts.TEACHER, tied_head=tied)
+    teacher, student = small.model(config, seed=1), small.model(config, seed=2)
+    stages = Distill(student, teacher, LossWeights(hidden=2.0, cross_entropy=0.5, kl_top=3)), Task(student, None)
+    found = []
+    for rows in (100, 7):  # of B·T = 10: at once; 7 and 3
+        monkeypatch.setattr(losses, "LEAST_ROWS", rows)
+        monkeypatch.setattr(losses, "LOGITS", 1)
+        for stage in stages:
+            loss = stage(read(windows()))
+            (3 * loss).backward()
+            with torch.no_grad():
+                assert stage(read(windows())) == pytest.approx(float(loss.detach()), rel=1e-6)
+            found.append([loss.detach(), *(p.grad.clone() for p in student.parameters() if p.grad is not None)])
+            student.zero_grad()
+    for whole, pieces in zip(found[:2], found[2:], strict=True):
+        for one, other in zip(whole, pieces, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
 def test_span_penalty_shortens_spans() -> None:
     teacher = small.model(texts.TEACHER)
     student = convert(teacher, SpanConfig(span=6, ramp=2, span_loss=0.5))

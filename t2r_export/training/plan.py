@@ -1,0 +1,107 @@
+"""What a run needs, from one step of each stage on a few rows: memory by part, operations, hours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.data.batch import Batch, Batches
+from t2r_export.model.transformer import Transformer
+from t2r_export.training import lora
+from t2r_export.training.losses import rows_at_once
+from t2r_export.training.measured import Measured
+from t2r_export.training.memory import narrow
+from t2r_export.training.optimizers import make_optimizer
+from t2r_export.training.stages import Stage
+from t2r_export.training.trainer import open_stage, uses_bf16
+
+
+@dataclass(frozen=True)
+class StagePlanned:
+    """What a stage needs."""
+
+    stage: str
+    steps: int
+    tokens: int  # predicted in all steps
+    trained: int  # number of trained parameters
+    memory: dict[str, int]  # bytes of tensors by part, all held at once
+    flops: int  # floating-point operations of all steps
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.memory.values())
+
+    def hours(self, teraflops: float) -> float:
+        """Hours at so many 10¹² operations a second."""
+        return self.flops / (teraflops * 1e12) / 3600
+
+
+def planned(
+    config: FinetuneConfig, student: Transformer, teacher: Transformer | None, batches: Batches
+) -> list[StagePlanned]:
+    """What every stage of a run needs on one device. Trains `student`, for a step a stage.
+
+    At most twice the rows whose logits are held at once are computed; what more rows need is extrapolated.
+    """
+    bf16 = uses_bf16(config, student.embedding.weight.device)
+    if bf16 and teacher is not None:
+        narrow(teacher)
+    found, before = [], 0
+    for plan in (plan for plan in config.plan if plan.steps):
+        stage = open_stage(config, plan, student, teacher)
+        batch = batches(before).to(stage.device)
+        trainable = stage.trainable()
+        optimizer = make_optimizer(trainable, 0.0, config.weight_decay, config.optimizer)
+        part = batch.split(-(-len(batch) // config.accumulate))[0]
+        least = -(-rows_at_once(student.config.vocab_size) // part.ids.shape[1])
+        sizes = sorted({min(len(part), size) for size in (least, 2 * least)})
+        steps = [_measured(stage, part.rows(slice(size)), bf16, config.accumulate > 1) for size in sizes]
+        live = _at(len(part), sizes, [live for live, _ in steps])
+        with Measured() as updating:
+            optimizer.step()
+        optimizer.zero_grad()
+        flops = _at(len(batch), sizes, [flops for _, flops in steps]) + updating.flops
+        gradients = _bytes(trainable.values())
+        memory = {
+            "student": _bytes(student.parameters()),
+            "teacher": 0 if teacher is None else _bytes(teacher.parameters()),
+            "best weights": _bytes(student.parameters()),
+            "gradients": gradients,
+            "optimizer": _bytes(tree_leaves(optimizer.state_dict())),
+            "activations": live - gradients,
+        }
+        trained, tokens = sum(p.numel() for p in trainable.values()), plan.steps * batch.count
+        found.append(StagePlanned(plan.stage, plan.steps, tokens, trained, memory, plan.steps * flops))
+        lora.merge(student)
+        before += plan.steps
+    return found
+
+
+def _measured(stage: Stage, batch: Batch, bf16: bool, accumulates: bool) -> tuple[int, int]:
+    """Bytes of gradients and activations at their peak, and operations, of forward and backward."""
+    stage.zero_grad()
+    with Measured() as measured:
+        for _ in range(1 + accumulates):  # the second time beside the gradients of the first
+            with torch.autocast(stage.device.type, torch.bfloat16, enabled=bf16):
+                loss = stage(batch)
+            loss.backward()
+    return measured.peak, measured.flops // (1 + accumulates)
+
+
+def _at(rows: int, sizes: list[int], values: list[int]) -> int:
+    """The value for so many rows, linear in them."""
+    if len(sizes) == 1:
+        return values[0] * rows // sizes[0]
+    slope = (values[1] - values[0]) / (sizes[1] - sizes[0])
+    return round(values[0] + slope * (rows - sizes[0]))
+
+
+def _bytes(values: Iterable[Any]) -> int:
+    """Bytes of the tensors among these."""
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))
