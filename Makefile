@@ -36,7 +36,9 @@ endif
 # All packages with SHA256SUMS and a bill of materials in RELEASE, an empty folder. It needs cmake, a C++ compiler, npm, cargo
 # and a JDK of 22 or later; `make release ARGUMENTS="--only go js"` builds some. ONNX Runtime is as for libt2r.
 RELEASE ?= build/release
+export T2R_ONNXRUNTIME_INCLUDE ?= $(CURDIR)/build/debian/headers/usr/include/onnxruntime
 release: libt2r $(VENV)/.release
+	test -d $(T2R_ONNXRUNTIME_INCLUDE) || $(BIN)/python .ci/debian.py --alone forky build/debian/headers libonnxruntime-dev
 	PYTHONPATH=runtimes $(BIN)/python -m release $(RELEASE) $(ARGUMENTS)
 
 # The documentation as a site, in build/site. With search: python -m http.server -d build/site

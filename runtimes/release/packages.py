@@ -108,6 +108,7 @@ def c(build: Build) -> None:
 PACKAGES: Mapping[str, Package] = {
     "t2r-export": Package(".", "pypi", python, ("t2r_export", "README.md", "pyproject.toml"), "t2r-export"),
     "t2r-runtime": Package("runtimes/python", "pypi", python, name="t2r-runtime"),
+    "provider": Package("runtimes/provider", "pypi", python, name="onnxruntime-ep-t2r"),
     "c": Package("runtimes/cpp", "generic", c, contains=("unicode", "onnxruntime")),
     "rust": Package("runtimes/rust", "cargo", cargo),
     "go": Package("runtimes/go", "golang", go, name="t2r.internal/t2r"),

@@ -55,14 +55,12 @@ DNNL = dict.fromkeys(
 )
 # an encoder's norms are of [M, D]
 DNNL |= {name: REDUCES_ALL for name in small.MODELS if name.startswith("translator_")}
-# translators whose layers ask for the number of sources
-T2R = dict.fromkeys(("translator_cross_lstm", "translator_cross_shared"), "it has no Shape")
 # What a slow provider reads beside its chained steps. More tokens show what the eager model's parallel form does behind
 # a chunk's end, which cpu, cuda and openvino compare.
 SHORT = {"PARALLEL_TOKENS": 9, "BATCH_TOKENS": 4, "START_TEXTS": 4}
 SETUPS = {
     "cpu": Setup(("layers", "packed", "batch_3"), few=("companions",)),
-    "t2r": Setup(("layers", "packed", "batch_3"), few=("companions",), cannot=T2R),
+    "t2r": Setup(("layers", "packed", "batch_3"), few=("companions",)),
     "cuda": Setup(("layers", "packed", "batch_3"), few=("companions",)),
     "openvino": Setup(("layers", "packed", "batch_3"), few=("companions",), mixer_steps=64),
     # on a software Vulkan a step takes some 40 ms

@@ -15,5 +15,6 @@ const Builders &copy_builders();
 const Builders &product_builders();
 const Builders &reduction_builders();
 const Builders &fused_builders();
+const Builders &known_builders();
 
 }  // namespace t2r::provider

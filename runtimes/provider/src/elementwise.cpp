@@ -151,6 +151,45 @@ template <Binary op> void build_binary(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {a, b}, {y});
 }
 
+enum class Comparison { equal, greater, greater_or_equal, less, less_or_equal };
+
+template <class T> struct Compared : Operation {
+    Comparison op;
+    Loops<2> loops;
+
+    Compared(Comparison op, Loops<2> loops) : op(op), loops(std::move(loops)) {}
+    void run(Run &run, int, int) const override {
+        const T *a = run.at<T>(reads[0]), *b = run.at<T>(reads[1]);
+        std::uint8_t *y = run.at<std::uint8_t>(writes[0]);
+        const auto [a_step, b_step] = loops.strides.back();
+        loops.rows(0, 1, [&, a_step = a_step, b_step = b_step](const std::array<std::size_t, 2> &at, std::size_t row) {
+            for (std::size_t i = 0; i < loops.inner(); i++) y[row + i] = of(a[at[0] + i * a_step], b[at[1] + i * b_step]);
+        });
+    }
+    bool of(T u, T v) const {
+        switch (op) {
+        case Comparison::equal: return u == v;
+        case Comparison::greater: return u > v;
+        case Comparison::greater_or_equal: return u >= v;
+        case Comparison::less: return u < v;
+        default: return u <= v;
+        }
+    }
+};
+
+template <Comparison op> void build_comparison(Plan &plan, const Node &node) {
+    const ValueId a = plan.input(node, 0), b = plan.input(node, 1);
+    const Value left = plan.value(a), right = plan.value(b);
+    if (left.type != right.type) refuse(node, "two of a type", "others");
+    const Dims dims = broadcast(node, left.dims, right.dims);
+    Loops<2> loops(dims, {left.dims, right.dims});
+    const ValueId y = plan.add_output(node, 0, Type::boolean, dims);
+    if (left.type == Type::int32) return plan.add(Compared<std::int32_t>(op, std::move(loops)), {a, b}, {y});
+    if (left.type == Type::int64) return plan.add(Compared<std::int64_t>(op, std::move(loops)), {a, b}, {y});
+    if (left.type == Type::float32) return plan.add(Compared<float>(op, std::move(loops)), {a, b}, {y});
+    refuse(node, "float32, int32 or int64", "another type");
+}
+
 void build_gelu(Plan &plan, const Node &node) {
     const ValueId x = plan.input(node, 0);
     if (plan.value(x).type != Type::float32) refuse(node, "float32", "another type");
@@ -211,10 +250,15 @@ const Builders &elementwise_builders() {
         {"Cos", build_unary<Unary::cos>},
         {"Div", build_binary<Binary::div>},
         {"Elu", build_elu},
+        {"Equal", build_comparison<Comparison::equal>},
         {"Erf", build_unary<Unary::erf>},
         {"Exp", build_unary<Unary::exp>},
         {"Floor", build_unary<Unary::floor>},
         {"Gelu", build_gelu},
+        {"Greater", build_comparison<Comparison::greater>},
+        {"GreaterOrEqual", build_comparison<Comparison::greater_or_equal>},
+        {"Less", build_comparison<Comparison::less>},
+        {"LessOrEqual", build_comparison<Comparison::less_or_equal>},
         {"Log", build_unary<Unary::log>},
         {"Max", build_binary<Binary::max>},
         {"Min", build_binary<Binary::min>},

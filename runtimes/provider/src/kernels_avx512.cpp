@@ -12,12 +12,13 @@ namespace {
 // rows at a time take 1.1 times as long, and without reading ahead 1.5 times.
 constexpr std::size_t ahead = 8192;
 
-// A row times a vector, register by register; `scales` of a register: of 1, 2 or 4 blocks.
-template <int bits, int scales> struct RowTimesVector {
+// A row times n vectors, register by register; `scales` of a register: of 1, 2 or 4 blocks. The vectors share what is read and
+// unpacked of the row, and each has the sums that it would have alone.
+template <int bits, int scales, int n> struct RowTimesVectors {
     const std::uint8_t *numbers;
     const float *scale;
-    const QuantizedVector &x;
-    __m512 sums = _mm512_setzero_ps();
+    const QuantizedVector *x;
+    __m512 sums[n] = {};
 
     // The register `at`, whose first number is of the block `block`; of the last one maybe a part.
     template <bool is_whole> void add(std::size_t at, std::size_t block, __mmask64 bytes, __mmask8 blocks) {
@@ -25,18 +26,16 @@ template <int bits, int scales> struct RowTimesVector {
         const std::uint8_t *from = numbers + at * 64;
         _mm_prefetch(reinterpret_cast<const char *>(from) + ahead, _MM_HINT_T0);
         const __m512i weights = is_whole ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(bytes, from);
-        const __m512i even = _mm512_loadu_si512(x.even + at * 64);
-        __m512i dots = _mm512_loadu_si512(x.offsets + at * 16);
-        if constexpr (bits == 4) {
-            const __m512i low = _mm512_set1_epi8(15), odd = _mm512_loadu_si512(x.odd + at * 64);
-            dots = _mm512_dpbusd_epi32(dots, _mm512_and_si512(weights, low), even);
-            dots = _mm512_dpbusd_epi32(dots, _mm512_and_si512(_mm512_srli_epi16(weights, 4), low), odd);
-        } else {
-            dots = _mm512_dpbusd_epi32(dots, weights, even);
-        }
+        const __m512i low = _mm512_set1_epi8(15), even = bits == 4 ? _mm512_and_si512(weights, low) : weights;
+        [[maybe_unused]] const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(weights, 4), low);
         const __mmask8 present = is_whole ? all : blocks;
-        const __m128 both = _mm_mul_ps(_mm_maskz_loadu_ps(present, x.scales + block), _mm_maskz_loadu_ps(present, scale + block));
-        sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), by_lane(both), sums);
+        const __m128 of_row = _mm_maskz_loadu_ps(present, scale + block);
+        for (int v = 0; v < n; v++) {
+            __m512i dots = _mm512_dpbusd_epi32(_mm512_loadu_si512(x[v].offsets + at * 16), even, _mm512_loadu_si512(x[v].even + at * 64));
+            if constexpr (bits == 4) dots = _mm512_dpbusd_epi32(dots, odd, _mm512_loadu_si512(x[v].odd + at * 64));
+            const __m128 both = _mm_mul_ps(_mm_maskz_loadu_ps(present, x[v].scales + block), of_row);
+            sums[v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), by_lane(both), sums[v]);
+        }
     }
 
     static __m512 by_lane(__m128 of_blocks) {
@@ -48,22 +47,27 @@ template <int bits, int scales> struct RowTimesVector {
     }
 };
 
-template <int bits, int scales> float times(const QuantizedMatrix &w, const QuantizedVector &x, std::size_t row) {
+template <int bits, int scales, int n>
+void times(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t row, float *y, std::size_t stride) {
     const std::size_t bytes = w.blocks * w.block * bits / 8, whole = bytes / 64, rest = bytes % 64;
     const std::size_t of_block = scales == 1 ? w.block * bits / 512 : 1;  // registers that share a scale
-    RowTimesVector<bits, scales> product{w.numbers + row * bytes, w.scales + row * w.blocks, x};
+    RowTimesVectors<bits, scales, n> product{w.numbers + row * bytes, w.scales + row * w.blocks, x};
     std::size_t at = 0, block = 0;
     for (; at + of_block <= whole; block += scales)
         for (const std::size_t end = at + of_block; at < end; at++) product.template add<true>(at, block, 0, 0);
     if (rest) product.template add<false>(at, block, (__mmask64{1} << rest) - 1, static_cast<__mmask8>((1u << (w.blocks - block)) - 1));
-    return _mm512_reduce_add_ps(product.sums) + of_zeros(w, x, row);
+    for (int v = 0; v < n; v++) y[v * stride + row] = _mm512_reduce_add_ps(product.sums[v]) + of_zeros(w, x[v], row);
 }
 
 template <int bits, int scales>
 void all_times(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                std::size_t stride) {
-    for (std::size_t row = first; row < last; row++)
-        for (std::size_t v = 0; v < vectors; v++) y[v * stride + row] = times<bits, scales>(w, x[v], row);
+    constexpr std::size_t together = 8;
+    for (std::size_t row = first; row < last; row++) {
+        std::size_t v = 0;
+        for (; v + together <= vectors; v += together) times<bits, scales, together>(w, x + v, row, y + v * stride, stride);
+        for (; v < vectors; v++) times<bits, scales, 1>(w, x + v, row, y + v * stride, stride);
+    }
 }
 
 void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,

@@ -49,7 +49,28 @@ Plan::Plan(const Graph &graph, const std::vector<Given> &inputs) {
 void Plan::add_node(const Node &node) {
     const Builder build = builder_of(node.op);
     if (!build) refuse(node, "an operator of this library", "none of that name");
+    const std::size_t before = operations.size();
     build(*this, node);
+    if (operations.size() == before + 1) fold();
+}
+
+// The last operation, if it is of constants alone, is done now, and what it writes is constants too.
+void Plan::fold() {
+    const Operation &last = *operations.back();
+    if (!std::all_of(last.reads.begin(), last.reads.end(), [&](ValueId id) { return is_known(id); })) return;
+    for (const ValueId id : last.writes) {
+        Buffer &buffer = buffers[static_cast<std::size_t>(value(id).buffer)];
+        buffer.kind = Kind::constant, buffer.index = constants.size();
+        constants.emplace_back(buffer.bytes, '\0');
+    }
+    Run run;
+    run.values.resize(values.size());
+    for (const Ids *ids : {&last.reads, &last.writes})
+        for (const ValueId id : *ids)
+            run.values[static_cast<std::size_t>(id)] = constants[buffers[static_cast<std::size_t>(value(id).buffer)].index].data() + value(id).offset;
+    last.run(run, 0, 1);
+    if (run.error) throw Refused("numbers that the operators take", run.error.load(), "export the model again");
+    operations.pop_back();
 }
 
 std::vector<Value> Plan::outputs() const {
@@ -101,6 +122,16 @@ void Plan::name(const std::string &name, ValueId id) {
 ValueId Plan::add_output(const Node &node, std::size_t output, Type type, Dims dims) {
     const ValueId id = add_value(type, std::move(dims), Kind::arena, 0);
     if (output < node.outputs.size() && !node.outputs[output].empty()) name(node.outputs[output], id);
+    return id;
+}
+
+ValueId Plan::add_known(const Node &node, Type type, Dims dims, const Dims &numbers) {
+    const ValueId id = add_value(type, std::move(dims), Kind::constant, constants.size());
+    std::string bytes;
+    for (const std::int64_t number : numbers)
+        bytes.append(reinterpret_cast<const char *>(&number), bytes_of(type));  // the low bytes are the first
+    constants.push_back(std::move(bytes));
+    if (!node.outputs.empty() && !node.outputs[0].empty()) name(node.outputs[0], id);
     return id;
 }
 

@@ -100,6 +100,8 @@ public:
     bool is_known(ValueId id) const;
     Dims integers(ValueId id) const;  // of a constant of the graph
     ValueId add_output(const Node &node, std::size_t output, Type type, Dims dims);
+    // Integers that are known now.
+    ValueId add_known(const Node &node, Type type, Dims dims, const Dims &numbers);
     void add_view(const Node &node, std::size_t output, ValueId of, Dims dims, std::size_t offset = 0);
     ValueId add_scratch(std::size_t bytes);
     template <class Op> void add(Op operation, const std::vector<ValueId> &reads, const std::vector<ValueId> &writes) {
@@ -120,6 +122,7 @@ private:
 
     ValueId add_value(Type type, Dims dims, Kind kind, std::size_t index);
     void name(const std::string &name, ValueId id);
+    void fold();
     void end_at_outputs(const Graph &graph);
     void place_in_arena();
     void make_stages();

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_t2r as plugin
-from onnx import helper, numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 
 Array = np.ndarray | np.generic
 Arrays = list[np.ndarray]
@@ -53,23 +53,37 @@ def model(
     domain = "com.microsoft" if op == "MatMulNBits" else ""
     results = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(op, names, results, name="node", domain=domain, **attributes)
-    given = [(name, x) for name, x in zip(names, inputs, strict=True) if x is not None]
-    constants = [numpy_helper.from_array(x, name) for i, (name, x) in enumerate(given) if int(name[1:]) in fixed]
+    examples = {name: x for name, x in zip(names, inputs, strict=True) if x is not None}
+    constants = {name: x for name, x in examples.items() if int(name[1:]) in fixed}
+    return several([node], {name: x for name, x in examples.items() if name not in constants}, constants)
+
+
+def several(
+    nodes: Sequence[NodeProto], given: Mapping[str, Array], fixed: Mapping[str, Array], any_batch: bool = False
+) -> bytes:
+    """A model of nodes, with examples of inputs and with constants; it gives the last node's outputs and "extra".
+
+    Args:
+        any_batch: the first dimension of inputs is not the examples' alone.
+    """
+    value = helper.make_tensor_value_info
+    outputs = [*nodes[-1].output, *(name for node in nodes for name in node.output if name == "extra")]
     graph = helper.make_graph(
-        [node],
-        "one",
+        nodes,
+        "several",
         [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-            for name, x in given
-            if int(name[1:]) not in fixed
+            value(
+                name,
+                helper.np_dtype_to_tensor_dtype(x.dtype),
+                [None if any_batch else len(x), *x.shape[1:]] if x.ndim else [],
+            )
+            for name, x in given.items()
         ],
-        [helper.make_empty_tensor_value_info(name) for name in results],
-        constants,
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(np.asarray(x), name) for name, x in fixed.items()],
     )
-    made = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10
-    )
-    return made.SerializeToString()
+    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=10).SerializeToString()
 
 
 def on_provider(made: bytes, feeds: Mapping[str, np.ndarray], threads: int = 2) -> Arrays:

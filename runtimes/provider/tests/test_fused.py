@@ -10,28 +10,17 @@ import onnxruntime_ep_t2r as plugin
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_node import same_results
-from onnx import NodeProto, helper, numpy_helper
+from one_node import Array, same_results, several
+from onnx import NodeProto, helper
 
-Arrays = dict[str, np.ndarray]
 sizes = st.integers(2, 5)
 
 
-def run(nodes: Sequence[NodeProto], given: Arrays, fixed: Mapping[str, Any], bound: float = 2e-6) -> int:
-    """Compare; how many operations the nodes became. The graph gives the last node's outputs and "extra"."""
-    outputs = [*nodes[-1].output, *(name for node in nodes for name in node.output if name == "extra")]
-    graph = helper.make_graph(
-        nodes,
-        "several",
-        [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-            for name, x in given.items()
-        ],
-        [helper.make_empty_tensor_value_info(name) for name in outputs],
-        [numpy_helper.from_array(np.asarray(x), name) for name, x in fixed.items()],
-    )
-    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    same_results(helper.make_model(graph, opset_imports=domains, ir_version=10).SerializeToString(), given, bound)
+def run(
+    nodes: Sequence[NodeProto], given: Mapping[str, np.ndarray], fixed: Mapping[str, Array], bound: float = 2e-6
+) -> int:
+    """Compare; how many operations the nodes became."""
+    same_results(several(nodes, given, fixed), given, bound)
     return plugin.get_operations()
 
 

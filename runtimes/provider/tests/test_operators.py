@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_node import compare
+from one_node import compare, same_results, several
+from onnx import helper
 
 SOURCES = Path(__file__).parents[1] / "src"
 KERNELS = ("avx512", "avx2", "base")
@@ -68,6 +69,17 @@ def binary(op: str) -> Check:
         if op in ("Add", "Sub", "Mul", "Div"):
             for kind in (np.int32, np.int64):
                 compare(op, integers(random, a, b, kind=kind), integers(random, b, kind=kind, low=1))
+
+    return check
+
+
+def comparison(op: str) -> Check:
+    def check(random: np.random.Generator, dims: list[int]) -> None:
+        a, b, c = dims
+        for kind in (np.int32, np.int64, np.float32):
+            x = integers(random, a, b, c, kind=kind, low=-2, high=2)
+            compare(op, x, integers(random, b, 1, kind=kind, low=-2, high=2))
+        compare(op, normal(random, a, c), np.float32([[np.nan]]))
 
     return check
 
@@ -227,6 +239,27 @@ def top_k(random: np.random.Generator, dims: list[int]) -> None:
         compare("TopK", x, shape_of(k), fixed=[1], outputs=2)
 
 
+def shape(random: np.random.Generator, dims: list[int]) -> None:
+    x = normal(random, *dims)
+    compare("Shape", x)
+    compare("Shape", x, start=-2)
+    compare("Shape", x, start=1, end=-1)
+
+
+def range_(random: np.random.Generator, dims: list[int]) -> None:
+    """Of a shape, which is known when a plan is made, and what follows from it."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], end=1),
+        helper.make_node("Cast", ["shape"], ["wide"], to=6),
+        helper.make_node("Squeeze", ["wide"], ["end"]),
+        helper.make_node("Range", ["first", "end", "step"], ["y"]),
+    ]
+    for first, step in ((0, 1), (-3, 2), (9, -1), (9, 1)):
+        fixed = {"first": np.int32(first), "step": np.int32(step)}
+        given = {"x": normal(random, *dims)}
+        same_results(several(nodes, given, fixed, any_batch=True), given)
+
+
 UNARY = (
     *("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Log", "Neg"),
     *("Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Tanh"),
@@ -235,6 +268,7 @@ CHECKS: dict[str, Check] = {
     **{op: unary(op) for op in UNARY},
     **{op: binary(op) for op in ("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub")},
     **{op: reduction(op) for op in ("ReduceMax", "ReduceMean", "ReduceSum")},
+    **{op: comparison(op) for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")},
     "Cast": cast,
     "Concat": concat,
     "DequantizeLinear": dequantize,
@@ -248,7 +282,9 @@ CHECKS: dict[str, Check] = {
     "LayerNormalization": layer_norm,
     "MatMul": matmul,
     "MatMulNBits": quantized_matmul,
+    "Range": range_,
     "Reshape": reshape,
+    "Shape": shape,
     "Slice": cut,
     "Softmax": softmax,
     "Split": split,

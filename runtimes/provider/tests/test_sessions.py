@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_t2r as plugin
 import pytest
-from one_node import devices, model, on_provider, options
+from one_node import devices, model, on_provider, options, several
 from onnx import TensorProto, helper, numpy_helper
 
 WIDTH = 300  # products of it are divided among threads
@@ -64,6 +64,25 @@ def test_shapes_change_from_run_to_run(chain: bytes) -> None:
         for row in range(count):
             (alone,) = session.run(None, {"x": rows(count)["x"][row : row + 1]})
             np.testing.assert_allclose(found[row], alone[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("bits, block", [(4, 32), (4, 64), (4, 128), (8, 32), (8, 128)])
+def test_rows_of_a_batch_are_what_they_are_alone(bits: int, block: int) -> None:
+    """Though rows share what is read of the weights."""
+    random, columns, outputs = np.random.default_rng(11), 203, 37
+    blocks = -(-columns // block)
+    fixed = {
+        "numbers": random.integers(0, 256, (outputs, blocks, block * bits // 8)).astype(np.uint8),
+        "scales": random.standard_normal((outputs, blocks)).astype(np.float32),
+    }
+    sizes = {"K": columns, "N": outputs, "bits": bits, "block_size": block, "accuracy_level": 4}
+    node = helper.make_node("MatMulNBits", ["x", "numbers", "scales"], ["y"], domain="com.microsoft", **sizes)
+    x = random.standard_normal((19, columns)).astype(np.float32)
+    session = ort.InferenceSession(several([node], {"x": x}, fixed, any_batch=True), options())
+    (whole,) = session.run(None, {"x": x})
+    for row in range(len(x)):
+        (alone,) = session.run(None, {"x": x[row : row + 1]})
+        np.testing.assert_array_equal(whole[row], alone[0])
 
 
 def at_once(work: Callable[[int], None], count: int) -> None:

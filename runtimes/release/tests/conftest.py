@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -27,6 +28,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
     missing, prefix, tools = {}, [], Place(folder, "rust")
     if shutil.which("npm") is None:
         missing["js"] = "no npm on the PATH"
+    if not Path(os.environ.get("T2R_ONNXRUNTIME_INCLUDE", "/nowhere"), "onnxruntime_ep_c_api.h").is_file():
+        missing["provider"] = "no headers of ONNX Runtime 1.23 or later where $T2R_ONNXRUNTIME_INCLUDE says"
     try:
         tools.find("cargo", "T2R_RUST", "usr/bin", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")
     except SKIPPED as error:

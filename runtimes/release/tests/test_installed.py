@@ -15,15 +15,24 @@ from cpp_build import BUILDS, ROOT, onnxruntime_options
 from installs import Released, environment, fenced, pip, said, unpacked
 
 
-def test_python(released: Released, folder: Path, story: str) -> None:
-    """With what it asks for, out of the index."""
+def python_program(folder: Path, *wheels: Path) -> str:
+    """The program of the last wheel's README, with what all of them ask for, out of the index."""
     python = environment(folder / "environment")
-    wheel = released.file("t2r-runtime", "t2r_runtime-*.whl")
-    pip(python, "-c", ROOT / "constraints.txt", wheel)
-    with zipfile.ZipFile(wheel) as archive:
+    pip(python, "-c", ROOT / "constraints.txt", *wheels)
+    with zipfile.ZipFile(wheels[-1]) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         readme = str(message_from_string(archive.read(name).decode()).get_payload())
-    assert said(folder, python, "-c", fenced(readme, "python")) == f"{story}\n"
+    return said(folder, python, "-c", fenced(readme, "python"))
+
+
+def test_python(released: Released, folder: Path, story: str) -> None:
+    assert python_program(folder, released.file("t2r-runtime", "t2r_runtime-*.whl")) == f"{story}\n"
+
+
+def test_provider(released: Released, folder: Path, story: str) -> None:
+    """On our own execution provider, the same text."""
+    wheels = released.file("t2r-runtime", "t2r_runtime-*.whl"), released.file("provider", "onnxruntime_ep_t2r-*.whl")
+    assert python_program(folder, *wheels) == f"{story}\n"
 
 
 def c_program(prefix: Path, folder: Path, readme: str) -> str:
