@@ -12,6 +12,7 @@ android {
     compileSdk = 35
     defaultConfig {
         minSdk = 24
+        consumerProguardFiles("consumer-rules.pro")
         ndk { abiFilters += listOf("arm64-v8a", "x86_64") }
         externalNativeBuild {
             cmake { arguments += "-DONNXRUNTIME=$onnxruntime" }
