@@ -12,8 +12,8 @@ namespace t2r {
 inline namespace cpp {
 
 // Several texts at once, each a row of every state: a step reads the weights once for all. Each is the text that generate writes
-// alone, but for rounding. For one thread at a time. A graph with caches that grow has texts of one length alone: it is refused
-// as one of a fixed batch is, by the kind batch, when a second text comes.
+// alone, but for rounding. For one thread at a time. A graph of a fixed batch is refused by add, and so is a second text of one
+// with caches that grow, which must have one length: both by the kind batch.
 class Batch {
 public:
     // The decoder's graph is used; its own text is left alone.
@@ -139,12 +139,10 @@ public:
     // Read a text from its start: the logits behind it, good until the next call.
     const float *read(const Tokens &text) {
         decoder.reset(1);
-        const std::size_t blocks = text.empty() ? 0 : (text.size() - 1) / block;
-        const auto tokens = [&](std::size_t from, std::size_t to) {
-            return Tokens(text.begin() + static_cast<std::ptrdiff_t>(from * block), text.begin() + static_cast<std::ptrdiff_t>(std::min(to * block, text.size())));
-        };
+        const std::size_t blocks = text.empty() ? 0 : std::min((text.size() - 1) / block, most);
+        const auto behind = [&](std::size_t at) { return text.begin() + static_cast<std::ptrdiff_t>(at * block); };
         std::vector<Place> used;
-        const auto key = [&](std::size_t at) { return Key{used.empty() ? 0 : used.back()->number, tokens(at, at + 1)}; };
+        const auto key = [&](std::size_t at) { return Key{used.empty() ? 0 : used.back()->number, Tokens(behind(at), behind(at + 1))}; };
         std::size_t at = 0;
         for (auto found = places.end(); at < blocks && (found = places.find(key(at))) != places.end(); at++) used.push_back(found->second);
         reused = at * block;
@@ -157,11 +155,11 @@ public:
             places.emplace(next, kept.begin());
         }
         for (auto place = used.rbegin(); place != used.rend(); ++place) kept.splice(kept.begin(), kept, *place);
-        for (std::size_t bytes = kept_bytes(); bytes > max_bytes; kept.pop_back()) {
+        for (std::size_t bytes = kept_bytes(); bytes > max_bytes || kept.size() > most; kept.pop_back()) {
             bytes -= kept.back().bytes;
             places.erase(kept.back().key);
         }
-        return decoder.prefill(tokens(blocks, blocks + 1));
+        return decoder.prefill({behind(blocks), text.end()});
     }
 
     // As Decoder::generate, of a text from its start.
@@ -189,6 +187,7 @@ private:
         std::size_t bytes;
     };
     using Place = std::list<Kept>::iterator;
+    static constexpr std::size_t most = 1024;  // decoders: libt2r has 4,096 open at once, of the whole program
 
     // Twice its states: a decoder has them and room for the next.
     static std::size_t bytes_of(const Decoder &decoder) {

@@ -92,6 +92,9 @@ void prefixes(const std::string &folder) {
     none.read({1, 2, 3});
     none.read({1, 2, 3});
     EXPECT(none.reused == 0 && none.kept_bytes() == 0 && cache.kept_bytes() > 0);
+    t2r::PrefixCache many(t2r::Decoder(folder + "/tiny.onnx"), std::size_t{1} << 30, 1);
+    for (int n = 0; n < 2; n++) many.read(t2r::Tokens(1030, 3));
+    EXPECT(many.reused == 1024);  // of 4,096 handles there is room for others
     EXPECT(told([&] { t2r::PrefixCache(decoder, 0, 0); }) == T2R_SNAPSHOT && told([&] { cache.read({}); }) == T2R_TOKEN);
 }
 
