@@ -50,6 +50,8 @@ class TorchOps(Ops[Tensor]):
         return F.linear(x, weight, bias)
 
     def linears(self, x: Tensor, groups: Sequence[Sequence[nn.Linear]]) -> list[Tensor]:
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))  # once, not for each product
         return [self.concat([self.linear(x, p.weight, p.bias) for p in group]) for group in groups]
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -162,6 +164,7 @@ class TorchOps(Ops[Tensor]):
         return [x] if len(sizes) == 1 else list(torch.split(x, list(sizes), dim=axis))
 
     def concat(self, parts: Sequence[Tensor], axis: int = -1) -> Tensor:
+        parts = [part for part in parts if part.shape[axis]] or parts[:1]  # an empty cache costs no copy
         return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=axis)
 
     def repeat_heads(self, x: Tensor, heads: int) -> Tensor:
