@@ -25,7 +25,7 @@ def plugin() -> str:
     return onnxruntime_ep_t2r.get_library_path()
 
 
-@pytest.mark.parametrize("name", ["tiny", "gated", "packed", "window", "prefill", "top3"])
+@pytest.mark.parametrize("name", ["tiny", "gated", "packed", "window", "prefill", "top3", "w4", "w8"])
 def test_logits_are_those_of_the_cpu(library: Library, plugin: str, name: str) -> None:
     """Each token alone and many at once: the prefill graph runs where the plugin takes it, else on the CPU."""
     graph = GOLDEN / f"{name}.onnx"

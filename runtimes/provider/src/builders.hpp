@@ -1,6 +1,7 @@
 // The tables of operators, each in the source that has its kind.
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <string>
 
@@ -10,9 +11,13 @@ namespace t2r::provider {
 
 using Builders = std::map<std::string, Builder>;
 
+// Refuses values of other types.
+void require_float32(const Plan &plan, const Node &node, std::initializer_list<ValueId> ids);
+
 const Builders &elementwise_builders();
 const Builders &copy_builders();
 const Builders &product_builders();
+const Builders &quantized_builders();
 const Builders &reduction_builders();
 const Builders &fused_builders();
 const Builders &known_builders();

@@ -210,6 +210,16 @@ def quantized_matmul(random: np.random.Generator, dims: list[int]) -> None:
                         *("MatMulNBits", x, numbers, scales, *more),
                         fixed=[1, 2, 3, 5], bound=2e-5, K=K, N=N, bits=bits, block_size=block, accuracy_level=4,
                     )  # fmt: skip
+    for level, bits, block, K in ((0, 4, 16, 70), (1, 4, 128, 128), (1, 8, 64, 200)):
+        N, blocks = 8 * b + 3, -(-K // block)
+        x, scales = normal(random, 3, K), normal(random, N, blocks)
+        numbers = integers(random, N, blocks, block * bits // 8, kind=np.uint8, low=0, high=256)
+        zeros = integers(random, N, -(-blocks * bits // 8), kind=np.uint8, low=0, high=256)
+        for more in ((), (zeros,), (None, None, normal(random, N))):
+            compare(
+                *("MatMulNBits", x, numbers, scales, *more),
+                fixed=[1, 2, 3, 5], bound=1e-5, K=K, N=N, bits=bits, block_size=block, accuracy_level=level,
+            )  # fmt: skip
 
 
 def reduction(op: str) -> Check:
