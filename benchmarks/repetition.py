@@ -15,6 +15,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.export import export
@@ -61,7 +62,7 @@ def main() -> None:
     if options.sampling:
         temperature, top_p = map(float, options.sampling.split(","))
         settings = (Sampling(temperature, top_p=top_p),)
-    always = {"stop_tokens": ()} if options.endless else {}
+    always: dict[str, Any] = {"stop_tokens": ()} if options.endless else {}
     known = {word for path in options.text for word in words(path.read_text(encoding="utf-8"))}
     with tempfile.TemporaryDirectory() as folder:
         export(checkpoint.load(options.model), Path(folder) / "model.onnx")
