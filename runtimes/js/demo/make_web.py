@@ -20,9 +20,11 @@ import torch
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.providers.pack import pack
+from t2r_export.quantize import export_quantized
 from t2r_runtime import Beam, Decoder, Sampling, Tokenizer, Translator
 
 JS = Path(__file__).parents[1]
@@ -44,11 +46,12 @@ def main() -> None:
 def storyteller(web: Path, work: Path) -> None:
     subprocess.run(["node", JS / "demo" / "build.js", work / "page"], check=True)
     loaded = checkpoint.load(MODELS / "stories3M" / "model.pt")
-    export(loaded, work / "story.onnx", ExportConfig(prefill=True))
+    form, rounding = ExportConfig(prefill=True), QuantizeConfig(scheme="int8")  # which WebAssembly has kernels for
+    export_quantized(loaded, work / "story.onnx", form, rounding)
     torch.manual_seed(0)
     layers = tuple(layer.with_mixer(SoftmaxConfig()) for layer in loaded.config.layers)
     peer = Transformer(dataclasses.replace(loaded.config, layers=layers)).eval()
-    export(checkpoint.made(peer, None, {}), work / "softmax.onnx", ExportConfig(prefill=True))
+    export_quantized(checkpoint.made(peer, None, {}), work / "softmax.onnx", form, rounding)
     packed = pack(work / "story.onnx", web, work / "page", work / "softmax.onnx")
     decoder = Decoder(web / packed.graph)
     tokenizer = Tokenizer.of(decoder.signature)
