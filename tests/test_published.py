@@ -41,7 +41,7 @@ def megabytes(path: Path) -> str:
     return f"{path.stat().st_size / 1e6:.2f} MB"
 
 
-@pytest.mark.parametrize("name", ["storyteller", "stories3M"])
+@pytest.mark.parametrize("name", ["storyteller", "stories3M", "stories6M"])
 def test_model_card(name: str, tmp_path: Path) -> None:
     model = ROOT / "models" / name / "model.pt"
     card = (model.parent / "README.md").read_text(encoding="utf-8").replace("\n", " ")

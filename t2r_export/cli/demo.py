@@ -13,7 +13,7 @@ from t2r_export.errors import CheckFailed
 from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
 
-MODEL = Path("models/stories3M/model.pt")
+MODEL = Path("models/stories6M/model.pt")
 STEPS = 500
 TOKENS = 240
 STORY = "Once upon a time"

@@ -45,8 +45,8 @@ def main() -> None:
 
 def storyteller(web: Path, work: Path) -> None:
     subprocess.run(["node", JS / "demo" / "build.js", work / "page"], check=True)
-    loaded = checkpoint.load(MODELS / "stories3M" / "model.pt")
-    form, rounding = ExportConfig(prefill=True), QuantizeConfig(scheme="int8")  # which WebAssembly has kernels for
+    loaded = checkpoint.load(MODELS / "stories6M" / "model.pt")
+    form, rounding = ExportConfig(), QuantizeConfig(scheme="int8")  # which WebAssembly has kernels for
     export_quantized(loaded, work / "story.onnx", form, rounding)
     torch.manual_seed(0)
     layers = tuple(layer.with_mixer(SoftmaxConfig()) for layer in loaded.config.layers)
