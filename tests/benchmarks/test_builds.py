@@ -22,7 +22,8 @@ from t2r_export.quality.evaluate import evaluate
 
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.name: path for path in sorted((ROOT / "benchmarks" / "results").glob("*.json"))}
-NOT_KEPT = {"performance.md", "embedding.md", "serving.md"}  # timed on a machine that does nothing else; the results were not kept
+# timed on a machine that does nothing else; the results were not kept
+NOT_KEPT = {"performance.md", "embedding.md", "serving.md"}
 PLACES = [
     (page.name, name, place[0])
     for page in (*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "models").glob("*/README.md")))
