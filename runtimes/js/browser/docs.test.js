@@ -15,7 +15,7 @@ const web = process.env.T2R_WEB;
 assert.ok(web, "T2R_WEB names a packed folder: run `make test-js`");
 const js = fileURLToPath(new URL("..", import.meta.url));
 const page = await readFile(join(js, "../../docs/embedding.md"), "utf8");
-const STORY = /^, there was a little boy named Tim\. Tim loved to play with his toy cars/;
+const STORY = /^, there was a little girl named Lily\. She loved to play with her toys/;
 
 function program(language) {
   const found = [...page.matchAll(new RegExp(`^\`\`\`${language}\\n(.*?)^\`\`\`$`, "gms"))];

@@ -43,6 +43,14 @@ test("the translations are Python's, others can be chosen, and nobody else is as
   });
 });
 
+test("a sentence where the file of weights is not there", async () => {
+  const list = JSON.parse(await readFile(join(web, "files.json"), "utf8"));
+  const weights = list.files.find(({ name }) => name.startsWith(`${list.graph}.`) && name.endsWith(".data")).name;
+  await visited({ answers: { [`/${weights}`]: (response) => response.writeHead(404).end() } }, async ({ page }) => {
+    assert.match(await trouble(page), /^A file of the model's weights is missing\./);
+  });
+});
+
 test("one beam, no text, and a text that is too long", async () => {
   await visited({}, async ({ page }) => {
     await settings(page, {});
