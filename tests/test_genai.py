@@ -44,6 +44,7 @@ REFUSED = {  # of tests' table of small models, and what the message names
     "hybrid_gated": "layer 0, hybrid, with",
     "hybrid_after": "layer 0, hybrid, with",
     "hybrid_token": "layer 0, hybrid, with",
+    "pair": "layer 1, hybrid, with",
     "span": "layer 0, span, with",
     "memory_window": "layer 0, window, with",
     "lstm": "layer 0, lstm, with h, c",

@@ -77,6 +77,7 @@ OTHERS = {
     "t2r_export/providers/served.py",
     "t2r_export/providers/timed.py",
     "t2r_export/training/curves.py",
+    "t2r_export/training/measured.py",  # memory of the process
 }
 READING = re.compile(r"\.read_text\(|\.decode\((\"utf|'utf|\))|sys\.stdin(?!\.isatty|\.buffer\.readline)")
 
