@@ -28,7 +28,7 @@ test("every button, twice", async () => {
       assert.equal(await trouble(page), "", await page.locator("button").nth(n).textContent());
     }
     await settings(page, { temperature: 0, tokens: 8 });
-    assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little boy/);
+    assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little girl/);
     assert.deepEqual(errors, []);
   });
 });
@@ -50,7 +50,7 @@ test("an example begins a story, Continue goes on with it, the dice tell another
     assert.notEqual(await page.inputValue("#seed"), seed);
     await page.click("#new");
     await done(page);
-    assert.deepEqual([await page.textContent("#story"), await page.textContent("#numbers")], ["", "0 tokens, still 303.1 kB"]);
+    assert.deepEqual([await page.textContent("#story"), await page.textContent("#numbers")], ["", "0 tokens, still 606.2 kB"]);
     assert.ok(await page.isHidden("#still"));
     assert.equal(await page.getAttribute("#continue", "aria-disabled"), "true");
   });
@@ -112,7 +112,7 @@ test("a folder on a host that sends no headers, in a browser that keeps nothing:
     assert.equal(await page.getAttribute("#status", "data-way"), "wasm");
     assert.match(await page.textContent("#about-way"), /one thread/);
     await settings(page, { temperature: 0, tokens: 8 });
-    assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little boy/);
+    assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little girl/);
     assert.deepEqual(strangers, []);
   });
 });
@@ -146,7 +146,7 @@ test("every kind of error has a sentence of its own or the general one, and none
 test("where less motion is wanted, nothing moves", async () => {
   await visited({ reducedMotion: "reduce" }, async ({ page }) => {
     await settings(page, { temperature: 0, tokens: 8 });
-    assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little boy/);
+    assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little girl/);
     assert.equal(await page.evaluate(() => getComputedStyle(document.getElementById("story"), "::after").animationName), "none");
   });
 });
