@@ -49,7 +49,7 @@ WEBGPU = {
 # of [1, D], which is what a norm of the width reduces, all axes are the last one
 REDUCES_ALL = "version 1.21 reduces over all axes, whatever ReduceMean and ReduceMax are told"
 DNNL = dict.fromkeys(
-    ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "gated_delta_wide", "hybrid_sum", "hybrid_gated")
+    ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "gated_delta_wide", "hybrid_sum", "hybrid_gated", "pair")
     + ("product_keys", "mixed", "rwkv5", "rwkv7", "kda", "retention"),
     REDUCES_ALL,
 )
