@@ -42,26 +42,30 @@ def attended_distance(part: Attention, x: Tensor, state: State[Tensor], step: St
 @torch.no_grad()
 def start_gates(student: Transformer, teacher: Transformer, batch: Batch) -> None:
     """Start the student's untrained gates at the distances of the teacher's attention in `batch` of windows."""
-    found: dict[tuple[int, int], list[Tensor]] = {}
+    places = [
+        (n, m, gates, softmax)
+        for n, (ours, theirs) in enumerate(zip(student.blocks, teacher.blocks, strict=True))
+        for m, (part, other) in enumerate(zip(ours.parts, theirs.parts, strict=False))
+        if (gates := _gates(part)) is not None and (softmax := _softmax(other)) is not None
+    ]
+    if not places:
+        return  # and no teacher is read
+    found: list[list[Tensor]] = [[] for _ in places]
     for one in batch.split(1):
         states = teacher.init_state(1)
         step = teacher.context(states, teacher.ops(one.ids.shape[1]))
-        for n, trace in enumerate(teacher.traces(one.ids, states)):
-            block, state = teacher.blocks[n], teacher.layer_state(states, n)
-            for m, part in enumerate(block.parts):
-                if _gates(student, n, m) is not None and (softmax := _softmax(part)) is not None:
-                    distance = attended_distance(softmax, trace.parts[m].normed, block.own(m, state), step)
-                    found.setdefault((n, m), []).append(distance)
-    for place, distances in found.items():
-        gates = _gates(student, *place)
-        if gates is not None and len(distances[0]) == gates.heads:
+        traces = teacher.traces(one.ids, states)
+        for distances, (n, m, _, softmax) in zip(found, places, strict=True):
+            state = teacher.blocks[n].own(m, teacher.layer_state(states, n))
+            distances.append(attended_distance(softmax, traces[n].parts[m].normed, state, step))
+    for distances, (*_, gates, _) in zip(found, places, strict=True):
+        if len(distances[0]) == gates.heads:
             gates.start_at(torch.stack(distances).mean(0))
 
 
-def _gates(student: Transformer, layer: int, part: int) -> Gates | None:
+def _gates(part: Part) -> Gates | None:
     """The gates of a student's part, if they are computed from the token."""
-    parts = student.blocks[layer].parts
-    gates = getattr(getattr(parts[part], "inner", None), "gates", None) if part < len(parts) else None
+    gates = getattr(getattr(part, "inner", None), "gates", None)
     return gates if isinstance(gates, Gates) and gates.config.gates else None
 
 

@@ -9,9 +9,9 @@ import dataclasses
 import re
 
 from t2r_export.checkpoints.importers.base import Fields, tied_head
+from t2r_export.checkpoints.importers.gpt_neox import packed_by_heads
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import importer
-from t2r_export.checkpoints.importers.sources import Transform, permuted
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -71,13 +71,8 @@ NAMES = {
 }
 
 
-def _transforms(config: ModelConfig) -> dict[str, Transform]:
-    of_heads = permuted((config.heads[0].heads, 3, -1), (1, 0, 2))
-    return {f"{PACKED}.{kind}": of_heads for kind in ("weight", "bias")}
-
-
 BLOOM = dataclasses.replace(
-    importer(KEYS, _config, NAMES, _transforms),
+    importer(KEYS, _config, NAMES, packed_by_heads(PACKED)),
     prefix="transformer.",
     buffers=re.compile(r"(?!)"),  # none
     copies=tied_head("transformer.word_embeddings.weight"),

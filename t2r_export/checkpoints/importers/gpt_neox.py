@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 
 from t2r_export.checkpoints.importers.base import Fields, tied_head
 from t2r_export.checkpoints.importers.keys import keys
@@ -70,13 +71,18 @@ NAMES = {
 }
 
 
-def _transforms(config: ModelConfig) -> dict[str, Transform]:
-    of_heads = permuted((config.heads[0].heads, 3, -1), (1, 0, 2))
-    return {f"{PACKED}.{kind}": of_heads for kind in ("weight", "bias")}
+def packed_by_heads(packed: str) -> Callable[[ModelConfig], dict[str, Transform]]:
+    """Transforms of a packed projection whose rows are of each head its query, key and value."""
+
+    def transforms(config: ModelConfig) -> dict[str, Transform]:
+        of_heads = permuted((config.heads[0].heads, 3, -1), (1, 0, 2))
+        return {f"{packed}.{kind}": of_heads for kind in ("weight", "bias")}
+
+    return transforms
 
 
 GPT_NEOX = dataclasses.replace(
-    importer(KEYS, _config, NAMES, _transforms),
+    importer(KEYS, _config, NAMES, packed_by_heads(PACKED)),
     prefix="gpt_neox.",
     outside=frozenset({HEAD, "embed_out.weight"}),
     renamed={"embed_out.weight": HEAD},
