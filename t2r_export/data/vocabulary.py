@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from t2r_export.config.finetune import SEPARATOR
+
+BETWEEN_DIGITS = re.compile(r"(?<=\d)(?=\d)")
 
 # bytes that a byte-level tokenizer.json maps to themselves; the others map to U+0100 and up
 OWN = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
@@ -42,10 +45,14 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> str:
 def train_pair_tokenizer(pairs: Sequence[tuple[str, str]], vocab_size: int) -> str:
     """`train_tokenizer` for both sides of pairs; the special token ends sources, and begins and ends targets.
 
+    A digit is a token of its own: a number is copied digit by digit, whether or not it was in the training data.
+
     Returns:
         Contents of a tokenizer.json.
     """
-    return _byte_pairs((sentence for pair in pairs for sentence in pair), vocab_size, f"$A {SEPARATOR}")
+    # spaces keep digits from being merged with each other, so no pre-tokenizer has to split them when text is encoded
+    sentences = (BETWEEN_DIGITS.sub(" ", sentence) for pair in pairs for sentence in pair)
+    return _byte_pairs(sentences, vocab_size, f"$A {SEPARATOR}")
 
 
 def _byte_pairs(texts: Iterable[str], vocab_size: int, form: str) -> str:

@@ -225,3 +225,12 @@ def test_pair_tokenizer_for_both_sides() -> None:
         assert ids[-1] == 0 and 0 not in ids[:-1]
         assert ids[:-1] == tokenizer.encode_documents([sentence])[0]
         assert tokenizer.decode(ids) == sentence
+
+
+def test_digits_of_pairs_are_tokens_of_their_own() -> None:
+    pairs = [("Seit 1998 sind es 12,50.", "Since 1998 it has been 12.50.")] * 9
+    tokenizer = Tokenizer(train_pair_tokenizer(pairs, 330))
+    ids = tokenizer.encode("Im Jahr 1998: 12,50 und 47110.")[:-1]
+    pieces = [tokenizer.decode([token]) for token in ids]
+    assert "".join(pieces) == "Im Jahr 1998: 12,50 und 47110."
+    assert [piece.strip() for piece in pieces if any(map(str.isdigit, piece))] == list("1998125047110")
