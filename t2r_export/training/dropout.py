@@ -34,8 +34,7 @@ def dropped(student: Transformer, chance: float, seed: int, step: int, process: 
 
     def leave_out(module: nn.Module, inputs: Any, output: Any) -> Any:
         y: Tensor = output[0] if isinstance(output, tuple) else output
-        kept = torch.empty_like(y, dtype=torch.float32).bernoulli_(1 - chance, generator=generator)
-        y = y * (kept / (1 - chance)).to(y.dtype)
+        y = torch.where(kept_places(y, chance, generator), y / (1 - chance), 0)
         return (y, *output[1:]) if isinstance(output, tuple) else y
 
     blocks = [module for module in student.modules() if isinstance(module, Block)]
@@ -46,3 +45,14 @@ def dropped(student: Transformer, chance: float, seed: int, step: int, process: 
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def kept_places(y: Tensor, chance: float, generator: torch.Generator) -> Tensor:
+    """Draw which entries of `y` are kept, 16 bits each: a draw for four takes a quarter of the time of `bernoulli_`.
+
+    Returns:
+        A tensor of bool of y's shape, False with probability `chance` rounded to a multiple of 2^-16.
+    """
+    draws = torch.empty(-(-y.numel() // 4), dtype=torch.int64, device=y.device)
+    draws.random_(-(2**63), None, generator=generator)
+    return draws.view(torch.int16)[: y.numel()].view(y.shape) >= round(chance * 2**16) - 2**15
