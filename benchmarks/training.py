@@ -1,0 +1,94 @@
+"""Speed and memory of distillation at 106 million parameters of random weights: 30 layers of width 576.
+
+    python benchmarks/training.py --save benchmarks/results/training.json --page docs/finetuning.md
+
+Each run is `t2r finetune --stages distill` in a process of its own, 4 windows of 256 tokens a step; forms take turns in
+every round. A step's time is that of the last line of the log, memory the process's peak; both are medians over rounds.
+Needs a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from builds import add_outputs, show
+from comparison.sizes import SIZES
+from comparison.tables import Table
+from t2r_export.api import Model
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.recipe import data_folder
+from t2r_export.data.vocabulary import byte_tokenizer
+from t2r_export.model.initialize import initialize
+
+STEPS = 20  # the log has a line every 10 steps, and the first ones begin cold
+WINDOWS, LENGTH = 4, 256
+FORMS: dict[str, list[str]] = {
+    "float32": ["--precision", "float32"],
+    "float32, accumulate=4": ["--precision", "float32", "--optimizer", "adamw:accumulate=4"],
+    "bf16": ["--precision", "bf16"],
+    "bf16, accumulate=4": ["--precision", "bf16", "--optimizer", "adamw:accumulate=4"],
+}
+
+
+def write_models(folder: Path) -> int:
+    """Write teacher.pt and student.pt. Returns the parameters of the student."""
+    config = dataclasses.replace(SIZES["smollm-135m"], vocab_size=256).build()
+    checkpoint.save(folder / "teacher.pt", initialize(config, seed=0), byte_tokenizer(), {"origin": "random weights"})
+    student = Model(checkpoint.load(folder / "teacher.pt")).convert()
+    student.save(folder / "student.pt")
+    return sum(p.numel() for p in student.checkpoint.model.parameters())
+
+
+def distilled(folder: Path, form: str, text: Path) -> dict[str, Any]:
+    """Train by a form. Returns the last line of the log that has a speed."""
+    out = folder / "out.pt"
+    for path in folder.glob("out.pt*"):
+        path.unlink()
+    command: list[object] = [sys.executable, "-m", "t2r_export", "finetune", folder / "student.pt", out]
+    command += ["--teacher", folder / "teacher.pt"]
+    command += ["--data", text, "--stages", "distill", "--steps", STEPS, "--batch", WINDOWS, "--length", LENGTH]
+    command += ["--eval-tokens", LENGTH, "--every", f"validate={STEPS}", *FORMS[form]]
+    subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    lines = [json.loads(line) for line in out.with_name("out.pt.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if "tokens_per_second" in line][-1]
+
+
+def table(rounds: int, folder: Path, text: Path) -> Table:
+    parameters = write_models(folder)
+    found: dict[str, list[dict[str, Any]]] = {form: [] for form in FORMS}
+    for number in range(rounds):
+        for form in random.Random(number).sample(list(FORMS), len(FORMS)):
+            found[form].append(distilled(folder, form, text))
+    first = statistics.median(line["tokens_per_second"] for line in found["float32"])
+    rows = []
+    for form, lines in found.items():
+        speed = statistics.median(line["tokens_per_second"] for line in lines)
+        peak = statistics.median(line["memory"] for line in lines)
+        rows.append(
+            [form, f"{speed:,.0f}", f"{speed / first:.2f}", f"{peak / 1e9:.2f}", f"{peak / parameters / 4:.1f}"]
+            + [f"{lines[-1]['loss']:.4f}"]
+        )
+    return Table("", ["form", "tokens/s", "ratio", "peak memory, GB", "of the weights", "loss"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--text", type=Path, default=data_folder() / "text" / "tales.txt")
+    add_outputs(parser)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        show(table(options.rounds, Path(folder), options.text), options)
+
+
+if __name__ == "__main__":
+    main()
