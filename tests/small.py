@@ -169,7 +169,7 @@ CONFIGS = {
     ),
     "pair": with_layers(
         LLAMA,
-        linear(6, positions="after", update_rule="gated", gate="pair", output_gate=True),
+        linear(6, "relu2", positions="after", update_rule="gated", gate="pair", output_gate=True),
         HybridConfig(3, 6, positions="after", update_rule="gated", gate="pair"),
     ),
     "window": with_layers(GPT2, WINDOW, WINDOW),

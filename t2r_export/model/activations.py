@@ -11,7 +11,7 @@ def activate(x: T, name: str, ops: Primitives[T]) -> T:
     """Apply an activation of t2r_export.config.parts.attention.ACTIVATIONS."""
     known: dict[str, Callable[[], T]] = {
         "relu": lambda: ops.relu(x),
-        "relu2": lambda: ops.mul(ops.relu(x), ops.relu(x)),  # So et al. 2021, arXiv 2109.08668
+        "relu2": lambda: _squared(ops.relu(x), ops),  # So et al. 2021, arXiv 2109.08668
         "silu": lambda: ops.silu(x),
         "gelu": lambda: ops.gelu(x, tanh=False),
         "gelu_tanh": lambda: ops.gelu(x, tanh=True),
@@ -21,3 +21,7 @@ def activate(x: T, name: str, ops: Primitives[T]) -> T:
         "mish": lambda: ops.mul(x, ops.tanh(ops.mul(ops.log_sigmoid(ops.mul(x, -1.0)), -1.0))),
     }
     return known[name]()
+
+
+def _squared(x: T, ops: Primitives[T]) -> T:
+    return ops.mul(x, x)

@@ -34,6 +34,7 @@ guards = st.builds(Guard, st.sampled_from(Guard.KINDS), st.floats(1e-9, 1e3))
 # a feature map -> sizes that it can have with heads of 4
 SIZES = {
     "relu": st.integers(1, 1 << 20),
+    "relu2": st.integers(1, 1 << 20),
     "elu": st.just(4),
     "rfa": st.integers(1, 1 << 19).map(lambda half: 2 * half),
     "favor": st.integers(1, 1 << 20),
@@ -212,7 +213,7 @@ def test_model_refuses(changes: dict[str, Any], message: str) -> None:
     "changes, message",
     [
         ({"feature_size": 0}, f"feature_size to be an integer from 1 to {HUGE}; received 0; correct feature_size"),
-        ({"feature_map": "tanh"}, "feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog; received 'tanh'"),
+        ({"feature_map": "tanh"}, "feature_map to be one of relu, relu2, elu, rfa, favor, dpfp, hedgehog; received"),
         ({"positions": "rotate"}, "positions to be one of keep, after, drop; received 'rotate'"),
         ({"query_scale": math.inf}, "query_scale to be a finite positive number; received inf"),
         ({"query_scale": "1"}, "query_scale to be a finite positive number; received '1'"),
@@ -225,7 +226,7 @@ def test_model_refuses(changes: dict[str, Any], message: str) -> None:
         ({"redraw": True}, "redraw only with the feature map rfa or favor; received relu; leave redraw out"),
         (
             {"feature_map": "elu", "shared_features": True},
-            "shared_features only with the feature map relu or hedgehog; received elu; leave shared_features out",
+            "shared_features only with the feature map relu or relu2 or hedgehog; received elu",
         ),
         ({"guard": 1e-2}, "a guard with kind and eps; received 0.01; correct the guard"),
     ],

@@ -125,7 +125,7 @@ def by_eager_steps(
     return ids.numpy(), start, logits[:, -1].numpy(), after
 
 
-SIZES_OF_MAPS = {"relu": 5, "elu": V, "rfa": 2 * 3, "favor": 5, "dpfp": 2 * V, "hedgehog": 2 * V}
+SIZES_OF_MAPS = {"relu": 5, "relu2": 3, "elu": V, "rfa": 2 * 3, "favor": 5, "dpfp": 2 * V, "hedgehog": 2 * V}
 
 
 @pytest.mark.parametrize("target", ["portable", "fused"])

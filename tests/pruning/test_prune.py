@@ -80,8 +80,10 @@ def states(model: Any) -> int:
     return sum(spec.bytes(1, 1) for spec in model.state_spec())
 
 
-def test_a_pruned_student_folds() -> None:
-    _, found = pruned(STUDENT, state=0.5)
+@pytest.mark.parametrize("feature_map", ["relu", "relu2"])
+def test_a_pruned_student_folds(feature_map: str) -> None:
+    layer = small.linear(8, feature_map, positions="after", update_rule="gated", gate="data")
+    _, found = pruned(small.with_layers(texts.TEACHER, layer, layer, layer), state=0.5)
     sizes = [mixer.feature_size for mixer in small.mixers(found.model.config)]  # type: ignore[union-attr]
     assert sum(sizes) <= 12 and all(size % 2 == 0 for size in sizes)
     folded, report = fold(found.model)

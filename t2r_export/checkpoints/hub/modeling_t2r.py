@@ -189,11 +189,11 @@ class FeatureMap(nn.Module):
     def __init__(self, heads: int, size: int, options: Options) -> None:
         super().__init__()
         self.kind, self.size = options["feature_map"], options["feature_size"]
-        sizes = {"relu": self.size, "hedgehog": self.size // 2}
+        sizes = {"relu": self.size, "relu2": self.size, "hedgehog": self.size // 2}
         self.argument_size = sizes.get(self.kind, size)
         if self.kind in sizes:
             self.weight = nn.Parameter(torch.zeros(heads, size, self.argument_size))
-        if self.kind == "relu":
+        if self.kind in ("relu", "relu2"):
             self.bias = nn.Parameter(torch.zeros(heads, self.argument_size))
 
     def arguments(self, x: Tensor) -> Tensor:
@@ -202,8 +202,8 @@ class FeatureMap(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Arguments (B, heads, T, ·) -> features (B, heads, T, K)."""
-        if self.kind == "relu":
-            return F.relu(x)
+        if self.kind in ("relu", "relu2"):
+            return ACTIVATIONS[self.kind](x)
         if self.kind == "elu":
             return F.elu(x) + 1.0
         if self.kind == "hedgehog":

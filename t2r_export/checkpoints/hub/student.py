@@ -30,7 +30,7 @@ PART = {
 }
 SUMS = {
     **dict.fromkeys(("feature_size", "guard", "gate", "rotary_size", "frequency_scale", "positions"), ANY),
-    **{"feature_map": ("relu", "elu", "hedgehog", "dpfp"), "rotary_pairs": ([],), "rotary_of": (0,)},
+    **{"feature_map": ("relu", "relu2", "elu", "hedgehog", "dpfp"), "rotary_pairs": ([],), "rotary_of": (0,)},
 }
 # kind -> field -> the values that modeling_t2r.py computes
 COVERED: dict[str, dict[str, tuple[Any, ...]]] = {

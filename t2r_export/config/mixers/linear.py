@@ -17,6 +17,7 @@ from t2r_export.config.validation import MAX_TURNED, need
 # feature map -> whether it has K features for head size d, and the condition as text
 FEATURE_SIZES: dict[str, tuple[Callable[[int, int], bool], str]] = {
     "relu": (lambda K, d: True, "any number"),
+    "relu2": (lambda K, d: True, "any number"),
     "elu": (lambda K, d: K == d, "the head size, {d}"),
     "rfa": (lambda K, d: K % 2 == 0, "even (a sine and a cosine per random direction)"),
     "favor": (lambda K, d: True, "any number"),
@@ -41,7 +42,7 @@ class LinearConfig(MixerConfig):
 
     kind: ClassVar[str] = "linear"
     FEATURE_MAPS: ClassVar[tuple[str, ...]] = tuple(FEATURE_SIZES)
-    LEARNED: ClassVar[tuple[str, ...]] = ("relu", "hedgehog")  # per head, for q and k unless shared
+    LEARNED: ClassVar[tuple[str, ...]] = ("relu", "relu2", "hedgehog")  # per head, for q and k unless shared
     RANDOM: ClassVar[tuple[str, ...]] = ("rfa", "favor")
     NORMALIZERS: ClassVar[tuple[str, ...]] = ("z", "none", "group_norm", "rms_norm")
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after", "drop")

@@ -17,7 +17,7 @@ from t2r_export.config.mixers import HybridConfig, LinearConfig
 from t2r_export.model.mixers.base import HeadSizes
 from t2r_export.model.units import Rows, Units
 
-ALONE = "relu"  # the map each of whose features has weights of its own, and no sum over the others
+ALONE = ("relu", "relu2")  # maps each of whose features has weights of its own, and no sum over the others
 
 
 def channels(config: LinearConfig | HybridConfig, sizes: HeadSizes, convolved: list[int] | None = None) -> Units | str:
@@ -27,7 +27,7 @@ def channels(config: LinearConfig | HybridConfig, sizes: HeadSizes, convolved: l
         convolved: sizes of what a convolution reads: the arguments of φ(q) and φ(k), and v.
     """
     K, rotates = config.feature_size, sizes.feature_rope is not None
-    if config.feature_map != ALONE:
+    if config.feature_map not in ALONE:
         return f"features of the map {config.feature_map}, which do not stand alone"
     if rotates and config.rotary_size not in (None, K):
         return "features of which some rotate and others do not"

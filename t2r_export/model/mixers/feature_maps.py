@@ -6,13 +6,14 @@ import torch
 from torch import nn
 
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.model.mixers.maps import Dpfp, Elu, FeatureMap, Hedgehog, Relu
+from t2r_export.model.mixers.maps import Dpfp, Elu, FeatureMap, Hedgehog, Relu, Relu2
 from t2r_export.model.mixers.random_maps import Favor, RandomFourier
 from t2r_export.model.ops import Ops, T
 
 # by name; config.mixers.linear has their sizes
 FEATURE_MAPS: dict[str, type[FeatureMap]] = {
     "relu": Relu,
+    "relu2": Relu2,
     "elu": Elu,
     "rfa": RandomFourier,
     "favor": Favor,

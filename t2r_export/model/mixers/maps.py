@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.model.activations import activate
 from t2r_export.model.ops import Ops, T
 
 EPS = 1e-6  # lower bound of mean squares and feature sums before a division
@@ -103,6 +104,13 @@ class Relu(FeatureMap):
 
     def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         return ops.relu(x)
+
+
+class Relu2(Relu):
+    """φ(x) = relu(W x + b)², the map of T2R with the activation of Primer (So et al. 2021, arXiv 2109.08668)."""
+
+    def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
+        return activate(x, "relu2", ops)
 
 
 class Elu(FeatureMap):

@@ -32,7 +32,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 # a size that differs from the head's where it may; favor's is more than one block of directions
-SIZES = {"relu": 5, "elu": V, "rfa": 6, "favor": 7, "dpfp": 6 * V, "hedgehog": 6}
+SIZES = {"relu": 5, "relu2": 5, "elu": V, "rfa": 6, "favor": 7, "dpfp": 6 * V, "hedgehog": 6}
 GUARD = Guard("clamp", 0.1)  # large: φ(q)·z of untrained random features is near zero, and below
 MODELS = {"learned": dataclasses.replace(GPT2, norm_eps=0.1), "rotary": dataclasses.replace(LLAMA, norm_eps=0.1)}
 CASES = [(name, normalizer) for name in FEATURE_MAPS for normalizer in LinearConfig.NORMALIZERS]
@@ -74,6 +74,8 @@ def phi(made: Alone, x: np.ndarray, query: bool) -> np.ndarray:
         weight = numbers(the_map.weight)[head].T if hasattr(the_map, "weight") else None
         if name == "relu":
             out[b, t, h] = reference.relu(one, weight, numbers(the_map.bias)[head])
+        elif name == "relu2":
+            out[b, t, h] = reference.relu(one, weight, numbers(the_map.bias)[head]) ** 2
         elif name == "elu":
             out[b, t, h] = reference.elu(one)
         elif name == "rfa":

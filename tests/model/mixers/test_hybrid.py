@@ -37,7 +37,7 @@ KINDS = {
 }
 POSITIONS: dict[str, Any] = {"learned": {}, "rotary": {}, "after": {"positions": "after", "rotary_size": 4}}
 kinds = pytest.mark.parametrize("kind", KINDS)
-MAPS = {"relu": K, "elu": V, "hedgehog": 6, "favor": 5, "rfa": 4, "dpfp": 8}
+MAPS = {"relu": K, "relu2": K, "elu": V, "hedgehog": 6, "favor": 5, "rfa": 4, "dpfp": 8}
 
 
 def mixer(model: str, merge: str, window: int, feature_map: str = "relu", kind: str = "linear") -> Alone:
@@ -332,7 +332,7 @@ def test_gates_and_sinks_are_in_the_summary() -> None:
             "expected merge sum and feature_map relu with map_scale; received merge sum, feature_map hedgehog; leave m",
         ),
         (lambda: HybridConfig(4, 0), "expected feature_size to be an integer from 1 to 1048576; received 0; corr"),
-        (lambda: HybridConfig(4, K, "tanh"), "expected feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog"),
+        (lambda: HybridConfig(4, K, "tanh"), "expected feature_map to be one of relu, relu2, elu, rfa, favor, dpfp"),
         (
             lambda: dataclasses.replace(GPT2, layers=(HybridConfig(4, 5, "elu"),)),
             "expected feature_size to be the head size, 4, with the feature map elu; received 5; correct feature_size",
