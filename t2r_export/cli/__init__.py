@@ -21,6 +21,7 @@ VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
     "choose": ("t2r_export.cli.choose", "Choose the mixer of each layer within a state size budget."),
     "prune": ("t2r_export.cli.prune", "Remove the least needed layers, heads, features, state channels or ranks."),
+    "tokenize": ("t2r_export.cli.tokenize", "Tokenize a text into the cache, or show what the cache holds."),
     "finetune": ("t2r_export.cli.finetune", "Train a converted model to match its teacher."),
     "sample": ("t2r_export.cli.sample", "Sample training text from a teacher model."),
     "save": ("t2r_export.cli.save", "Write a model or a graph in another format."),

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from t2r_export.cli.fields import fields
+from t2r_export.cli.fields import fields, reading
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import note_each, shorter, size, table, with_error
+from t2r_export.cli.output import note_each, shorter, table, with_error
 from t2r_export.cli.renamed import Verb
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.finetune import (
-    EVAL_TOKENS,
-    FIELD,
-    LENGTH,
-    PARTS,
-    SEPARATOR,
-    FinetuneConfig,
-    Shares,
-    usual_length,
-)
+from t2r_export.config.finetune import EVAL_TOKENS, LENGTH, PARTS, FinetuneConfig, usual_length
 from t2r_export.paths import existing_model, text_files
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, show
@@ -31,9 +22,6 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.outputs import GRAPHS
 from t2r_runtime.session.refusals import existing_graph
-
-if TYPE_CHECKING:
-    from t2r_export.data.shards import Corpus
 
 FILE = click.Path(path_type=Path)
 
@@ -49,10 +37,10 @@ FILE = click.Path(path_type=Path)
 )
 @click.option(
     "--part",
-    type=click.Choice((*PARTS, "all", "none")),
+    type=click.Choice((*PARTS, "all")),
     default="test",
     show_default=True,
-    help="Part of the text, split as by t2r finetune; none only tokenizes the text and shows the parts.",
+    help="Part of the text, split as by t2r finetune.",
 )
 @click.option(
     "--windows",
@@ -94,8 +82,8 @@ def command(
 ) -> None:
     """Nats per token of MODEL (a model.pt, a Hugging Face folder or an exported graph) on TEXT.
 
-    For a checkpoint TEXT may be .jsonl, .parquet, a folder of them, or token ids as .npy. The tokens are cached in
-    $T2R_CACHE.
+    For a checkpoint TEXT may be .jsonl, .parquet, a folder of them, or token ids as .npy. The tokens are cached, see
+    t2r tokenize.
 
     ± is the standard error of the mean over windows or pairs. The last quarter of the windows is shown separately: a
     model trained on short windows may degrade there.
@@ -117,9 +105,7 @@ def command(
             raise ValueError
     except ValueError:
         raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
-    how = dict(split or {})
-    separator, field = how.pop("separator", SEPARATOR), how.pop("field", FIELD)
-    shares = Shares(**how)
+    how = reading(split)
     existing_model(model)
     text_files([text])
 
@@ -131,9 +117,7 @@ def command(
     loaded = checkpoint.load(model)
     note_each(loaded.notes)
     loaded.model.end_positions(past_end)
-    corpus = read_corpus([text], loaded.tokenizer, loaded.config, shares, separator, field)
-    if part == "none":
-        return show_corpus(corpus, as_json)
+    corpus = read_corpus([text], loaded.tokenizer, loaded.config, *how)
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
     found = evaluate_lengths(loaded.model.to(choose_device("auto")), corpus.part(part), sizes, windows, eval_tokens)
     rows = [
@@ -151,17 +135,6 @@ def command(
         {"model": model, "part": part, "lengths": found},
         table(rows, ["length", "nats/token", "perplexity", "its last quarter", "tokens"]),
     )
-
-
-def show_corpus(corpus: Corpus, as_json: bool) -> None:
-    """Show the size of each part of a text, and the folder of its tokens."""
-    parts = [corpus.part(name) for name in PARTS]
-    rows = list(zip(PARTS, corpus.documents, map(len, parts), strict=True))
-    heads = ["part", "documents", "tokens" if corpus.row is None else "rows"]
-    named = [dict(zip(heads, row, strict=True)) for row in rows]
-    data = {"folder": corpus.folder, "bytes": corpus.tokens.nbytes, "sha256": corpus.sha256, "parts": named}
-    shown = [[name, *(f"{count:,}" for count in counts)] for name, *counts in rows]
-    show(as_json, data, f"{table(shown, heads)}\n{corpus.folder}: {size(corpus.tokens.nbytes)}")
 
 
 def show_pairs(model: Path, pairs: Path, as_json: bool, **options: Any) -> None:

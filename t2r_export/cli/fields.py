@@ -16,6 +16,7 @@ import click
 
 from t2r_export.cli.spelled import Fields, Inside, Spelled
 from t2r_export.config import options as declared
+from t2r_export.config.finetune import FIELD, SEPARATOR, Shares
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +60,13 @@ def flat(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
         if group and said and inner in said:
             result[name] = said[inner]
     return result
+
+
+def reading(split: Mapping[str, Any] | None) -> tuple[Shares, str, str]:
+    """Shares, separator and field of a value of `--split`, as t2r_export.data.corpus.read_corpus takes them."""
+    said = dict(split or {})
+    separator, field = said.pop("separator", SEPARATOR), said.pop("field", FIELD)
+    return Shares(**said), separator, field
 
 
 def _option(name: str, field: dataclasses.Field[Any], hint: Any) -> Any:

@@ -90,7 +90,7 @@ def read_corpus(
     if any(arrays):
         if shares is not None and shares.by == "hash":
             raise UserError("documents, to split by hash", "token ids", "split them in order")
-        return cached(made_of, model.vocab_size, lambda: unchanged(_ids(files, shares)))
+        return cached(made_of, model.vocab_size, lambda: unchanged(_ids(files, shares)), paths)
     if tokenizer is None:
         raise UserError(
             "a tokenizer in the checkpoint, to read text with",
@@ -105,7 +105,7 @@ def read_corpus(
         small = sum(path.stat().st_size for path in files) <= SMALL
         processes = 1 if small else min(MAX_PROCESSES, usable_cores() or os.cpu_count() or 1)
     documents = parted(Texts(files, separator, field), shares)
-    return cached(made_of, model.vocab_size, lambda: unchanged(encoded(documents, encoder, processes)))
+    return cached(made_of, model.vocab_size, lambda: unchanged(encoded(documents, encoder, processes)), paths)
 
 
 def _content(files: Sequence[Path]) -> list[list[str]]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +32,19 @@ FORMAT = 1
 CACHE_BYTES = 1 << 35
 INDEX, TOKENS = "index.json", "tokens"
 MAX_INDEX = 1 << 24  # bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the cache holds of a text."""
+
+    folder: Path
+    texts: tuple[str, ...]  # files and folders, as they were named when it was tokenized
+    tokenizer: str | None  # SHA-256; None for token ids
+    documents: tuple[int, ...]  # per part; of token ids 0
+    rows: tuple[int, ...]  # tokens, or rows of a .npy, per part
+    bytes: int
+    used: float  # seconds since 1970
 
 
 @dataclass(frozen=True)
@@ -73,12 +86,15 @@ def cache() -> Path:
     return Path(os.environ.get("T2R_CACHE") or usual).expanduser()
 
 
-def cached(made_of: Mapping[str, Any], vocab_size: int, tokens: Callable[[], Iterable[Piece]]) -> Corpus:
+def cached(
+    made_of: Mapping[str, Any], vocab_size: int, tokens: Callable[[], Iterable[Piece]], texts: Sequence[Path] = ()
+) -> Corpus:
     """The cached corpus of this origin; created if missing.
 
     Args:
         made_of: plain data that determines the tokens.
         tokens: generates the tokens in pieces.
+        texts: paths of the text, for `entries` only.
 
     Raises:
         UserError: errors of `tokens`, a token outside the vocabulary, or no space in the cache.
@@ -92,7 +108,7 @@ def cached(made_of: Mapping[str, Any], vocab_size: int, tokens: Callable[[], Ite
         with locked(folder, wait=True):
             if (found := _opened(folder, made_of)) is None:
                 with temporary_beside(folder.with_name("corpus"), folder=True) as part:
-                    _write(part, made_of, vocab_size, tokens())
+                    _write(part, {**made_of, "texts": list(map(str, texts))}, vocab_size, tokens())
                     shutil.rmtree(folder, ignore_errors=True)
                     part.rename(folder)
                 found = _opened(folder, made_of)
@@ -131,7 +147,7 @@ def _dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def _write(folder: Path, made_of: Mapping[str, Any], vocab_size: int, tokens: Iterable[Piece]) -> None:
+def _write(folder: Path, said: Mapping[str, Any], vocab_size: int, tokens: Iterable[Piece]) -> None:
     """Write the parts to separate files, then append them to one, and write the index."""
     hashes, rows, documents = [hashlib.sha256() for _ in PARTS], [0] * len(PARTS), [0] * len(PARTS)
     shape: tuple[int, ...] = ()
@@ -151,7 +167,7 @@ def _write(folder: Path, made_of: Mapping[str, Any], vocab_size: int, tokens: It
     for name in PARTS[1:]:
         (folder / name).unlink()
     identity = hashlib.sha256(b"".join(each.digest() for each in hashes)).hexdigest()
-    index = {**made_of, "shape": shape, "rows": rows, "documents": documents, "sha256": identity}
+    index = {**said, "shape": shape, "rows": rows, "documents": documents, "sha256": identity}
     with (folder / INDEX).open("w", encoding="utf-8") as text:
         json.dump(index, text, indent=1)
         text.flush()
@@ -168,19 +184,70 @@ def check_vocabulary(ids: IntArray, size: int) -> None:
         )
 
 
-def _remove_oldest(kept: Path) -> None:
-    """Remove entries other than `kept` until the cache fits; processes that mapped an entry keep reading it."""
+def most_bytes() -> int:
+    """The bound of the cache. Raises UserError unless T2R_CACHE_BYTES is a number."""
     asked = os.environ.get("T2R_CACHE_BYTES") or str(CACHE_BYTES)
     if not asked.isdecimal():
         raise UserError("a number of bytes in T2R_CACHE_BYTES", asked, "correct it")
-    found = []
-    for index in kept.parent.glob(f"[0-9a-f]*/{INDEX}"):
+    return int(asked)
+
+
+def entries() -> list[Entry]:
+    """The entries of the cache, the last used first; one with a damaged index is without its texts and sizes."""
+    return [_described(*each) for each in sorted(_stored(), reverse=True)]
+
+
+def _described(used: float, size: int, index: Path) -> Entry:
+    try:
+        said = json.loads(index.read_bytes()[:MAX_INDEX])
+        counts = tuple(map(int, said["documents"])), tuple(map(int, said["rows"]))
+        return Entry(index.parent, tuple(map(str, said.get("texts", ()))), said.get("tokenizer"), *counts, size, used)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Entry(index.parent, (), None, (), (), size, used)
+
+
+def remove(keys: Sequence[str]) -> list[Path]:
+    """Remove entries; processes that mapped one keep reading it.
+
+    Args:
+        keys: beginnings of names of folders in the cache, or `all`.
+
+    Returns:
+        The folders.
+
+    Raises:
+        UserError: not one entry whose name begins so; nothing is removed.
+    """
+    indices, chosen = [index for _, _, index in _stored()], set[Path]()
+    for key in keys:
+        found = [index for index in indices if key == "all" or index.parent.name.startswith(key)]
+        if key != "all" and len(found) != 1:
+            received = f"{key!r}, as {len(found)} begin"
+            raise UserError(f"a key of tokens in {cache()}", received, "t2r tokenize shows the keys")
+        chosen.update(found)
+    return [index.parent for index in sorted(chosen) if _removed(index)]
+
+
+def _stored() -> Iterator[tuple[float, int, Path]]:
+    """Time of last use, bytes of tokens, and index of each entry."""
+    for index in cache().glob(f"[0-9a-f]*/{INDEX}"):
         with contextlib.suppress(OSError):  # removed by another process
-            found.append((index.stat().st_mtime, (index.parent / TOKENS).stat().st_size, index))
+            yield index.stat().st_mtime, (index.parent / TOKENS).stat().st_size, index
+
+
+def _removed(index: Path) -> bool:
+    """Remove an entry. Whether it could be removed."""
+    with contextlib.suppress(OSError):
+        index.unlink()  # first: an entry without index counts as missing
+        shutil.rmtree(index.parent)
+        return True
+    return False
+
+
+def _remove_oldest(kept: Path) -> None:
+    """Remove entries other than `kept` until the cache fits; processes that mapped an entry keep reading it."""
+    most, found = most_bytes(), sorted(_stored())
     total = sum(size for _, size, _ in found)
-    for _, size, index in sorted(found):
-        if total > int(asked) and index.parent != kept:
-            with contextlib.suppress(OSError):
-                index.unlink()  # first: an entry without index counts as missing
-                shutil.rmtree(index.parent)
-                total -= size
+    for _, size, index in found:
+        if total > most and index.parent != kept and _removed(index):
+            total -= size

@@ -85,6 +85,14 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt o.npy --tokens 0", "0 is not in the range"),
         ("m.pt o.npy --tokens 9 --temperature 0", "0.0 is not in the range"),
     ],
+    "tokenize": [
+        ("m.pt", "Give a MODEL and a TEXT, or neither"),
+        ("m.pt t.txt --remove all", "'--remove' takes no text"),
+        ("--remove all --split by=hash", "'--remove' takes no text"),
+        ("none.pt t.txt", "a checkpoint at none.pt"),
+        ("m.pt none.txt", "none.txt, which does not exist"),
+        ("m.pt t.txt --split by=dice", "by=order or hash"),
+    ],
     "evaluate": [
         ("none.onnx t.txt", "none.onnx, which does not exist"),
         ("g.onnx none.txt", "none.txt, which does not exist"),

@@ -236,15 +236,37 @@ def test_memory_is_constant(lines: int, cache: Path, tmp_path: Path) -> None:
     assert tokens > 2_500_000 and kilobytes < 90_000  # lists of them took 180 MB
 
 
-def test_evaluate_reports_tokenization(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokenize_shows_makes_and_removes(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, text = texts.write_teacher(tmp_path / "m.pt"), texts.write_text(tmp_path / "text")
-    assert main(["evaluate", str(model), str(text), "--part", "none", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    found = read_corpus([text], texts.tokenizer(), texts.TEACHER)
+
+    def told(*words: object) -> Any:
+        assert main(["tokenize", *map(str, words), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert told() == {"folder": str(cache), "bytes": 0, "most_bytes": 1 << 35, "removed": [], "texts": []}
+    shown = told(model, text)
+    found, whole = read_corpus([text], texts.tokenizer(), texts.TEACHER), read(text, None)
     assert shown["folder"] == str(found.folder) and shown["sha256"] == found.sha256
     assert shown["parts"][1] == {"part": "valid", "documents": 2, "tokens": len(found.valid)}
-    assert main(["evaluate", str(model), str(text), "--part", "none"]) == 0
-    assert capsys.readouterr().out.endswith(f"{found.folder}: {2 * len(found.tokens) / 1000:.3g} kB\n")
+    assert found.folder is not None and whole.folder is not None and found.folder != whole.folder
+    os.utime(found.folder / "index.json", (9, 9))
+    (one, other) = told()["texts"]
+    assert other["folder"] == str(found.folder) and other["texts"] == [str(text)] and other["used"] == 9
+    assert other["rows"] == [len(found.part(part)) for part in ("train", "valid", "test")]
+    assert other["tokenizer"] == hashlib.sha256(texts.tokenizer().encode()).hexdigest()
+    assert one["documents"] == [40, 0, 0] and one["bytes"] == whole.tokens.nbytes
+    (whole.folder / "index.json").write_text("{")
+    assert main(["tokenize"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.split(r"\s\s+", lines[2])[:3] == [found.folder.name[:8], "40", f"{len(found.tokens):,}"]
+    assert lines[-1] == f"{cache}: {4 * len(found.tokens) / 1000:.3g} kB of at most 34.4 GB"
+    for wrong in ("x", ""):
+        assert main(["tokenize", "--remove", wrong]) == 2
+        assert "t2r tokenize shows the keys" in capsys.readouterr().err
+    assert told("--remove", found.folder.name[:9])["removed"] == [str(found.folder)]
+    assert entries(cache) == [whole.folder.name]
+    assert told("--remove", "all")["texts"] == [] and entries(cache) == []
+    assert len(found.tokens) == len(whole.tokens)  # still mapped
 
 
 def test_truncated_token_ids_are_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
