@@ -150,13 +150,15 @@ def _texts(path: Path) -> set[str]:
         return set()
 
 
-TEXTS = (".txt", ".jsonl", ".parquet", ".npy")  # endings of training files in a folder
+TEXTS = (".txt", ".jsonl", ".parquet", ".arrow", ".npy")  # endings of training files in a folder
+LEFT_OUT = re.compile(r"(.*/)?(\.|cache-[^/]*\.arrow$).*")  # hidden, and what the package datasets computed from a text
 
 
 def text_files(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Training files: `paths`, with folders replaced by all files in them, recursively, that end in one of TEXTS.
 
-    Files of a folder are sorted by name. Names that begin with a dot are skipped.
+    Files of a folder are sorted by name. Names that begin with a dot, and cache-*.arrow, are skipped. A path may be
+    `hf:OWNER/NAME`, a data set in the hub's cache, or `hf:OWNER/NAME/PATTERN`, files and folders in it.
 
     Raises:
         UserError: no path, a path that does not exist, or a folder without training files.
@@ -164,12 +166,12 @@ def text_files(paths: Sequence[Path]) -> tuple[Path, ...]:
     if not paths:
         raise UserError("at least one file to train on", "none", "name a text file")
     files: list[Path] = []
-    for path in paths:
+    for path in (each for named in paths for each in _data_set(named)):
         if not os.path.isdir(path):
             files.append(existing_file(path, "a text or a .npy to read"))
             continue
         found = [file for file in entries(path) if file.suffix in TEXTS and file.is_file()]
-        kept = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+        kept = [file for file in found if not LEFT_OUT.fullmatch(file.relative_to(path).as_posix())]
         if not kept:
             raise UserError(f"files that end in {', '.join(TEXTS)} in {path}", "none", "name another folder")
         files += sorted(kept, key=lambda file: file.relative_to(path).as_posix())
@@ -178,6 +180,9 @@ def text_files(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 HUB = "hf:"
 _HUB = re.compile(r"hf:(?P<name>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>[A-Za-z0-9][\w.-]*))?")
+_HUB_DATA = re.compile(
+    r"hf:(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[A-Za-z0-9][\w.-]*))?(?:/(?P<pattern>.+))?"
+)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w-]*")
 
 
@@ -195,17 +200,36 @@ def resolved(path: str | Path) -> Path:
     found = _HUB.fullmatch(spelled)
     if found is None:
         raise UserError("a model of the hub as hf:OWNER/NAME or hf:OWNER/NAME@REVISION", repr(spelled), "correct it")
-    name, revision = found["name"], found["revision"]
+    return _snapshot(found["name"], found["revision"], "model", " --include '*.json' '*.safetensors'")
 
+
+def _data_set(path: Path) -> list[Path]:
+    """The folder of a data set `hf:OWNER/NAME`, or what fits `hf:OWNER/NAME/PATTERN` in it; else `path`."""
+    spelled = path.as_posix()
+    if not spelled.startswith(HUB):
+        return [path]
+    found = _HUB_DATA.fullmatch(spelled)
+    if found is None:
+        raise UserError("a data set of the hub as hf:OWNER/NAME or hf:OWNER/NAME/PATTERN", repr(spelled), "correct it")
+    pattern = f" --include '{found['pattern']}'" if found["pattern"] else ""
+    folder = _snapshot(found["name"], found["revision"], "dataset", f" --repo-type dataset{pattern}")
+    files = sorted(folder.glob(found["pattern"])) if pattern else [folder]
+    if not files:
+        raise UserError(f"{found['pattern']} in {folder}", "nothing", "correct the pattern, or download them")
+    return files
+
+
+def _snapshot(name: str, revision: str | None, kind: str, download: str) -> Path:
+    """The folder in the hub's cache; `download`: options of `hf download` for the error."""
     from huggingface_hub import constants, snapshot_download  # when needed: takes a third of a second
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision, local_files_only=True))
+        return Path(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True))
     except (LocalEntryNotFoundError, ValueError) as error:
         at = f" --revision {revision}" if revision else ""
-        expected = f"{spelled.removeprefix(HUB)} in the cache at {constants.HF_HUB_CACHE}"
-        do = f"download it: hf download {name}{at} --include '*.json' '*.safetensors'"
+        expected = f"{name}{'@' if revision else ''}{revision or ''} in the cache at {constants.HF_HUB_CACHE}"
+        do = f"download it: hf download {name}{at}{download}"
         raise UserError(expected, "no such snapshot", do) from error
 
 

@@ -11,7 +11,7 @@ from huggingface_hub import constants
 import folders
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli import main
-from t2r_export.paths import resolved
+from t2r_export.paths import resolved, text_files
 from t2r_runtime.errors import UserError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -68,6 +68,53 @@ def test_what_is_not_there_is_refused(spelled: str, message: str, cache: Path) -
     with pytest.raises(UserError) as caught:
         checkpoint.load(spelled)
     assert message in str(caught.value)
+
+
+@pytest.fixture
+def data_set(cache: Path) -> Path:
+    """A data set in the same cache; its snapshot."""
+    data = cache / "datasets--someone--tales"
+    snapshot = data / "snapshots" / COMMIT
+    for number, name in enumerate(["README.md", "data/train-0.jsonl", "data/train-1.jsonl", "data/test.jsonl"]):
+        blob = data / "blobs" / f"{number}"
+        blob.parent.mkdir(exist_ok=True, parents=True)
+        blob.write_text(json.dumps({"text": name}))
+        (snapshot / name).parent.mkdir(exist_ok=True, parents=True)
+        (snapshot / name).symlink_to(blob)
+    (data / "refs").mkdir()
+    (data / "refs" / "main").write_text(COMMIT)
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    "inside, names",
+    [
+        ("", ["data/test.jsonl", "data/train-0.jsonl", "data/train-1.jsonl"]),
+        ("@main/data", ["data/test.jsonl", "data/train-0.jsonl", "data/train-1.jsonl"]),
+        (f"@{COMMIT}/data/train-*", ["data/train-0.jsonl", "data/train-1.jsonl"]),
+        ("/data/test.jsonl", ["data/test.jsonl"]),
+    ],
+)
+def test_a_data_set_of_the_cache_is_read(inside: str, names: list[str], data_set: Path) -> None:
+    assert text_files([Path(f"hf:someone/tales{inside}")]) == tuple(data_set / name for name in names)
+
+
+@pytest.mark.parametrize(
+    "spelled, message",
+    [
+        ("hf:someone/tiny-llama", "hf download someone/tiny-llama --repo-type dataset"),
+        (
+            "hf:someone/other@v2/data/*",
+            "hf download someone/other --revision v2 --repo-type dataset --include 'data/*'",
+        ),
+        ("hf:someone/tales/train*", "expected train\\* in .*; received nothing"),
+        ("hf:tales", "a data set of the hub as hf:OWNER/NAME"),
+        ("hf:someone/tales@../main", "a data set of the hub as hf:OWNER/NAME"),
+    ],
+)
+def test_a_data_set_that_is_not_there_is_refused(spelled: str, message: str, data_set: Path) -> None:
+    with pytest.raises(UserError, match=message.replace("data/*", r"data/\*")):
+        text_files([Path(spelled)])
 
 
 def test_another_path_is_unchanged(tmp_path: Path) -> None:

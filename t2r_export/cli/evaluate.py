@@ -82,8 +82,7 @@ def command(
 ) -> None:
     """Nats per token of MODEL (a model.pt, a Hugging Face folder or an exported graph) on TEXT.
 
-    For a checkpoint TEXT may be .jsonl, .parquet, a folder of them, or token ids as .npy. The tokens are cached, see
-    t2r tokenize.
+    For a checkpoint TEXT may be all that t2r finetune --data takes. The tokens are cached, see t2r tokenize.
 
     ± is the standard error of the mean over windows or pairs. The last quarter of the windows is shown separately: a
     model trained on short windows may degrade there.

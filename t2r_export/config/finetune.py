@@ -69,7 +69,8 @@ class FinetuneConfig:
     model: Path
     output: Path
     data: tuple[Path, ...] = option(
-        "Training data of a decoder: text, .jsonl, .parquet, a folder, or token ids as .npy; repeatable.",
+        "Training data of a decoder: text, .jsonl, .parquet, .arrow, a folder, hf:OWNER/NAME/PATTERN, or token ids as "
+        ".npy; repeatable.",
         (),
         result=None,
     )
@@ -108,7 +109,7 @@ class FinetuneConfig:
         shared=True,
     )
     text_field: str = option(
-        "Text field of .jsonl and .parquet.", FIELD, within="split.field", shared=True, result=None
+        "Text field of .jsonl, .parquet and .arrow.", FIELD, within="split.field", shared=True, result=None
     )
     length: int | None = option(
         "Window length in tokens; of pairs, the maximum length of a side, longer pairs are skipped.",

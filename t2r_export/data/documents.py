@@ -1,4 +1,4 @@
-"""Read documents from text with separator lines, a field of JSON Lines, or a column of Parquet.
+"""Read documents from text with separator lines, a field of JSON Lines, or a column of Parquet or an Arrow stream.
 
 Files are read in blocks, in constant memory. Documents are stripped of surrounding white space; empty ones are skipped,
 and those longer than MAX_DOCUMENT characters are split.
@@ -7,14 +7,16 @@ and those longer than MAX_DOCUMENT characters are split.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from t2r_export.config.finetune import FIELD, SEPARATOR, Shares
 from t2r_export.data.pairs import bounded_lines
@@ -27,7 +29,8 @@ MAX_DOCUMENT = 1 << 22  # characters
 MAX_LINE = 1 << 24  # bytes of a JSON line
 MAX_COLUMN = 1 << 31  # uncompressed bytes of a column in a row group
 MAX_THRIFT = 1 << 24  # bytes of a string, and entries of a list, in Parquet metadata
-ROWS = 256  # Parquet rows read at once
+END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream
+ROWS = 256  # rows of Parquet or Arrow that are strings at once
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Texts:
 
     files: tuple[Path, ...]
     separator: str = SEPARATOR  # of text files; "": each file is one document
-    field: str = FIELD  # of JSON Lines and Parquet
+    field: str = FIELD  # of JSON Lines, Parquet and Arrow
 
     def __iter__(self) -> Iterator[str]:
         """Raises UserError for an unreadable or empty file, or a line or row without the field."""
@@ -58,6 +61,8 @@ class Texts:
                     yield from _json_lines(path, self.field)
                 case ".parquet":
                     yield from _parquet(path, self.field)
+                case ".arrow":
+                    yield from _arrow(path, self.field)
                 case _:
                     yield from _text(path, self.separator)
         except OSError as error:
@@ -120,30 +125,64 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
 
 
 def _parquet(path: Path, field: str) -> Iterator[str]:
-    """The column in each row."""
+    """The column in each row of a Parquet file."""
+    how = {"thrift_string_size_limit": MAX_THRIFT, "thrift_container_size_limit": MAX_THRIFT}
+    how |= {"buffer_size": BLOCK, "pre_buffer": False}
+    with _pyarrow(path, "Parquet file") as pyarrow, pyarrow.parquet.ParquetFile(path, **how) as file:
+        _check_column(file.schema_arrow.names, field, path)
+        groups = (file.metadata.row_group(n) for n in range(file.metadata.num_row_groups))
+        columns = (group.column(n) for group in groups for n in range(group.num_columns))
+        if max((c.total_uncompressed_size for c in columns if c.path_in_schema == field), default=0) > MAX_COLUMN:
+            raise UserError(f"row groups of at most {MAX_COLUMN:,} bytes in {path}", "more", "write smaller ones")
+        batches = file.iter_batches(ROWS, columns=[field], use_threads=False)
+        yield from _rows((batch.column(0) for batch in batches), field, path)
+
+
+def _arrow(path: Path, field: str) -> Iterator[str]:
+    """The column in each row of an Arrow stream, such as the package datasets saves and caches."""
+    # not mapped: access to mapped memory of a truncated file aborts the process
+    with _pyarrow(path, "Arrow stream") as pyarrow, pyarrow.OSFile(str(path)) as file:
+        file.seek(max(0, file.size() - len(END)))
+        if file.read() != END:
+            raise pyarrow.ArrowInvalid("its end is missing")  # pyarrow takes any border of batches for the end
+        file.seek(0)
+        with pyarrow.ipc.open_stream(file) as batches:
+            _check_column(batches.schema.names, field, path)
+            yield from _rows((_validated(batch.column(field)) for batch in batches), field, path)
+
+
+def _validated(column: Any) -> Any:
+    column.validate(full=True)  # damaged offsets point outside of the file
+    return column
+
+
+@contextlib.contextmanager
+def _pyarrow(path: Path, form: str) -> Iterator[Any]:
+    """The package pyarrow, to read a file. Raises UserError if it is missing, or cannot read the file."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         do = "pip install 't2r-export[parquet]'"
-        raise UserError("the package pyarrow, to read Parquet", "a Python without it", do) from error
-    limits = {"thrift_string_size_limit": MAX_THRIFT, "thrift_container_size_limit": MAX_THRIFT}
+        raise UserError("the package pyarrow, to read Parquet and Arrow", "a Python without it", do) from error
     try:
-        with pyarrow.parquet.ParquetFile(path, buffer_size=BLOCK, pre_buffer=False, **limits) as file:
-            names = file.schema_arrow.names
-            if field not in names:
-                received = f"columns {shown(names)}"
-                raise UserError(f"a column {field!r} in {path}", received, "give --split field=NAME")
-            groups = (file.metadata.row_group(n) for n in range(file.metadata.num_row_groups))
-            columns = (group.column(n) for group in groups for n in range(group.num_columns))
-            if max((c.total_uncompressed_size for c in columns if c.path_in_schema == field), default=0) > MAX_COLUMN:
-                raise UserError(f"row groups of at most {MAX_COLUMN:,} bytes in {path}", "more", "write smaller ones")
-            batches = file.iter_batches(ROWS, columns=[field], use_threads=False)
-            texts = (text for batch in batches for text in batch.column(0).to_pylist())
-            for row, text in enumerate(texts, 1):
-                yield _checked(text, field, f"row {row} of {path}")
-    except pyarrow.ArrowException as error:
-        raise UserError(f"a whole Parquet file in {path}", printable(error), "write it again") from error
+        yield pyarrow
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # the second from names of columns
+        if getattr(error, "errno", None):
+            raise  # by the system
+        raise UserError(f"a whole {form} in {path}", printable(error), "write it again") from error
+
+
+def _check_column(names: Sequence[str], field: str, path: Path) -> None:
+    if names.count(field) != 1:
+        raise UserError(f"a column {field!r} in {path}", f"columns {shown(names)}", "give --split field=NAME")
+
+
+def _rows(columns: Iterable[Any], field: str, path: Path) -> Iterator[str]:
+    """The texts of a column, given in pieces."""
+    parts = (column[at : at + ROWS] for column in columns for at in range(0, len(column), ROWS))
+    for row, text in enumerate((text for part in parts for text in part.to_pylist()), 1):
+        yield _checked(text, field, f"row {row} of {path}")
 
 
 def _checked(text: object, field: str, where: str) -> str:

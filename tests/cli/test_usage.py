@@ -91,7 +91,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--remove all --split by=hash", "'--remove' takes no text"),
         ("none.pt t.txt", "a checkpoint at none.pt"),
         ("m.pt none.txt", "none.txt, which does not exist"),
-        ("m.pt t.txt --split by=dice", "by=order or hash"),
+        ("m.pt t.txt --split by=dice", "split_by to be one of order, hash"),
     ],
     "evaluate": [
         ("none.onnx t.txt", "none.onnx, which does not exist"),

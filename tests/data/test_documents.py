@@ -108,24 +108,42 @@ def write_parquet(path: Path, rows: list[Any], field: str = "text") -> Path:
     return path
 
 
-def test_json_lines_and_parquet_fields(tmp_path: Path) -> None:
+def write_arrow(path: Path, rows: list[Any], field: str = "text") -> Path:
+    """As the package datasets writes a split: a stream of batches."""
+    table = pyarrow.table({"id": list(range(len(rows))), field: rows})
+    with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table, max_chunksize=3)
+    return path
+
+
+def test_fields_of_lines_and_tables(tmp_path: Path) -> None:
     rows = [f" word {n} " for n in range(10)] + ["\n"]
     stripped = [row.strip() for row in rows[:10]]
     lines = write_json(tmp_path / "a.jsonl", [{"id": 0, "body": row} for row in rows])
     lines.write_text(lines.read_text().replace("\n", "\n \r\n"))
     assert list(Texts((lines,), field="body")) == stripped
-    assert list(Texts((write_parquet(tmp_path / "a.parquet", rows, "body"),), field="body")) == stripped
-    assert list(Texts((write_parquet(tmp_path / "b.parquet", rows),))) == stripped
+    for write, ending in ((write_parquet, "parquet"), (write_arrow, "arrow")):
+        assert list(Texts((write(tmp_path / f"a.{ending}", rows, "body"),), field="body")) == stripped
+        assert list(Texts((write(tmp_path / f"b.{ending}", rows),))) == stripped
 
 
 def test_folder_files_in_order(tmp_path: Path) -> None:
-    for name in ("b.txt", "a/c.jsonl", "a/b.parquet", ".git/d.txt", ".e.txt", "README.md"):
+    for name in (
+        "b.txt",
+        "a/c.jsonl",
+        "a/b.parquet",
+        "a/d.arrow",
+        "a/cache-9.arrow",
+        ".git/d.txt",
+        ".e.txt",
+        "README.md",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     names = [str(path.relative_to(tmp_path)) for path in text_files([tmp_path, tmp_path / "README.md"])]
-    assert names == ["a/b.parquet", "a/c.jsonl", "b.txt", "README.md"]
+    assert names == ["a/b.parquet", "a/c.jsonl", "a/d.arrow", "b.txt", "README.md"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"files that end in .txt, .jsonl, .parquet, .npy in .*; received none"):
+    with pytest.raises(UserError, match=r"files that end in .txt, .jsonl, .parquet, .arrow, .npy in .*; received none"):
         text_files([tmp_path / "empty"])
 
 
@@ -164,8 +182,27 @@ def test_invalid_parquet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for number, damage in enumerate(damaged):
         path = tmp_path / f"{number}.parquet"
         path.write_bytes(damage)
-        refused(path, "a whole Parquet file|to be able to read")
+        refused(path, "a whole Parquet file")
     monkeypatch.setattr(documents, "MAX_COLUMN", 20)
     refused(tmp_path / "d.parquet", "row groups of at most 20 bytes")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     refused(tmp_path / "d.parquet", r"the package pyarrow.*pip install 't2r-export\[parquet\]'")
+
+
+def test_invalid_arrow_is_refused(tmp_path: Path) -> None:
+    def refused(path: Path, message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            list(Texts((path,)))
+
+    refused(write_arrow(tmp_path / "a.arrow", ["a", None]), "a text named 'text' in row 2 of .*; received none")
+    refused(write_arrow(tmp_path / "b.arrow", ["a"], "b"), r"a column 'text' in .*; received columns \['id', 'b'\]")
+    path = write_arrow(tmp_path / "c.arrow", [f"a {n}" for n in range(9)])
+    whole = path.read_bytes()
+    damaged = [whole[:size] for size in range(0, len(whole), 8)]  # every message ends at a multiple of 8
+    damaged += [
+        whole.replace(b"\0\0\3\0\0\0\6\0\0\0", b"\0\0\3\0\0\0\6\0\0\x7f"),
+        whole[:16] + b"\xff" * 8 + whole[24:],
+    ]
+    for damage in damaged:
+        path.write_bytes(damage)
+        refused(path, "a whole Arrow stream in")
