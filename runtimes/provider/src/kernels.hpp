@@ -27,6 +27,9 @@ struct QuantizedVector {
     std::int32_t *sums;        // by block, of its numbers
 };
 
+// Rows of a quantized matrix that many vectors meet together: threads divide them by as many.
+inline constexpr int tile_rows = 32;
+
 struct Kernels {
     const char *name;
     void (*unary)(Unary op, const float *x, float *y, std::size_t n);

@@ -205,15 +205,19 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
     }
 }
 
+inline std::int32_t zero_of(const QuantizedMatrix &w, std::size_t row, std::size_t block) {
+    if (!w.zeros) return 1 << (w.bits - 1);
+    const std::uint8_t *zeros = w.zeros + row * ((w.blocks * w.bits + 7) / 8);
+    return w.bits == 8 ? zeros[block] : (block % 2 ? zeros[block / 2] >> 4 : zeros[block / 2] & 15);
+}
+
 // What zero points other than the middle add to a row.
 inline float of_zeros(const QuantizedMatrix &w, const QuantizedVector &x, std::size_t row) {
     if (!w.zeros) return 0;
     const std::int32_t middle = 1 << (w.bits - 1);
-    const std::uint8_t *zeros = w.zeros + row * ((w.blocks * w.bits + 7) / 8);
     float whole = 0;
     for (std::size_t block = 0; block < w.blocks; block++) {
-        const std::int32_t zero = w.bits == 8 ? zeros[block] : (block % 2 ? zeros[block / 2] >> 4 : zeros[block / 2] & 15);
-        const auto difference = static_cast<float>((middle - zero) * x.sums[block]);
+        const auto difference = static_cast<float>((middle - zero_of(w, row, block)) * x.sums[block]);
         whole += difference * (w.scales[row * w.blocks + block] * x.scales[block]);
     }
     return whole;

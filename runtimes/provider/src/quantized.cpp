@@ -69,7 +69,8 @@ struct QuantizedProduct : Operation {
         const Layout layout(w);
         constexpr std::size_t most = 64;  // vectors at a time, so that their places fit on the stack
         float *y = run.at<float>(writes[0]);
-        const std::size_t first = begin_of(w.rows, part, parts, 4), last = begin_of(w.rows, part + 1, parts, 4);
+        const std::size_t whole = vectors > 1 ? tile_rows : 4;
+        const std::size_t first = begin_of(w.rows, part, parts, whole), last = begin_of(w.rows, part + 1, parts, whole);
         for (std::size_t from = 0; from < vectors; from += most) {
             QuantizedVector x[most];
             const std::size_t count = vectors - from < most ? vectors - from : most;

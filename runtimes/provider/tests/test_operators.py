@@ -197,7 +197,7 @@ def quantized_matmul(random: np.random.Generator, dims: list[int]) -> None:
             for K in (block, 3 * block + 32, 5 * 32):
                 N, blocks = 8 * b + 3, -(-K // block)
                 # whole numbers up to 127, so that a scale is 1 and nothing is rounded one way here, the other way there
-                x = integers(random, 2, K, low=-126, high=127).astype(np.float32)
+                x = integers(random, b + 1, K, low=-126, high=127).astype(np.float32)
                 x[:, ::32] = 127
                 numbers = integers(random, N, blocks, block * bits // 8, kind=np.uint8, low=0, high=256)
                 scales = np.abs(normal(random, N, blocks)) + np.float32(0.01)

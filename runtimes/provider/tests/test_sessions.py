@@ -66,10 +66,12 @@ def test_shapes_change_from_run_to_run(chain: bytes) -> None:
             np.testing.assert_allclose(found[row], alone[0], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("bits, block", [(4, 32), (4, 64), (4, 128), (8, 32), (8, 128)])
-def test_rows_of_a_batch_are_what_they_are_alone(bits: int, block: int) -> None:
-    """Though rows share what is read of the weights."""
-    random, columns, outputs = np.random.default_rng(11), 203, 37
+@pytest.mark.parametrize(
+    "bits, block, columns", [(4, 32, 203), (4, 128, 1300), (8, 32, 1300), (8, 64, 203), (8, 2048, 2100)]
+)
+def test_rows_of_a_batch_are_what_they_are_alone(bits: int, block: int, columns: int) -> None:
+    """Though many share what is read and unpacked of the weights: but for the order of sums, and of many to the bit."""
+    random, outputs = np.random.default_rng(11), 77
     blocks = -(-columns // block)
     fixed = {
         "numbers": random.integers(0, 256, (outputs, blocks, block * bits // 8)).astype(np.uint8),
@@ -77,12 +79,15 @@ def test_rows_of_a_batch_are_what_they_are_alone(bits: int, block: int) -> None:
     }
     sizes = {"K": columns, "N": outputs, "bits": bits, "block_size": block, "accuracy_level": 4}
     node = helper.make_node("MatMulNBits", ["x", "numbers", "scales"], ["y"], domain="com.microsoft", **sizes)
-    x = random.standard_normal((19, columns)).astype(np.float32)
+    x = random.standard_normal((67, columns)).astype(np.float32)
     session = ort.InferenceSession(several([node], {"x": x}, fixed, any_batch=True), options())
     (whole,) = session.run(None, {"x": x})
-    for row in range(len(x)):
+    for row in range(0, len(x), 3):
         (alone,) = session.run(None, {"x": x[row : row + 1]})
-        np.testing.assert_array_equal(whole[row], alone[0])
+        np.testing.assert_allclose(whole[row], alone[0], rtol=0, atol=1e-6 * float(np.abs(whole).max()))
+    for count in range(3, 14):
+        (some,) = session.run(None, {"x": x[5 : 5 + count]})
+        np.testing.assert_array_equal(some, whole[5 : 5 + count])
 
 
 def at_once(work: Callable[[int], None], count: int) -> None:
