@@ -18,6 +18,7 @@ import torch
 
 import small
 import texts
+from disk import full_disk
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig
 from t2r_export.config.mixers import LinearConfig, WindowConfig
@@ -274,6 +275,18 @@ def test_resume_needs_same_corpus(
     text.write_bytes(content)
     monkeypatch.setenv("T2R_CACHE", str(tmp_path / "cache"))  # what was tokenized may be gone too
     finetune(again)
+    assert config.output.read_bytes() == whole
+
+
+def test_full_disk_ends_run_that_resumes(config: FinetuneConfig, whole: bytes) -> None:
+    earlier = '{"event": "earlier"}\n' * 400_000  # longer than a state: the log is what meets the limit
+    config.log_path.write_text(earlier)
+    with full_disk(len(earlier) + 1500), pytest.raises(UserError, match=r"to be able to write .*\.jsonl; .*make room"):
+        finetune(config)
+    added = config.log_path.read_text()[len(earlier) :].splitlines()
+    assert len(added) > 1 and all(json.loads(line) for line in added)
+    assert config.state_path.exists() and not config.output.exists()
+    finetune(dataclasses.replace(config, resume=True))
     assert config.output.read_bytes() == whole
 
 

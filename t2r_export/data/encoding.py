@@ -54,13 +54,13 @@ class Encoder:
 def _long(library: Library, text: str) -> Iterator[int]:
     """Tokens of a document longer than one window."""
     step, begin = WINDOW - OVERLAP, 0
-    (now,), first = library.encode_batch([text[:WINDOW]], False), 0
+    (now,), first = library.encode_batch([text[:WINDOW]], False, places=True), 0
     while begin + WINDOW < len(text):
         begin += step
-        (then,) = library.encode_batch([text[begin : begin + WINDOW]], False)
+        (then,) = library.encode_batch([text[begin : begin + WINDOW]], False, places=True)
         last, after = _common(now, then, step)
         if last < 0:  # no agreement: split the document here
-            (now,) = library.encode_batch([text[begin - step : begin]], False)
+            (now,) = library.encode_batch([text[begin - step : begin]], False, places=True)
             first, last = min(first, len(now)), len(now)
         yield from now.ids[first:last]
         now, first = then, after

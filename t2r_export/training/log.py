@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import unwritable
 
 SECONDS = 20.0  # between two plain lines
 
@@ -42,10 +45,16 @@ class TrainingLog:
             sys.stderr.write(f"{text}\n")
 
     def record(self, **fields: Any) -> None:
-        """Write a line to the file."""
-        if self._file is not None:
-            self._file.write(json.dumps(_plain(fields)) + "\n")
-            self._file.flush()
+        """Write a line to the file. Raises UserError, and leaves the file as it was, if it cannot be written."""
+        if self._file is None:
+            return
+        line, size = json.dumps(_plain(fields)).encode() + b"\n", self._file.seek(0, os.SEEK_END)
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            self._file.truncate(size)
+            raise unwritable(self._file.name, error) from error
 
     def start_stage(
         self, name: str, done: int, steps: int, tokens: int, others: tuple[int, int] = (0, 0), every: int = 0
@@ -177,9 +186,9 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _open(path: Path) -> IO[str]:
+def _open(path: Path) -> FileIO:
     try:
-        return path.open("a", encoding="utf-8")
+        return path.open("ab", buffering=0)  # unbuffered: closing it writes nothing
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(f"to be able to write the log {path}", reason, "choose another place for it") from error

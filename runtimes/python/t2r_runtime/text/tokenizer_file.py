@@ -66,12 +66,16 @@ class Library:
             found: list[int] = self.tokenizer.encode(text, add_special_tokens=special_tokens).ids
             return found
 
-    def encode_batch(self, texts: Sequence[str], special_tokens: bool) -> list[Any]:
-        """The library's Encoding of each text. Raises UserError as `encode` does."""
+    def encode_batch(self, texts: Sequence[str], special_tokens: bool, places: bool = False) -> list[Any]:
+        """The library's Encoding of each text; `places`: with where its tokens are, in up to half as much time again.
+
+        Raises UserError as `encode` does.
+        """
         with no_panic("texts that this tokenizer accepts"):
             for text in texts:
                 self._require_text(text)
-            return list(self.tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens))
+            encode = self.tokenizer.encode_batch if places else self.tokenizer.encode_batch_fast
+            return list(encode(list(texts), add_special_tokens=special_tokens))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode tokens, without special ones. Raises UserError if they are invalid or too many."""
