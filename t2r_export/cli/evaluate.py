@@ -105,6 +105,8 @@ def command(
     except ValueError:
         raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
     how = reading(split)
+    if not (split or {}).get("pack", True):
+        raise UserError("windows across documents, as every evaluation reads", "pack=false", "leave it out")
     existing_model(model)
     text_files([text])
 

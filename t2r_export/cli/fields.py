@@ -63,8 +63,11 @@ def flat(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reading(split: Mapping[str, Any] | None) -> tuple[Shares, str, str]:
-    """Shares, separator and field of a value of `--split`, as t2r_export.data.corpus.read_corpus takes them."""
-    said = dict(split or {})
+    """Shares, separator and field of a value of `--split`, as t2r_export.data.corpus.read_corpus takes them.
+
+    Without `pack`, which is of the training windows alone.
+    """
+    said = {name: value for name, value in (split or {}).items() if name != "pack"}
     separator, field = said.pop("separator", SEPARATOR), said.pop("field", FIELD)
     return Shares(**said), separator, field
 

@@ -111,6 +111,12 @@ class FinetuneConfig:
     text_field: str = option(
         "Text field of .jsonl, .parquet and .arrow.", FIELD, within="split.field", shared=True, result=None
     )
+    pack: bool = option(
+        "Training windows cross the borders of documents, or have tokens of one document each.",
+        True,
+        within="split.pack",
+        result="changed",
+    )
     length: int | None = option(
         "Window length in tokens; of pairs, the maximum length of a side, longer pairs are skipped.",
         None,

@@ -48,7 +48,7 @@ _A_PART = Need("a text with --part", lambda o: _A_TEXT.met(o) and o["part"] != "
 
 FINETUNE = {  # options of FinetuneConfig
     **_each("lora_rank lora_alpha", _other("lora")),
-    **_each("batch separator split_by text_field", _TEXT),
+    **_each("batch separator split_by text_field pack", _TEXT),
     "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
     **_each("valid test", _other("pairs")),
     **_each("pair_tokens augment", _PAIRS),

@@ -17,7 +17,8 @@ from t2r_export.model.transformer import Transformer
 class Batch:
     """Sequences for a loss or an evaluation.
 
-    In windows every token is predicted; in pairs only target tokens, without start tokens and padding.
+    In packed windows every token is predicted; in windows of one document its tokens; in pairs only target tokens,
+    without start tokens and padding.
     """
 
     ids: Tensor  # (B, T) int64
@@ -93,9 +94,9 @@ def initial_states(model: Transformer, batch: Batch) -> State[Tensor]:
     return model.start(batch.source, batch.source_lengths)
 
 
-def window_batch(windows: Tensor, start: Tensor | None = None) -> Batch:
+def window_batch(windows: Tensor) -> Batch:
     """A batch of windows (B, T+1) int64."""
-    return Batch(windows[:, :-1], windows[:, 1:], start)
+    return Batch(windows[:, :-1], windows[:, 1:])
 
 
 def window_batches(windows: Tensor, size: int = 16) -> list[Batch]:

@@ -70,7 +70,7 @@ def find_inputs(config: FinetuneConfig, loaded: Checkpoint, processes: int) -> I
         corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, *reading)
         config, notes = _suited(config, loaded, teacher, corpus)
         _check_windows(config, loaded)
-        batches = WindowBatches(corpus, config)
+        batches = WindowBatches(corpus, config, loaded.config)
     identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
     return Inputs(teacher, batches, config, identity, notes)
 
@@ -86,8 +86,9 @@ def _check_kind(config: FinetuneConfig, model: ModelConfig, processes: int) -> N
         raise UserError("a translator, to train on pairs", "a decoder alone", "give it a text with --data")
     if config.data and model.encoder is not None:
         raise UserError("pairs, to train a translator", "a text", "give --pairs")
-    if config.pairs and processes > 1:
-        raise UserError("a single process, to train on pairs", f"{processes}", "use one device")
+    if (config.pairs or not config.pack) and processes > 1:  # whose shares of a batch would not count the same
+        what = "pairs" if config.pairs else "windows within documents"
+        raise UserError(f"a single process, to train on {what}", f"{processes}", "use one device")
 
 
 def _check_windows(config: FinetuneConfig, loaded: Checkpoint) -> None:

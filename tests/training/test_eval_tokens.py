@@ -49,13 +49,13 @@ def test_evaluation_is_bounded_by_training(options: dict[str, object], reports: 
 def test_bounded_evaluation_spreads_windows() -> None:
     tokens = np.tile(np.arange(160_001, dtype=np.uint32), 3)
     corpus = Corpus(tokens, (160_001, 320_002))
-    few = WindowBatches(corpus, config(plan=parse_plan("distill", "1"), batch=1, length=16))
+    few = WindowBatches(corpus, config(plan=parse_plan("distill", "1"), batch=1, length=16), texts.TEACHER)
     assert sum(batch.count for batch in few.test) == LEAST_EVAL_TOKENS
     assert sum(batch.count for batch in few.validation(1)) == 32 * 16
     assert int(few.test[0].ids[0, 0]) == 0 and int(few.test[-1].targets[-1, -1]) == 160_000
     starts = torch.cat([batch.ids[:, 0] for batch in few.test])
     assert int(starts.diff().max()) - int(starts.diff().min()) <= 16
-    every = WindowBatches(corpus, config(plan=parse_plan("distill", "1"), length=16, eval_tokens=0))
+    every = WindowBatches(corpus, config(plan=parse_plan("distill", "1"), length=16, eval_tokens=0), texts.TEACHER)
     assert sum(batch.count for batch in every.test) == 160_000
 
 
