@@ -27,7 +27,7 @@ struct QuantizedVector {
     std::int32_t *sums;        // by block, of its numbers
 };
 
-// Rows of a quantized matrix that many vectors meet together: threads divide them by as many.
+// Rows of a matrix that many vectors meet together: threads divide them by as many.
 inline constexpr int tile_rows = 32;
 
 struct Kernels {
@@ -45,6 +45,9 @@ struct Kernels {
     // y (rows, columns) = state · gate + k vᵀ; the gate's step: 0 (one number for all) or 1 (one a row)
     void (*update)(const float *state, const float *gate, std::size_t gate_step, const float *k, std::size_t rows, const float *v,
                    std::size_t columns, float *y);
+    // y[v · stride + r] = row r of b, of `inner` numbers, · vector v of x, for r in [first, last)
+    void (*row_products)(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last,
+                         float *y, std::size_t stride);
     void (*quantize)(const float *x, const QuantizedMatrix &for_matrix, const QuantizedVector &y);
     // y[v · stride + r] = row r of w · vector v, for r in [first, last)
     void (*quantized_product)(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,

@@ -149,6 +149,13 @@ void product(const float *a, const float *b, float *y, std::size_t rows, std::si
     }
 }
 
+// Rows one after the other, as they lie.
+inline void by_rows(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+                    std::size_t stride) {
+    for (std::size_t row = first; row < last; row++)
+        for (std::size_t v = 0; v < vectors; v++) product(x + v * inner, b + row * inner, y + v * stride + row, 1, inner, 1, 0, 1);
+}
+
 void rotate(const float *x, const float *same, const float *other, float *y, std::size_t half) {
     for (std::size_t i = 0; i < half; i++) y[i] = x[i] * same[i] + x[half + i] * other[i];
     for (std::size_t i = half; i < 2 * half; i++) y[i] = x[i] * same[i] + x[i - half] * other[i];
@@ -222,6 +229,15 @@ inline float of_zeros(const QuantizedMatrix &w, const QuantizedVector &x, std::s
     }
     return whole;
 }
+
+#ifndef T2R_OWN_ROW_PRODUCTS
+
+void row_products(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+                  std::size_t stride) {
+    by_rows(b, inner, x, vectors, first, last, y, stride);
+}
+
+#endif
 
 #ifndef T2R_OWN_QUANTIZED_PRODUCT
 

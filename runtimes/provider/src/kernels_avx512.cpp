@@ -1,5 +1,6 @@
-// AVX-512 with VNNI: products of 4 and 8 bits by vpdpbusd, as fast as memory brings the weights.
+// AVX-512 with VNNI: products of 4 and 8 bits by vpdpbusd, as fast as memory brings the weights; of many vectors by tiles.
 #define T2R_OWN_QUANTIZED_PRODUCT
+#define T2R_OWN_ROW_PRODUCTS
 #include "kernels.inl"
 
 #include <immintrin.h>
@@ -94,14 +95,17 @@ inline void transpose(const void *begin, const std::size_t *rows, __mmask8 wante
     to[2] = _mm512_unpacklo_epi64(c, d), to[3] = _mm512_unpackhi_epi64(c, d);
 }
 
+// Where 16 rows of so many bytes begin, behind the last row that one again; which of them there are.
+inline __mmask16 rows_of(std::size_t begin, std::size_t last, std::size_t bytes, std::size_t *rows) {
+    for (int i = 0; i < lanes; i++) rows[i] = (begin + i < last ? begin + i : last - 1) * bytes;
+    return static_cast<__mmask16>(begin + lanes <= last ? 0xffff : begin < last ? (1u << (last - begin)) - 1 : 0);
+}
+
 template <int bits> void unpack(const QuantizedMatrix &w, Tile &tile, int panel, std::size_t last) {
     const std::size_t of_block = w.block * bits / 8, begin = tile.first_row + panel * lanes;
-    std::size_t rows[lanes], of_numbers[lanes], of_scales[lanes];  // behind the last row: that one again
-    for (int i = 0; i < lanes; i++) {
-        rows[i] = begin + i < last ? begin + i : last - 1;
-        of_numbers[i] = rows[i] * w.blocks * of_block, of_scales[i] = rows[i] * w.blocks * sizeof(float);
-    }
-    tile.rows[panel] = static_cast<__mmask16>(begin + lanes <= last ? 0xffff : begin < last ? (1u << (last - begin)) - 1 : 0);
+    std::size_t rows[lanes], of_numbers[lanes], of_scales[lanes];
+    tile.rows[panel] = rows_of(begin, last, 1, rows);
+    for (int i = 0; i < lanes; i++) of_numbers[i] = rows[i] * w.blocks * of_block, of_scales[i] = rows[i] * w.blocks * sizeof(float);
     const std::uint8_t *from = w.numbers + tile.first_block * of_block;
     const __m512i low = _mm512_set1_epi8(15);
     __m512i *to = tile.numbers[panel];
@@ -115,6 +119,8 @@ template <int bits> void unpack(const QuantizedMatrix &w, Tile &tile, int panel,
     }
     for (std::size_t block = 0; block < tile.blocks; block += 4) {
         const std::size_t count = tile.blocks - block < 4 ? tile.blocks - block : 4;
+        const char *next = reinterpret_cast<const char *>(w.scales + tile.first_block + block + tile_rows * w.blocks);
+        for (int i = 0; i < lanes && block % 16 == 0; i++) _mm_prefetch(next + of_scales[i], _MM_HINT_T1);
         __m512i scales[4];
         transpose(w.scales + tile.first_block + block, of_scales, static_cast<__mmask8>((1u << count) - 1), scales);
         for (std::size_t i = 0; i < count; i++) tile.scales[panel][block + i] = _mm512_castsi512_ps(scales[i]);
@@ -178,14 +184,13 @@ void by_tiles(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t ve
     constexpr std::size_t together = 6;  // 24 of the 32 registers are sums
     constexpr decltype(&times_tile<bits, 1>) times[together]{times_tile<bits, 1>, times_tile<bits, 2>, times_tile<bits, 3>,
                                                              times_tile<bits, 4>, times_tile<bits, 5>, times_tile<bits, 6>};
-    const std::size_t groups = (vectors + together - 1) / together, of_block = w.block * bits / 8;
+    const std::size_t groups = (vectors + together - 1) / together, of_block = w.block * bits / 8, most = tile_columns / w.block;
     Tile tile;
     tile.lines = (tile_rows * of_block + 64 * groups - 1) / (64 * groups);
     for (std::size_t row = first; row < last; row += tile_rows) {
         tile.first_row = row;
         tile.ahead = reinterpret_cast<const char *>(w.numbers + (row + tile_rows) * w.blocks * of_block);
         for (std::size_t block = 0; block < w.blocks; block += tile.blocks) {
-            const std::size_t most = tile_columns / w.block;
             tile.first_block = block, tile.blocks = w.blocks - block < most ? w.blocks - block : most;
             for (int panel = 0; panel < panels; panel++) unpack<bits>(w, tile, panel, last);
             for (std::size_t group = 0; group < groups; group++) {
@@ -207,8 +212,70 @@ void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::
     product(w, x, vectors, first, last, y, stride);
 }
 
+// The same of float32: registers of one number of each of 16 rows.
+struct FloatTile {
+    __m512 numbers[panels][256];
+    __mmask16 rows[panels];
+    std::size_t first, columns;
+    const char *ahead;
+    std::size_t lines;  // with every four columns
+};
+
+template <int n> void times_tile(FloatTile &tile, const float *x, std::size_t inner, float *y, std::size_t stride) {
+    __m512 sums[panels][n];
+    for (int v = 0; v < n; v++) {
+        for (int p = 0; p < panels; p++) {
+            float *to = y + v * stride + p * lanes;
+            __builtin_prefetch(to, 1);
+            sums[p][v] = tile.first ? _mm512_maskz_loadu_ps(tile.rows[p], to) : _mm512_setzero_ps();
+        }
+    }
+    for (std::size_t column = 0; column < tile.columns; column++) {
+        if (column % 4 == 0)
+            for (std::size_t line = 0; line < tile.lines; line++, tile.ahead += 64) _mm_prefetch(tile.ahead, _MM_HINT_T1);
+        for (int v = 0; v < n; v++) {
+            const __m512 number = _mm512_set1_ps(x[v * inner + tile.first + column]);
+            for (int p = 0; p < panels; p++) sums[p][v] = _mm512_fmadd_ps(tile.numbers[p][column], number, sums[p][v]);
+        }
+    }
+    for (int v = 0; v < n; v++)
+        for (int p = 0; p < panels; p++) _mm512_mask_storeu_ps(y + v * stride + p * lanes, tile.rows[p], sums[p][v]);
+}
+
+void row_products(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+                  std::size_t stride) {
+    if (vectors < few) return by_rows(b, inner, x, vectors, first, last, y, stride);
+    constexpr std::size_t together = 8;
+    constexpr decltype(&times_tile<1>) times[together]{times_tile<1>, times_tile<2>, times_tile<3>, times_tile<4>,
+                                                       times_tile<5>, times_tile<6>, times_tile<7>, times_tile<8>};
+    const std::size_t groups = (vectors + together - 1) / together;
+    FloatTile tile;
+    tile.lines = (tile_rows * 4 * sizeof(float) + 64 * groups - 1) / (64 * groups);
+    for (std::size_t row = first; row < last; row += tile_rows) {
+        tile.ahead = reinterpret_cast<const char *>(b + (row + tile_rows) * inner);
+        for (tile.first = 0; tile.first < inner; tile.first += tile.columns) {
+            const std::size_t most = sizeof tile.numbers[0] / sizeof tile.numbers[0][0];
+            tile.columns = inner - tile.first < most ? inner - tile.first : most;
+            for (int p = 0; p < panels; p++) {
+                std::size_t rows[lanes];
+                tile.rows[p] = rows_of(row + p * lanes, last, inner * sizeof(float), rows);
+                for (std::size_t column = 0; column < tile.columns; column += 4) {
+                    const std::size_t count = tile.columns - column < 4 ? tile.columns - column : 4;
+                    __m512i four[4];
+                    transpose(b + tile.first + column, rows, static_cast<__mmask8>((1u << count) - 1), four);
+                    for (std::size_t i = 0; i < count; i++) tile.numbers[p][column + i] = _mm512_castsi512_ps(four[i]);
+                }
+            }
+            for (std::size_t group = 0; group < groups; group++) {
+                const std::size_t begin = vectors * group / groups, end = vectors * (group + 1) / groups;
+                times[end - begin - 1](tile, x + begin * inner, inner, y + begin * stride + row, stride);
+            }
+        }
+    }
+}
+
 }  // namespace
 
-extern const Kernels avx512_kernels{"avx512", unary, binary, sum, max, product, rotate, update, quantize, quantized_product};
+extern const Kernels avx512_kernels{"avx512", unary, binary, sum, max, product, rotate, update, row_products, quantize, quantized_product};
 
 }  // namespace t2r::provider

@@ -60,12 +60,12 @@ struct TransposedProduct : Operation {
     void run(Run &run, int part, int parts) const override {
         const float *a = run.at<float>(reads[0]), *b = run.at<float>(reads[1]), *c = has_c ? run.at<float>(reads[2]) : nullptr;
         float *y = run.at<float>(writes[0]);
-        for (std::size_t column = begin_of(columns, part, parts, 4); column < begin_of(columns, part + 1, parts, 4); column++) {
-            for (std::size_t row = 0; row < rows; row++) {
-                float &to = y[row * columns + column];
-                kernels().product(a + row * inner, b + column * inner, &to, 1, inner, 1, 0, 1);
-                if (has_c) to += c[row * c_row + column * c_column];
-            }
+        const std::size_t whole = rows > 1 ? tile_rows : 4;
+        const std::size_t first = begin_of(columns, part, parts, whole), last = begin_of(columns, part + 1, parts, whole);
+        kernels().row_products(b, inner, a, rows, first, last, y, columns);
+        for (std::size_t row = 0; row < rows && has_c; row++) {
+            float *to = y + row * columns + first;
+            kernels().binary(Binary::add, to, 1, c + row * c_row + first * c_column, c_column, to, last - first);
         }
     }
 };

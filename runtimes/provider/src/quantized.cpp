@@ -81,18 +81,19 @@ struct QuantizedProduct : Operation {
     }
 };
 
-// Accuracy levels 0 and 1: x as it is, rows of the weights in float32, one at a time.
+// Accuracy levels 0 and 1: x as it is, rows of the weights in float32, a few at a time.
 struct ExactProduct : QuantizedProduct {
     void run(Run &run, int part, int parts) const override {
         const QuantizedMatrix matrix = matrix_of(run);
-        const float *x = run.at<float>(reads[0]);
-        float *y = run.at<float>(writes[0]);
-        std::vector<float> row(w.blocks * w.block);
-        const std::size_t first = begin_of(w.rows, part, parts, 4), last = begin_of(w.rows, part + 1, parts, 4);
-        for (std::size_t r = first; r < last; r++) {
-            for (std::size_t block = 0; block < w.blocks; block++) unpack(matrix, r, block, row.data() + block * w.block);
-            for (std::size_t v = 0; v < vectors; v++)
-                kernels().product(x + v * w.columns, row.data(), y + v * w.rows + r, 1, w.columns, 1, 0, 1);
+        const std::size_t whole = vectors > 1 ? tile_rows : 4;
+        std::vector<float> rows(whole * w.columns + w.block);  // the rest of a row's last block lies where the next row is written
+        const std::size_t first = begin_of(w.rows, part, parts, whole), last = begin_of(w.rows, part + 1, parts, whole);
+        for (std::size_t from = first; from < last; from += whole) {
+            const std::size_t count = std::min(whole, last - from);
+            for (std::size_t row = 0; row < count; row++)
+                for (std::size_t block = 0; block < w.blocks; block++)
+                    unpack(matrix, from + row, block, rows.data() + row * w.columns + block * w.block);
+            kernels().row_products(rows.data(), w.columns, run.at<float>(reads[0]), vectors, 0, count, run.at<float>(writes[0]) + from, w.rows);
         }
         add_more(run, first, last);
     }

@@ -179,6 +179,8 @@ def gemm(random: np.random.Generator, dims: list[int]) -> None:
         compare("Gemm", normal(random, a, b), normal(random, b, c), bias)
         compare("Gemm", normal(random, a, b), normal(random, c, b), bias, transB=1)
     compare("Gemm", normal(random, 1, 130), normal(random, 517, 130), normal(random, 517), transB=1)
+    for bias in (None, normal(random, 70), normal(random, 5 * b, 1), normal(random, 5 * b, 70)):
+        compare("Gemm", normal(random, 5 * b, 301), normal(random, 70, 301), bias, bound=1e-5, transB=1)
 
 
 def dequantize(random: np.random.Generator, dims: list[int]) -> None:
@@ -212,7 +214,7 @@ def quantized_matmul(random: np.random.Generator, dims: list[int]) -> None:
                     )  # fmt: skip
     for level, bits, block, K in ((0, 4, 16, 70), (1, 4, 128, 128), (1, 8, 64, 200)):
         N, blocks = 8 * b + 3, -(-K // block)
-        x, scales = normal(random, 3, K), normal(random, N, blocks)
+        x, scales = normal(random, b, K), normal(random, N, blocks)
         numbers = integers(random, N, blocks, block * bits // 8, kind=np.uint8, low=0, high=256)
         zeros = integers(random, N, -(-blocks * bits // 8), kind=np.uint8, low=0, high=256)
         for more in ((), (zeros,), (None, None, normal(random, N))):
