@@ -19,7 +19,7 @@ from t2r_export.config.validation import advice, entry
 from t2r_runtime.errors import UserError
 
 GATE = {"update_rule": "gated", "gate": "data"}
-MEASURED = {"feature_map": "relu", "normalizer": "z"}  # with rotated features
+MEASURED = {"feature_map": ("relu", "relu2"), "normalizer": ("z",)}  # with rotated features, defaults first
 
 
 def student_mixer(
@@ -78,7 +78,7 @@ def suited(kind: str, given: Mapping[str, Any], model: ModelConfig | None = None
     if not gated or rule != "gated" or model is None or not model.rotates or "positions" in given:
         return chosen
     size = given.get("feature_size", LinearConfig.__dataclass_fields__["feature_size"].metadata["usual"])
-    measured = all(given.get(name, value) == value for name, value in MEASURED.items())
+    measured = all(given.get(name, values[0]) in values for name, values in MEASURED.items())
     if not isinstance(size, int) or size < 2 or not measured:
         return chosen
     odd = size % 2 and "rotary_size" not in given  # features rotate in pairs

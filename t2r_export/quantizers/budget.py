@@ -33,15 +33,17 @@ class Product:
     name: str
     shape: tuple[int, int]
     costs: tuple[float, ...]  # nats per token
+    asymmetric: bool = False
 
     def bytes(self, choice: int) -> int:
-        return stored(self.shape, *CHOICES[choice])
+        return stored(self.shape, *CHOICES[choice], self.asymmetric)
 
 
-def stored(shape: tuple[int, ...], bits: int, block: int) -> int:
-    """Bytes of a matrix (in, out) in blocks along `in`, scales included, zero points excluded."""
+def stored(shape: tuple[int, ...], bits: int, block: int, asymmetric: bool) -> int:
+    """Bytes of a matrix (in, out) in blocks along `in`, with a scale and, if `asymmetric`, a zero point per block."""
     blocks = -(-shape[0] // block)
-    return shape[1] * blocks * (block * bits // 8 + SCALE_BYTES)
+    zero_points = -(-blocks * bits // 8) if asymmetric else 0
+    return shape[1] * (blocks * (block * bits // 8 + SCALE_BYTES) + zero_points)
 
 
 def choose(bundle: Bundle, config: QuantizeConfig, passages: Sequence[Passage]) -> dict[str, Choice]:
@@ -60,7 +62,8 @@ def choose(bundle: Bundle, config: QuantizeConfig, passages: Sequence[Passage]) 
     products = []
     for name, matrix in sensitivity.matrices.items():
         rounded = (restored(matrix, bits, block, config.asymmetric) for bits, block in CHOICES)
-        products.append(Product(name, matrix.shape, tuple(sensitivity.cost(name, each) for each in rounded)))
+        costs = tuple(sensitivity.cost(name, each) for each in rounded)
+        products.append(Product(name, matrix.shape, costs, config.asymmetric))
     return {name: CHOICES[choice] for name, choice in fitted(products, left, config.budget).items()}
 
 
@@ -118,10 +121,11 @@ def _others(graphs: Sequence[onnx.ModelProto], config: QuantizeConfig) -> int:
 
 def _expert_bytes(dims: Sequence[int], config: QuantizeConfig) -> int:
     count, rows, columns = dims
-    return stored((columns, count * rows), scheme(config.scheme).bits, config.block_size or BLOCK_SIZE)
+    bits, size = scheme(config.scheme).bits, config.block_size or BLOCK_SIZE
+    return stored((columns, count * rows), bits, size, config.asymmetric)
 
 
 def _table_bytes(rows: int, width: int, config: QuantizeConfig) -> int:
     if config.embedding_bits == 4:
-        return stored((width, rows), 4, config.block_size or BLOCK_SIZE)
+        return stored((width, rows), 4, config.block_size or BLOCK_SIZE, config.asymmetric)
     return rows * width

@@ -35,6 +35,7 @@ def test_rotary_students_rotate_features() -> None:
     assert suited("linear", {}, ROTARY) == suited("linear", {"feature_size": 8}, ROTARY) == whole
     assert suited("linear", {"feature_size": 5}, ROTARY) == {**whole, "rotary_size": 4}  # they rotate in pairs
     assert suited("linear", {"feature_size": 5, "rotary_size": 2}, ROTARY) == whole
+    assert suited("linear", {"feature_map": "relu2"}, ROTARY) == whole
     for options in ({"feature_size": 1}, {"positions": "keep"}, {"feature_map": "elu"}, {"normalizer": "none"}):
         assert suited("linear", options, ROTARY) == GATE
     assert student_mixer("linear", {}, ROTARY)[0] == LinearConfig(32, **whole, guard=Guard(eps=1.0))
