@@ -169,6 +169,8 @@ void update(const float *state, const float *gate, std::size_t gate_step, const 
     }
 }
 
+#ifndef T2R_OWN_QUANTIZE
+
 void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
     const std::size_t whole = padded(w), units = whole / 32;
     const std::int32_t middle = 1 << (w.bits - 1), lanes = w.bits == 4 ? 4 : 8;
@@ -211,6 +213,8 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
         y.sums[block] = total;
     }
 }
+
+#endif
 
 inline std::int32_t zero_of(const QuantizedMatrix &w, std::size_t row, std::size_t block) {
     if (!w.zeros) return 1 << (w.bits - 1);

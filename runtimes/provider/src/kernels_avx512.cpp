@@ -1,13 +1,54 @@
 // AVX-512 with VNNI: products of 4 and 8 bits by vpdpbusd, as fast as memory brings the weights; of many vectors by tiles.
 #define T2R_OWN_QUANTIZED_PRODUCT
+#define T2R_OWN_QUANTIZE
 #define T2R_OWN_ROW_PRODUCTS
 #include "kernels.inl"
 
 #include <immintrin.h>
 
+#include "tiles_avx512.inl"
+
 namespace t2r::provider {
 
 namespace {
+
+// As the plain loops of kernels.inl, to the bit.
+void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
+    const std::size_t whole = padded(w), lanes = w.bits == 4 ? 4 : 8;
+    std::memset(y.offsets, 0, whole / 32 * lanes * sizeof *y.offsets);
+    std::memset(y.even, 0, w.bits == 4 ? whole / 2 : whole);
+    if (w.bits == 4) std::memset(y.odd, 0, whole / 2);
+    for (std::size_t block = 0; block < w.blocks; block++) {
+        const std::size_t begin = block * w.block, end = begin + w.block < w.columns ? begin + w.block : w.columns;
+        const auto sixteen = [&](std::size_t at) {
+            const std::size_t count = at < end ? end - at : 0;
+            return _mm512_maskz_loadu_ps(static_cast<__mmask16>(count < 16 ? (1u << count) - 1 : 0xffff), x + at);
+        };
+        __m512i most = _mm512_setzero_si512();  // of sizes, whose order is that of their bits
+        for (std::size_t at = begin; at < end; at += 16)
+            most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(sixteen(at)), _mm512_set1_epi32(0x7fffffff)));
+        const std::int32_t most_bits = _mm512_reduce_max_epi32(most);
+        __builtin_memcpy(&y.scales[block], &most_bits, sizeof most_bits);
+        y.scales[block] /= 127.0f;
+        const __m512 inverse = _mm512_set1_ps(y.scales[block] != 0 ? 1.0f / y.scales[block] : 0.0f);
+        std::int32_t total = 0;
+        for (std::size_t at = begin; at < end; at += 32) {
+            const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(sixteen(at), inverse));
+            const __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(sixteen(at + 16), inverse));
+            const __m256i numbers = _mm256_set_m128i(_mm512_cvtepi32_epi8(high), _mm512_cvtepi32_epi8(low));
+            if (w.bits == 8) {
+                _mm256_storeu_si256(reinterpret_cast<__m256i *>(y.even + at), numbers);
+            } else {
+                _mm_storeu_si128(reinterpret_cast<__m128i *>(y.even + at / 2), _mm256_cvtepi16_epi8(numbers));
+                _mm_storeu_si128(reinterpret_cast<__m128i *>(y.odd + at / 2), _mm256_cvtepi16_epi8(_mm256_srli_epi16(numbers, 8)));
+            }
+            const std::int32_t of_unit = _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));
+            y.offsets[at / 32 * lanes] = -(1 << (w.bits - 1)) * of_unit;
+            total += of_unit;
+        }
+        y.sums[block] = total;
+    }
+}
 
 // Rows are read one after the other, as they lie, and this far ahead of where they are needed: measured on a Zen 5, where four
 // rows at a time take 1.1 times as long, and without reading ahead 1.5 times.
@@ -64,143 +105,6 @@ void by_rows(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vec
     }
 }
 
-// Many vectors: rows are unpacked once for all of them, a tile at a time. A register of a tile has four numbers of each of 16 rows,
-// so that each of its sums is a row's, and none are added across.
-constexpr std::size_t few = 3;                 // from so many vectors on
-constexpr int lanes = 16, panels = tile_rows / lanes;
-constexpr std::size_t tile_columns = 1024;     // 32 KiB at a time, which the first cache keeps
-
-struct Tile {
-    __m512i numbers[panels][tile_columns / 4];  // of 4 bits: four even ones of each row, then four odd ones
-    __m512 scales[panels][tile_columns / 32];   // by block
-    __m512i zeros[panels][tile_columns / 32];   // by block, if there are any: what they are, negative
-    __mmask16 rows[panels];                     // those that the matrix has
-    std::size_t first_row, first_block, blocks;
-    const char *ahead;                          // the next tile's numbers, read with each block of this one's, so many lines
-    std::size_t lines;
-};
-
-// 16 bytes of each of 16 rows, `wanted` numbers of 32 bits of them, as four registers: of the first number of each row, and so on.
-inline void transpose(const void *begin, const std::size_t *rows, __mmask8 wanted, __m512i *to) {
-    __m512i fours[4];  // lane L of register j: of row 4 L + j
-    for (int j = 0; j < 4; j++) {
-        const auto row = [&](int lane) { return _mm_maskz_loadu_epi32(wanted, static_cast<const char *>(begin) + rows[4 * lane + j]); };
-        const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(row(0)), row(1), 1);
-        const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(row(2)), row(3), 1);
-        fours[j] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-    }
-    const __m512i a = _mm512_unpacklo_epi32(fours[0], fours[1]), b = _mm512_unpacklo_epi32(fours[2], fours[3]);
-    const __m512i c = _mm512_unpackhi_epi32(fours[0], fours[1]), d = _mm512_unpackhi_epi32(fours[2], fours[3]);
-    to[0] = _mm512_unpacklo_epi64(a, b), to[1] = _mm512_unpackhi_epi64(a, b);
-    to[2] = _mm512_unpacklo_epi64(c, d), to[3] = _mm512_unpackhi_epi64(c, d);
-}
-
-// Where 16 rows of so many bytes begin, behind the last row that one again; which of them there are.
-inline __mmask16 rows_of(std::size_t begin, std::size_t last, std::size_t bytes, std::size_t *rows) {
-    for (int i = 0; i < lanes; i++) rows[i] = (begin + i < last ? begin + i : last - 1) * bytes;
-    return static_cast<__mmask16>(begin + lanes <= last ? 0xffff : begin < last ? (1u << (last - begin)) - 1 : 0);
-}
-
-template <int bits> void unpack(const QuantizedMatrix &w, Tile &tile, int panel, std::size_t last) {
-    const std::size_t of_block = w.block * bits / 8, begin = tile.first_row + panel * lanes;
-    std::size_t rows[lanes], of_numbers[lanes], of_scales[lanes];
-    tile.rows[panel] = rows_of(begin, last, 1, rows);
-    for (int i = 0; i < lanes; i++) of_numbers[i] = rows[i] * w.blocks * of_block, of_scales[i] = rows[i] * w.blocks * sizeof(float);
-    const std::uint8_t *from = w.numbers + tile.first_block * of_block;
-    const __m512i low = _mm512_set1_epi8(15);
-    __m512i *to = tile.numbers[panel];
-    for (std::size_t at = 0; at < tile.blocks * of_block; at += 16) {
-        __m512i packed[4];
-        transpose(from + at, of_numbers, 15, packed);
-        for (const __m512i numbers : packed) {
-            *to++ = bits == 4 ? _mm512_and_si512(numbers, low) : numbers;
-            if (bits == 4) *to++ = _mm512_and_si512(_mm512_srli_epi16(numbers, 4), low);
-        }
-    }
-    for (std::size_t block = 0; block < tile.blocks; block += 4) {
-        const std::size_t count = tile.blocks - block < 4 ? tile.blocks - block : 4;
-        const char *next = reinterpret_cast<const char *>(w.scales + tile.first_block + block + tile_rows * w.blocks);
-        for (int i = 0; i < lanes && block % 16 == 0; i++) _mm_prefetch(next + of_scales[i], _MM_HINT_T1);
-        __m512i scales[4];
-        transpose(w.scales + tile.first_block + block, of_scales, static_cast<__mmask8>((1u << count) - 1), scales);
-        for (std::size_t i = 0; i < count; i++) tile.scales[panel][block + i] = _mm512_castsi512_ps(scales[i]);
-    }
-    for (std::size_t block = 0; block < tile.blocks && w.zeros; block++) {
-        alignas(64) std::int32_t zeros[lanes];
-        for (int i = 0; i < lanes; i++) zeros[i] = -zero_of(w, rows[i], tile.first_block + block);
-        tile.zeros[panel][block] = _mm512_load_si512(zeros);
-    }
-}
-
-template <int bits, int n>
-void times_tile(const QuantizedMatrix &w, Tile &tile, const QuantizedVector *x, float *y, std::size_t stride) {
-    constexpr std::int32_t middle = 1 << (bits - 1), halves = bits == 4 ? 2 : 1;
-    const std::size_t of_block = w.block * bits / 8;
-    const std::size_t odd = bits == 4 ? static_cast<std::size_t>(x->odd - x->even) : 0;  // the same of every vector
-    const std::int8_t *from[n];
-    __m512 sums[panels][n];
-    for (int v = 0; v < n; v++) {
-        from[v] = x[v].even + tile.first_block * of_block;
-        for (int p = 0; p < panels; p++) {
-            float *to = y + v * stride + p * lanes;
-            __builtin_prefetch(to, 1);  // rows of y may lie far apart
-            sums[p][v] = tile.first_block ? _mm512_maskz_loadu_ps(tile.rows[p], to) : _mm512_setzero_ps();
-        }
-    }
-    std::size_t at = 0, number = 0;
-    for (std::size_t block = 0; block < tile.blocks; block++) {
-        for (std::size_t line = 0; line < tile.lines; line++, tile.ahead += 64) _mm_prefetch(tile.ahead, _MM_HINT_T1);
-        __m512i dots[panels][n];
-        for (int v = 0; v < n; v++) {
-            const std::int32_t sum = x[v].sums[tile.first_block + block];
-            for (int p = 0; p < panels; p++)
-                dots[p][v] = w.zeros ? _mm512_mullo_epi32(tile.zeros[p][block], _mm512_set1_epi32(sum)) : _mm512_set1_epi32(-middle * sum);
-        }
-        const std::size_t end = at + of_block;
-#pragma GCC unroll 4
-        for (; at < end; at += 4) {
-            for (int half = 0; half < halves; half++, number++) {
-                for (int v = 0; v < n; v++) {
-                    std::int32_t four;
-                    __builtin_memcpy(&four, from[v] + at + half * odd, sizeof four);
-                    for (int p = 0; p < panels; p++)
-                        dots[p][v] = _mm512_dpbusd_epi32(dots[p][v], tile.numbers[p][number], _mm512_set1_epi32(four));
-                }
-            }
-        }
-        for (int v = 0; v < n; v++) {
-            const __m512 scale = _mm512_set1_ps(x[v].scales[tile.first_block + block]);
-            for (int p = 0; p < panels; p++)
-                sums[p][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[p][v]), _mm512_mul_ps(tile.scales[p][block], scale), sums[p][v]);
-        }
-    }
-    for (int v = 0; v < n; v++)
-        for (int p = 0; p < panels; p++) _mm512_mask_storeu_ps(y + v * stride + p * lanes, tile.rows[p], sums[p][v]);
-}
-
-template <int bits>
-void by_tiles(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
-              std::size_t stride) {
-    constexpr std::size_t together = 6;  // 24 of the 32 registers are sums
-    constexpr decltype(&times_tile<bits, 1>) times[together]{times_tile<bits, 1>, times_tile<bits, 2>, times_tile<bits, 3>,
-                                                             times_tile<bits, 4>, times_tile<bits, 5>, times_tile<bits, 6>};
-    const std::size_t groups = (vectors + together - 1) / together, of_block = w.block * bits / 8, most = tile_columns / w.block;
-    Tile tile;
-    tile.lines = (tile_rows * of_block + 64 * groups - 1) / (64 * groups);
-    for (std::size_t row = first; row < last; row += tile_rows) {
-        tile.first_row = row;
-        tile.ahead = reinterpret_cast<const char *>(w.numbers + (row + tile_rows) * w.blocks * of_block);
-        for (std::size_t block = 0; block < w.blocks; block += tile.blocks) {
-            tile.first_block = block, tile.blocks = w.blocks - block < most ? w.blocks - block : most;
-            for (int panel = 0; panel < panels; panel++) unpack<bits>(w, tile, panel, last);
-            for (std::size_t group = 0; group < groups; group++) {
-                const std::size_t begin = vectors * group / groups, end = vectors * (group + 1) / groups;
-                times[end - begin - 1](w, tile, x + begin, y + begin * stride + row, stride);
-            }
-        }
-    }
-}
-
 void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,
                        std::size_t last, float *y, std::size_t stride) {
     const bool is_tiled = vectors >= few && w.block <= tile_columns;
@@ -210,68 +114,6 @@ void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::
                          : w.block == 64 ? by_rows<4, 2>
                                          : by_rows<4, 1>;
     product(w, x, vectors, first, last, y, stride);
-}
-
-// The same of float32: registers of one number of each of 16 rows.
-struct FloatTile {
-    __m512 numbers[panels][256];
-    __mmask16 rows[panels];
-    std::size_t first, columns;
-    const char *ahead;
-    std::size_t lines;  // with every four columns
-};
-
-template <int n> void times_tile(FloatTile &tile, const float *x, std::size_t inner, float *y, std::size_t stride) {
-    __m512 sums[panels][n];
-    for (int v = 0; v < n; v++) {
-        for (int p = 0; p < panels; p++) {
-            float *to = y + v * stride + p * lanes;
-            __builtin_prefetch(to, 1);
-            sums[p][v] = tile.first ? _mm512_maskz_loadu_ps(tile.rows[p], to) : _mm512_setzero_ps();
-        }
-    }
-    for (std::size_t column = 0; column < tile.columns; column++) {
-        if (column % 4 == 0)
-            for (std::size_t line = 0; line < tile.lines; line++, tile.ahead += 64) _mm_prefetch(tile.ahead, _MM_HINT_T1);
-        for (int v = 0; v < n; v++) {
-            const __m512 number = _mm512_set1_ps(x[v * inner + tile.first + column]);
-            for (int p = 0; p < panels; p++) sums[p][v] = _mm512_fmadd_ps(tile.numbers[p][column], number, sums[p][v]);
-        }
-    }
-    for (int v = 0; v < n; v++)
-        for (int p = 0; p < panels; p++) _mm512_mask_storeu_ps(y + v * stride + p * lanes, tile.rows[p], sums[p][v]);
-}
-
-void row_products(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
-                  std::size_t stride) {
-    if (vectors < few) return by_rows(b, inner, x, vectors, first, last, y, stride);
-    constexpr std::size_t together = 8;
-    constexpr decltype(&times_tile<1>) times[together]{times_tile<1>, times_tile<2>, times_tile<3>, times_tile<4>,
-                                                       times_tile<5>, times_tile<6>, times_tile<7>, times_tile<8>};
-    const std::size_t groups = (vectors + together - 1) / together;
-    FloatTile tile;
-    tile.lines = (tile_rows * 4 * sizeof(float) + 64 * groups - 1) / (64 * groups);
-    for (std::size_t row = first; row < last; row += tile_rows) {
-        tile.ahead = reinterpret_cast<const char *>(b + (row + tile_rows) * inner);
-        for (tile.first = 0; tile.first < inner; tile.first += tile.columns) {
-            const std::size_t most = sizeof tile.numbers[0] / sizeof tile.numbers[0][0];
-            tile.columns = inner - tile.first < most ? inner - tile.first : most;
-            for (int p = 0; p < panels; p++) {
-                std::size_t rows[lanes];
-                tile.rows[p] = rows_of(row + p * lanes, last, inner * sizeof(float), rows);
-                for (std::size_t column = 0; column < tile.columns; column += 4) {
-                    const std::size_t count = tile.columns - column < 4 ? tile.columns - column : 4;
-                    __m512i four[4];
-                    transpose(b + tile.first + column, rows, static_cast<__mmask8>((1u << count) - 1), four);
-                    for (std::size_t i = 0; i < count; i++) tile.numbers[p][column + i] = _mm512_castsi512_ps(four[i]);
-                }
-            }
-            for (std::size_t group = 0; group < groups; group++) {
-                const std::size_t begin = vectors * group / groups, end = vectors * (group + 1) / groups;
-                times[end - begin - 1](tile, x + begin * inner, inner, y + begin * stride + row, stride);
-            }
-        }
-    }
 }
 
 }  // namespace
