@@ -179,27 +179,27 @@ class Windows:
         self.tokens, self.length, self.size, self.seed = tokens, length, batch, seed
         # one window less than fits, for the offset
         self.count = len(tokens) if tokens.ndim == 2 else max(1, (len(tokens) - 1) // length - 1)
-        self._epochs: dict[int, IntArray] = {}
+        self._epochs: dict[int, tuple[IntArray, int]] = {}
 
     def __call__(self, step: int) -> Tensor:
         """The batch of a step, counted from 0: (batch, length+1) int64."""
         places = range(step * self.size, (step + 1) * self.size)
-        return _gather(
-            self.tokens, np.array([self._epoch(i // self.count)[i % self.count] for i in places]), self.length
-        )
+        return _gather(self.tokens, np.array([self._start(*divmod(i, self.count)) for i in places]), self.length)
 
-    def _epoch(self, epoch: int) -> IntArray:
-        """Start of each window of an epoch, in order (count,)."""
+    def _start(self, epoch: int, number: int) -> int:
+        """First token, or row, of a window of an epoch."""
         if epoch not in self._epochs:
             # a batch of a short text may span several epochs; later batches never go back
             self._epochs = {e: order for e, order in self._epochs.items() if e + 1 >= epoch}
             random = np.random.default_rng((self.seed, epoch))
-            order = random.permutation(self.count)
-            if self.tokens.ndim == 1:
-                room = len(self.tokens) - 1 - self.count * self.length
-                order = order * self.length + random.integers(0, room, endpoint=True)
-            self._epochs[epoch] = order
-        return self._epochs[epoch]
+            order = np.arange(
+                self.count, dtype=np.uint32 if self.count <= 1 << 32 else np.int64
+            )  # a large text has many
+            random.shuffle(order)
+            room = 0 if self.tokens.ndim == 2 else len(self.tokens) - 1 - self.count * self.length
+            self._epochs[epoch] = order, int(random.integers(0, room, endpoint=True))
+        order, offset = self._epochs[epoch]
+        return int(order[number]) * (1 if self.tokens.ndim == 2 else self.length) + offset
 
 
 def _gather(tokens: IntArray, starts: IntArray, length: int) -> Tensor:

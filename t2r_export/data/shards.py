@@ -114,7 +114,7 @@ def cached(
                 found = _opened(folder, made_of)
             assert found is not None
     except OSError as error:
-        do = "make room there, or name another folder with T2R_CACHE"
+        do = "make room there, as by t2r tokenize --remove KEY, or name another folder with T2R_CACHE"
         raise UserError(f"to be able to write tokens to {folder.parent}", error.strerror or str(error), do) from error
     _remove_oldest(folder)
     return found
