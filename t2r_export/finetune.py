@@ -20,6 +20,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import compare
 from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.options import options
 from t2r_export.errors import CheckFailed
 from t2r_export.fold import fold
 from t2r_export.model.device import choose_device
@@ -142,7 +143,8 @@ def _finished(output: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     if not runs:
         return None
     last = runs[-1] if isinstance(runs, list) and isinstance(runs[-1], dict) else {}
-    check_identity({name: last.get(name) for name in identity}, json.loads(json.dumps(identity)), output)
+    known = {*identity, *options(FinetuneConfig)}  # options at their defaults may be in neither
+    check_identity({name: last[name] for name in known if name in last}, json.loads(json.dumps(identity)), output)
     return last
 
 

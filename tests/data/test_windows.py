@@ -86,7 +86,8 @@ def test_training_within_documents(tmp_path: Path, capsys: pytest.CaptureFixture
     report = finetune(config)
     assert report.after.nats < report.before.nats - 0.02
     assert report.tokens < 42 * config.batch * 16  # of the windows' 16, those of a document
-    assert config.recipe()["pack"] is False and "pack" not in dataclasses.replace(config, pack=True).recipe()
+    with pytest.raises(UserError, match="expected pack [fF]alse, as in the run saved in"):
+        finetune(dataclasses.replace(config, pack=True, resume=True))
     (text,) = config.data
     assert main(["evaluate", str(config.model), str(text), "--split", "pack=false"]) == 2
     assert "windows across documents, as every evaluation reads" in capsys.readouterr().err
