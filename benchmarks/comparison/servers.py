@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -186,14 +186,15 @@ class LlamaServer(Server):
 
 
 def parsed(engines: Sequence[str]) -> list[Candidate]:
-    """The candidates; graphs of t2r get any batch and a prefill graph.
+    """The candidates; graphs of t2r get any batch and a prefill graph, which their names do not say.
 
     Raises:
         UserError: as for `parse`, one named twice, or what an engine needs is missing.
     """
     if len(set(engines)) != len(engines) or not engines:
         raise UserError("engines, each once", ", ".join(engines) or "none", "correct the plan")
-    candidates = [parse(f"{text}:batch=any:prefill=1" if text.startswith("t2r") else text, ENGINES) for text in engines]
+    whole = [f"{text}:batch=any:prefill=1" if text.startswith("t2r") else text for text in engines]
+    candidates = [replace(parse(each, ENGINES), name=text) for text, each in zip(engines, whole, strict=True)]
     require_installed(candidates, ENGINES)
     if any(c.engine == LLAMA_SERVER for c in candidates) and shutil.which(LLAMA_SERVER) is None:
         raise UserError(f"llama.cpp's {LLAMA_SERVER} on the PATH", "none", "build it, or measure without that engine")

@@ -74,7 +74,7 @@ def test_servers_side_by_side(model: Path, monkeypatch: pytest.MonkeyPatch) -> N
     counts: dict[str, Any] = {"streams": (2,), "contexts": (4, 9), "rounds": 1, "tokens": 5, "threads": 1}
     rare: dict[str, Any] = {"prefix": 20, "prefix_rounds": 1, "sessions": 20, "sessions_model": str(model)}
     result = bench_serve(ServePlan(size="tiny", engines=engines, **counts, **rare))
-    ours, theirs = "t2r:w4:batch=any:prefill=1", "llama-server:Q4_0"
+    ours, theirs = engines
     streamed = {(row["name"], row["context"]): row for row in result["streams"]}
     assert streamed.keys() == {(name, context) for name in (ours, theirs) for context in (4, 9)}
     assert all(row["median"] > 0 and row["resident"] > 1 << 20 for row in streamed.values())

@@ -161,6 +161,21 @@ def test_start_after_a_prefix(rules: Sampling, opened: Open) -> None:
     assert text.tokens == alone(decoder, [5, 6, 5, 1, 2], 6, rules)
 
 
+@pytest.mark.parametrize(("texts", "written"), [(2, 2), (3, 4)])
+def test_start_is_written_once(texts: int, written: int, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second time, when its turn comes, only for a text that waits."""
+    decoder, right = opened("silent"), Decoder.set_state
+    decoder.prefill([5, 6, 5])
+    start, calls = Start(decoder.state(), 3, [5, 6, 5]), list[int]()
+    pool = Pool(decoder, capacity=2)
+    monkeypatch.setattr(Decoder, "set_state", lambda self, *states: calls.append(1) or right(self, *states))
+    going = [pool.add([n + 1], 2, [GREEDY], start)[0] for n in range(texts)]
+    finished(pool)
+    assert len(calls) == written
+    monkeypatch.undo()
+    assert [text.tokens for text in going] == [alone(decoder, [5, 6, 5, n + 1], 2, GREEDY) for n in range(texts)]
+
+
 @pytest.mark.parametrize("max_tokens", [0, 2])
 def test_scored_prompt(max_tokens: int, opened: Open) -> None:
     """Logits after each token of the prompt but the last, then after each chosen one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import ipaddress
 from pathlib import Path
@@ -14,6 +15,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.session.refusals import existing_graph
 
 NEEDED = ("starlette", "uvicorn")
+COLLECTED = 700  # objects between two collections, Python's default
 
 
 @click.command("serve")
@@ -100,8 +102,14 @@ def command(
         if api_key is None and not _loopback(listener.getsockname()[0]):
             note("t2r-run serve: everybody in this network may use it; --api-key asks for a key")
         address = f"[{host}]" if ":" in host else host
+        server = run.server(served)
+        # programs that end soon collect rarely (t2r_runtime.cli.program); this one collects what requests leave behind
+        # often, and never looks at what is there from the start
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(COLLECTED)
         note(f"serving {', '.join(served.models)} on http://{address}:{listener.getsockname()[1]}")
-        run.server(served).run([listener])
+        server.run([listener])
 
 
 def _loopback(address: str) -> bool:

@@ -45,7 +45,7 @@ class _Prompt:
     unread: NDArray[np.int64]  # (T,)
     start: Start | None
     on_read: Callable[[Decoder], object] | None
-    reader: Decoder | None = None  # from the time when a row is free
+    reader: Decoder | None = None  # from the time when a row is free, or from the start
 
     @property
     def going(self) -> list[Text]:
@@ -127,7 +127,8 @@ class Pool:
         Raises:
             UserError: as for Decoder.generate, or invalid states. Nothing was added then.
         """
-        position = 0 if start is None else self._begun(start).position
+        reader = None if start is None else self._begun(start)
+        position = 0 if reader is None else reader.position
         signature = self._all.signature
         checked = token_ids(ids, signature, 1)
         requests = [generate.request(signature, position, checked, max_tokens, each) for each in samplings]
@@ -140,7 +141,8 @@ class Pool:
             for each, watched in zip(requests, watches, strict=True)
         ]
         end = 0 if scored else prompt.size - (max_tokens > 0)
-        self._waiting.append(_Prompt(texts, prompt[:end], start, on_read))
+        soon = self.running + self.waiting < self.capacity  # what waits long has the states once, not in a reader too
+        self._waiting.append(_Prompt(texts, prompt[:end], start, on_read, reader if soon else None))
         return texts
 
     def remove(self, text: Text) -> None:
@@ -171,7 +173,7 @@ class Pool:
         claimed = self.running
         while self._waiting and claimed < self.capacity:
             prompt = self._waiting.popleft()
-            prompt.reader, prompt.start = self._begun(prompt.start), None
+            prompt.reader, prompt.start = prompt.reader or self._begun(prompt.start), None
             claimed += len(prompt.going)
             self._reading.append(prompt)
         left = self.chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 import traceback
@@ -120,6 +121,9 @@ class Engine(Worker[Job]):
                 self._drop(other)
             deliver.append((job, of(text.error)))
             return
+        if job.keep_prompt is not None:
+            job.keep_prompt()
+            job.keep_prompt = None
         finish = text.ended
         if token is not None and writer.token(token, shown=text.ended != STOP):
             finish = STOP
@@ -144,14 +148,15 @@ class Engine(Worker[Job]):
         self._drop(text)
 
     def _keep_prompt(self, job: Job) -> Callable[[Decoder], None] | None:
-        """What keeps the state of a prompt when it is read."""
+        """What takes the state of a prompt when it is read; it is kept after the first token, which would wait."""
         if job.keep is None or job.scored:
             return None
 
         def keep(reader: Decoder) -> None:
             count = len(job.ids) - (job.max_tokens > 0)
             if count > job.cached:
-                self._keeper.submit(self._keep, job, "prompt", job.ids[:count], reader.state(), None)
+                kept = functools.partial(self._keep, job, "prompt", job.ids[:count], reader.state(), None)
+                job.keep_prompt = functools.partial(self._keeper.submit, kept)
 
         return keep
 

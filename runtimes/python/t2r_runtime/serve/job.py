@@ -51,6 +51,7 @@ class Job:
         self.started = time.monotonic()
         self.deadline = self.started + seconds
         self.first_token: float | None = None
+        self.keep_prompt: Callable[[], object] | None = None  # once it is read; called when the first token is chosen
         self.cached = 0 if start is None else len(start.history)
         self.events = events
 
