@@ -8,6 +8,7 @@ from other data are never reused (t2r_export.checkpoints.build_record).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -43,7 +44,10 @@ PIECE = 8192  # translated sources per file
 
 @dataclass(frozen=True)
 class Student:
-    """A trained student, and its nats per token and its teacher's on the test part."""
+    """A trained student, and its nats per token and its teacher's on the test part, with standard errors.
+
+    None is the error of a single window, or of a student of an earlier version.
+    """
 
     name: str
     path: Path
@@ -51,6 +55,8 @@ class Student:
     student_nats: float
     tokens: int
     seconds: float
+    teacher_error: float | None = None
+    student_error: float | None = None
 
 
 def build(
@@ -206,7 +212,9 @@ class Build:
         self.on_progress(f"training the student {name}: {path}")
         report = self._finetune(swapped, path, plan.training, self.teacher, **pairs)
         assert report.teacher is not None
-        student = Student(name, path, report.teacher.nats, report.after.nats, report.tokens, report.seconds)
+        nats = report.teacher.nats, report.after.nats
+        errors = [e.standard_error if math.isfinite(e.standard_error) else None for e in (report.teacher, report.after)]
+        student = Student(name, path, *nats, report.tokens, report.seconds, *errors)
         write_bytes(done, json.dumps({**asdict(student), "path": path.name}).encode())
         return student
 

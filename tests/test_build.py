@@ -113,6 +113,7 @@ def test_recipe_builds_students_once(place: Path) -> None:
     results = json.loads((work / "results.json").read_text())
     assert [row["name"] for row in results] == ["one", "two"]
     assert results[0]["student_nats"] == students[0].student_nats
+    assert 0 < results[0]["student_error"] == students[0].student_error < 1
     assert students[0].tokens == 5 * 2 * 16
     before = {path: path.stat().st_mtime_ns for path in work.glob("*.pt")}
     assert build(place / "recipe.toml", work, place) == students

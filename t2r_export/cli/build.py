@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import table
+from t2r_export.cli.output import table, with_error
 from t2r_export.config.recipe import data_folder, read_recipe
 from t2r_runtime.cli.output import json_option, note, show
 
@@ -30,7 +30,8 @@ def command(recipe: Path, work: Path, data: Path | None, anew: bool, as_json: bo
 
     students = build(recipe, work, data, note, anew)
     rows = [
-        [s.name, f"{s.teacher_nats:.4f}", f"{s.student_nats:.4f}", f"{s.student_nats - s.teacher_nats:+.4f}"]
+        [s.name, with_error(s.teacher_nats, s.teacher_error), with_error(s.student_nats, s.student_error)]
+        + [f"{s.student_nats - s.teacher_nats:+.4f}"]
         + [f"{s.tokens:,}", f"{s.seconds:.0f}"]
         for s in students
     ]

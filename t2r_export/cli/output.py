@@ -20,9 +20,10 @@ def force_option(function: F) -> F:
     return click.option("--force", is_flag=True, help=text)(function)
 
 
-def with_error(nats: float, standard_error: float) -> str:
-    """Format nats per token, with the standard error if it is finite."""
-    return f"{nats:.4f}" + (f" ± {standard_error:.4f}" if math.isfinite(standard_error) else "")
+def with_error(nats: float, standard_error: float | None) -> str:
+    """Format nats per token, with the standard error if it is known and finite."""
+    known = standard_error is not None and math.isfinite(standard_error)
+    return f"{nats:.4f}" + (f" ± {standard_error:.4f}" if known else "")
 
 
 def note_each(lines: Sequence[str]) -> None:

@@ -107,13 +107,20 @@ class TrainingLog:
             )
 
     def validation(
-        self, done: int, loss: float, nats: float, tokens: int, layers: Sequence[Mapping[str, float]] = ()
+        self,
+        done: int,
+        loss: float,
+        nats: float,
+        error: float,
+        tokens: int,
+        layers: Sequence[Mapping[str, float]] = (),
     ) -> None:
-        """Report a validation: loss of the stage, nats per token, and feature statistics per layer."""
-        self._validation = f", validation {loss:.4f} ({nats:.3f} nats/token)"
+        """Report a validation: loss of the stage, nats per token with standard error, statistics per layer."""
+        certain = f" ± {error:.3f}" if math.isfinite(error) else ""
+        self._validation = f", validation {loss:.4f} ({nats:.3f}{certain} nats/token)"
         statistics = {"layers": [dict(layer) for layer in layers]} if any(layers) else {}
         place = {"stage": self._stage.name, "step": done, "tokens": tokens}
-        self.record(**place, validation_loss=loss, validation_nats=nats, **statistics)
+        self.record(**place, validation_loss=loss, validation_nats=nats, validation_error=error, **statistics)
 
     def aside(self) -> AbstractContextManager[None]:
         """Context for evaluation and saving: its duration is excluded from tokens/s and the time left."""

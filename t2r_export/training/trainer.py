@@ -217,11 +217,11 @@ class Trainer:
                 parts = self.validation
                 with self._precision():
                     losses = [float(stage(part.to(self.device))) * part.count for part in parts]
-                nats = evaluate(self.student, parts).nats
+                found = evaluate(self.student, parts)
                 layers = feature_statistics(self.student, (part.to(self.device) for part in parts))
                 loss = sum(losses) / sum(part.count for part in parts)
-                self.log.validation(done, loss, nats, self.state.tokens, layers)
-                remember(self.state, done, stage.score(loss, nats), self.student)
+                self.log.validation(done, loss, found.nats, found.standard_error, self.state.tokens, layers)
+                remember(self.state, done, stage.score(loss, found.nats), self.student)
 
     def _save(self, optimizer: Any) -> None:
         if self.log.enabled:

@@ -24,13 +24,13 @@ def test_log_file_is_appended_json_lines(tmp_path: Path) -> None:
     for first in (0, 10):
         with TrainingLog(path) as log:
             log.start_stage("task", first, 20, 64 * first)
-            log.validation(first + 10, 1.25, math.nan, 64 * first + 640)
+            log.validation(first + 10, 1.25, math.nan, math.nan, 64 * first + 640)
             log.progress(first + 10, 1.5, 1e-3, 64 * first + 640, 3e9, 1 << 20)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [10, 10, 20, 20]
     assert [line["tokens"] for line in lines] == [640, 640, 1280, 1280]
     place = {"stage": "task", "step": 10, "tokens": 640}
-    assert lines[0] == {**place, "validation_loss": 1.25, "validation_nats": None}
+    assert lines[0] == {**place, "validation_loss": 1.25, "validation_nats": None, "validation_error": None}
     assert lines[1].items() >= {**place, "loss": 1.5, "learning_rate": 1e-3}.items()
     assert lines[1]["tokens_per_second"] > 0
     assert lines[1]["teraflops"] == pytest.approx(lines[1]["tokens_per_second"] * 3e-3, rel=1e-3)
@@ -41,8 +41,8 @@ def test_log_file_is_appended_json_lines(tmp_path: Path) -> None:
 def test_layer_statistics_are_logged_if_any(tmp_path: Path) -> None:
     with TrainingLog(tmp_path / "log") as log:
         log.start_stage("task", 0, 20, 0)
-        log.validation(10, 1.25, 2.0, 320, [{}, {"dead_keys": 0.5, "smallest_normalizer": math.inf}])
-        log.validation(20, 1.25, 2.0, 640, [{}, {}])
+        log.validation(10, 1.25, 2.0, 0.5, 320, [{}, {"dead_keys": 0.5, "smallest_normalizer": math.inf}])
+        log.validation(20, 1.25, 2.0, 0.5, 640, [{}, {}])
     first, second = (json.loads(line) for line in (tmp_path / "log").read_text().splitlines())
     assert first["layers"] == [{}, {"dead_keys": 0.5, "smallest_normalizer": None}]
     assert "layers" not in second
@@ -51,12 +51,12 @@ def test_layer_statistics_are_logged_if_any(tmp_path: Path) -> None:
 def test_plain_lines_without_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with TrainingLog(None, seconds=1000) as log:
         log.start_stage("distill", 0, 40, 0)
-        log.validation(10, 0.5, 1.75, 100)
+        log.validation(10, 0.5, 1.75, 0.125, 100)
         for done in (10, 20, 30, 40):
             log.progress(done, 0.25, 1e-3, 10 * done)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2  # the first, and the last of the stage
-    assert lines[0].startswith("distill 10/40: loss 0.2500, validation 0.5000 (1.750 nats/token), ")
+    assert lines[0].startswith("distill 10/40: loss 0.2500, validation 0.5000 (1.750 ± 0.125 nats/token), ")
     assert lines[1].startswith("distill 40/40")
     assert lines[1].endswith(" 0 s left of the run")
     assert "tokens/s" in lines[0]
