@@ -118,7 +118,8 @@ def command(
     loaded = checkpoint.load(model)
     note_each(loaded.notes)
     loaded.model.end_positions(past_end)
-    corpus = read_corpus([text], loaded.tokenizer, loaded.config, *how)
+    with progress("tokens", 0) as on_progress:
+        corpus = read_corpus([text], loaded.tokenizer, loaded.config, *how, on_progress=on_progress)
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
     found = evaluate_lengths(loaded.model.to(choose_device("auto")), corpus.part(part), sizes, windows, eval_tokens)
     rows = [

@@ -13,6 +13,7 @@ from t2r_export.cli.output import note_each, size, table
 from t2r_export.config.finetune import PARTS, FinetuneConfig
 from t2r_export.paths import existing_model, text_files
 from t2r_runtime.cli.output import json_option, show
+from t2r_runtime.cli.progress import progress
 
 if TYPE_CHECKING:
     from t2r_export.data.shards import Corpus
@@ -54,7 +55,9 @@ def command(
 
     loaded = checkpoint.load(model)
     note_each(loaded.notes)
-    show_corpus(read_corpus(texts, loaded.tokenizer, loaded.config, *how), as_json)
+    with progress("tokens", 0) as on_progress:
+        corpus = read_corpus(texts, loaded.tokenizer, loaded.config, *how, on_progress=on_progress)
+    show_corpus(corpus, as_json)
 
 
 def show_corpus(corpus: Corpus, as_json: bool) -> None:

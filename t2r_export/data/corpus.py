@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -60,6 +60,7 @@ def read_corpus(
     separator: str = SEPARATOR,
     field: str = FIELD,
     processes: int | None = None,
+    on_progress: Callable[[int], object] = lambda tokens: None,
 ) -> Corpus:
     """Read files and folders as one corpus for `model`.
 
@@ -69,6 +70,7 @@ def read_corpus(
             everything is train.
         separator, field: see t2r_export.data.documents.Texts.
         processes: number of tokenizing processes; does not affect the result. None: chosen by size and processors.
+        on_progress: called with the number of tokens, or rows, so far, if they are not in the cache.
 
     Raises:
         UserError: no file, an unreadable or empty file, text for a model without a tokenizer, a token outside the
@@ -82,7 +84,10 @@ def read_corpus(
     made_of: dict[str, Any] = {"files": content, "shares": shares and asdict(shares)}
 
     def unchanged(pieces: Iterator[Piece]) -> Iterator[Piece]:
-        yield from pieces
+        count = 0
+        for piece in pieces:
+            yield piece
+            on_progress(count := count + len(piece[1]))
         if _content(files) != content:
             do = "wait until they are written, and run again"
             raise UserError("files that do not change while they are read", "changed files", do)

@@ -27,6 +27,7 @@ from t2r_export.data.documents import parted
 from t2r_export.data.shards import Corpus
 from t2r_export.python import run, start
 from t2r_runtime import Tokenizer
+from t2r_runtime.cli import progress as progressing
 from t2r_runtime.errors import UserError
 
 SHARES = Shares(0.2, 0.1)
@@ -84,7 +85,9 @@ def test_shards_do_not_depend_on_processes(cache: Path, tmp_path: Path) -> None:
     before = {file.name: file.read_bytes() for file in one.folder.iterdir()}
     for file in one.folder.iterdir():
         file.unlink()
-    assert read(path, processes=2).folder == one.folder
+    counts: list[int] = []
+    assert read(path, processes=2, on_progress=counts.append).folder == one.folder
+    assert counts == sorted(counts) and counts[-1] == len(one.tokens)
     assert {file.name: file.read_bytes() for file in one.folder.iterdir()} == before
 
 
@@ -236,7 +239,9 @@ def test_memory_is_constant(lines: int, cache: Path, tmp_path: Path) -> None:
     assert tokens > 2_500_000 and kilobytes < 90_000  # lists of them took 180 MB
 
 
-def test_tokenize_shows_makes_and_removes(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokenize_shows_makes_and_removes(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, text = texts.write_teacher(tmp_path / "m.pt"), texts.write_text(tmp_path / "text")
 
     def told(*words: object) -> Any:
@@ -244,7 +249,11 @@ def test_tokenize_shows_makes_and_removes(cache: Path, tmp_path: Path, capsys: p
         return json.loads(capsys.readouterr().out)
 
     assert told() == {"folder": str(cache), "bytes": 0, "most_bytes": 1 << 35, "removed": [], "texts": []}
-    shown = told(model, text)
+    monkeypatch.setattr(progressing, "LOG_SECONDS", 0)
+    assert main(["tokenize", str(model), str(text), "--json"]) == 0
+    out, said = capsys.readouterr()
+    shown = json.loads(out)
+    assert said.splitlines()[-1] == f"tokens: {sum(part['tokens'] for part in shown['parts']):,}"
     found, whole = read_corpus([text], texts.tokenizer(), texts.TEACHER), read(text, None)
     assert shown["folder"] == str(found.folder) and shown["sha256"] == found.sha256
     assert shown["parts"][1] == {"part": "valid", "documents": 2, "tokens": len(found.valid)}

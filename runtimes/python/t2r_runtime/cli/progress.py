@@ -19,7 +19,7 @@ def progress(what: str, total: int, seconds: float | None = None) -> Iterator[Ca
 
     Args:
         what: label before the numbers.
-        total: number of steps.
+        total: number of steps; 0: unknown.
         seconds: minimum time between two lines; None chooses by the kind of output.
     """
     terminal = sys.stderr.isatty()
@@ -32,7 +32,7 @@ def progress(what: str, total: int, seconds: float | None = None) -> Iterator[Ca
         if now - last >= pause:
             last = now
             left = (now - started) / max(done, 1) * (total - done)
-            line = f"{what}: {done} of {total}, {left:.0f} s left"
+            line = f"{what}: {done} of {total}, {left:.0f} s left" if total else f"{what}: {done:,}"
             click.echo(_CLEAR + line if terminal else line, err=True, nl=not terminal)
 
     try:
