@@ -15,7 +15,16 @@ from runtime import graphs
 from runtime.conftest import Open
 from t2r_runtime import Decoder, UserError
 from t2r_runtime.session import providers
-from t2r_runtime.session.providers import CPU, PROVIDERS, Node, check_placement, counted, find_provider, placement
+from t2r_runtime.session.providers import (
+    CPU,
+    PROVIDERS,
+    Node,
+    Provider,
+    check_placement,
+    counted,
+    find_provider,
+    placement,
+)
 from t2r_runtime.session.states import States
 
 NOT_IN_THE_CPU_WHEEL = sorted(PROVIDERS.keys() - {"cpu"})
@@ -95,6 +104,23 @@ def test_allowed_fallback_is_reported(pretender: str, tmp_path: Path) -> None:
     decoder = Decoder(path, pretender, threads=1, allow_fallback=True)
     assert decoder.placement == {"cpu": len(graphs.model().graph.node)}
     np.testing.assert_array_equal(decoder.step(3), Decoder(path, threads=1).step(3))
+
+
+def test_a_companion_that_a_provider_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+
+    def check(name: str, *_: Any) -> None:
+        checked.append(name)
+        if checked == ["picky", "picky"]:
+            raise UserError("every node", "another", "none")
+
+    monkeypatch.setitem(PROVIDERS, "picky", Provider(CPU, "", companions="cpu"))
+    monkeypatch.setattr(providers, "check_placement", check)
+    golden = Path(__file__).parents[2] / "models" / "tiny" / "prefill.onnx"
+    expected = Decoder(golden, threads=1).prefill([1, 2, 3])
+    checked.clear()
+    np.testing.assert_array_equal(Decoder(golden, "picky", threads=1).prefill([1, 2, 3]), expected)
+    assert checked == ["picky", "picky", "cpu"]
 
 
 def test_single_node_fallback() -> None:

@@ -9,7 +9,7 @@ void require_float32(const Plan &plan, const Node &node, std::initializer_list<V
 
 Builder builder_of(const std::string &op) {
     for (const Builders *table : {&elementwise_builders(), &copy_builders(), &product_builders(), &quantized_builders(),
-                                  &reduction_builders(), &fused_builders(), &known_builders()}) {
+                                  &reduction_builders(), &fused_builders(), &known_builders(), &prompt_builders()}) {
         const auto found = table->find(op);
         if (found != table->end()) return found->second;
     }

@@ -21,5 +21,6 @@ const Builders &quantized_builders();
 const Builders &reduction_builders();
 const Builders &fused_builders();
 const Builders &known_builders();
+const Builders &prompt_builders();
 
 }  // namespace t2r::provider

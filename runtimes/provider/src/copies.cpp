@@ -230,30 +230,33 @@ void build_expand(Plan &plan, const Node &node) {
     add_moved(plan, x, y, dims, strides, strides_of(dims));
 }
 
-// Rows of a table by their numbers: of axis 0.
+// Rows of tables by their numbers.
 template <class Index> struct Gathered : Operation {
-    std::size_t rows, bytes, count;
+    std::size_t tables, rows, bytes, count;
 
     void run(Run &run, int, int) const override {
         const char *table = run.at<char>(reads[0]);
         const Index *numbers = run.at<Index>(reads[1]);
         char *y = run.at<char>(writes[0]);
-        for (std::size_t i = 0; i < count; i++) {
-            const std::int64_t number = numbers[i] < 0 ? numbers[i] + static_cast<std::int64_t>(rows) : numbers[i];
-            if (number < 0 || number >= static_cast<std::int64_t>(rows)) {
-                run.error = "an index beyond the end of a table";
-                return;
+        for (std::size_t t = 0; t < tables; t++, table += rows * bytes) {
+            for (std::size_t i = 0; i < count; i++, y += bytes) {
+                const std::int64_t number = numbers[i] < 0 ? numbers[i] + static_cast<std::int64_t>(rows) : numbers[i];
+                if (number < 0 || number >= static_cast<std::int64_t>(rows)) {
+                    run.error = "an index beyond the end of a table";
+                    return;
+                }
+                std::memcpy(y, table + static_cast<std::size_t>(number) * bytes, bytes);
             }
-            std::memcpy(y + i * bytes, table + static_cast<std::size_t>(number) * bytes, bytes);
         }
     }
 };
 
-template <class Index> void add_gathered(Plan &plan, ValueId table, ValueId numbers, ValueId y) {
+template <class Index> void add_gathered(Plan &plan, ValueId table, ValueId numbers, ValueId y, std::size_t axis) {
     const Value &of = plan.value(table);
+    const auto at = of.dims.begin() + static_cast<std::ptrdiff_t>(axis);
     Gathered<Index> operation;
-    operation.rows = static_cast<std::size_t>(of.dims[0]);
-    operation.bytes = of.dims[0] ? count_of(of.dims) / operation.rows * bytes_of(of.type) : 0;
+    operation.tables = count_of(Dims(of.dims.begin(), at)), operation.rows = static_cast<std::size_t>(*at);
+    operation.bytes = count_of(Dims(at + 1, of.dims.end())) * bytes_of(of.type);
     operation.count = count_of(plan.value(numbers).dims);
     plan.add(std::move(operation), {table, numbers}, {y});
 }
@@ -261,12 +264,13 @@ template <class Index> void add_gathered(Plan &plan, ValueId table, ValueId numb
 void build_gather(Plan &plan, const Node &node) {
     const ValueId table = plan.input(node, 0), numbers = plan.input(node, 1);
     const Value of = plan.value(table), at = plan.value(numbers);
-    if (of.dims.empty() || axis_of(node, node.integer("axis", 0), of.dims.size()) != 0) refuse(node, "axis 0", "another");
-    Dims dims = at.dims;
-    dims.insert(dims.end(), of.dims.begin() + 1, of.dims.end());
+    const std::size_t axis = axis_of(node, node.integer("axis", 0), of.dims.size());
+    Dims dims = of.dims;
+    dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
+    dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(axis), at.dims.begin(), at.dims.end());
     const ValueId y = plan.add_output(node, 0, of.type, dims);
-    if (at.type == Type::int64) return add_gathered<std::int64_t>(plan, table, numbers, y);
-    if (at.type == Type::int32) return add_gathered<std::int32_t>(plan, table, numbers, y);
+    if (at.type == Type::int64) return add_gathered<std::int64_t>(plan, table, numbers, y, axis);
+    if (at.type == Type::int32) return add_gathered<std::int32_t>(plan, table, numbers, y, axis);
     refuse(node, "integers as indices", "another type");
 }
 
@@ -313,6 +317,14 @@ void build_gather_elements(Plan &plan, const Node &node) {
 void add_copy(Plan &plan, ValueId from, ValueId to) {
     const Dims dims = plan.value(from).dims;
     add_moved(plan, from, to, dims, strides_of(dims), strides_of(dims));
+}
+
+void add_copy_into(Plan &plan, ValueId from, ValueId to, const Dims &begins) {
+    const Dims dims = plan.value(from).dims;
+    const auto strides = strides_of(plan.value(to).dims);
+    std::size_t offset = 0;
+    for (std::size_t d = 0; d < dims.size(); d++) offset += static_cast<std::size_t>(begins[d]) * strides[d];
+    add_moved(plan, from, to, dims, strides_of(dims), strides, 0, offset);
 }
 
 const Builders &copy_builders() {

@@ -111,8 +111,8 @@ template <class T> struct OfTwoIntegers : Operation {
         loops.rows(0, 1, [&, a_step = a_step, b_step = b_step](const std::array<std::size_t, 2> &at, std::size_t row) {
             for (std::size_t i = 0; i < loops.inner(); i++) {
                 const T u = a[at[0] + i * a_step], v = b[at[1] + i * b_step];
-                if (op == Binary::div && (v == 0 || v == -1)) {
-                    y[row + i] = v == 0 ? 0 : static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(u));
+                if ((op == Binary::div || op == Binary::mod) && (v == 0 || v == -1)) {
+                    y[row + i] = v == 0 || op == Binary::mod ? 0 : static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(u));
                     if (v == 0) run.error = "a division by 0";
                     continue;
                 }
@@ -128,6 +128,7 @@ template <class T> struct OfTwoIntegers : Operation {
         case Binary::sub: return static_cast<T>(a - b);
         case Binary::mul: return static_cast<T>(a * b);
         case Binary::div: return u / v;
+        case Binary::mod: return u % v != 0 && (u % v < 0) != (v < 0) ? static_cast<T>(u % v + v) : static_cast<T>(u % v);
         case Binary::max: return std::max(u, v);
         default: return std::min(u, v);
         }
@@ -139,7 +140,7 @@ template <Binary op> void build_binary(Plan &plan, const Node &node) {
     const Value &left = plan.value(a), &right = plan.value(b);
     const Type type = left.type;
     if (right.type != type || (type != Type::float32 && type != Type::int32 && type != Type::int64) ||
-        (op == Binary::pow && type != Type::float32))
+        (op == Binary::pow && type != Type::float32) || (op == Binary::mod && (type == Type::float32 || node.integer("fmod", 0))))
         refuse(node, "two float32, int32 or int64", "other types");
     if (node.inputs.size() > 2) refuse(node, "two inputs", "more");
     Loops<2> loops(broadcast(node, left.dims, right.dims), {left.dims, right.dims});
@@ -149,6 +150,18 @@ template <Binary op> void build_binary(Plan &plan, const Node &node) {
     OfTwo operation(op, std::move(loops));
     operation.is_shared = count_of(plan.value(y).dims) >= worth_sharing;
     plan.add(std::move(operation), {a, b}, {y});
+}
+
+// Of integers as 0 - x.
+void build_neg(Plan &plan, const Node &node) {
+    const ValueId x = plan.input(node, 0);
+    const Type type = plan.value(x).type;
+    if (type != Type::int32 && type != Type::int64) return build_unary<Unary::neg>(plan, node);
+    const Dims dims = plan.value(x).dims;
+    const ValueId zero = plan.add_known({}, type, {}, {0}), y = plan.add_output(node, 0, type, dims);
+    Loops<2> loops(dims, {Dims{}, dims});
+    if (type == Type::int32) return plan.add(OfTwoIntegers<std::int32_t>(Binary::sub, std::move(loops)), {zero, x}, {y});
+    plan.add(OfTwoIntegers<std::int64_t>(Binary::sub, std::move(loops)), {zero, x}, {y});
 }
 
 enum class Comparison { equal, greater, greater_or_equal, less, less_or_equal };
@@ -262,8 +275,9 @@ const Builders &elementwise_builders() {
         {"Log", build_unary<Unary::log>},
         {"Max", build_binary<Binary::max>},
         {"Min", build_binary<Binary::min>},
+        {"Mod", build_binary<Binary::mod>},
         {"Mul", build_binary<Binary::mul>},
-        {"Neg", build_unary<Unary::neg>},
+        {"Neg", build_neg},
         {"Pow", build_binary<Binary::pow>},
         {"Reciprocal", build_unary<Unary::reciprocal>},
         {"Relu", build_unary<Unary::relu>},

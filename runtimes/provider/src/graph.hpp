@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -37,11 +38,14 @@ struct Attribute {
     Dims integers;
 };
 
+struct Graph;
+
 struct Node {
     std::string op, name;
     std::vector<std::string> inputs, outputs;  // empty names: not there
     std::map<std::string, Attribute> attributes;
     std::vector<Node> parts;  // of a node that stands for several (fuse.hpp)
+    std::shared_ptr<const Graph> body;  // of a Scan
 
     std::int64_t integer(const char *key, std::int64_t otherwise) const;
     float real(const char *key, float otherwise) const;

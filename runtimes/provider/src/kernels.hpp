@@ -7,7 +7,7 @@
 namespace t2r::provider {
 
 enum class Unary { abs, ceil, cos, erf, exp, floor, log, neg, reciprocal, relu, sigmoid, sin, softplus, sqrt, tanh };
-enum class Binary { add, div, max, min, mul, pow, sub };
+enum class Binary { add, div, max, min, mod, mul, pow, sub };  // mod: of integers
 
 // A matrix (rows, columns) of quantized numbers, as MatMulNBits has them: along a row blocks of `block` numbers share a
 // scale and a zero point. Four bits: number 2i lies in the low half of byte i, number 2i + 1 in the high half.

@@ -92,6 +92,7 @@ void binary(Binary op, const float *a, std::size_t a_step, const float *b, std::
     case Binary::div: T2R_PAIRS(u / v);
     case Binary::max: T2R_PAIRS(u > v || u != u ? u : v);
     case Binary::min: T2R_PAIRS(u < v || u != u ? u : v);
+    case Binary::mod: break;
     case Binary::mul: T2R_PAIRS(u * v);
     case Binary::pow: T2R_PAIRS(v == 2.0f ? u * u : __builtin_powf(u, v));
     case Binary::sub: T2R_PAIRS(u - v);

@@ -24,7 +24,7 @@ Attribute attribute_of(const Ort::ConstOpAttr &given) {
     case ORT_OP_ATTR_FLOATS:
     case ORT_OP_ATTR_STRINGS: break;  // of no operator here
     default:
-        throw Refused("attributes that are numbers and texts", given.GetName() + ", a graph or a tensor",
+        throw Refused("attributes that are numbers and texts", given.GetName() + ", a tensor",
                       "run the graph on the provider cpu");
     }
     if (!status.IsOK()) throw Ort::Exception(status.GetErrorMessage(), status.GetErrorCode());
@@ -72,7 +72,10 @@ Graph read_graph(const Ort::ConstGraph &graph, const std::vector<std::string> *i
         each.name = node.GetName();
         for (const Ort::ConstValueInfo &value : node.GetInputs()) each.inputs.push_back(name_of(value));
         for (const Ort::ConstValueInfo &value : node.GetOutputs()) each.outputs.push_back(name_of(value));
-        for (const Ort::ConstOpAttr &attribute : node.GetAttributes()) each.attributes[attribute.GetName()] = attribute_of(attribute);
+        for (const Ort::ConstOpAttr &attribute : node.GetAttributes())
+            if (attribute.GetType() != ORT_OP_ATTR_GRAPH) each.attributes[attribute.GetName()] = attribute_of(attribute);
+        for (const auto &[name, body] : node.GetSubgraphs())
+            if (name == "body") each.body = std::make_shared<const Graph>(read_graph(body));
         found.nodes.push_back(std::move(each));
     }
     return found;

@@ -51,26 +51,34 @@ void Plan::add_node(const Node &node) {
     if (!build) refuse(node, "an operator of this library", "none of that name");
     const std::size_t before = operations.size();
     build(*this, node);
-    if (operations.size() == before + 1) fold();
+    if (operations.size() > before) fold(before);
 }
 
-// The last operation, if it is of constants alone, is done now, and what it writes is constants too.
-void Plan::fold() {
-    const Operation &last = *operations.back();
-    if (!std::all_of(last.reads.begin(), last.reads.end(), [&](ValueId id) { return is_known(id); })) return;
-    for (const ValueId id : last.writes) {
-        Buffer &buffer = buffers[static_cast<std::size_t>(value(id).buffer)];
-        buffer.kind = Kind::constant, buffer.index = constants.size();
-        constants.emplace_back(buffer.bytes, '\0');
+// The operations from `first`, if they are of constants alone, are done now, and what they write is constants too.
+void Plan::fold(std::size_t first) {
+    const auto buffer_of = [&](ValueId id) -> Buffer & { return buffers[static_cast<std::size_t>(value(id).buffer)]; };
+    std::vector<int> written;
+    for (std::size_t i = first; i < operations.size(); i++) {
+        for (const ValueId id : operations[i]->reads)
+            if (!is_known(id) && std::count(written.begin(), written.end(), value(id).buffer) == 0) return;
+        for (const ValueId id : operations[i]->writes) written.push_back(value(id).buffer);
     }
     Run run;
     run.values.resize(values.size());
-    for (const Ids *ids : {&last.reads, &last.writes})
-        for (const ValueId id : *ids)
-            run.values[static_cast<std::size_t>(id)] = constants[buffers[static_cast<std::size_t>(value(id).buffer)].index].data() + value(id).offset;
-    last.run(run, 0, 1);
+    for (std::size_t i = first; i < operations.size(); i++) {
+        for (const ValueId id : operations[i]->writes) {
+            Buffer &buffer = buffer_of(id);
+            if (buffer.kind == Kind::constant) continue;
+            buffer.kind = Kind::constant, buffer.index = constants.size();
+            constants.emplace_back(buffer.bytes, '\0');
+        }
+        for (const Ids *ids : {&operations[i]->reads, &operations[i]->writes})
+            for (const ValueId id : *ids)
+                run.values[static_cast<std::size_t>(id)] = constants[buffer_of(id).index].data() + value(id).offset;
+        operations[i]->run(run, 0, 1);
+    }
     if (run.error) throw Refused("numbers that the operators take", run.error.load(), "export the model again");
-    operations.pop_back();
+    operations.resize(first);
 }
 
 std::vector<Value> Plan::outputs() const {

@@ -122,7 +122,7 @@ private:
 
     ValueId add_value(Type type, Dims dims, Kind kind, std::size_t index);
     void name(const std::string &name, ValueId id);
-    void fold();
+    void fold(std::size_t first);
     void end_at_outputs(const Graph &graph);
     void place_in_arena();
     void make_stages();

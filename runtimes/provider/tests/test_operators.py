@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_node import compare, same_results, several
-from onnx import helper
+from onnx import TensorProto, helper
 
 SOURCES = Path(__file__).parents[1] / "src"
 KERNELS = ("avx512", "avx2", "base")
@@ -112,6 +112,56 @@ def gather(random: np.random.Generator, dims: list[int]) -> None:
     for kind in (np.int64, np.int32):
         compare("Gather", normal(random, a, b, c), integers(random, c, 2, kind=kind, low=-a, high=a), axis=0)
     compare("Gather", integers(random, a, b, kind=np.uint8, low=0), integers(random, 1, low=0, high=a))
+    for axis in (1, -1):
+        compare("Gather", normal(random, a, b, b), integers(random, 2, c, low=-b, high=b), axis=axis)
+
+
+def cum_sum(random: np.random.Generator, dims: list[int]) -> None:
+    for axis in (-1, 0, 1):
+        for exclusive in (0, 1):
+            compare("CumSum", normal(random, *dims), np.int64(axis), fixed=[1], exclusive=exclusive)
+
+
+def mod(random: np.random.Generator, dims: list[int]) -> None:
+    a, b, _ = dims
+    for kind in (np.int32, np.int64):
+        compare("Mod", integers(random, a, b, 6, kind=kind), np.array([-7, -3, -1, 1, 4, 9], kind))
+
+
+def neg(random: np.random.Generator, dims: list[int]) -> None:
+    unary("Neg")(random, dims)
+    for kind in (np.int32, np.int64):
+        compare("Neg", integers(random, *dims, kind=kind))
+
+
+def pad(random: np.random.Generator, dims: list[int]) -> None:
+    a, b, c = dims
+    x = normal(random, a, b, c)
+    compare("Pad", x, shape_of(0, 0, 0, 0, 0, 0), fixed=[1])
+    compare("Pad", x, shape_of(0, 1, 0, 2, 3, 0), np.float32(-0.5), fixed=[1])
+    compare("Pad", x[:, :, 0], shape_of(0, 0, c, 0), fixed=[1])
+
+
+def scan(random: np.random.Generator, dims: list[int]) -> None:
+    """state = kept · state + more, along axes behind some, none and most of the state's; the states before or after."""
+    a, b, c = dims
+    for gives in ("past", "after"):
+        nodes = [
+            helper.make_node("Mul", ["kept", "past"] if gives == "past" else ["past", "kept"], ["left"]),
+            helper.make_node("Add", ["left", "more"], ["after"]),
+            helper.make_node("Identity", [gives], ["each"]),
+        ]
+        names = [
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in group.split()]
+            for group in ("past kept more", "after each")
+        ]
+        body = helper.make_graph(nodes, "body", *names)
+        for state, axis in (((a, b, c, 67), 2), ((b, c), 0), ((a, c), 1)):
+            whole = (*state[:axis], 3, *state[axis:])
+            for ones in range(len(state) - axis + 1):  # the last axes of a factor
+                kept = normal(random, *whole[: len(whole) - ones], *(1,) * ones)
+                axes = {"num_scan_inputs": 2, "scan_input_axes": [axis, axis], "scan_output_axes": [axis]}
+                compare("Scan", normal(random, *state), kept, normal(random, *whole), outputs=2, body=body, **axes)
 
 
 def gather_elements(random: np.random.Generator, dims: list[int]) -> None:
@@ -273,7 +323,7 @@ def range_(random: np.random.Generator, dims: list[int]) -> None:
 
 
 UNARY = (
-    *("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Log", "Neg"),
+    *("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Log"),
     *("Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Tanh"),
 )
 CHECKS: dict[str, Check] = {
@@ -283,6 +333,7 @@ CHECKS: dict[str, Check] = {
     **{op: comparison(op) for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")},
     "Cast": cast,
     "Concat": concat,
+    "CumSum": cum_sum,
     "DequantizeLinear": dequantize,
     "Elu": elu,
     "Expand": expand,
@@ -294,8 +345,12 @@ CHECKS: dict[str, Check] = {
     "LayerNormalization": layer_norm,
     "MatMul": matmul,
     "MatMulNBits": quantized_matmul,
+    "Mod": mod,
+    "Neg": neg,
+    "Pad": pad,
     "Range": range_,
     "Reshape": reshape,
+    "Scan": scan,
     "Shape": shape,
     "Slice": cut,
     "Softmax": softmax,

@@ -53,7 +53,7 @@ class Provider:
     partial: bool = False  # supports no whole step graph, so requires allow_fallback
     elsewhere: frozenset[str] = frozenset()  # operators on source lengths that may run on the CPU
     threads_option: str | None = None  # its option for the number of threads, if it has threads of its own
-    companions: str | None = None  # the provider that runs companions instead
+    companions: str | None = None  # the provider that runs the companions that this one does not take
     hint: str = "export the graph for this provider"  # what to do if it does not support every node
 
 
@@ -64,7 +64,7 @@ PROVIDERS: dict[str, Provider] = {
         "install onnxruntime-ep-t2r beside onnxruntime",
         plugin="onnxruntime_ep_t2r",
         threads_option="threads",
-        companions="cpu",  # Scan, and chunks of many tokens, are not what it is for
+        companions="cpu",
         hint="export with the target portable, states of fixed size, and no quantization or w8 or w4",
     ),
     "cuda": Provider(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,9 +107,12 @@ class _Opening:
         return session, signature, taken
 
     def companion(
-        self, step: Path, signature: Signature, role: str, options: ort.SessionOptions
+        self, step: Path, signature: Signature, role: str, options: Callable[[], ort.SessionOptions]
     ) -> Callable[[], ort.InferenceSession]:
-        """A function that opens a companion of the step graph at `step` once; that takes as long as the step graph."""
+        """A function that opens a companion of the step graph at `step` once; that takes as long as the step graph.
+
+        A provider that does not take it leaves it to its `Provider.companions`, if it has one.
+        """
         path = step.with_name(signature.graphs[role])
         if not path.is_file():
             do = "copy the companions too, or leave its role out of companions"
@@ -116,7 +120,13 @@ class _Opening:
 
         @once
         def opened() -> ort.InferenceSession:
-            session, other, _ = self.open(path, role, options)
+            try:
+                session, other, _ = self.open(path, role, options())
+            except UserError:
+                if (instead := self.provider.companions) is None:
+                    raise
+                opening = replace(self, name=instead, provider=providers.find_provider(instead), extra={})
+                session, other, _ = opening.open(path, role, options())
             if other != signature.companion(role):
                 expected = f"{path.name} to have the same model as {step.name}"
                 raise UserError(expected, "another model", "export both again", "graph")
@@ -170,8 +180,6 @@ def open_graph(
     left_out = [*((GENERATE,) if provider != "cpu" else ()), *(IN_SESSIONS if device == "webgpu" else ())]
     # prompts differ in length: companions are not captured
     free = replace(opening, extra={key: value for key, value in extra.items() if key != "enable_cuda_graph"})
-    if (other := opening.provider.companions) is not None:
-        free = replace(opening, name=other, provider=providers.find_provider(other), extra={})
     others = {}
     for role in signature.graphs:
         if role in roles and role not in left_out:
@@ -182,7 +190,7 @@ def open_graph(
                     more.setdefault("session.disable_prepacking", "1")
                 more.setdefault("session.force_spinning_stop", "1")  # spinning threads would slow down the steps
             count = usable_cores() if threads is None and role != GENERATE else steps
-            others[role] = free.companion(path, signature, role, _options(count, more))
+            others[role] = free.companion(path, signature, role, partial(_options, count, more))
     placement = providers.counted(taken)
     return Graph(path, session, signature, device, placement, opening.captured, max_state_bytes, others)
 

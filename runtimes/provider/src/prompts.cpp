@@ -1,0 +1,173 @@
+// Operators that graphs of many tokens have beside those of steps: CumSum, Pad and Scan.
+#include <algorithm>
+#include <cstring>
+
+#include "builders.hpp"
+#include "copies.hpp"
+#include "kernels.hpp"
+#include "loops.hpp"
+
+namespace t2r::provider {
+
+namespace {
+
+struct Filled : Operation {
+    std::size_t count;
+    bool has_value;
+
+    void run(Run &run, int, int) const override {
+        float *y = run.at<float>(writes[0]);
+        std::fill(y, y + count, has_value ? *run.at<float>(reads[0]) : 0.0f);
+    }
+};
+
+// Numbers around x, as many as are known when shapes are.
+void build_pad(Plan &plan, const Node &node) {
+    const ValueId x = plan.input(node, 0);
+    const Dims whole = plan.value(x).dims, pads = plan.integers(plan.input(node, 1));
+    if (node.text("mode", "constant") != "constant" || plan.has(node, 3)) refuse(node, "a constant around all of its axes", "others");
+    if (pads.size() != 2 * whole.size() || std::any_of(pads.begin(), pads.end(), [](std::int64_t pad) { return pad < 0; }))
+        refuse(node, "two numbers for each axis, of 0 or more", "others");
+    require_float32(plan, node, {x});
+    Dims dims = whole;
+    for (std::size_t d = 0; d < whole.size(); d++) dims[d] += pads[d] + pads[whole.size() + d];
+    if (dims == whole) return plan.add_view(node, 0, x, dims);
+    const ValueId y = plan.add_output(node, 0, Type::float32, dims);
+    Filled operation;
+    operation.count = count_of(dims), operation.has_value = plan.has(node, 2);
+    std::vector<ValueId> reads;
+    if (operation.has_value) {
+        reads.push_back(plan.input(node, 2));
+        require_float32(plan, node, {reads[0]});
+    }
+    plan.add(std::move(operation), reads, {y});
+    add_copy_into(plan, x, y, Dims(pads.begin(), pads.begin() + static_cast<std::ptrdiff_t>(whole.size())));
+}
+
+// Sums along an axis, up to each entry or of those before it.
+struct Sums : Operation {
+    std::size_t outer, pieces, inner;
+    bool gives_before;
+
+    void run(Run &run, int part, int parts) const override {
+        for (std::size_t o = begin_of(outer, part, parts); o < begin_of(outer, part + 1, parts); o++) {
+            const float *x = run.at<float>(reads[0]) + o * pieces * inner;
+            float *y = run.at<float>(writes[0]) + o * pieces * inner;
+            if (gives_before)
+                std::fill(y, y + inner, 0.0f);
+            else
+                std::memcpy(y, x, inner * sizeof(float)), x += inner;
+            for (std::size_t piece = 1; piece < pieces; piece++, x += inner, y += inner)
+                kernels().binary(Binary::add, y, 1, x, 1, y + inner, inner);
+        }
+    }
+};
+
+void build_sums(Plan &plan, const Node &node) {
+    const ValueId x = plan.input(node, 0);
+    const Dims dims = plan.value(x).dims, given = plan.integers(plan.input(node, 1));
+    const auto rank = static_cast<std::int64_t>(dims.size());
+    const std::int64_t axis = given.size() != 1 ? rank : given[0] < 0 ? given[0] + rank : given[0];
+    require_float32(plan, node, {x});
+    if (axis < 0 || axis >= rank || node.integer("reverse", 0)) refuse(node, "an axis of its input, in order", "others");
+    const auto at = dims.begin() + static_cast<std::ptrdiff_t>(axis);
+    Sums operation;
+    operation.outer = *at ? count_of(Dims(dims.begin(), at)) : 0, operation.pieces = static_cast<std::size_t>(*at);
+    operation.inner = count_of(Dims(at + 1, dims.end()));
+    operation.gives_before = node.integer("exclusive", 0) != 0;
+    operation.is_shared = operation.outer > 1 && count_of(dims) >= worth_sharing;
+    plan.add(std::move(operation), {x}, {plan.add_output(node, 0, Type::float32, dims)});
+}
+
+// state = kept · state + more, piece by piece of an axis: the last state, and each before its piece or after it. The axes of the state
+// before that axis are `outer`; of those behind it `kept` has a number for each of `rows` rows of `columns`.
+struct Decay : Operation {
+    std::size_t outer, pieces, rows, columns;
+    bool gives_before;
+
+    void run(Run &run, int part, int parts) const override {
+        const std::size_t size = rows * columns;
+        for (std::size_t o = begin_of(outer, part, parts); o < begin_of(outer, part + 1, parts); o++) {
+            const float *start = run.at<float>(reads[0]) + o * size, *kept = run.at<float>(reads[1]) + o * pieces * rows;
+            const float *more = run.at<float>(reads[2]) + o * pieces * size;
+            float *state = run.at<float>(writes[0]) + o * size, *each = run.at<float>(writes[1]) + o * pieces * size;
+            std::memcpy(state, start, size * sizeof(float));
+            for (std::size_t piece = 0; piece < pieces; piece++, kept += rows, more += size, each += size) {
+                if (gives_before) std::memcpy(each, state, size * sizeof(float));
+                if (columns == 1) kernels().binary(Binary::mul, state, 1, kept, 1, state, size);
+                for (std::size_t row = 0; row < rows && columns != 1; row++)
+                    kernels().binary(Binary::mul, state + row * columns, 1, kept + row, 0, state + row * columns, columns);
+                kernels().binary(Binary::add, state, 1, more, 1, state, size);
+                if (!gives_before) std::memcpy(each, state, size * sizeof(float));
+            }
+        }
+    }
+};
+
+const Node *node_of(const Graph &body, const std::string &op) {
+    const auto found = std::find_if(body.nodes.begin(), body.nodes.end(), [&](const Node &node) { return node.op == op; });
+    return found == body.nodes.end() ? nullptr : &*found;
+}
+
+bool reads_both(const Node &node, const std::string &a, const std::string &b) {
+    return node.inputs == std::vector<std::string>{a, b} || node.inputs == std::vector<std::string>{b, a};
+}
+
+// Which body a Scan has: state, kept, more -> kept · state + more, and that or the state. Refuses others.
+bool gives_before(const Node &node) {
+    if (node.body && node.body->nodes.size() == 3 && node.body->inputs.size() == 3 && node.body->outputs.size() == 2) {
+        const Graph &body = *node.body;
+        const Node *product = node_of(body, "Mul"), *sum = node_of(body, "Add"), *copy = node_of(body, "Identity");
+        if (product && sum && copy && reads_both(*product, body.inputs[0], body.inputs[1]) &&
+            reads_both(*sum, product->outputs[0], body.inputs[2]) && sum->outputs[0] == body.outputs[0] &&
+            copy->outputs[0] == body.outputs[1] && (copy->inputs[0] == body.inputs[0] || copy->inputs[0] == body.outputs[0]))
+            return copy->inputs[0] == body.inputs[0];
+    }
+    refuse(node, "a body that multiplies a state by a factor and adds to it", "another");
+}
+
+void build_scan(Plan &plan, const Node &node) {
+    Decay operation;
+    operation.gives_before = gives_before(node);
+    const ValueId start = plan.input(node, 0), kept = plan.input(node, 1), more = plan.input(node, 2);
+    require_float32(plan, node, {start, kept, more});
+    const Dims state = plan.value(start).dims, factors = plan.value(kept).dims, added = plan.value(more).dims;
+    const auto list = [&](const char *name) {
+        const auto found = node.attributes.find(name);
+        return found == node.attributes.end() ? Dims{} : found->second.integers;
+    };
+    const Dims in = list("scan_input_axes"), out = list("scan_output_axes");
+    const std::int64_t axis = in.empty() ? 0 : in[0], rank = static_cast<std::int64_t>(added.size());
+    for (const char *name : {"scan_input_directions", "scan_output_directions"})
+        for (const std::int64_t direction : list(name))
+            if (direction != 0) refuse(node, "pieces in order", "others");
+    if (axis < 0 || axis >= rank || in != Dims(in.size(), axis) || out != Dims(out.size(), axis) || in.empty() != out.empty())
+        refuse(node, "one axis of all", "others");
+    const auto at = static_cast<std::ptrdiff_t>(axis);
+    Dims of_piece = added, of_factor = factors;
+    of_piece.erase(of_piece.begin() + at);
+    if (of_factor.size() != added.size() || factors[static_cast<std::size_t>(axis)] != added[static_cast<std::size_t>(axis)])
+        refuse(node, "a factor for each piece", "others");
+    of_factor.erase(of_factor.begin() + at);
+    std::size_t same = 0;  // dimensions of a factor that are the state's; behind them 1
+    while (same < of_factor.size() && of_factor[same] == state[same]) same++;
+    if (of_piece != state || static_cast<std::ptrdiff_t>(same) < at ||
+        std::any_of(of_factor.begin() + static_cast<std::ptrdiff_t>(same), of_factor.end(), [](std::int64_t dim) { return dim != 1; }))
+        refuse(node, "a factor for all of a state or for its rows", "others");
+    operation.outer = count_of(Dims(state.begin(), state.begin() + at));
+    operation.pieces = static_cast<std::size_t>(added[static_cast<std::size_t>(axis)]);
+    operation.rows = count_of(Dims(state.begin() + at, state.begin() + static_cast<std::ptrdiff_t>(same)));
+    operation.columns = count_of(Dims(state.begin() + static_cast<std::ptrdiff_t>(same), state.end()));
+    operation.is_shared = operation.outer > 1 && count_of(added) >= worth_sharing;
+    const ValueId last = plan.add_output(node, 0, Type::float32, state), each = plan.add_output(node, 1, Type::float32, added);
+    plan.add(std::move(operation), {start, kept, more}, {last, each});
+}
+
+}  // namespace
+
+const Builders &prompt_builders() {
+    static const Builders builders{{"CumSum", build_sums}, {"Pad", build_pad}, {"Scan", build_scan}};
+    return builders;
+}
+
+}  // namespace t2r::provider
