@@ -94,9 +94,9 @@ def initial_states(model: Transformer, batch: Batch) -> State[Tensor]:
     return model.start(batch.source, batch.source_lengths)
 
 
-def window_batch(windows: Tensor) -> Batch:
+def window_batch(windows: Tensor, start: Tensor | None = None) -> Batch:
     """A batch of windows (B, T+1) int64."""
-    return Batch(windows[:, :-1], windows[:, 1:])
+    return Batch(windows[:, :-1], windows[:, 1:], start)
 
 
 def window_batches(windows: Tensor, size: int = 16) -> list[Batch]:
