@@ -71,11 +71,10 @@ class Text:
         Returns:
             The chosen token; None for a token of the prompt.
         """
-        if not np.isfinite(logits.max()):  # NaN, if there is one
-            self.token = NOT_FINITE
-            self.fail(UserError("finite logits", "others", "check the graph with t2r verify", "graph"))
-            return NOT_FINITE
         if self.forced:
+            if not np.isfinite(logits.max()):  # NaN, if there is one
+                do = "check the graph with t2r verify"
+                return self._not_finite(UserError("finite logits", "others", do, "graph"))
             self.token, self.forced = self.before[-self.forced], self.forced - 1
             if self.watch is not None:
                 self.watch(logits, self.token)
@@ -83,7 +82,10 @@ class Text:
                 self.ended = LENGTH
             return None
         occurred = self._recent() if self.request.sampler.sampling.looks_back else ()
-        self.token = self.request.choose(logits, places, occurred)
+        try:
+            self.token = self.request.choose(logits, places, occurred)
+        except UserError as error:
+            return self._not_finite(error)
         if self.watch is not None:
             self.watch(logits, self.token)
         self.tokens.append(self.token)
@@ -96,6 +98,11 @@ class Text:
 
     def _recent(self) -> NDArray[np.int64]:
         return np.array([*self.before[-RECENT:], *self.tokens][-RECENT:], np.int64)
+
+    def _not_finite(self, error: UserError) -> int:
+        self.token = NOT_FINITE
+        self.fail(error)
+        return NOT_FINITE
 
     def fail(self, error: UserError) -> None:
         """End with an error."""

@@ -17,6 +17,7 @@ from t2r_runtime.serve.writer import Piece
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 class Gone(Exception):
@@ -169,4 +170,4 @@ async def unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
 
 
 def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+    return f"data: {ENCODER.encode(data)}\n\n"

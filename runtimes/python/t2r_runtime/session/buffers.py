@@ -58,9 +58,10 @@ class Buffers:
             self._place(spec, np.full(spec.dims(self.batch), spec.initial, spec.dtype))
         self._caches = dict(self._nothing)
 
-    def read(self) -> dict[str, Array]:
-        """Copy all states, name → array."""
-        return {name: np.array(value.numpy()) for name, value in self._values().items()}
+    def read(self, row: int | None = None) -> dict[str, Array]:
+        """Copy all states, or those of one row, name → array."""
+        rows = slice(None) if row is None else slice(row, row + 1)
+        return {name: np.array(value.numpy()[rows]) for name, value in self._values().items()}
 
     def write(self, states: Mapping[str, Array]) -> None:
         """Copy in states that `check_states` has accepted for this batch; the length of the sources may change.
