@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from pathlib import Path
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR
 from t2r_export.data.documents import Texts
+from t2r_export.python import start
 from t2r_runtime.text.tokenizer_file import Library
 
 RUN = "--stages task --steps 30 --batch 1 --every checkpoint=10,validate=1000 --device cpu"
@@ -59,9 +59,8 @@ def state(process: str) -> tuple[float, int, int]:
 def watched(work: Path, *words: object, until: Callable[[], bool] = lambda: False) -> dict[str, float]:
     """Run `t2r WORDS`, and kill it once `until` holds."""
     environment = {**os.environ, "T2R_CACHE": str(work / "cache")}
-    program = [sys.executable, "-m", "t2r_export", *map(str, words)]
     found = dict.fromkeys(("seconds", "process", "all", "anonymous"), 0.0)
-    with subprocess.Popen(program, env=environment, stdout=sys.stderr) as started:
+    with start("-m", "t2r_export", *map(str, words), env=environment, stdout=sys.stderr) as started:
         children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
         while started.poll() is None and not until():
             with contextlib.suppress(OSError):  # one has ended
@@ -72,7 +71,7 @@ def watched(work: Path, *words: object, until: Callable[[], bool] = lambda: Fals
                 found["seconds"] = sum(seconds for seconds, *_ in states)
             time.sleep(0.05)
         started.kill()
-    assert started.returncode in (0, -9), program
+    assert started.returncode in (0, -9), words
     return found
 
 
