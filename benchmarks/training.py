@@ -14,8 +14,6 @@ import dataclasses
 import json
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,10 +21,12 @@ from typing import Any
 from builds import add_outputs, show
 from comparison.sizes import SIZES
 from comparison.tables import Table
+from t2r_export import python
 from t2r_export.api import Model
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.recipe import data_folder
 from t2r_export.data.vocabulary import byte_tokenizer
+from t2r_export.errors import CheckFailed
 from t2r_export.model.initialize import initialize
 
 STEPS = 20  # the log has a line every 10 steps, and the first ones begin cold
@@ -53,13 +53,15 @@ def distilled(folder: Path, form: str, text: Path) -> dict[str, Any]:
     out = folder / "out.pt"
     for path in folder.glob("out.pt*"):
         path.unlink()
-    command: list[object] = [sys.executable, "-m", "t2r_export", "finetune", folder / "student.pt", out]
-    command += ["--teacher", folder / "teacher.pt"]
-    command += ["--data", text, "--stages", "distill", "--steps", STEPS, "--batch", WINDOWS, "--length", LENGTH]
+    command: list[object] = ["finetune", folder / "student.pt", out, "--teacher", folder / "teacher.pt", "--data", text]
+    command += ["--stages", "distill", "--steps", STEPS, "--batch", WINDOWS, "--length", LENGTH]
     command += ["--eval-tokens", LENGTH, "--every", f"validate={STEPS}", *FORMS[form]]
-    subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    status, _, error = python.run("-m", "t2r_export", *map(str, command))
+    if status:
+        raise CheckFailed(error)
     lines = [json.loads(line) for line in out.with_name("out.pt.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if "tokens_per_second" in line][-1]
+    found: dict[str, Any] = [line for line in lines if "tokens_per_second" in line][-1]
+    return found
 
 
 def table(rounds: int, folder: Path, text: Path) -> Table:

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import training
 
+import training
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.positions import RotaryConfig
