@@ -225,19 +225,20 @@ void Plan::make_stages() {
     }
 }
 
-std::unique_ptr<Run> Plan::idle() const {
+std::unique_ptr<Run> Runs::take(std::size_t values, std::size_t bytes) {
+    auto run = std::make_unique<Run>();
     {
         const std::lock_guard<std::mutex> lock(mutex);
-        if (!free.empty()) {
-            std::unique_ptr<Run> run = std::move(free.back());
-            free.pop_back();
-            return run;
-        }
+        if (!idle.empty()) run = std::move(idle.back()), idle.pop_back();
     }
-    auto run = std::make_unique<Run>();
-    run->values.resize(values.size());
-    run->arena.resize(arena_bytes + aligned);
+    run->values.resize(values);
+    if (run->arena.size() < bytes) run->arena = std::vector<char>(bytes);
     return run;
+}
+
+void Runs::give_back(std::unique_ptr<Run> run) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    idle.push_back(std::move(run));
 }
 
 void Plan::work(void *data, int thread, int threads, Team::Meeting &meeting) {
@@ -251,8 +252,8 @@ void Plan::work(void *data, int thread, int threads, Team::Meeting &meeting) {
     }
 }
 
-void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team) const {
-    std::unique_ptr<Run> run = idle();
+void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs) const {
+    std::unique_ptr<Run> run = runs.take(values.size(), arena_bytes + aligned);
     const auto arena = (reinterpret_cast<std::uintptr_t>(run->arena.data()) + aligned - 1) / aligned * aligned;
     for (std::size_t i = 0; i < values.size(); i++) {
         const Buffer &buffer = buffers[static_cast<std::size_t>(values[i].buffer)];
@@ -269,10 +270,7 @@ void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *
     std::pair<const Plan *, Run *> both{this, run.get()};
     team.run(work, &both);
     const char *error = run->error;
-    {
-        const std::lock_guard<std::mutex> lock(mutex);
-        free.push_back(std::move(run));
-    }
+    runs.give_back(std::move(run));
     if (error) throw Refused("numbers that the operators take", error, "check the token ids and the states");
 }
 

@@ -37,6 +37,17 @@ struct Run {
     template <class T> T *at(ValueId value) const { return reinterpret_cast<T *>(values[static_cast<std::size_t>(value)]); }
 };
 
+// The memory of runs that ended, for the next ones: plans of a graph share it.
+class Runs {
+public:
+    std::unique_ptr<Run> take(std::size_t values, std::size_t bytes);
+    void give_back(std::unique_ptr<Run> run);
+
+private:
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Run>> idle;
+};
+
 // What an operation reads or writes: few values, kept where the operation is, since a step has a thousand of them.
 class Ids {
 public:
@@ -88,7 +99,7 @@ public:
     std::vector<Value> outputs() const;
 
     // Several threads may call it at once. Throws Refused for numbers that an operator does not take.
-    void run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team) const;
+    void run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs) const;
 
     std::size_t size() const { return operations.size(); }
 
@@ -126,7 +137,6 @@ private:
     void end_at_outputs(const Graph &graph);
     void place_in_arena();
     void make_stages();
-    std::unique_ptr<Run> idle() const;
     static void work(void *data, int thread, int threads, Team::Meeting &meeting);
 
     std::vector<Value> values;
@@ -137,9 +147,6 @@ private:
     std::vector<Stage> stages;
     std::vector<ValueId> results;
     std::size_t arena_bytes = 0;
-
-    mutable std::mutex mutex;
-    mutable std::vector<std::unique_ptr<Run>> free;  // of runs that ended
 };
 
 // Adds the operations of one node to a plan.

@@ -6,6 +6,7 @@
 // Options, as ep.t2rexecutionprovider.NAME of a session: threads, 0 for one a core.
 #include <onnxruntime_cxx_api.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <optional>
 
@@ -25,7 +26,7 @@ namespace {
 
 constexpr const char *provider_name = "T2rExecutionProvider";
 constexpr const char *threads_option = "ep.t2rexecutionprovider.threads";
-constexpr std::size_t most_plans = 4;  // of different shapes, kept
+constexpr std::size_t most_plans = 16;  // of different shapes, kept: those used last
 
 // What a function of ONNX Runtime's interface returns: nothing, or why not.
 template <class Work> OrtStatus *guarded(Work work) noexcept {
@@ -78,13 +79,16 @@ private:
         std::vector<void *> outputs;
         for (const Value &value : plan->outputs())
             outputs.push_back(context.GetOutput(outputs.size(), value.dims).GetTensorMutableRawData());
-        plan->run(inputs, outputs, *team);
+        plan->run(inputs, outputs, *team, runs);
     }
 
     std::shared_ptr<const Plan> plan_for(const std::vector<Given> &changing) {
         const std::lock_guard<std::mutex> lock(mutex);
-        for (const auto &[of, plan] : plans)
-            if (of == changing) return plan;
+        const auto found = std::find_if(plans.begin(), plans.end(), [&](const auto &each) { return each.first == changing; });
+        if (found != plans.end()) {
+            std::rotate(found, found + 1, plans.end());
+            return plans.back().second;
+        }
         std::vector<Given> all;
         auto next = changing.begin();
         for (const std::optional<Given> &weight : weights) all.push_back(weight ? *weight : *next++);
@@ -98,6 +102,7 @@ private:
     const Graph graph;
     const std::vector<std::optional<Given>> weights;  // of inputs that never change
     const std::shared_ptr<Team> team;
+    Runs runs;
     std::mutex mutex;
     std::vector<std::pair<std::vector<Given>, std::shared_ptr<const Plan>>> plans;  // by the other inputs
 };
