@@ -172,7 +172,8 @@ template <int n> void times_tile(FloatTile &tile, const float *x, std::size_t in
 
 void row_products(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                   std::size_t stride) {
-    if (vectors < few) return by_rows(b, inner, x, vectors, first, last, y, stride);
+    constexpr std::size_t few_floats = 5;  // below, memory is the limit, and rows as they lie are read faster
+    if (vectors < few_floats) return by_rows(b, inner, x, vectors, first, last, y, stride);
     constexpr std::size_t together = 8;
     constexpr decltype(&times_tile<1>) times[together]{times_tile<1>, times_tile<2>, times_tile<3>, times_tile<4>,
                                                        times_tile<5>, times_tile<6>, times_tile<7>, times_tile<8>};
