@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.decode.pool import Pool
 from t2r_runtime.decode.text import FAILED, STOP, Text
@@ -43,9 +44,9 @@ class Engine(Worker[Job]):
         super().__init__(f"engine {name}")
         self._name, self._decoder, self._rows, self._queue, self._metrics = name, decoder, rows, queue, metrics
         self._pool = Pool(decoder, rows)
-        warm = decoder.fork()  # opens the prefill graph, and runs both once: no request waits for that
-        warm.prefill([0, 0])
-        warm.step([0])
+        self._pool.add([0, 0, 0], 1, [Sampling()])  # opens the prefill graph: no request waits for that
+        while self._pool.busy:
+            self._pool.step()
         self._new: deque[Job] = deque()
         self._jobs: dict[Text, tuple[Job, Writer]] = {}
         self._keeper = ThreadPoolExecutor(1, f"keep {name}")

@@ -87,7 +87,7 @@ class Sessions:
         Raises:
             UserError: the snapshot cannot be written. The states are kept in memory then.
         """
-        kept = Kept(ids.size, digest_of(ids), states)
+        kept = Kept(ids.size, digest_of(ids), _together(states))
         with self._lock:
             self._forget((session, slot))
             self._kept[session, slot] = kept
@@ -188,6 +188,16 @@ def graph_key(path: Path, placement: Mapping[str, int]) -> bytes:
 def digest_of(ids: NDArray[np.int64]) -> str:
     """The hash of tokens."""
     return hashlib.sha256(np.asarray(ids, "<i8").tobytes()).hexdigest()[:32]
+
+
+def _together(states: States) -> States:
+    """A copy in one block of memory, of one size for all sessions, so that a new one fits where an old one was."""
+    block, at, found = np.empty(_size(states), np.uint8), 0, dict[str, NDArray[Any]]()
+    for name, array in sorted(states.items(), key=lambda pair: -pair[1].itemsize):  # each begins at a multiple of that
+        found[name] = block[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+        found[name][...] = array
+        at += array.nbytes
+    return found
 
 
 def _size(states: States) -> int:
