@@ -48,7 +48,7 @@ def dropped(student: Transformer, chance: float, seed: int, step: int, process: 
 
 
 def kept_places(y: Tensor, chance: float, generator: torch.Generator) -> Tensor:
-    """Draw which entries of `y` are kept, 16 bits each: a draw for four takes a quarter of the time of `bernoulli_`.
+    """Draw which entries of `y` are kept, 16 bits each: four to a draw, where `bernoulli_` draws for each.
 
     Returns:
         A tensor of bool of y's shape, False with probability `chance` rounded to a multiple of 2^-16.
