@@ -62,7 +62,8 @@ def suited(kind: str, given: Mapping[str, Any], model: ModelConfig | None = None
     """Default options that depend on the model and on the given options. Arguments as in `student_mixer`.
 
     Linear attention gets a data-dependent gate: without one it is less accurate at the training length and fails beyond
-    (docs/quality.md). In rotary models the features rotate after the map, which folds. Exceptions:
+    (docs/quality.md). In rotary models the features rotate after the map, which folds, and each pair of features that
+    rotates together has its own gate. Exceptions:
 
     - persistent memory, which requires ungated sums;
     - translators: sentences are short, and ungated students are within 0.5 BLEU of the teacher; merged layers with a
@@ -75,14 +76,17 @@ def suited(kind: str, given: Mapping[str, Any], model: ModelConfig | None = None
     rule, gate = given.get("update_rule", "gated"), given.get("gate", "data")
     gated = "gated" in str(rule) and gate != "none" and not given.get("memory")
     chosen = {name: value for name, value in GATE.items() if gated and name not in given}
-    if not gated or rule != "gated" or model is None or not model.rotates or "positions" in given:
-        return chosen
     size = given.get("feature_size", LinearConfig.__dataclass_fields__["feature_size"].metadata["usual"])
     measured = all(given.get(name, values[0]) in values for name, values in MEASURED.items())
-    if not isinstance(size, int) or size < 2 or not measured:
+    if not gated or rule != "gated" or model is None or not model.rotates or not measured:
         return chosen
-    odd = size % 2 and "rotary_size" not in given  # features rotate in pairs
-    return {**chosen, "positions": "after", **({"rotary_size": size - 1} if odd else {})}
+    if "positions" not in given and isinstance(size, int) and size > 1:
+        odd = size % 2 and "rotary_size" not in given  # features rotate in pairs
+        chosen.update({"positions": "after", **({"rotary_size": size - 1} if odd else {})})
+    all_options = {**given, **chosen}
+    whole = all_options.get("positions") == "after" and "rotary_size" not in all_options
+    pairs = whole and "gate" in chosen and not given.get("moving_average")
+    return {**chosen, "gate": "pair"} if pairs else chosen
 
 
 def reason(chosen: Mapping[str, Any]) -> str:
@@ -90,4 +94,5 @@ def reason(chosen: Mapping[str, Any]) -> str:
     why = ["without a gate, linear attention is less accurate and fails on texts longer than those of training"]
     why = why * ("update_rule" in chosen or "gate" in chosen)
     why += ["features that rotate after the map can be folded"] * ("positions" in chosen)
+    why += ["a gate a pair of rotated features is more accurate than one a head"] * (chosen.get("gate") == "pair")
     return f"default options: {written(chosen)} ({'; '.join(why)}; see docs/mixers.md)"

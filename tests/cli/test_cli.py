@@ -143,9 +143,10 @@ def test_convert_notes_chosen_defaults(folder: Path, tmp_path: Path, capsys: Out
     rotary = folders.write_llama(tmp_path / "llama")
     gate = "without a gate, linear attention is less accurate and fails on texts longer than those of training"
     behind = "features that rotate after the map can be folded"
+    pair = "a gate a pair of rotated features is more accurate than one a head"
     for number, (source, mixer, said) in enumerate(
         [
-            (rotary, "linear:feature_size=6", f"update_rule=gated,gate=data,positions=after ({gate}; {behind}"),
+            (rotary, "linear:feature_size=6", f"update_rule=gated,gate=pair,positions=after ({gate}; {behind}; {pair}"),
             (rotary, "linear:feature_size=6,update_rule=gated,gate=fixed", f"positions=after ({behind}"),
             (rotary, "linear:positions=keep", f"update_rule=gated,gate=data ({gate}"),
             (rotary, "linear:update_rule=linear", None),
@@ -159,7 +160,7 @@ def test_convert_notes_chosen_defaults(folder: Path, tmp_path: Path, capsys: Out
         _, err = run(capsys, "convert", source, tmp_path / f"{number}.pt", "--mixer", mixer, "--layers", layers)
         assert err == ("" if said is None else f"note: default options: {said}; see docs/mixers.md)\n")
     out, _ = run(capsys, "inspect", tmp_path / "0.pt")
-    assert "feature_size=6,positions=after,guard.kind=add,guard.eps=1.0,update_rule=gated,gate=data" in out
+    assert "feature_size=6,positions=after,guard.kind=add,guard.eps=1.0,update_rule=gated,gate=pair" in out
     out, _ = run(capsys, "inspect", tmp_path / "4.pt")
     assert "feature_size=32,guard.kind=add,guard.eps=1e-06,update_rule=gated,gate=data" in out
 

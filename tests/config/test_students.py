@@ -17,6 +17,7 @@ from t2r_export.config.students import reason, student_mixer, suited
 from t2r_runtime.errors import UserError
 
 GATE = {"update_rule": "gated", "gate": "data"}
+PAIR = {"update_rule": "gated", "gate": "pair"}
 LLAMA = dataclasses.replace(small.LLAMA, layers=(small.SOFTMAX,) * 2)
 LEARNED, ROTARY = small.MODELS["softmax"].build(), LLAMA.build()
 SINES = dataclasses.replace(LEARNED, positions=SinusoidalConfig())
@@ -31,11 +32,15 @@ def test_without_rotation_the_gate_is_the_default(model: ModelConfig | None) -> 
 
 
 def test_rotary_students_rotate_features() -> None:
-    whole = {**GATE, "positions": "after"}
+    whole = {**PAIR, "positions": "after"}
     assert suited("linear", {}, ROTARY) == suited("linear", {"feature_size": 8}, ROTARY) == whole
-    assert suited("linear", {"feature_size": 5}, ROTARY) == {**whole, "rotary_size": 4}  # they rotate in pairs
-    assert suited("linear", {"feature_size": 5, "rotary_size": 2}, ROTARY) == whole
-    assert suited("linear", {"feature_map": "relu2"}, ROTARY) == whole
+    assert suited("linear", {"feature_map": "relu2"}, ROTARY) == suited("linear", {"conv": 4}, ROTARY) == whole
+    assert suited("linear", {"positions": "after"}, ROTARY) == PAIR
+    assert suited("linear", {"gate": "data"}, ROTARY) == {"update_rule": "gated", "positions": "after"}
+    for options in ({"feature_size": 5}, {"feature_size": 6, "rotary_size": 2}, {"moving_average": True}):
+        turned = {"rotary_size": 4} if options == {"feature_size": 5} else {}  # features rotate in pairs
+        assert suited("linear", options, ROTARY) == {**GATE, "positions": "after", **turned}
+        assert student_mixer("linear", options, ROTARY)[0].gate == "data"
     for options in ({"feature_size": 1}, {"positions": "keep"}, {"feature_map": "elu"}, {"normalizer": "none"}):
         assert suited("linear", options, ROTARY) == GATE
     assert student_mixer("linear", {}, ROTARY)[0] == LinearConfig(32, **whole, guard=Guard(eps=1.0))
@@ -79,6 +84,7 @@ def test_the_reason_is_one_line() -> None:
     assert reason(suited("linear", {}, LEARNED)).startswith("default options: update_rule=gated,gate=data (without ")
     both = reason(suited("linear", {"feature_size": 5}, ROTARY))
     assert "positions=after,rotary_size=4" in both and "\n" not in both
+    assert "gate=pair" in reason(suited("linear", {}, ROTARY))
 
 
 @pytest.mark.parametrize(
@@ -102,5 +108,5 @@ def test_errors(kind: str, given: dict[str, Any], message: str) -> None:
 def test_upgrade_keeps_rotary_options() -> None:
     scaled = LLAMA.with_attention(positions=RotaryConfig(5e5, LinearScaling(2.0))).build()
     assert student_mixer("linear", {"frequency_scale": 0.5}, scaled)[0] == LinearConfig(
-        32, **GATE, positions="after", frequency_scale=0.5
+        32, **PAIR, positions="after", frequency_scale=0.5
     )
