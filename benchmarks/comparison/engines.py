@@ -32,7 +32,7 @@ from t2r_runtime.errors import UserError
 S = TypeVar("S")
 AGAIN = "again"
 # candidate options of the student → option of `t2r convert`; other options are for the export
-STUDENT = {"K": "feature_size", "rule": "update_rule", "positions": "positions"}
+STUDENT = {"K": "feature_size", "rule": "update_rule", "positions": "positions", "gate": "gate"}
 
 
 @dataclass(frozen=True)
