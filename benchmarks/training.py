@@ -36,6 +36,8 @@ FORMS: dict[str, list[str]] = {
     "float32, accumulate=4": ["--precision", "float32", "--optimizer", "adamw:accumulate=4"],
     "bf16": ["--precision", "bf16"],
     "bf16, accumulate=4": ["--precision", "bf16", "--optimizer", "adamw:accumulate=4"],
+    "bf16, recompute": ["--precision", "bf16", "--optimizer", "adamw:recompute=true"],
+    "float32, recompute": ["--precision", "float32", "--optimizer", "adamw:recompute=true"],
 }
 
 

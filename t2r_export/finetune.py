@@ -27,7 +27,7 @@ from t2r_export.model.device import choose_device
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import Evaluation, evaluate
 from t2r_export.training import lora
-from t2r_export.training.best import Kept
+from t2r_export.training.best import Kept, put_aside
 from t2r_export.training.inputs import find_inputs
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.memory import freed_memory_kept
@@ -205,6 +205,9 @@ def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transforme
     for weights in [state.weights] + ([state.best["weights"]] if state.best else []):
         compare(shapes, {name: weight.shape for name, weight in weights.items()}, str(config.state_path))
     student.load_state_dict(state.weights)
+    state.weights = student.state_dict()
+    if state.best:
+        state.best["weights"] = put_aside(state.best["weights"], config.state_path.parent)
     return state
 
 

@@ -206,6 +206,17 @@ def test_accumulated_gradients_are_those_of_the_batch(
     assert config.output.read_bytes() == parts.output.read_bytes()
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_recomputed_run_is_the_same(config: FinetuneConfig, tmp_path: Path, precision: str) -> None:
+    config = dataclasses.replace(config, plan=parse_plan("align,distill,task", "3,4,2", "0.01"), precision=precision)
+    anew = dataclasses.replace(config, output=tmp_path / "anew.pt", recompute=True)
+    for each in (config, anew):
+        finetune(each)
+    assert config.output.read_bytes() == anew.output.read_bytes()
+    with pytest.raises(UserError, match="no --loss dropout, whose masks .* with --optimizer recompute"):
+        dataclasses.replace(anew, dropout=0.1)
+
+
 @pytest.mark.parametrize("kill", [9, 15])  # while adapters are trained: in distill, and in the stage after it
 def test_resume_with_lora_equals_uninterrupted(config: FinetuneConfig, tmp_path: Path, kill: int) -> None:
     config = dataclasses.replace(config, lora=True, checkpoint_every=2)

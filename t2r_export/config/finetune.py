@@ -190,6 +190,12 @@ class FinetuneConfig:
         within="optimizer.accumulate",
         result="changed",
     )
+    recompute: bool = option(
+        "Compute intermediate values of blocks anew in the backward pass: less memory, the same results.",
+        False,
+        within="optimizer.recompute",
+        result=None,
+    )
     clip: float = option("Maximum gradient norm.", 1.0, within="optimizer.clip", between=(0, math.inf))
     seed: int = option("Random seed of data order, dropout and adapters.", 0, bounds=(0, MAX_STEPS))
     eval_tokens: int | None = option(

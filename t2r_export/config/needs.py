@@ -57,6 +57,7 @@ FINETUNE = {  # options of FinetuneConfig
     **_each("hidden cross_entropy kl_top", _stage("distill")),
     "label_smoothing": _stage("task"),
     **_each("lora dropout", _stage("distill", "task")),
+    "recompute": Need("no --loss dropout, whose masks a second pass would draw anew", lambda o: not o["dropout"]),
 }
 NEEDS: dict[str, dict[str, Need]] = {
     "finetune": FINETUNE,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
+import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from t2r_export.config.layer import LayerConfig
@@ -30,6 +32,7 @@ class Block(nn.Module):
     norms_after: Sequence[Norm]
     norms_sum: Sequence[Norm]
     residuals: Sequence[nn.Module]
+    recomputes = False  # in the backward pass, instead of keeping intermediate values
 
     def __init__(self, config: LayerConfig, site: Site) -> None:
         super().__init__()
@@ -62,6 +65,20 @@ class Block(nn.Module):
 
     def trace(self, x: T, state: State[T], step: Step[T]) -> BlockTrace[T]:
         """`forward` with intermediate values; of an rk2 block those of the first stage."""
+        if not self.recomputes or not torch.is_grad_enabled():
+            return self._trace(x, state, step)
+        before = step.copy()  # layers above replace what this one borrows
+
+        def run(x: T) -> tuple[BlockTrace[T], Step[T]]:
+            inner = before.copy()
+            return self._trace(x, state, inner), inner
+
+        trace: BlockTrace[T]
+        trace, after = torch.utils.checkpoint.checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
+        step.take(after)
+        return trace
+
+    def _trace(self, x: T, state: State[T], step: Step[T]) -> BlockTrace[T]:
         first = self._stage(x, state, step, self.names)
         if not self.config.rk2:
             return first

@@ -5,6 +5,7 @@ Values that depend only on the position are computed once for all layers, so tha
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -132,6 +133,16 @@ class Step(Generic[T]):
             self._shared[key] = compute()
         value: R = self._shared[key]
         return value
+
+    def copy(self) -> Step[T]:
+        """A context with the values known so far; what is computed or lent in either is not seen by the other."""
+        copied = copy.copy(self)
+        copied._shared, copied._lent = dict(self._shared), dict(self._lent)
+        return copied
+
+    def take(self, other: Step[T]) -> None:
+        """Know what a copy knows."""
+        vars(self).update(vars(other))
 
     def lend(self, name: str, value: T) -> None:
         """Store a value for the layers above; it replaces an earlier one of that name."""

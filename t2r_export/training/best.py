@@ -6,12 +6,16 @@ Only the main process validates; at the end of a stage its weights are broadcast
 from __future__ import annotations
 
 import math
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from t2r_export.checkpoints.archive import write_archive
 from t2r_export.training.state import TrainingState
 
 if TYPE_CHECKING:
@@ -39,13 +43,28 @@ class Kept:
         )
 
 
-def remember(state: TrainingState, step: int, score: float, student: nn.Module) -> None:
-    """Record a validation score; copy the weights to the CPU if it is the best so far."""
+def remember(state: TrainingState, step: int, score: float, student: nn.Module, folder: Path) -> None:
+    """Record a validation score; put the weights aside if it is the best so far."""
     score = score if math.isfinite(score) else math.inf
     if state.best is None or score < state.best["score"]:
-        weights = {name: weight.detach().to("cpu", copy=True) for name, weight in student.state_dict().items()}
-        state.best = {"step": step, "score": score, "weights": weights}
+        state.best = {"step": step, "score": score, "weights": put_aside(student.state_dict(), folder)}
     state.best["last"] = score
+
+
+def put_aside(weights: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Copies of weights on the CPU, in a file without a name: they take memory only while they are read.
+
+    Args:
+        folder: on the disk for the file.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as made:  # Windows keeps mapped files
+        path = Path(made) / "weights"
+        write_archive(path, dict(weights))
+        found: dict[str, Tensor] = torch.load(path, "cpu", mmap=True, weights_only=True)
+    return found
 
 
 def keep_best(

@@ -1,4 +1,4 @@
-"""Memory of training: a teacher in bfloat16, and reuse of freed memory between steps."""
+"""Memory of training: a teacher in bfloat16, recomputed values, and reuse of freed memory between steps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from t2r_export.model.block import Block
+from t2r_export.model.mixers.feature_maps import FeatureMaps
+from t2r_runtime.errors import UserError
 
 # options of glibc's mallopt (malloc.h): for training, and the defaults
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
@@ -25,6 +29,21 @@ def narrow(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear) and id(module.weight) not in tables:
             module.to(torch.bfloat16)
+
+
+def recompute(model: nn.Module, does: bool) -> None:
+    """Set whether blocks compute intermediate values anew in the backward pass (Chen et al. 2016, arXiv 1604.06174).
+
+    Raises:
+        UserError: feature maps that are drawn anew in every forward pass.
+    """
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    redrawn = [module for block in blocks for module in block.modules() if isinstance(module, FeatureMaps)]
+    if does and any(module.config.redraw for module in redrawn):
+        received = "feature maps that are redrawn in every pass"
+        raise UserError("recompute for values that a second pass repeats", received, "leave one out")
+    for block in blocks:
+        block.recomputes = does
 
 
 @contextlib.contextmanager

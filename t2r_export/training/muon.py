@@ -24,13 +24,15 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(self, params: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        for p in (p for group in self.param_groups for p in group["params"]):
+            self.state[p]["momentum_buffer"] = torch.zeros_like(p, requires_grad=False)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Update every matrix that has a gradient."""
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
-                momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                momentum = self.state[p]["momentum_buffer"]
                 momentum.lerp_(p.grad, 1 - MOMENTUM)
                 direction = orthogonal(p.grad.lerp(momentum, MOMENTUM), fast_dtype(p.device))
                 p.mul_(1 - group["lr"] * group["weight_decay"])

@@ -44,7 +44,12 @@ def _adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> 
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
     # fused: the loop over tensors took as long as the backward pass of a small model
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
+    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
+    # before the first step, whose freed activations would be filled with it, in pieces
+    for p in parameters:
+        moments = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
+    return optimizer
 
 
 class CombinedOptimizer:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -19,7 +18,7 @@ from t2r_export.training.measured import Measured
 from t2r_export.training.memory import narrow
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.stages import Stage
-from t2r_export.training.trainer import open_stage, uses_bf16
+from t2r_export.training.trainer import open_stage, precision, uses_bf16
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ def planned(
 
     At most twice the rows whose logits are held at once are computed; what more rows need is extrapolated.
     """
-    bf16 = uses_bf16(config, student.embedding.weight.device)
-    if bf16 and teacher is not None:
+    if teacher is not None and uses_bf16(config, student.embedding.weight.device):
         narrow(teacher)
     found, before = [], 0
     for plan in (plan for plan in config.plan if plan.steps):
@@ -61,7 +59,7 @@ def planned(
         part = batch.split(-(-len(batch) // config.accumulate))[0]
         least = -(-rows_at_once(student.config.vocab_size) // part.ids.shape[1])
         sizes = sorted({min(len(part), size) for size in (least, 2 * least)})
-        steps = [_measured(stage, part.rows(slice(size)), bf16, config.accumulate > 1) for size in sizes]
+        steps = [_measured(stage, part.rows(slice(size)), config) for size in sizes]
         live = _at(len(part), sizes, [live for live, _ in steps])
         with Measured() as updating:
             optimizer.step()
@@ -71,7 +69,6 @@ def planned(
         memory = {
             "student": _bytes(student.parameters()),
             "teacher": 0 if teacher is None else _bytes(teacher.parameters()),
-            "best weights": _bytes(student.parameters()),
             "gradients": gradients,
             "optimizer": _bytes(tree_leaves(optimizer.state_dict())),
             "activations": live - gradients,
@@ -83,12 +80,13 @@ def planned(
     return found
 
 
-def _measured(stage: Stage, batch: Batch, bf16: bool, accumulates: bool) -> tuple[int, int]:
+def _measured(stage: Stage, batch: Batch, config: FinetuneConfig) -> tuple[int, int]:
     """Bytes of gradients and activations at their peak, and operations, of forward and backward."""
     stage.zero_grad()
+    accumulates = config.accumulate > 1
     with Measured() as measured:
         for _ in range(1 + accumulates):  # the second time beside the gradients of the first
-            with torch.autocast(stage.device.type, torch.bfloat16, enabled=bf16):
+            with precision(config, stage.device):
                 loss = stage(batch)
             loss.backward()
     return measured.peak, measured.flops // (1 + accumulates)

@@ -33,7 +33,7 @@ from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.dropout import dropped
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.measured import Measured, peak_bytes
-from t2r_export.training.memory import narrow
+from t2r_export.training.memory import narrow, recompute
 from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
@@ -151,7 +151,7 @@ class Trainer:
 
     def _precision(self) -> AbstractContextManager[None]:
         """Context of training's precision."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+        return precision(self.config, self.device)
 
     def _dropped(self, plan: StagePlan, step: int) -> AbstractContextManager[None]:
         """Context of dropout, in stages that use it."""
@@ -221,7 +221,8 @@ class Trainer:
                 layers = feature_statistics(self.student, (part.to(self.device) for part in parts))
                 loss = sum(losses) / sum(part.count for part in parts)
                 self.log.validation(done, loss, found.nats, found.standard_error, self.state.tokens, layers)
-                remember(self.state, done, stage.score(loss, found.nats), self.student)
+                folder = self.config.state_path.parent
+                remember(self.state, done, stage.score(loss, found.nats), self.student, folder)
 
     def _save(self, optimizer: Any) -> None:
         if self.log.enabled:
@@ -236,10 +237,16 @@ def uses_bf16(config: FinetuneConfig, device: torch.device) -> bool:
     return config.precision == "bf16" or config.precision == "auto" and device.type == "cuda"
 
 
+def precision(config: FinetuneConfig, device: torch.device) -> AbstractContextManager[None]:
+    """Context of training's precision. No bfloat16 copies of weights are kept but for the backward pass."""
+    return torch.autocast(device.type, torch.bfloat16, uses_bf16(config, device), cache_enabled=False)
+
+
 def open_stage(config: FinetuneConfig, plan: StagePlan, student: Transformer, teacher: Transformer | None) -> Stage:
     """A stage of a run, with adapters where it trains these."""
     if config.lora and STAGES[plan.stage].takes_lora and not lora.attached(student.state_dict()):
         lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)
+    recompute(student, config.recompute)
     kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
     return kind(student, teacher, LossWeights(*(getattr(config, name) for name in LOSS_WEIGHTS)))
 

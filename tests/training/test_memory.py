@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -9,7 +10,13 @@ import pytest
 import torch
 
 import small
-from t2r_export.training.memory import narrow
+import texts
+from t2r_export.data.batch import window_batch
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.measured import Measured
+from t2r_export.training.memory import narrow, recompute
+from t2r_export.training.stages import Task
+from t2r_runtime.errors import UserError
 
 PROGRAM = """
 import os, resource, sys, torch
@@ -63,3 +70,51 @@ def test_a_narrow_model_is_what_autocast_computes(name: str) -> None:
     products = (module for module in model.blocks.modules() if isinstance(module, torch.nn.Linear))
     assert {module.weight.dtype for module in products} <= {torch.bfloat16}
     assert model.embedding.weight.dtype == torch.float32
+
+
+def gradients(model: Transformer, recomputes: bool, bf16: bool) -> list[torch.Tensor]:
+    """Loss and gradients of a window."""
+    stage = Task(model, None)
+    recompute(model, recomputes)
+    stage.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, bf16, cache_enabled=False):
+        if model.encoder is None:
+            loss = stage(window_batch(small.ids(length=small.T + 1)))
+        else:
+            states = model.start(*small.sources())
+            loss = model(small.ids(), states).square().mean()
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("name", [*small.MODELS, *small.TRANSLATORS])
+def test_recomputed_values_are_the_same(name: str) -> None:
+    model = small.model({**small.MODELS, **small.TRANSLATORS}[name])
+    for bf16 in (False, True):
+        kept, anew = (gradients(model, recomputes, bf16) for recomputes in (False, True))
+        assert len(kept) == len(anew) > 2
+        for one, other in zip(kept, anew, strict=True):
+            assert torch.equal(one, other)
+
+
+def live(recomputes: bool) -> int:
+    """Bytes of tensors that a forward pass keeps for the backward pass."""
+    model = small.model(dataclasses.replace(texts.TEACHER, layers=(small.LINEAR,) * 9))
+    recompute(model, recomputes)
+    with Measured() as measured:
+        loss = model(small.ids(small.B, 64, vocabulary=texts.TEACHER.vocab_size)).sum()
+        found = measured.now
+    assert loss.requires_grad
+    return found
+
+
+def test_recomputed_values_are_not_kept() -> None:
+    kept, anew = (live(recomputes) for recomputes in (False, True))
+    assert anew < kept / 3
+
+
+def test_redrawn_maps_are_not_recomputed() -> None:
+    config = small.with_layers(small.PLAIN, small.linear(feature_map="favor", redraw=True))
+    with pytest.raises(UserError, match="recompute for values that a second pass repeats; received feature maps"):
+        recompute(small.model(config), True)

@@ -82,11 +82,14 @@ def test_counts_of_each_stage(config: FinetuneConfig, monkeypatch: pytest.Monkey
 
 def test_adapters_and_accumulation_need_less(config: FinetuneConfig) -> None:
     whole = plan(config)[1]
-    adapters, parts = (plan(dataclasses.replace(config, **given))[1] for given in ({"lora": True}, {"accumulate": 4}))
+    options: tuple[dict[str, Any], ...] = ({"lora": True}, {"accumulate": 4}, {"recompute": True})
+    adapters, parts, anew = (plan(dataclasses.replace(config, **given))[1] for given in options)
     assert adapters.trained < whole.trained
     assert adapters.memory["gradients"] + adapters.memory["optimizer"] < 12 * adapters.trained + 1000
     assert parts.memory["activations"] < 0.5 * whole.memory["activations"]
     assert parts.flops == pytest.approx(whole.flops, rel=0.05)
+    assert anew.memory["activations"] < 0.7 * whole.memory["activations"]
+    assert 1.15 * whole.flops < anew.flops < 1.3 * whole.flops  # a third forward pass, of about five passes' work
 
 
 def test_a_plan_is_printed_and_writes_nothing(config: FinetuneConfig, capsys: pytest.CaptureFixture[str]) -> None:
