@@ -269,7 +269,7 @@ def test_logits_that_are_not_finite(made: Path) -> None:
         for temperature in (0, 1):
             decoder = Decoder(made, threads=1)
             decoder.set_state({**states, "S.1": np.full_like(states["S.1"], bad)})
-            with pytest.raises(UserError, match="expected finite logits; received others after 4 tokens; check the"):
+            with pytest.raises(UserError, match="expected finite logits; received NaN or infinity after 4"):
                 decoder.generate([1], 5, Sampling(temperature, stop_tokens=()))
 
 

@@ -55,7 +55,7 @@ void in_graph(Decoder &decoder, const Request &request, std::vector<std::int64_t
     inputs.emplace_back("input_ids", list(memory, newest));
     written = decoder.generate_in_graph(newest.front(), inputs);
     if (!written.empty() && written.back() < 0)
-        fail(T2R_GRAPH, "finite logits", "others after " + number(decoder.position()) + " tokens",
+        fail(T2R_GRAPH, "finite logits", "NaN or infinity after " + number(decoder.position()) + " tokens",
              "check the graph with t2r verify");
 }
 

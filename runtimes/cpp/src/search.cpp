@@ -134,7 +134,7 @@ private:
 
     // What each of the largest adds to a hypothesis' sum, of which nothing looks back.
     void add_largest(const float *logits, const std::int64_t *tokens, double log_sum, const Ids &text) {
-        if (!std::isfinite(log_sum)) fail(T2R_GRAPH, "finite logits", "others", "check the graph with t2r verify");
+        if (!std::isfinite(log_sum)) fail(T2R_GRAPH, "finite logits", "NaN or infinity", "check the graph with t2r verify");
         const std::vector<std::int64_t> &banned = signature.source->banned_tokens;
         const bool goes_on = static_cast<std::int64_t>(text.size()) < beam.min_tokens;
         added.assign(static_cast<std::size_t>(signature.top_k), never);
@@ -149,7 +149,7 @@ private:
         const float largest = *std::max_element(logits, logits + vocabulary);
         double sum = 0;
         for (std::size_t token = 0; token < vocabulary; token++) sum += std::exp(static_cast<double>(logits[token]) - largest);
-        if (!std::isfinite(sum) || !std::isfinite(largest)) fail(T2R_GRAPH, "finite logits", "others", "check the graph with t2r verify");
+        if (!std::isfinite(sum) || !std::isfinite(largest)) fail(T2R_GRAPH, "finite logits", "NaN or infinity", "check the graph with t2r verify");
         const double log_sum = largest + std::log(sum), before = beam.width == 1 ? 0 : log_sum;
         added.assign(logits, logits + vocabulary);
         for (double &value : added) value -= before;

@@ -348,7 +348,7 @@ export class Decoder {
     const tokens = await this.#states.generate(graph, feeds);
     this.#passed([[newest, ...tokens].slice(0, -1)]);
     if (tokens.at(-1) < 0) {
-      throw new T2RError("graph", "finite logits", `others after ${this.position} tokens`, "check the graph with t2r verify");
+      throw new T2RError("graph", "finite logits", `NaN or infinity after ${this.position} tokens`, "check the graph with t2r verify");
     }
     return tokens;
   }

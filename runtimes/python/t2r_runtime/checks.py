@@ -61,6 +61,11 @@ def numbers_of(values: object, what: str, kinds: str = "fiu") -> NDArray[Any]:
     return array
 
 
+def not_finite(received: str = "NaN or infinity") -> UserError:
+    """The error for logits that no token can be chosen from."""
+    return UserError("finite logits", received, "check the graph with t2r verify", "graph")
+
+
 def iterated(values: object, expected: str, kind: Kind) -> Iterator[Any]:
     """Iterate over `values`. Raises UserError if it is a string or not iterable."""
     if not isinstance(values, str | bytes) and isinstance(values, Iterable):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.checks import array_of, require_kind, require_value
+from t2r_runtime.checks import array_of, not_finite, require_kind, require_value
 from t2r_runtime.contract.noise import gumbel, word
 from t2r_runtime.contract.options import SamplingOptions, resolved
 from t2r_runtime.contract.penalties import Logits, penalized
@@ -160,7 +160,7 @@ def _largest(logits: Logits) -> int:
     """Index of the largest logit, the lowest of equals. Raises UserError on NaN or +inf, or if all are -inf."""
     best = int(np.argmax(logits))  # the first NaN, if there is one
     if not math.isfinite(logits[best]):
-        raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify", "graph")
+        raise not_finite(f"{logits[best]} at token {best}")
     return best
 
 

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 import t2r_runtime.decode.generate as generate
-from t2r_runtime.checks import require_value
+from t2r_runtime.checks import not_finite, require_value
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.contract.signature import COMPANIONS, DRAFT_CHECK, GENERATE, MAX_STATE_BYTES
 from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.reader import Reader
-from t2r_runtime.errors import UserError
 from t2r_runtime.session.interface import generation_feeds
 from t2r_runtime.session.session import open_graph
 from t2r_runtime.session.threads import alone
@@ -168,6 +167,5 @@ class Decoder(Reader):
         self._history.add(np.array([[request.last, *written][:-1]], np.int64))
         sampler.draws += len(written)
         if written and written[-1] < 0:
-            received = f"others after {self.position} tokens"
-            raise UserError("finite logits", received, "check the graph with t2r verify", "graph")
+            raise not_finite(f"NaN or infinity after {self.position} tokens")
         return written

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from t2r_runtime.checks import not_finite
 from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.history import RECENT
 from t2r_runtime.errors import UserError
@@ -73,8 +74,7 @@ class Text:
         """
         if self.forced:
             if not np.isfinite(logits.max()):  # NaN, if there is one
-                do = "check the graph with t2r verify"
-                return self._not_finite(UserError("finite logits", "others", do, "graph"))
+                return self._not_finite(not_finite())
             self.token, self.forced = self.before[-self.forced], self.forced - 1
             if self.watch is not None:
                 self.watch(logits, self.token)

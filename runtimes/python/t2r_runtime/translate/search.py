@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.checks import require_kind, require_value
+from t2r_runtime.checks import not_finite, require_kind, require_value
 from t2r_runtime.contract.penalties import penalized
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError
@@ -254,4 +254,4 @@ def _log_sums(logits: Array) -> Array:
 
 def _require_finite(values: Array) -> None:
     if not math.isfinite(np.add.reduce(values, axis=None)):
-        raise UserError("finite logits", "others", "check the graph with t2r verify", "graph")
+        raise not_finite()
