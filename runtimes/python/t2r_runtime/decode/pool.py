@@ -161,7 +161,7 @@ class Pool:
         for other, reader in self._ready:
             if other is text:
                 return reader.state()
-        return self._all._states.read(self._rows.index(text))
+        return self._all.state(self._rows.index(text))
 
     def read(self) -> None:
         """Begin prompts that wait, if rows are free, and read a chunk of those that have begun.

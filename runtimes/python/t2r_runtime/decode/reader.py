@@ -271,9 +271,11 @@ class Reader:
         self._history = History(self.batch)
 
     @alone
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Copy all states, name → array with the shape and dtype of `signature.states`."""
-        return self._states.read()
+    def state(self, row: int | None = None) -> dict[str, NDArray[Any]]:
+        """Copy all states, or those of one row, name → array with the shape and dtype of `signature.states`."""
+        if row is not None:
+            require_int(row, "a row", 0, "batch", self.batch - 1)
+        return self._states.read(row)
 
     @alone
     def set_state(self, states: Mapping[str, ArrayLike], position: int = 0, history: ArrayLike = ()) -> None:
