@@ -78,6 +78,28 @@ def test_serving_needs_no_import_before_it_starts() -> None:
     assert subprocess.run([sys.executable, "-c", program], env=os.environ).returncode == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has arenas")
+@pytest.mark.parametrize("bounded", [False, True])
+def test_one_arena_of_malloc(bounded: bool, tmp_path: Path) -> None:
+    """A thread beside the first allocates; malloc_info lists an arena as a heap."""
+    program = f"""
+import ctypes, threading
+from t2r_runtime.cli.serve import one_arena
+libc = ctypes.CDLL(None)
+libc.fopen.restype = libc.malloc.restype = ctypes.c_void_p
+{"one_arena()" if bounded else ""}
+thread = threading.Thread(target=lambda: libc.malloc(1000))
+thread.start()
+thread.join()
+file = ctypes.c_void_p(libc.fopen({str(tmp_path / "heaps.xml").encode()!r}, b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert ((tmp_path / "heaps.xml").read_text().count("<heap nr=") == 1) == bounded
+
+
 def test_fields_are_taken_once() -> None:
     fields = Fields({"a": None, "b": 3, "user": "me", "inner": {"c": True}})
     assert fields.text("a", "default") == "default"

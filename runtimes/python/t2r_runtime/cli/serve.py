@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import importlib.util
 import ipaddress
+import os
 from pathlib import Path
 
 import click
 
-from t2r_runtime.cli import providers
+from t2r_runtime.cli import program, providers
 from t2r_runtime.cli.output import note
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.refusals import existing_graph
 
 NEEDED = ("starlette", "uvicorn")
-COLLECTED = 700  # objects between two collections, Python's default
+ARENAS = -8  # M_ARENA_MAX of glibc's mallopt
 
 
 @click.command("serve")
@@ -89,6 +92,7 @@ def command(
     from t2r_runtime.serve import run
     from t2r_runtime.serve.models import Limits
 
+    one_arena()
     with run.listening(host, port) as listener:
         served = run.served(
             graphs,
@@ -107,9 +111,16 @@ def command(
         # often, and never looks at what is there from the start
         gc.collect()
         gc.freeze()
-        gc.set_threshold(COLLECTED)
+        gc.set_threshold(*program.COLLECTED)
         note(f"serving {', '.join(served.models)} on http://{address}:{listener.getsockname()[1]}")
         server.run([listener])
+
+
+def one_arena() -> None:
+    """Keep glibc's malloc, where it is the process's, to one arena: with one per thread, a server's memory grows."""
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        with contextlib.suppress(AttributeError, TypeError):  # another libc has no mallopt; Windows names none
+            ctypes.CDLL(None).mallopt(ARENAS, 1)
 
 
 def _loopback(address: str) -> bool:
