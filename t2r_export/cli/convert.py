@@ -81,8 +81,6 @@ def command(
     student_mixer(kind, given)  # before the model is read
     read_layers(layers)
     check_outputs([("checkpoint", out)], [existing_model(source)], force)
-    if out.exists() and not force:
-        note(f"replacing {out}, an untrained conversion")
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.convert import convert, provenance, source_mixers
@@ -101,6 +99,8 @@ def command(
     others = {"cross": of_cross, "encoder": of_encoder}
     said = {name: to_plain(made) for name, made in others.items() if made is not None}
     done = provenance(loaded, source=source.name, mixer=to_plain(config), layers=layers, seed=seed, **said)
+    if out.exists() and not force:
+        note(f"replacing {out}, an untrained conversion")
     checkpoint.save(out, model, loaded.tokenizer, done, loaded.source_tokenizer)
     kinds = [next((part.label for part in layer.mixers), "none") for layer in model.config.layers]
     written = out.stat().st_size

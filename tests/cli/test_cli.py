@@ -174,8 +174,12 @@ def test_inspect_folder(tmp_path: Path, capsys: Output) -> None:
 
 def test_notes_follow_the_checks(tmp_path: Path, capsys: Output) -> None:
     source = folders.write_llama(tmp_path / "llama", favourite_colour="blue")
-    _, err = run(capsys, "convert", source, tmp_path / "x.pt", "--layers", "0,9", code=2)
+    out = tmp_path / "x.pt"
+    run(capsys, "convert", source, out, "--mixer", "linear:feature_size=5")
+    _, err = run(capsys, "convert", source, out, "--layers", "0,9", code=2)
     assert err.startswith("t2r: expected layers from 0 to ") and err.count("\n") == 1
+    _, err = run(capsys, "convert", source, out, "--mixer", "linear:feature_size=3")
+    assert f"replacing {out}, an untrained" in err
 
 
 def spaced(table: str) -> str:
