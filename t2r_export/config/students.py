@@ -75,7 +75,7 @@ def suited(kind: str, given: Mapping[str, Any], model: ModelConfig | None = None
         return {}
     rule, gate = given.get("update_rule", "gated"), given.get("gate", "data")
     gated = "gated" in str(rule) and gate != "none" and not given.get("memory")
-    chosen = {name: value for name, value in GATE.items() if gated and name not in given}
+    chosen: dict[str, Any] = {name: value for name, value in GATE.items() if gated and name not in given}
     size = given.get("feature_size", LinearConfig.__dataclass_fields__["feature_size"].metadata["usual"])
     measured = all(given.get(name, values[0]) in values for name, values in MEASURED.items())
     if not gated or rule != "gated" or model is None or not model.rotates or not measured:
