@@ -1,43 +1,71 @@
-"""Bounds of integer options, so that sizes computed from them do not overflow."""
+"""Number options: bounded, so that sizes computed from them do not overflow, and refused as every other value is."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
-from click.types import IntParamType
+from click.types import FloatParamType, IntParamType
+
+from t2r_runtime.errors import UserError, shown
 
 MOST = (1 << 31) - 1  # the product of two fits into 64 bits
 MOST_SEED = (1 << 63) - 1
 
 
-class _Bounded:
-    """Mixin of click's integer types: bounds the absolute value by `most`."""
+class _Number:
+    """Mixin of click's types of numbers: refuses with UserError, and above `most` in absolute value."""
 
-    most = MOST
+    what = "an integer"
+    most: float = MOST
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)  # type: ignore[misc]
-        if not -self.most <= number <= self.most:
-            self.fail(f"The largest number here is {self.most}.", param, ctx)  # type: ignore[attr-defined]
-        return number
+        try:
+            number = super().convert(value, param, ctx)  # type: ignore[misc]
+            if not number < -self.most and not number > self.most:
+                return number
+        except click.BadParameter:
+            pass
+        name = param.opts[0] if isinstance(param, click.Option) else "the value"
+        program = "t2r" if ctx is None else ctx.command_path
+        raise UserError(f"{name} to be {self.what}{self._bounds()}", shown(value), f"see `{program} --help`")
+
+    def _bounds(self) -> str:
+        least, most = getattr(self, "min", None), getattr(self, "max", None)
+        if self.most < math.inf:
+            return f" from {-self.most if least is None else least} to {self.most if most is None else most}"
+        return "" if least is None else f" {'above' if getattr(self, 'min_open', False) else 'of at least'} {least}"
 
 
-class Integer(_Bounded, IntParamType):
+class Integer(_Number, IntParamType):
     """An integer."""
 
 
-class Range(_Bounded, click.IntRange):
+class Range(_Number, click.IntRange):
     """An integer in a range."""
 
 
+class Real(_Number, FloatParamType):
+    """A number."""
+
+    what, most = "a number", math.inf
+
+
+class RealRange(_Number, click.FloatRange):
+    """A number in a range."""
+
+    what, most = "a number", math.inf
+
+
 def bound(command: click.Command) -> None:
-    """Bound every integer option of a command."""
+    """Bound every number option of a command."""
     for parameter in command.params:
         kind = parameter.type
-        if isinstance(kind, click.IntRange):
-            parameter.type = Range(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
-        elif isinstance(kind, IntParamType):
-            parameter.type = Integer()
+        if isinstance(kind, click.IntRange | click.FloatRange):
+            bounded = Range if isinstance(kind, click.IntRange) else RealRange
+            parameter.type = bounded(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)  # type: ignore[arg-type]
+        elif isinstance(kind, IntParamType | FloatParamType):
+            parameter.type = Integer() if isinstance(kind, IntParamType) else Real()
         if parameter.name == "seed":
             parameter.type.most = MOST_SEED  # type: ignore[attr-defined]
