@@ -33,7 +33,7 @@ class Decay:
 
     def to_end(self, keys: Value) -> Value:
         """Γ_Cj keys_j, transposed (X, K, C); zero for tokens that do not enter the state."""
-        return self.pieces.of_kept(self.transposed(keys))
+        return self.transposed(self.pieces.of_kept(keys))
 
     def transposed(self, x: Value) -> Value:
         """x (X, C, n) -> (X, n, C)."""
@@ -83,9 +83,9 @@ class ChannelDecay(Decay):
 
     @property
     def carry(self) -> Value | None:
-        ops, (*X, K, _) = self.ops, self._of_kept.shape
-        sums = ops.emit("ReduceSum", [self._of_kept, ops.constant([-1], "int64")], (*X, K, 1), keepdims=1)
-        return ops.exp(sums)
+        ops, (*X, _, K) = self.ops, self._of_kept.shape
+        sums = ops.emit("ReduceSum", [self._of_kept, ops.constant([-2], "int64")], (*X, K), keepdims=0)
+        return ops.exp(ops.unsqueeze(sums, -1))
 
     def scores(self, rows: Value, keys: Value) -> Value:
         ops, pieces, C = self.ops, self.pieces, self.pieces.capacity
@@ -100,9 +100,9 @@ class ChannelDecay(Decay):
         return self.pieces.by_head(rows, self._start)
 
     def to_end(self, keys: Value) -> Value:
-        ops, C = self.ops, self.pieces.capacity
-        later = self.pieces.square(f"after_{C}", np.tri(C, k=-1))
-        return ops.mul(super().to_end(keys), ops.exp(ops.matmul(self._of_kept, later)))
+        # the constant is the left factor: a right one would be taken for a weight and quantized
+        later = self.pieces.square(f"after_{self.pieces.capacity}", np.tri(self.pieces.capacity, k=-1).T)
+        return super().to_end(self.ops.mul(keys, self.ops.exp(self.ops.matmul(later, self._of_kept))))
 
     @cached_property
     def _start(self) -> Value:
@@ -111,8 +111,8 @@ class ChannelDecay(Decay):
 
     @cached_property
     def _of_kept(self) -> Value:
-        """The log gates (X, K, C); 0 for tokens that do not enter the state."""
-        return self.pieces.of_kept(self.transposed(self.log_gate))
+        """The log gates (X, C, K); 0 for tokens that do not enter the state."""
+        return self.pieces.of_kept(self.log_gate)
 
     @cached_property
     def _reaches(self) -> list[Value]:

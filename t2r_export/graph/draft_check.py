@@ -130,7 +130,8 @@ class Few(Pieces):
         return self.ops.matmul(self.kept.last(self.padded), x)
 
     def of_kept(self, k: Value) -> Value:
-        return self.ops.mul(k, self.kept.mask(self.padded))
+        mask = self.kept.mask(self.padded)
+        return self.ops.mul(k, mask.viewed((mask.shape[0], 1, 1, mask.shape[-1], 1)))
 
     def states(self, start: Value, added: Value, carry: Value | None) -> tuple[Value, Value]:
         ops, before = self.ops, self.ops.unsqueeze(start, 2)

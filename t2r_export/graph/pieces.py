@@ -65,7 +65,7 @@ class Pieces(ABC):
 
     @abstractmethod
     def of_kept(self, k: Value) -> Value:
-        """k (X, K, C), zero for tokens that do not enter the state."""
+        """k (X, C, n), zero for tokens that do not enter the state."""
 
     @abstractmethod
     def states(self, start: Value, added: Value, carry: Value | None) -> tuple[Value, Value]:

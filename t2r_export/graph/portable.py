@@ -188,8 +188,8 @@ class GraphOps(Operators):
         beta: Value | None,
         erase: Erase[Value] | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:
-        chunk, solves = prefill.CHUNK if erase is None else prefill.CHUNK_ERASING, beta is not None or erase is not None
-        few = self._kept and Few(self.prompt, self._kept, padded=solves)
+        few = self._kept and Few(self.prompt, self._kept, padded=beta is not None or erase is not None)
+        chunk = prefill.chunk_size(log_gate, beta, erase)
         return prefill.linear_attention(few or Chunks(self.prompt, chunk), q, k, v, S, z, log_gate, beta, erase)
 
     def linear_recurrence_many(self, x: Value, log_gate: Value, state: Value) -> tuple[Value, Value]:

@@ -34,7 +34,8 @@ from t2r_runtime.session.states import States
 
 COMPRESSIVE = small.with_layers(small.GPT2, CompressiveConfig(4, 3, 2), CompressiveConfig(4, 3, 2, "mean"))
 MODELS = CONFIGS | {"span": small.FORMS["span"], "compressive": COMPRESSIVE}
-TABLES = ("sinusoidal", "rotary_keep", "gated_rotary", "hybrid")  # their positions are looked up in large constants
+# of models whose positions are looked up in large constants
+TABLES = ("sinusoidal", "rotary_keep", "gated_rotary", "hybrid", "pair")
 WINDOWS = ("window_rotary", "memory_window", "hybrid_sum", "hybrid_gated")
 SPLIT = {  # models without an end, one of each kind of layer
     **{name: CONFIGS[name] for name in ("none", "rotary_keep", "rotary_drop", "gated_rotary", "delta_rotary")},
@@ -261,7 +262,7 @@ def test_a_recurrent_network_is_one_node(name: str, nodes: dict[str, int], tmp_p
 @pytest.mark.parametrize("scheme", ["fp16", "w8", "w4"])
 @pytest.mark.parametrize("target", ["portable", "fused"])
 @pytest.mark.parametrize(
-    "name", ["learned", "sinusoidal", "rotary_keep", "rotary_drop", "gated_rotary", "delta", "hybrid"]
+    "name", ["learned", "sinusoidal", "rotary_keep", "rotary_drop", "gated_rotary", "delta", "hybrid", "pair"]
 )
 def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name, target=target, prefill=True)
@@ -273,10 +274,12 @@ def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
     ids = small.ids(length=30).numpy()
     received, expected = (result(step, start, ids, companions=names) for names in (("prefill",), ()))
     close(received, expected, 2e-2)
+    graphs = [onnx.load(path, load_external_data=False).graph for path in (step, prompts)]
+    of_weights, in_prompts = (sum(node.op_type == "MatMulNBits" for node in graph.node) for graph in graphs)
+    assert of_weights == in_prompts  # constants of chunks are not rounded
     held = [
-        {t.name: [e.value for e in t.external_data] for t in onnx.load(path, load_external_data=False).graph.initializer
-         if t.external_data} for path in (step, prompts)
-    ]  # fmt: skip
+        {t.name: [e.value for e in t.external_data] for t in graph.initializer if t.external_data} for graph in graphs
+    ]
     large = {name for name in held[0] if name.endswith(".table")}  # the smaller ones lie in the graphs themselves
     assert bool(large) == (name in TABLES)
     assert {name: held[0][name] for name in large} == {name: held[1][name] for name in large}

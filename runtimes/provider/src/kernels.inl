@@ -117,37 +117,79 @@ float max(const float *x, std::size_t n) {
     return most;
 }
 
+// As many floats as a register of this kind of processor has.
+#if defined(__AVX512F__)
+constexpr std::size_t wide = 16;
+constexpr int together = 8;  // rows whose sums of two registers each stay in registers
+#elif defined(__AVX2__)
+constexpr std::size_t wide = 8;
+constexpr int together = 4;
+#else
+constexpr std::size_t wide = 4;
+constexpr int together = 4;
+#endif
+typedef float Wide __attribute__((vector_size(wide * sizeof(float)), aligned(4), may_alias));
+
+// n rows of y, `registers` of columns each.
+template <int n, int registers>
+void product_tile(const float *a, const float *b, float *y, std::size_t inner, std::size_t columns) {
+    Wide sums[n][registers] = {};
+    for (std::size_t k = 0; k < inner; k++) {
+        Wide from[registers];
+        for (int i = 0; i < registers; i++) from[i] = *reinterpret_cast<const Wide *>(b + k * columns + i * wide);
+        for (int row = 0; row < n; row++)
+            for (int i = 0; i < registers; i++) sums[row][i] += a[row * inner + k] * from[i];
+    }
+    for (int row = 0; row < n; row++)
+        for (int i = 0; i < registers; i++) *reinterpret_cast<Wide *>(y + row * columns + i * wide) = sums[row][i];
+}
+
+template <int n, int registers>
+void product_rows(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns) {
+    std::size_t row = 0;
+    for (; row + n <= rows; row += n) product_tile<n, registers>(a + row * inner, b, y + row * columns, inner, columns);
+    if constexpr (n > 1) product_rows<n / 2, registers>(a + row * inner, b, y + row * columns, rows - row, inner, columns);
+}
+
+// Fewer columns than a register has.
+void product_rest(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns, std::size_t count) {
+    for (std::size_t row = 0; row < rows; row++, a += inner, y += columns) {
+        float sums[wide] = {};
+        for (std::size_t k = 0; k < inner; k++)
+            for (std::size_t i = 0; i < count; i++) sums[i] += a[k] * b[k * columns + i];
+        for (std::size_t i = 0; i < count; i++) y[i] = sums[i];
+    }
+}
+
+// By rows that are one sum each, by b as it lies in memory where a row alone would read far apart, else by tiles.
 void product(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,
              std::size_t first, std::size_t last) {
-    for (std::size_t row = 0; row < rows; row++, a += inner, y += columns) {
-        if (columns == 1) {
-            float parts[16] = {};
-            std::size_t k = 0;
-            for (; k + 16 <= inner; k += 16)
-                for (int j = 0; j < 16; j++) parts[j] += a[k + j] * b[k + j];
-            float whole = 0;
-            for (; k < inner; k++) whole += a[k] * b[k];
-            for (int j = 0; j < 16; j++) whole += parts[j];
-            y[0] = whole;
-            continue;
-        }
-        const bool few = last - first <= 256;  // then in pieces whose sums stay in registers; else as b lies in memory
-        std::size_t column = first;
-        for (; column + 64 <= last && few; column += 64) {
-            float sums[64];
-            for (int i = 0; i < 64; i++) sums[i] = a[0] * b[column + i];
-            for (std::size_t k = 1; k < inner; k++) {
-                const float factor = a[k], *from = b + k * columns + column;
-                for (int i = 0; i < 64; i++) sums[i] += factor * from[i];
-            }
-            for (int i = 0; i < 64; i++) y[column + i] = sums[i];
-        }
-        for (std::size_t i = column; i < last; i++) y[i] = a[0] * b[i];
+    for (std::size_t row = 0; row < rows && columns == 1; row++, a += inner, y++) {
+        float parts[16] = {};
+        std::size_t k = 0;
+        for (; k + 16 <= inner; k += 16)
+            for (int j = 0; j < 16; j++) parts[j] += a[k + j] * b[k + j];
+        float whole = 0;
+        for (; k < inner; k++) whole += a[k] * b[k];
+        for (int j = 0; j < 16; j++) whole += parts[j];
+        y[0] = whole;
+    }
+    if (columns == 1) return;
+    for (std::size_t row = 0; row < rows && rows < 4 && last - first > 256; row++, a += inner, y += columns) {
+        for (std::size_t i = first; i < last; i++) y[i] = a[0] * b[i];
         for (std::size_t k = 1; k < inner; k++) {
             const float factor = a[k], *from = b + k * columns;
-            for (std::size_t i = column; i < last; i++) y[i] += factor * from[i];
+            for (std::size_t i = first; i < last; i++) y[i] += factor * from[i];
         }
     }
+    if (rows < 4 && last - first > 256) return;
+    std::size_t column = first;
+    for (; column + 2 * wide <= last; column += 2 * wide) product_rows<together, 2>(a, b + column, y + column, rows, inner, columns);
+    for (; column + wide <= last; column += wide) product_rows<together, 1>(a, b + column, y + column, rows, inner, columns);
+    if (column == last) return;
+    if (last - first < wide) return product_rest(a, b + column, y + column, rows, inner, columns, last - column);
+    column = last - wide;  // some columns twice, with the same sums
+    product_rows<together, 1>(a, b + column, y + column, rows, inner, columns);
 }
 
 // Rows one after the other, as they lie.
