@@ -32,12 +32,13 @@ from comparison.page import PLACE
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.bench import BenchConfig
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.recipe import data_folder
 from t2r_export.convert import convert
 from t2r_export.data.corpus import read_corpus
 from t2r_export.export import export
-from t2r_export.providers.bench import BenchConfig, bench
+from t2r_export.providers.bench import bench
 from t2r_export.quality.evaluate import evaluate_lengths
 from t2r_export.training.drawing import drawing
 

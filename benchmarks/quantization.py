@@ -14,12 +14,13 @@ import tempfile
 from pathlib import Path
 
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.bench import BenchConfig
 from t2r_export.config.finetune import SEPARATOR
 from t2r_export.config.options import read_kind
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.data.documents import Texts
 from t2r_export.export import export
-from t2r_export.providers.bench import BenchConfig, bench
+from t2r_export.providers.bench import bench
 from t2r_export.quality.quantization import Quality, QualityCheckFailed
 from t2r_export.quantize import quantize
 

@@ -10,8 +10,9 @@ import pytest
 
 import small
 from t2r_export import python
+from t2r_export.config.bench import BenchConfig
 from t2r_export.graph.ort import to_ort
-from t2r_export.providers.bench import BenchConfig, bench
+from t2r_export.providers.bench import bench
 from t2r_export.providers.subprocess import Remote, Worker, remote_versions
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError

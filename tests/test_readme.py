@@ -26,7 +26,7 @@ SHORTER = {  # what the README leaves to the defaults, and a test has no time fo
     "finetune": ["--steps", "1,1", "--batch", "2", "--length", "16", "--device", "cpu"],
     "generate": ["--max-tokens", "20"],
     "evaluate": ["--lengths", "16"],
-    "bench": ["--steps", "2", "--rounds", "1", "--starts", "0", "--prompt", "4"],
+    "bench": ["--measure", "steps=2,rounds=1,starts=0,prompt=4"],
 }
 
 
@@ -153,7 +153,7 @@ def unknown(line: str) -> list[str]:
 @pytest.mark.parametrize(
     "line, found",
     [
-        ("t2r bench layouts --rounds 3", []),  # a graph of that name
+        ("t2r bench layouts --threads 3", []),  # a graph of that name
         ("t2r bench --size huge", ["--size"]),
         ("t2r benchmark", ["benchmark"]),
         ("t2r-export model.pt out.onnx --target npu  # --fast", []),

@@ -2,74 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from t2r_export.cli.output import size, table
+from t2r_export.cli.renamed import Verb
+from t2r_export.cli.spelled import Inside
+from t2r_export.config.bench import BenchConfig, TranslationConfig
+from t2r_export.config.options import options, usual
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.refusals import existing_graph
 
 if TYPE_CHECKING:
-    from t2r_export.providers.bench import Bench, BenchConfig, GraphFigures, Spread
+    from t2r_export.providers.bench import Bench, GraphFigures, Spread
     from t2r_export.providers.bench_translators import TranslatorFigures
     from t2r_export.providers.tune import Tried
 
-OF_DECODERS, OF_TRANSLATORS = ("steps", "prompt", "tune"), ("beam", "batch")  # options
+OF_DECODERS, OF_TRANSLATORS = options(BenchConfig), options(TranslationConfig)
+MEASURED = {**OF_DECODERS, **OF_TRANSLATORS}
+MEASURE = "Numbers of steps, rounds and starts, lengths, and a translator's beam; help explains.  [default: " + (
+    ", ".join(f"{name}={usual(field)}" for name, field in MEASURED.items()) + "]"
+)
 T = TypeVar("T")
 TRANSLATORS_HEAD = ["graph", "sentences/s", "ratio", "tokens/s", "memory", "start, s"]
 TUNED_HEAD = ["setting", "ms per step", "ratio", "prompt tokens/s", "memory"]
 HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory", "start, s", "limit, ms", "distance"]
 
 
-@click.command("bench")
+@click.command("bench", cls=Verb)
 @click.argument("graphs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="GRAPH…")
-@click.option("--steps", type=click.IntRange(min=1), default=50, show_default=True, help="Timed steps per round.")
-@click.option(
-    "--prompt",
-    type=click.IntRange(min=1),
-    default=128,
-    show_default=True,
-    help="Prompt length in tokens; the steps follow it.",
-)
 @click.option(
     "--sentences",
     type=click.Path(path_type=Path),
     help="Translators: file of lines to translate, or a .tsv whose sources to translate.",
 )
-@click.option(
-    "--beam",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help="Beam width for --sentences; 1 is greedy.",
-)
-@click.option(
-    "--batch-size",
-    "batch",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of sentences per batch.",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Number of rounds; the graphs take turns in each.",
-)
-@click.option(
-    "--starts",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    help="Processes started per graph to time the first token or sentence.",
-)
+@click.option("--measure", type=Inside("measure", MEASURED), is_eager=True, default="", help=MEASURE)
 @providers.threads_option
 @click.option("--tune", is_flag=True, help="Search for the fastest thread count and session options of one GRAPH.")
 @providers.option
@@ -78,9 +50,10 @@ def command(
     graphs: tuple[Path, ...],
     sentences: Path | None,
     tune: bool,
+    measure: dict[str, Any],
+    threads: int | None,
     provider: providers.Provider,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Benchmark each GRAPH, an exported file: time per step, prompts, memory, start, distance to the bandwidth limit.
 
@@ -92,14 +65,13 @@ def command(
         existing_graph(graph)
     if tune and len(graphs) != 1:
         raise UserError("one GRAPH for --tune", str(len(graphs)), "tune one graph at a time")
-    others = OF_TRANSLATORS if sentences is None else OF_DECODERS
-    _require_own(others, sentences)
-    given = {name: value for name, value in options.items() if name not in others}
+    _require_own(measure, tune, sentences)
+    given = {"threads": threads, **measure}
     given |= dict(zip(("provider", "provider_options", "allow_fallback"), provider, strict=True))
     if sentences is not None:
-        return _translators(graphs, sentences, given, as_json)
+        return _translators(graphs, sentences, TranslationConfig(**given), as_json)
 
-    from t2r_export.providers.bench import BenchConfig, bench
+    from t2r_export.providers.bench import bench
 
     config = BenchConfig(**given)
     if tune:
@@ -111,15 +83,14 @@ def command(
         providers.note_split(provider.name, figures.placement)
 
 
-def _require_own(others: Sequence[str], sentences: Path | None) -> None:
+def _require_own(measure: Collection[str], tune: bool, sentences: Path | None) -> None:
     """Raise UserError if an option of the other kind of model was given."""
-    context = click.get_current_context()
-    given = [name for name in others if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
-    if given:
-        option = next(one.opts[0] for one in context.command.params if one.name == given[0])
-        if sentences is None:
-            raise UserError(f"--sentences with {option}", "none", "name a file, or leave the option out")
-        raise UserError("one of --sentences and " + option, "both", "leave out one of them")
+    if sentences is None:
+        if others := [name for name in measure if name not in OF_DECODERS]:
+            do = "name a file, or leave the option out"
+            raise UserError(f"--sentences with --measure {others[0]}", "none", do)
+    elif others := [*(f"--measure {name}" for name in measure if name not in OF_TRANSLATORS), *["--tune"][:tune]]:
+        raise UserError(f"one of --sentences and {others[0]}", "both", "leave out one of them")
 
 
 def _tune(graphs: Sequence[Path], config: BenchConfig, as_json: bool) -> None:
@@ -139,15 +110,15 @@ def _tuned_row(tried: Tried) -> list[str]:
     return [tried.setting.name, spread, f"{tried.ratio:.2f}", rate, _shown(figures.memory, size)]
 
 
-def _translators(graphs: Sequence[Path], sentences: Path, options: Mapping[str, Any], as_json: bool) -> None:
-    from t2r_export.providers.bench_translators import TranslationConfig, bench_translations
+def _translators(graphs: Sequence[Path], sentences: Path, config: TranslationConfig, as_json: bool) -> None:
+    from t2r_export.providers.bench_translators import bench_translations
     from t2r_export.quality.translations import read_sources
 
-    found = bench_translations(graphs, read_sources(sentences), TranslationConfig(**options), note)
+    found = bench_translations(graphs, read_sources(sentences), config, note)
     rows = [_translator_row(figures) for figures in found.graphs]
     show(as_json, {**vars(found), "graphs": [vars(one) for one in found.graphs]}, table(rows, TRANSLATORS_HEAD))
     for figures in found.graphs:
-        providers.note_split(options["provider"], figures.placement)
+        providers.note_split(config.provider, figures.placement)
 
 
 def _translator_row(figures: TranslatorFigures) -> list[str]:

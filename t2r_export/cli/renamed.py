@@ -46,6 +46,10 @@ OPTIONS: dict[str, dict[str, str]] = {  # by verb
         **_inside("--quantize", "SCHEME", _SCHEME + _OTHERS),
         **_inside("--target", "TARGET", ("state-layout", "float16-safe", "source-length")),
     },
+    "bench": {
+        **{f"--{name}": f"--measure {name}=VALUE" for name in ("steps", "prompt", "rounds", "starts", "beam")},
+        "--batch-size": "--measure batch=VALUE",
+    },
     "quantize": _inside("--scheme", "SCHEME", _SCHEME + _OTHERS),
     "evaluate": {
         **{f"--{part}-share": f"--split {part}=VALUE" for part in ("valid", "test")},

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.fields import fields
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each, shorter, size
-from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import LENGTH, usual_length
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.cli.output import json_option, show
@@ -48,7 +46,6 @@ FILE = click.Path(path_type=Path)
     help="Sampling temperature; 1 samples from the model's distribution.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed of the sampling.")
-@fields(ExportConfig, "past_end")
 @json_option
 def command(
     model: Path,
@@ -59,7 +56,6 @@ def command(
     length: int | None,
     temperature: float,
     seed: int,
-    past_end: str,
     as_json: bool,
 ) -> None:
     """Sample text from MODEL, the teacher, as token ids for t2r finetune … --data OUT.npy.
@@ -84,7 +80,6 @@ def command(
 
     loaded = checkpoint.load(model)
     note_each(loaded.notes)
-    loaded.model.end_positions(past_end)
     length = length or shorter(usual_length(loaded.config.max_positions))
     with progress("tokens written", tokens) as on_progress:
         ids = sample(loaded.model.to(choose_device("auto")), tokens, length, temperature, seed, on_progress)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from t2r_export.config.bench import BenchConfig, BenchOptions
 from t2r_export.providers.bandwidth import Bandwidth, TokenBytes, bandwidth, token_bytes
 from t2r_export.providers.subprocess import Worker
 from t2r_export.providers.timed import TimedDecoder
@@ -57,32 +58,6 @@ class Spread:
     def inverse(self, scale: float = 1.0) -> Spread:
         """Spread of scale / value: converts times to rates."""
         return Spread(scale / self.median, scale / self.high, scale / self.low, self.count)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """Number of measurements, and how graphs are opened."""
-
-    rounds: int = 5
-    starts: int = 3  # processes started per graph to time the first token, or sentence
-    threads: int | None = None
-    provider: str = "cpu"
-    provider_options: Mapping[str, str] = field(default_factory=dict)
-    allow_fallback: bool = False
-    session_config: Mapping[str, str] = field(default_factory=dict)  # ONNX Runtime's
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchConfig(BenchOptions):
-    """Options of `bench`."""
-
-    steps: int = 50  # timed steps per round
-    warmup: int = 5  # untimed steps before them
-    prompt: int = 128  # tokens of the prompt before the steps
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.prompt, self.rounds) < 1 or min(self.warmup, self.starts) < 0:
-            raise UserError("at least one step, prompt token and round", str(self), "correct the counts")
 
 
 @dataclass(frozen=True)

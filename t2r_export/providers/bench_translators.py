@@ -11,23 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t2r_export.providers.bench import BenchOptions, Progress, Spread, in_turns, machine
+from t2r_export.config.bench import TranslationConfig
+from t2r_export.providers.bench import Progress, Spread, in_turns, machine
 from t2r_export.providers.subprocess import Worker
 from t2r_export.providers.timed import TimedTranslator
 from t2r_runtime import Beam, Tokenizer
 from t2r_runtime.errors import UserError
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslationConfig(BenchOptions):
-    """Options of `bench_translations`."""
-
-    beam: int = 4  # width; 1 is greedy
-    batch: int = 1  # sentences side by side
-
-    def __post_init__(self) -> None:
-        if min(self.beam, self.batch, self.rounds) < 1 or self.starts < 0:
-            raise UserError("a beam, a batch and rounds of at least 1", str(self), "correct the counts")
 
 
 @dataclass(frozen=True)

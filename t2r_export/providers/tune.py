@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from t2r_export.providers.bench import BenchConfig, GraphFigures, bench_each
+from t2r_export.config.bench import BenchConfig
+from t2r_export.providers.bench import GraphFigures, bench_each
 from t2r_runtime.session.tuning import usable_cores
 
 LEAST_GAIN = 0.05  # share of the step time; lower bound of the noise

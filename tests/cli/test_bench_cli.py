@@ -10,11 +10,11 @@ import pytest
 import small
 from cli_models import Output, letter_tokenizer, run
 from runtime import translators
+from t2r_export.config.bench import BenchConfig
 from t2r_export.providers import bench as module
 from t2r_export.providers.bandwidth import Bandwidth
-from t2r_export.providers.bench import BenchConfig
 
-SHORT = ["--steps", 3, "--prompt", 5, "--rounds", 1, "--threads", 1]
+SHORT = ["--threads", 1, "--measure", "steps=3,prompt=5,rounds=1,starts=0"]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_bench_table(graph: Path, capsys: Output) -> None:
-    out, err = run(capsys, "bench", graph, graph, *SHORT, "--starts", 0)
+    out, err = run(capsys, "bench", graph, graph, *SHORT)
     head, first, second, _, limit = out.splitlines()
     assert head.split("  ")[0] == "graph"
     assert first.split()[0] == second.split()[0] == str(graph)
@@ -37,7 +37,7 @@ def test_bench_table(graph: Path, capsys: Output) -> None:
 
 
 def test_json_object(graph: Path, capsys: Output) -> None:
-    out, _ = run(capsys, "bench", graph, *SHORT, "--starts", 1, "--json")
+    out, _ = run(capsys, "bench", graph, "--measure", "steps=3,prompt=5,rounds=1,starts=1", "--json")
     found = json.loads(out)
     assert out.count("\n") == 1
     [figures] = found["graphs"]
@@ -70,7 +70,7 @@ def test_bench_options_reach_config(graph: Path, capsys: Output, monkeypatch: py
         return real(graphs, BenchConfig(steps=1, warmup=0, prompt=1, rounds=1, starts=0))
 
     monkeypatch.setattr(module, "bench", kept)
-    options = ["--starts", 7, "--provider", "openvino+cpu:a=b"]
+    options = ["--provider", "openvino+cpu:a=b"]
     run(capsys, "bench", graph, *SHORT, *options)
     run(capsys, "bench", graph)
     assert configs == [
@@ -78,7 +78,7 @@ def test_bench_options_reach_config(graph: Path, capsys: Output, monkeypatch: py
             steps=3,
             prompt=5,
             rounds=1,
-            starts=7,
+            starts=0,
             threads=1,
             provider="openvino",
             provider_options={"a": "b"},
@@ -95,13 +95,13 @@ def translator(tmp_path: Path) -> Path:
 
 def test_translators_on_sentences(translator: Path, tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "lines.txt").write_text("bad\n\ncab\n")
-    options = ["--sentences", tmp_path / "lines.txt", "--rounds", 1, "--starts", 0, "--threads", 1]
-    out, err = run(capsys, "bench", translator, translator, *options)
+    options = ["--sentences", tmp_path / "lines.txt", "--threads", 1, "--measure"]
+    out, err = run(capsys, "bench", translator, translator, *options, "rounds=1,starts=0")
     head, first, second = out.splitlines()
     assert head.split("  ")[0] == "graph"
     assert first.split()[0] == second.split()[0] == str(translator)
     assert "turn 2 of 2" in err
-    out, _ = run(capsys, "bench", translator, *options, "--beam", 2, "--batch-size", 2, "--json")
+    out, _ = run(capsys, "bench", translator, *options, "rounds=1,starts=0,beam=2,batch=2", "--json")
     found = json.loads(out)
     assert (found["count"], found["config"]["beam"], found["config"]["batch"]) == (2, 2, 2)
     assert found["graphs"][0]["tokens"] > 0
@@ -111,8 +111,8 @@ def test_translators_on_sentences(translator: Path, tmp_path: Path, capsys: Outp
     "options, message",
     [
         ([], "expected --sentences for a translator; received none; name a file with --sentences"),
-        (["--beam", 2], "expected --sentences with --beam; received none"),
-        (["--sentences", "lines.txt", "--prompt", 2], "expected one of --sentences and --prompt; received both"),
+        (["--measure", "beam=2"], "expected --sentences with --measure beam; received none"),
+        (["--sentences", "l.txt", "--measure", "prompt=2"], "one of --sentences and --measure prompt; received both"),
         (["--sentences", "lines.txt", "--tune"], "expected one of --sentences and --tune; received both"),
         (["--sentences", "none.txt"], "none.txt"),
     ],
@@ -127,7 +127,9 @@ def test_options_of_the_other_kind(options: list[object], message: str, translat
     [
         (["nothing.onnx"], "nothing.onnx, which does not exist"),
         ([], "Missing argument 'GRAPH…'"),
-        (["nothing.onnx", "--rounds", "0"], "expected --rounds to be an integer from 1 to"),
+        ([__file__, "--measure", "rounds=0"], "expected rounds to be an integer from 1 to"),
+        ([__file__, "--measure", "steps=x"], "expected steps to be an integer from 1 to"),
+        ([__file__, "--rounds", 3], "--rounds is --measure rounds=VALUE now"),
         (["nothing.onnx", "--provider", "toaster"], "expected a provider of: cpu"),
         ([__file__, __file__, "--tune"], "expected one GRAPH for --tune; received 2; tune one graph at a time"),
     ],

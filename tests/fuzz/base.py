@@ -54,7 +54,7 @@ LINES = [
     ["quantize", "graph.onnx", "x.onnx", "--scheme", "w8:block_size=32"],
     ["evaluate", "model.pt", "text.txt", "--lengths", "8"],
     ["inspect", "graph.onnx", "--json"],
-    ["bench", "graph.onnx", "--steps", "1", "--rounds", "1", "--starts", "0", "--prompt", "2"],
+    ["bench", "graph.onnx", "--measure", "steps=1,rounds=1,starts=0,prompt=2"],
 ]  # fmt: skip
 
 

@@ -10,8 +10,9 @@ import pytest
 import small
 from cli_models import LETTERS, letter_tokenizer
 from runtime import translators
+from t2r_export.config.bench import TranslationConfig
 from t2r_export.providers import bench
-from t2r_export.providers.bench_translators import TranslationConfig, bench_translations
+from t2r_export.providers.bench_translators import bench_translations
 from t2r_export.providers.timed import TimedTranslator
 from t2r_runtime import Beam, Tokenizer, Translator
 from t2r_runtime.errors import UserError
@@ -100,5 +101,5 @@ def test_bad_input_is_refused(graph: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="at least one graph and one sentence to measure"):
             bench_translations(*nothing)
     for count in ({"beam": 0}, {"batch": 0}, {"rounds": 0}, {"starts": -1}):
-        with pytest.raises(UserError, match="a beam, a batch and rounds of at least 1"):
+        with pytest.raises(UserError, match=f"expected {next(iter(count))} to be an integer from "):
             TranslationConfig(**count)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import small
+from t2r_export.config.bench import BenchConfig
 from t2r_export.providers import bench as bench_module
 from t2r_export.providers import tune as module
 from t2r_export.providers.bandwidth import Bandwidth
-from t2r_export.providers.bench import BenchConfig
 from t2r_export.providers.tune import AGAIN, OWN, Setting, Tried, around, best_of, thread_counts, tune
 from t2r_runtime.errors import UserError
 
