@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from t2r_export.config.mixers import LinearConfig, MixerConfig
+from t2r_export.config.mixers import HybridConfig, LinearConfig, MixerConfig
 from t2r_export.config.mixers.linear import usual_guard
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.options import written
@@ -20,6 +20,7 @@ from t2r_runtime.errors import UserError
 
 GATE = {"update_rule": "gated", "gate": "data"}
 MEASURED = {"feature_map": ("relu", "relu2"), "normalizer": ("z",)}  # with rotated features, defaults first
+QUIET, QUIET_NEEDS = {"map_scale": 0.02}, {"merge": "sum", "feature_map": "relu"}  # of hybrid layers
 
 
 def student_mixer(
@@ -68,17 +69,30 @@ def suited(kind: str, given: Mapping[str, Any], model: ModelConfig | None = None
     - persistent memory, which requires ungated sums;
     - translators: sentences are short, and ungated students are within 0.5 BLEU of the teacher; merged layers with a
       gate would also need separate sums of the source;
-    - hybrid layers: with a softmax window, the gate made no measurable difference at the training length;
     - rotated features with feature maps or normalizers that were not measured.
+
+    A hybrid layer starts as its window alone, and has the same gates and rotation in rotary models; elsewhere a gate
+    beside a window made no measurable difference.
     """
-    if kind != LinearConfig.kind or (model is not None and model.encoder is not None):
+    if model is not None and model.encoder is not None:
         return {}
+    turns = model is not None and model.rotates
+    if kind == LinearConfig.kind:
+        return _gated(given, turns)
+    if kind != HybridConfig.kind:
+        return {}
+    loud = "map_scale" in given or any(given.get(name, value) != value for name, value in QUIET_NEEDS.items())
+    return {**(_gated(given, turns) if turns else {}), **({} if loud else QUIET)}
+
+
+def _gated(given: Mapping[str, Any], turns: bool) -> dict[str, Any]:
+    """The options of a gate; with `turns` also those of rotated features."""
     rule, gate = given.get("update_rule", "gated"), given.get("gate", "data")
     gated = "gated" in str(rule) and gate != "none" and not given.get("memory")
     chosen: dict[str, Any] = {name: value for name, value in GATE.items() if gated and name not in given}
     size = given.get("feature_size", LinearConfig.__dataclass_fields__["feature_size"].metadata["usual"])
     measured = all(given.get(name, values[0]) in values for name, values in MEASURED.items())
-    if not gated or rule != "gated" or model is None or not model.rotates or not measured:
+    if not gated or rule != "gated" or not turns or not measured:
         return chosen
     if "positions" not in given and isinstance(size, int) and size > 1:
         odd = size % 2 and "rotary_size" not in given  # features rotate in pairs
@@ -95,4 +109,5 @@ def reason(chosen: Mapping[str, Any]) -> str:
     why = why * ("update_rule" in chosen or "gate" in chosen)
     why += ["features that rotate after the map can be folded"] * ("positions" in chosen)
     why += ["a gate a pair of rotated features is more accurate than one a head"] * (chosen.get("gate") == "pair")
+    why += ["a hybrid layer starts as its window alone"] * ("map_scale" in chosen)
     return f"default options: {written(chosen)} ({'; '.join(why)}; see docs/mixers.md)"

@@ -68,8 +68,21 @@ def test_what_somebody_chose_stays(given: dict[str, Any], chosen: dict[str, Any]
 def test_exceptions() -> None:
     translator = small.TRANSLATORS["softmax"].build()
     assert student_mixer("linear", {}, translator) == (LinearConfig(32), {})
-    assert student_mixer("hybrid", {"window": 3}, ROTARY) == (HybridConfig(3, 32), {})
+    assert student_mixer("hybrid", {"window": 3}, translator) == (HybridConfig(3, 32), {})
     assert student_mixer("window", {"window": 3}, LEARNED) == (WindowConfig(3), {})
+
+
+def test_hybrid_students_start_as_their_window() -> None:
+    quiet, turned = {"map_scale": 0.02}, {**PAIR, "positions": "after"}
+    assert student_mixer("hybrid", {"window": 3}, LEARNED) == (HybridConfig(3, 32, map_scale=0.02), quiet)
+    whole = HybridConfig(3, 32, **turned, map_scale=0.02)
+    assert student_mixer("hybrid", {"window": 3}, ROTARY) == (whole, {**turned, **quiet})
+    assert suited("hybrid", {"window": 3, "update_rule": "linear"}, ROTARY) == quiet
+    assert suited("hybrid", {"window": 3, "map_scale": 1.0}, ROTARY) == turned
+    for loud in ({"merge": "gate"}, {"feature_map": "relu2"}):  # map_scale is for neither
+        assert student_mixer("hybrid", {"window": 3, **loud}, ROTARY)[1] == turned
+    assert suited("hybrid", {"window": 3, "merge": "gate", "update_rule": "linear"}, ROTARY) == {}
+    assert "window alone" in reason(quiet)
 
 
 def test_a_guard_may_be_given_in_part() -> None:
