@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from t2r_export.convert import convert, provenance
 from t2r_export.data.corpus import Windows
 from t2r_export.errors import CheckFailed
 from t2r_export.finetune import finetune
+from t2r_export.training import muon
 from t2r_export.training import trainer as training
 from t2r_export.training.inputs import original
 from t2r_export.training.stages import Distill
@@ -36,25 +37,54 @@ from t2r_runtime.errors import UserError
 
 PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")
 
+# Small rates: Adam's first step has the sign of a gradient, and where that is next to nothing the order in which
+# two processes add decides the sign. What align does at its rate is for nothing, and both must see that.
+SMALL_RATES = parse_plan("transfer,align,distill,task", "7,5,28,10", "1e-3,9,1e-3,1e-3")
+
 # --multi_gpu starts the processes; that there is no GPU is for the program to see. Port 0 is any free one.
 TWO_PROCESSES = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
 TWO_PROCESSES += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
+TWO_SHARDS = (*("--use_fsdp" if word == "--multi_gpu" else word for word in TWO_PROCESSES), "--fsdp_version", "2")
 
-PASSED = ("length", "batch", "device", "checkpoint_every", "validate_every", "lora", "resume", "accumulate")
+PASSED = (
+    "length",
+    "batch",
+    "device",
+    "checkpoint_every",
+    "validate_every",
+    "lora",
+    "resume",
+    "accumulate",
+    "optimizer",
+    "recompute",
+)
 
-# what each of two processes runs: a config from JSON
+# what each of two processes runs: a config from JSON, until one of them is interrupted in a step, if that is not 0
 PROGRAM = """
-import json, sys
+import json, os, signal, sys
 from pathlib import Path
+import torch
+from t2r_export.data.corpus import Windows
 from t2r_export.finetune import finetune
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import parse_plan
+from t2r_export.training import muon
 
 options = json.loads(sys.argv[1])
 for name in ("model", "output"):
     options[name] = Path(options[name])
 options["data"] = tuple(map(Path, options["data"]))
 options["plan"] = parse_plan(*options["plan"])
+interrupted, batch_of = int(sys.argv[2]), Windows.__call__
+
+def batch(self, asked):
+    if asked == interrupted and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGINT)
+    return batch_of(self, asked)
+
+if interrupted:
+    Windows.__call__ = batch
+muon.fast_dtype = lambda device: torch.float32  # bfloat16 would make more of the rounding of sums in another order
 finetune(FinetuneConfig(**options))
 """
 
@@ -81,29 +111,19 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return config.state_path.read_bytes()
 
 
-def run_in_two_processes(config: FinetuneConfig) -> subprocess.CompletedProcess[str]:
+def run_in_two_processes(
+    config: FinetuneConfig, how: Sequence[str] = TWO_PROCESSES, interrupted: int = 0
+) -> subprocess.CompletedProcess[str]:
     options: dict[str, Any] = {
         "model": str(config.model),
         "output": str(config.output),
         "data": [str(path) for path in config.data],
         "plan": [",".join(str(getattr(p, f)) for p in config.plan) for f in ("stage", "steps", "learning_rate")],
-        **{
-            name: getattr(config, name)
-            for name in (
-                "length",
-                "batch",
-                "device",
-                "checkpoint_every",
-                "validate_every",
-                "lora",
-                "resume",
-                "accumulate",
-            )
-        },
+        **{name: getattr(config, name) for name in PASSED},
     }
     script = config.output.with_suffix(".py")
     script.write_text(PROGRAM)
-    command = [sys.executable, *TWO_PROCESSES, str(script), json.dumps(options)]
+    command = [sys.executable, *how, str(script), json.dumps(options), str(interrupted)]
     return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
 
 
@@ -576,10 +596,7 @@ def test_weights_before_non_finite_step_are_kept(config: FinetuneConfig, monkeyp
 
 def test_two_processes_share_batches(config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They resume what one began, and have its losses."""
-    # Small rates: Adam's first step has the sign of a gradient, and where that is next to nothing the order in which
-    # two processes add decides the sign. What align does at its rate is for nothing, and both must see that.
-    plan = parse_plan("transfer,align,distill,task", "7,5,28,10", "1e-3,9,1e-3,1e-3")
-    config = dataclasses.replace(config, plan=plan, accumulate=2)
+    config = dataclasses.replace(config, plan=SMALL_RATES, accumulate=2)
     alone = dataclasses.replace(config, output=tmp_path / "alone.pt")
     expected = finetune(alone)
     stop_at(monkeypatch, config, 4)
@@ -594,6 +611,34 @@ def test_two_processes_share_batches(config: FinetuneConfig, tmp_path: Path, mon
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert len(losses[0]) >= 9
     assert entry["tokens"] == expected.tokens
+
+
+@pytest.mark.parametrize("optimizer, interrupted", [("adamw", 25), ("muon", 0)])
+def test_two_processes_hold_shares(
+    optimizer: str, interrupted: int, config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They resume what one began, have its losses, and one resumes what they began."""
+    monkeypatch.setattr(muon, "fast_dtype", lambda device: torch.float32)
+    config = dataclasses.replace(config, plan=SMALL_RATES, accumulate=2, optimizer=optimizer, recompute=not interrupted)
+    alone = dataclasses.replace(config, output=tmp_path / "alone.pt")
+    expected = finetune(alone)
+    stop_at(monkeypatch, config, 4)
+    config = dataclasses.replace(config, resume=True)
+    done = run_in_two_processes(config, TWO_SHARDS, interrupted)
+    if interrupted:
+        assert "stopped after step 20 of distill; continue with --resume" in done.stderr
+        finetune(config)
+    else:
+        assert done.returncode == 0, done.stderr
+    entry = checkpoint.load(config.output).provenance["finetune"][0]
+    assert entry["evaluation"]["finetuned"] == pytest.approx(expected.after.nats, rel=1e-5)
+    assert entry["kept_steps"] == [kept.step for kept in expected.kept]
+    assert entry["tokens"] == expected.tokens
+    logs = [[json.loads(line) for line in c.log_path.read_text().splitlines()] for c in (alone, config)]
+    found = [{(line["stage"], line["step"]): line["loss"] for line in log if "loss" in line} for log in logs]
+    for stage, step in found[0]:
+        if stage != "align":
+            assert found[1][stage, step] == pytest.approx(found[0][stage, step], rel=1e-5), (stage, step)
 
 
 def test_indivisible_batch_is_refused(config: FinetuneConfig) -> None:

@@ -81,5 +81,6 @@ def keep_best(
         state.kept.append(vars(kept).copy())
     state.best = None
     with torch.no_grad():
-        broadcast(list(student.state_dict().values()))
+        for weight in student.state_dict().values():
+            weight.copy_(broadcast(weight.to(accelerator.device)))  # that of a sharded run is in main memory
     return kept

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from t2r_export.training.sharding import share, whole
+
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic, steepest at 0
 ITERATIONS = 5
@@ -20,7 +22,7 @@ SIZE = 0.2  # root mean square of AdamW's updates (Liu et al. 2025, arXiv 2502.1
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices (out, in) only; shares its learning rate with AdamW."""
+    """For matrices (out, in) only; shares its learning rate with AdamW. All processes have whole updates."""
 
     def __init__(self, params: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
@@ -34,7 +36,8 @@ class Muon(torch.optim.Optimizer):
             for p in (p for p in group["params"] if p.grad is not None):
                 momentum = self.state[p]["momentum_buffer"]
                 momentum.lerp_(p.grad, 1 - MOMENTUM)
-                direction = orthogonal(p.grad.lerp(momentum, MOMENTUM), fast_dtype(p.device))
+                update = whole(p.grad.lerp(momentum, MOMENTUM))
+                direction = share(orthogonal(update, fast_dtype(p.device)), p)
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.add_(direction, alpha=-group["lr"] * SIZE * math.sqrt(max(p.shape)))
 

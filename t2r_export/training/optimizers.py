@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.training.muon import Muon
+from t2r_export.training.sharding import share
 
 BETAS = (0.9, 0.95)
 BLOCKS = ("blocks.", "encoder.blocks.")  # name prefixes of a model's blocks
@@ -76,16 +77,21 @@ class CombinedOptimizer:
     def state_dict(self) -> dict[str, Any]:
         return {"parts": [part.state_dict() for part in self.parts]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for part, saved in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(saved)
-
 
 def restore(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Load a state of `state_dict`. Raises ValueError or other exceptions for the state of another model."""
-    optimizer.load_state_dict(state)
-    for part in getattr(optimizer, "parts", [optimizer]):
-        for parameter, values in part.state.items():
-            for name, value in values.items():
-                if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
-                    raise ValueError(f"{name} of the shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
+    """Load a state of `state_dict`, with whole tensors. Raises exceptions of any kind for another model's state."""
+    combined = isinstance(optimizer, CombinedOptimizer)
+    parts, states = (optimizer.parts, state["parts"]) if combined else ([optimizer], [state])
+    for part, saved in zip(parts, states, strict=True):
+        parameters = [parameter for group in part.param_groups for parameter in group["params"]]
+        values = {number: _of(parameters[number], of) for number, of in saved["state"].items()}
+        part.load_state_dict({**saved, "state": values})
+
+
+def _of(parameter: nn.Parameter, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer's values of a parameter; this process's share of them, if that is sharded."""
+    for name, value in values.items():
+        if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+            raise ValueError(f"{name} of the shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
+    sized = {name for name, value in values.items() if isinstance(value, Tensor) and value.ndim}
+    return {name: share(value, parameter) if name in sized else value for name, value in values.items()}

@@ -3,7 +3,8 @@
 Batches are a function of the step. Saved states are finite, and a resumed run ends with the weights of an uninterrupted
 one (bit for bit on CPU). A stage ends with the weights of its best validation.
 
-Several devices run through Hugging Face Accelerate; each process takes its share of every global batch.
+Several devices run through Hugging Face Accelerate; each process takes its share of every global batch. Where weights
+are sharded (t2r_export.training.sharding), all processes gather them before one validates or saves.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from t2r_export.data.batch import Batch, Batches
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
-from t2r_export.training import lora
+from t2r_export.training import lora, sharding
 from t2r_export.training.best import keep_best, remember
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.dropout import dropped
@@ -67,6 +68,7 @@ class Trainer:
         self.plan = [plan for plan in config.plan if plan.steps]
         self._mine = slice(accelerator.process_index, None, accelerator.num_processes)  # of a batch's rows
         self.bf16 = uses_bf16(config, self.device)
+        self.sharding = sharding.chosen(accelerator)
         if config.batch % accelerator.num_processes:
             raise UserError(
                 f"a batch size divisible by the {accelerator.num_processes} processes", f"{config.batch}", "change one"
@@ -82,28 +84,33 @@ class Trainer:
             if number >= self.state.stage:
                 with Interrupt() as interrupt:
                     self._stage(plan, interrupt)
+                self.accelerator.free_memory()
                 self.state.stage, self.state.step, self.state.optimizer = number + 1, 0, None
                 self._save(None)
-        self.student.eval()
+        self.student.to(self.device).eval()
 
-    def _open(self, plan: StagePlan) -> tuple[Stage, nn.Module, list[nn.Parameter], Any, DivergenceGuard]:
+    def _open(self, plan: StagePlan) -> tuple[Stage, Any, list[nn.Parameter], Any, DivergenceGuard]:
         """Open a stage: itself, wrapped for all devices, its parameters, optimizer and divergence guard."""
         stage = open_stage(self.config, plan, self.student, self.teacher).to(self.device)
         with self._precision():
             stage.measure(self.batches(self._before()).to(self.device))
-        trainable, decay = stage.trainable(), self.config.weight_decay
-        optimizer: Any = make_optimizer(trainable, plan.peak, decay, self.config.optimizer)
+        if self.sharding is None:
+            module, trainable = self.accelerator.prepare(stage), stage.trainable()
+        else:
+            module = shards = sharding.sharded(stage.cpu(), self.sharding, self.accelerator)
+            trainable = shards.trainable()
+        optimizer: Any = make_optimizer(trainable, plan.peak, self.config.weight_decay, self.config.optimizer)
         guard = DivergenceGuard(optimizer, self.device)
         if self.state.optimizer is not None:
             try:
                 restore(optimizer, self.state.optimizer)
             except Exception as error:  # a damaged state, or another optimizer's, can raise anything in torch
                 raise damaged(self.config.state_path, printable(error, 100)) from error
-        module, optimizer = self.accelerator.prepare(stage, optimizer)
         return stage, module, list(trainable.values()), optimizer, guard
 
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
         stage, module, parameters, optimizer, guard = self._open(plan)
+        trained = self.student if self.sharding is None else module.student
         behind = sum(later.steps for later in self.plan[self.state.stage + 1 :])
         others, every = (self._before(), behind), self.config.validate_every
         self.log.start_stage(plan.stage, self.state.step, plan.steps, self.state.tokens, others, every)
@@ -114,15 +121,19 @@ class Trainer:
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = self._batch(step)
-            with self._dropped(plan, step), contextlib.nullcontext() if flops else Measured() as measured:
+            with self._dropped(trained, plan, step), contextlib.nullcontext() if flops else Measured() as measured:
                 pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
             flops = flops if measured is None else measured.flops / batch.count
             tokens += batch.count * self.accelerator.num_processes
-            done, stopping = step + 1, interrupt.asked
+            done = step + 1
+            stopping = self._stops(interrupt.asked, done)
             saving = stopping or done % self.config.checkpoint_every == 0
             validating = done % self.config.validate_every == 0 or done == plan.steps
             if saving or validating or done % LOG_EVERY == 0:
-                loss = self._read_losses(pending, stage, plan, done, reduce=not stopping)
+                together = self.sharding is not None or not stopping
+                loss = self._read_losses(pending, stage, module, plan, done, together)
+                if self.sharding is not None and (saving or validating):
+                    sharding.gather(module, stage)
                 self.state.step, self.state.tokens = done, self.state.tokens + tokens
                 pending.clear()
                 if validating:
@@ -135,11 +146,16 @@ class Trainer:
                 self.log.close_bar()
                 self.log.message(f"stopped after step {done} of {plan.stage}; continue with --resume")
                 raise KeyboardInterrupt
-        self.accelerator.free_memory()
         kept = keep_best(self.state, plan.stage, plan.steps, self.student, self.accelerator)
         if kept is not None and (line := kept.line()) is not None:
             self.log.message(line)
         lora.merge(self.student)
+
+    def _stops(self, asked: bool, done: int) -> bool:
+        """Whether to stop after so many steps; where all processes save, they agree when the loss is read."""
+        if self.sharding is None:
+            return asked
+        return done % LOG_EVERY == 0 and bool(self.accelerator.reduce(torch.tensor(float(asked), device=self.device)))
 
     def _batch(self, step: int) -> Batch:
         """This process's share of the global batch, on its device."""
@@ -153,11 +169,11 @@ class Trainer:
         """Context of training's precision."""
         return precision(self.config, self.device)
 
-    def _dropped(self, plan: StagePlan, step: int) -> AbstractContextManager[None]:
+    def _dropped(self, student: Transformer, plan: StagePlan, step: int) -> AbstractContextManager[None]:
         """Context of dropout, in stages that use it."""
         chance = self.config.dropout if STAGES[plan.stage].drops else 0.0
         process = self.accelerator.process_index
-        return dropped(self.student, chance, self.config.seed, step + self._before(), process)
+        return dropped(student, chance, self.config.seed, step + self._before(), process)
 
     def _before(self) -> int:
         """Steps of earlier stages; offsets the data of this stage."""
@@ -178,18 +194,21 @@ class Trainer:
         loss, parts = torch.zeros((), device=self.device), self._parts(batch)
         for part in parts:
             last = part is parts[-1]
-            with contextlib.nullcontext() if last else self.accelerator.no_sync(module):
+            adding = not last and self.sharding is None  # sums of whole gradients are what sharding saves
+            with self.accelerator.no_sync(module) if adding else contextlib.nullcontext():
                 with self._precision():
                     share = module(part) * (part.count / batch.count)
                 self.accelerator.backward(share)
             loss += share.detach()
-        norm = nn.utils.clip_grad_norm_(parameters, self.config.clip)
+        norm = sharding.whole(nn.utils.clip_grad_norm_(parameters, self.config.clip))
         guard(norm)
         optimizer.step()
         optimizer.zero_grad()
         return torch.stack([loss, norm])
 
-    def _read_losses(self, pending: list[Tensor], stage: Stage, plan: StagePlan, done: int, reduce: bool) -> float:
+    def _read_losses(
+        self, pending: list[Tensor], stage: Stage, module: Any, plan: StagePlan, done: int, reduce: bool
+    ) -> float:
         """Mean loss of the pending steps. Raises CheckFailed unless all are finite."""
         values = torch.stack(pending)
         if reduce:
@@ -199,7 +218,10 @@ class Trainer:
             first = int((~finite).nonzero()[0])
             loss, norm = values[first].tolist()
             step = done - len(pending) + first
-            with self._precision(), self._dropped(plan, step):
+            if self.sharding is not None:
+                sharding.gather(module, stage)
+                stage.to(self.device)
+            with self._precision(), self._dropped(self.student, plan, step):
                 found = (first_not_finite(stage, part) for part in self._parts(self._batch(step)))
                 where = next(filter(None, found), None)
             raise CheckFailed(
@@ -215,6 +237,7 @@ class Trainer:
         if self.log.enabled:
             with self.log.aside(), parametrize.cached():
                 parts = self.validation
+                stage.to(self.device)
                 with self._precision():
                     losses = [float(stage(part.to(self.device))) * part.count for part in parts]
                 found = evaluate(self.student, parts)
@@ -223,12 +246,17 @@ class Trainer:
                 self.log.validation(done, loss, found.nats, found.standard_error, self.state.tokens, layers)
                 folder = self.config.state_path.parent
                 remember(self.state, done, stage.score(loss, found.nats), self.student, folder)
+                if self.sharding is not None:
+                    stage.cpu()
 
     def _save(self, optimizer: Any) -> None:
+        """Write the state, in the main process. All have to call it with an optimizer, which may be sharded."""
+        state = None if optimizer is None else optimizer.state_dict()
+        if state is not None and self.sharding is not None:
+            state = sharding.whole_state(state, self.log.enabled)
         if self.log.enabled:
             with self.log.aside():
-                self.state.weights = self.student.state_dict()
-                self.state.optimizer = None if optimizer is None else optimizer.state_dict()
+                self.state.weights, self.state.optimizer = self.student.state_dict(), state
                 save_state(self.config.state_path, self.state)
 
 

@@ -4,7 +4,7 @@ import torch
 
 import small
 from t2r_export.data.batch import window_batch
-from t2r_export.training.optimizers import CombinedOptimizer, make_optimizer
+from t2r_export.training.optimizers import CombinedOptimizer, make_optimizer, restore
 from t2r_export.training.stages import Task
 
 
@@ -17,7 +17,7 @@ def stepped(steps: int, restart: int | None = None, broken: int | None = None) -
         if step == restart:
             state = optimizer.state_dict()
             optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
-            optimizer.load_state_dict(state)
+            restore(optimizer, state)
         stage(window_batch(small.ids(length=small.T + 1, seed=step))).backward()
         optimizer.found_inf = torch.tensor(float(step == broken))
         optimizer.step()
