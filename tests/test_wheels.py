@@ -94,6 +94,7 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
         "bleu",
         "peers",
         "docs",
+        "fla",
         "parquet",
         "plot",
         "release",

@@ -33,6 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from t2r_export.model import kernels
 from t2r_export.model.decays import ChannelDecay, Decay, HeadDecay
 from t2r_export.model.ops import Erase
 
@@ -58,12 +59,14 @@ def chunked_linear_attention(
         log_gate: log g, at most 0, (B, G, T, 1) or (B, G, T, K), for the gated rules.
         beta: (B, G, T, 1), for the delta rules.
         erase: (B, G, T, K) each, for the erase rule; requires beta=None.
-        chunk: tokens per chunk; default `chunk_size`.
+        chunk: tokens per chunk; default `chunk_size`, or that of a kernel (t2r_export.model.kernels).
 
     Returns:
         o (B, H, T, V) and the state after, in float32, or float64 if v is float64: bfloat16 sums stop growing after 256
         equal terms.
     """
+    if erase is None and chunk is None and (kernel := kernels.kernel(q, v, S, log_gate, beta)) is not None:
+        return kernels.attention(kernel, q, k, v, S, log_gate, beta)
     B, H, T, K = q.shape
     G, V = v.shape[1], v.shape[3]
     R = H // G
