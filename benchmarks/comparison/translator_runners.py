@@ -39,7 +39,7 @@ class T2R:
     def __init__(self, path: Path, threads: int, options: Mapping[str, Any]) -> None:
         from t2r_runtime import Beam, Translator
 
-        self._beam, self._translator = Beam, Translator(path, threads=threads)
+        self._beam, self._translator = Beam, Translator(path, options.get("provider", "cpu"), threads)
 
     def translate(self, sources: Sequence[Tokens], width: int, batch: int, length: int | None) -> list[Tokens]:
         longest, shortest = length or MAX_TOKENS, length or 0

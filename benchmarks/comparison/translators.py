@@ -1,7 +1,8 @@
 """Translator engines and their files, from a recipe's teacher and student.
 
 Candidates are written as in comparison.engines: `t2r:w4`, `t2r:float32:model=teacher`, `ctranslate2:int8`. t2r graphs
-are the student's unless `model=teacher`; other engines do not support recurrent models and run the softmax teacher.
+are the student's unless `model=teacher`, and run on `cpu` unless `provider=NAME`; other engines do not support
+recurrent models and run the softmax teacher.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _make_t2r(candidate: Candidate, models: Models, folder: Path) -> Files:
         files = export(loaded, path).files
     else:
         files = export_quantized(loaded, path, ExportConfig(), QuantizeConfig(scheme=candidate.form))[1].files
-    require_parity(loaded, path)
+    require_parity(loaded, path, provider=candidate.options.get("provider", "cpu"))
     return Files(path, sum(file.stat().st_size for file in files), options=dict(candidate.options))
 
 
@@ -110,7 +111,7 @@ def _bytes(folder: Path) -> int:
 
 
 ENGINES: Engines[Models] = {
-    "t2r": Engine(("float32", "int8", "w8", "w4"), ("model",), (), _make_t2r),
+    "t2r": Engine(("float32", "int8", "w8", "w4"), ("model", "provider"), (), _make_t2r),
     "transformers": Engine(("float32",), (), ("transformers",), _make_transformers),
     "ctranslate2": Engine(("float32", "int8"), (), ("ctranslate2", "transformers"), _make_ctranslate2),
 }

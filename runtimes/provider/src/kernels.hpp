@@ -37,6 +37,8 @@ struct Kernels {
     void (*binary)(Binary op, const float *a, std::size_t a_step, const float *b, std::size_t b_step, float *y, std::size_t n);
     float (*sum)(const float *x, std::size_t n);
     float (*max)(const float *x, std::size_t n);
+    // where the first number above the bound is, or n
+    std::size_t (*above)(const float *x, std::size_t n, float bound);
     // y (rows, columns) = a (rows, inner) · b (inner, columns), columns [first, last)
     void (*product)(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,
                     std::size_t first, std::size_t last);

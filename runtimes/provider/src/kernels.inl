@@ -36,6 +36,19 @@ inline float exp_of(float x) {
     return p * two_to(half) * two_to(whole - half);
 }
 
+// log(1 + e^x) = max(x, 0) + 2 artanh(t / (2 + t)), t = e^-|x|, whose series is of a number of at most 1/3.
+inline float softplus_of(float x) {
+    const float t = exp_of(x > 0 ? -x : x), s = t / (2.0f + t), z = s * s;
+    float p = 1.0f / 15;
+    p = p * z + 1.0f / 13;
+    p = p * z + 1.0f / 11;
+    p = p * z + 1.0f / 9;
+    p = p * z + 1.0f / 7;
+    p = p * z + 1.0f / 5;
+    p = p * z + 1.0f / 3;
+    return (x > 0 ? x : 0.0f) + 2.0f * (p * z * s + s);
+}
+
 inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
 
 #define T2R_EACH(expression)                         \
@@ -59,7 +72,7 @@ void unary(Unary op, const float *x, float *y, std::size_t n) {
     case Unary::relu: T2R_EACH(v < 0 ? 0.0f : v);
     case Unary::sigmoid: T2R_EACH(sigmoid_of(v));
     case Unary::sin: T2R_EACH(__builtin_sinf(v));
-    case Unary::softplus: T2R_EACH((v > 0 ? v : 0.0f) + __builtin_log1pf(__builtin_expf(v > 0 ? -v : v)));
+    case Unary::softplus: T2R_EACH(softplus_of(v));
     case Unary::sqrt: T2R_EACH(__builtin_sqrtf(v));
     case Unary::tanh: T2R_EACH(__builtin_tanhf(v));
     }
@@ -99,65 +112,104 @@ void binary(Binary op, const float *a, std::size_t a_step, const float *b, std::
     }
 }
 
+// As many floats as a register of this kind of processor has.
+#if defined(__AVX512F__)
+constexpr std::size_t wide = 16;
+constexpr std::size_t together = 8;  // rows whose sums of two registers each stay in registers
+#elif defined(__AVX2__)
+constexpr std::size_t wide = 8;
+constexpr std::size_t together = 4;
+#else
+constexpr std::size_t wide = 4;
+constexpr std::size_t together = 4;
+#endif
+typedef float Wide __attribute__((vector_size(wide * sizeof(float)), aligned(4), may_alias));
+
 float sum(const float *x, std::size_t n) {
-    float parts[16] = {};
-    std::size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; j++) parts[j] += x[i + j];
     float rest = 0;
-    for (; i < n; i++) rest += x[i];
+    for (std::size_t i = n / 16 * 16; i < n; i++) rest += x[i];
+    if (n < 16) return rest;
+    float parts[16] = {};
+    for (std::size_t i = 0; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++) parts[j] += x[i + j];
     for (int half = 8; half; half /= 2)
         for (int j = 0; j < half; j++) parts[j] += parts[j + half];
     return parts[0] + rest;
 }
 
+// A lost number stays one.
 float max(const float *x, std::size_t n) {
     float most = x[0];
-    for (std::size_t i = 1; i < n; i++) most = x[i] > most || x[i] != x[i] ? x[i] : most;
+    std::size_t i = 0;
+    if (n >= wide) {
+        Wide parts = *reinterpret_cast<const Wide *>(x);
+        for (i = wide; i + wide <= n; i += wide) {
+            const Wide next = *reinterpret_cast<const Wide *>(x + i);
+            parts = (next > parts) | (next != next) ? next : parts;
+        }
+        for (std::size_t j = 0; j < wide; j++) most = parts[j] > most || parts[j] != parts[j] ? parts[j] : most;
+    }
+    for (; i < n; i++) most = x[i] > most || x[i] != x[i] ? x[i] : most;
     return most;
 }
 
-// As many floats as a register of this kind of processor has.
-#if defined(__AVX512F__)
-constexpr std::size_t wide = 16;
-constexpr int together = 8;  // rows whose sums of two registers each stay in registers
-#elif defined(__AVX2__)
-constexpr std::size_t wide = 8;
-constexpr int together = 4;
-#else
-constexpr std::size_t wide = 4;
-constexpr int together = 4;
-#endif
-typedef float Wide __attribute__((vector_size(wide * sizeof(float)), aligned(4), may_alias));
+std::size_t above(const float *x, std::size_t n, float bound) {
+    constexpr std::size_t together = 64;
+    typedef std::int64_t Words __attribute__((vector_size(sizeof(Wide))));
+    std::size_t i = 0;
+    for (; i + together <= n; i += together) {
+        Words found = {};
+        for (std::size_t j = 0; j < together; j += wide) found |= (Words)(*reinterpret_cast<const Wide *>(x + i + j) > bound);
+        std::int64_t any = 0;
+        for (std::size_t j = 0; j < wide / 2; j++) any |= found[j];
+        if (any) break;
+    }
+    while (i < n && !(x[i] > bound)) i++;
+    return i;
+}
 
 // n rows of y, `registers` of columns each.
-template <int n, int registers>
+template <std::size_t n, std::size_t registers>
 void product_tile(const float *a, const float *b, float *y, std::size_t inner, std::size_t columns) {
     Wide sums[n][registers] = {};
     for (std::size_t k = 0; k < inner; k++) {
         Wide from[registers];
-        for (int i = 0; i < registers; i++) from[i] = *reinterpret_cast<const Wide *>(b + k * columns + i * wide);
-        for (int row = 0; row < n; row++)
-            for (int i = 0; i < registers; i++) sums[row][i] += a[row * inner + k] * from[i];
+        for (std::size_t i = 0; i < registers; i++) from[i] = *reinterpret_cast<const Wide *>(b + k * columns + i * wide);
+        for (std::size_t row = 0; row < n; row++)
+            for (std::size_t i = 0; i < registers; i++) sums[row][i] += a[row * inner + k] * from[i];
     }
-    for (int row = 0; row < n; row++)
-        for (int i = 0; i < registers; i++) *reinterpret_cast<Wide *>(y + row * columns + i * wide) = sums[row][i];
+    for (std::size_t row = 0; row < n; row++)
+        for (std::size_t i = 0; i < registers; i++) *reinterpret_cast<Wide *>(y + row * columns + i * wide) = sums[row][i];
 }
 
-template <int n, int registers>
+template <std::size_t n, std::size_t registers>
 void product_rows(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns) {
     std::size_t row = 0;
     for (; row + n <= rows; row += n) product_tile<n, registers>(a + row * inner, b, y + row * columns, inner, columns);
     if constexpr (n > 1) product_rows<n / 2, registers>(a + row * inner, b, y + row * columns, rows - row, inner, columns);
 }
 
-// Fewer columns than a register has.
+// Fewer columns than a register has: beside zeros, if the rows of b are few.
 void product_rest(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns, std::size_t count) {
-    for (std::size_t row = 0; row < rows; row++, a += inner, y += columns) {
-        float sums[wide] = {};
-        for (std::size_t k = 0; k < inner; k++)
-            for (std::size_t i = 0; i < count; i++) sums[i] += a[k] * b[k * columns + i];
-        for (std::size_t i = 0; i < count; i++) y[i] = sums[i];
+    constexpr std::size_t most = 256;
+    if (inner > most) {
+        for (std::size_t row = 0; row < rows; row++, a += inner, y += columns) {
+            float one[wide] = {};
+            for (std::size_t k = 0; k < inner; k++)
+                for (std::size_t i = 0; i < count; i++) one[i] += a[k] * b[k * columns + i];
+            for (std::size_t i = 0; i < count; i++) y[i] = one[i];
+        }
+        return;
+    }
+    float packed[most * wide], sums[together * wide];
+    std::memset(packed, 0, inner * wide * sizeof(float));
+    for (std::size_t k = 0; k < inner; k++)
+        for (std::size_t i = 0; i < count; i++) packed[k * wide + i] = b[k * columns + i];
+    for (std::size_t row = 0; row < rows; row += together) {
+        const std::size_t n = rows - row < together ? rows - row : together;
+        product_rows<together, 1>(a + row * inner, packed, sums, n, inner, wide);
+        for (std::size_t i = 0; i < n; i++)
+            for (std::size_t j = 0; j < count; j++) y[(row + i) * columns + j] = sums[i * wide + j];
     }
 }
 

@@ -17,12 +17,13 @@ struct Reduced : Operation {
     Reduction of;
     std::size_t outer, size, inner;
 
-    void run(Run &run, int, int) const override {
+    void run(Run &run, int part, int parts) const override {
         const Kernels &k = kernels();
-        const float *x = run.at<float>(reads[0]);
-        float *y = run.at<float>(writes[0]);
+        const std::size_t first = begin_of(outer, part, parts), last = begin_of(outer, part + 1, parts);
+        const float *x = run.at<float>(reads[0]) + first * size * inner;
+        float *y = run.at<float>(writes[0]) + first * inner;
         const float share = 1.0f / static_cast<float>(size);
-        for (std::size_t o = 0; o < outer; o++, x += size * inner, y += inner) {
+        for (std::size_t o = first; o < last; o++, x += size * inner, y += inner) {
             if (inner == 1) {
                 *y = of == Reduction::max ? k.max(x, size) : k.sum(x, size);
             } else {
@@ -65,6 +66,7 @@ template <Reduction of> void build_reduction(Plan &plan, const Node &node) {
     operation.size = count_of(Dims(first, last));
     operation.inner = count_of(Dims(last, from.end()));
     if (operation.size == 0) refuse(node, "something to reduce", "nothing");
+    operation.is_shared = operation.outer > 1 && count_of(from) >= worth_sharing;
     Dims dims(from.begin(), first);
     if (node.integer("keepdims", 1)) dims.insert(dims.end(), axes.size(), 1);
     dims.insert(dims.end(), last, from.end());
@@ -84,22 +86,31 @@ struct Rows {
         if (size == 0) refuse(node, "something along its axis", "nothing");
         count = count_of(dims) / size;
     }
+
+    bool are_worth_sharing() const { return count > 1 && count * size >= worth_sharing; }
 };
 
 struct Softmax : Operation {
     Rows rows;
 
-    explicit Softmax(Rows rows) : rows(rows) {}
-    void run(Run &run, int, int) const override {
+    explicit Softmax(Rows rows) : rows(rows) { is_shared = rows.are_worth_sharing(); }
+    void run(Run &run, int part, int parts) const override {
         const Kernels &k = kernels();
-        const float *x = run.at<float>(reads[0]);
-        float *y = run.at<float>(writes[0]);
-        for (std::size_t row = 0; row < rows.count; row++, x += rows.size, y += rows.size) {
-            const float most = k.max(x, rows.size);
-            k.binary(Binary::sub, x, 1, &most, 0, y, rows.size);
-            k.unary(Unary::exp, y, y, rows.size);
-            const float whole = k.sum(y, rows.size);
-            k.binary(Binary::div, y, 1, &whole, 0, y, rows.size);
+        const std::size_t size = rows.size, last = begin_of(rows.count, part + 1, parts);
+        const std::size_t together = size < 512 ? 512 / size : 1;  // short rows, whose exponentials are more than a register
+        for (std::size_t row = begin_of(rows.count, part, parts); row < last; row += together) {
+            const std::size_t n = std::min(together, last - row);
+            const float *x = run.at<float>(reads[0]) + row * size;
+            float *y = run.at<float>(writes[0]) + row * size;
+            for (std::size_t i = 0; i < n; i++) {
+                const float most = k.max(x + i * size, size);
+                k.binary(Binary::sub, x + i * size, 1, &most, 0, y + i * size, size);
+            }
+            k.unary(Unary::exp, y, y, n * size);
+            for (std::size_t i = 0; i < n; i++) {
+                const float whole = k.sum(y + i * size, size);
+                k.binary(Binary::div, y + i * size, 1, &whole, 0, y + i * size, size);
+            }
         }
     }
 };
@@ -118,13 +129,14 @@ struct Normalized : Operation {
     float epsilon;
     bool has_bias;
 
-    explicit Normalized(Rows rows) : rows(rows) {}
-    void run(Run &run, int, int) const override {
+    explicit Normalized(Rows rows) : rows(rows) { is_shared = rows.are_worth_sharing(); }
+    void run(Run &run, int part, int parts) const override {
         const Kernels &k = kernels();
-        const float *x = run.at<float>(reads[0]), *weight = run.at<float>(reads[1]);
-        float *y = run.at<float>(writes[0]);
+        const std::size_t first = begin_of(rows.count, part, parts), last = begin_of(rows.count, part + 1, parts);
+        const float *x = run.at<float>(reads[0]) + first * rows.size, *weight = run.at<float>(reads[1]);
+        float *y = run.at<float>(writes[0]) + first * rows.size;
         const auto size = static_cast<float>(rows.size);
-        for (std::size_t row = 0; row < rows.count; row++, x += rows.size, y += rows.size) {
+        for (std::size_t row = first; row < last; row++, x += rows.size, y += rows.size) {
             const float mean = k.sum(x, rows.size) / size;
             k.binary(Binary::sub, x, 1, &mean, 0, y, rows.size);
             float squares;
@@ -157,16 +169,18 @@ struct Largest : Operation {
     Rows rows;
     std::size_t k;
 
-    explicit Largest(Rows rows) : rows(rows) {}
-    void run(Run &run, int, int) const override {
-        const float *x = run.at<float>(reads[0]);
-        float *y = run.at<float>(writes[0]);
-        std::int64_t *numbers = run.at<std::int64_t>(writes[1]);
-        for (std::size_t row = 0; row < rows.count; row++, x += rows.size, y += k, numbers += k) {
+    explicit Largest(Rows rows) : rows(rows) { is_shared = rows.are_worth_sharing(); }
+    void run(Run &run, int part, int parts) const override {
+        const std::size_t first = begin_of(rows.count, part, parts), last = begin_of(rows.count, part + 1, parts);
+        const float *x = run.at<float>(reads[0]) + first * rows.size;
+        float *y = run.at<float>(writes[0]) + first * k;
+        std::int64_t *numbers = run.at<std::int64_t>(writes[1]) + first * k;
+        for (std::size_t row = first; row < last; row++, x += rows.size, y += k, numbers += k) {
             // sorted, of equal ones the first: each further one is smaller than the last, or equal and behind it
             std::size_t found = 0;
             for (std::size_t i = 0; i < rows.size; i++) {
-                if (found == k && !(x[i] > y[k - 1])) continue;
+                if (found == k) i += kernels().above(x + i, rows.size - i, y[k - 1]);
+                if (i == rows.size) break;
                 std::size_t place = found < k ? found++ : k - 1;
                 for (; place > 0 && x[i] > y[place - 1]; place--) y[place] = y[place - 1], numbers[place] = numbers[place - 1];
                 y[place] = x[i], numbers[place] = static_cast<std::int64_t>(i);

@@ -221,6 +221,9 @@ def matmul(random: np.random.Generator, dims: list[int]) -> None:
     compare("MatMul", normal(random, 1, a, b, 7), normal(random, c, 1, 7, 3))
     compare("MatMul", normal(random, a, b), normal(random, b, 1))
     compare("MatMul", normal(random, 1, 130), normal(random, 130, 517))  # divided among threads
+    # tiles of rows and columns, and what is left of both; of so many numbers sums are in another order
+    for inner, columns in ((19, 3 + c), (19, 40 + c), (300, 5)):
+        compare("MatMul", normal(random, b, 9 + a, inner), normal(random, b, inner, columns), bound=1e-5)
 
 
 def gemm(random: np.random.Generator, dims: list[int]) -> None:
@@ -276,6 +279,7 @@ def quantized_matmul(random: np.random.Generator, dims: list[int]) -> None:
 
 def reduction(op: str) -> Check:
     def check(random: np.random.Generator, dims: list[int]) -> None:
+        compare(op, np.abs(normal(random, dims[0], 70)), shape_of(1), fixed=[1])
         x = np.abs(normal(random, *dims, 33))  # sums that lose no digits
         for axes in (shape_of(-1), shape_of(1), shape_of(1, 2), shape_of(0, 1, 2, 3)):
             compare(op, x, axes, fixed=[1])
@@ -299,6 +303,7 @@ def top_k(random: np.random.Generator, dims: list[int]) -> None:
     x = integers(random, *dims, 33).astype(np.float32)  # some are equal
     for k in (1, 4, 33):
         compare("TopK", x, shape_of(k), fixed=[1], outputs=2)
+    compare("TopK", integers(random, 2, 400, high=99).astype(np.float32), shape_of(5), fixed=[1], outputs=2)
 
 
 def shape(random: np.random.Generator, dims: list[int]) -> None:
