@@ -75,6 +75,12 @@ def test_pipeline(newcomer: Path) -> None:
     assert (newcomer / "story.state").is_file()
 
 
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("runtimes/*/README.md")]), ids=str)
+def test_streams_keep_their_spaces(page: Path) -> None:
+    """A token decoded alone loses the space before it, in a tokenizer such as Llama's."""
+    assert "decode([token])" not in page.read_text(encoding="utf-8")
+
+
 def test_quickstart_training_steps() -> None:
     """The tokens of its two trainings: its minutes and hours follow from them."""
     page = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
