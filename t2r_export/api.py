@@ -196,7 +196,11 @@ class Model:
 
     @typed
     def export(
-        self, path: str | Path, quantize: str | QuantizeConfig | None = None, check: Path | None = None, **options: Any
+        self,
+        path: str | Path,
+        quantize: str | QuantizeConfig | None = None,
+        check: str | Path | None = None,
+        **options: Any,
     ) -> ExportReport:
         """`t2r-export`: write the recurrent graph, after a trial step.
 
@@ -214,7 +218,8 @@ class Model:
                 raise UserError("check beside quantize", "check alone", "name a scheme, or leave it out")
             return export(self.checkpoint, path, config)
         how = _scheme(quantize) if isinstance(quantize, str) else quantize
-        return export_quantized(self.checkpoint, Path(path), config, how, check)[0]
+        text = None if check is None else Path(check)
+        return export_quantized(self.checkpoint, Path(path), config, how, text)[0]
 
     @typed
     def verify(

@@ -114,6 +114,8 @@ def test_quantized(how: str | QuantizeConfig, folder: Path) -> None:
         (lambda model, at: model.export(at / "x.onnx", tarjet="fused"), "received tarjet; did you mean target?"),
         (lambda model, at: model.export(at / "x.onnx", target="abacus"), "received 'abacus'; choose one of those"),
         (lambda model, at: model.export(at / "x.onnx", check=at / "text"), "expected check beside quantize"),
+        (lambda model, at: model.export(at / "x.onnx", check="text"), "expected check beside quantize"),
+        (lambda model, at: model.export(at / "x.onnx", "w8", check=str(at / "none.txt")), "a graph with a tokenizer"),
         (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", length=16), "none.txt"),
         (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", epochs=3), "received epochs"),
     ],
