@@ -406,9 +406,12 @@ class TestGenerate:
             assert out == whole.partition(stop)[0]
             result = json.loads(run(capsys, *arguments, "--stop", stop, "--json")[0])
             assert result["text"] == out and len(result["tokens"]) == min(len(out) + len(stop), 30)
-        for wrong in (["--stop", ""], ["--stop", "a", "--ids", "1"]):
+        for wrong, message in (
+            (["--stop", ""], "expected a text for --stop; received an empty one"),
+            (["--stop", "a", "--ids", "1"], "expected a prompt that is text with --stop; received --ids"),
+        ):
             given = arguments if "--ids" not in wrong else [*arguments[:2], *arguments[4:]]
-            assert "non-empty texts for --stop, and no --ids" in run(capsys, *given, *wrong, code=2)[1]
+            assert message in run(capsys, *given, *wrong, code=2)[1]
 
     def test_empty_prompt_starts_from_bos(self, folder: Path, capsys: Output) -> None:
         result = json.loads(run(capsys, "generate", folder / "t2r.onnx", "--max-tokens", 3, "--seed", 5, "--json")[0])

@@ -91,6 +91,7 @@ def test_invalid_line_reports_number(width: int, graph: Path, tmp_path: Path, ca
     found = answered(tmp_path, lines, "generate", graph, *GREEDY, "--rows", width, code=2)
     assert [each.get("line") for each in found] == [None, *range(2, len(BAD) + 2), None]
     assert all(each["error"].startswith("expected ") for each in found[1:-1])
+    assert "; received a line that is no JSON (Expecting value at character 1); " in found[1]["error"]
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in said[:-1]] == [f"line {number}" for number in range(2, len(BAD) + 2)]
     assert f"received {len(BAD)} without: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …; see " in said[-1]

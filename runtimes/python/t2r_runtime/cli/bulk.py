@@ -222,6 +222,9 @@ def _object(raw: bytes, number: int, whole: bool) -> Given:
         json.dumps(plain(value), ensure_ascii=False).encode()  # raises for a lone surrogate
     except UserError:
         raise
+    except json.JSONDecodeError as error:
+        received = f"a line that is no JSON ({error.msg} at character {error.pos + 1})"
+        raise UserError("a JSON object", received, "correct the line") from error
     except (ValueError, RecursionError) as error:
         raise UserError("a JSON object", printable(error), "correct the line") from error
     if not isinstance(value, dict):

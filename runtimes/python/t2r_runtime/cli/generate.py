@@ -89,8 +89,10 @@ def command(
     given = None if ids is None else _numbers(ids, resumed=load_state is not None)
     if sum((bool(prompt), prompt_file is not None, ids is not None)) > 1:
         raise UserError("one of --prompt, --prompt-file and --ids", "several", "leave out the others")
-    if stops and (ids is not None or "" in stops):
-        raise UserError("non-empty texts for --stop, and no --ids", "other options", "leave one out")
+    if "" in stops:
+        raise UserError("a text for --stop", "an empty one", "leave it out")
+    if stops and ids is not None:
+        raise UserError("a prompt that is text with --stop", "--ids", "leave one of them out")
     if prompt_file is not None:
         prompt = read_text(prompt_file, most=MAX_TEXT)
     decoder = providers.decoder_alone(graph, provider, threads, prefill_from=PREFILL_FROM)

@@ -21,15 +21,17 @@ class _Number:
     most: float = MOST
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = None
         try:
             number = super().convert(value, param, ctx)  # type: ignore[misc]
             if not number < -self.most and not number > self.most:
                 return number
         except click.BadParameter:
             pass
+        bounds = self._bounds() if number is not None or hasattr(self, "min") else ""
         name = param.opts[0] if isinstance(param, click.Option) else "the value"
         program = "t2r" if ctx is None else ctx.command_path
-        raise UserError(f"{name} to be {self.what}{self._bounds()}", shown(value), f"see `{program} --help`")
+        raise UserError(f"{name} to be {self.what}{bounds}", shown(value), f"see `{program} --help`")
 
     def _bounds(self) -> str:
         least, most = getattr(self, "min", None), getattr(self, "max", None)
