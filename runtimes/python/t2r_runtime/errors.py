@@ -67,6 +67,12 @@ class UserError(T2RError, ValueError):
         return type(self), (self.expected, self.received, self.do, self.kind)
 
 
+def no_json(what: str, error: Exception) -> str:
+    """`what` came in place of JSON, as the error of its reading says."""
+    said = getattr(error, "msg", None)  # of json.JSONDecodeError
+    return printable(error) if said is None else f"{what} that is no JSON ({said} at character {error.pos + 1})"  # type: ignore[attr-defined]
+
+
 def printable(text: object, limit: int | None = 300) -> str:
     """Convert a text or an exception to one line that is safe to print.
 

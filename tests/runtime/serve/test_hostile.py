@@ -51,6 +51,9 @@ NO_JSON = [
 def test_malformed_body(path: str, server: Server) -> None:
     for body in NO_JSON:
         refused(server, path, body)
+    message = refused(server, path, b"{")["message"]
+    assert "; received a body that is no JSON (Expecting property name" in message
+    assert message.endswith(" at character 2); correct the body")
     assert server.good("/health") == {"status": "ok"}
 
 
@@ -145,7 +148,8 @@ def test_wrong_messages(messages: Any, param: str, server: Server) -> None:
 
 def test_no_such_path_or_method(server: Server) -> None:
     refused(server, "/v1/nothing", {}, 404)
-    refused(server, COMPLETIONS, None, 405)
+    message = refused(server, COMPLETIONS, None, 405)["message"]
+    assert message.startswith(f"expected a path and a method of this server; received GET {COMPLETIONS}; use POST ")
     refused(server, "/v1/models", {}, 405)
     refused(server, "/v1/models/..%2f..%2fetc%2fpasswd", None, 404)
     refused(server, COMPLETIONS, {"prompt": "a"}, 415, {"content-type": "text/plain"})

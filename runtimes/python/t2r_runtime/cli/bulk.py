@@ -24,7 +24,7 @@ import click
 
 from t2r_runtime.cli.output import F, note, plain
 from t2r_runtime.cli.progress import progress
-from t2r_runtime.errors import UserError, printable, shown
+from t2r_runtime.errors import UserError, no_json, shown
 from t2r_runtime.files import existing_file, locked, unwritable
 from t2r_runtime.outputs import Kind, check_output
 from t2r_runtime.text.texts import decoded
@@ -222,11 +222,8 @@ def _object(raw: bytes, number: int, whole: bool) -> Given:
         json.dumps(plain(value), ensure_ascii=False).encode()  # raises for a lone surrogate
     except UserError:
         raise
-    except json.JSONDecodeError as error:
-        received = f"a line that is no JSON ({error.msg} at character {error.pos + 1})"
-        raise UserError("a JSON object", received, "correct the line") from error
     except (ValueError, RecursionError) as error:
-        raise UserError("a JSON object", printable(error), "correct the line") from error
+        raise UserError("a JSON object", no_json("a line", error), "correct the line") from error
     if not isinstance(value, dict):
         raise UserError("a JSON object", shown(value), "correct the line")
     return value

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.serve import chats, completions, tokens, translate
 from t2r_runtime.serve.answer import Answer, Gone, Stream, unless_gone
 from t2r_runtime.serve.asked import Asked
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer, Asked]]]
 Endpoint = Callable[["Request"], Awaitable["ASGIApp"]]
 GONE = 499  # nobody reads it
+METHODS = "use POST /v1/completions, /v1/chat/completions or /v1/translate, or GET /v1/models"
 
 
 def application(served: Served) -> Starlette:
@@ -72,7 +73,8 @@ def application(served: Served) -> Starlette:
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         served.metrics.count("t2r_requests_total", status=str(error.status_code))
-        message = "expected a path and a method of this server; received others; see /v1/models"
+        asked = printable(f"{request.method} {request.url.path}")
+        message = f"expected a path and a method of this server; received {asked}; {METHODS}"
         return reply(ApiError(error.status_code, message).body, error.status_code, error.headers)
 
     return Starlette(

@@ -11,7 +11,6 @@ import numpy as np
 
 from t2r_runtime.contract.options import LARGEST_PENALTY, LONGEST_NGRAM
 from t2r_runtime.contract.sampling import Sampling
-from t2r_runtime.errors import shown
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields
 from t2r_runtime.serve.job import Event, Job
@@ -122,7 +121,7 @@ async def job(
     """
     if not 0 <= min(ids) <= max(ids) < model.signature.vocab_size:
         expected = f"tokens in 0 … {model.signature.vocab_size - 1}"
-        raise wrong(expected, shown([min(ids), max(ids)]), "use this model's tokenizer", "prompt")
+        raise wrong(expected, f"{min(ids)} … {max(ids)}", "use this model's tokenizer", "prompt")
     scored = echo is not None and asked.top is not None
     writers = [
         Writer(first + n, model.tokenizer, ids, asked.stops, asked.top, echo or "") for n in range(asked.choices)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from t2r_runtime.errors import did_you_mean, printable, shown
+from t2r_runtime.errors import did_you_mean, no_json, printable, shown
 from t2r_runtime.serve.errors import ApiError, wrong
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ def parsed(body: bytes) -> Fields:
     try:
         value = json.loads(body.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise wrong("a JSON object", printable(error), "correct the body") from error
+        raise wrong("a JSON object", no_json("a body", error), "correct the body") from error
     if not isinstance(value, dict):
         raise wrong("a JSON object", shown(value), "correct the body")
     return Fields(value)
