@@ -19,7 +19,7 @@ USE = """\
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER"{trust})
 model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})
 text = tokenizer("{prompt}", return_tensors="pt")
 print(tokenizer.decode(model.generate(**text, max_new_tokens=50)[0]))

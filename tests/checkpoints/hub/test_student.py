@@ -283,7 +283,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 folder, again = sys.argv[1:]
 model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 ids = tokenizer("abca", return_tensors="pt")["input_ids"]
 torch.save({"ids": ids, "logits": model(ids).logits, "text": model.generate(ids, max_new_tokens=3)}, again + ".pt")
 model.save_pretrained(again)
@@ -302,6 +302,7 @@ def test_it_runs_without_t2r_export(tmp_path: Path) -> None:
     environment = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PATH": ""}
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+    assert "run the custom code" not in done.stdout
     found = torch.load(tmp_path / "again.pt")
     with torch.no_grad():
         assert float((found["logits"] - model(found["ids"])).abs().max()) < 1e-5
