@@ -23,12 +23,15 @@ USUAL = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17, M_TOP_PAD: 1 << 17}
 def narrow(model: nn.Module) -> None:
     """Keep the weights of products in bfloat16, as autocast reads them: the same results in half the memory.
 
-    Tables are read in float32, a head that is tied to one too.
+    Tables are read in float32, a head that is tied to one too. No tensor of the file is kept, so that it leaves memory.
     """
     tables = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     for module in model.modules():
         if isinstance(module, nn.Linear) and id(module.weight) not in tables:
             module.to(torch.bfloat16)
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.dtype != torch.bfloat16:
+            tensor.data = tensor.data.clone()
 
 
 def recompute(model: nn.Module, does: bool) -> None:
@@ -62,6 +65,12 @@ def freed_memory_kept() -> Iterator[None]:
         yield
     finally:
         _choose(libc, USUAL)
+        return_freed()
+
+
+def return_freed() -> None:
+    """Return freed memory to the system, holes between tensors too; without glibc, nothing happens."""
+    if (libc := _glibc()) is not None:
         libc.malloc_trim(ctypes.c_size_t(0))
 
 

@@ -34,7 +34,7 @@ from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.dropout import dropped
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.measured import Measured, peak_bytes
-from t2r_export.training.memory import narrow, recompute
+from t2r_export.training.memory import narrow, recompute, return_freed
 from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
@@ -116,6 +116,7 @@ class Trainer:
         self.log.start_stage(plan.stage, self.state.step, plan.steps, self.state.tokens, others, every)
         if self.state.best is None:
             self._validate(stage, 0)
+        return_freed()  # what evaluations took, which training would not fill
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         tokens, flops = 0, 0.0  # predicted in these steps; operations of a token
         for step in range(self.state.step, plan.steps):
@@ -146,6 +147,7 @@ class Trainer:
                 self.log.close_bar()
                 self.log.message(f"stopped after step {done} of {plan.stage}; continue with --resume")
                 raise KeyboardInterrupt
+        return_freed()  # before the best weights are read
         kept = keep_best(self.state, plan.stage, plan.steps, self.student, self.accelerator)
         if kept is not None and (line := kept.line()) is not None:
             self.log.message(line)

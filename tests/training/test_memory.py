@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import small
 import texts
+from t2r_export.checkpoints import checkpoint
 from t2r_export.data.batch import window_batch
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.measured import Measured
@@ -70,6 +73,17 @@ def test_a_narrow_model_is_what_autocast_computes(name: str) -> None:
     products = (module for module in model.blocks.modules() if isinstance(module, torch.nn.Linear))
     assert {module.weight.dtype for module in products} <= {torch.bfloat16}
     assert model.embedding.weight.dtype == torch.float32
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux lists the files that a process has mapped")
+def test_a_narrow_model_does_not_hold_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    checkpoint.save(path, small.model(), None, {})
+    model = checkpoint.load(path).model
+    for held in (True, False):
+        assert (str(path) in Path("/proc/self/maps").read_text()) == held
+        narrow(model)
+        gc.collect()
 
 
 def gradients(model: Transformer, recomputes: bool, bf16: bool) -> list[torch.Tensor]:
