@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comparison import timing
-from comparison.engines import Candidate, Engine, Engines, Files, require_parity
+from comparison.engines import Candidate, Engine, Engines, Files, require_parity, whole
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.saving import save_folder
@@ -84,7 +84,8 @@ def _make_t2r(candidate: Candidate, models: Models, folder: Path) -> Files:
     if candidate.form == "float32":
         files = export(loaded, path).files
     else:
-        files = export_quantized(loaded, path, ExportConfig(), QuantizeConfig(scheme=candidate.form))[1].files
+        bits = QuantizeConfig(scheme=candidate.form, block_size=whole(candidate, "block", 0) or None)
+        files = export_quantized(loaded, path, ExportConfig(), bits)[1].files
     require_parity(loaded, path, provider=candidate.options.get("provider", "cpu"))
     return Files(path, sum(file.stat().st_size for file in files), options=dict(candidate.options))
 
@@ -111,7 +112,7 @@ def _bytes(folder: Path) -> int:
 
 
 ENGINES: Engines[Models] = {
-    "t2r": Engine(("float32", "int8", "w8", "w4"), ("model", "provider"), (), _make_t2r),
+    "t2r": Engine(("float32", "int8", "w8", "w4"), ("model", "block", "provider"), (), _make_t2r),
     "transformers": Engine(("float32",), (), ("transformers",), _make_transformers),
     "ctranslate2": Engine(("float32", "int8"), (), ("ctranslate2", "transformers"), _make_ctranslate2),
 }

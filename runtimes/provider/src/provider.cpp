@@ -26,7 +26,8 @@ namespace {
 
 constexpr const char *provider_name = "T2rExecutionProvider";
 constexpr const char *threads_option = "ep.t2rexecutionprovider.threads";
-constexpr std::size_t most_plans = 16;  // of different shapes, kept: those used last
+// Plans of different shapes that are kept, those used last: so many, and more while they have no more operations than that.
+constexpr std::size_t kept_plans = 16, kept_operations = 1 << 14;
 
 // What a function of ONNX Runtime's interface returns: nothing, or why not.
 template <class Work> OrtStatus *guarded(Work work) noexcept {
@@ -94,7 +95,7 @@ private:
         for (const std::optional<Given> &weight : weights) all.push_back(weight ? *weight : *next++);
         auto plan = std::make_shared<const Plan>(graph, all);
         last_size = plan->size();
-        if (plans.size() == most_plans) plans.erase(plans.begin());
+        if (plans.size() >= kept_plans && (plans.size() + 1) * plan->size() > kept_operations) plans.erase(plans.begin());
         plans.emplace_back(changing, plan);
         return plan;
     }
