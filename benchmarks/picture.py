@@ -1,4 +1,4 @@
-"""README's picture: time per token of four forms, from the table of `make bench` in docs/performance.md.
+"""README's picture: time per token of four engines, from the table of `make bench` in docs/performance.md.
 
     python benchmarks/picture.py [--source docs/performance.md] [--plot docs/plots/time-per-token.svg]
         [--save benchmarks/results/time-per-token.json] [--page docs/faq.md]
@@ -23,7 +23,7 @@ SERIES = {  # row of the table → name and color
     "llama.cpp:Q4_0": ("llama.cpp, Q4_0", "#d95f02"),
     "genai:int4": ("onnxruntime-genai, int4", "#7570b3"),
     "t2r:w4:prefill=1": ("t2r-export, default, w4", "#1b9e77"),
-    "t2r:w4:block=128:head_bits=4:target=fused:top_k=1:prefill=1": ("t2r-export, fast form, w4", "#0b5d46"),
+    "t2r:w4:provider=t2r:prefill=1": ("t2r-export, the same file on its own provider", "#0b5d46"),
 }
 TITLE = "SmolLM-135M's shape, random weights, 4 bits, 2 threads of one CPU"
 

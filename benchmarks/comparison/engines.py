@@ -28,6 +28,7 @@ from t2r_export.python import ARGUMENTS
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
 from t2r_runtime.errors import UserError
+from t2r_runtime.session.providers import PROVIDERS
 
 S = TypeVar("S")
 AGAIN = "again"
@@ -106,7 +107,7 @@ def require_installed(candidates: list[Candidate], engines: Engines[Any] | None 
     """Check the packages of all engines before a long measurement.
 
     Raises:
-        UserError: a package is missing; names the extra that installs it.
+        UserError: a package is missing; says what installs it.
     """
     engines = ENGINES if engines is None else engines
     for candidate in candidates:
@@ -117,6 +118,11 @@ def require_installed(candidates: list[Candidate], engines: Engines[Any] | None 
                 f"no {', '.join(missing)}",
                 "install the extra `peers` (pip install 't2r-export[peers]'), or measure without that engine",
             )
+        provider = PROVIDERS.get(candidate.options.get("provider", "cpu"))
+        plugin = provider.plugin if provider else None
+        if plugin and importlib.util.find_spec(plugin) is None:
+            do = "install runtimes/provider, or measure without that candidate"
+            raise UserError(f"the package of the provider in {candidate.name}", f"no {plugin}", do)
 
 
 def make(candidate: Candidate, size: str, folder: Path) -> Files:

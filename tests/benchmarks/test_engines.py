@@ -62,6 +62,12 @@ def test_missing_engine_names_extra(text: str, monkeypatch: pytest.MonkeyPatch) 
         engines.require_installed([parse("t2r:w4"), parse(text)])
 
 
+def test_missing_provider_names_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"provider in t2r:w4:provider=t2r; received no .*; install runtimes/provider"):
+        engines.require_installed([parse("t2r:w4:provider=t2r")])
+
+
 def test_files_of_graph(tiny: ModelConfig, tmp_path: Path) -> None:
     files = engines.make(parse("t2r:w4:K=5:target=fused"), "tiny", tmp_path)
     signature = Decoder(files.path).signature

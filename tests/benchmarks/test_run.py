@@ -21,7 +21,8 @@ from t2r_export.errors import CheckFailed
 PLAN = """
 [forms]
 default = "t2r:w4"
-matched = "t2r:w4:head_bits=4"
+own = "t2r:w4:provider=t2r"
+own_matched = "t2r:w4:head_bits=4:provider=t2r"
 fast = "t2r:w4:block=128"
 
 [[measurement]]
@@ -117,7 +118,7 @@ def test_failed_parity_writes_no_result(
     "change, message",
     [
         (("[forms]", "[forms"), "expected a plan in TOML at"),
-        (('fast = "t2r:w4:block=128"', ""), r"\[forms\] with default, matched, fast, and"),
+        (('fast = "t2r:w4:block=128"', ""), r"\[forms\] with default, fast, own, own_matched, and"),
         (
             ('kind = "batch"', 'kind = "speed"'),
             "a kind of decode, batch, .*, serve, soak; received 'speed'",

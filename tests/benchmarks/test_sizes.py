@@ -54,11 +54,13 @@ def test_student_uses_convert_defaults(size: str, tmp_path: Path) -> None:
     assert set(small.mixers(checkpoint.load(tmp_path / "student.pt").config)) == {sizes.student(size)}
 
 
-@pytest.mark.parametrize("form", ["default", "matched", "fast"])
+@pytest.mark.parametrize("form", ["default", "own_matched", "fast"])
 def test_plan_measures_convert_defaults(form: str, tiny: ModelConfig) -> None:
     forms, _ = read_plan(PLAN)
     made = student_model(parse(forms[form]), "tiny")
-    assert small.mixers(made.config) == [LinearConfig(32, update_rule="gated", gate="data", positions="after")] * 3
+    assert small.mixers(made.config) == [LinearConfig(32, update_rule="gated", gate="pair", positions="after")] * 3
+    one_gate = student_model(parse(forms["one_gate"]), "tiny").config
+    assert {mixer.gate for mixer in small.mixers(one_gate)} == {"data"}
     plain = student_model(parse(forms["plain"]), "tiny").config
     assert small.mixers(plain) == [LinearConfig(32, positions="drop")] * 3
 

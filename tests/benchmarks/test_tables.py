@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from comparison.aims import FILES
+from comparison.aims import FILES, FORMS
 from comparison.page import fill
 from comparison.plots import draw, require_plots
 from comparison.tables import DECODE, TRANSLATE, batch_table, decode_tables, export_table, read_result
@@ -196,7 +196,7 @@ def test_page_placeholders_are_filled(tmp_path: Path) -> None:
         "<!-- end -->\n<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n<!-- table aims aims -->\n<!-- end -->\n"
     )
     for _ in range(2):  # a page that is filled can be filled again
-        assert fill(page, {"decode.json": result}, {"default": "t2r:w4", "matched": "t2r:int8", "fast": "t2r:w8"}) == [
+        assert fill(page, {"decode.json": result}, FORMS) == [
             "none.json x",
             "aims aims",  # of some results alone
         ]
@@ -207,5 +207,5 @@ def test_page_placeholders_are_filled(tmp_path: Path) -> None:
     assert "2 cores of an A CPU, 8 GB, Linux; onnxruntime 1.31.1." in text
     assert text.startswith("before\n<!-- table decode.json ratios-2 -->\n")
     assert "<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n" in text
-    fill(page, dict.fromkeys(FILES, result), {"default": "t2r:w4", "matched": "t2r:int8", "fast": "t2r:w8"})
-    assert "| aim | default | blocks and head as theirs | fast form |" in page.read_text()
+    fill(page, dict.fromkeys(FILES, result), FORMS)
+    assert f"| aim | {' | '.join(FORMS.values())} |" in page.read_text()
