@@ -22,7 +22,7 @@ public:
     Graph run() {
         for (std::size_t i = 0; i < graph.nodes.size(); i++) {
             if (graph.nodes[i].op != "Add" && graph.nodes[i].op != "Mul") continue;
-            for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_sum}) {
+            for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_sum, &Fuser::find_gated_half}) {
                 Match match{i};
                 auto node = (this->*find)(graph.nodes[i], match);
                 if (!node) continue;
@@ -47,7 +47,7 @@ private:
         const auto found = makers.find(value);
         if (found == makers.end() || is_part[found->second]) return nullptr;
         const Node &node = graph.nodes[found->second];
-        if (node.op != op || (node.inputs.size() < 2 && node.op != "Sqrt") || uses.at(value) != 1) return nullptr;
+        if (node.op != op || (node.inputs.size() < 2 && node.op != "Sqrt" && node.op != "Sigmoid") || uses.at(value) != 1) return nullptr;
         if (std::find(match.begin(), match.end(), found->second) == match.end()) match.push_back(found->second);
         return &node;
     }
@@ -137,6 +137,23 @@ private:
             Node node = made(product_sum, last, product->inputs);
             node.attributes = product->attributes;
             node.inputs.resize(5), node.inputs.push_back(last.inputs[1 - side]);  // where MatMulNBits has its bias
+            return node;
+        }
+        return std::nullopt;
+    }
+
+    // silu(the first half of x) · the second half
+    Found find_gated_half(const Node &last, Match &match) const {
+        if (last.op != "Mul") return std::nullopt;
+        for (const std::size_t side : {0, 1}) {
+            match.resize(1);
+            const Node *const silu = maker(last.inputs[side], "Mul", match);
+            const Node *const share = silu ? maker(silu->inputs[1], "Sigmoid", match) : nullptr;
+            if (!share || share->inputs[0] != silu->inputs[0] || uses.at(silu->inputs[0]) != 2) continue;
+            const Node *const halves = maker(last.inputs[1 - side], "Split", match);
+            if (!halves || halves->outputs != std::vector<std::string>{silu->inputs[0], last.inputs[1 - side]}) continue;
+            Node node = made(gated_half, last, {halves->inputs[0], halves->inputs[1]});
+            node.attributes["axis"].integer = halves->integer("axis", 0);
             return node;
         }
         return std::nullopt;

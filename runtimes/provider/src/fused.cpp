@@ -95,6 +95,37 @@ void build_rotation(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {x, same, other}, {plan.add_output(node, 0, Type::float32, dims)});
 }
 
+// silu of a row's first half, times its second.
+struct GatedHalf : Operation {
+    std::size_t count, half;
+
+    void run(Run &run, int part, int parts) const override {
+        const Kernels &k = kernels();
+        for (std::size_t row = begin_of(count, part, parts); row < begin_of(count, part + 1, parts); row++) {
+            const float *x = run.at<float>(reads[0]) + row * 2 * half;
+            float *y = run.at<float>(writes[0]) + row * half;
+            k.unary(Unary::sigmoid, x, y, half);
+            k.binary(Binary::mul, x, 1, y, 1, y, half);
+            k.binary(Binary::mul, y, 1, x + half, 1, y, half);
+        }
+    }
+};
+
+void build_gated_half(Plan &plan, const Node &node) {
+    const ValueId x = plan.input(node, 0), sizes = plan.input(node, 1);
+    Dims dims = plan.value(x).dims;
+    const std::int64_t axis = node.integer("axis", 0), rank = static_cast<std::int64_t>(dims.size());
+    const auto half = static_cast<std::int64_t>(last_of(dims) / 2);
+    if (!are_float32(plan, {x}) || dims.empty() || (axis != -1 && axis != rank - 1) || half == 0 || last_of(dims) % 2 ||
+        !plan.is_known(sizes) || plan.integers(sizes) != Dims{half, half})
+        return build_parts(plan, node);
+    dims.back() = half;
+    GatedHalf operation;
+    operation.half = static_cast<std::size_t>(half), operation.count = count_of(dims) / operation.half;
+    operation.is_shared = operation.count > 1 && count_of(dims) >= worth_sharing;
+    plan.add(std::move(operation), {x}, {plan.add_output(node, 0, Type::float32, dims)});
+}
+
 // state · gate + k vᵀ, of matrices, each with one number of the gate or with one a row.
 struct StateUpdate : Operation {
     std::size_t count, rows, columns, gate_step;
@@ -136,7 +167,8 @@ void build_state_update(Plan &plan, const Node &node) {
 }  // namespace
 
 const Builders &fused_builders() {
-    static const Builders builders{{rms_norm, build_rms_norm}, {rotation, build_rotation}, {state_update, build_state_update}};
+    static const Builders builders{
+        {gated_half, build_gated_half}, {rms_norm, build_rms_norm}, {rotation, build_rotation}, {state_update, build_state_update}};
     return builders;
 }
 

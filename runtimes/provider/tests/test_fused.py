@@ -124,3 +124,21 @@ def test_numbers_that_are_none(x: float) -> None:
     values[5] = x
     for op in ("Exp", "Sigmoid"):
         assert run([node(op, "x", "y")], {"x": values}, {}) == 1
+
+
+@examples
+@given(seed=st.integers(0, 99), a=sizes, half=st.integers(1, 40))
+def test_gated_halves(seed: int, a: int, half: int) -> None:
+    random = np.random.default_rng(seed)
+    nodes = [
+        node("Split", "x sizes", "gate up", axis=1),
+        node("Sigmoid", "gate", "share"),
+        node("Mul", "gate share", "silu"),
+        node("Mul", "silu up", "y"),
+    ]
+    x, equal = {"x": normal(random, a, 2 * half)}, {"sizes": np.array([half, half])}
+    assert run(nodes, x, equal) == 1
+    assert run([*nodes[:3], node("Mul", "up silu", "y")], x, equal) == 1
+    assert run([*nodes[:3], node("Mul", "silu share", "y")], x, equal) == 5  # no second half
+    first = [node("Split", "x sizes", "gate up", axis=0), *nodes[1:]]
+    assert run(first, {"x": normal(random, 4, half)}, {"sizes": np.array([2, 2])}) == 3  # whose halves lie as they are
