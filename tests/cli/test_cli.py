@@ -91,6 +91,7 @@ def test_t2r_export_equals_t2r_export_verb(folder: Path, tmp_path: Path, capsys:
             ["convert", "a", "b", "--mixer", "linear:feature_size"],
             "expected KIND:NAME=VALUE,NAME=VALUE, each NAME once",
         ),
+        (["finetune", "a", "b", "--plan"], "Option '--plan' requires an argument; see `t2r finetune --help`"),
         (["export", "nothing.pt", "out.onnx"], "expected a checkpoint at nothing.pt; received nothing; give"),
         (["generate", "nothing.onnx"], "nothing.onnx, which does not exist; check the path"),
     ],

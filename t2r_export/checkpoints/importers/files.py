@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export.files import sha256
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, no_json
 
 HASH = re.compile("[0-9a-f]{64}")
 DOWNLOAD = "download or save the folder again"
@@ -100,7 +100,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"JSON in {where}", str(error)[:200], DOWNLOAD) from error
+        raise UserError(f"JSON in {where}", no_json("a text", error), DOWNLOAD) from error
     if not isinstance(data, dict):
         raise UserError(f"a JSON object in {where}", f"a {type(data).__name__}", DOWNLOAD)
     return data

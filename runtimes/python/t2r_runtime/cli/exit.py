@@ -118,7 +118,7 @@ def _run(command: click.Command, program: str, arguments: Sequence[str], interru
         click.echo(error.format_message(), err=True)
         return USER
     except click.ClickException as error:
-        return _end(program, _usage(error, program), USER)
+        return _end(program, _usage(error, _verb(command, program, arguments)), USER)
     except T2RError as error:
         return _end(program, f"{error.prefix}{error}", error.exit_code)
     except (KeyboardInterrupt, click.Abort):
@@ -145,6 +145,12 @@ RENAMED = {  # former options of every verb
     "--allow-fallback": "--provider NAME+cpu",
     "--batch-size": "--rows",
 }
+
+
+def _verb(command: click.Command, program: str, arguments: Sequence[str]) -> str:
+    """The program with the verb that was typed, for errors of click that know no context."""
+    verbs = command.list_commands(click.Context(command)) if isinstance(command, click.Group) else ()
+    return f"{program} {arguments[0]}" if arguments and arguments[0] in verbs else program
 
 
 def _usage(error: click.ClickException, program: str) -> str:
