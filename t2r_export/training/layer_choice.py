@@ -19,7 +19,7 @@ from t2r_export.config.layer import LayerConfig, mixer_of
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.stages import STAGES
-from t2r_export.data.batch import Batch, window_batch, window_batches
+from t2r_export.data.batch import window_batch, window_batches
 from t2r_export.data.corpus import Windows, held_out_windows
 from t2r_export.data.shards import Corpus
 from t2r_export.errors import CheckFailed
@@ -110,8 +110,10 @@ def choose(
         students |= dict.fromkeys(student.config.layers, student)
         loss = transfer(student, teacher, windows, trial.steps)
         for layer, block in enumerate(student.blocks):
-            cost = _with_block(teacher, layer, block, batches) - base
-            options[layer].append(Option(layer, student.config.layers[layer], cost, state_bytes(block, length)))
+            option = Option(layer, student.config.layers[layer], math.nan, state_bytes(block, length))
+            mixed = _assemble(teacher, [*kept[:layer], option, *kept[layer + 1 :]], students)
+            cost = evaluate(mixed, batches).nats - base
+            options[layer].append(dataclasses.replace(option, cost=cost))
         on_progress(f"{mixer.label} {mixer.summary()}: transfer loss {loss:.4f}")
     if not students:
         raise UserError("at least one mixer to try", "none", "name one")
@@ -164,17 +166,6 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
             f"the loss of transfer is {last} for a {student.config.layers[0].mixers[0].label} mixer; leave it out"
         )
     return last
-
-
-def _with_block(teacher: Transformer, layer: int, block: Block, batches: list[Batch]) -> float:
-    """Nats per token of the teacher with one block temporarily replaced."""
-    blocks: nn.ModuleList = teacher.blocks  # type: ignore[assignment]
-    own = blocks[layer]
-    blocks[layer] = block
-    try:
-        return evaluate(teacher, batches).nats
-    finally:
-        blocks[layer] = own
 
 
 def _assemble(teacher: Transformer, chosen: Sequence[Option], students: dict[LayerConfig, Transformer]) -> Transformer:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -74,6 +75,14 @@ def test_chosen_model_fits_budget() -> None:
     rows = held_out_windows(corpus().valid, 8)[[0, 3, 7, 11]]
     assert found.nats == pytest.approx(nats(found.model, rows), abs=1e-9)
     assert found.nats != found.teacher_nats
+
+
+def test_features_that_rotate_in_another_size() -> None:
+    """A layer whose features rotate after the map has a rotation of its own, which the teacher lacks."""
+    rotated = LinearConfig(2 * small.V, positions="after")
+    _, found = chosen(1 << 20, rotated)
+    costs = [option.cost for option in found.options if option.mixer == rotated]
+    assert len(costs) == 3 and all(cost != 0 and math.isfinite(cost) for cost in costs)
 
 
 def test_large_budget_chooses_least_cost() -> None:
