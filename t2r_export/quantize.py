@@ -1,7 +1,7 @@
 """Quantize an exported float32 graph: weights, and with some schemes activations.
 
-Inputs, outputs, opset and metadata are kept except for the scheme's name; states stay float32. The rounding
-is that of ONNX Runtime's quantizers; the schemes choose the nodes. `t2r_export.quality.quantization` measures the loss.
+Inputs, outputs, opset and metadata are kept except for the scheme's name; states stay float32. ONNX Runtime's
+quantizers do the rounding; the schemes choose the nodes. `t2r_export.quality.quantization` measures the loss.
 """
 
 from __future__ import annotations

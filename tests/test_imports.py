@@ -40,7 +40,7 @@ ROOMS = {
     "checkpoints": Room({"config", "model", "model.positions", "checkpoints"}, {"torch"}),
     "graph": Room({"config", "model", "graph"}, {"torch", "onnx", "onnxruntime"}),
     "data": Room({"config", "model", "data"}, {"torch", "tokenizers"}),
-    "quantizers": Room({"config", "graph", "data", "quantizers"}, {"torch", "onnx", "onnxruntime"}),
+    "quantizers": Room({"config", "graph", "data", "quantizers"}, {"onnx", "onnxruntime"}),
     "quality": Room({"config", "model", "checkpoints", "graph", "data", "quantizers", "quality"}, {"torch"}),
     "training": Room(
         {"config", "model", "model.mixers", "model.parts", "checkpoints"}
@@ -166,7 +166,7 @@ FORBIDDEN = [
     ("checkpoints", "x.py", "import transformers"),
     ("graph", "x.py", "from t2r_export.export import export"),
     ("training", "x.py", "import onnx"),
-    ("quantizers", "x.py", "import accelerate"),
+    ("quantizers", "x.py", "import torch"),
     ("proof", "x.py", "from t2r_export.verify import verify"),
     (PIPELINE, "verify.py", "import onnx"),
     (PIPELINE, "export.py", "from t2r_export.cli import output"),
