@@ -1,0 +1,155 @@
+"""What a student loses to its teacher by the teacher's size, with a fitted line: a table of docs/quality.md.
+
+    python benchmarks/by_size.py build/sizes-400K build/sizes-1M build/sizes-3M build/stories6M [--student model]
+        [--save benchmarks/results/by-size.json] [--page docs/quality.md] [--plot docs/plots/by-size.svg]
+
+A build is a folder written by `t2r build`; a row per build, by the teacher's parameters. The line is
+
+    log(nats above the teacher) = a + b·log(parameters),
+
+by least squares. From four builds on, the rows `fitted` have its prediction for larger teachers with the interval that
+holds 95 of 100 new builds if the line is right and its errors are normal (Student's t with builds - 2 degrees of
+freedom); that of three would reach over orders of magnitude. `--save` writes the cells, `--page` fills the table of
+that name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from builds import add_outputs, show
+from comparison.tables import Table
+from t2r_export.checkpoints import checkpoint
+from t2r_export.training.drawing import drawing
+from t2r_runtime.errors import UserError
+
+HEAD = ["parameters", "teacher, nats", "above the teacher", "share", "bytes of state", "tokens", "seconds"]
+PREDICTING = 4  # builds from which on the line predicts
+LARGER = (25_000_000, 135_000_000, 1_500_000_000)
+TWO_SIDED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}  # 95 %, by degrees
+
+
+@dataclass(frozen=True)
+class Build:
+    """A teacher and its student."""
+
+    parameters: int  # of the teacher, a head that shares the embedding's table counted once
+    teacher: float  # nats per token of the test part
+    student: float
+    state: int  # bytes of a sequence
+    tokens: int
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        return self.student - self.teacher
+
+    def cells(self) -> list[str]:
+        share = f"{100 * self.gap / self.teacher:.1f} %"
+        trained = [f"{self.tokens / 1e6:.1f} M", f"{self.seconds:,.0f}"]
+        return [f"{self.parameters:,}", f"{self.teacher:.3f}", f"{self.gap:+.3f}", share, f"{self.state:,}", *trained]
+
+
+@dataclass(frozen=True)
+class Line:
+    """log(gap) = a + b·log(parameters)."""
+
+    a: float
+    b: float
+    error: float  # standard error of b
+    spread: float  # standard deviation of the residuals
+    at: tuple[float, ...]  # log(parameters) of the builds
+
+    def predict(self, parameters: float) -> tuple[float, float, float]:
+        """The gap at a size, and the ends of the interval for a new build."""
+        x, n, mean = math.log(parameters), len(self.at), float(np.mean(self.at))
+        off = (x - mean) ** 2 / sum((other - mean) ** 2 for other in self.at)
+        wide = TWO_SIDED[n - 2] * self.spread * math.sqrt(1 + 1 / n + off)
+        middle = self.a + self.b * x
+        return math.exp(middle), math.exp(middle - wide), math.exp(middle + wide)
+
+
+def read(work: Path, student: str) -> Build:
+    """The build in the folder `work`.
+
+    Raises:
+        UserError: no such student, or no positive gap, of which there is no logarithm.
+    """
+    rows = {row["name"]: row for row in json.loads((work / "results.json").read_text(encoding="utf-8"))}
+    if student not in rows:
+        raise UserError(f"a student of {', '.join(rows)} in {work}", student, "choose one of those by --student")
+    row = rows[student]
+    if row["student_nats"] <= row["teacher_nats"]:
+        raise UserError("a student above its teacher", f"{row['student_nats']} in {work}", "leave that build out")
+    teacher, model = checkpoint.load(work / "teacher.pt").model, checkpoint.load(work / row["path"]).model
+    size = sum(weight.numel() for weight in teacher.parameters())
+    state = sum(spec.bytes() for spec in model.state_spec())
+    return Build(size, row["teacher_nats"], row["student_nats"], state, row["tokens"], row["seconds"])
+
+
+def fit(builds: Sequence[Build]) -> Line:
+    """The line through the builds, by least squares.
+
+    Raises:
+        UserError: fewer than three builds, or more than the table of t has.
+    """
+    if not 1 <= len(builds) - 2 <= max(TWO_SIDED):
+        raise UserError(f"3 to {max(TWO_SIDED) + 2} builds", str(len(builds)), "name others")
+    x, y = np.log([build.parameters for build in builds]), np.log([build.gap for build in builds])
+    (b, a), ((variance, _), _) = np.polyfit(x, y, 1, cov=True)
+    spread = math.sqrt(float(np.sum((y - a - b * x) ** 2)) / (len(builds) - 2))
+    return Line(float(a), float(b), math.sqrt(float(variance)), spread, tuple(map(float, x)))
+
+
+def table(builds: Sequence[Build], line: Line) -> Table:
+    """The builds, and the line's predictions for larger ones."""
+    rows = [build.cells() for build in builds]
+    for size in LARGER if len(builds) >= PREDICTING else ():
+        middle, low, high = line.predict(size)
+        rows.append([f"{size:,}", "", f"fitted: {middle:+.3f} ({low:+.3f} to {high:+.3f})", "", "", "", ""])
+    slope = f"b = {line.b:+.2f} ± {line.error:.2f}, residuals of {100 * line.spread:.0f} %"
+    return Table("", HEAD, [*rows, ["fitted line", "", slope, "", "", "", ""]])
+
+
+def draw(builds: Sequence[Build], line: Line, path: Path) -> None:
+    ends = [min(build.parameters for build in builds), max(build.parameters for build in builds)]
+    sizes = np.geomspace(ends[0], LARGER[0] if len(builds) >= PREDICTING else ends[1], 50)
+    middle, low, high = np.array([line.predict(size) for size in sizes]).T
+    with drawing(path, size=(7, 4)) as figure:
+        axes = figure.subplots()
+        if len(builds) >= PREDICTING:
+            axes.fill_between(sizes, low, high, alpha=0.2, label="95 of 100 new builds, if the line is right")
+        axes.plot(sizes, middle, label=f"fitted line, slope {line.b:+.2f} ± {line.error:.2f}")
+        at = [build.parameters for build in builds]
+        axes.plot(at, [build.gap for build in builds], "o", label="builds")
+        top = 1.2 * max(build.gap for build in builds)
+        axes.set(xscale="log", ylim=(0, top), xlabel="parameters of the teacher", ylabel="nats/token above the teacher")
+        axes.set_xticks(at, [f"{size / 1e6:.1f} M" for size in at])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3, which="both")
+        axes.legend()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("builds", type=Path, nargs="+")
+    parser.add_argument("--student", default="model", help="name of the student in each build")
+    parser.add_argument("--plot", type=Path)
+    add_outputs(parser)
+    options = parser.parse_args()
+    builds = sorted((read(work, options.student) for work in options.builds), key=lambda build: build.parameters)
+    line = fit(builds)
+    show(table(builds, line), options)
+    if options.plot:
+        draw(builds, line, options.plot)
+
+
+if __name__ == "__main__":
+    main()
