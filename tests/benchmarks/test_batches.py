@@ -116,7 +116,7 @@ def test_engine_without_exporter_is_refused() -> None:
 
 @pytest.mark.usefixtures("tiny")
 def test_unknown_export_option_is_refused() -> None:
-    with pytest.raises(UserError, match="options of an export: K, rule, positions, prefill, .*; received batch"):
+    with pytest.raises(UserError, match="options of an export: K, rule, positions, gate, prefill, .*; received batch"):
         bench_export(["tiny"], ["t2r:w4:batch=3"])
     with pytest.raises(UserError, match="a whole number for K; received 'many'"):
         bench_export(["tiny"], ["t2r:w4:K=many"])
