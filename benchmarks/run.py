@@ -84,7 +84,7 @@ def draw(measurements: Sequence[Measurement], out: Path) -> None:
     for measurement in measurements:
         result = out / measurement.file
         if measurement.plots and (result.exists() or not measurement.optional):
-            for path in plots.draw(read_result(result), out):
+            for path in plots.draw(read_result(result), out, measurement.plots):
                 note(f"wrote {path}")
 
 

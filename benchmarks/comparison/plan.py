@@ -31,7 +31,7 @@ class Measurement:
 
     file: str
     kind: str  # a key of KINDS
-    plots: bool
+    plots: tuple[str, ...]  # candidates that are drawn; none: no plots
     optional: bool  # skipped if not possible, unless requested by name
     alone: bool  # measured only if requested by name
     options: Mapping[str, Any]
@@ -72,7 +72,8 @@ def _measurement(entry: dict[str, Any], forms: Forms) -> Measurement:
     kind, file = entry.pop("kind", None), entry.pop("file", None)
     if kind not in KINDS or not isinstance(file, str):
         raise UserError(f"a measurement with a file and a kind of {', '.join(KINDS)}", repr(kind), "correct the plan")
-    plots, optional, alone = (entry.pop(name, False) for name in ("plots", "optional", "alone"))
+    optional, alone = (entry.pop(name, False) for name in ("optional", "alone"))
+    plots = tuple(_named(text, forms) for text in entry.pop("plots", ()))
     if "engines" in entry:
         entry["engines"] = tuple(_named(text, forms) for text in entry["engines"])
     return Measurement(file, kind, plots, optional, alone, entry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,19 +45,20 @@ def require_plots() -> None:
         )
 
 
-def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Plot time and memory against length as SVG and PNG per number of threads, without controls.
+def draw(result: Mapping[str, Any], folder: Path, names: Container[str]) -> list[Path]:
+    """Plot time and memory against length as SVG and PNG per number of threads.
 
     Args:
         result: a result with a format in CURVES.
         folder: created if it does not exist.
+        names: the candidates to draw; ten colors are all there are.
 
     Raises:
         UserError: no matplotlib, or a folder that cannot be written to.
     """
     require_plots()
     curves = CURVES[result["format"]]
-    drawn = [row for row in result[curves.rows] if not row["name"].endswith(":again")]
+    drawn = [row for row in result[curves.rows] if row["name"] in names]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -28,7 +28,7 @@ fast = "t2r:w4:block=128"
 [[measurement]]
 file = "decode.json"
 kind = "decode"
-plots = true
+plots = ["default"]
 size = "tiny"
 prompts = []
 threads = [1, 2]
