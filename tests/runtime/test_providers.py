@@ -204,3 +204,8 @@ def test_cuda_graph_id_per_binding(opened: Open, monkeypatch: pytest.MonkeyPatch
     pairs = set(runs)
     assert len(runs) == 27
     assert len(pairs) == len({number for number, _ in pairs}) == len({binding for _, binding in pairs}) == 3 * 2 * 2
+
+
+def test_options_for_cpu_are_refused(tmp_path: Path) -> None:
+    message = refused(graphs.save(tmp_path / "g.onnx"), provider_options={"precision": "low"})
+    assert "no options for the provider cpu, which has none; received precision; leave them out" in message

@@ -181,11 +181,13 @@ def open_session(
         extra: provider options, over those of the table.
 
     Raises:
-        UserError: no device for a plugin.
+        UserError: no device for a plugin, or options for the provider cpu, which ONNX Runtime would ignore.
         Exception: ONNX Runtime rejects the graph.
     """
     import onnxruntime as ort
 
+    if extra and provider.ort_name == CPU:
+        raise UserError("no options for the provider cpu, which has none", ", ".join(extra), "leave them out")
     chosen = {**provider.options, **extra}
     if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
         options.add_session_config_entry(RECORD_PLACEMENT, "1")
