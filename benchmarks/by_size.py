@@ -1,6 +1,6 @@
 """What a student loses to its teacher by the teacher's size, with a fitted line: a table of docs/quality.md.
 
-    python benchmarks/by_size.py build/sizes-400K build/sizes-1M build/sizes-3M build/stories6M [--student model]
+    python benchmarks/by_size.py build/sizes-400K build/sizes-1M build/stories6M [--student model]
         [--save benchmarks/results/by-size.json] [--page docs/quality.md] [--plot docs/plots/by-size.svg]
 
 A build is a folder written by `t2r build`; a row per build, by the teacher's parameters. The line is
@@ -27,6 +27,7 @@ import numpy as np
 from builds import add_outputs, show
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
+from t2r_export.pruning.versions import state_bytes
 from t2r_export.training.drawing import drawing
 from t2r_runtime.errors import UserError
 
@@ -90,8 +91,7 @@ def read(work: Path, student: str) -> Build:
         raise UserError("a student above its teacher", f"{row['student_nats']} in {work}", "leave that build out")
     teacher, model = checkpoint.load(work / "teacher.pt").model, checkpoint.load(work / row["path"]).model
     size = sum(weight.numel() for weight in teacher.parameters())
-    state = sum(spec.bytes() for spec in model.state_spec())
-    return Build(size, row["teacher_nats"], row["student_nats"], state, row["tokens"], row["seconds"])
+    return Build(size, row["teacher_nats"], row["student_nats"], state_bytes(model), row["tokens"], row["seconds"])
 
 
 def fit(builds: Sequence[Build]) -> Line:
@@ -119,18 +119,19 @@ def table(builds: Sequence[Build], line: Line) -> Table:
 
 
 def draw(builds: Sequence[Build], line: Line, path: Path) -> None:
-    ends = [min(build.parameters for build in builds), max(build.parameters for build in builds)]
-    sizes = np.geomspace(ends[0], LARGER[0] if len(builds) >= PREDICTING else ends[1], 50)
+    """Draw builds in the order of their parameters."""
+    at, gaps = [build.parameters for build in builds], [build.gap for build in builds]
+    predicts = len(builds) >= PREDICTING
+    sizes = np.geomspace(at[0], LARGER[0] if predicts else at[-1], 50)
     middle, low, high = np.array([line.predict(size) for size in sizes]).T
     with drawing(path, size=(7, 4)) as figure:
         axes = figure.subplots()
-        if len(builds) >= PREDICTING:
+        if predicts:
             axes.fill_between(sizes, low, high, alpha=0.2, label="95 of 100 new builds, if the line is right")
         axes.plot(sizes, middle, label=f"fitted line, slope {line.b:+.2f} ± {line.error:.2f}")
-        at = [build.parameters for build in builds]
-        axes.plot(at, [build.gap for build in builds], "o", label="builds")
-        top = 1.2 * max(build.gap for build in builds)
-        axes.set(xscale="log", ylim=(0, top), xlabel="parameters of the teacher", ylabel="nats/token above the teacher")
+        axes.plot(at, gaps, "o", label="builds")
+        axes.set(xscale="log", xlabel="parameters of the teacher", ylabel="nats/token above the teacher")
+        axes.set_ylim(0, 1.2 * max(gaps))
         axes.set_xticks(at, [f"{size / 1e6:.1f} M" for size in at])
         axes.minorticks_off()
         axes.grid(alpha=0.3, which="both")
