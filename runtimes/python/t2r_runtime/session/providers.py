@@ -187,7 +187,8 @@ def open_session(
     import onnxruntime as ort
 
     if extra and provider.ort_name == CPU:
-        raise UserError("no options for the provider cpu, which has none", ", ".join(extra), "leave them out")
+        expected = "no options for the provider cpu, which has none"
+        raise UserError(expected, ", ".join(extra), "leave them out", "provider")
     chosen = {**provider.options, **extra}
     if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
         options.add_session_config_entry(RECORD_PLACEMENT, "1")
