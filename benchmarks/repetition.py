@@ -4,7 +4,8 @@
     python benchmarks/repetition.py MODEL --tokens 10000 --endless --seeds 3 --sampling 0.7,0.95 --text TEXT
 
 Samples texts with equal seeds for each setting, and prints the share of repeated 4-grams of tokens; with --text, what
-the model was trained on, also the share of words that do not stand in it.
+the model was trained on, also the share of words that do not stand in it, and the repeated 4-grams of the text itself:
+of `--tokens` tokens from as many places of each file as there are seeds.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import SEPARATOR
 from t2r_export.export import export
 from t2r_runtime import Decoder, Sampling, Tokenizer
 
@@ -48,6 +51,14 @@ def unknown(text: str, known: set[str]) -> float:
     return sum(word not in known for word in found) / len(found) if found else 0.0
 
 
+def pieces(text: str, count: int, tokens: int, tokenizer: Tokenizer, end: int) -> Iterator[list[int]]:
+    """`tokens` tokens each from `count` places of a text, evenly spaced; `end` is the token behind a story."""
+    stories = [story.strip() for story in text.split(SEPARATOR)]
+    for place in range(count):
+        there = stories[place * len(stories) // count :][:tokens]  # a story has at least one token
+        yield [token for ids in tokenizer.encode_documents(there) for token in (*ids, end)][:tokens]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
@@ -68,7 +79,7 @@ def main() -> None:
         export(checkpoint.load(options.model), Path(folder) / "model.onnx")
         decoder = Decoder(Path(folder) / "model.onnx")
         tokenizer = Tokenizer.of(decoder.signature)
-        prompt = tokenizer.encode(options.prompt)
+        prompt, (end, *_) = tokenizer.encode(options.prompt), decoder.signature.eos_tokens
         print(f"| temperature | top-p | min-p | penalty | repeated {GRAM}-grams |{' unknown words |' if known else ''}")
         print(f"|---|---|---|---|---|{'---|' if known else ''}")
         for rules in settings:
@@ -81,6 +92,10 @@ def main() -> None:
             said = (rules.temperature, rules.top_p, rules.min_p, rules.repetition_penalty)
             means = [sum(part) / len(part) for part in ((shares, strange) if known else (shares,))]
             print(f"| {' | '.join([*map(str, said), *(f'{mean:.1%}' for mean in means)])} |", flush=True)
+        for path in options.text:
+            of_text = pieces(path.read_text(encoding="utf-8"), options.seeds, options.tokens, tokenizer, end)
+            share = statistics.mean(map(repeated, of_text))
+            print(f"| {path.name} itself | | | | {share:.1%} | |", flush=True)
 
 
 if __name__ == "__main__":
