@@ -1,3 +1,5 @@
+"""Low-rank adapters."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -6,7 +8,11 @@ import pytest
 import torch
 
 import small
+from runs import changed, entry
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.data.batch import window_batch
+from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
 from t2r_export.training.stages import Task
@@ -95,3 +101,16 @@ def test_model_without_projections() -> None:
     del model.blocks[0].mixers[0].o
     with pytest.raises(UserError, match="mixers with projections called q, k, v, o; received none"):
         lora.attach(model, 2, 2.0, 0)
+
+
+def test_lora_changes_only_projections_and_feature_maps(config: FinetuneConfig) -> None:
+    finetune(dataclasses.replace(config, plan=parse_plan("distill", "3"), lora=True, lora_rank=2))
+    maps = tuple(f"inner.maps.{side}.{part}" for side in "qk" for part in ("weight", "bias"))
+    names = [*(f"{name}.weight" for name in "qkvo"), *maps]
+    assert changed(config.model, config.output) == {f"blocks.{i}.parts.0.{name}" for i in range(3) for name in names}
+    assert (entry(config)["lora_rank"], entry(config)["lora_alpha"]) == (2, 16.0)
+
+
+def test_lora_needs_distill_or_task(config: FinetuneConfig) -> None:
+    with pytest.raises(UserError, match="the stage distill or task with --lora; received none; "):
+        finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3"), lora=True))

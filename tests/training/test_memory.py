@@ -14,7 +14,10 @@ import torch
 import small
 import texts
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.data.batch import window_batch
+from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.measured import Measured
 from t2r_export.training.memory import narrow, recompute
@@ -132,3 +135,14 @@ def test_redrawn_maps_are_not_recomputed() -> None:
     config = small.with_layers(small.PLAIN, small.linear(feature_map="favor", redraw=True))
     with pytest.raises(UserError, match="recompute for values that a second pass repeats; received feature maps"):
         recompute(small.model(config), True)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_recomputed_run_is_the_same(config: FinetuneConfig, tmp_path: Path, precision: str) -> None:
+    config = dataclasses.replace(config, plan=parse_plan("align,distill,task", "3,4,2", "0.01"), precision=precision)
+    anew = dataclasses.replace(config, output=tmp_path / "anew.pt", recompute=True)
+    for each in (config, anew):
+        finetune(each)
+    assert config.output.read_bytes() == anew.output.read_bytes()
+    with pytest.raises(UserError, match="no --loss dropout, whose masks .* with --optimizer recompute"):
+        dataclasses.replace(anew, dropout=0.1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch import Tensor
 
 import small
 import texts
+from runs import ended, resumed, stop_at
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.finetune import FinetuneConfig, Shares
@@ -284,28 +283,14 @@ def test_pairs_are_told_otherwise_in_training_alone(config: FinetuneConfig) -> N
 
 
 @pytest.mark.parametrize("augment", ["", "join=0.5,capitals=0.2"])
-def test_resume_on_pairs_is_bit_identical(
-    augment: str, config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_on_pairs_is_bit_identical(augment: str, config: FinetuneConfig) -> None:
     config = dataclasses.replace(config, augment=augment)
-    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
-    finetune(whole)
-    batch_of = PairBatches.__call__
-
-    def batch(self: PairBatches, step: int) -> Batch:
-        if step == 7:
-            os.kill(os.getpid(), signal.SIGINT)
-        return batch_of(self, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PairBatches, "__call__", batch)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(config)
-    finetune(dataclasses.replace(config, resume=True))
-    assert config.output.read_bytes() == whole.output.read_bytes()
-    (resumed,), (uninterrupted,) = read_curves([config.log_path]), read_curves([whole.log_path])
-    last = uninterrupted.points[-1]
-    assert (resumed.points[-1].step, resumed.points[-1].tokens) == (last.step, last.tokens)
+    whole = ended(config)
+    stop_at(config, 7)
+    assert resumed(config) == whole
+    logs = (config.log_path, config.log_path.with_name("whole.pt.jsonl"))
+    last, expected = (read_curves([log])[0].points[-1] for log in logs)
+    assert (last.step, last.tokens) == (expected.step, expected.tokens)
 
 
 def test_converted_translator_learns_from_its_teacher(config: FinetuneConfig) -> None:

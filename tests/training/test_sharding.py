@@ -1,8 +1,14 @@
-"""Sharded stages: the gradients of whole ones, what is gathered and shared, and which settings are refused."""
+"""Sharded stages: the gradients of whole ones, what is gathered and shared, and which settings are refused; runs of
+several processes, sharded or not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +17,12 @@ import torch
 import torch.distributed
 
 import small
+from runs import entry, records, stop_at
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.data.batch import Batch
-from t2r_export.training import sharding
+from t2r_export.finetune import finetune
+from t2r_export.training import muon, sharding
 from t2r_export.training.memory import narrow
 from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import Distill, Stage, Task
@@ -20,6 +30,48 @@ from t2r_runtime.errors import UserError
 
 # a loss of weights, weights read for a source, a balance of activations, layers that run twice, borrowed attention
 NAMES = ("span", "translator_merged", "moe", "repeats", "shared_weights", "hybrid")
+
+# Small rates: Adam's first step has the sign of a gradient, and where that is next to nothing the order in which
+# two processes add decides the sign. What align does at its rate is for nothing, and both must see that.
+SMALL_RATES = parse_plan("transfer,align,distill,task", "7,5,28,10", "1e-3,9,1e-3,1e-3")
+
+# --multi_gpu starts the processes; that there is no GPU is for the program to see. Port 0 is any free one.
+TWO_PROCESSES = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
+TWO_PROCESSES += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
+TWO_SHARDS = (*("--use_fsdp" if word == "--multi_gpu" else word for word in TWO_PROCESSES), "--fsdp_version", "2")
+
+# what each of two processes runs: a config, until one of them is interrupted in a step, if that is not 0
+PROGRAM = """
+import os, pickle, signal, sys
+import torch
+from t2r_export.data.windows import WindowBatches
+from t2r_export.finetune import finetune
+from t2r_export.training import muon
+
+with open(sys.argv[1], "rb") as file:
+    config, interrupted = pickle.load(file)
+batch_of = WindowBatches.__call__
+
+def batch(self, asked):
+    if asked == interrupted and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGINT)
+    return batch_of(self, asked)
+
+if interrupted:
+    WindowBatches.__call__ = batch
+muon.fast_dtype = lambda device: torch.float32  # bfloat16 would make more of the rounding of sums in another order
+finetune(config)
+"""
+
+
+def run_in_two_processes(
+    config: FinetuneConfig, how: Sequence[str] = TWO_PROCESSES, interrupted: int = 0
+) -> subprocess.CompletedProcess[str]:
+    script, given = config.output.with_suffix(".py"), config.output.with_suffix(".pickle")
+    script.write_text(PROGRAM)
+    given.write_bytes(pickle.dumps((config, interrupted)))
+    command = [sys.executable, *how, str(script), str(given)]
+    return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
 
 
 @pytest.fixture
@@ -110,3 +162,52 @@ def test_other_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FSDP_VERSION", "1")
     with pytest.raises(UserError, match="FSDP of version 2; received version 1"):
         sharding.chosen(accelerator)
+
+
+@pytest.mark.parametrize(
+    "how, near, optimizer, interrupted",
+    [
+        (TWO_PROCESSES, {"abs": 1e-5}, "adamw", 0),
+        (TWO_SHARDS, {"rel": 1e-5}, "adamw", 25),
+        (TWO_SHARDS, {"rel": 1e-5}, "muon", 0),
+    ],
+)
+def test_two_processes_have_the_losses_of_one(
+    how: Sequence[str],
+    near: dict[str, float],
+    optimizer: str,
+    interrupted: int,
+    config: FinetuneConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They resume what one began, and one resumes what they began."""
+    monkeypatch.setattr(muon, "fast_dtype", lambda device: torch.float32)
+    recomputes = how is TWO_SHARDS and not interrupted
+    config = dataclasses.replace(config, plan=SMALL_RATES, accumulate=2, optimizer=optimizer, recompute=recomputes)
+    alone = dataclasses.replace(config, output=config.output.with_name("alone.pt"))
+    expected = finetune(alone)
+    stop_at(config, 4)
+    config = dataclasses.replace(config, resume=True)
+    done = run_in_two_processes(config, how, interrupted)
+    if interrupted:
+        assert "stopped after step 20 of distill; continue with --resume" in done.stderr
+        finetune(config)
+    else:
+        assert done.returncode == 0, done.stderr
+    said = entry(config)
+    assert said["evaluation"]["finetuned"] == pytest.approx(expected.after.nats, **near)
+    assert said["kept_steps"] == [kept.step for kept in expected.kept]
+    assert said["kept_steps"][1] == 0
+    assert said["tokens"] == expected.tokens
+    logs = (records(config), records(alone))
+    found, losses = ({(line["stage"], line["step"]): line["loss"] for line in log if "loss" in line} for log in logs)
+    compared = [place for place in losses if place[0] != "align"]
+    assert len(compared) >= 9
+    for place in compared:
+        assert found[place] == pytest.approx(losses[place], **near), place
+
+
+def test_indivisible_batch_is_refused(config: FinetuneConfig) -> None:
+    done = run_in_two_processes(dataclasses.replace(config, batch=3))
+    assert done.returncode != 0
+    assert "a batch size divisible by the 2 processes; received 3" in done.stderr

@@ -11,12 +11,14 @@ import torch
 
 import small
 import texts
+from runs import changed, ended, entry, resumed, stop_at
 from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig
-from t2r_export.config.mixers import LinearConfig, MixerConfig
+from t2r_export.config.mixers import LinearConfig, MixerConfig, WindowConfig
 from t2r_export.config.stages import parse_plan
 from t2r_export.convert import convert
 from t2r_export.data.batch import window_batch
 from t2r_export.data.starts import check_starts, draw_starts, usual_starts
+from t2r_export.finetune import finetune
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.stages import Distill, LossWeights, Stage, Task
 from t2r_runtime.errors import UserError
@@ -127,3 +129,22 @@ def test_random_starts_help_at_later_positions(layer: MixerConfig) -> None:
 def test_other_layers_do_not_affect_default() -> None:
     assert usual_starts(small.model(small.with_layers(small.LLAMA, small.SOFTMAX, small.GATED[0]))) == START_POSITIONS
     assert usual_starts(small.model(small.with_layers(small.LLAMA, small.SOFTMAX, small.SOFTMAX))) == 0
+
+
+def test_start_positions_are_part_of_identity(config: FinetuneConfig, tmp_path: Path) -> None:
+    """A gated student of a rotary model gets them unasked, in a run that was stopped too; another number is another
+    model."""
+    texts.write_student(config.model, mixer=LinearConfig(small.K, update_rule="gated", gate="data"))
+    config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "3,4", "0.01"))
+    whole = ended(config)
+    stop_at(config, 5)
+    assert resumed(config) == whole
+    assert entry(config)["start_positions"] == 4096
+    other = dataclasses.replace(config, output=tmp_path / "other.pt", start_positions=0)
+    finetune(other)
+    assert entry(other)["start_positions"] == 0
+    assert changed(config.output, other.output)
+    window = texts.write_student(tmp_path / "window.pt", mixer=WindowConfig(5, 1))
+    other = dataclasses.replace(other, model=window, plan=parse_plan("distill", "1"), start_positions=9, force=True)
+    with pytest.raises(UserError, match="0 start positions; received 9, and layers whose states depend on"):
+        finetune(other)

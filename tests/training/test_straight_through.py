@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 
 import small
 import texts
+from runs import resumed, stop_at
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
@@ -31,7 +32,6 @@ from t2r_export.quantizers.base import initializers, projections
 from t2r_export.quantizers.blocks import in_blocks, restored
 from t2r_export.quantizers.experts import expert_nodes
 from t2r_export.quantizers.tables import rounded_table
-from t2r_export.training import trainer
 from t2r_export.training.straight_through import attach, products, settled
 from t2r_export.verify import verify
 from t2r_runtime.errors import UserError
@@ -132,9 +132,7 @@ def config(tmp_path: Path) -> FinetuneConfig:
     return texts.run(tmp_path, parse_plan("round", "12", "0.01"), rounding=W4, validate_every=6)
 
 
-def test_round_stage_resume_is_bit_identical(
-    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_round_stage_resume_is_bit_identical(config: FinetuneConfig, tmp_path: Path) -> None:
     report = finetune(config)
     assert report.kept[0].step > 0  # better than the rounding alone, by its validation
     assert report.teacher is not None  # the student as it was, before any rounding
@@ -144,20 +142,8 @@ def test_round_stage_resume_is_bit_identical(
     for weight, bits in numbers(saved.model):
         np.testing.assert_array_equal(restored(weight, bits, 16, False), weight)
     again = dataclasses.replace(config, output=tmp_path / "again.pt")
-    batch = trainer.Trainer._batch
-
-    def stopped(self: trainer.Trainer, step: int) -> object:
-        if step == 8:
-            raise KeyboardInterrupt
-        return batch(self, step)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(trainer.Trainer, "_batch", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(again)
-    finetune(dataclasses.replace(again, resume=True))
-    other = checkpoint.load(again.output).model.state_dict()
-    assert all(torch.equal(other[name], weight) for name, weight in saved.model.state_dict().items())
+    stop_at(again, 8)
+    assert resumed(again) == config.output.read_bytes()
 
 
 @pytest.mark.parametrize("stages, scheme", [("round", None), ("distill", "w4"), ("distill,round", "w4")])

@@ -1,0 +1,72 @@
+"""A stage ends with the weights of its best validation, also after a stop, and the test part chooses nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from runs import changed, entry, records, stop_at
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig
+from t2r_export.config.stages import parse_plan
+from t2r_export.finetune import finetune
+from t2r_export.training.stages import Distill
+
+
+def validations(config: FinetuneConfig, stage: str) -> dict[int, float]:
+    """Nats per token on the validation windows, by step."""
+    found = [line for line in records(config) if line.get("stage") == stage and "validation_nats" in line]
+    return {line["step"]: line["validation_nats"] for line in found}
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_stage_keeps_best_weights(
+    config: FinetuneConfig, capsys: pytest.CaptureFixture[str], lora: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a stage that climbs, away from its teacher."""
+    down = Distill.forward
+    monkeypatch.setattr(Distill, "forward", lambda stage, batch: -down(stage, batch))
+    config = dataclasses.replace(config, plan=parse_plan("task,distill", "20,10", "0.03,0.3"), lora=lora, hidden=0.0)
+    report = finetune(config)
+    task, distill = report.kept
+    nats = validations(config, "distill")
+    assert list(nats) == [0, 5, 10]
+    assert distill.last == nats[10] > nats[0] + 0.05
+    assert (distill.stage, distill.step, distill.steps, distill.best) == ("distill", 0, 10, nats[0])
+    said = capsys.readouterr().err
+    line = f"distill keeps the weights from before it: {nats[0]:.4f} in validation, and {nats[10]:.4f} after the last"
+    assert line in said
+    assert ("worse than before" in said) == (report.after.nats > report.before.nats)
+    assert entry(config)["kept_steps"] == [task.step, 0]
+    alone = dataclasses.replace(config, plan=config.plan[:1], output=config.output.with_name("alone.pt"), hidden=5.0)
+    finetune(alone)
+    assert changed(alone.output, config.output) == set()
+
+
+def test_best_weights_survive_stop(config: FinetuneConfig, tmp_path: Path) -> None:
+    """Of a validation before the stop, which none after it equals; and a stop at a validation still makes it."""
+    config = dataclasses.replace(config, plan=parse_plan("task", "60", "0.8"), validate_every=4)
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    (kept,) = finetune(whole).kept
+    assert 0 < kept.step < 60
+    for stop in (kept.step - 1, kept.step + 1):
+        stop_at(config, stop)
+        assert finetune(dataclasses.replace(config, resume=True)).kept == (kept,)
+        assert config.output.read_bytes() == whole.output.read_bytes()
+        config.output.unlink()
+
+
+@pytest.mark.parametrize("first, last, same", [(38, 40, True), (36, 38, False)])
+def test_only_report_reads_test_part(config: FinetuneConfig, tmp_path: Path, first: int, last: int, same: bool) -> None:
+    """Other letters in the last documents change the figures of the report, and in those before what chooses."""
+    report = finetune(config)
+    documents = config.data[0].read_text().split(f"\n{SEPARATOR}\n")
+    other = dataclasses.replace(config, data=(tmp_path / "other",), output=tmp_path / "other.pt")
+    documents[first:last] = [text.translate(str.maketrans("abcdef", "bcdefa")) for text in documents[first:last]]
+    other.data[0].write_text(f"\n{SEPARATOR}\n".join(documents))
+    found = finetune(other)
+    assert (validations(config, "distill") == validations(other, "distill")) == same
+    assert (found.before.nats != report.before.nats) == same
+    if same:
+        assert changed(config.output, other.output) == set()
