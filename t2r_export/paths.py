@@ -25,6 +25,7 @@ from t2r_runtime.files import existing_file, temporary_beside, unwritable
 from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's pickle that are scanned
+FOLDERS = (".safetensors", ".json")  # endings of files that are read with the others of their folder
 OPEN = "give a model.pt made by t2r, a Hugging Face folder, or hf:OWNER/NAME"
 KINDS = {
     "checkpoint": Kind(never=(*MODELS[1:], ".txt", ".json", ".jsonl", ".toml", ".csv", ".md", ".py")),
@@ -237,9 +238,11 @@ def existing_model(path: str | Path) -> Path:
     """`path` as a Path, if it is a file or folder, or the folder of a model `hf:OWNER/NAME`.
 
     Raises:
-        UserError: it does not exist. For a hub id, the message says how to name it.
+        UserError: it does not exist, or is a file of a folder. For a hub id, the message says how to name it.
     """
     path = resolved(path)
+    if path.suffix in FOLDERS and os.path.isfile(path):
+        raise UserError("a checkpoint", f"{path}, a file of a Hugging Face folder", f"give the folder, {path.parent}")
     if os.path.isfile(path) or os.path.isdir(path):
         return path
     do = OPEN

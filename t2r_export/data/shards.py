@@ -8,6 +8,7 @@ in the user's cache folder; beyond $T2R_CACHE_BYTES the least recently used entr
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -105,6 +106,8 @@ def cached(
         return found
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         with locked(folder, wait=True):
             if (found := _opened(folder, made_of)) is None:
                 with temporary_beside(folder.with_name("corpus"), folder=True) as part:

@@ -166,6 +166,13 @@ def test_invalid_cache_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         read(path)
 
 
+def test_cache_that_is_not_writable_is_named(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = texts.write_text(tmp_path / "text")
+    monkeypatch.setattr(os, "access", lambda folder, mode: Path(folder) != cache)  # root may write everywhere
+    with pytest.raises(UserError, match=f"to write tokens to {cache}; received Permission denied; make room there"):
+        read(path)
+
+
 def test_changing_file_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = texts.write_text(tmp_path / "text")
     whole, real = path.read_text(), reading.encoded

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from disk import full_disk
-from t2r_export.training.state import TrainingState, load_state, save_state
+from t2r_export.training.state import TrainingState, check_identity, load_state, save_state
 from t2r_runtime.errors import UserError
 
 
@@ -50,6 +50,16 @@ def test_other_run_is_refused_with_difference(tmp_path: Path) -> None:
         load_state(tmp_path / "state", {**saved.identity, "seed": 2, "batch": 4})
     assert "expected batch None; seed 1, as in the run saved in" in str(caught.value)
     assert "received batch 4; seed 2; resume with the options and files of that run, or delete" in str(caught.value)
+
+
+def test_another_stage_is_named_with_its_numbers(tmp_path: Path) -> None:
+    stages = [{"stage": name, "steps": 20, "learning_rate": 0.001} for name in ("transfer", "align", "distill")]
+    saved = {"stages": stages, "length": 128}
+    wanted = {"stages": [*stages[:2], {**stages[2], "steps": 81}], "length": 128}
+    with pytest.raises(UserError, match=r"^expected stages\.2\.steps 20, as in .*received stages\.2\.steps 81; resume"):
+        check_identity(saved, wanted, tmp_path)
+    with pytest.raises(UserError, match=r"received stages\.2 None; resume"):
+        check_identity(saved, {**saved, "stages": stages[:2]}, tmp_path)
 
 
 def test_load_state_runs_no_code(tmp_path: Path) -> None:

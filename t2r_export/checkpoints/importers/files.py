@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from t2r_export.files import sha256
 from t2r_runtime.errors import UserError, no_json
 
 HASH = re.compile("[0-9a-f]{64}")
 DOWNLOAD = "download or save the folder again"
+POINTER = b"version https://git-lfs"  # what Git leaves in the place of a large file without its extension LFS
 
 
 class Folder:
@@ -31,7 +34,8 @@ class Folder:
         """Where an ordinary file of the folder is.
 
         Raises:
-            UserError: `name` has a folder in it, the file is missing or not an ordinary one, or a link leads out.
+            UserError: `name` has a folder in it, the file is missing, not an ordinary one or a pointer of Git LFS, or
+                a link leads out.
         """
         if name in ("", ".", "..") or any(c in name for c in "/\\:") or not name.isprintable():
             raise UserError(f"plain names of files in {self.folder}", ascii(name)[:200], DOWNLOAD)
@@ -42,6 +46,10 @@ class Folder:
             raise UserError(
                 f"{name} to be inside {self.folder}", "a link that leads out of it", "copy the file into the folder"
             )
+        with _opened(path) as file:
+            if file.read(len(POINTER)) == POINTER:
+                received = "a pointer of Git LFS to it"
+                raise UserError(f"the file {name} in {self.folder}", received, "run git lfs pull there")
         self.used[name] = path
         return path
 
@@ -60,11 +68,8 @@ class Folder:
     def content(self, name: str, limit: int) -> bytes:
         """What is in a file of at most `limit` bytes."""
         path = self.path(name)
-        try:
-            with path.open("rb") as file:
-                data = file.read(limit + 1)
-        except OSError as error:
-            raise UserError(f"to be able to read {path}", error.strerror or str(error), DOWNLOAD) from error
+        with _opened(path) as file:
+            data = file.read(limit + 1)
         if len(data) > limit:
             raise UserError(f"at most {limit} bytes in {path}", "more", "check where this folder is from")
         return data
@@ -93,6 +98,16 @@ class Folder:
         """One hash of them all: of the lines "<sha256>  <name>", as sha256sum prints them, sorted by name."""
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.hashes().items()))
         return hashlib.sha256(lines.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The file, whose bytes are read; UserError if they cannot be."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise UserError(f"to be able to read {path}", error.strerror or str(error), DOWNLOAD) from error
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:

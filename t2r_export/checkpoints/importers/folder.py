@@ -26,9 +26,10 @@ from t2r_export.checkpoints.importers.tokenizers import tokenizers
 from t2r_export.checkpoints.importers.unread import UNREAD
 from t2r_export.checkpoints.weights import as_float32, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, did_you_mean, printable
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+ADAPTER = "adapter_config.json"  # of a folder of peft
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NUMBER = re.compile(r"\.\d+\.")  # of a layer
 BEFORE = "use the model from before it was quantized"
@@ -57,12 +58,15 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
             feature that the family's importer lacks; names or shapes that do not fit the config; weights not finite.
     """
     files = Folder(folder)
+    if files.has(ADAPTER) and not files.has(CONFIG):
+        raise UserError(f"a whole model in {folder}", "an adapter of peft", "save what its merge_and_unload() gives")
     data = files.object(CONFIG, LIMITS[CONFIG])
     family = data.get("model_type")
     if not isinstance(family, str) or family not in importers:
         expected = f"one of {', '.join(sorted(importers))}"
         why = f"it has {UNREAD[family]}: " if isinstance(family, str) and family in UNREAD else ""
-        raise Fields(data, CONFIG).wrong("model_type", expected, family, f"{why}use a model of those")
+        do = did_you_mean(family, importers, "use a model of those")
+        raise Fields(data, CONFIG).wrong("model_type", expected, family, f"{why}use a model of those" if why else do)
     importer = importers[family]
     fields = importer.fields(data, CONFIG)
     if fields.get("quantization_config"):
@@ -76,9 +80,9 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     tensors = _repeated(tensors, importer.repeated(fields), str(folder))
     added = _products(tensors, importer.sums(fields), str(folder))
     weights = _weights(config, importer, tensors, folder, importer.factors(fields), added) | tables
-    tokenizer, source_tokenizer = tokenizers(files, config)
+    tokenizer, source_tokenizer, without = tokenizers(files, config)
     chat, passed_over = chat_template(files)
-    notes += passed_over
+    notes += without + passed_over
     origin: dict[str, Any] = {
         "format": "huggingface",
         "name": _name(folder.resolve()),
@@ -235,11 +239,11 @@ def _shards(files: Folder) -> dict[str, set[str] | None]:
     if files.has(WEIGHTS):
         return {WEIGHTS: None}
     if not files.has(INDEX):
-        raise UserError(
-            f"{WEIGHTS}, or {INDEX} with its shards, in {files.folder}",
-            "neither",
-            "save the model in the safetensors format first",
-        )
+        others = sorted(path.name for path in files.folder.glob("*.safetensors"))
+        received, do = "neither", "save the model in the safetensors format first"
+        if others:
+            received, do = f"neither, but {listed(others)}", DOWNLOAD
+        raise UserError(f"{WEIGHTS}, or {INDEX} with its shards, in {files.folder}", received, do)
     index = Fields(files.object(INDEX, LIMITS[INDEX]), INDEX).object("weight_map")
     shards: dict[str, set[str] | None] = {}
     for name, file in index.items():

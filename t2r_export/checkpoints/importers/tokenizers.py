@@ -7,15 +7,18 @@ from t2r_export.checkpoints.piece_file import MAX_FILE, read_pieces
 from t2r_export.checkpoints.piece_tokenizer import piece_tokenizer
 from t2r_export.config.model import ModelConfig
 from t2r_runtime import Tokenizer
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, shown
 
 TOKENIZER, MAX_TOKENIZER = "tokenizer.json", 1 << 27  # bytes
+OLDER = ("tokenizer.model", "spiece.model", "merges.txt", "vocab.txt")  # of which transformers makes one
 SOURCE, TARGET = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY, MAX_VOCABULARY = "vocab.json", "target_vocab.json", 1 << 26
 
 
-def tokenizers(files: Folder, config: ModelConfig) -> tuple[str | None, str | None]:
+def tokenizers(files: Folder, config: ModelConfig) -> tuple[str | None, str | None, list[str]]:
     """The texts of a tokenizer.json for the model, and for a translator's sources where they have one of their own.
+
+    Last come notes: on a tokenizer in other files, which is not read, and on one with tokens that the model lacks.
 
     Raises:
         UserError: one that the library does not take, some files of Marian's without the others, or a vocabulary of
@@ -24,13 +27,15 @@ def tokenizers(files: Folder, config: ModelConfig) -> tuple[str | None, str | No
     if files.has(TOKENIZER):
         text = files.text(TOKENIZER, MAX_TOKENIZER)
         parse_object(text, str(files.folder / TOKENIZER))
-        return _tried(text), None
+        return text, None, _beyond(_tried(text), config.vocab_size)
     if config.encoder is None or not any(map(files.has, (SOURCE, TARGET))):
-        return None, None
+        older = list(filter(files.has, OLDER))
+        do = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes it"
+        return None, None, [f"{older[0]} is not read, and there is no {TOKENIZER}: {do}"] if older else []
     own = config.encoder.vocab_size is not None
     source = _pieces(files, SOURCE, VOCABULARY, config.encoder.vocab_size or config.vocab_size)
     target = _pieces(files, TARGET, TARGET_VOCABULARY if own else VOCABULARY, config.vocab_size)
-    return target, None if source == target else source
+    return target, None if source == target else source, []
 
 
 def _pieces(files: Folder, model: str, vocabulary: str, size: int) -> str:
@@ -39,9 +44,16 @@ def _pieces(files: Folder, model: str, vocabulary: str, size: int) -> str:
     numbers = files.object(vocabulary, MAX_VOCABULARY)
     if len(numbers) != size:
         raise UserError(f"{size} pieces in {where}, as many as the model's tokens", f"{len(numbers)}", DOWNLOAD)
-    return _tried(piece_tokenizer(pieces, numbers, where))
-
-
-def _tried(text: str) -> str:
-    Tokenizer(text)  # or it would be refused when the model is trained already
+    text = piece_tokenizer(pieces, numbers, where)
+    _tried(text)
     return text
+
+
+def _tried(text: str) -> Tokenizer:
+    return Tokenizer(text)  # or it would be refused when the model is trained already
+
+
+def _beyond(tokenizer: Tokenizer, size: int) -> list[str]:
+    piece = tokenizer.piece(size)
+    beyond = f"{TOKENIZER} has tokens past the model's {size:,}, such as {shown(piece)}: texts with them are refused"
+    return [beyond] if piece else []

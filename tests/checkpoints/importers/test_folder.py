@@ -108,6 +108,8 @@ def test_an_unknown_family_lists_the_known_ones(llama: Path) -> None:
     refused(llama, f'model_type in config.json to be one of {FAMILIES}; received "xlstm"')
     folders.change_config(llama, model_type=None)
     refused(llama, f"model_type in config.json to be one of {FAMILIES}; received no value")
+    folders.change_config(llama, model_type="Llama")
+    refused(llama, 'received "Llama"; did you mean llama?')
 
 
 def test_a_family_that_is_not_read_is_refused_with_the_reason(llama: Path) -> None:
@@ -193,13 +195,51 @@ def test_truncated_safetensors_are_refused(llama: Path, size: int) -> None:
 
 
 def test_a_file_of_another_kind_is_no_safetensors(llama: Path) -> None:
-    (llama / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 12345\n")
+    (llama / "model.safetensors").write_text("version 1\nsize 12345\n")
     refused(llama, "whole safetensors in .*model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_pointer_of_git_lfs_is_named(name: str, llama: Path) -> None:
+    (llama / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12345\n")
+    refused(llama, f"the file {name} in .*; received a pointer of Git LFS to it; run git lfs pull there")
+
+
+def test_an_adapter_is_no_model(llama: Path) -> None:
+    (llama / "config.json").rename(llama / "adapter_config.json")
+    refused(llama, "a whole model in .*; received an adapter of peft; save what its merge_and_unload")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_file_of_a_folder_is_not_the_folder(name: str, llama: Path) -> None:
+    refused(llama / name, f"{name}, a file of a Hugging Face folder; give the folder, .*llama$")
+
+
+def test_a_tokenizer_in_other_files_is_noted(llama: Path) -> None:
+    (llama / "tokenizer.model").write_bytes(b"pieces")
+    [note] = checkpoint.load(llama).notes
+    assert note.startswith("tokenizer.model is not read, and there is no tokenizer.json: AutoTokenizer")
+    (llama / "tokenizer.json").write_text(letter_tokenizer("abc"))
+    assert checkpoint.load(llama).notes == ()
+
+
+def test_a_tokenizer_that_is_larger_than_the_model_is_noted(llama: Path) -> None:
+    size = checkpoint.load(llama).config.vocab_size
+    (llama / "tokenizer.json").write_text(letter_tokenizer("".join(map(chr, range(97, 97 + size)))))
+    assert checkpoint.load(llama).notes == ()
+    (llama / "tokenizer.json").write_text(letter_tokenizer("".join(map(chr, range(97, 98 + size)))))
+    [note] = checkpoint.load(llama).notes
+    assert note.startswith(f"tokenizer.json has tokens past the model's {size}, such as ")
 
 
 def test_a_folder_without_weights_says_what_is_needed(llama: Path) -> None:
     (llama / "model.safetensors").rename(llama / "pytorch_model.bin")
     refused(llama, "model.safetensors, or model.safetensors.index.json with its shards, in .*; received neither; save")
+
+
+def test_shards_without_their_index_are_named(llama: Path) -> None:
+    (llama / "model.safetensors").rename(llama / "model-00001-of-00001.safetensors")
+    refused(llama, "received neither, but model-00001-of-00001.safetensors; download or save the folder again")
 
 
 def test_a_folder_without_a_config_is_no_checkpoint(tmp_path: Path) -> None:
