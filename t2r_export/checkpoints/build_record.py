@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from t2r_export.checkpoints.plain import differences
 from t2r_export.files import entries, sha256, write_bytes
 from t2r_export.version import __version__
 from t2r_runtime.errors import UserError, printable, shown
@@ -71,13 +72,10 @@ def _difference(before: Any, now: Origin) -> str:
         return f"something that {RECORD} does not say"
     words = []
     for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
-        if old == new:
-            continue
-        if isinstance(old, Mapping) and isinstance(new, Mapping) and name.startswith("["):
-            keys = (key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
-            words += [f"{name} {key} {shown(old.get(key))}" for key in keys]
-        else:
+        found = differences(before.get(name), now.get(name))
+        if name.startswith("["):
+            words += [f"{name} {key} {shown(old)}" for key, old, _ in found]
+        elif any(found):
             words.append(f"another {name}")
     return printable(", ".join(words), 300)
 

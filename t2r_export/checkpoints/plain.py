@@ -1,4 +1,4 @@
-"""Check plain data of an untrusted file, within bounds, before it is printed or compared.
+"""Plain data: checked, of an untrusted file, within bounds before it is printed or compared; and how two differ.
 
 Nested lists that share elements are small in a file but exponential when printed, so values are counted as a tree, with
 repetition.
@@ -6,7 +6,7 @@ repetition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t2r_runtime.errors import UserError
@@ -47,6 +47,17 @@ def check_plain(data: Any, what: str) -> None:
                 break
         else:
             levels.pop()
+
+
+def differences(one: Any, other: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Name and both values of what differs: inside of objects and lists, such as stages.1.steps, else as a whole."""
+    if isinstance(one, list) and isinstance(other, list):
+        one, other = dict(enumerate(one)), dict(enumerate(other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in sorted({*one, *other}, key=str):
+            yield from differences(one.get(key), other.get(key), f"{name}.{key}" if name else f"{key}")
+    elif one != other:
+        yield name, one, other
 
 
 def _refused(what: str, received: str) -> UserError:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, did_you_mean, printable
 
 T = TypeVar("T")
 
@@ -21,7 +21,8 @@ def check(data: Mapping[str, Any], keys: Keys, needed: tuple[str, ...] | Keys, w
     """Raise UserError unless `data` has all `needed` keys, and only `keys` with values of their kinds."""
     for key in data:
         if key not in keys:
-            raise wrong(where, f"the keys {', '.join(keys)}", f"the key {printable(key, 60)}")
+            do = did_you_mean(key, keys, "correct the recipe")
+            raise wrong(where, f"the keys {', '.join(keys)}", f"the key {printable(key, 60)}", do)
     for key in needed:
         if key not in data:
             raise wrong(where, f"the key {key}", "none")

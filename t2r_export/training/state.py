@@ -7,7 +7,7 @@ file is replaced atomically: a kill at any moment leaves the previous state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.archive import check_archive, write_archive
+from t2r_export.checkpoints.plain import differences
 from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.files import existing_file
 
@@ -106,24 +107,13 @@ def _has(value: Any, **types: type) -> bool:
 
 def check_identity(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
     """Raise UserError unless both describe the same run; the message names the differences."""
-    if differing := list(_differences(saved, wanted)):
+    if differing := list(differences(saved, wanted)):
         before, now = ("; ".join(f"{row[0]} {_spelt(row[side])}" for row in differing) for side in (1, 2))
         raise UserError(
             f"{before}, as in the run saved in {path}",
             now,
             "resume with the options and files of that run, or delete that file to start again",
         )
-
-
-def _differences(saved: Any, wanted: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Name and both values of what differs: within dicts and lists, such as stages.1.steps, else as a whole."""
-    if isinstance(saved, list) and isinstance(wanted, list):
-        saved, wanted = dict(enumerate(saved)), dict(enumerate(wanted))
-    if isinstance(saved, Mapping) and isinstance(wanted, Mapping):
-        for key in sorted({*saved, *wanted}, key=str):
-            yield from _differences(saved.get(key), wanted.get(key), f"{name}.{key}" if name else f"{key}")
-    elif saved != wanted:
-        yield name, saved, wanted
 
 
 def _spelt(value: Any) -> str:

@@ -192,7 +192,7 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (SOURCE, 'layers = "0,2"', "layers = [0, 2]", "layers to be a text"),
     (SOURCE, 'layers = "0,2"', 'layers = "some"', "layers as all, softmax, none, every:N or 0,2,5"),
     (SOURCE, "seed = 3", "seed = -3", "seed to be an integer from 0"),
-    (SOURCE, "batch = 2", "bach = 2", "in finetune in .* the keys .*; received the key bach"),
+    (SOURCE, "batch = 2", "bach = 2", "in finetune in .* the keys .*; received the key bach; did you mean batch"),
     (SOURCE, "batch = 2", "batch = [2]", "batch to be a whole number"),
     (SOURCE, "batch = 2", "batch = true", "batch to be a whole number; received True"),
     (SOURCE, "batch = 2", "batch = { a = 1 }", "batch to be a whole number"),
