@@ -76,7 +76,7 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and those that each ma
 }
 # what every room may import
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
-APART = {"modeling_t2r.py"}  # copied beside weights, it runs without us: tests/checkpoints/hub/test_student.py
+APART = "remote"  # copied beside weights, it runs without us: tests/checkpoints/hub/test_student.py
 ONNX_STAGES = {"quantize.py"}  # of the pipeline, what changes a finished graph
 # of model/, what mixers and parts do not know
 ABOVE = {f"t2r_export.model.{name}" for name in ("transformer", "stack", "encoder", "block")}
@@ -140,7 +140,7 @@ def rooms() -> Iterator[tuple[str, Path]]:
     root = folder("t2r_export")
     for file in modules("t2r_export"):
         place = file.relative_to(root)
-        if place.name not in {"__main__.py", *APART}:
+        if place.name != "__main__.py" and APART not in place.parts:
             yield room_of(".".join(["t2r_export", *place.with_suffix("").parts])), file
 
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.hub.card import SECTIONS, model_card, read_report
+from t2r_export.checkpoints.hub.code import CODE, modeling_code
 from t2r_export.checkpoints.hub.generation import generation_config
 from t2r_export.checkpoints.hub.native import native_config
-from t2r_export.checkpoints.hub.student import CODE, student_config
+from t2r_export.checkpoints.hub.student import student_config
 from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.chat import TEMPLATE
 from t2r_export.checkpoints.importers.folder import CONFIG, GENERATION, LIMITS, WEIGHTS
@@ -63,7 +64,7 @@ def save_transformers(loaded: Checkpoint, folder: Path, how: TransformersForm | 
     if len(texts[CONFIG].encode()) > LIMITS[CONFIG]:
         do = "save a model.pt with --as t2r"
         raise UserError(f"a {CONFIG} of at most {LIMITS[CONFIG]} bytes", f"{len(texts[CONFIG])}", do)
-    texts |= {CODE.name: CODE.read_text(encoding="utf-8")} if code else {}
+    texts |= {CODE.name: modeling_code()} if code else {}
     texts["README.md"] = model_card(loaded, config, code, reports)
     tensors = _tensors(loaded, str(config["model_type"]), getattr(torch, how.weights))
     with new_folder(folder) as part:

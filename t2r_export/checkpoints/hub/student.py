@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.hub.code import CODE
 from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, SAID
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import PartConfig
@@ -20,7 +20,6 @@ from t2r_export.model.stack import rotations
 from t2r_runtime.errors import UserError, shown
 
 CLASS = "T2RForCausalLM"
-CODE = Path(__file__).with_name("modeling_t2r.py")
 ANY: tuple[Any, ...] = ()  # every value of a field
 NONE, OFF = (None,), (False,)
 

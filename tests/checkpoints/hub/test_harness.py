@@ -11,7 +11,7 @@ from torch import Tensor
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.hub import save_transformers
-from t2r_export.checkpoints.hub.modeling_t2r import T2RForCausalLM
+from t2r_export.checkpoints.hub.remote.model import T2RForCausalLM
 
 ROOT = Path(__file__).parents[3]
 TEXTS = ROOT / "benchmarks" / "harness" / "stories.jsonl"

@@ -61,7 +61,7 @@ def loaded(folder: Path) -> Any:
     """The folder as transformers has it, by the class that is in it."""
     from transformers import AutoModelForCausalLM
 
-    from t2r_export.checkpoints.hub.modeling_t2r import T2RForCausalLM
+    from t2r_export.checkpoints.hub.remote.model import T2RForCausalLM
 
     code = "auto_map" in json.loads((folder / "config.json").read_text())
     return (T2RForCausalLM if code else AutoModelForCausalLM).from_pretrained(folder).eval()
