@@ -44,8 +44,7 @@ from t2r_export.config.uniform import UniformConfig, mixer_from_dict
 from t2r_export.files import write_bytes
 from t2r_export.model.initialize import initialize
 from t2r_export.training.drawing import drawing
-from t2r_export.training.optimizers import make_optimizer
-from t2r_export.training.trainer import learning_rate
+from t2r_export.training.optimizers import learning_rate, make_optimizer
 
 KEYS, VALUES = 16, 8
 IGNORED = -100  # ignore_index of cross_entropy

@@ -28,8 +28,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.cheapest import cheapest
 from t2r_export.training.layerwise import Transfer
-from t2r_export.training.optimizers import make_optimizer
-from t2r_export.training.trainer import learning_rate
+from t2r_export.training.optimizers import learning_rate, make_optimizer
 from t2r_runtime.errors import UserError
 
 WARMUP, CLIP = 0.05, 1.0  # of the transfer, as in finetuning

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
 
 from t2r_export.model.block import Block
 from t2r_export.model.mixers.feature_maps import FeatureMaps
+from t2r_runtime import glibc
 from t2r_runtime.errors import UserError
 
-# options of glibc's mallopt (malloc.h): for training, and the defaults
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
-KEEPING = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: (1 << 31) - 1, M_TOP_PAD: 1 << 28}
-USUAL = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17, M_TOP_PAD: 1 << 17}
+# options of glibc's malloc for training, and the defaults
+KEEPING = {glibc.MMAP_MAX: 0, glibc.TRIM_THRESHOLD: (1 << 31) - 1, glibc.TOP_PAD: 1 << 28}
+USUAL = {glibc.MMAP_MAX: 1 << 16, glibc.TRIM_THRESHOLD: 1 << 17, glibc.TOP_PAD: 1 << 17}
 
 
 def narrow(model: nn.Module) -> None:
@@ -56,33 +54,9 @@ def freed_memory_kept() -> Iterator[None]:
     By default glibc returns tensors above 32 MiB, such as logits, to the system at once; the next step would allocate
     them again, and the system clear them page by page.
     """
-    libc = _glibc()
-    if libc is None:
-        yield
-        return
-    _choose(libc, KEEPING)
+    glibc.choose(KEEPING)
     try:
         yield
     finally:
-        _choose(libc, USUAL)
-        return_freed()
-
-
-def return_freed() -> None:
-    """Return freed memory to the system, holes between tensors too; without glibc, nothing happens."""
-    if (libc := _glibc()) is not None:
-        libc.malloc_trim(ctypes.c_size_t(0))
-
-
-def _glibc() -> Any:
-    """The C library of this process; None if it lacks these options."""
-    try:
-        libc = ctypes.CDLL(None)
-        return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
-    except (OSError, TypeError):  # Windows has no library without a name
-        return None
-
-
-def _choose(libc: Any, options: dict[int, int]) -> None:
-    for option, value in options.items():
-        libc.mallopt(ctypes.c_int(option), ctypes.c_int(value))
+        glibc.choose(USUAL)
+        glibc.trim()

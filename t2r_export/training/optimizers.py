@@ -1,7 +1,8 @@
-"""Optimizers: AdamW, or Muon for matrices in blocks with AdamW for other parameters."""
+"""Optimizers: AdamW, or Muon for matrices in blocks with AdamW for other parameters; learning rates; divergence."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,6 +77,30 @@ class CombinedOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         return {"parts": [part.state_dict() for part in self.parts]}
+
+
+class DivergenceGuard:
+    """Skips all steps from the first with a non-finite gradient, without waiting for the device.
+
+    A fused optimizer skips steps while `found_inf` is set, as with torch's gradient scaler.
+    """
+
+    def __init__(self, optimizer: Any, device: torch.device) -> None:
+        self.optimizer = optimizer
+        self.broken = torch.zeros((), device=device)
+
+    def __call__(self, norm: Tensor) -> None:
+        """Check the gradient norm of the next optimizer step."""
+        self.broken = torch.maximum(self.broken, (~norm.isfinite()).float())
+        self.optimizer.found_inf = self.broken
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
+    """Learning rate of a step, counted from 0: linear warm-up over the share `warmup`, then a half cosine to 0."""
+    rising = max(1, round(steps * warmup))
+    if step < rising:
+        return peak * (step + 1) / rising
+    return peak * 0.5 * (1 + math.cos(math.pi * (step + 1 - rising) / (steps + 1 - rising)))
 
 
 def restore(optimizer: Any, state: Mapping[str, Any]) -> None:

@@ -10,12 +10,8 @@ are sharded (t2r_export.training.sharding), all processes gather them before one
 from __future__ import annotations
 
 import contextlib
-import math
 import pkgutil
-import signal
-import threading
 from contextlib import AbstractContextManager
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,12 +28,14 @@ from t2r_export.training import lora, sharding
 from t2r_export.training.best import keep_best, remember
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.dropout import dropped
+from t2r_export.training.interrupt import Interrupt
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.measured import Measured, peak_bytes
-from t2r_export.training.memory import narrow, recompute, return_freed
-from t2r_export.training.optimizers import make_optimizer, restore
+from t2r_export.training.memory import narrow, recompute
+from t2r_export.training.optimizers import DivergenceGuard, learning_rate, make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
+from t2r_runtime import glibc
 from t2r_runtime.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -116,7 +114,7 @@ class Trainer:
         self.log.start_stage(plan.stage, self.state.step, plan.steps, self.state.tokens, others, every)
         if self.state.best is None:
             self._validate(stage, 0)
-        return_freed()  # what evaluations took, which training would not fill
+        glibc.trim()  # what evaluations took, which training would not fill
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         tokens, flops = 0, 0.0  # predicted in these steps; operations of a token
         for step in range(self.state.step, plan.steps):
@@ -147,7 +145,7 @@ class Trainer:
                 self.log.close_bar()
                 self.log.message(f"stopped after step {done} of {plan.stage}; continue with --resume")
                 raise KeyboardInterrupt
-        return_freed()  # before the best weights are read
+        glibc.trim()  # before the best weights are read
         kept = keep_best(self.state, plan.stage, plan.steps, self.student, self.accelerator)
         if kept is not None and (line := kept.line()) is not None:
             self.log.message(line)
@@ -279,51 +277,3 @@ def open_stage(config: FinetuneConfig, plan: StagePlan, student: Transformer, te
     recompute(student, config.recompute)
     kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
     return kind(student, teacher, LossWeights(*(getattr(config, name) for name in LOSS_WEIGHTS)))
-
-
-class DivergenceGuard:
-    """Skips all steps from the first with a non-finite gradient, without waiting for the device.
-
-    A fused optimizer skips steps while `found_inf` is set, as with torch's gradient scaler.
-    """
-
-    def __init__(self, optimizer: Any, device: torch.device) -> None:
-        self.optimizer = optimizer
-        self.broken = torch.zeros((), device=device)
-
-    def __call__(self, norm: Tensor) -> None:
-        """Check the gradient norm of the next optimizer step."""
-        self.broken = torch.maximum(self.broken, (~norm.isfinite()).float())
-        self.optimizer.found_inf = self.broken
-
-
-class Interrupt:
-    """Context in which Ctrl-C requests a stop after the current step; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __enter__(self) -> Interrupt:
-        # only the main thread may set a handler
-        self.mine = threading.current_thread() is threading.main_thread()
-        if self.mine:
-            self.previous = signal.signal(signal.SIGINT, self._ask)
-        return self
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            # the previous handler decides what happens
-            (self.previous if callable(self.previous) else signal.default_int_handler)(number, frame)
-        self.asked = True
-
-    def __exit__(self, *_: object) -> None:
-        if self.mine:
-            signal.signal(signal.SIGINT, self.previous)
-
-
-def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
-    """Learning rate of a step, counted from 0: linear warm-up over the share `warmup`, then a half cosine to 0."""
-    rising = max(1, round(steps * warmup))
-    if step < rising:
-        return peak * (step + 1) / rising
-    return peak * 0.5 * (1 + math.cos(math.pi * (step + 1 - rising) / (steps + 1 - rising)))

@@ -26,9 +26,10 @@ from t2r_runtime.errors import UserError
 
 PROGRAM = """
 import os, resource, sys, torch
-from t2r_export.training.memory import _glibc, freed_memory_kept
+from t2r_export.training.memory import freed_memory_kept
+from t2r_runtime import glibc
 
-if _glibc() is None:
+if not glibc.choose({}):
     sys.exit("no glibc")
 NUMBERS = 9 << 20  # 36 MiB, above what glibc keeps by itself
 

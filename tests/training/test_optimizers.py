@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 import small
 from t2r_export.data.batch import window_batch
-from t2r_export.training.optimizers import CombinedOptimizer, make_optimizer, restore
+from t2r_export.training.optimizers import CombinedOptimizer, learning_rate, make_optimizer, restore
 from t2r_export.training.stages import Task
 
 
@@ -71,3 +72,27 @@ def test_muon_without_block_matrices_is_adamw() -> None:
     optimizer = make_optimizer(maps, 0.1, 0.0, "muon")
     assert isinstance(optimizer, CombinedOptimizer)
     assert [type(part) for part in optimizer.parts] == [torch.optim.AdamW]
+
+
+def test_learning_rate_schedule() -> None:
+    rates = [learning_rate(step, 100, 2.0, 0.1) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.2 * i for i in range(1, 11)])
+    assert max(rates) == rates[9] == 2.0
+    assert all(a > b for a, b in zip(rates[9:], rates[10:], strict=False))
+    assert 0 < rates[-1] < 0.01
+    assert learning_rate(54, 100, 2.0, 0.1) == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize("steps, warmup", [(1, 0.0), (1, 1.0), (2, 0.5), (3, 1.0)])
+def test_learning_rate_of_short_stages(steps: int, warmup: float) -> None:
+    rates = [learning_rate(step, steps, 2.0, warmup) for step in range(steps)]
+    assert all(0 < rate <= 2.0 for rate in rates)
+
+
+def test_weight_decay_only_for_matrices() -> None:
+    matrix, vector = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
+    matrix.grad, vector.grad = torch.zeros(2, 3), torch.zeros(3)
+    make_optimizer({"m": matrix, "v": vector}, 0.1, weight_decay=0.5).step()
+    torch.testing.assert_close(matrix.detach(), torch.full((2, 3), 0.95))
+    assert torch.equal(vector.detach(), torch.ones(3))
+    assert len(make_optimizer({"m": matrix}, 0.1, 0.0).param_groups) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 import importlib.util
 import ipaddress
@@ -12,13 +10,13 @@ from pathlib import Path
 
 import click
 
+from t2r_runtime import glibc
 from t2r_runtime.cli import program, providers
 from t2r_runtime.cli.output import note
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.refusals import existing_graph
 
 NEEDED = ("starlette", "uvicorn")
-ARENAS = -8  # M_ARENA_MAX of glibc's mallopt
 
 
 @click.command("serve")
@@ -119,8 +117,7 @@ def command(
 def one_arena() -> None:
     """Keep glibc's malloc, where it is the process's, to one arena: with one per thread, a server's memory grows."""
     if "MALLOC_ARENA_MAX" not in os.environ:
-        with contextlib.suppress(AttributeError, TypeError):  # another libc has no mallopt; Windows names none
-            ctypes.CDLL(None).mallopt(ARENAS, 1)
+        glibc.choose({glibc.ARENA_MAX: 1})
 
 
 def _loopback(address: str) -> bool:
