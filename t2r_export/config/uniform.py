@@ -26,27 +26,15 @@ from t2r_export.config.parts import (
     AverageConfig,
     ChannelMixConfig,
     CrossConfig,
-    DeltaNetConfig,
     DenseConfig,
     EncoderAttentionConfig,
-    GatedDeltaConfig,
-    GLAConfig,
     GRUConfig,
-    KDAConfig,
-    LightConvConfig,
+    InsideConfig,
     LSTMConfig,
-    Mamba2Config,
-    MambaConfig,
     MergedConfig,
     MoEConfig,
     PartConfig,
     ProductKeyConfig,
-    RetentionConfig,
-    RGLRUConfig,
-    RWKV5Config,
-    RWKV7Config,
-    S4DConfig,
-    ShortConvConfig,
 )
 from t2r_export.config.plain import of_table
 from t2r_export.config.positions import POSITIONS, LearnedConfig, PositionConfig
@@ -54,6 +42,10 @@ from t2r_export.config.tagged import Entry, HasConfig, Kind
 from t2r_export.config.validation import MAX_VOCABULARY, need
 
 MAX_POSITIONS = 1 << 31
+OF_SELF: dict[str, Any] = {  # what attention over a source does not have
+    **dict.fromkeys(("positions", "position_scale")),
+    **dict.fromkeys(("qk_norm", "qk_norm_wide", "qk_norm_after", "gate", "gate_per_head", "sink"), False),
+}
 
 # replacements of softmax attention: another mixer inside, or another part
 MIXERS: dict[str, HasConfig] = {
@@ -61,22 +53,8 @@ MIXERS: dict[str, HasConfig] = {
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
 # those, and parts that no conversion produces
-TRAINED = (
-    DeltaNetConfig,
-    GatedDeltaConfig,
-    GLAConfig,
-    KDAConfig,
-    LightConvConfig,
-    Mamba2Config,
-    MambaConfig,
-    RetentionConfig,
-    RGLRUConfig,
-    RWKV5Config,
-    RWKV7Config,
-    S4DConfig,
-    ShortConvConfig,
-)
-LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in TRAINED}}
+ALONE = {kind: part for kind, part in PARTS.items() if part.config.mixes and not issubclass(part.config, InsideConfig)}
+LAYERS: dict[str, HasConfig] = {**MIXERS, **ALONE}
 
 
 @dataclass(frozen=True)
@@ -254,21 +232,7 @@ class UniformConfig:
         if isinstance(cross, MergeConfig):
             parts = [self._merged(mixer, cross, after, number)]
         elif cross is not None:
-            parts.append(
-                self._attention(
-                    CrossConfig,
-                    cross,
-                    number,
-                    positions=None,
-                    position_scale=None,
-                    qk_norm=False,
-                    qk_norm_wide=False,
-                    qk_norm_after=False,
-                    gate=False,
-                    gate_per_head=False,
-                    sink=False,
-                )
-            )
+            parts.append(self._attention(CrossConfig, cross, number, **OF_SELF))
         feed_forward = self._feed_forward(after, self.ffn_size)
         return self._parts(*parts, feed_forward)
 
