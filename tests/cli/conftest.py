@@ -1,0 +1,24 @@
+"""A model of letters, its conversion and its graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cli_models import CONFIG, letter_tokenizer
+from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import export_main, main
+from t2r_export.model.transformer import Transformer
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A softmax model of random weights, its conversion, and the graph of that."""
+    folder = tmp_path_factory.mktemp("cli")
+    torch.manual_seed(1)
+    checkpoint.save(folder / "model.pt", Transformer(CONFIG.build()), letter_tokenizer(), {"origin": "random weights"})
+    assert main(["convert", str(folder / "model.pt"), str(folder / "t2r.pt"), "--mixer", "linear:feature_size=5"]) == 0
+    assert export_main([str(folder / "t2r.pt"), str(folder / "t2r.onnx")]) == 0
+    return folder

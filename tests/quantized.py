@@ -1,0 +1,40 @@
+"""Configs of schemes, and how near a quantized graph is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import small
+from small import VOCABULARY
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_runtime import Decoder
+
+CLOSE = {"fp16": 0.01, "int8": 0.3, "int8-static": 0.3, "w8": 0.3, "w4": 0.5}  # to the float32 graph, as median_error
+
+
+def write_tokens(folder: Path) -> Path:
+    """Tokens to calibrate on, and to measure on."""
+    path = folder / "tokens.npy"
+    np.save(path, np.random.default_rng(0).integers(0, VOCABULARY, 1100))
+    return path
+
+
+def config(scheme: str, tokens: Path, **options: Any) -> QuantizeConfig:
+    if scheme == "int8-static":
+        options = {"calibrate": tokens, "calibrate_steps": 30, **options}
+    return QuantizeConfig(scheme=scheme, **options)
+
+
+def median_error(old: Decoder, new: Decoder, batch: int = 1) -> float:
+    """Of the logits, relative to the largest. Where a random model's denominator comes near its guard, a little becomes
+    a lot, which a median does not see."""
+    for decoder in (old, new):
+        decoder.reset(batch=batch)
+    errors = []
+    for ids in small.ids(batch, 20).T.numpy():
+        expected = old.step(ids)
+        errors.append(np.abs(new.step(ids) - expected).max() / np.abs(expected).max())
+    return float(np.median(errors))
