@@ -7,12 +7,10 @@ parameters. The result is a starting point for finetuning.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble
@@ -24,6 +22,7 @@ from t2r_export.config.parts import AttentionConfig, CrossConfig, DenseConfig, M
 from t2r_export.config.plain import of_table, to_plain
 from t2r_export.config.uniform import CROSSES, MergeConfig
 from t2r_export.model.initialize import initialize
+from t2r_export.model.merge import merge
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -228,63 +227,6 @@ def _merged(layer: LayerConfig, merge: MergeConfig, number: int) -> LayerConfig:
         layer = layer.replaced(dense, None)
     kept = {field.name: getattr(own, field.name) for field in dataclasses.fields(own)}
     return layer.replaced(cross, None).replaced(own, MergedConfig(shared=merge.shared, **inside, **kept))
-
-
-def merge(weights: dict[str, Tensor], layer: LayerConfig, block: str, merged: MergeConfig) -> None:
-    """Convert the weights of a block with cross-attention to those of a merged block, in place.
-
-    Query, prefix projections and output are those of self-attention. Keys and values of the source come from
-    cross-attention unless `merged.shared`; its query, output and norms are dropped. With `merged.feed_forward`, values
-    become the product of values, output and first feed-forward matrix: exact where all heads attend alike.
-
-    Args:
-        weights: weights of the model by name.
-        layer: the layer before merging.
-        block: prefix of the block's weight names.
-    """
-    kinds = [part.kind for part in layer.parts]
-    place = {kind: kinds.index(kind) for kind in (AttentionConfig.kind, CrossConfig.kind)}
-    own, cross = (f"{block}parts.{number}." for number in place.values())
-    gone = {place[CrossConfig.kind]}
-    if not merged.shared:
-        weights |= {
-            f"{own}source_{name}.{kind}": weights[f"{cross}{name}.{kind}"]
-            for name, kind in itertools.product("kv", ("weight", "bias"))
-            if f"{cross}{name}.{kind}" in weights
-        }
-    if merged.feed_forward:
-        dense = kinds.index(DenseConfig.kind)
-        gone.add(dense)
-        of_source = [] if merged.shared else [(f"{own}source_v", f"{cross}o")]
-        for values, output in ((f"{own}v", f"{own}o"), *of_source):
-            _product(weights, values, (output, f"{block}parts.{dense}.up"))
-        for kind in ("weight", "bias"):
-            weights.pop(f"{own}o.{kind}", None)
-            if f"{block}parts.{dense}.down.{kind}" in weights:
-                weights[f"{own}o.{kind}"] = weights[f"{block}parts.{dense}.down.{kind}"]
-    _without_parts(weights, block, gone)
-
-
-def _without_parts(weights: dict[str, Tensor], block: str, gone: set[int]) -> None:
-    """Drop the weights of the parts `gone` of a block, and renumber the parts behind them."""
-    for name in [name for name in weights if name.startswith(block)]:
-        lists, number, rest = name.removeprefix(block).split(".", 2)
-        tensor = weights.pop(name)
-        if int(number) not in gone:
-            before = sum(part < int(number) for part in gone)
-            weights[f"{block}{lists}.{int(number) - before}.{rest}"] = tensor
-
-
-def _product(weights: dict[str, Tensor], first: str, others: Sequence[str]) -> None:
-    """Replace the projection `first` by its product with `others`; it gets a bias if the last of them has one."""
-    matrix = weights[f"{first}.weight"].double()
-    bias = weights.pop(f"{first}.bias", torch.zeros(len(matrix))).double()
-    for name in others:
-        W = weights[f"{name}.weight"].double()
-        matrix, bias = W @ matrix, W @ bias + weights.get(f"{name}.bias", torch.zeros(len(W))).double()
-    weights[f"{first}.weight"] = matrix.to(weights[f"{first}.weight"])
-    if f"{others[-1]}.bias" in weights:
-        weights[f"{first}.bias"] = bias.to(weights[f"{first}.weight"])
 
 
 def source_mixers(

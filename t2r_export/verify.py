@@ -11,11 +11,9 @@ tokens of a piece but the first, and states are compared after each piece.
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
@@ -26,34 +24,28 @@ from t2r_export.fold import FOLD_TOLERANCE, fold
 from t2r_export.graph.layout import states_in
 from t2r_export.graph.reader import load
 from t2r_export.model.transformer import Transformer
+from t2r_export.proof.checks import (
+    Checks,
+    batch_against_single,
+    chained,
+    context_against_caches,
+    encoder_against_eager,
+    from_the_start,
+    generation_against_steps,
+    hidden_against_eager,
+    sequence_against_steps,
+)
 from t2r_export.proof.drafts import draft_errors
 from t2r_export.proof.report import Check, Report
-from t2r_export.proof.rounding import own_rounding
-from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, SideBySide, Text, state_error, worse
-from t2r_export.proof.sources import source_errors
-from t2r_export.proof.tolerances import REFERENCES, Tolerance, prompt_tolerance, tolerance, widened
-from t2r_runtime import Decoder, Sampling
-from t2r_runtime.contract.signature import PREFILL
+from t2r_export.proof.side_by_side import SideBySide
+from t2r_export.proof.tolerances import REFERENCES, prompt_tolerance, tolerance
+from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import SourceReader, Stepper
 from t2r_runtime.translate.translator import Translator
 
-PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
-BATCH_TOKENS = 32  # of three sequences, together and alone
 CONTEXT_TOKENS = 256  # at most, of the text on which bounded caches are compared with growing ones
-PIECE = 64  # tokens per piece of a float64 reference
 FLOAT_LEVEL = 1  # MatMulNBits computes in float32 up to this accuracy level
-GENERATED_TOKENS = 64
-GENERATED_BY = (
-    Sampling(0, stop_tokens=()),
-    Sampling(1, seed=1, stop_tokens=()),
-    Sampling(1, seed=2, stop_tokens=(), min_p=0.02, repetition_penalty=1.3, no_repeat_ngram=3),
-)
-HIDDEN_TOKENS = 9
-START_TEXTS, START_TOKENS = 16, 4
-# Steps per chain of models with a growing cache. Softmax attention beyond its training length is ill-conditioned: at
-# position 1,000 the eager float32 model of a checkpoint trained on 512 was itself 2e-4 off the float64 one.
-GROWING_CHAIN = 256
 
 
 @torch.inference_mode()
@@ -106,60 +98,29 @@ def verify(
         provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256, reference
     )
     report.checks, report.greedy_bound = checks.made, bound.greedy
-    _chained(report, checks, both, steps, on_progress)
-    _from_the_start(checks, both)
+    chained(report, checks, both, steps, on_progress)
+    from_the_start(checks, both)
     if context is not None:
-        _context_against_caches(
+        context_against_caches(
             checks, both, unfolded, for_length(checkpoint.model, context), min(context, CONTEXT_TOKENS)
         )
     at_once = prompt_tolerance(provider, signature.quantization, _float_products(Path(path)))
-    _sequence_against_steps(checks, both, at_once)
+    sequence_against_steps(checks, both, at_once)
     if isinstance(decoder, Decoder) and decoder.has_draft_check_graph:
         worst, text = draft_errors(both, decoder)
         checks.add("draft-check graph against steps", worst, [text], bound=at_once)
     if isinstance(decoder, Decoder) and decoder.has_generation_graph:
-        _generation_against_steps(checks, both, decoder)
+        generation_against_steps(checks, both, decoder)
     if signature.batch is None:
-        _batch_against_single(checks, both)
+        batch_against_single(checks, both)
     if isinstance(decoder, Decoder) and signature.hidden_size is not None:
-        _hidden_against_eager(checks, both, decoder)
+        hidden_against_eager(checks, both, decoder)
     if signature.source is not None:
-        _encoder_against_eager(checks, both, encoder or Translator(path, provider), bound)
+        encoder_against_eager(checks, both, encoder or Translator(path, provider), bound)
     errors = [f.error for f in folds if f.error is not None]
     if errors:
         checks.made.append(Check("folded against unfolded, float64, relative", max(errors), FOLD_TOLERANCE))
     return report
-
-
-class Checks:
-    """Collects the checks of a report."""
-
-    def __init__(self, model: Transformer, bound: Tolerance, always: bool) -> None:
-        self.made: list[Check] = []
-        self._model, self._bound, self._always = model, bound, always
-
-    def add(
-        self,
-        name: str,
-        worst: Errors,
-        texts: Sequence[Text],
-        kinds: Sequence[str] = ("logits", "states"),
-        piece: int = 1,
-        bound: Tolerance | None = None,
-    ) -> None:
-        """Add a check per kind of error `worst`, measured over `texts` with states compared after each `piece` tokens.
-
-        Args:
-            bound: tolerance of this check; None is the report's.
-        """
-        fixed_by = bound or self._bound
-        pairs = {kind: (getattr(worst, kind), getattr(fixed_by, kind)) for kind in kinds}
-        holds = all(error <= fixed for error, fixed in pairs.values())  # NaN does not
-        own = None if holds and not self._always else own_rounding(self._model, texts, piece)
-        for kind, (error, fixed) in pairs.items():
-            rounding = None if own is None else getattr(own, kind)
-            allowed = fixed if rounding is None else widened(fixed, rounding)
-            self.made.append(Check(f"{name}, {kind}", error, allowed, rounding))
 
 
 def _float_products(path: Path) -> bool:
@@ -189,143 +150,3 @@ def _same_interface(decoder: Stepper, model: Transformer) -> None:
 
 def _sizes(vocabulary: int, vector: int | None) -> str:
     return f"vocabulary {vocabulary}" + ("" if vector is None else f", vectors of {vector} elements")
-
-
-def _chained(report: Report, checks: Checks, both: SideBySide, steps: int, on_progress: Callable[[int], None]) -> None:
-    """Chained steps from random states: worst logits and states, greedy agreement."""
-    batch = both.decoder.signature.batch or 2
-    done = same = 0
-    mismatches = []
-    chain = GROWING_CHAIN if any(state.grows for state in both.decoder.signature.states) else steps
-    piece = 1 if report.reference == "float32" else PIECE
-    while done < steps:
-        end = done + both.room(both.prefix, min(steps - done, chain))
-        both.begin(both.random_state(batch))
-        ids = both.random_ids((batch,))
-        while done < end:
-            count = min(piece, end - done)
-            expected, logits = both.step(ids) if piece == 1 else both.write(ids, count)
-            theirs, ours = torch.from_numpy(logits.argmax(-1)), expected.argmax(-1)  # (count, B)
-            same += int((theirs == ours).sum())
-            behind = (expected.gather(-1, ours[..., None]) - expected.gather(-1, theirs[..., None])).amax((1, 2))
-            mismatches += [(done + int(n), float(behind[n])) for n in (theirs != ours).any(1).nonzero()[:, 0]]
-            ids = both.read_as(torch.multinomial(expected[-1].softmax(-1), 1, generator=both.generator)[:, 0])
-            done += count
-            on_progress(done)
-    report.greedy_agreement = same / (steps * batch)
-    checks.add("chained steps", *both.compared(), piece=piece)
-    # logits within twice the bound of each other may swap places: a tie, no mismatch
-    tie = 2 * checks.made[0].tolerance if report.greedy_bound == 1 else 0.0
-    report.first_greedy_mismatch = next((step for step, behind in mismatches if not behind <= tie), None)
-
-
-def _from_the_start(checks: Checks, both: SideBySide) -> None:
-    """Short texts from the initial states, where denominators are small and guards act."""
-    batch = both.decoder.signature.batch or START_TEXTS
-    for _ in range(math.ceil(START_TEXTS / batch)):
-        both.begin(both.initial(batch))
-        for ids in both.random_ids((both.room(0, START_TOKENS), batch)):
-            both.step(ids)
-    checks.add("from the start", *both.compared())
-
-
-def _sequence_against_steps(checks: Checks, both: SideBySide, at_once: Tolerance) -> None:
-    """The eager parallel form, and the prefill graph in one call and in two, against single steps.
-
-    Args:
-        at_once: tolerance of the prefill graph.
-    """
-    decoder, batch = both.decoder, both.decoder.signature.batch or 2
-    start = both.random_state(batch)
-    both.begin(start)
-    ids = both.random_ids((batch, both.room(both.prefix, PARALLEL_TOKENS)))
-    expected, both.states = both.model.prefill(ids, start)
-    for column in ids.unbind(1):
-        logits = decoder.step(column.numpy())
-    both.compare(logits, expected[:, -1])
-    worst, (text,) = both.compared()
-    text.ids.extend(ids.unbind(1))
-    checks.add("parallel form against steps", worst, [text])
-    if PREFILL not in decoder.signature.graphs:
-        return  # prompts are read by steps
-    by_steps = decoder.state()
-
-    def read(*parts: np.ndarray) -> Errors:
-        decoder.set_state(both.packed(start), both.prefix)
-        for part in parts:
-            received = decoder.prefill(part)
-        return Errors(float(np.abs(received - logits).max()), state_error(decoder.state(), by_steps))
-
-    parts = [part for part in np.split(ids.numpy(), [ids.shape[1] // 3], axis=1) if part.shape[1]]
-    checks.add("prefill graph against steps", read(ids.numpy()), [text], bound=at_once)
-    checks.add("split prefill against steps", read(*parts), [text], bound=at_once)
-
-
-def _hidden_against_eager(checks: Checks, both: SideBySide, decoder: Decoder) -> None:
-    """What the head reads, after a step and after a prompt."""
-    model = both.model
-    start = both.random_state(decoder.signature.batch or 2)
-    ids = both.random_ids((len(next(iter(start.values()))), both.room(both.prefix, HIDDEN_TOKENS)))
-    received, expected, states = [], [], start
-    decoder.set_state(both.packed(start), both.prefix)
-    for part in ids.tensor_split([1], 1):
-        if not part.shape[1]:
-            continue  # the positions end behind the first
-        rows, states = model.hidden(model.given(part), states, model.ops(part.shape[1]))
-        expected.append(rows.numpy())
-        received.append(decoder.with_hidden(part.numpy())[1])
-    worst = state_error({"hidden": np.stack(received)}, {"hidden": np.stack(expected)})
-    checks.add("hidden, relative", Errors(states=worst), [Text(start, list(ids.unbind(1)))], ["states"])
-
-
-def _context_against_caches(
-    checks: Checks, both: SideBySide, bounded: Transformer, whole: Transformer, tokens: int
-) -> None:
-    """The eager model whose softmax layers have a context against the one whose caches grow, over `tokens` tokens."""
-    ids, source = both.random_ids((1, both.room(0, tokens))), () if whole.encoder is None else both.random_sources(1)
-    start, growing = (model.start(*source) if source else model.init_state(1) for model in (bounded, whole))
-    received, expected = bounded.prefill(ids, start)[0], whole.prefill(ids, growing)[0]
-    worst = Errors(float((received - expected).abs().max()))
-    checks.add("context against growing caches", worst, [Text(start, list(ids.unbind(1)))], ["logits"])
-
-
-def _generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder) -> None:
-    """Tokens of the generation graph against those of the step graph: greedy, sampled, with penalties."""
-    start = both.random_state(1)
-    count = both.room(PREFIX_TOKENS, GENERATED_TOKENS)
-    differing, worst, texts = 0, 0.0, []
-    for sampling in GENERATED_BY:
-        written, after = [], []
-        for in_graph in (True, False):
-            decoder.reset(batch=1)
-            decoder.set_state(both.packed(start), PREFIX_TOKENS)
-            given = ([0], count, sampling)
-            written.append(decoder.generate(*given) if in_graph else list(decoder.stream(*given)))
-            after.append(decoder.state())
-        differing += sum(a != b for a, b in zip(*written, strict=True))
-        worst = worse(worst, state_error(*after))
-        texts.append(Text(start, [torch.tensor([token]) for token in [0, *written[1][:-1]]]))
-    checks.made.append(Check("generation graph against steps, other tokens", differing, 0))
-    checks.add("generation graph against steps", Errors(states=worst), texts, ["states"])
-
-
-def _batch_against_single(checks: Checks, both: SideBySide) -> None:
-    """A batch of three sequences against each sequence alone."""
-    decoder, ids = both.decoder, both.random_ids((3, both.room(0, BATCH_TOKENS)))
-    start = both.initial(3)
-    decoder.set_state(both.packed(start))
-    together, states = decoder.prefill(ids.numpy()), decoder.state()
-    worst = Errors()
-    for row, alone in enumerate(ids.numpy()):
-        decoder.set_state(both.packed({name: value[[row]] for name, value in start.items()}))
-        difference = float(np.abs(decoder.prefill(alone[None])[0] - together[row]).max())
-        ours = {name: value[[row]] for name, value in states.items()}
-        worst = worst.or_worse(Errors(difference, state_error(decoder.state(), ours)))
-    checks.add("batch against single", worst, [Text(start, list(ids.unbind(1)))])
-
-
-def _encoder_against_eager(checks: Checks, both: SideBySide, encoder: SourceReader, bound: Tolerance) -> None:
-    """Encoder states of the graph against the eager encoder, and of single sources against a batch."""
-    against_eager, alone = source_errors(both, encoder)
-    checks.made.append(Check("encoder graph against eager, states", against_eager, bound.states))
-    checks.made.append(Check("source alone against padded, states", alone, bound.states))

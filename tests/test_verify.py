@@ -16,8 +16,9 @@ import small
 from small import CONFIGS, GPT2, LINEAR, H, K
 from t2r_export import fold
 from t2r_export.export import export
+from t2r_export.proof.checks import PIECE
 from t2r_export.proof.side_by_side import SideBySide
-from t2r_export.verify import PIECE, verify
+from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS, Decoder
 from t2r_runtime.errors import UserError
 

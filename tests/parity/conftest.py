@@ -18,4 +18,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def texts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, count in SETUP.texts.items():
-        monkeypatch.setattr(f"t2r_export.verify.{name}", count)
+        monkeypatch.setattr(f"t2r_export.proof.checks.{name}", count)

@@ -36,7 +36,7 @@ class Setup:
     few: tuple[str, ...] = ()  # kinds for a Transformer with a learned table and one with rotary positions
     steps: int = 256  # chained steps of each graph; four times as many of a trained model
     mixer_steps: int = 256  # and of each mixer
-    texts: Mapping[str, int] = field(default_factory=dict)  # constants of t2r_export.verify, of its other checks
+    texts: Mapping[str, int] = field(default_factory=dict)  # constants of t2r_export.proof.checks
     cannot: Mapping[str, str] = field(default_factory=dict)  # mixers that it refuses or gets wrong, and why
     python: str | None = None  # variable with the command of another Python that has the provider
 

@@ -20,7 +20,7 @@ from t2r_export.checkpoints.hub.native import native_config
 from t2r_export.checkpoints.hub.student import student_config
 from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.chat import TEMPLATE
-from t2r_export.checkpoints.importers.folder import CONFIG, GENERATION, LIMITS, WEIGHTS
+from t2r_export.checkpoints.importers.files import CONFIG, GENERATION, LIMITS, WEIGHTS
 from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, T2R
 from t2r_export.checkpoints.weights import as_float32, weight_shapes
 from t2r_export.config.saved import TransformersForm

@@ -14,6 +14,11 @@ from t2r_export.files import sha256
 from t2r_runtime.errors import UserError, no_json
 
 HASH = re.compile("[0-9a-f]{64}")
+CONFIG, GENERATION = "config.json", "generation_config.json"
+ADAPTER = "adapter_config.json"  # of a folder of peft
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# bytes; above the largest of their kind, and small enough to read whole
+LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, INDEX: 1 << 25}
 DOWNLOAD = "download or save the folder again"
 POINTER = b"version https://git-lfs"  # what Git leaves in the place of a large file without its extension LFS
 
