@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, POSITIONS, decoder, importer, sliding_layers
-from t2r_export.config.model import ModelConfig
+from t2r_export.checkpoints.importers.llama import DECODER, POSITIONS, decoder, importer
 
 KEYS = keys(
     read={
@@ -24,10 +22,4 @@ KEYS = keys(
 )
 
 
-def _config(fields: Fields) -> ModelConfig:
-    bias, layers = fields.flag("attention_bias"), sliding_layers(fields, window=None, stated=False)
-    ffn_bias = fields.flag("mlp_bias")
-    return decoder(fields, layers, qkv_bias=bias, output_bias=bias, gated_ffn=False, ffn_bias=ffn_bias)
-
-
-ARCEE = importer(KEYS, _config)
+ARCEE = importer(KEYS, lambda fields: decoder(fields, gated_ffn=False))

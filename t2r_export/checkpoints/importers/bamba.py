@@ -37,15 +37,7 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias")
-    return decoder(
-        fields,
-        _layers(fields),
-        qkv_bias=bias,
-        output_bias=bias,
-        rope={"partial": 0.5},
-        ffn_bias=fields.flag("mlp_bias"),
-    )
+    return decoder(fields, _layers(fields), rope={"partial": 0.5})
 
 
 def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:

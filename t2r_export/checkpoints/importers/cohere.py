@@ -46,24 +46,17 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 HARMLESS = "mlp_bias"  # which the classes do not have
 
 
-def _decoder(fields: Fields, layers: tuple[MixerConfig, ...]) -> ModelConfig:
-    bias = fields.flag("attention_bias")
+def _decoder(fields: Fields, layers: tuple[MixerConfig, ...] | None = None) -> ModelConfig:
     return with_one_norm(
         decoder(
             fields,
             layers,
-            qkv_bias=bias,
-            output_bias=bias,
             eps="layer_norm_eps",
             norm="layer",
             parallel=True,
             logit_scale=fields.number("logit_scale"),
         )
     )
-
-
-def _command_r(fields: Fields) -> ModelConfig:
-    return _decoder(fields, sliding_layers(fields, window=None, stated=False))
 
 
 def _command_a(fields: Fields) -> ModelConfig:
@@ -74,7 +67,7 @@ def _command_a(fields: Fields) -> ModelConfig:
 BIASES = dict.fromkeys((f"{LAYER}.input_layernorm.bias", "model.norm.bias"), 0.0)
 COHERE = importer(
     keys(read={**READ, "rope_theta": 5e5}, refused=REFUSED, harmless=HARMLESS),
-    _command_r,
+    _decoder,
     transforms=by_neighbours,
     constants=BIASES,
 )

@@ -34,9 +34,9 @@ KEYS = keys(
 
 def _config(fields: Fields) -> ModelConfig:
     window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
-    first, bias = fields.size("max_window_layers", least=0), fields.flag("attention_bias")
+    first = fields.size("max_window_layers", least=0)
     layers = sliding_layers(fields, window, lambda layer: layer >= first)
-    return by_sigmoids(fields, decoder(fields, layers, qkv_bias=bias, output_bias=bias, heads={"qk_norm": True}))
+    return by_sigmoids(fields, decoder(fields, layers, heads={"qk_norm": True}))
 
 
 DOTS1 = importer(KEYS, _config)

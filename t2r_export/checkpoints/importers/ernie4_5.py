@@ -10,7 +10,6 @@ from t2r_export.checkpoints.importers.llama import (
     by_neighbours,
     decoder,
     importer,
-    sliding_layers,
 )
 from t2r_export.config.model import ModelConfig
 
@@ -38,8 +37,8 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias, layers = fields.flag("use_bias"), sliding_layers(fields, window=None, stated=False)
-    return decoder(fields, layers, qkv_bias=bias, output_bias=bias, ffn_bias=bias)
+    bias = fields.flag("use_bias")
+    return decoder(fields, qkv_bias=bias, ffn_bias=bias)
 
 
 ERNIE4_5 = importer(KEYS, _config, transforms=by_neighbours)

@@ -10,7 +10,7 @@ from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.ernie4_5 import KEYS as WITHOUT
 from t2r_export.checkpoints.importers.experts import as_dense, beside, experts
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import LAYER, by_neighbours, decoder, sliding_layers
+from t2r_export.checkpoints.importers.llama import LAYER, by_neighbours, decoder
 from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
 from t2r_export.checkpoints.importers.sources import HEAD, ROW
 from t2r_export.config.model import ModelConfig
@@ -40,13 +40,14 @@ WEIGHTS_EPS = 1e-12  # of the class, which divides by no less
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias, layers = fields.flag("use_bias"), sliding_layers(fields, window=None, stated=False)
-    model = decoder(fields, layers, qkv_bias=bias, output_bias=bias, ffn_bias=bias, head_bias=bias)
+    bias = fields.flag("use_bias")
+    model = decoder(fields, qkv_bias=bias, ffn_bias=bias, head_bias=bias)
+    count = len(model.layers)
     each = experts(fields, "moe_num_experts", "moe_intermediate_size", top="moe_k", choice_bias=True, eps=WEIGHTS_EPS)
     start, interval = fields.size("moe_layer_start_index", least=0), fields.size("moe_layer_interval")
     end = fields.size("moe_layer_end_index", least=-1)
-    last = len(layers) - 1 if end == -1 else end
-    sparse = [start <= layer <= last and (layer + 1) % interval == 0 for layer in range(len(layers))]
+    last = count - 1 if end == -1 else end
+    sparse = [start <= layer <= last and (layer + 1) % interval == 0 for layer in range(count)]
     shared = fields.size("moe_num_shared_experts", least=0) * fields.size("moe_intermediate_size")
     return beside(model, each, sparse, size=shared)
 

@@ -40,7 +40,7 @@ def _config(fields: Fields) -> ModelConfig:
     window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
     layers = sliding_layers(fields, window, all_but_each(fields))
     heads = {"qk_norm": True}
-    model = decoder(fields, layers, qkv_bias=False, output_bias=False, heads=heads, norm_position="after")
+    model = decoder(fields, layers, qkv_bias=False, heads=heads, norm_position="after")
     return model if window is None else windows_rotate(model)
 
 

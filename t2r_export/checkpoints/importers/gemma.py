@@ -70,11 +70,10 @@ NAMES2 = {
 }
 
 
-def decoder_of(fields: Fields, layers: tuple[MixerConfig, ...], activation: str, **others: Any) -> ModelConfig:
-    """With these mixers. Args: others: arguments of `decoder`."""
-    bias, scale = fields.flag("attention_bias"), fields.size("hidden_size") ** 0.5
-    shared = {"qkv_bias": bias, "output_bias": bias, "activation": activation, "embedding_scale": scale}
-    return decoder(fields, layers, **shared, **others)
+def decoder_of(fields: Fields, layers: tuple[MixerConfig, ...] | None, activation: str, **others: Any) -> ModelConfig:
+    """With these mixers. Args: layers, others: arguments of `decoder`."""
+    scale = fields.size("hidden_size") ** 0.5
+    return decoder(fields, layers, activation=activation, embedding_scale=scale, **others)
 
 
 def second(
@@ -95,7 +94,7 @@ def second(
 def _gemma(fields: Fields) -> ModelConfig:
     # transformers takes gelu for the approximation that the models were trained with
     activation = fields.choice("hidden_act", {**ACTIVATIONS, "gelu": "gelu_tanh"})
-    return decoder_of(fields, sliding_layers(fields, window=None, stated=False), activation)
+    return decoder_of(fields, None, activation)
 
 
 def _gemma2(fields: Fields) -> ModelConfig:

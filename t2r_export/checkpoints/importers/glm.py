@@ -15,7 +15,6 @@ from t2r_export.checkpoints.importers.llama import (
     by_neighbours,
     decoder,
     importer,
-    sliding_layers,
 )
 from t2r_export.checkpoints.importers.rotary import PARTIAL
 from t2r_export.config.model import ModelConfig
@@ -45,14 +44,7 @@ OURS = {
 
 
 def _config(fields: Fields, norm_position: str) -> ModelConfig:
-    return decoder(
-        fields,
-        sliding_layers(fields, window=None, stated=False),
-        qkv_bias=fields.flag("attention_bias"),
-        output_bias=False,
-        rope={"partial": 0.5},
-        norm_position=norm_position,
-    )
+    return decoder(fields, output_bias=False, rope={"partial": 0.5}, norm_position=norm_position)
 
 
 GLM = importer(KEYS, lambda fields: _config(fields, "pre"), OURS, by_neighbours)

@@ -10,7 +10,7 @@ from typing import Any
 from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.experts import as_dense, beside, experts
 from t2r_export.checkpoints.importers.keys import Keys, keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder
 from t2r_export.checkpoints.importers.olmoe import REFUSED, with_experts
 from t2r_export.checkpoints.importers.rotary import PARTIAL
 from t2r_export.config.model import ModelConfig
@@ -49,15 +49,8 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    model = decoder(
-        fields,
-        sliding_layers(fields, window=None, stated=False),
-        qkv_bias=fields.flag("attention_bias"),
-        output_bias=False,
-        heads={"qk_norm": fields.flag("use_qk_norm")},
-        rope={"partial": 0.5},
-    )
-    return by_sigmoids(fields, model)
+    normed = fields.flag("use_qk_norm")
+    return by_sigmoids(fields, decoder(fields, output_bias=False, heads={"qk_norm": normed}, rope={"partial": 0.5}))
 
 
 def by_sigmoids(fields: Fields, model: ModelConfig) -> ModelConfig:

@@ -11,8 +11,7 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, POSITIONS, decoder, importer, sliding_layers
-from t2r_export.config.model import ModelConfig
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, POSITIONS, decoder, importer
 
 MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 KEYS = keys(
@@ -26,18 +25,6 @@ KEYS = keys(
     },
     refused=POSITIONS,
 )
-
-
-def _config(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias")
-    return decoder(
-        fields,
-        sliding_layers(fields, window=None, stated=False),
-        qkv_bias=bias,
-        output_bias=bias,
-        ffn_bias=fields.flag("mlp_bias"),
-        **scales(fields),
-    )
 
 
 def scales(fields: Fields) -> dict[str, Any]:
@@ -55,4 +42,7 @@ def last_matrices(*ends: str) -> Callable[[Fields], dict[str, float]]:
     return lambda fields: dict.fromkeys(names, fields.number("residual_multiplier"))
 
 
-GRANITE = dataclasses.replace(importer(KEYS, _config), factors=last_matrices("self_attn.o_proj", "mlp.down_proj"))
+GRANITE = dataclasses.replace(
+    importer(KEYS, lambda fields: decoder(fields, **scales(fields))),
+    factors=last_matrices("self_attn.o_proj", "mlp.down_proj"),
+)

@@ -10,7 +10,7 @@ from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, beside, experts
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer
 from t2r_export.config.model import ModelConfig
 
 READ: dict[str, Any] = {
@@ -29,9 +29,7 @@ OTHERS: dict[str, Any] = {
 
 
 def _config(fields: Fields, shared: int = 0) -> ModelConfig:
-    bias, layers = fields.flag("attention_bias"), sliding_layers(fields, window=None, stated=False)
-    model = decoder(fields, layers, qkv_bias=bias, output_bias=bias, **scales(fields))
-    return beside(model, experts(fields), size=shared)
+    return beside(decoder(fields, **scales(fields)), experts(fields), size=shared)
 
 
 def _with_shared(fields: Fields) -> ModelConfig:

@@ -47,14 +47,11 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias, others = fields.flag("attention_bias"), scales(fields)
+    others = scales(fields)
     window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
     model = decoder(
         fields,
         sliding_layers(fields, window, lambda layer: layer % 4 != 0),
-        qkv_bias=bias,
-        output_bias=bias,
-        ffn_bias=fields.flag("mlp_bias"),
         **{**others, "heads": {**others["heads"], "sink": True}},
     )
     return with_positions(model, _positions(fields, model))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import (
     DECODER,
@@ -10,9 +9,7 @@ from t2r_export.checkpoints.importers.llama import (
     by_neighbours,
     decoder,
     importer,
-    sliding_layers,
 )
-from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
     read={
@@ -36,9 +33,4 @@ KEYS = keys(
 )
 
 
-def _config(fields: Fields) -> ModelConfig:
-    bias, layers = fields.flag("attention_bias"), sliding_layers(fields, window=None, stated=False)
-    return decoder(fields, layers, qkv_bias=bias, output_bias=False, ffn_bias=fields.flag("mlp_bias"))
-
-
-HELIUM = importer(KEYS, _config, transforms=by_neighbours)
+HELIUM = importer(KEYS, lambda fields: decoder(fields, output_bias=False), transforms=by_neighbours)

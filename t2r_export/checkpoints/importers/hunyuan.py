@@ -10,7 +10,7 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer
 from t2r_export.checkpoints.importers.rotary import dynamic
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.scalings import NtkScaling, ScalingConfig
@@ -36,15 +36,8 @@ UNUSED = ("beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim")  # rot
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias")
-    return decoder(
-        fields,
-        sliding_layers(fields, window=None, stated=False),
-        qkv_bias=bias,
-        output_bias=bias,
-        heads={"qk_norm": True, "qk_norm_after": True},
-        rope={"types": {"dynamic": _stretched}},
-    )
+    heads = {"qk_norm": True, "qk_norm_after": True}
+    return decoder(fields, heads=heads, rope={"types": {"dynamic": _stretched}})
 
 
 def _stretched(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, POSITIONS, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, POSITIONS, decoder, importer
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
@@ -32,10 +32,10 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias, layers = fields.flag("attention_bias"), sliding_layers(fields, window=None, stated=False)
+    bias = fields.flag("attention_bias")
     if fields.flag("mlp_bias") != bias:
         raise fields.wrong("mlp_bias", "as attention_bias, since transformers has no other", not bias)
-    return decoder(fields, layers, qkv_bias=bias, output_bias=bias, ffn_bias=bias)
+    return decoder(fields)
 
 
 INTERNLM3 = importer(KEYS, _config)

@@ -53,12 +53,10 @@ ROPE = {
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias, layers, gate = fields.flag("attention_bias"), _layers(fields), fields.flag("use_attention_gate")
+    layers, gate = _layers(fields), fields.flag("use_attention_gate")
     model = decoder(
         fields,
         layers,
-        qkv_bias=bias,
-        output_bias=bias,
         rotates=False,
         heads={"qk_norm": True, "gate": gate, "gate_per_head": gate},
         eps="norm_eps",

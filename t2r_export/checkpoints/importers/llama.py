@@ -48,18 +48,12 @@ KEYS = keys(
 )
 
 
-def _config(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias")
-    layers = sliding_layers(fields, window=None, stated=False)
-    return decoder(fields, layers, qkv_bias=bias, output_bias=bias, ffn_bias=fields.flag("mlp_bias"))
-
-
 def decoder(
     fields: Fields,
-    layers: tuple[MixerConfig | PartConfig, ...],
+    layers: tuple[MixerConfig | PartConfig, ...] | None = None,
     *,
-    qkv_bias: bool,
-    output_bias: bool,
+    qkv_bias: bool | None = None,
+    output_bias: bool | None = None,
     eps: str = "rms_norm_eps",
     ffn: str = "intermediate_size",
     activation: str | None = None,
@@ -71,11 +65,15 @@ def decoder(
     """What the families of this shape have in common, from their config.json.
 
     Args:
+        layers: None: softmax layers alone.
+        qkv_bias: None: attention_bias says it. output_bias: None: as qkv_bias.
         eps, ffn: the keys of the norms' eps and of the feed-forward's size.
         activation: the feed-forward's, where the key hidden_act does not say it.
         rotates: whether positions are rotary. rope: arguments of `rotary`.
         heads: fields of HeadsConfig, and others: of UniformConfig, that the family has otherwise.
     """
+    layers = sliding_layers(fields, window=None, stated=False) if layers is None else layers
+    qkv_bias = fields.flag("attention_bias") if qkv_bias is None else qkv_bias
     query_heads, kv_heads, head_size = head_sizes(fields)
     shared: dict[str, Any] = {
         "vocab_size": fields.size("vocab_size"),
@@ -83,7 +81,7 @@ def decoder(
         "layers": layers,
         "norm": "rms",
         "gated_ffn": True,
-        "ffn_bias": False,
+        "ffn_bias": fields.reads("mlp_bias") and fields.flag("mlp_bias"),
         "activation": activation or fields.choice("hidden_act", ACTIVATIONS),
         "position": "none",
         "tied_head": fields.flag("tie_word_embeddings"),
@@ -97,7 +95,7 @@ def decoder(
         kv_heads=kv_heads,
         head_size=head_size,
         qkv_bias=qkv_bias,
-        output_bias=output_bias,
+        output_bias=qkv_bias if output_bias is None else output_bias,
         positions=rotary(fields, head_size, **{"others": MULTIPLE, **rope}) if rotates else None,
         **heads,
     )
@@ -217,4 +215,4 @@ def importer(
     )
 
 
-LLAMA = importer(KEYS, _config)
+LLAMA = importer(KEYS, decoder)

@@ -39,9 +39,7 @@ def _config(fields: Fields) -> ModelConfig:
     length = getattr(scaling, "original_max_positions", None) or said.size(LENGTH)
     scales = said.get(FACTOR) != 0  # which is 0 in Devstral 2
     scale = PositionScale(factor=said.number(FACTOR), length=length) if scales else None
-    return decoder(
-        fields, layers(fields), qkv_bias=False, output_bias=False, heads={"position_scale": scale}, rope=rope
-    )
+    return decoder(fields, layers(fields), qkv_bias=False, heads={"position_scale": scale}, rope=rope)
 
 
 MINISTRAL3 = importer(KEYS, _config)

@@ -33,7 +33,7 @@ def layers(fields: Fields, stated: bool = False) -> tuple[MixerConfig, ...]:
 
 
 def _config(fields: Fields, stated: bool) -> ModelConfig:
-    return decoder(fields, layers(fields, stated), qkv_bias=False, output_bias=False)
+    return decoder(fields, layers(fields, stated), qkv_bias=False)
 
 
 MISTRAL = importer(KEYS, lambda fields: _config(fields, stated=False))

@@ -17,7 +17,6 @@ from t2r_export.checkpoints.importers.llama import (
     decoder,
     importer,
     q_and_k,
-    sliding_layers,
 )
 from t2r_export.checkpoints.importers.sources import Transform, in_heads
 from t2r_export.config.model import ModelConfig
@@ -49,12 +48,8 @@ WEIGHTS = {f"{theirs}.weight": 1.0 for ours, theirs in OURS.items() if "norm" in
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias")
     model = decoder(
         fields,
-        sliding_layers(fields, window=None, stated=False),
-        qkv_bias=bias,
-        output_bias=bias,
         heads={"qk_norm": True},
         gated_ffn=False,
         embedding_norm=True,

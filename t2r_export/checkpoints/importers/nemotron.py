@@ -6,7 +6,7 @@ from __future__ import annotations
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.gemma import one_plus
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, NAMES, POSITIONS, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, NAMES, POSITIONS, decoder, importer
 from t2r_export.checkpoints.importers.rotary import PARTIAL
 from t2r_export.config.model import ModelConfig
 
@@ -31,18 +31,7 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias")
-    return decoder(
-        fields,
-        sliding_layers(fields, window=None, stated=False),
-        qkv_bias=bias,
-        output_bias=bias,
-        eps="norm_eps",
-        rope={"partial": 0.5},
-        norm="layer",
-        gated_ffn=False,
-        ffn_bias=fields.flag("mlp_bias"),
-    )
+    return decoder(fields, eps="norm_eps", rope={"partial": 0.5}, norm="layer", gated_ffn=False)
 
 
 NEMOTRON = importer(KEYS, _config, transforms=lambda _: one_plus(NAMES))

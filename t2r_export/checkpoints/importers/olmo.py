@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, NAMES, POSITIONS, decoder, importer, sliding_layers
-from t2r_export.config.model import ModelConfig
+from t2r_export.checkpoints.importers.llama import DECODER, NAMES, POSITIONS, decoder, importer
 
 KEYS = keys(
     read={
@@ -22,9 +20,4 @@ NORMS = [theirs for ours, theirs in NAMES.items() if "norm" in ours]
 CONSTANTS = {**{f"{name}.weight": 1.0 for name in NORMS}, **{f"{name}.bias": 0.0 for name in NORMS}}
 
 
-def _config(fields: Fields) -> ModelConfig:
-    bias, layers = fields.flag("attention_bias"), sliding_layers(fields, window=None, stated=False)
-    return decoder(fields, layers, qkv_bias=bias, output_bias=bias, norm="layer", norm_eps=NORM_EPS)
-
-
-OLMO = importer(KEYS, _config, constants=CONSTANTS)
+OLMO = importer(KEYS, lambda fields: decoder(fields, norm="layer", norm_eps=NORM_EPS), constants=CONSTANTS)

@@ -7,7 +7,7 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.model import ModelConfig
 
@@ -29,10 +29,9 @@ OURS = {
 }
 
 
-def decoder_of(fields: Fields, layers: tuple[MixerConfig, ...], **others: Any) -> ModelConfig:
-    """With these mixers. Args: others: arguments of `decoder`."""
-    bias, heads = fields.flag("attention_bias"), {"qk_norm": True, "qk_norm_wide": True}
-    return decoder(fields, layers, qkv_bias=bias, output_bias=bias, heads=heads, norm_position="after", **others)
+def decoder_of(fields: Fields, layers: tuple[MixerConfig, ...] | None = None, **others: Any) -> ModelConfig:
+    """With these mixers. Args: layers, others: arguments of `decoder`."""
+    return decoder(fields, layers, heads={"qk_norm": True, "qk_norm_wide": True}, norm_position="after", **others)
 
 
-OLMO2 = importer(KEYS, lambda fields: decoder_of(fields, sliding_layers(fields, window=None, stated=False)), OURS)
+OLMO2 = importer(KEYS, decoder_of, OURS)

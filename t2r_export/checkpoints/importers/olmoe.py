@@ -9,7 +9,7 @@ from types import MappingProxyType
 from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.experts import experts, joined, pieces
 from t2r_export.checkpoints.importers.keys import Keys, keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer
 from t2r_export.checkpoints.importers.sources import Transform
 from t2r_export.config.model import ModelConfig
 
@@ -38,10 +38,9 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias, layers = fields.flag("attention_bias"), sliding_layers(fields, window=None, stated=False)
     each = experts(fields, "num_experts", renormalize=fields.flag("norm_topk_prob"))
-    heads = {"qk_norm": True, "qk_norm_wide": True}
-    return decoder(fields, layers, qkv_bias=bias, output_bias=bias, heads=heads, feed_forwards=(each,) * len(layers))
+    heads, count = {"qk_norm": True, "qk_norm_wide": True}, fields.layers("num_hidden_layers")
+    return decoder(fields, heads=heads, feed_forwards=(each,) * count)
 
 
 UP, DOWN = f"{LAYER}.mlp.experts.gate_up_proj", f"{LAYER}.mlp.experts.down_proj"

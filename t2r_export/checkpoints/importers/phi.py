@@ -14,7 +14,6 @@ from t2r_export.checkpoints.importers.llama import (
     POSITIONS,
     decoder,
     importer,
-    sliding_layers,
     with_one_norm,
 )
 from t2r_export.checkpoints.importers.rotary import PARTIAL
@@ -50,9 +49,7 @@ def _config(fields: Fields) -> ModelConfig:
     return with_one_norm(
         decoder(
             fields,
-            sliding_layers(fields, window=None, stated=False),
             qkv_bias=True,
-            output_bias=True,
             eps="layer_norm_eps",
             rope={"partial": 0.5},
             norm="layer",

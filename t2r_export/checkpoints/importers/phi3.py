@@ -39,7 +39,6 @@ def _config(fields: Fields) -> ModelConfig:
         fields,
         layers(fields),
         qkv_bias=False,
-        output_bias=False,
         rope={"partial": 1.0, "types": {"su": longrope, "yarn": longrope}},
     )
 

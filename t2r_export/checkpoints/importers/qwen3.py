@@ -16,8 +16,7 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias")
-    return decoder(fields, layers(fields), qkv_bias=bias, output_bias=bias, heads={"qk_norm": True})
+    return decoder(fields, layers(fields), heads={"qk_norm": True})
 
 
 QWEN3 = importer(KEYS, _config)

@@ -56,12 +56,9 @@ KINDS = ("linear_attention", "full_attention")
 
 def decoder_of(fields: Fields, ffn: str = "intermediate_size") -> ModelConfig:
     """Args: ffn: as of `decoder`."""
-    bias = fields.flag("attention_bias")
     return decoder(
         fields,
         _layers(fields),
-        qkv_bias=bias,
-        output_bias=bias,
         heads={"qk_norm": True, "gate": True},
         rope={"partial": 0.25},
         activation=fields.choice("hidden_act", {"silu": "silu", "swish": "silu"}),  # of the convolution, too

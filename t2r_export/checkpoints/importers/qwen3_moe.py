@@ -39,11 +39,8 @@ def _config(fields: Fields) -> ModelConfig:
     used = fields.flag("use_sliding_window") and fields.get("sliding_window") is not None
     layers = sliding_layers(fields, fields.size("sliding_window") if used else None, stated=False)
     each = experts(fields, size="moe_intermediate_size", renormalize=fields.flag("norm_topk_prob"))
-    bias, sparse = fields.flag("attention_bias"), sparse_layers(fields)
-    feed_forwards = tuple(each if own else Dense() for own in sparse)
-    return decoder(
-        fields, layers, qkv_bias=bias, output_bias=bias, heads={"qk_norm": True}, feed_forwards=feed_forwards
-    )
+    feed_forwards = tuple(each if own else Dense() for own in sparse_layers(fields))
+    return decoder(fields, layers, heads={"qk_norm": True}, feed_forwards=feed_forwards)
 
 
 QWEN3_MOE = with_experts(KEYS, _config)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, POSITIONS, decoder, importer, sliding_layers
-from t2r_export.config.model import ModelConfig
+from t2r_export.checkpoints.importers.llama import DECODER, POSITIONS, decoder, importer
 
 KEYS = keys(
     read={
@@ -28,14 +26,4 @@ KEYS = keys(
 )
 
 
-def _config(fields: Fields) -> ModelConfig:
-    return decoder(
-        fields,
-        sliding_layers(fields, window=None, stated=False),
-        qkv_bias=fields.flag("attention_bias"),
-        output_bias=fields.flag("attention_out_bias"),
-        ffn_bias=fields.flag("mlp_bias"),
-    )
-
-
-SEED_OSS = importer(KEYS, _config)
+SEED_OSS = importer(KEYS, lambda fields: decoder(fields, output_bias=fields.flag("attention_out_bias")))

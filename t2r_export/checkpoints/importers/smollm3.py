@@ -35,11 +35,10 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias, rotating = fields.flag("attention_bias"), _rotating(fields)
-    used, width = fields.flag("use_sliding_window"), fields.get("sliding_window")
+    rotating, used, width = _rotating(fields), fields.flag("use_sliding_window"), fields.get("sliding_window")
     window = fields.size("sliding_window") if used and width is not None else None
     layers = sliding_layers(fields, window, lambda layer: not rotating[layer])
-    model = decoder(fields, layers, qkv_bias=bias, output_bias=bias, ffn_bias=fields.flag("mlp_bias"))
+    model = decoder(fields, layers)
     return with_positions(model, [model.heads[0].positions if rotates else None for rotates in rotating])
 
 

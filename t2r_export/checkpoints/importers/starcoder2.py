@@ -41,7 +41,6 @@ def _config(fields: Fields) -> ModelConfig:
         fields,
         layers(fields),
         qkv_bias=bias,
-        output_bias=bias,
         eps="norm_epsilon",
         norm="layer",
         gated_ffn=False,
