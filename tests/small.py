@@ -460,3 +460,10 @@ def assert_states(received: State, expected: State, tolerance: float) -> None:
         assert found.shape == value.shape, name
         error = (found.double() - value.double()).abs().max() / value.double().abs().max()
         assert error <= tolerance, (name, float(error))
+
+
+def assert_learns(module: torch.nn.Module, y: Tensor) -> None:
+    """Every weight of the module that computed y has a gradient of it."""
+    y.square().sum().backward()
+    for name, weight in module.named_parameters():
+        assert weight.grad is not None and weight.grad.abs().sum() > 0, name

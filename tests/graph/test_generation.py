@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 import small
 from runtime import graphs
 from small import VOCABULARY
-from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.export import export
 from t2r_export.graph.generation import generation_graph
 from t2r_export.quantize import quantize
 from t2r_runtime import Decoder, Sampler, Sampling
@@ -372,18 +370,6 @@ def test_refused(config: str, options: dict[str, Any], message: str, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-def test_no_ort_with_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        small.graph(tmp_path / "g.ort", generate=True)
-    assert str(caught.value) == (
-        "expected an .onnx, that shares its weights with the generation graph; received "
-        f"{tmp_path / 'g.ort'}; export without --generate, or write an .onnx"
-    )
-    small.graph(tmp_path / "g.onnx", generate=True)
-    with pytest.raises(UserError, match=r"received .*q.ort; export without --generate, or write an .onnx"):
-        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig(scheme="w8"))
-
-
 def test_it_takes_a_step_with_its_weights(made: Path) -> None:
     signature = dataclasses.replace(Decoder(made, companions=()).signature, graphs={})
     model = generation_graph(onnx.load(made), signature)
@@ -391,35 +377,3 @@ def test_it_takes_a_step_with_its_weights(made: Path) -> None:
         1 + len(signature.states),
         12 + len(signature.states),
     ]
-
-
-class TestOpening:
-    def test_it_is_missing(self, tmp_path: Path) -> None:
-        _, report = small.graph(tmp_path / "g.onnx", generate=True)
-        (tmp_path / report.signature.graphs["generate"]).unlink()
-        with pytest.raises(UserError) as caught:
-            Decoder(tmp_path / "g.onnx")
-        assert str(caught.value) == (
-            f"expected the generation graph {report.signature.graphs['generate']} beside g.onnx; received none; "
-            "copy the companions too, or leave its role out of companions"
-        )
-        assert len(Decoder(tmp_path / "g.onnx", companions=()).generate([1], 3, Sampling(stop_tokens=()))) == 3
-
-    def test_it_is_of_another_model(self, tmp_path: Path) -> None:
-        _, report = small.graph(tmp_path / "g.onnx", generate=True)
-        other = export(small.checkpoint(seed=1), tmp_path / "h.onnx", ExportConfig(generate=True))
-        (tmp_path / other.signature.graphs["generate"]).replace(tmp_path / report.signature.graphs["generate"])
-        with pytest.raises(UserError) as caught:
-            Decoder(tmp_path / "g.onnx").generate([1], 3)
-        assert str(caught.value) == (
-            f"expected {report.signature.graphs['generate']} to have the same model as g.onnx; received another model; "
-            "export both again"
-        )
-
-    def test_it_is_opened_by_itself(self, tmp_path: Path) -> None:
-        _, report = small.graph(tmp_path / "g.onnx", generate=True)
-        with pytest.raises(UserError) as caught:
-            Decoder(tmp_path / report.signature.graphs["generate"])
-        assert str(caught.value) == (
-            "expected a step graph; received a generation graph; open the step graph that names it"
-        )

@@ -22,7 +22,6 @@ from t2r_export.config.mixers import CompressiveConfig, LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.uniform import LAYERS
-from t2r_export.export import export
 from t2r_export.graph.layout import pack
 from t2r_export.graph.prefill import CHUNK
 from t2r_export.model.mixers.feature_maps import FEATURE_MAPS
@@ -309,20 +308,6 @@ def test_ruin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert set(tmp_path.iterdir()) == before
 
 
-def test_no_ort_with_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        small.graph(tmp_path / "g.ort", prefill=True)
-    assert str(caught.value) == (
-        "expected an .onnx, that shares its weights with the prefill graph; received "
-        f"{tmp_path / 'g.ort'}; export without --prefill, or write an .onnx"
-    )
-    small.graph(tmp_path / "g.onnx", prefill=True)
-    before = set(tmp_path.iterdir())
-    with pytest.raises(UserError, match=r"received .*q.ort; export without --prefill, or write an .onnx"):
-        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig(scheme="w8"))
-    assert set(tmp_path.iterdir()) == before
-
-
 def test_no_prompts_of_any_length_on_npu() -> None:
     with pytest.raises(UserError) as caught:
         ExportConfig(target="npu", prefill=True)
@@ -332,49 +317,15 @@ def test_no_prompts_of_any_length_on_npu() -> None:
     )
 
 
-class TestOpening:
-    def test_it_is_missing(self, tmp_path: Path) -> None:
-        _, report = small.graph(tmp_path / "g.onnx", prefill=True)
-        report.files[2].unlink()
-        with pytest.raises(UserError) as caught:
-            Decoder(tmp_path / "g.onnx")
-        assert str(caught.value) == (
-            f"expected the prefill graph {report.files[2].name} beside g.onnx; received none; "
-            "copy the companions too, or leave its role out of companions"
-        )
-        assert Decoder(tmp_path / "g.onnx", companions=()).prefill([1, 2]).shape == (1, VOCABULARY)
-
-    def test_short_prompts_need_not_open_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        small.graph(tmp_path / "g.onnx", prefill=True)
-        decoder = Decoder(tmp_path / "g.onnx", threads=1, prefill_from=5)
-        counted = []
-        run = decoder._states._run
-        monkeypatch.setattr(decoder._states, "_run", lambda *args: (counted.append(args[2]), run(*args))[1])
-        decoder.prefill([1, 2, 3, 4])
-        decoder.prefill([1, 2, 3, 4, 5])
-        assert counted == [1, 1, 1, 1, 5]
-        assert decoder.fork()._prefill_from == 5
-        with pytest.raises(UserError, match="as prefill_from of at least 1; received 0; choose another value"):
-            Decoder(tmp_path / "g.onnx", prefill_from=0)
-
-    def test_it_is_of_another_model(self, tmp_path: Path) -> None:
-        _, report = small.graph(tmp_path / "g.onnx", prefill=True)
-        other = export(small.checkpoint(seed=1), tmp_path / "h.onnx", ExportConfig(prefill=True))
-        other.files[2].replace(report.files[2])
-        decoder = Decoder(tmp_path / "g.onnx")
-        decoder.step(1)  # needs no prefill graph
-        with pytest.raises(UserError) as caught:
-            decoder.prefill([1, 2])
-        assert decoder.position == 1
-        assert str(caught.value) == (
-            f"expected {report.files[2].name} to have the same model as g.onnx; received another model; "
-            "export both again"
-        )
-
-    def test_it_is_opened_by_itself(self, tmp_path: Path) -> None:
-        _, report = small.graph(tmp_path / "g.onnx", prefill=True)
-        with pytest.raises(UserError) as caught:
-            Decoder(report.files[2])
-        assert str(caught.value) == (
-            "expected a step graph; received a prefill graph; open the step graph that names it"
-        )
+def test_short_prompts_need_not_open_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.graph(tmp_path / "g.onnx", prefill=True)
+    decoder = Decoder(tmp_path / "g.onnx", threads=1, prefill_from=5)
+    counted = []
+    run = decoder._states._run
+    monkeypatch.setattr(decoder._states, "_run", lambda *args: (counted.append(args[2]), run(*args))[1])
+    decoder.prefill([1, 2, 3, 4])
+    decoder.prefill([1, 2, 3, 4, 5])
+    assert counted == [1, 1, 1, 1, 5]
+    assert decoder.fork()._prefill_from == 5
+    with pytest.raises(UserError, match="as prefill_from of at least 1; received 0; choose another value"):
+        Decoder(tmp_path / "g.onnx", prefill_from=0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model.mixers.alone import Alone, buffers, by_steps, random_mixer, text
-from small import GPT2, WIDTH, B, T
+from small import GPT2, WIDTH, B, T, assert_learns
 from t2r_export.config.parts import AverageConfig
 from t2r_export.config.plain import to_plain
 from t2r_export.config.uniform import mixer_from_dict
@@ -83,8 +83,7 @@ def test_states_stay_float32_under_autocast(ffn_size: int) -> None:
 @sizes
 def test_every_weight_learns(ffn_size: int) -> None:
     made, x, state = setting(ffn_size)
-    made(x, state, START)[0].square().sum().backward()
-    assert all(weight.grad is not None and bool(weight.grad.abs().sum() > 0) for weight in made.parameters())
+    assert_learns(made, made(x, state, START)[0])
 
 
 def test_state_spec_and_fold() -> None:

@@ -42,9 +42,7 @@ def test_a_part_aside_gives_what_the_next_part_reads() -> None:
 
 def test_every_weight_learns() -> None:
     made = initialize(model(LayerConfig(parts=(BLOCK, MIXER))), 0)
-    made(small.ids()).square().sum().backward()
-    for name, weight in made.named_parameters():
-        assert weight.grad is not None and bool(weight.grad.abs().sum() > 0), name
+    small.assert_learns(made, made(small.ids()))
     block: Any = made.blocks[0].parts[0]
     assert block.q.weight.shape == (30, 20) and block.o.weight.shape == (10, 30)
     assert [spec.name for spec in made.state_spec()] == ["k.0", "v.0", "S.0", "conv.0"]
