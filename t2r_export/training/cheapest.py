@@ -20,6 +20,14 @@ class Priced(Protocol):
 P = TypeVar("P", bound=Priced)
 
 
+def require_room(sizes: Sequence[Sequence[int]], room: int, budget: int) -> None:
+    """Raise UserError unless the smallest of each layer's bytes fit into `room`; the message refers to `budget`."""
+    least = sum(map(min, sizes))
+    if least > room:
+        do = "raise it, or offer mixers with smaller states"
+        raise UserError(f"a budget of at least {least + budget - room} bytes", f"{budget}", do)
+
+
 def cheapest(options: Sequence[Sequence[P]], room: int, budget: int) -> list[P]:
     """The option per layer with the smallest total cost whose bytes fit into `room`.
 
@@ -28,13 +36,8 @@ def cheapest(options: Sequence[Sequence[P]], room: int, budget: int) -> list[P]:
     Raises:
         UserError: no combination fits; the message refers to `budget`.
     """
+    require_room([[option.bytes for option in layer] for layer in options], room, budget)
     least = [min(option.bytes for option in layer) for layer in options]
-    if sum(least) > room:
-        raise UserError(
-            f"a budget of at least {sum(least) + budget - room} bytes",
-            f"{budget}",
-            "raise it, or offer mixers with smaller states",
-        )
     after = [sum(least[layer + 1 :]) for layer in range(len(options))]  # minimum bytes of later layers
     best: list[tuple[int, float, tuple[P, ...]]] = [(0, 0.0, ())]
     for layer, choices in enumerate(options):

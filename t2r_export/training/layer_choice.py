@@ -26,7 +26,7 @@ from t2r_export.errors import CheckFailed
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
-from t2r_export.training.cheapest import cheapest
+from t2r_export.training.cheapest import cheapest, require_room
 from t2r_export.training.layerwise import Transfer
 from t2r_export.training.optimizers import learning_rate, make_optimizer
 from t2r_runtime.errors import UserError
@@ -99,12 +99,18 @@ def choose(
     teacher.require_decoder("to choose mixers for by its text", "name the mixer for t2r convert")
     window = min(trial.window, teacher.config.max_positions or trial.window)
     batches = window_batches(held_out_windows(corpus.valid, window, trial.valid))
-    base = evaluate(teacher, batches).nats
     windows = Windows(corpus.train, window, trial.batch, trial.seed)
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]
+    fixed = sum(s.bytes(1, length) for s in teacher.state_spec()) - sum(option.bytes for option in kept)
+    tried = list(candidates)
+    if not tried:
+        raise UserError("at least one mixer to try", "none", "name one")
+    sizes = [[state_bytes(model.blocks[n], length) for model in (teacher, *tried)] for n in range(len(kept))]
+    require_room(sizes, budget - fixed, budget)  # before any is trained
+    base = evaluate(teacher, batches).nats
     options = [[option] for option in kept]
     students: dict[LayerConfig, Transformer] = {}
-    for student in candidates:
+    for student in tried:
         mixer = student.config.layers[0].mixers[0]
         students |= dict.fromkeys(student.config.layers, student)
         loss = transfer(student, teacher, windows, trial.steps)
@@ -114,11 +120,7 @@ def choose(
             cost = evaluate(mixed, batches).nats - base
             options[layer].append(dataclasses.replace(option, cost=cost))
         on_progress(f"{mixer.label} {mixer.summary()}: transfer loss {loss:.4f}")
-    if not students:
-        raise UserError("at least one mixer to try", "none", "name one")
-    fixed = sum(s.bytes(1, length) for s in teacher.state_spec()) - sum(option.bytes for option in kept)
-    room = budget - fixed
-    chosen = cheapest(options, room, budget)
+    chosen = cheapest(options, budget - fixed, budget)
     model = _assemble(teacher, chosen, students)
     trained = sum(Transfer.trains(student, teacher) for student in dict.fromkeys(students.values()))
     return Choice(

@@ -136,11 +136,16 @@ def test_transfer_reduces_loss() -> None:
 def test_choose_refuses_bad_input() -> None:
     with pytest.raises(UserError, match="at least one mixer to try; received none"):
         choose(small.model(texts.TEACHER), (), corpus(), 1000, trial=TRIAL)
+    teacher = small.model(texts.TEACHER)
+    made = convert(teacher, LINEAR)
+    before = {name: weight.clone() for name, weight in made.state_dict().items()}
     least = 3 * small.G * small.K * (small.V + 1) * 4 + 4
     with pytest.raises(UserError, match=f"a budget of at least {least} bytes; received {least - 1}; raise it"):
         chosen(least - 1, LINEAR)
+    with pytest.raises(UserError, match=f"a budget of at least {least} bytes"):  # and before a mixer is trained
+        choose(teacher, [made], corpus(), least - 1, LENGTH, TRIAL)
+    assert all(torch.equal(weight, before[name]) for name, weight in made.state_dict().items())
     assert chosen(least, LINEAR)[1].bytes == least
-    teacher = small.model(texts.TEACHER)
     with pytest.raises(UserError, match="text to measure on"):
         choose(teacher, [convert(teacher, LINEAR)], corpus(), 1000, trial=dataclasses.replace(TRIAL, window=200))
     broken = small.model(texts.TEACHER)
