@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from t2r_export.version import __version__
 
+TYPE_CHECKING = False  # typing's own takes a while, in which Ctrl-C would show where (t2r_runtime.__main__)
 if TYPE_CHECKING:
+    from typing import Any
+
     from t2r_export.api import Model, load
 
 __all__ = ["Model", "__version__", "load"]

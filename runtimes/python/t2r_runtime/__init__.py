@@ -11,9 +11,11 @@ Names are imported on first use, and onnxruntime and tokenizers when the first g
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's own takes a while, in which Ctrl-C would show where (t2r_runtime.__main__)
 if TYPE_CHECKING:
+    from typing import Any
+
     from t2r_runtime.contract.sampling import Sampler, Sampling
     from t2r_runtime.contract.signature import CONTRACT_VERSION, Signature, StateSpec
     from t2r_runtime.decode.batch import Batch

@@ -1,6 +1,6 @@
 """Entry point of `t2r-run` and `python -m t2r_runtime`.
 
-Handles Ctrl-C before the command line is imported, which takes a while.
+Handles Ctrl-C before the command line is imported, which takes a while: this module and its package import little.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ import importlib
 import os
 import signal
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 USER = 2
 INTERRUPTED = 130

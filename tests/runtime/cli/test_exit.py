@@ -138,6 +138,16 @@ def test_ctrl_c_at_any_time(when: str, tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("package", ["t2r_export", "t2r_runtime"])
+def test_little_is_imported_before_ctrl_c_is_handled(package: str) -> None:
+    """Of Python's own modules typing is the one that takes a while."""
+    program = f"import sys, {package}.__main__; print(*sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, env=environment)
+    assert f"{package}.__main__" in done.stdout.split(), done.stderr
+    assert "typing" not in done.stdout.split()
+
+
 def test_h_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["-h"], ["--help"]):
         assert errors.run(click.Command("probe", help="Some help."), "t2r", arguments) == 0

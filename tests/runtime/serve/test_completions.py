@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import math
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -209,6 +211,21 @@ def test_signal_finishes_what_runs(number: signal.Signals, graph: Path) -> None:
         assert server.ended() == 0
         with pytest.raises(OSError):
             server.ask("/health")
+
+
+def test_second_ctrl_c_drops_what_runs(graph: Path) -> None:
+    """In one piece: the server says nothing of the requests that it breaks off."""
+    with running(graph, "--max-tokens", 10**9) as server:
+        with server.stream(prompt="a", max_tokens=10**9, ignore_eos=True) as events:
+            server.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(OSError):  # until it listens no more
+                while next(events):
+                    server.ask("/health")
+            server.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(http.client.HTTPException, OSError):
+                list(events)
+        assert server.ended() == 0
+        assert server.said == []
 
 
 def test_time_limit(graph: Path) -> None:

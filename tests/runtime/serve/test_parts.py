@@ -51,6 +51,7 @@ def test_what_the_command_refuses(tmp_path: Path, capsys: Output) -> None:
             ([tmp_path / "none.onnx"], "none.onnx"),
             ([graph, other, "--port", 0], "expected graphs of different file names; received two named letters"),
             ([growing, "--port", 0], "expected states of constant size for texts of different lengths side by side"),
+            ([graph, growing, "--port", 0], f"side by side as {growing}; received a model whose"),
             ([graph, "--port", 0, "--rows", 1 << 30], "choose a smaller batch"),
             ([graph, "--port", taken.getsockname()[1]], "Address already in use; choose another --host or --port"),
             ([graph, "--host", "no such host"], "expected to listen on no such host:8080"),

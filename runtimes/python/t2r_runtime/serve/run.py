@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from t2r_runtime.decode.decoder import Decoder
@@ -49,18 +53,30 @@ def served(
     metrics.gauge("t2r_kept_bytes", lambda: sessions.kept_bytes)
     models = {}
     for name, path in zip(names_of(graphs), graphs, strict=True):
-        decoder = opened(path)
-        signature = decoder.signature
-        if signature.source is None:
-            engine = Engine(name, decoder, limits.rows, limits.queue, metrics)
-            tokenizer = None if signature.tokenizer is None else Tokenizer.of(signature)
-            key = graph_key(path, decoder.placement)
-            models[name] = Model(name, signature, tokenizer, key, engine)
-        else:
-            translations = Translations(name, translator(path), limits.rows, limits.queue)
-            source, target = Tokenizer.of_source(signature), Tokenizer.of(signature)
-            models[name] = Model(name, signature, source, translations=translations, written=target)
+        with _named(path, graphs):
+            decoder = opened(path)
+            signature = decoder.signature
+            if signature.source is None:
+                engine = Engine(name, decoder, limits.rows, limits.queue, metrics)
+                tokenizer = None if signature.tokenizer is None else Tokenizer.of(signature)
+                key = graph_key(path, decoder.placement)
+                models[name] = Model(name, signature, tokenizer, key, engine)
+            else:
+                translations = Translations(name, translator(path), limits.rows, limits.queue)
+                source, target = Tokenizer.of_source(signature), Tokenizer.of(signature)
+                models[name] = Model(name, signature, source, translations=translations, written=target)
     return Served(models, sessions, metrics, limits, api_key)
+
+
+@contextlib.contextmanager
+def _named(path: Path, graphs: Sequence[Path]) -> Iterator[None]:
+    """Name the graph in its errors, where there are several."""
+    try:
+        yield
+    except UserError as error:
+        if len(graphs) == 1 or str(path) in str(error):
+            raise
+        raise UserError(f"{error.expected} as {path}", error.received, error.do, error.kind) from error
 
 
 @contextlib.contextmanager
@@ -77,8 +93,11 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def server(serve: Served) -> uvicorn.Server:
-    """A server whose `run` serves until SIGTERM or SIGINT, and finishes what runs; a second SIGINT ends at once."""
+    """A server whose `run` serves until SIGTERM or SIGINT, and finishes what runs; a further SIGINT drops it."""
     import uvicorn
+
+    # asyncio's line for each piece that is written to a client that went away, until it has heard of that
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
 
     class Server(uvicorn.Server):
         silent: dict[Any, float] = {}  # connections without a request that runs, and since when
@@ -92,6 +111,17 @@ def server(serve: Served) -> uvicorn.Server:
                 if now - since > HEAD_SECONDS:
                     connection.transport.close()
             return await super().on_tick(counter)
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            """As uvicorn's, but a further SIGINT is as if all clients went away: what runs is dropped."""
+            if self.should_exit and sig == signal.SIGINT:
+                asyncio.get_running_loop().call_soon_threadsafe(self.leave)
+            else:
+                super().handle_exit(sig, frame)
+
+        def leave(self) -> None:
+            for connection in [*self.server_state.connections]:
+                connection.transport.abort()
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
