@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <map>
 #include <mutex>
 
@@ -52,13 +53,15 @@ std::vector<const OrtEpDevice *> devices(const PluginApi &api, OrtEnv *env) {
 // The first device of a library, which is opened once and stays.
 const OrtEpDevice *device_of(const PluginApi &api, OrtEnv *env, const std::string &path) {
     static std::mutex mutex;
-    static std::map<std::string, const OrtEpDevice *> opened;
+    static std::map<std::filesystem::path, const OrtEpDevice *> opened;
+    // ONNX Runtime looks for another path beside its own library
+    const std::filesystem::path file = std::filesystem::absolute(path_of(path));
     const std::lock_guard<std::mutex> lock(mutex);
-    const OrtEpDevice *&device = opened[path];
+    const OrtEpDevice *&device = opened[file];
     if (device) return device;
     const auto before = devices(api, env);
     try {
-        Ort::ThrowOnError(api.register_library(env, path.c_str(), path_of(path).c_str()));
+        Ort::ThrowOnError(api.register_library(env, path.c_str(), file.c_str()));
     } catch (const Ort::Exception &error) {
         fail(T2R_PROVIDER, "an execution provider's library in " + printable(path), printable(error.what()),
              "name a plugin of ONNX Runtime, of this system and of its version");

@@ -48,6 +48,11 @@ def test_forks_and_a_second_opening(library: Library, plugin: str) -> None:
     assert all(tokens == written[0] for tokens in written) and len(written[0]) > 0
 
 
+def test_a_path_from_the_working_directory(library: Library, plugin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(plugin).parent)
+    assert len(Decoder(library, GOLDEN / "tiny.onnx", provider=[f"./{Path(plugin).name}"]).step([1])) == 1
+
+
 def test_the_plugin_runs_the_step(library: Library, plugin: str, tmp_path: Path) -> None:
     """A graph of an operator that it has not is refused, unless the CPU may run nodes."""
     model = onnx.load(GOLDEN / "tiny.onnx")

@@ -150,7 +150,7 @@ void build_scan(Plan &plan, const Node &node) {
         refuse(node, "a factor for each piece", "others");
     of_factor.erase(of_factor.begin() + at);
     std::size_t same = 0;  // dimensions of a factor that are the state's; behind them 1
-    while (same < of_factor.size() && of_factor[same] == state[same]) same++;
+    while (same < std::min(of_factor.size(), state.size()) && of_factor[same] == state[same]) same++;
     if (of_piece != state || static_cast<std::ptrdiff_t>(same) < at ||
         std::any_of(of_factor.begin() + static_cast<std::ptrdiff_t>(same), of_factor.end(), [](std::int64_t dim) { return dim != 1; }))
         refuse(node, "a factor for all of a state or for its rows", "others");

@@ -1,0 +1,141 @@
+// The kernels on arrays that end where their numbers end, against sums in double precision: for a build with AddressSanitizer, which
+// sees what is read or written beyond. A session's values lie in one piece of memory, where nothing would be seen.
+#include "kernels.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <vector>
+
+using namespace t2r::provider;
+
+namespace {
+
+std::mt19937 random_bits(1);
+int wrong = 0;
+
+float normal() { return std::normal_distribution<float>()(random_bits); }
+
+std::vector<float> normals(std::size_t n) {
+    std::vector<float> x(n);
+    std::generate(x.begin(), x.end(), normal);
+    return x;
+}
+
+std::vector<std::uint8_t> bytes(std::size_t n) {
+    std::vector<std::uint8_t> x(n);
+    std::generate(x.begin(), x.end(), std::ref(random_bits));
+    return x;
+}
+
+struct Sum {
+    double value = 0, size = 0;
+
+    void add(double more) { value += more, size += std::fabs(more); }
+    void expect(float found, const char *of, std::size_t a, std::size_t b, std::size_t c) const {
+        if (std::fabs(found - value) <= 1e-5 * (size + 1)) return;
+        wrong++;
+        std::printf("%s %zu %zu %zu: expected %g, received %g\n", of, a, b, c, value, found);
+    }
+};
+
+// Calls work(first, last) as three threads would.
+template <class Work> void divided(std::size_t n, std::size_t whole, Work work) {
+    const std::size_t groups = (n + whole - 1) / whole;
+    for (std::size_t part = 0; part < 3; part++)
+        work(std::min(n, groups * part / 3 * whole), std::min(n, groups * (part + 1) / 3 * whole));
+}
+
+void products(std::size_t rows, std::size_t inner, std::size_t columns) {
+    const std::vector<float> a = normals(rows * inner), b = normals(inner * columns);
+    std::vector<float> turned(b.size()), y(rows * columns), z(rows * columns);
+    for (std::size_t i = 0; i < inner; i++)
+        for (std::size_t column = 0; column < columns; column++) turned[column * inner + i] = b[i * columns + column];
+    divided(columns, columns == 1 ? columns : 16, [&](std::size_t first, std::size_t last) {
+        if (first < last) kernels().product(a.data(), b.data(), y.data(), rows, inner, columns, first, last);
+    });
+    divided(columns, rows > 1 ? tile_rows : 4, [&](std::size_t first, std::size_t last) {
+        kernels().row_products(turned.data(), inner, a.data(), rows, first, last, z.data(), columns);
+    });
+    for (std::size_t row = 0; row < rows; row++)
+        for (std::size_t column = 0; column < columns; column++) {
+            Sum sum;
+            for (std::size_t i = 0; i < inner; i++) sum.add(double(a[row * inner + i]) * b[i * columns + column]);
+            sum.expect(y[row * columns + column], "product", rows, inner, columns);
+            sum.expect(z[row * columns + column], "row_products", rows, inner, columns);
+        }
+}
+
+void quantized(int bits, std::size_t block, std::size_t columns, std::size_t rows, std::size_t vectors) {
+    QuantizedMatrix w{nullptr, nullptr, nullptr, rows, columns, block, (columns + block - 1) / block, bits};
+    const std::size_t of_row = w.blocks * block * bits / 8, zeros_of_row = (w.blocks * bits + 7) / 8;
+    const std::vector<std::uint8_t> numbers = bytes(rows * of_row), zeros = bytes(rows * zeros_of_row);
+    const std::vector<float> scales = normals(rows * w.blocks), x = normals(vectors * columns);
+    w.numbers = numbers.data(), w.scales = scales.data();
+    const auto number = [&](const auto &of, std::size_t row, std::size_t i) {  // of a row with so many bits a number
+        return bits == 8 ? of[row + i] : of[row + i / 2] >> (i % 2 * 4) & 15;
+    };
+    std::vector<std::vector<std::int8_t>> own(vectors, std::vector<std::int8_t>(padded(w)));
+    std::vector<std::vector<std::int32_t>> offsets(vectors, std::vector<std::int32_t>(padded(w) / 32 * (bits == 4 ? 4 : 8)));
+    std::vector<std::vector<std::int32_t>> sums(vectors, std::vector<std::int32_t>(w.blocks));
+    std::vector<std::vector<float>> own_scales(vectors, std::vector<float>(w.blocks));
+    std::vector<QuantizedVector> given;
+    for (std::size_t v = 0; v < vectors; v++) {
+        given.push_back({own[v].data(), own[v].data() + padded(w) / 2, own_scales[v].data(), offsets[v].data(), sums[v].data()});
+        kernels().quantize(x.data() + v * columns, w, given[v]);
+    }
+    std::vector<float> y(vectors * rows);
+    for (const std::uint8_t *any : {static_cast<const std::uint8_t *>(nullptr), zeros.data()}) {
+        w.zeros = any;
+        divided(rows, vectors > 1 ? tile_rows : 4, [&](std::size_t first, std::size_t last) {
+            kernels().quantized_product(w, given.data(), vectors, first, last, y.data(), rows);
+        });
+        for (std::size_t v = 0; v < vectors; v++)
+            for (std::size_t row = 0; row < rows; row += 3) {
+                Sum sum;
+                for (std::size_t i = 0; i < columns; i++) {
+                    const int in = bits == 8 ? own[v][i] : own[v][i / 2 + i % 2 * padded(w) / 2];  // odd ones behind even ones
+                    const int zero = any ? number(zeros, row * zeros_of_row, i / block) : 1 << (bits - 1);
+                    sum.add(double(number(numbers, row * of_row, i) - zero) * in * scales[row * w.blocks + i / block] * own_scales[v][i / block]);
+                }
+                sum.expect(y[v * rows + row], bits == 4 ? "4 bits, by block, columns, rows" : "8 bits, by block, columns, rows", block, columns, rows);
+            }
+    }
+}
+
+// Those of whose results other tests are enough.
+void loops(std::size_t n) {
+    const std::vector<float> x = normals(2 * n), same = normals(2 * n), other = normals(2 * n), rows = normals(3), state = normals(3 * n);
+    const std::vector<float> ends(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(n));
+    std::vector<float> y(n), turned(2 * n), after(3 * n);
+    for (int op = 0; op <= static_cast<int>(Unary::tanh); op++) kernels().unary(static_cast<Unary>(op), ends.data(), y.data(), n);
+    for (int op = 0; op <= static_cast<int>(Binary::sub); op++)
+        for (const auto &[a, b] : {std::pair<std::size_t, std::size_t>{1, 1}, {0, 1}, {1, 0}})
+            kernels().binary(static_cast<Binary>(op), ends.data(), a, ends.data(), b, y.data(), n);
+    Sum sum, most, place;
+    for (const float each : ends) sum.add(each);
+    most.add(*std::max_element(ends.begin(), ends.end()));
+    place.add(static_cast<double>(std::find_if(ends.begin(), ends.end(), [](float each) { return each > 1; }) - ends.begin()));
+    sum.expect(kernels().sum(ends.data(), n), "sum", n, 0, 0);
+    most.expect(kernels().max(ends.data(), n), "max", n, 0, 0);
+    place.expect(static_cast<float>(kernels().above(ends.data(), n, 1)), "above", n, 0, 0);
+    kernels().rotate(x.data(), same.data(), other.data(), turned.data(), n);
+    for (const std::size_t step : {0, 1}) kernels().update(state.data(), rows.data(), step, rows.data(), 3, ends.data(), n, after.data());
+}
+
+}  // namespace
+
+int main() {
+    for (std::size_t n = 1; n < 140; n++) loops(n);
+    for (const std::size_t rows : {1, 2, 3, 5, 8, 9, 17, 33, 67})
+        for (const std::size_t inner : {1, 2, 5, 17, 257})
+            for (const std::size_t columns : {1, 3, 8, 15, 17, 33, 49, 260}) products(rows, inner, columns);
+    for (const int bits : {4, 8})
+        for (const std::size_t block : {32, 64, 128, 512, 1024, 4096})
+            for (const std::size_t columns : {1, 33, 65, 127, 300, 1025, 1300})
+                for (const std::size_t rows : {1, 3, 17, 67})
+                    for (const std::size_t vectors : {1, 2, 3, 7}) quantized(bits, block, columns, rows, vectors);
+    return wrong != 0;
+}
