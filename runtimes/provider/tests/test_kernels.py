@@ -15,8 +15,8 @@ HERE = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = tmp_path_factory.mktemp("kernels")
-    configure = ["cmake", "-S", HERE, "-B", build, "-DT2R_SANITIZE=address", "-DCMAKE_BUILD_TYPE=None"]
-    for command in ([*configure, "-DCMAKE_CXX_FLAGS=-O1"], ["cmake", "--build", build, "--target", "kernels"]):
+    configure = ["cmake", "-S", str(HERE), "-B", str(build), "-DT2R_SANITIZE=address", "-DCMAKE_BUILD_TYPE=None"]
+    for command in ([*configure, "-DCMAKE_CXX_FLAGS=-O1"], ["cmake", "--build", str(build), "--target", "kernels"]):
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return build / "kernels"
