@@ -1,6 +1,6 @@
 """What a student loses to its teacher by the teacher's size, with a fitted line: a table of docs/quality.md.
 
-    python benchmarks/by_size.py build/sizes-400K build/sizes-1M build/stories6M [--student model]
+    python benchmarks/by_size.py build/sizes-400K build/sizes-1M build/sizes-3M build/stories6M [--student model]
         [--save benchmarks/results/by-size.json] [--page docs/quality.md] [--plot docs/plots/by-size.svg]
 
 A build is a folder written by `t2r build`; a row per build, by the teacher's parameters. The line is
