@@ -109,7 +109,7 @@ def test_abandoned_answer_discarded(graph: tuple[Path, str]) -> None:
 
 def test_without_a_template(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, None)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))  # refused before a line is read
     _, err = run(capsys, "chat", path, code=2)
     assert err == "t2r: expected a model with a chat template; received one without; write the prompt yourself\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import signal
@@ -11,8 +12,12 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
 
-from cli_models import CONFIG, LETTERS, Output, run
+from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
+from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import export_main
+from t2r_export.model.transformer import Transformer
 from t2r_runtime import Decoder
 
 
@@ -71,6 +76,22 @@ def test_seed_and_limits(folder: Path, capsys: Output) -> None:
     greedy = run(capsys, *arguments, "--temperature", 0)[0]
     assert run(capsys, *arguments, "--top-k", 1)[0] == run(capsys, *arguments, "--top-p", 1e-9)[0] == greedy
     assert run(capsys, *arguments, "--min-p", 1)[0] == greedy
+
+
+def test_by_default_a_text_ends_where_positions_do(tmp_path: Path, capsys: Output) -> None:
+    torch.manual_seed(1)
+    model = Transformer(dataclasses.replace(CONFIG, position="learned", max_positions=23).build())
+    checkpoint.save(tmp_path / "short.pt", model, letter_tokenizer(), {"origin": "random weights"})
+    assert export_main([str(tmp_path / "short.pt"), str(tmp_path / "short.onnx")]) == 0
+    arguments = ["generate", tmp_path / "short.onnx", "--prompt", "it was", "--seed", 3]
+    written = json.loads(run(capsys, *arguments, "--json")[0])["tokens"]
+    assert len(written) == 23 - len("it was") + 1  # the last one is not read
+    (tmp_path / "in.jsonl").write_text('{"prompt": "it was"}\n')
+    bulk = ["generate", tmp_path / "short.onnx", "--seed", 3, "--jsonl", tmp_path / "in.jsonl", tmp_path / "out.jsonl"]
+    run(capsys, *bulk)
+    assert json.loads((tmp_path / "out.jsonl").read_text())["tokens"] == written
+    _, err = run(capsys, *arguments, "--max-tokens", 19, code=2)
+    assert "expected max_tokens of at most 18: this model's positions end at 23; received 19 after 6 tokens" in err
 
 
 def test_penalties(folder: Path, capsys: Output) -> None:

@@ -50,7 +50,9 @@ def command(
 
     decoder = providers.decoder_alone(graph, provider, threads)
     rules = sampling.of_graph(rules, decoder.signature)
-    talk = Conversation(decoder, Tokenizer.of(decoder.signature), rules, max_tokens)
+    tokenizer = Tokenizer.of(decoder.signature)
+    tokenizer.require_chat_template()  # before somebody has written a line
+    talk = Conversation(decoder, tokenizer, rules, max_tokens)
     if system is not None:
         talk.messages.append({"role": "system", "content": system})
     for line in _lines():

@@ -27,6 +27,8 @@ from t2r_runtime.session.tuning import PREFILL_FROM
 from t2r_runtime.text.stops import Until
 from t2r_runtime.text.texts import read_text
 
+USUAL = 200  # new tokens
+
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Sampling, Tokenizer
     from t2r_runtime.decode.text import Text
@@ -41,9 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=0),
-    default=200,
-    show_default=True,
-    help="Maximum number of new tokens; 0 only reads the prompt.",
+    help=f"Maximum number of new tokens; 0 only reads the prompt.  [default: {USUAL}, or as many as have positions]",
 )
 @click.option(
     "--draft",
@@ -63,7 +63,7 @@ def command(
     prompt_file: Path | None,
     stops: tuple[str, ...],
     ids: str | None,
-    max_tokens: int,
+    max_tokens: int | None,
     draft: str | None,
     rules: Sampling,
     threads: int | None,
@@ -107,13 +107,14 @@ def command(
     new = given if tokenizer is None else _encode(tokenizer, prompt, decoder, resumed=chosen is not None)
     read = [*([] if chosen is None else [chosen]), *(new or [])]
     printer = _Printer(tokenizer, read, prompt, stops, silent=as_json)
+    most = _most(max_tokens, decoder, read)
     started = time.perf_counter()
     written: list[int] = []
-    if max_tokens:
+    if most:
         in_one_run = GENERATE in decoder.signature.graphs and draft is None
         watched = bool(stops) or (not as_json and (not in_one_run or sys.stdout.isatty()))
         callback = printer.token if watched else None
-        written = decoder.generate(read, max_tokens, rules, callback, guess)
+        written = decoder.generate(read, most, rules, callback, guess)
         for token in () if watched else written:
             printer.token(token)
     elif save_state is None:
@@ -131,6 +132,14 @@ def command(
     else:
         note(f"\n{count} tokens in {seconds:.2f} s, {count / seconds:.0f} tokens/s")
     providers.note_split(provider.name, decoder.placement)
+
+
+def _most(asked: int | None, decoder: Decoder, read: Sequence[int]) -> int:
+    """`--max-tokens`; by default as many as usual, or as the model has positions for after `read`."""
+    reach = decoder.signature.reach
+    if asked is not None or reach is None:
+        return USUAL if asked is None else asked
+    return max(1, min(USUAL, reach - decoder.position - len(read) + 1))
 
 
 @dataclass
@@ -153,7 +162,7 @@ class _Line:
 
 
 def _answer(
-    lines: bulk.Bulk, decoder: Decoder, max_tokens: int, rules: Sampling, stops: Sequence[str], rows: int
+    lines: bulk.Bulk, decoder: Decoder, max_tokens: int | None, rules: Sampling, stops: Sequence[str], rows: int
 ) -> None:
     """Continue every line, `rows` of them side by side."""
     from t2r_runtime.decode.pool import Pool
@@ -163,7 +172,8 @@ def _answer(
         for line in texts:
             decoder.reset()
             with lines.answering(line.number):
-                found = decoder.generate(line.read, max_tokens, rules, line.token if stops else None)
+                most = _most(max_tokens, decoder, line.read)
+                found = decoder.generate(line.read, most, rules, line.token if stops else None)
                 for token in () if stops else found:
                     line.token(token)
                 lines.put(line.number, line.answer())
@@ -171,8 +181,9 @@ def _answer(
     pool = Pool(decoder, rows)
 
     def add(line: _Line) -> Text:
-        require_int(max_tokens, "max_tokens", 1, "sampling")
-        return pool.add(line.read, max_tokens, [rules])[0]
+        most = _most(max_tokens, decoder, line.read)
+        require_int(most, "max_tokens", 1, "sampling")
+        return pool.add(line.read, most, [rules])[0]
 
     bulk.side_by_side(lines, texts, pool, rows, add)
 

@@ -92,9 +92,13 @@ class Tokenizer:
         Raises:
             UserError: no chat template; see also t2r_runtime.contract.chat.render.
         """
+        return render(self.require_chat_template(), messages, add_generation_prompt)
+
+    def require_chat_template(self) -> Mapping[str, Any]:
+        """The chat template. Raises UserError: none."""
         if self._chat is None:
             raise UserError("a model with a chat template", "one without", "write the prompt yourself", "tokenizer")
-        return render(self._chat, messages, add_generation_prompt)
+        return self._chat
 
     @property
     def end_of_turn(self) -> int | None:
