@@ -122,7 +122,8 @@ def draw(builds: Sequence[Build], line: Line, path: Path) -> None:
     """Draw builds in the order of their parameters."""
     at, gaps = [build.parameters for build in builds], [build.gap for build in builds]
     predicts = len(builds) >= PREDICTING
-    sizes = np.geomspace(at[0], LARGER[0] if predicts else at[-1], 50)
+    ticks = [*at, LARGER[0]] if predicts else at
+    sizes = np.geomspace(ticks[0], ticks[-1], 50)
     middle, low, high = np.array([line.predict(size) for size in sizes]).T
     with drawing(path, size=(7, 4)) as figure:
         axes = figure.subplots()
@@ -131,8 +132,8 @@ def draw(builds: Sequence[Build], line: Line, path: Path) -> None:
         axes.plot(sizes, middle, label=f"fitted line, slope {line.b:+.2f} ± {line.error:.2f}")
         axes.plot(at, gaps, "o", label="builds")
         axes.set(xscale="log", xlabel="parameters of the teacher", ylabel="nats/token above the teacher")
-        axes.set_ylim(0, 1.2 * max(gaps))
-        axes.set_xticks(at, [f"{size / 1e6:.1f} M" for size in at])
+        axes.set_ylim(0, 1.1 * (high.max() if predicts else max(gaps)))
+        axes.set_xticks(ticks, [f"{size / 1e6:.1f} M" for size in ticks])
         axes.minorticks_off()
         axes.grid(alpha=0.3, which="both")
         axes.legend()
