@@ -27,7 +27,7 @@ from t2r_export.convert import convert
 from t2r_export.errors import CheckFailed
 from t2r_export.quality.translations import translate as greedy
 from t2r_runtime.errors import UserError
-from test_build import PAIRS
+from test_build_pairs import PAIRS
 
 WORDS = ("bad", "dab", "fed", "cab", "gag", "bee", "egg", "ace", "add", "had")
 END = 6

@@ -58,7 +58,7 @@ OTHERS = {
     "t2r_export/data/encoding.py",  # its request
     "t2r_export/describe.py",
     "t2r_export/checkpoints/hub/card.py",  # reports
-    "t2r_export/checkpoints/hub/folder.py",  # its own program
+    "t2r_export/checkpoints/hub/code.py",  # its own program
     "runtimes/python/t2r_runtime/contract/chat_worker.py",  # its request
     "runtimes/python/t2r_runtime/conformance.py",
     "runtimes/python/t2r_runtime/serve/fields.py",  # a request's body
