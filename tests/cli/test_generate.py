@@ -82,14 +82,17 @@ def test_by_default_a_text_ends_where_positions_do(tmp_path: Path, capsys: Outpu
     torch.manual_seed(1)
     model = Transformer(dataclasses.replace(CONFIG, position="learned", max_positions=23).build())
     checkpoint.save(tmp_path / "short.pt", model, letter_tokenizer(), {"origin": "random weights"})
-    assert export_main([str(tmp_path / "short.pt"), str(tmp_path / "short.onnx")]) == 0
+    run(capsys, "convert", tmp_path / "short.pt", tmp_path / "t2r.pt", "--mixer", "linear:feature_size=5")
+    assert export_main([str(tmp_path / "t2r.pt"), str(tmp_path / "short.onnx")]) == 0
     arguments = ["generate", tmp_path / "short.onnx", "--prompt", "it was", "--seed", 3]
     written = json.loads(run(capsys, *arguments, "--json")[0])["tokens"]
     assert len(written) == 23 - len("it was") + 1  # the last one is not read
-    (tmp_path / "in.jsonl").write_text('{"prompt": "it was"}\n')
-    bulk = ["generate", tmp_path / "short.onnx", "--seed", 3, "--jsonl", tmp_path / "in.jsonl", tmp_path / "out.jsonl"]
-    run(capsys, *bulk)
-    assert json.loads((tmp_path / "out.jsonl").read_text())["tokens"] == written
+    (tmp_path / "in.jsonl").write_text('{"prompt": "it was"}\n' * 3)
+    for rows in (1, 2):
+        places = ["--jsonl", tmp_path / "in.jsonl", tmp_path / f"out{rows}.jsonl"]
+        run(capsys, "generate", tmp_path / "short.onnx", "--seed", 3, "--rows", rows, *places)
+        lines = (tmp_path / f"out{rows}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["tokens"] for line in lines] == [written] * 3
     _, err = run(capsys, *arguments, "--max-tokens", 19, code=2)
     assert "expected max_tokens of at most 18: this model's positions end at 23; received 19 after 6 tokens" in err
 

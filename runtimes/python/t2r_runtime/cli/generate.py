@@ -27,11 +27,11 @@ from t2r_runtime.session.tuning import PREFILL_FROM
 from t2r_runtime.text.stops import Until
 from t2r_runtime.text.texts import read_text
 
-USUAL = 200  # new tokens
-
 if TYPE_CHECKING:
-    from t2r_runtime import Decoder, Sampling, Tokenizer
+    from t2r_runtime import Decoder, Sampling, Signature, Tokenizer
     from t2r_runtime.decode.text import Text
+
+USUAL = 200  # new tokens
 
 
 @click.command("generate")
@@ -107,7 +107,7 @@ def command(
     new = given if tokenizer is None else _encode(tokenizer, prompt, decoder, resumed=chosen is not None)
     read = [*([] if chosen is None else [chosen]), *(new or [])]
     printer = _Printer(tokenizer, read, prompt, stops, silent=as_json)
-    most = _most(max_tokens, decoder, read)
+    most = _most(max_tokens, decoder.signature, decoder.position + len(read))
     started = time.perf_counter()
     written: list[int] = []
     if most:
@@ -134,12 +134,12 @@ def command(
     providers.note_split(provider.name, decoder.placement)
 
 
-def _most(asked: int | None, decoder: Decoder, read: Sequence[int]) -> int:
-    """`--max-tokens`; by default as many as usual, or as the model has positions for after `read`."""
-    reach = decoder.signature.reach
-    if asked is not None or reach is None:
-        return USUAL if asked is None else asked
-    return max(1, min(USUAL, reach - decoder.position - len(read) + 1))
+def _most(asked: int | None, signature: Signature, read: int) -> int:
+    """`--max-tokens`; by default as many as usual, or as the model has positions for after `read` tokens."""
+    if asked is not None:
+        return asked
+    left = USUAL if signature.reach is None else signature.reach - read + 1  # the last one is not read
+    return max(1, min(USUAL, left))
 
 
 @dataclass
@@ -172,7 +172,7 @@ def _answer(
         for line in texts:
             decoder.reset()
             with lines.answering(line.number):
-                most = _most(max_tokens, decoder, line.read)
+                most = _most(max_tokens, decoder.signature, len(line.read))
                 found = decoder.generate(line.read, most, rules, line.token if stops else None)
                 for token in () if stops else found:
                     line.token(token)
@@ -181,7 +181,7 @@ def _answer(
     pool = Pool(decoder, rows)
 
     def add(line: _Line) -> Text:
-        most = _most(max_tokens, decoder, line.read)
+        most = _most(max_tokens, decoder.signature, len(line.read))
         require_int(most, "max_tokens", 1, "sampling")
         return pool.add(line.read, most, [rules])[0]
 
