@@ -90,7 +90,7 @@ def run(
 
 
 @torch.no_grad()
-def compare(build: Build, *inputs: Tensor, many: bool = False, target: str = "portable") -> None:
+def assert_recorded_is_computed(build: Build, *inputs: Tensor, many: bool = False, target: str = "portable") -> None:
     """Values, dtypes and the shapes that the recorder wrote down, with a free batch and with a fixed one."""
     expected = listed(build(TorchOps(T if many else None, WEIGHTS.weight), WEIGHTS, list(inputs)))
     for letter in (True, False):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from operator_cases import CASES, MANY
-from operators import PAST, QKV, WEIGHTS, P, compare
+from operators import PAST, QKV, WEIGHTS, P, assert_recorded_is_computed
 from small import B, G, H, T
 from t2r_export.config.targets import TARGETS
 from t2r_export.graph.portable import GraphOps
@@ -61,14 +61,14 @@ def test_token_operators_cover_both_modes() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_recorded_is_computed(case: str, target: str) -> None:
     build, inputs = CASES[case]
-    compare(build, *inputs, target=target)
+    assert_recorded_is_computed(build, *inputs, target=target)
 
 
 @pytest.mark.parametrize("target", TARGETS_OF_MANY)
 @pytest.mark.parametrize("case", MANY)
 def test_recorded_is_computed_of_many_tokens(case: str, target: str) -> None:
     build, inputs = MANY[case]
-    compare(build, *inputs, many=True, target=target)
+    assert_recorded_is_computed(build, *inputs, many=True, target=target)
 
 
 def test_how_many_tokens_are_read() -> None:

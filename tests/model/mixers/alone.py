@@ -130,7 +130,7 @@ Definition = Callable[[Alone, Tensor, State[Tensor]], tuple[np.ndarray, dict[str
 
 
 @torch.no_grad()
-def compare_with_definition(
+def assert_is_definition(
     made: Alone, x: Tensor, state: State[Tensor], definition: Definition, tolerance: float = 1e-10
 ) -> None:
     """A sequence, and its steps, are what the definition gives: outputs and every state."""
@@ -144,7 +144,7 @@ def compare_with_definition(
 
 
 @torch.no_grad()
-def compare_with_steps(made: Alone, length: int, tolerance: float = 1e-10) -> None:
+def assert_is_steps(made: Alone, length: int, tolerance: float = 1e-10) -> None:
     """A sequence is its steps: outputs and every state."""
     x, state = text(length), states(made)
     (y, after), (stepped, end) = made(x, state), by_steps(made, x, state)

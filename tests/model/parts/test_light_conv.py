@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.mixers.alone import Alone, compare_with_definition, compare_with_steps, random_mixer, states, text
+from model.mixers.alone import Alone, assert_is_definition, assert_is_steps, random_mixer, states, text
 from small import GPT2, WIDTH, B, assert_learns
 from t2r_export.config.parts import LightConvConfig
 from t2r_export.model.ops import State
@@ -47,14 +47,14 @@ def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndar
 @forms
 def test_sequence_and_step_are_the_definition(name: str) -> None:
     made = random_mixer(GPT2, FORMS[name])
-    compare_with_definition(made, text(7), states(made), by_definition)
+    assert_is_definition(made, text(7), states(made), by_definition)
 
 
 @settings(max_examples=15)
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(2, 9), st.booleans())
 def test_steps_are_the_sequence(T: int, heads: int, taps: int, dynamic: bool) -> None:
     made = random_mixer(GPT2, LightConvConfig(size=3 * heads, heads=heads, taps=taps, dynamic=dynamic))
-    compare_with_steps(made, T)
+    assert_is_steps(made, T)
 
 
 @forms

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.mixers.alone import Alone, compare_with_definition, compare_with_steps, random_mixer, states, text
+from model.mixers.alone import Alone, assert_is_definition, assert_is_steps, random_mixer, states, text
 from small import GPT2, MAMBA, WIDTH, B, assert_learns
 from t2r_export.config.parts import MambaConfig
 from t2r_export.model.ops import State
@@ -58,14 +58,14 @@ def silu(x: np.ndarray) -> np.ndarray:
 @forms
 def test_sequence_and_step_are_the_definition(name: str) -> None:
     made = random_mixer(GPT2, FORMS[name])
-    compare_with_definition(made, text(7), states(made), by_definition)
+    assert_is_definition(made, text(7), states(made), by_definition)
 
 
 @settings(max_examples=15)
 @given(st.integers(1, 20), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.integers(2, 5))
 def test_steps_are_the_sequence(T: int, size: int, state_size: int, step_rank: int, taps: int) -> None:
     made = random_mixer(GPT2, MambaConfig(size=size, state_size=state_size, step_rank=step_rank, taps=taps))
-    compare_with_steps(made, T)
+    assert_is_steps(made, T)
 
 
 def test_states_stay_float32_under_autocast() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.mixers.alone import Alone, compare_with_definition, random_mixer
+from model.mixers.alone import Alone, assert_is_definition, random_mixer
 from small import LLAMA, MAMBA2, WIDTH, B, G, H, K, T, V, assert_learns
 from t2r_export.config.parts import Mamba2Config
 from t2r_export.model.ops import State
@@ -74,7 +74,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 @forms
 def test_sequence_and_step_are_the_definition(name: str) -> None:
     made, x, state = setting(name)
-    compare_with_definition(made, x, state, by_definition)
+    assert_is_definition(made, x, state, by_definition)
 
 
 def test_states_stay_float32_under_autocast() -> None:

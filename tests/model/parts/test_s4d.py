@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.mixers.alone import Alone, compare_with_definition, compare_with_steps, empty, random_mixer, states, text
+from model.mixers.alone import Alone, assert_is_definition, assert_is_steps, empty, random_mixer, states, text
 from small import GPT2, WIDTH, B, assert_learns
 from t2r_export.config.parts import S4DConfig
 from t2r_export.model.ops import State
@@ -62,14 +62,14 @@ def mixed(y: np.ndarray, w: dict[str, np.ndarray]) -> np.ndarray:
 @forms
 def test_sequence_and_step_are_the_definition(name: str) -> None:
     made = random_mixer(GPT2, FORMS[name])
-    compare_with_definition(made, text(7), states(made), by_definition, 1e-9)
+    assert_is_definition(made, text(7), states(made), by_definition, 1e-9)
 
 
 @settings(max_examples=15)
 @given(st.integers(1, 40), st.integers(1, 4), st.booleans())
 def test_steps_are_the_sequence(T: int, pairs: int, whole: bool) -> None:
     made = random_mixer(GPT2, S4DConfig(state_size=2 * pairs, complex=whole))
-    compare_with_steps(made, T, 1e-9)
+    assert_is_steps(made, T, 1e-9)
 
 
 @torch.no_grad()
