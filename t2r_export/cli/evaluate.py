@@ -100,10 +100,10 @@ def command(
         return
     try:
         sizes = [] if lengths is None else [int(part) for part in lengths.split(",")]
-        if min(sizes, default=1) < 1:
+        if min(sizes, default=4) < 4:
             raise ValueError
     except ValueError:
-        raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
+        raise UserError("lengths as integers from 4, separated by commas", repr(lengths), "correct --lengths") from None
     how = reading(split)
     if not (split or {}).get("pack", True):
         raise UserError("windows across documents, as every evaluation reads", "pack=false", "leave it out")

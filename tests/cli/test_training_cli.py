@@ -95,7 +95,7 @@ def test_finetune_on_sampled_tokens(converted: Path, folder: Path, tmp_path: Pat
     _, err = run(capsys, "sample", teacher, tmp_path / "ids.txt", "--tokens", 9, code=2)
     assert err.startswith("t2r: expected a name for a file of token ids that ends in .npy; ")
     _, err = run(capsys, "evaluate", teacher, ids, "--lengths", "8;16", code=2)
-    assert err.startswith("t2r: expected lengths as integers separated by commas; received '8;16'; ")
+    assert err.startswith("t2r: expected lengths as integers from 4, separated by commas; received '8;16'; ")
 
 
 def test_choose(folder: Path, tmp_path: Path, capsys: Output) -> None:

@@ -51,6 +51,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt m.pt --budget 9k --data t.txt", "an output that is not an input"),
     ],
     "finetune": [
+        ("m.pt o.pt --data t.txt --plan inf", "a finite number of 10^12 operations per second; received inf"),
         ("m.pt o.pt --data none.txt", "none.txt, which does not exist"),
         ("none.pt o.pt --data t.txt", "a checkpoint at none.pt"),
         ("m.pt o.pt --data t.txt --teacher none.pt", "a checkpoint at none.pt"),
@@ -102,7 +103,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("none.pt t.txt", "a checkpoint at none.pt"),
         ("m.pt none.txt", "none.txt, which does not exist"),
         ("m.pt t.txt --lengths 8;9", "lengths as integers"),
-        ("m.pt t.txt --lengths 0", "lengths as integers"),
+        ("m.pt t.txt --lengths 0", "lengths as integers from 4, separated by commas; received '0'"),
     ],
     "export": [
         ("none.pt o.onnx", "a checkpoint at none.pt"),
