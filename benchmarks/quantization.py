@@ -39,7 +39,7 @@ def main() -> None:
             source = Path(folder, "float32.onnx")
             export(checkpoint.load(model), source)
             for scheme, said in arguments.schemes or [(name, {}) for name in SCHEMES]:
-                calibrated = SCHEMES[scheme].calibrated or "budget" in said
+                calibrated = SCHEMES[scheme].calibrated or not {"budget", "activation_error"}.isdisjoint(said)
                 options = {**said, "calibrate": calibrate} if calibrated else said
                 config = QuantizeConfig(scheme=scheme, **options)
                 row(model.stem, source, Path(folder, "quantized.onnx"), config, check)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from t2r_export.graph.weights import Weight, fill
 from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
 from t2r_export.quality.quantization import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.accelerators import for_accelerators
+from t2r_export.quantizers.activations import activation_errors
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort, tensor_bytes
 from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.experts import quantize_experts
@@ -59,6 +60,8 @@ class QuantizeReport:
     bytes_after: int
     quality: Quality | None  # None without `check`
     left_out: Mapping[str, str] = field(default_factory=dict)  # omitted companions → reason
+    activation_errors: Mapping[str, float] = field(default_factory=dict)  # by weight, with `activation_error`
+    float_products: Sequence[str] = ()  # weights whose products are computed in float32
 
 
 def quantize(
@@ -120,7 +123,7 @@ def _written(
     """Quantize a bundle and write it; returns the report and the signature of the step graph."""
     refuse_companions(out, list(bundle.companions))
     before, quality = _weight_bytes(bundle), None
-    made = quantized(bundle, config, float32)
+    made, config = quantized(bundle, config, float32)
 
     def measured(part: Path) -> None:
         nonlocal quality
@@ -133,12 +136,13 @@ def _written(
     files, signature = write(made, out, external_bytes, measured)
     why = f"{config.scheme} rounds the tokens of a run together, so that the states would depend on how a text is cut"
     left_out = {role: why for role in bundle.companions if role not in made.companions}
-    report = QuantizeReport(files, config.scheme, before, _weight_bytes(made), quality, left_out)
+    errors, after = config.activation_errors, _weight_bytes(made)
+    report = QuantizeReport(files, config.scheme, before, after, quality, left_out, errors, config.float_products)
     return report, signature
 
 
-def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = None) -> Bundle:
-    """Quantize a float32 bundle; its graphs are changed in place.
+def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = None) -> tuple[Bundle, QuantizeConfig]:
+    """Quantize a float32 bundle; its graphs are changed in place. Also returns the config with what was measured.
 
     Args:
         float32: file of the step graph, required by calibrated schemes.
@@ -152,8 +156,8 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         raise UserError("a float32 graph", received, "quantize the float32 export")
     if programs(bundle.step):
         raise UserError("an uncompiled graph", "a compiled one", "quantize its source, then compile that")
-    if signature.input_size is not None and not (chosen.row_wise and config.budget is None):
-        expected = "fp16, w8 or w4 without a budget for a graph that reads vectors, which no text calibrates"
+    if signature.input_size is not None and not (chosen.row_wise and config.calibrate is None):
+        expected = "fp16, w8 or w4 without a calibration for a graph that reads vectors, which no text calibrates"
         raise UserError(expected, config.scheme, "choose one of those")
     calibration = _calibration(float32, signature, chosen, config)
     weights, target = dict(bundle.weights), find(signature.target)
@@ -161,11 +165,8 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         for graph in (bundle.step, *(graph for role, graph in bundle.companions.items() if role != GENERATE)):
             if has_table(graph):
                 untie_embedding(graph)
-    if config.budget is not None:
-        assert config.calibrate is not None
-        tokens, pairs = calibration_data(config.calibrate, signature)
-        passages = pair_passages(pairs, signature) if pairs else text_passages(tokens, signature)
-        config = replace(config, choices=choose(bundle, config, passages))
+    if chosen.block_wise and config.calibrate is not None:
+        config = _measured(bundle, config)
     step = _quantized(bundle.step, weights, config, calibration, target.static)
     signature = replace(signature, quantization=config.scheme)
     companions = {}
@@ -177,7 +178,19 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         companions[GENERATE] = generation_graph(step, signature)
     options = {name: value for name, value in config.described().items() if name not in ("scheme", "calibrate")}
     notes = {**bundle.notes, OPTIONS_KEY: json.dumps(options, sort_keys=True)}
-    return Bundle(step, signature, weights, companions, notes)
+    return Bundle(step, signature, weights, companions, notes), config
+
+
+def _measured(bundle: Bundle, config: QuantizeConfig) -> QuantizeConfig:
+    """A block-wise config with what is chosen by measurement on its text."""
+    assert config.calibrate is not None
+    tokens, pairs = calibration_data(config.calibrate, bundle.signature)
+    passages = pair_passages(pairs, bundle.signature) if pairs else text_passages(tokens, bundle.signature)
+    if config.budget is not None:
+        config = replace(config, choices=choose(bundle, config, passages))
+    if config.activation_error is not None:
+        config = replace(config, activation_errors=activation_errors(bundle, passages, config))
+    return config
 
 
 def _quantized(

@@ -44,7 +44,8 @@ def options(function: F) -> F:
             "--calibrate",
             type=FILE,
             metavar="TEXT",
-            help="Text or pairs: int8-static calibrates activation ranges on it; w4:budget=N measures on it.",
+            help="Text or pairs: int8-static calibrates activation ranges on it, and w8 and w4 measure on it for their "
+            "options budget and activation_error.",
         ),
     ):
         function = option(function)
@@ -105,8 +106,17 @@ def text(report: QuantizeReport, with_files: bool = True) -> str:
     ratio = report.bytes_after / report.bytes_before
     lines = [f"{file}: {size(file.stat().st_size)}" for file in report.files if with_files]
     lines.append(f"{report.scheme}: weights {size(report.bytes_before)} -> {size(report.bytes_after)}, {ratio:.0%}")
+    lines += _activations(report)
     lines += [f"no {ROLES[role]}: {why}" for role, why in report.left_out.items()]
     return "\n".join(lines if report.quality is None else [*lines, quality_text(report.quality)])
+
+
+def _activations(report: QuantizeReport) -> list[str]:
+    if not report.activation_errors:
+        return []
+    worst, most = max((error, name) for name, error in report.activation_errors.items()), len(report.activation_errors)
+    names = ", ".join(report.float_products) or "none"
+    return [f"products in float32, of {most}: {names}; largest error of int8 activations {worst[0]:.3g}, {worst[1]}"]
 
 
 def quality_text(q: Quality) -> str:

@@ -5,6 +5,7 @@ A new scheme is a line in `SCHEMES` and a function in t2r_export.quantizers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from t2r_export.config.validation import entry
 from t2r_runtime.errors import UserError
 
 BLOCK_BITS = (4, 8)
+ACCURACY_LEVEL = 4  # of products by default
 MIN_CALIBRATION = 1024  # tokens
 CALIBRATE_STEPS = 1024
 CALIBRATION_PAIRS = 512  # of a translator
@@ -65,14 +67,20 @@ class QuantizeConfig:
         "Precision of the arithmetic: 4 is int8; 0 is float32, which is slower but gives prompts the numbers of steps.",
         None,
         (0, 1, 2, 3, 4),
-        4,
+        ACCURACY_LEVEL,
+        of="block_wise",
+    )
+    activation_error: float | None = option(
+        "Largest relative error of a product by rounding its activations to int8, such as 0.05; products with a larger "
+        "one on the text of --calibrate are computed in float32.",
+        None,
         of="block_wise",
     )
     head_bits: int | None = option("Bits of the output head.", None, BLOCK_BITS, 8, of="block_wise")
     embedding_bits: int | None = option(
         "Bits of the embedding: 8 with one scale, or 4 in blocks.", None, BLOCK_BITS, 8, of="block_wise"
     )
-    calibrate: Path | None = None  # text or token ids, for int8-static and budgets
+    calibrate: Path | None = None  # text or token ids, for int8-static, budgets and errors of activations
     calibrate_steps: int | None = option(
         "Tokens per calibration passage.", None, usual=CALIBRATE_STEPS, of="calibrated"
     )
@@ -85,6 +93,7 @@ class QuantizeConfig:
         bounds=(1, 1 << 53),
     )
     choices: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # bits and block size, by weight
+    activation_errors: Mapping[str, float] = field(default_factory=dict)  # measured, by weight
 
     def __post_init__(self) -> None:
         chosen = scheme(self.scheme)
@@ -93,15 +102,24 @@ class QuantizeConfig:
             object.__setattr__(self, "budget", read_bytes(budget))
         check_fields(self)
         check_values(self)
-        reads = chosen.calibrated or self.budget is not None
-        taken = [*takes(self.scheme), *(["calibrate"] if reads else []), "choices"]
+        reads = chosen.calibrated or self.budget is not None or self.activation_error is not None
+        taken = [*takes(self.scheme), *(["calibrate"] if reads else []), "choices", "activation_errors"]
         if unfit := [name for name in list(self.described())[1:] if name not in taken]:
-            known = ", ".join(taken[:-1]) or "none"
+            known = ", ".join(taken[:-2]) or "none"
             raise UserError(f"options that {self.scheme} takes ({known})", ", ".join(unfit), "leave them out")
         if self.budget is not None and (self.block_size or self.head_bits):
             raise UserError("budget without block_size and head_bits", "both", "leave one out")
+        if self.activation_error is not None and self.accuracy_level not in (None, ACCURACY_LEVEL):
+            expected = f"activation_error with accuracy_level {ACCURACY_LEVEL}, which rounds activations"
+            raise UserError(expected, str(self.accuracy_level), "leave one out")
         if reads and self.calibrate is None:
             raise UserError(f"a text to calibrate {self.scheme} on", "none", "name one with --calibrate")
+
+    @property
+    def float_products(self) -> list[str]:
+        """Weights whose products are computed in float32."""
+        most = math.inf if self.activation_error is None else self.activation_error
+        return [name for name, error in self.activation_errors.items() if error > most]
 
     def described(self) -> dict[str, Any]:
         """The scheme and its non-default options, as plain data."""

@@ -64,7 +64,7 @@ def export_genai(
     check_folder(folder)
     bundle, report = build(checkpoint, replace(config, prefill=True))
     if how is not None:
-        bundle = quantized(bundle, how)
+        bundle, _ = quantized(bundle, how)
     bundle = Bundle(genai_graph(bundle), bundle.signature, bundle.weights, {}, bundle.notes)
     signature = bundle.signature
     texts = {CONFIG: json.dumps(genai_config(checkpoint.config, signature), indent=1) + "\n"}

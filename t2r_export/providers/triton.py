@@ -70,7 +70,7 @@ def export_triton(
     bundle, report = build(checkpoint, config)
     check_signature(bundle.signature)
     if how is not None:
-        bundle = quantized(bundle, how)
+        bundle, _ = quantized(bundle, how)
     graph = bundle.companions[PREFILL] if config.prefill else bundle.step
     states = triton_states(bundle.signature.states)
     made = triton_graph(graph, bundle.signature.states)

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 from onnxruntime.capi import _pybind_state as runtime
 
-from t2r_export.config.quantize import BLOCK_BITS, QuantizeConfig, scheme
+from t2r_export.config.quantize import ACCURACY_LEVEL, BLOCK_BITS, QuantizeConfig, scheme
 from t2r_export.graph.nodes import set_nodes
 from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import (
@@ -29,7 +29,6 @@ from t2r_export.quantizers.tables import has_table, quantize_embedding, row_of_b
 
 HEAD_BITS = 8
 BLOCK_SIZE = 32
-ACCURACY_LEVEL = 4
 NUMBERS = 1 << 20  # values of a matrix rounded at a time
 MICROSOFT = "com.microsoft"
 
@@ -84,6 +83,7 @@ def _block_wise_projections(
             continue
         x, name, *bias = node.input
         matrix, (bits, size) = values(kept[name], weights), config.choices.get(name, usual[node.name])
+        level = 0 if name in config.float_products else accuracy_level(config)
         if node.op_type == "Gemm":  # (out, in), where a MatMul has (in, out)
             name, matrix = f"{name}.transposed", matrix.T
         parts = parts_of(name, bits, config)
@@ -93,7 +93,7 @@ def _block_wise_projections(
         kept |= {part: refer(part, weights[part]) for part in parts}
         product = f"{node.name}.product" if bias else node.output[0]
         made = helper.make_node("MatMulNBits", [x, *parts], [product], f"{node.name}_Q{bits}", domain=MICROSOFT)
-        made.attribute.extend(_attributes(matrix, bits, size, config))
+        made.attribute.extend(_attributes(matrix, bits, size, level))
         nodes.append(made)
         if bias:
             nodes.append(helper.make_node("Add", [product, *bias], node.output, f"{node.name}.add"))
@@ -113,9 +113,8 @@ def parts_of(name: str, bits: int, config: QuantizeConfig) -> list[str]:
     return [f"{name}_Q{bits}", f"{name}_scales", *([f"{name}_zero_points"] if config.asymmetric else [])]
 
 
-def _attributes(matrix: np.ndarray, bits: int, size: int, config: QuantizeConfig) -> list[onnx.AttributeProto]:
+def _attributes(matrix: np.ndarray, bits: int, size: int, level: int) -> list[onnx.AttributeProto]:
     sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": size}
-    level = accuracy_level(config)
     if level:  # 0 is the operator's default, which some providers require to be absent
         sizes["accuracy_level"] = level
     return [helper.make_attribute(key, size) for key, size in sorted(sizes.items())]

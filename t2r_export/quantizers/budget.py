@@ -60,7 +60,7 @@ def choose(bundle: Bundle, config: QuantizeConfig, passages: Sequence[Passage]) 
     left = config.budget - _others(bundle.halves, config)
     sensitivity = Sensitivity(bundle, passages)
     products = []
-    for name, matrix in sensitivity.matrices.items():
+    for name, matrix in sensitivity.graphs.matrices.items():
         rounded = (restored(matrix, bits, block, config.asymmetric) for bits, block in CHOICES)
         costs = tuple(sensitivity.cost(name, each) for each in rounded)
         products.append(Product(name, matrix.shape, costs, config.asymmetric))

@@ -1,7 +1,4 @@
-"""Cost of rounding a single weight: KL(float32 ‖ rounded) of the next token, mean over the tokens of a text or pairs.
-
-The float32 graphs are opened once, with the weights of their projections as inputs.
-"""
+"""Cost of rounding a single weight: KL(float32 ‖ rounded) of the next token, mean over the tokens of a text."""
 
 from __future__ import annotations
 
@@ -98,8 +95,8 @@ class OpenGraph:
         return dict(zip(self._outputs, self._session.run(None, dict(feeds)), strict=True))
 
 
-class Sensitivity:
-    """Costs of changed weights in the float32 graphs of a bundle."""
+class OpenBundle:
+    """The float32 graphs of a bundle, opened once, and the passages that they read with chained states."""
 
     def __init__(self, bundle: Bundle, passages: Sequence[Passage]) -> None:
         self.signature, self.passages = bundle.signature, passages
@@ -107,17 +104,9 @@ class Sensitivity:
         self.step, self.encoder = opened[0], opened[1] if len(opened) > 1 else None
         self.matrices = {name: matrix for graph in opened for name, matrix in graph.matrices.items()}
         self.encoded = [self._encode(passage, {}) for passage in passages]
-        self.expected = list(self._read({}))
 
-    def cost(self, name: str, matrix: np.ndarray) -> float:
-        """KL in nats per token with the weight `name` replaced by `matrix` (in, out)."""
-        total = 0.0
-        for before, after in zip(self.expected, self._read({name: matrix}), strict=True):
-            total += float((np.exp(before) * (before - after)).sum())
-        return total / sum(int(passage.counted.sum()) for passage in self.passages)
-
-    def _read(self, changed: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
-        """Log-probabilities (counted rows, vocabulary) after each token of the passages."""
+    def steps(self, changed: Mapping[str, np.ndarray]) -> Iterator[tuple[npt.NDArray[np.bool_], Arrays]]:
+        """The rows (B,) that count and the step graph's outputs for each token, with `changed` matrices."""
         weights = self.step.bound(changed)
         chained = {s.past: s.present for s in self.signature.states if not s.constant}
         of_encoder = self.encoder is not None and bool(changed.keys() & self.encoder.matrices.keys())
@@ -125,9 +114,7 @@ class Sensitivity:
             states = self._start(self._encode(passage, changed) if of_encoder else encoded, len(passage.ids))
             for ids, rows in zip(passage.ids.T, passage.counted.T, strict=True):
                 found = self.step.run({**weights, **states, INPUT_IDS: ids})
-                logits = found[LOGITS][rows].astype(np.float64)
-                logits -= logits.max(-1, keepdims=True)
-                yield logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+                yield rows, found
                 states |= {past: found[present] for past, present in chained.items()}
 
     def _encode(self, passage: Passage, changed: Mapping[str, np.ndarray]) -> Arrays:
@@ -145,3 +132,25 @@ class Sensitivity:
             made = encoded.get(spec.name if spec.constant else spec.present)
             states[spec.past] = np.full(spec.dims(rows), spec.initial, spec.dtype) if made is None else made
         return states
+
+
+class Sensitivity:
+    """Costs of changed weights in the float32 graphs of a bundle."""
+
+    def __init__(self, bundle: Bundle, passages: Sequence[Passage]) -> None:
+        self.graphs = OpenBundle(bundle, passages)
+        self.expected = list(self._read({}))
+
+    def cost(self, name: str, matrix: np.ndarray) -> float:
+        """KL in nats per token with the weight `name` replaced by `matrix` (in, out)."""
+        total = 0.0
+        for before, after in zip(self.expected, self._read({name: matrix}), strict=True):
+            total += float((np.exp(before) * (before - after)).sum())
+        return total / sum(int(passage.counted.sum()) for passage in self.graphs.passages)
+
+    def _read(self, changed: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+        """Log-probabilities (counted rows, vocabulary) after each token of the passages."""
+        for rows, found in self.graphs.steps(changed):
+            logits = found[LOGITS][rows].astype(np.float64)
+            logits -= logits.max(-1, keepdims=True)
+            yield logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -41,7 +41,7 @@ def test_every_verb_is_frozen() -> None:
 
 @pytest.mark.parametrize("change", ["type", "default", "name"])
 def test_a_changed_option_differs(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    option = next(p for p in commands()["generate"].params if p.name == "max_tokens")
+    option = next(p for p in commands()["chat"].params if p.name == "max_tokens")
     value = {"type": click.STRING, "default": 7, "opts": ["--tokens"]}
     attribute = "opts" if change == "name" else change
     monkeypatch.setattr(option, attribute, value[attribute])

@@ -51,7 +51,7 @@ def test_sensitivity_on_pairs(name: str) -> None:
     ]
     pairs = [TokenPair(pair.source, [3, *pair.target]) for pair in pairs]
     found = Sensitivity(bundle, pair_passages(pairs, bundle.signature))
-    matrix = found.matrices[name]
+    matrix = found.graphs.matrices[name]
     other = (matrix * 1.3 + np.linspace(-0.2, 0.2, matrix.shape[1])).astype(np.float32)
 
     def logits() -> list[Tensor]:
@@ -75,7 +75,7 @@ def test_sensitivity_on_text(batch: int | None) -> None:
     found, name = Sensitivity(bundle, passages), "blocks.0.parts.0.o.weight"
     ids = torch.from_numpy(passages[0].ids)
     assert tuple(ids.shape) == ((16, 6) if batch is None else (3, 33))
-    other = found.matrices[name][::-1].copy()
+    other = found.graphs.matrices[name][::-1].copy()
     expected = divergence(model, name, torch.tensor(other).T, lambda: [model.logits_of(model.traces(ids)[-1].output)])
     assert found.cost(name, other) == pytest.approx(expected, rel=1e-3) and expected > 1e-3
     with pytest.raises(UserError, match=f"a text of at least {batch or 16} tokens; received 2; name a longer one"):

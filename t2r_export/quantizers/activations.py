@@ -1,0 +1,115 @@
+"""Products whose activations int8 would round too much.
+
+At accuracy level 4, ONNX Runtime's MatMulNBits rounds each block of an activation x (K,) to int8 with one scale, its
+largest magnitude over 127. A channel far above the others of its block leaves them few levels: "massive activations"
+(Sun et al. 2024, 2402.17762), which change greedy tokens of some models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.graph.bundle import Bundle
+from t2r_export.quantizers.base import projections
+from t2r_export.quantizers.blocks import BLOCK_SIZE
+from t2r_export.quantizers.sensitivity import OpenBundle, OpenGraph, Passage
+from t2r_runtime.contract.signature import ENCODER
+
+LEVELS = 127  # of int8, on each side of 0
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass
+class Product:
+    """A product by a weight, and what was measured of it."""
+
+    weight: str
+    activation: str
+    matrix: Floats  # (in, out)
+    block: int
+    worst: float = 0.0  # largest length of a row's error
+    squares: float = 0.0  # of lengths of rows
+    rows: int = 0
+
+    def read(self, x: Floats) -> None:
+        """Measure activations (…, in)."""
+        x = x.reshape(-1, x.shape[-1])
+        exact, errors = x @ self.matrix, (rounded(x, self.block) - x) @ self.matrix
+        self.worst = max(self.worst, float(np.linalg.norm(errors, axis=-1).max(initial=0.0)))
+        self.squares += float(np.square(exact, dtype=np.float64).sum())
+        self.rows += len(x)
+
+    @property
+    def error(self) -> float:
+        """The largest error of a row, relative to the root mean square of all rows' lengths."""
+        typical = (self.squares / max(self.rows, 1)) ** 0.5
+        return self.worst / typical if typical else 0.0
+
+
+def activation_errors(bundle: Bundle, passages: Sequence[Passage], config: QuantizeConfig) -> dict[str, float]:
+    """Error of each projection of a float32 bundle by rounding its activations alone, by name of the weight.
+
+    An error is the largest of any token, |(Q(x) - x)W|, relative to the root mean square of |xW|: one token with a
+    massive activation counts, since a state or a cache keeps it. A weight of several products has the largest of
+    their errors.
+    """
+    graphs = OpenBundle(_with_activations(bundle), passages)
+    steps = list(_products(bundle.step, graphs.step, config))
+    for rows, found in graphs.steps({}):
+        for product in steps:
+            product.read(found[product.activation][rows])
+    sources = [] if graphs.encoder is None else list(_products(bundle.halves[1], graphs.encoder, config))
+    for passage, encoded in zip(passages, graphs.encoded, strict=True):
+        for product in sources:
+            product.read(_of_sources(encoded[product.activation], passage))
+    errors = dict[str, float]()
+    for product in (*steps, *sources):
+        errors[product.weight] = max(errors.get(product.weight, 0.0), product.error)
+    return errors
+
+
+def rounded(x: Floats, block: int) -> Floats:
+    """Rows (N, in) as MatMulNBits has them at accuracy level 4: int8 in blocks, a scale each, in float32."""
+    padded = np.pad(x, ((0, 0), (0, -x.shape[1] % block)))
+    blocks = padded.reshape(len(x), -1, block)
+    scales = np.abs(blocks).max(-1, keepdims=True) / LEVELS
+    levels = np.rint(blocks / np.where(scales > 0, scales, 1))
+    made: Floats = (levels * scales).reshape(padded.shape)[:, : x.shape[1]].astype(np.float32)
+    return made
+
+
+def _products(graph: onnx.ModelProto, opened: OpenGraph, config: QuantizeConfig) -> Iterator[Product]:
+    chosen, size = set(projections(graph)), config.block_size or BLOCK_SIZE
+    for node in graph.graph.node:
+        if node.name in chosen:
+            x, name = node.input[:2]
+            yield Product(name, x, opened.matrices[name], config.choices.get(name, (0, size))[1])
+
+
+def _with_activations(bundle: Bundle) -> Bundle:
+    """A bundle whose step and encoder graph also have the activations of their projections as outputs."""
+    companions = {role: _observed(graph) if role == ENCODER else graph for role, graph in bundle.companions.items()}
+    return replace(bundle, step=_observed(bundle.step), companions=companions)
+
+
+def _observed(graph: onnx.ModelProto) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(graph)
+    chosen, there = set(projections(made)), {each.name for each in made.graph.output}
+    names = dict.fromkeys(node.input[0] for node in made.graph.node if node.name in chosen)
+    made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in there)
+    return made
+
+
+def _of_sources(x: Floats, passage: Passage) -> Floats:
+    """Activations of the sources' tokens, without padding, where an encoder has them as (B, S, in)."""
+    lengths = np.array([len(source) for source in passage.sources])
+    if x.ndim == 3 and len(x) == len(lengths):
+        x = x[np.arange(x.shape[1]) < lengths[:, None]]
+    return x
