@@ -37,9 +37,9 @@ class Product:
     squares: float = 0.0  # of lengths of rows
     rows: int = 0
 
-    def read(self, x: Floats) -> None:
+    def read(self, activations: npt.NDArray[np.generic]) -> None:
         """Measure activations (…, in)."""
-        x = x.reshape(-1, x.shape[-1])
+        x = activations.reshape(-1, activations.shape[-1]).astype(np.float32, copy=False)
         exact, errors = x @ self.matrix, (rounded(x, self.block) - x) @ self.matrix
         self.worst = max(self.worst, float(np.linalg.norm(errors, axis=-1).max(initial=0.0)))
         self.squares += float(np.square(exact, dtype=np.float64).sum())
@@ -107,7 +107,7 @@ def _observed(graph: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
-def _of_sources(x: Floats, passage: Passage) -> Floats:
+def _of_sources(x: npt.NDArray[np.generic], passage: Passage) -> npt.NDArray[np.generic]:
     """Activations of the sources' tokens, without padding, where an encoder has them as (B, S, in)."""
     lengths = np.array([len(source) for source in passage.sources])
     if x.ndim == 3 and len(x) == len(lengths):
