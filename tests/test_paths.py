@@ -167,6 +167,8 @@ def test_output_must_not_be_in_input_folder(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="expected an output outside of input folders"):
             check_outputs([("log", inside)], [folder])
     check_outputs([("checkpoint", folder / "new.pt")], [folder])
+    (folder / "g.onnx").write_text("an earlier export")
+    check_outputs(graph_outputs(folder / "g.onnx"), [folder])
 
 
 def test_outputs_must_be_distinct(tmp_path: Path) -> None:

@@ -65,11 +65,11 @@ def beside(graph: Path) -> Iterator[Path]:
 
 
 def _check_apart(path: Path, source: Path) -> None:
-    """Raise UserError if `path` is `source`, in that folder, or shares a file with it."""
+    """Raise UserError if `path` is `source` or shares a file with it. Of a folder all files are read but graphs."""
     if not path.exists():
         return
     if source.is_dir():
-        if path.resolve().is_relative_to(source.resolve()):
+        if path.suffix not in GRAPHS and path.resolve().is_relative_to(source.resolve()):
             raise UserError("an output outside of input folders", f"{path} in {source}", "name another place", "file")
         return
     written, read = [path, *beside(path)], [source, *beside(source)]
