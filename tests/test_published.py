@@ -82,8 +82,11 @@ def test_translator_card(translator: tuple[Checkpoint, Path, ExportReport], tmp_
     card = (TRANSLATOR.parent / "README.md").read_text(encoding="utf-8")
     weights = sum(p.numel() for p in loaded.model.parameters())
     assert f"| parameters | {weights:,} in model.pt, {report.parameters:,} folded in the graphs |" in card
-    whole, source = (sum(spec.bytes() for spec in s) for s in (report.signature.states, report.signature.constant))
-    assert f"Its state is {whole:,} bytes a hypothesis, {source:,} of them the source" in card.replace("\n", " ")
+    state = sum(spec.bytes() for spec in report.signature.chained)
+    token = sum(spec.bytes(source=9) - spec.bytes(source=8) for spec in report.signature.constant)
+    said = card.replace("\n", " ")
+    assert f"Its state is {state:,} bytes a hypothesis, however long the translation gets;" in said
+    assert f"of the source it keeps {token:,} bytes a token" in said
     sizes = {"": path}
     for scheme in ("int8", "w8", "w4"):
         (tmp_path / scheme).mkdir()
