@@ -216,7 +216,7 @@ def test_export_and_training_refuse(tmp_path: Path) -> None:
             export(made, out, ExportConfig(**{option: True}))
     with pytest.raises(UserError, match="a decoder alone, to read vectors"):
         export(small.checkpoint(small.translator()), out, ExportConfig(inputs_embeds=True))
-    with pytest.raises(UserError, match="without a budget"):
+    with pytest.raises(UserError, match="without a calibration"):
         export_quantized(made, out, ExportConfig(), QuantizeConfig(scheme="int8"))
     for exporter in (export_genai, export_triton):
         with pytest.raises(UserError, match="a model that reads token ids, for"):
