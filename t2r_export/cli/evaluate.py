@@ -12,7 +12,7 @@ from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each, shorter, table, with_error
 from t2r_export.cli.renamed import Verb
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.finetune import EVAL_TOKENS, LENGTH, PARTS, FinetuneConfig, usual_length
+from t2r_export.config.finetune import EVAL_TOKENS, LEAST_LENGTH, LENGTH, PARTS, FinetuneConfig, usual_length
 from t2r_export.paths import existing_model, text_files
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, show
@@ -100,10 +100,11 @@ def command(
         return
     try:
         sizes = [] if lengths is None else [int(part) for part in lengths.split(",")]
-        if min(sizes, default=4) < 4:
+        if min(sizes, default=LEAST_LENGTH) < LEAST_LENGTH:
             raise ValueError
     except ValueError:
-        raise UserError("lengths as integers from 4, separated by commas", repr(lengths), "correct --lengths") from None
+        expected = f"lengths as integers from {LEAST_LENGTH}, separated by commas"
+        raise UserError(expected, repr(lengths), "correct --lengths") from None
     how = reading(split)
     if not (split or {}).get("pack", True):
         raise UserError("windows across documents, as every evaluation reads", "pack=false", "leave it out")

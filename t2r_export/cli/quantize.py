@@ -114,9 +114,9 @@ def text(report: QuantizeReport, with_files: bool = True) -> str:
 def _activations(report: QuantizeReport) -> list[str]:
     if not report.activation_errors:
         return []
-    worst, most = max((error, name) for name, error in report.activation_errors.items()), len(report.activation_errors)
-    names = ", ".join(report.float_products) or "none"
-    return [f"products in float32, of {most}: {names}; largest error of int8 activations {worst[0]:.3g}, {worst[1]}"]
+    worst, place = max((error, name) for name, error in report.activation_errors.items())
+    names, count = ", ".join(report.float_products) or "none", len(report.activation_errors)
+    return [f"products in float32, of {count}: {names}; largest error of int8 activations {worst:.3g}, {place}"]
 
 
 def quality_text(q: Quality) -> str:

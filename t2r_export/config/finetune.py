@@ -24,6 +24,7 @@ FIELD = "text"  # of JSON lines and Parquet
 SPLITS = ("order", "hash")  # see t2r_export.data.documents.parted
 MAX_START = 1 << 30  # positions are int32
 LENGTH = 256  # default window length in tokens
+LEAST_LENGTH = 4  # of windows whose last quarter is measured
 EVAL_TOKENS = 500_000  # default number of predicted tokens per evaluation
 LEAST_EVAL_TOKENS = 2048  # minimum for evaluations within a run
 START_POSITIONS = 4096  # default range of start positions (t2r_export.data.starts)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from t2r_export.config.finetune import LEAST_LENGTH
 from t2r_export.data.batch import Batch, initial_states
 from t2r_export.data.corpus import check_length, held_out_windows, windows_of
 from t2r_export.data.shards import IntArray
@@ -100,7 +101,7 @@ def evaluate_lengths(
 
     Args:
         tokens: (N,), or rows (N, length+1) for a single length.
-        lengths: predicted tokens per window, at least 4.
+        lengths: predicted tokens per window, at least LEAST_LENGTH.
         count: maximum windows per length, evenly spread; 0: all.
         most: maximum predicted tokens per length, at least one window; 0: all.
 
@@ -110,9 +111,9 @@ def evaluate_lengths(
     model.require_decoder("to measure on a text", "give it a .tsv of pairs")
     limit = model.reach
     for length in lengths:
-        if not 4 <= length <= (limit or length):
+        if not LEAST_LENGTH <= length <= (limit or length):
             received, end = str(length), "" if limit is None else f" to {limit}, the model's last position"
-            raise UserError(f"lengths from 4{end}", received, "correct the lengths")
+            raise UserError(f"lengths from {LEAST_LENGTH}{end}", received, "correct the lengths")
     for length in lengths:
         check_length(tokens, length, "text to measure on")
     windows = ((length, count, windows_of(most, length)) for length in lengths)

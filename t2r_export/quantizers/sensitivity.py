@@ -1,4 +1,4 @@
-"""Cost of rounding a single weight: KL(float32 ‖ rounded) of the next token, mean over the tokens of a text."""
+"""Cost of rounding a single weight: KL(float32 ‖ rounded) of the next token, mean over tokens of a text or pairs."""
 
 from __future__ import annotations
 
