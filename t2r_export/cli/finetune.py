@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
 from t2r_export.config.stages import STAGES, USUAL_STAGES, parse_plan
 from t2r_runtime.cli.output import json_option, show
-from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
     from t2r_export.training.plan import StagePlanned
@@ -83,8 +81,6 @@ def command(
 
     On several devices: accelerate launch -m t2r_export finetune MODEL OUT …
     """
-    if teraflops is not None and not math.isfinite(teraflops):
-        raise UserError("a finite number of 10^12 operations per second", str(teraflops), "correct --plan")
     rounding = None if scheme is None else QuantizeConfig(scheme=scheme[0], **scheme[1])
     plan = parse_plan("round" if scheme and stages is None else stages, steps, learning_rates)
     if not options["data"] and not options["pairs"]:

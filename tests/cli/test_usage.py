@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.types import IntParamType
+from click.types import FloatParamType, IntParamType
 
 from cli.command_line import commands
 from t2r_export.cli import VERBS, main
@@ -51,7 +51,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt m.pt --budget 9k --data t.txt", "an output that is not an input"),
     ],
     "finetune": [
-        ("m.pt o.pt --data t.txt --plan inf", "a finite number of 10^12 operations per second; received inf"),
+        ("m.pt o.pt --data t.txt --plan inf", "--plan to be a finite number above 0; received 'inf'"),
         ("m.pt o.pt --data none.txt", "none.txt, which does not exist"),
         ("none.pt o.pt --data t.txt", "a checkpoint at none.pt"),
         ("m.pt o.pt --data t.txt --teacher none.pt", "a checkpoint at none.pt"),
@@ -84,7 +84,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("none.pt o.npy --tokens 9", "a checkpoint at none.pt"),
         ("m.pt o.txt --tokens 9", "a name for a file of token ids"),
         ("m.pt o.npy --tokens 0", "--tokens to be an integer from 1 to 2147483647; received '0'"),
-        ("m.pt o.npy --tokens 9 --temperature 0", "--temperature to be a number above 0; received '0'"),
+        ("m.pt o.npy --tokens 9 --temperature 0", "--temperature to be a finite number above 0; received '0'"),
     ],
     "tokenize": [
         ("m.pt", "Give a MODEL and a TEXT, or neither"),
@@ -159,7 +159,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("g.onnx --provider toaster", "a provider of: cpu"),
         ("g.onnx --beam 0", "--beam to be an integer from 1 to 2147483647; received '0'"),
         ("g.onnx --beam 2 --n-best 3", "n_best of at most the width, 2; received 3"),
-        ("g.onnx --length-penalty nan", "a length_penalty from -10.0 to 10.0; received nan"),
+        ("g.onnx --length-penalty 11", "a length_penalty from -10.0 to 10.0; received 11.0"),
     ],
     "inspect": [("none.pt", "a checkpoint at none.pt")],
     "bench": [("none.onnx", "none.onnx, which does not exist"), ("g.onnx --provider toaster", "a provider of: cpu")],
@@ -201,18 +201,34 @@ def test_invalid_arguments_fail_before_work(verb: str, folder: Path) -> None:
     assert {path: path.lstat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def integers(verb: str) -> list[click.Option]:
-    command = commands()[verb]
-    return [p for p in command.params if isinstance(p, click.Option) and isinstance(p.type, IntParamType)]
+def options(verb: str, kind: type[click.ParamType]) -> list[click.Option]:
+    """The options of a verb with values of a type."""
+    return [p for p in commands()[verb].params if isinstance(p, click.Option) and isinstance(p.type, kind)]
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if integers(verb)])
+def operands(verb: str) -> list[str]:
+    """A value for each argument of a verb."""
+    return ["x"] * sum(isinstance(p, click.Argument) for p in commands()[verb].params)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if options(verb, IntParamType)])
 def test_integer_overflow_in_every_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is read; a bound of 2^31 - 1, of seeds 2^63 - 1."""
-    arguments = ["x"] * sum(isinstance(p, click.Argument) for p in commands()[verb].params)
-    for option in integers(verb):
+    arguments = operands(verb)
+    for option in options(verb, IntParamType):
         for number in (1 << 63, -(1 << 63), 10**30, "9" * 5000, *(() if option.name == "seed" else (1 << 31,))):
             assert main([verb, *arguments, f"{option.opts[0]}={number}"]) == 2, (option.opts, number)
             said = capsys.readouterr().err
             assert said.startswith(f"t2r: expected {option.opts[0]} to be an integer"), said
             assert said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if options(verb, FloatParamType)])
+def test_number_that_is_not_finite_in_every_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is read."""
+    for option in options(verb, FloatParamType):
+        for number in ("nan", "inf", "-inf", "1e400"):
+            assert main([verb, *operands(verb), f"{option.opts[0]}={number}"]) == 2, (option.opts, number)
+            said = capsys.readouterr().err
+            assert said.startswith(f"t2r: expected {option.opts[0]} to be a finite number"), said
+            assert said.endswith(f"; received '{number}'; see `t2r {verb} --help`\n"), said

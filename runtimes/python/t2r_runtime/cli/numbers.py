@@ -1,4 +1,4 @@
-"""Number options: bounded, so that sizes computed from them do not overflow, and refused as every other value is."""
+"""Number options: finite and bounded, so that what is computed from them is too; refused as every other value is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_SEED = (1 << 63) - 1
 
 
 class _Number:
-    """Mixin of click's types of numbers: refuses with UserError, and above `most` in absolute value."""
+    """Mixin of click's types of numbers: refuses with UserError; also NaN, infinity and values beyond ± `most`."""
 
     what = "an integer"
     most: float = MOST
@@ -24,7 +24,7 @@ class _Number:
         number = None
         try:
             number = super().convert(value, param, ctx)  # type: ignore[misc]
-            if not number < -self.most and not number > self.most:
+            if abs(number) <= self.most and abs(number) < math.inf:  # false for NaN
                 return number
         except click.BadParameter:
             pass
@@ -51,13 +51,13 @@ class Range(_Number, click.IntRange):
 class Real(_Number, FloatParamType):
     """A number."""
 
-    what, most = "a number", math.inf
+    what, most = "a finite number", math.inf
 
 
 class RealRange(_Number, click.FloatRange):
     """A number in a range."""
 
-    what, most = "a number", math.inf
+    what, most = "a finite number", math.inf
 
 
 def bound(command: click.Command) -> None:
