@@ -194,3 +194,27 @@ def test_piece_takes_integers(token: object) -> None:
         PIECES.piece(token)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="true or false as any_parts"):
         Tokenizer(pieces(), any_parts=token)  # type: ignore[arg-type]
+
+
+@both
+@given(written=writings)
+@example(written="</s>once<end> upon 日本")  # special in one of the two
+def test_places_cut_the_text_into_its_tokens(text: Tokenizer, written: str) -> None:
+    written = written or "a"
+    places, ids = text.places(written), text.encode(written)
+    assert len(places) == len(ids)
+    assert places == sorted(places)
+    assert places[0] == 0
+    cut = [written[begin:end] for begin, end in zip(places, [*places[1:], len(written)], strict=True)]
+    assert "".join(cut) == written
+    for token, part in zip(ids, cut, strict=True):
+        alone = text.decode([token])  # none of a special token, without the leading space
+        assert not alone or "\N{REPLACEMENT CHARACTER}" in alone or part.strip() == alone.strip()
+
+
+def test_places_after_spaces_that_offsets_leave_out() -> None:
+    """As of Llama 3, whose offsets begin behind a token's space."""
+    library = Library.from_str(byte_level())
+    library.post_processor = processors.ByteLevel(trim_offsets=True)
+    assert library.encode("a  a").offsets == [(0, 1), (2, 2), (3, 3), (3, 4)]
+    assert Tokenizer(library.to_str()).places("a  a") == [0, 1, 2, 3]

@@ -12,8 +12,11 @@ from typing import Any
 
 import openai
 import pytest
+from tokenizers import Tokenizer as Library
+from tokenizers import processors
 
-from cli_models import LETTERS
+from cli_models import LETTERS, letter_tokenizer
+from runtime import graphs
 from runtime.serve.server import Server, letters, running
 from t2r_runtime import Decoder, Sampling, Tokenizer
 from t2r_runtime.decode.score import score
@@ -126,6 +129,34 @@ def test_echo_with_log_probabilities(server: Server, graph: Path) -> None:
     echoed = server.complete("db", echo=True, **GREEDY)["choices"][0]
     assert echoed["text"] == "db" + server.complete("db", **GREEDY)["choices"][0]["text"]
     assert echoed["logprobs"] is None
+
+
+def test_text_offsets_without_special_tokens(tmp_path: Path) -> None:
+    """Where each token begins in the text, which has no special token but those that were typed."""
+    library = Library.from_str(letter_tokenizer(LETTERS[: graphs.VOCABULARY]))
+    library.post_processor = processors.TemplateProcessing(single="k $A", special_tokens=[("k", 10)])
+    library.add_special_tokens(["k"])
+    asked = {"echo": True, "logprobs": 1, "temperature": 3, "seed": 1, "max_tokens": 40, "ignore_eos": True}
+    with running(letters(tmp_path, tokenizer=library.to_str())) as server:
+        for prompt, echoed, before in (
+            ("akb", "akb", [0, 0, 1, 2]),
+            ([10, 0, 10, 1], "ab", [0, 0, 1, 1]),
+            ("", "", []),
+        ):
+            [choice] = server.complete(prompt, **asked)["choices"]
+            tokens, places, text = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"], choice["text"]
+            new = choice["tokens"]
+            assert 10 in new
+            assert text == echoed + "".join(LETTERS[token] for token in new if token != 10)
+            assert places[: len(before)] == before
+            expected = len(echoed)
+            for token, place in zip(new, places[-len(new) :], strict=True):
+                assert place == expected
+                expected += token != 10
+            with server.stream(prompt=prompt, **asked) as parts:
+                found = [part["choices"][0]["logprobs"] for part in parts]
+            assert [each for part in found if part for each in part["tokens"]] == tokens
+            assert [each for part in found if part for each in part["text_offset"]] == places
 
 
 def test_chat(server: Server, graph: Path) -> None:

@@ -16,7 +16,7 @@ from t2r_runtime.serve.fields import Fields
 from t2r_runtime.serve.job import Event, Job
 from t2r_runtime.serve.models import MAX_CHOICES, MAX_PROMPT, Model, Served
 from t2r_runtime.serve.sessions import session_key
-from t2r_runtime.serve.writer import Writer
+from t2r_runtime.serve.writer import Echo, Writer
 
 MOST = (1 << 31) - 1
 MOST_SEED = (1 << 63) - 1
@@ -111,21 +111,19 @@ async def job(
     max_tokens: int,
     first: int,
     events: asyncio.Queue[Event],
-    echo: str | None = None,
+    echo: Echo | None = None,
 ) -> Job:
     """The job of one prompt.
 
     Args:
         first: number of its first choice in the answer.
-        echo: the prompt's text, if the answer begins with it.
+        echo: the prompt, if the answer begins with it.
     """
     if not 0 <= min(ids) <= max(ids) < model.signature.vocab_size:
         expected = f"tokens in 0 … {model.signature.vocab_size - 1}"
         raise wrong(expected, f"{min(ids)} … {max(ids)}", "use this model's tokenizer", "prompt")
     scored = echo is not None and asked.top is not None
-    writers = [
-        Writer(first + n, model.tokenizer, ids, asked.stops, asked.top, echo or "") for n in range(asked.choices)
-    ]
+    writers = [Writer(first + n, model.tokenizer, ids, asked.stops, asked.top, echo) for n in range(asked.choices)]
     start = keep = None
     if asked.session is not None:
         session = session_key(model.key, asked.session)

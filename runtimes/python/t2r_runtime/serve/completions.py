@@ -13,7 +13,7 @@ from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, is_text
 from t2r_runtime.serve.job import Event
 from t2r_runtime.serve.models import MAX_CHOICES, Model, Served
-from t2r_runtime.serve.writer import LogProb, Piece, token_text
+from t2r_runtime.serve.writer import Echo, LogProb, Piece, token_text
 from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 16  # default, as of OpenAI
@@ -28,7 +28,6 @@ class Completion:
 
     def __init__(self, tokenizer: Tokenizer | None, tokens: bool) -> None:
         self._tokenizer, self._tokens = tokenizer, tokens
-        self._offsets: dict[int, int] = {}  # characters of the tokens so far, by choice
 
     def choice(self, piece: Piece) -> dict[str, Any]:
         """A choice, of all its pieces."""
@@ -46,17 +45,11 @@ class Completion:
         return self.choice(piece)
 
     def _logprobs(self, piece: Piece) -> dict[str, Any]:
-        texts, offsets = [token_text(self._tokenizer, each.token) for each in piece.logprobs], []
-        at = self._offsets.get(piece.index, 0)
-        for text in texts:
-            offsets.append(at)
-            at += len(text)
-        self._offsets[piece.index] = at
         return {
-            "tokens": texts,
+            "tokens": [token_text(self._tokenizer, each.token) for each in piece.logprobs],
             "token_logprobs": [each.value for each in piece.logprobs],
             "top_logprobs": [self._top(each) for each in piece.logprobs],
-            "text_offset": offsets,
+            "text_offset": [each.place for each in piece.logprobs],
         }
 
     def _top(self, each: LogProb) -> dict[str, float] | None:
@@ -85,12 +78,21 @@ async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer
         ids = await asyncio.to_thread(model.text().encode, prompt) if isinstance(prompt, str) else prompt
         total += len(ids)
         require_size(total)
-        text = None
-        if echo:
-            known = isinstance(prompt, str) or model.tokenizer is None
-            text = (prompt if isinstance(prompt, str) else "") if known else model.text().decode(ids)
-        jobs.append(await job(served, model, asked, ids, most, number * asked.choices, events, text))
+        echoed = await asyncio.to_thread(_echo, model.tokenizer, prompt, asked.top is not None) if echo else None
+        jobs.append(await job(served, model, asked, ids, most, number * asked.choices, events, echoed))
     return Answer(served, model, asked, Completion(model.tokenizer, asked.tokens), jobs), asked
+
+
+def _echo(tokenizer: Tokenizer | None, prompt: str | list[int], placed: bool) -> Echo:
+    """The text of a prompt, `placed`: with the places of its tokens."""
+    if tokenizer is None:
+        return Echo("", [0] * len(prompt))
+    if isinstance(prompt, str):
+        return Echo(prompt, tokenizer.places(prompt) if placed else ())
+    ends, stream = [0], tokenizer.stream()
+    for token in prompt if placed else ():
+        ends.append(ends[-1] + len(stream.feed(token)))
+    return Echo(tokenizer.decode(prompt), ends[:-1])
 
 
 def _prompts(value: object) -> Sequence[str | list[int]]:

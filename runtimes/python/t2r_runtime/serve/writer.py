@@ -18,11 +18,22 @@ LEAST = -9999.0  # a log-probability of minus infinity, which JSON has not
 
 
 class LogProb(NamedTuple):
-    """The log-probability of a token, None for the first of a prompt, and the most likely tokens with theirs."""
+    """The log-probability of a token, None for the first of a prompt, and the most likely tokens with theirs.
+
+    `place` is where the token's text begins in the choice's text.
+    """
 
     token: int
     value: float | None
     top: list[tuple[int, float]]
+    place: int
+
+
+class Echo(NamedTuple):
+    """The text of a prompt, and where each of its tokens begins in it if their log-probabilities are collected."""
+
+    text: str = ""
+    places: Sequence[int] = ()
 
 
 @dataclass
@@ -49,7 +60,7 @@ class Writer:
         prompt: tokens before the text.
         stops: texts that end it, excluded.
         top: number of most likely tokens with each log-probability; None collects none.
-        echo: text that the first piece begins with.
+        echo: what the first piece begins with.
     """
 
     def __init__(
@@ -59,21 +70,26 @@ class Writer:
         prompt: Sequence[int],
         stops: Sequence[str] = (),
         top: int | None = None,
-        echo: str = "",
+        echo: Echo | None = None,
     ) -> None:
-        self._piece, self._index = Piece(index, echo), index
+        echo = echo or Echo()
+        self._piece, self._index = Piece(index, echo.text), index
+        self._echoed, self._end = iter(echo.places), len(echo.text)
         self._stream = None if tokenizer is None else tokenizer.stream(prompt[-64:])
         self._until, self._top = Until(stops), top
         self.generated = 0
 
     def first(self, token: int) -> None:
         """Note the first token of a prompt whose log-probabilities are collected."""
-        self._piece.logprobs.append(LogProb(token, None, []))
+        self._note(token, None, [])
 
     def watch(self, logits: NDArray[np.float32], token: int) -> None:
         """Collect the log-probability of a token, given all logits (vocabulary,)."""
         if self._top is not None:
-            self._piece.logprobs.append(_log_prob(logits, token, self._top))
+            self._note(token, *_log_prob(logits, token, self._top))
+
+    def _note(self, token: int, value: float | None, top: list[tuple[int, float]]) -> None:
+        self._piece.logprobs.append(LogProb(token, value, top, next(self._echoed, self._end)))
 
     @property
     def watches(self) -> bool:
@@ -89,7 +105,9 @@ class Writer:
         self.generated += 1
         self._piece.tokens.append(token)
         if self._stream is not None and shown:
-            self._piece.text += self._until.feed(self._stream.feed(token))
+            text = self._stream.feed(token)
+            self._end += len(text)
+            self._piece.text += self._until.feed(text)
         return self._until.found
 
     def take(self, finish: str | None = None) -> Piece:
@@ -103,7 +121,7 @@ class Writer:
         return piece
 
 
-def _log_prob(logits: NDArray[np.float32], token: int, top: int) -> LogProb:
+def _log_prob(logits: NDArray[np.float32], token: int, top: int) -> tuple[float, list[tuple[int, float]]]:
     values = np.maximum(log_probabilities(logits), LEAST)
     best: list[tuple[int, float]] = []
     if top:
@@ -111,7 +129,7 @@ def _log_prob(logits: NDArray[np.float32], token: int, top: int) -> LogProb:
         places = np.flatnonzero(values >= edge)
         order = places[np.argsort(-values[places], kind="stable")][:top]
         best = [(int(place), float(values[place])) for place in order]
-    return LogProb(token, float(values[token]), best)
+    return float(values[token]), best
 
 
 def token_text(tokenizer: Tokenizer | None, token: int) -> str:

@@ -137,6 +137,20 @@ class Tokenizer:
             _require_text(text)
         return [found.ids for found in self._library.encode_batch(documents, special_tokens)]
 
+    def places(self, text: str) -> list[int]:
+        """Where each token of `encode(text)` begins in the text, in characters; one without text, where the next does.
+
+        Raises:
+            UserError: lone surrogates.
+        """
+        _require_text(text)
+        [found] = self._library.encode_batch([text], True, places=True)
+        places, end = [], 0
+        for first, last in found.offsets:  # (0, 0) if the text lacks the token; some begin behind the token's space
+            places.append(min(first, end) if last else end)
+            end = max(end, last)
+        return places or [0]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Decode token ids to text, without special tokens."""
         return self._library.decode(ids)
