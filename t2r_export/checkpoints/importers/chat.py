@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from t2r_export.checkpoints.importers.files import Folder
-from t2r_runtime.contract.chat import MAX_TEMPLATE, MAX_TOKEN, TOKENS
+from t2r_runtime.contract.chat import MAX_TEMPLATE, MAX_TOKEN, TOKENS, fault
 
 CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 LIMITS = {CONFIG: 1 << 23, TEMPLATE: 1 << 20}  # bytes
@@ -15,7 +15,7 @@ DEFAULT = "default"  # of several templates, the one for talking
 def chat_template(files: Folder) -> tuple[dict[str, Any] | None, list[str]]:
     """The template as the contract has it, of its own file before that of the tokenizer's config; and notes.
 
-    One that is larger than a graph may hold is passed over, with a note.
+    One that is larger than a graph may hold, or that jinja2 does not take, is passed over, with a note.
 
     Raises:
         UserError: a file that is damaged or too large.
@@ -26,6 +26,8 @@ def chat_template(files: Folder) -> tuple[dict[str, Any] | None, list[str]]:
         return None, []
     if len(found) > MAX_TEMPLATE:
         return None, [f"its chat template has {len(found)} characters, more than {MAX_TEMPLATE}, and is passed over"]
+    if why := fault(found):
+        return None, [f"its chat template is not valid jinja2 ({why}) and is passed over"]
     texts = {name: _text(config.get(name)) for name in TOKENS}
     tokens = {name: text for name, text in texts.items() if text is not None and len(text) <= MAX_TOKEN}
     return {"template": found, "tokens": tokens}, []

@@ -14,6 +14,7 @@ from t2r_export.checkpoints.importers.chat import LIMITS
 from t2r_export.convert import provenance
 from t2r_export.export import export
 from t2r_runtime import Decoder
+from t2r_runtime.contract import chat
 from t2r_runtime.contract.chat import MAX_TEMPLATE, MAX_TOKEN
 from t2r_runtime.errors import UserError
 
@@ -68,6 +69,34 @@ def test_bounds(llama: Path) -> None:
     (llama / "chat_template.jinja").write_bytes(b" " * (LIMITS["chat_template.jinja"] + 1))
     with pytest.raises(UserError, match="at most .* bytes in .*chat_template.jinja; received more"):
         checkpoint.load(llama)
+
+
+@pytest.mark.parametrize(
+    "template, why",
+    [
+        ("{% for m in messages %}{{ m.content }}", "Unexpected end of template"),
+        ("{{ messages | nothing }}", "No filter named 'nothing'"),
+    ],
+)
+def test_a_template_that_is_not_valid(template: str, why: str, llama: Path) -> None:
+    note = passed_over(llama, template)
+    assert note.startswith("its chat template is not valid jinja2 (") and why in note
+    assert note.isprintable()
+
+
+def passed_over(folder: Path, template: str) -> str:
+    """The note on a template that is passed over."""
+    told(folder, chat_template=template)
+    found = checkpoint.load(folder)
+    assert found.chat_template is None
+    [note] = [note for note in found.notes if "chat template" in note]
+    return note
+
+
+def test_a_template_that_takes_long(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its constants are computed when it is compiled."""
+    monkeypatch.setattr(chat, "SECONDS", 1)
+    assert "longer than 1 s" in passed_over(llama, "{{ (10 ** (10 ** 10)) | string | length }}")
 
 
 def test_a_damaged_config(llama: Path) -> None:

@@ -62,8 +62,7 @@ def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any
     for message in messages:
         require_kind(message, Mapping, "messages with a role and a content", "tokenizer")
         require_kind(message.get("role"), str, "a text as the role of a message", "tokenizer")
-    if importlib.util.find_spec("jinja2") is None:
-        raise UserError("the package jinja2", "a Python without it", 'pip install "t2r-runtime[chat]"', "tokenizer")
+    _require_jinja2()
     try:
         size = len(json.dumps(messages))
         names = {**chat_template["tokens"], "messages": messages, "add_generation_prompt": bool(add_generation_prompt)}
@@ -77,6 +76,22 @@ def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any
         expected = "a chat template that accepts these messages"
         raise UserError(expected, printable(answer["error"]), "change the messages", "tokenizer")
     return str(answer["text"])
+
+
+def fault(template: str) -> str | None:
+    """Why jinja2 takes no such template, whatever the messages are; None if it does.
+
+    Raises:
+        UserError: jinja2 is not installed.
+    """
+    _require_jinja2()
+    error = _answer(json.dumps({"template": template, "limit": 0})).get("error")
+    return None if error is None else printable(error)
+
+
+def _require_jinja2() -> None:
+    if importlib.util.find_spec("jinja2") is None:
+        raise UserError("the package jinja2", "a Python without it", 'pip install "t2r-runtime[chat]"', "tokenizer")
 
 
 def _answer(request: str) -> dict[str, str]:

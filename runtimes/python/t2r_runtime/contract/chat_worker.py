@@ -66,9 +66,10 @@ def environment() -> Any:
 
 
 def render(request: dict[str, Any]) -> dict[str, str]:
-    """The rendered text, or an error."""
+    """The rendered text, or an error. Without "names" the template is only compiled, and the text is empty."""
     try:
-        text = environment().from_string(request["template"]).render(**request["names"])
+        template = environment().from_string(request["template"])
+        text = template.render(**request["names"]) if "names" in request else ""
     except MemoryError:
         return {"error": "rendering exceeded its memory limit"}
     except Exception as error:  # a template can raise any exception
