@@ -284,6 +284,8 @@ for (const viewport of SIZES) {
         await done(page);
         await written(page, "Once upon a time");
         assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= viewport.width, "no scrolling sideways");
+        const ends = await page.$$eval(".tries button", (chips) => chips.map((chip) => chip.getBoundingClientRect().right));
+        assert.ok(ends.length === 4 && Math.max(...ends) <= viewport.width, `each beginning is in sight: ${ends}`);
         const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
         await page.evaluate(axe);
         const { violations } = await page.evaluate(() => globalThis.axe.run());
