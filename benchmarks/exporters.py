@@ -195,7 +195,7 @@ def cells(exporter: str, pythons: Mapping[str, str], folder: Path, out: Path, ti
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment(exporter))
     if done.returncode:
         return [f"none: {reason(done.stderr)}", *[""] * (len(HEAD) - 3)]
-    seconds = "not run"
+    seconds = "not timed"
     if timed:
         again = out / "again"
         again.mkdir()
