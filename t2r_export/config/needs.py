@@ -16,8 +16,10 @@ Options = Mapping[str, Any]
 class Need:
     """A requirement of an option."""
 
-    what: str  # for the message
+    what: str  # for the message, as are the last two
     met: Callable[[Options], Any]
+    received: str = "none"
+    do: str = "add it"
 
 
 def _stage(*names: str) -> Need:
@@ -32,18 +34,27 @@ def _other(name: str) -> Need:
     return Need(f"--{name}", lambda o: o[name])
 
 
+def _without(what: str, met: Callable[[Options], Any]) -> Need:
+    return Need(f"no {what}", met, "one", "leave it out")
+
+
+def _files(what: str, met: Callable[[Options], Any]) -> Need:
+    """Other files in place of those that were named."""
+    return Need(what, met, "other files", "name such files")
+
+
 def _each(names: str, need: Need) -> dict[str, Need]:
     return dict.fromkeys(names.split(), need)
 
 
-_TEXT = Need("--data, a text", lambda o: not o["pairs"])
+_TEXT = Need("--data (a text)", lambda o: not o["pairs"])
 _PAIRS = Need("--pairs", lambda o: o["pairs"] or not o["data"])  # recipes name the data in another section
 _SCHEME = Need("--quantize", lambda o: o["how"] is not None)
 _GRAPH = (".onnx", ".ort")
-_A_TEXT = Need(
-    "a checkpoint and a text, not pairs", lambda o: o["text"].suffix != ".tsv" and o["model"].suffix not in _GRAPH
+_A_TEXT = _files(
+    "a checkpoint and a text (not pairs)", lambda o: o["text"].suffix != ".tsv" and o["model"].suffix not in _GRAPH
 )
-_NO_GRAPH = Need("no GRAPH", lambda o: o["graph"] is None)
+_NO_GRAPH = _without("GRAPH", lambda o: o["graph"] is None)
 _A_PART = Need("a text with --part", lambda o: _A_TEXT.met(o) and o["part"] != "all")
 
 FINETUNE = {  # options of FinetuneConfig
@@ -52,12 +63,12 @@ FINETUNE = {  # options of FinetuneConfig
     "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
     **_each("valid test", _other("pairs")),
     **_each("pair_tokens augment", _PAIRS),
-    "valid_share": Need("no --valid", lambda o: o["valid"] is None),
-    "test_share": Need("no --test", lambda o: o["test"] is None),
+    "valid_share": _without("--valid", lambda o: o["valid"] is None),
+    "test_share": _without("--test", lambda o: o["test"] is None),
     **_each("hidden cross_entropy kl_top", _stage("distill")),
     "label_smoothing": _stage("task"),
     **_each("lora dropout", _stage("distill", "task")),
-    "recompute": Need("no --loss dropout, whose masks a second pass would draw anew", lambda o: not o["dropout"]),
+    "recompute": _without("--loss dropout (whose masks a second pass would draw anew)", lambda o: not o["dropout"]),
 }
 NEEDS: dict[str, dict[str, Need]] = {
     "finetune": FINETUNE,
@@ -65,11 +76,11 @@ NEEDS: dict[str, dict[str, Need]] = {
     "evaluate": {
         **_each("lengths part windows past_end", _A_TEXT),
         "split": _A_PART,
-        "bleu": Need("a .tsv of sources and translations", lambda o: o["text"].suffix == ".tsv"),
-        "eval_tokens": Need(
+        "bleu": _files("a .tsv of sources and translations", lambda o: o["text"].suffix == ".tsv"),
+        "eval_tokens": _files(
             "a checkpoint, or pairs", lambda o: o["text"].suffix == ".tsv" or o["model"].suffix not in _GRAPH
         ),
-        "provider": Need(
+        "provider": _files(
             "an exported graph and a text", lambda o: o["text"].suffix != ".tsv" and o["model"].suffix in _GRAPH
         ),
     },
@@ -101,4 +112,5 @@ def check_needs(
     for name in given:
         if name in needs and not needs[name].met(options):
             option = within.get(name, "--" + name.replace("_", "-"))
-            raise UserError(f"{needs[name].what} with {option}", "none", f"add it, or leave {option} out")
+            need = needs[name]
+            raise UserError(f"{need.what} with {option}", need.received, f"{need.do}, or leave {option} out")
