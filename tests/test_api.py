@@ -139,13 +139,13 @@ def test_package_import_loads_nothing_heavy() -> None:
     [
         ("save", {"path": 7}, "path of type str | Path; received 7 of type int; correct path"),
         ("export", {"path": "o.onnx", "quantize": {}}, "quantize of type str | QuantizeConfig | None; received {} of"),
-        ("export", {"path": "o.onnx", "batch": np.float32(1)}, "batch of type int | None; received np.float32(1.0)"),
+        ("export", {"path": "o.onnx", "batch": np.float32(1)}, "batch to be an integer; received np.float32(1.0)"),
         ("export", {"path": "o.onnx", "target": ["npu"]}, "target of type str; received ['npu'] of type list"),
-        ("verify", {"graph": "o.onnx", "steps": {}}, "steps of type int; received {} of type dict"),
+        ("verify", {"graph": "o.onnx", "steps": {}}, "steps to be an integer; received {}; correct"),
         ("verify", {"graph": "o.onnx", "reference": np.zeros(2)}, "reference of type str; received array([0., 0.])"),
         ("finetune", {"output": "o.pt", "data": "t", "learning_rates": 2}, "learning_rates of type str | None"),
         ("finetune", {"output": "o.pt", "data": np.array("x")}, "data of type Files; received array('x', dtype='<U1')"),
-        ("finetune", {"output": "o.pt", "data": "t", "lora": "yes"}, "lora of type bool; received 'yes' of type str"),
+        ("finetune", {"output": "o.pt", "data": "t", "lora": "yes"}, "lora to be true or false; received 'yes'"),
         (
             "convert",
             {"feature_size": 3, "guard": np.zeros(2)},

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from t2r_runtime.errors import UserError, shown
 
+PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -58,6 +59,9 @@ def _require(values: dict[str, Any], owner: Any) -> None:
     hints = _hints(owner)
     for name, value in values.items():
         if name in hints and not _is(value, hints[name]):
+            plain = next((words for kind, words in PLAIN.items() if hints[name] in (kind, kind | None)), None)
+            if plain is not None:  # also from a command line or a recipe
+                raise UserError(f"{name} to be {plain}", shown(value), f"correct {name}")
             expected = f"{name} of type {getattr(owner, '__annotations__', {}).get(name, hints[name])}"
             raise UserError(expected, f"{shown(value)} of type {type(value).__name__}", f"correct {name}")
 

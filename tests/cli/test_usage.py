@@ -60,6 +60,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt t --data t.txt", "no other file at t; received another file; name another file, or give --force"),
         ("m.pt o.pt --data t.txt --steps 1,2,3", "2 steps"),
         ("m.pt o.pt --data t.txt --batch 0", "batch to be an integer"),
+        ("m.pt o.pt --data t.txt --loss hidden=inf", "hidden to be a number; received 'inf'; correct hidden"),
         ("m.pt no/o.pt --data t.txt", "no folder no"),
     ],
     "save": [

@@ -62,7 +62,7 @@ def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
         ({"plan": parse_plan("task", "0")}, "at least one step of one stage"),
         ({"plan": ()}, "at least one step of one stage"),
         ({"length": 0}, "length to be an integer from 1 to 1000000000; received 0"),
-        ({"batch": 2.5}, "batch of type int; received 2.5 of type float"),
+        ({"batch": 2.5}, "batch to be an integer; received 2.5; correct batch"),
         ({"kl_top": -1}, "kl_top to be an integer from 0"),
         ({"start_positions": -1}, "start_positions to be an integer from 0"),
         ({"start_positions": 1 << 31}, "start_positions to be an integer from 0 to 1073741824"),
