@@ -267,7 +267,9 @@ def test_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small.checkpoint(small.dataclasses.replace(GPT2, vocab_size=256, bos_token=None, eos_tokens=()))
     words = small.dataclasses.replace(model, tokenizer=byte_tokenizer())
     export(words, "model.onnx", ExportConfig(prefill=True, output_hidden=True))
-    names: dict[str, Any] = {"text": "The key is under the mat.", "other_text": "The mat is under the key."}
+    Path("text.txt").write_text("The key is under the mat.", encoding="utf-8")
+    Path("other.txt").write_text("The mat is under the key.", encoding="utf-8")
+    names: dict[str, Any] = {}
     program, gated = fenced((ROOT / "docs" / "retrieval.md").read_text(encoding="utf-8"), "python")
     exec(program, names)
     assert len(names["ids"]) == 8
