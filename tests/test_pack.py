@@ -62,6 +62,9 @@ def test_verb(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "expected a new or empty folder to write to" in capsys.readouterr().err
     assert main(["save", str(graph), str(tmp_path / "more"), "--as", "web"]) == 0
     assert "3 files and their list" in capsys.readouterr().out
+    small.graph(tmp_path / "one.onnx", "softmax")
+    assert main(["save", str(tmp_path / "one.onnx"), str(tmp_path / "one"), "--as", "web"]) == 0
+    assert "1 file and its list" in capsys.readouterr().out
 
 
 def test_damaged_companion_is_refused(graph: Path, tmp_path: Path) -> None:

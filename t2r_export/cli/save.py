@@ -121,7 +121,8 @@ def _web(graph: Path, folder: Path, how: WebForm, force: bool, as_json: bool) ->
     packed = pack(graph, folder, how.page, how.peer, any_length=force)
     total = sum(file.size for file in packed.files)
     lines = [f"{file.name}: {size(file.size)}" for file in packed.files if how.page is None or file.size > 100_000]
-    lines.append(f"{folder}: {len(packed.files)} files and their list, {size(total)}")
+    count = len(packed.files)
+    lines.append(f"{folder}: {count} {'file and its' if count == 1 else 'files and their'} list, {size(total)}")
     show(as_json, {"folder": folder, **vars(packed), "bytes": total}, "\n".join(lines))
 
 

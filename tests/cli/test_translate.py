@@ -233,7 +233,7 @@ def test_wrong_verb_for_model(graph: Path, typed: Type, tmp_path: Path, capsys: 
     assert run(capsys, "generate", graph, "--prompt", "bad", code=2) == ("", message)
     assert run(capsys, "chat", graph, code=2) == ("", message)
     alone = graphs.save(tmp_path / "g.onnx", tokenizer=pieces())
-    message = "t2r: expected a translator; received the graph of a decoder; use Decoder, or t2r generate\n"
+    message = "t2r: expected a translator; received the graph of a decoder; use Decoder, or t2r-run generate\n"
     assert run(capsys, "translate", alone, code=2) == ("", message)
     message = "t2r: expected a graph with a tokenizer; received one without; give token ids, or export with a"
     assert run(capsys, "translate", translators.save(tmp_path / "t"), code=2)[1].startswith(message)

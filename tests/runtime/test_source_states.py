@@ -220,7 +220,7 @@ def test_positions_refuse(translator: Open) -> None:
 
 def test_graph_without_source(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx")
-    message = "expected a translator; received the graph of a decoder; use Decoder, or t2r generate"
+    message = "expected a translator; received the graph of a decoder; use Decoder, or t2r-run generate"
     refused(lambda: Translator(path), message)
     path = graphs.save(tmp_path / "g.onnx", "source")
     message = "expected a translator's step graph, which names its encoder; received none; export the model again"

@@ -122,7 +122,8 @@ def _verified(report: Report) -> str:
     rows = [(check["name"], f"{check['worst']:.1e}", f"{check['tolerance']:.0e}") for check in report["checks"]]
     mismatch = report["first_greedy_mismatch"]
     same = f"{report['greedy_agreement']:.1%} of greedy tokens are equal" if mismatch is not None else ""
-    graph = f"{report['provider']}, {report['quantization']}, {report['steps']:,} steps"
+    scheme = "" if report["quantization"] == "none" else f"{report['quantization']}, "
+    graph = f"{report['provider']}, {scheme}{report['steps']:,} steps"
     of_another = "" if report["same_checkpoint"] else " The graph was exported from another file of the model."
     verdict = "Within its tolerances." if report["passed"] else "Not within its tolerances."
     table = _table([f"graph against model: {graph}", "worst", "tolerance"], rows)

@@ -49,6 +49,7 @@ def test_measurements_are_in_the_card(model: Path, tmp_path: Path, capsys: Outpu
     card = (tmp_path / "f" / "README.md").read_text()
     check, length = json.loads(verified)["checks"][0], json.loads(evaluated)["lengths"][0]
     assert f"| {check['name']} | {check['worst']:.1e} | {check['tolerance']:.0e} |" in card
+    assert "| graph against model: cpu, 20 steps | worst | tolerance |" in card
     assert f"| 16 | {length['nats']:.4f} |" in card
     assert "| g.onnx | 1.25 | 640 | 12 MB |" in card
     assert (

@@ -54,6 +54,8 @@ def test_malformed_body(path: str, server: Server) -> None:
     message = refused(server, path, b"{")["message"]
     assert "; received a body that is no JSON (Expecting property name" in message
     assert message.endswith(" at character 2); correct the body")
+    message = refused(server, path, b'{"prompt": NaN}')["message"]
+    assert message == "expected a JSON object; received NaN, which JSON does not have; correct the body"
     assert server.good("/health") == {"status": "ok"}
 
 

@@ -27,7 +27,7 @@ def parsed(body: bytes) -> Fields:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name}, which JSON does not have")
 
 
 class Fields:

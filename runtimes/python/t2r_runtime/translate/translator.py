@@ -53,7 +53,7 @@ class Translator:
         self._decoder = Decoder(path, provider, threads, provider_options, allow_fallback, **options)
         self._graph = self._decoder._graph
         if self.signature.source is None:
-            raise UserError("a translator", "the graph of a decoder", "use Decoder, or t2r generate", "graph")
+            raise UserError("a translator", "the graph of a decoder", "use Decoder, or t2r-run generate", "graph")
         if ENCODER not in self._graph.companions:
             expected = "a translator's step graph, which names its encoder"
             raise UserError(expected, "none", "export the model again", "graph")
