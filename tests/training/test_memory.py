@@ -145,5 +145,5 @@ def test_recomputed_run_is_the_same(config: FinetuneConfig, tmp_path: Path, prec
     for each in (config, anew):
         finetune(each)
     assert config.output.read_bytes() == anew.output.read_bytes()
-    with pytest.raises(UserError, match="no --loss dropout, whose masks .* with --optimizer recompute"):
+    with pytest.raises(UserError, match=r"no --loss dropout \(whose masks .*\) with --optimizer recompute"):
         dataclasses.replace(anew, dropout=0.1)
