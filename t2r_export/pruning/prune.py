@@ -71,7 +71,7 @@ def prune(
         offer: Offer = resolve(KINDS[kind])(pruned, known)
         for line in offer.refused:
             on_progress(line)
-        places = measured(pruned, offer, batches, on_progress)
+        places = measured(pruned, kind, offer, batches, on_progress)
         versions[kind] = chosen(kind, share, places)
         pruned = assembled(pruned, versions[kind])
     nats = evaluate(model, batches).nats, evaluate(pruned, batches).nats

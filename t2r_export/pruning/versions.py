@@ -69,9 +69,9 @@ def sizes(count: int) -> list[int]:
 
 
 def measured(
-    model: Transformer, offer: Offer, batches: Sequence[Batch], on_progress: Callable[[str], object]
+    model: Transformer, kind: str, offer: Offer, batches: Sequence[Batch], on_progress: Callable[[str], object]
 ) -> list[list[Version]]:
-    """The versions with their costs."""
+    """The versions, of this kind, with their costs."""
     base, found = evaluate(model, batches).nats, []
     for place in offer.places:
         costs = []
@@ -80,7 +80,7 @@ def measured(
                 costs.append(0.0 if version.full else evaluate(model, batches).nats - base)
         found.append([dataclasses.replace(version, cost=cost) for version, cost in zip(place, costs, strict=True)])
         least = found[-1][-1]
-        on_progress(f"layer {least.layer}: {least.kept} of {least.of} cost {least.cost:+.4f} nats/token")
+        on_progress(f"{kind}, layer {least.layer}: {least.kept} of {least.of} cost {least.cost:+.4f} nats/token")
     return found
 
 

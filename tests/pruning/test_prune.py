@@ -197,7 +197,10 @@ def test_pruned_then_finetuned_by_the_whole_model(tmp_path: Path, capsys: Output
     texts.write_teacher(tmp_path / "teacher.pt", small.built(STUDENT))
     data = texts.write_text(tmp_path / "text.txt", 400)
     arguments = ["prune", tmp_path / "teacher.pt", tmp_path / "small.pt", "--data", data]
-    said = json.loads(run(capsys, *arguments, "--share", "ffn=0.4,state=0.5", "--json")[0])
+    out, err = run(capsys, *arguments, "--share", "ffn=0.4,state=0.5", "--json")
+    said = json.loads(out)
+    tried = [line.partition(":")[0] for line in err.splitlines() if " cost " in line]
+    assert tried == [f"{kind}, layer {number}" for kind in ("ffn", "state") for number in range(3)]
     assert said["shares"] == {"ffn": 0.4, "state": 0.5}
     assert {row["kind"] for row in said["chosen"]} == {"ffn", "state"}
     made = checkpoint.load(tmp_path / "small.pt")
