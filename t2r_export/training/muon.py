@@ -33,13 +33,29 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Update every matrix that has a gradient."""
         for group in self.param_groups:
-            for p in (p for p in group["params"] if p.grad is not None):
-                momentum = self.state[p]["momentum_buffer"]
-                momentum.lerp_(p.grad, 1 - MOMENTUM)
-                update = whole(p.grad.lerp(momentum, MOMENTUM))
-                direction = share(orthogonal(update, fast_dtype(p.device)), p)
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(direction, alpha=-group["lr"] * SIZE * math.sqrt(max(p.shape)))
+            for alike in batches([p for p in group["params"] if p.grad is not None]):
+                updates = [self._update(p) for p in alike]
+                directions = orthogonal(torch.stack(updates), fast_dtype(updates[0].device))
+                for p, direction in zip(alike, directions, strict=True):
+                    p.mul_(1 - group["lr"] * group["weight_decay"])
+                    p.add_(share(direction, p), alpha=-group["lr"] * SIZE * math.sqrt(max(p.shape)))
+
+    def _update(self, p: Tensor) -> Tensor:
+        """Nesterov momentum of a matrix, whole in every process."""
+        momentum = self.state[p]["momentum_buffer"]
+        momentum.lerp_(p.grad, 1 - MOMENTUM)
+        return whole(p.grad.lerp(momentum, MOMENTUM))
+
+
+def batches(matrices: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Matrices to orthogonalize at once: of one shape, where launches of kernels would take longer than products.
+
+    On a CPU each is alone: twelve of 1024 x 256 at once took 1.25 times as long as one by one.
+    """
+    found: dict[Any, list[Tensor]] = {}
+    for matrix in matrices:
+        found.setdefault(id(matrix) if matrix.device.type == "cpu" else matrix.shape, []).append(matrix)
+    return list(found.values())
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
@@ -48,13 +64,15 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if slow else torch.bfloat16
 
 
-def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """Orthogonalize a matrix (M, N) by Newton-Schulz iteration: singular values become close to 1."""
+def orthogonal(matrices: Tensor, dtype: torch.dtype) -> Tensor:
+    """Orthogonalize matrices (N, rows, columns) by Newton-Schulz iteration: singular values become close to 1."""
     a, b, c = COEFFICIENTS
-    wide = matrix.shape[0] <= matrix.shape[1]
-    x = matrix.to(dtype) if wide else matrix.to(dtype).T
-    x = x / x.norm().clamp(min=EPS)
+    wide = matrices.shape[1] <= matrices.shape[2]
+    x = matrices.to(dtype) if wide else matrices.to(dtype).mT
+    # summed in float32: in bfloat16 the sum of several dimensions depends on the number of threads
+    norms = torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32)
+    x = x / norms.to(dtype).clamp(min=EPS)
     for _ in range(ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x if wide else x.T
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x if wide else x.mT

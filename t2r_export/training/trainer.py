@@ -20,6 +20,7 @@ from torch.nn.utils import parametrize
 
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import STAGES, StagePlan
+from t2r_export.data.ahead import Ahead
 from t2r_export.data.batch import Batch, Batches
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
@@ -60,7 +61,7 @@ class Trainer:
     ) -> None:
         self.config, self.student, self.teacher = config, student, teacher
         self.accelerator, self.log, self.state = accelerator, log, state
-        self.batches = batches
+        self.batches = Ahead(batches)
         self.validation = batches.validation(accelerator.num_processes * config.accumulate)
         self.device = accelerator.device
         self.plan = [plan for plan in config.plan if plan.steps]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from t2r_export.training import muon
-from t2r_export.training.muon import Muon, fast_dtype, orthogonal
+from t2r_export.training.muon import Muon, batches, fast_dtype, orthogonal
 
-SHAPES = ((5, 7), (9, 4), (6, 6), (1, 3))
+SHAPES = ((5, 7), (9, 4), (6, 6), (5, 7), (1, 3))
 RATE, DECAY = 0.03, 0.2
 
 
@@ -30,6 +30,10 @@ def stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p.detach() for p in found]
 
 
+def by_shape(found: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    return [[p for p in found if p.shape == shape] for shape in dict.fromkeys(p.shape for p in found)]
+
+
 def test_in_bfloat16_it_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(muon, "fast_dtype", lambda device: torch.bfloat16)
     theirs = torch.optim.Muon(matrices(), lr=RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
@@ -49,10 +53,27 @@ def test_in_float32_it_is_the_same_but_for_its_rounding(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_singular_values_are_near_one(shape: tuple[int, int]) -> None:
-    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(7))
-    values = torch.linalg.svdvals(orthogonal(matrix, torch.float32))
+    matrices = torch.randn((2, *shape), generator=torch.Generator().manual_seed(7))
+    found = orthogonal(matrices, torch.float32)
+    values = torch.linalg.svdvals(found)
     assert ((values > 0.6) & (values < 1.3)).all()
-    assert (orthogonal(torch.zeros(shape), torch.float32) == 0).all()
+    torch.testing.assert_close(found[1:], orthogonal(matrices[1:], torch.float32))
+    assert (orthogonal(torch.zeros(1, *shape), torch.float32) == 0).all()
+
+
+def test_matrices_of_a_shape_are_orthogonalized_at_once_but_on_a_cpu() -> None:
+    shapes = ((5, 7), (9, 4), (5, 7))
+    for device, sizes in (("cpu", [1, 1, 1]), ("meta", [2, 1])):
+        found = [torch.empty(shape, device=device) for shape in shapes]
+        assert [len(alike) for alike in batches(found)] == sizes
+
+
+def test_batches_are_stepped_as_single_matrices_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "fast_dtype", lambda device: torch.float32)
+    expected = stepped(Muon(matrices(), RATE, DECAY))
+    monkeypatch.setattr(muon, "batches", by_shape)
+    for one, other in zip(stepped(Muon(matrices(), RATE, DECAY)), expected, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("fast", [False, True])

@@ -169,7 +169,8 @@ def test_other_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (TWO_PROCESSES, {"abs": 1e-5}, "adamw", 0),
         (TWO_SHARDS, {"rel": 1e-5}, "adamw", 25),
-        (TWO_SHARDS, {"rel": 1e-5}, "muon", 0),
+        # it makes small singular values 1, and what rounding changes in them as large
+        (TWO_SHARDS, {"rel": 1e-4}, "muon", 0),
     ],
 )
 def test_two_processes_have_the_losses_of_one(
