@@ -19,6 +19,7 @@ GRAPHS = {
     "layers": ExportConfig(),
     "packed": ExportConfig(state_layout="packed"),
     "batch_3": ExportConfig(batch=3),
+    "fused": ExportConfig(target="fused"),
     "companions": ExportConfig(prefill=True, draft_check=True),
     "fixed": ExportConfig(batch=1),
     "fixed_packed": ExportConfig(batch=2, state_layout="packed"),
@@ -61,7 +62,7 @@ SHORT = {"PARALLEL_TOKENS": 9, "BATCH_TOKENS": 4, "START_TEXTS": 4}
 SETUPS = {
     "cpu": Setup(("layers", "packed", "batch_3"), few=("companions",)),
     "t2r": Setup(("layers", "packed", "batch_3"), few=("companions",)),
-    "cuda": Setup(("layers", "packed", "batch_3"), few=("companions",)),
+    "cuda": Setup(("layers", "packed", "batch_3", "fused"), few=("companions",)),
     "openvino": Setup(("layers", "packed", "batch_3"), few=("companions",), mixer_steps=64),
     # on a software Vulkan a step takes some 40 ms
     "webgpu": Setup(("layers",), few=("packed", "batch_3"), steps=64, mixer_steps=16, texts=SHORT, cannot=WEBGPU),
