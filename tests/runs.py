@@ -16,8 +16,8 @@ import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import parse_plan
-from t2r_export.data.ahead import Ahead
-from t2r_export.data.batch import Batch
+from t2r_export.data.pair_batches import PairBatches
+from t2r_export.data.windows import WindowBatches
 from t2r_export.finetune import finetune
 
 PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")
@@ -43,15 +43,16 @@ def resumed(config: FinetuneConfig) -> bytes:
 
 def run_until(config: FinetuneConfig, step: int, number: int) -> None:
     """Run until a signal comes in the middle of a step."""
-    batch_of = Ahead.__call__
+    batches: Any = PairBatches if config.pairs else WindowBatches
+    batch_of = batches.__call__
 
-    def batch(self: Ahead, asked: int) -> Batch:
+    def batch(self: Any, asked: int) -> Any:
         if asked == step:
             os.kill(os.getpid(), number)
         return batch_of(self, asked)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ahead, "__call__", batch)
+        patch.setattr(batches, "__call__", batch)
         finetune(config)
 
 

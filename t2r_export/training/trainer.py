@@ -10,7 +10,9 @@ are sharded (t2r_export.training.sharding), all processes gather them before one
 from __future__ import annotations
 
 import contextlib
+import os
 import pkgutil
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +22,8 @@ from torch.nn.utils import parametrize
 
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import STAGES, StagePlan
-from t2r_export.data.ahead import Ahead
 from t2r_export.data.batch import Batch, Batches
+from t2r_export.data.in_order import in_order
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 LOSS_WEIGHTS = tuple(LossWeights.__dataclass_fields__)  # FinetuneConfig has fields of the same names
+WORKERS = 4  # processes that make batches for a GPU
 LOG_EVERY = 10  # steps between readings of the loss, which wait for the device
 
 
@@ -61,7 +64,7 @@ class Trainer:
     ) -> None:
         self.config, self.student, self.teacher = config, student, teacher
         self.accelerator, self.log, self.state = accelerator, log, state
-        self.batches = Ahead(batches)
+        self.batches = batches
         self.validation = batches.validation(accelerator.num_processes * config.accumulate)
         self.device = accelerator.device
         self.plan = [plan for plan in config.plan if plan.steps]
@@ -118,9 +121,9 @@ class Trainer:
         glibc.trim()  # what evaluations took, which training would not fill
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         tokens, flops = 0, 0.0  # predicted in these steps; operations of a token
-        for step in range(self.state.step, plan.steps):
+        for step, batch in enumerate(self._following(range(self.state.step, plan.steps)), self.state.step):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
-            batch = self._batch(step)
+            batch = batch.to(self.device)
             with self._dropped(trained, plan, step), contextlib.nullcontext() if flops else Measured() as measured:
                 pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
             flops = flops if measured is None else measured.flops / batch.count
@@ -159,8 +162,12 @@ class Trainer:
         return done % LOG_EVERY == 0 and bool(self.accelerator.reduce(torch.tensor(float(asked), device=self.device)))
 
     def _batch(self, step: int) -> Batch:
-        """This process's share of the global batch, on its device."""
-        return self.batches(step + self._before()).rows(self._mine).to(self.device)
+        """This process's share of the global batch."""
+        return self.batches(step + self._before()).rows(self._mine)
+
+    def _following(self, steps: range) -> Iterator[Batch]:
+        """The batches of these steps. Other processes make them in advance for a GPU, which may learn faster."""
+        return in_order(self._batch, steps, 0 if self.device.type == "cpu" else min(WORKERS, os.cpu_count() or 1))
 
     def _parts(self, batch: Batch) -> list[Batch]:
         """A batch in the parts whose gradients are accumulated."""
@@ -223,7 +230,7 @@ class Trainer:
                 sharding.gather(module, stage)
                 stage.to(self.device)
             with self._precision(), self._dropped(self.student, plan, step):
-                found = (first_not_finite(stage, part) for part in self._parts(self._batch(step)))
+                found = (first_not_finite(stage, part) for part in self._parts(self._batch(step).to(self.device)))
                 where = next(filter(None, found), None)
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {plan.stage}, "

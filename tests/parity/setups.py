@@ -113,6 +113,7 @@ def opened(path: Path) -> Decoder | Remote:
     else:
         decoder = Remote(Decoder, command(SETUP.python), path, PROVIDER, allow_fallback=partial)
     assert decoder.placement.get(PROVIDER, 0) > 0, decoder.placement
-    lengths = decoder.signature.source is not None and bool(PROVIDERS[PROVIDER].elsewhere)
-    assert partial or lengths or decoder.placement.keys() == {PROVIDER}
+    provider = PROVIDERS[PROVIDER]
+    spared = bool(provider.shapes) or decoder.signature.source is not None and bool(provider.elsewhere)
+    assert partial or spared or decoder.placement.keys() == {PROVIDER}
     return decoder

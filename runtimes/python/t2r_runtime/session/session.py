@@ -102,8 +102,8 @@ class _Opening:
             expected = f"a first step on {self.name}"
             raise UserError(expected, printable(error), "choose another provider", "provider") from error
         if not self.allow_fallback:
-            spared = () if signature.source is None else self.provider.elsewhere
-            providers.check_placement(self.name, self.provider, taken, spared)
+            lengths = frozenset() if signature.source is None else self.provider.elsewhere
+            providers.check_placement(self.name, self.provider, taken, self.provider.shapes | lengths)
         return session, signature, taken
 
     def companion(
