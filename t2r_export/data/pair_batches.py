@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,11 +18,13 @@ from t2r_export.data.augment import Augmenter
 from t2r_export.data.batch import Batch
 from t2r_export.data.corpus import spread
 from t2r_export.data.pairs import Pair, PairParts, read_pairs, split_shares
-from t2r_export.data.ragged import ByLength, Ragged, by_length
+from t2r_export.data.in_order import CHUNK
+from t2r_export.data.ragged import ByLength, Ragged, by_length, in_parts
 from t2r_export.data.shards import check_vocabulary
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
 
+STREAM = 4  # random stream; others use those before
 VALIDATION_BATCHES = 8  # maximum per validation during training
 
 
@@ -186,6 +189,7 @@ class PairBatches:
         """`tokenize`: for augmented pairs; None: no augmentation."""
         self._train, self._most = corpus.train, config.pair_tokens
         self._tokenize, self._longest = tokenize, config.window
+        self._seed, self._chunk, self._told = config.seed, -1, list[Batch]()
         if tokenize is not None:
             self._augment = Augmenter(corpus.train.texts, read_augment(config.augment), config.seed)
         self._order = ByLength(corpus.train.sources.lengths, corpus.train.targets.lengths, self._most, config.seed)
@@ -201,18 +205,33 @@ class PairBatches:
         return self._order.count
 
     def __call__(self, step: int) -> Batch:
-        chosen = self._order(step)
-        plain = self._train.batch(chosen)
         if self._tokenize is None:
-            return plain
-        assert plain.source is not None
-        room = self._longest // max(plain.source.shape[1], plain.ids.shape[1])
-        texts = [self._train.texts[n] for n in chosen.tolist()]
+            return self._train.batch(self._order(step))
+        chunk, place = divmod(step, CHUNK)
+        if chunk != self._chunk:
+            self._chunk, self._told = chunk, self._augmented(range(chunk * CHUNK, (chunk + 1) * CHUNK))
+        return self._told[place]
+
+    def _augmented(self, steps: range) -> list[Batch]:
+        """The batches of these steps, with their augmented pairs, which are batched anew by length.
+
+        Capitals and new names have more tokens than what they replace: in the batches of the plain pairs, two of three
+        tokens were padding.
+        """
+        assert self._tokenize is not None
+        chosen = [self._order(step) for step in steps]
+        told: list[Pair] = []
+        for step, those in zip(steps, chosen, strict=True):
+            widest = max(int(side.lengths[those].max()) for side in (self._train.sources, self._train.targets))
+            texts = [self._train.texts[n] for n in those.tolist()]
+            told += self._augment(texts, step, max(1, self._longest // widest))
         try:
-            told = self._tokenize(self._augment(texts, step, max(1, room)))
+            pairs = self._tokenize(told)
         except UserError:  # all augmented pairs exceed the model's positions
-            return plain
-        return told.batch(torch.arange(len(told)))
+            return [self._train.batch(those) for those in chosen]
+        random = np.random.default_rng((self._seed, steps.start, STREAM))
+        parts = in_parts(pairs.sources.lengths, pairs.targets.lengths, len(steps), random)
+        return [pairs.batch(part) for part in parts] if parts else [self._train.batch(those) for those in chosen]
 
     def validation(self, shares: int) -> list[Batch]:
         return self._valid

@@ -61,6 +61,28 @@ def by_length(first: Tensor, second: Tensor, most: int, random: np.random.Genera
     return [torch.from_numpy(part) for part in np.split(order, cuts)]
 
 
+def in_parts(first: Tensor, second: Tensor, parts: int, random: np.random.Generator) -> list[Tensor]:
+    """So many batches of pairs of similar length, of about equal numbers of tokens, as indices in random order.
+
+    Args:
+        first, second: (N,) int64, lengths of both sides.
+
+    Returns:
+        `parts` indices (n,) int64, none of them empty; no batch if there are fewer pairs.
+    """
+    count = len(first)
+    if count < parts:
+        return []
+    order = np.lexsort((random.permutation(count), torch.maximum(first, second).numpy()))
+    tokens = (first + second).numpy()[order].cumsum()
+    numbers = np.arange(1, parts)
+    cuts = np.searchsorted(tokens, tokens[-1] * numbers / parts)
+    for place, number in enumerate(numbers):  # at least one pair in each
+        cuts[place] = np.clip(cuts[place], cuts[place - 1] + 1 if place else 1, count - parts + number)
+    found = np.split(order, cuts)
+    return [torch.from_numpy(found[n]) for n in random.permutation(parts)]
+
+
 class ByLength:
     """Batches of `by_length`, shuffled as a function of seed and step: no state to save."""
 

@@ -10,13 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
-# which torch's table lacks: the number of tensors, and the formula of their shapes
-CPU_ATTENTION: dict[Any, tuple[int, Any]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (3, sdpa_flop_count),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (4, sdpa_backward_flop_count),
-}
+ATTENTION = "_scaled_dot_product"  # beginning of the names of torch's attention, on every device
 
 
 class Measured(TorchDispatchMode):
@@ -45,16 +41,24 @@ class Measured(TorchDispatchMode):
         return made
 
     def _count(self, operator: Any, args: Any, kwargs: Any, made: Any) -> None:
-        formula: Any = flop_registry.get(operator)
-        if formula is not None:
-            self.flops += formula(*args, **kwargs, out_val=made)
-        elif operator in CPU_ATTENTION:
-            tensors, count = CPU_ATTENTION[operator]
-            self.flops += count(*(x.shape for x in args[:tensors]))
+        if operator.__name__.startswith(ATTENTION):
+            self.flops += attention_flops(args, backward=operator.__name__.endswith("_backward"))
+        elif operator in flop_registry:
+            self.flops += flop_registry[operator](*args, **kwargs, out_val=made)
 
     def _freed(self, which: int, size: int) -> None:
         self._known.discard(which)
         self.now -= size
+
+
+def attention_flops(args: Any, backward: bool) -> int:
+    """Operations of torch's attention to q (B, H, T, K), k (B, G, N, K) and v (B, G, N, V), and of its gradient's.
+
+    torch's own formulas refuse fewer heads of keys before version 2.13, and lack its kernels for CPUs.
+    """
+    q, k, v = args[1:4] if backward else args[:3]  # the gradient of the output is the first there
+    pairs = q[..., 0].numel() * k.shape[-2]
+    return 2 * pairs * ((3 if backward else 1) * q.shape[-1] + (2 if backward else 1) * v.shape[-1])
 
 
 def peak_bytes(device: torch.device) -> int | None:

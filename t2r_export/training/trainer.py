@@ -121,7 +121,7 @@ class Trainer:
         glibc.trim()  # what evaluations took, which training would not fill
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         tokens, flops = 0, 0.0  # predicted in these steps; operations of a token
-        for step, batch in enumerate(self._following(range(self.state.step, plan.steps)), self.state.step):
+        for step, batch in enumerate(self._batches(self.state.step, plan.steps), self.state.step):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = batch.to(self.device)
             with self._dropped(trained, plan, step), contextlib.nullcontext() if flops else Measured() as measured:
@@ -162,12 +162,13 @@ class Trainer:
         return done % LOG_EVERY == 0 and bool(self.accelerator.reduce(torch.tensor(float(asked), device=self.device)))
 
     def _batch(self, step: int) -> Batch:
-        """This process's share of the global batch."""
-        return self.batches(step + self._before()).rows(self._mine)
+        """This process's share of the global batch of a step of the run."""
+        return self.batches(step).rows(self._mine)
 
-    def _following(self, steps: range) -> Iterator[Batch]:
-        """The batches of these steps. Other processes make them in advance for a GPU, which may learn faster."""
-        return in_order(self._batch, steps, 0 if self.device.type == "cpu" else min(WORKERS, os.cpu_count() or 1))
+    def _batches(self, first: int, last: int) -> Iterator[Batch]:
+        """The batches of steps of this stage. Other processes make them in advance for a GPU, which may learn faster."""
+        workers = 0 if self.device.type == "cpu" else min(WORKERS, os.cpu_count() or 1)
+        return in_order(self._batch, range(self._before() + first, self._before() + last), workers)
 
     def _parts(self, batch: Batch) -> list[Batch]:
         """A batch in the parts whose gradients are accumulated."""
@@ -230,7 +231,7 @@ class Trainer:
                 sharding.gather(module, stage)
                 stage.to(self.device)
             with self._precision(), self._dropped(self.student, plan, step):
-                found = (first_not_finite(stage, part) for part in self._parts(self._batch(step).to(self.device)))
+                found = (first_not_finite(stage, part) for part in self._parts(self._batch(self._before() + step).to(self.device)))
                 where = next(filter(None, found), None)
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {plan.stage}, "
