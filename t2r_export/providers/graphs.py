@@ -35,7 +35,7 @@ PROVIDER_GRAPHS = {
     "cpu": ProviderGraph(ExportConfig(), schemes=ALL),
     # growing caches run too, but every length of one is planned anew
     "t2r": ProviderGraph(ExportConfig(), growing=False, schemes=("w8", "w4")),
-    "cuda": ProviderGraph(ExportConfig(), schemes=("fp16", "w8", "w4")),  # from its list of operators; not run yet
+    "cuda": ProviderGraph(ExportConfig(), schemes=("fp16", "w8", "w4")),
     "openvino": ProviderGraph(ExportConfig(), growing=False, schemes=ALL),
     # w8 and w4 run too (t2r verify MODEL), but a step takes half a second on a software Vulkan
     "webgpu": ProviderGraph(ExportConfig()),
