@@ -126,7 +126,10 @@ class FinetuneConfig:
     )
     batch: int = option("Windows per step, across all processes.", 16, bounds=(1, MAX_SIZE))
     pair_tokens: int = option(
-        "Maximum tokens of pairs per step, both sides with padding.", 4096, result="pairs", bounds=(1, MAX_STEPS)
+        "Maximum tokens of pairs per step, both sides with padding; augmented pairs are about as many tokens.",
+        4096,
+        result="pairs",
+        bounds=(1, MAX_STEPS),
     )
     augment: str = option(
         "Augmentation of the train pairs, NAME=PROBABILITY,…: numbers, names, join, stop, capitals, small.",

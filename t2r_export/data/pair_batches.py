@@ -17,8 +17,8 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.data.augment import Augmenter
 from t2r_export.data.batch import Batch
 from t2r_export.data.corpus import spread
-from t2r_export.data.pairs import Pair, PairParts, read_pairs, split_shares
 from t2r_export.data.in_order import CHUNK
+from t2r_export.data.pairs import Pair, PairParts, read_pairs, split_shares
 from t2r_export.data.ragged import ByLength, Ragged, by_length, in_parts
 from t2r_export.data.shards import check_vocabulary
 from t2r_runtime import Tokenizer

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +54,16 @@ class Measured(TorchDispatchMode):
 
 
 def attention_flops(args: Any, backward: bool) -> int:
-    """Operations of torch's attention to q (B, H, T, K), k (B, G, N, K) and v (B, G, N, V), and of its gradient's.
+    """Operations of torch's attention of q (B, H, T, K) to k (B, G, N, K) and v (B, G, N, V), or of its gradient.
 
-    torch's own formulas refuse fewer heads of keys before version 2.13, and lack its kernels for CPUs.
+    As torch's formulas, which refuse G < H before version 2.13, and lack the kernels for CPUs.
+
+    Args:
+        args: those of the operator: q, k, v, …; with `backward` the output's gradient comes first.
     """
-    q, k, v = args[1:4] if backward else args[:3]  # the gradient of the output is the first there
-    pairs = q[..., 0].numel() * k.shape[-2]
+    tensors: Sequence[Tensor] = args[1:4] if backward else args[:3]
+    q, k, v = tensors
+    pairs = math.prod(q.shape[:-1]) * k.shape[-2]
     return 2 * pairs * ((3 if backward else 1) * q.shape[-1] + (2 if backward else 1) * v.shape[-1])
 
 

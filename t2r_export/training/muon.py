@@ -18,6 +18,7 @@ MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic, steepest at 0
 ITERATIONS = 5
 EPS = 1e-7  # least norm that is divided by
+AT_ONCE = 1 << 24  # numbers of the matrices of a batch: 64 MiB of whole updates
 SIZE = 0.2  # root mean square of AdamW's updates (Liu et al. 2025, arXiv 2502.16982, section 2.2)
 
 
@@ -41,7 +42,8 @@ class Muon(torch.optim.Optimizer):
                     p.add_(share(direction, p), alpha=-group["lr"] * SIZE * math.sqrt(max(p.shape)))
 
     def _update(self, p: Tensor) -> Tensor:
-        """Nesterov momentum of a matrix, whole in every process."""
+        """Nesterov momentum of a matrix that has a gradient, whole in every process."""
+        assert p.grad is not None
         momentum = self.state[p]["momentum_buffer"]
         momentum.lerp_(p.grad, 1 - MOMENTUM)
         return whole(p.grad.lerp(momentum, MOMENTUM))
@@ -52,10 +54,14 @@ def batches(matrices: Iterable[Tensor]) -> list[list[Tensor]]:
 
     On a CPU each is alone: twelve of 1024 x 256 at once took 1.25 times as long as one by one.
     """
-    found: dict[Any, list[Tensor]] = {}
+    alike: dict[torch.Size, list[Tensor]] = {}
     for matrix in matrices:
-        found.setdefault(id(matrix) if matrix.device.type == "cpu" else matrix.shape, []).append(matrix)
-    return list(found.values())
+        alike.setdefault(matrix.shape, []).append(matrix)
+    found = []
+    for shape, those in alike.items():
+        size = 1 if those[0].device.type == "cpu" else max(1, AT_ONCE // shape.numel())
+        found += [those[first : first + size] for first in range(0, len(those), size)]
+    return found
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:

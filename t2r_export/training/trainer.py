@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
 from t2r_runtime import glibc
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.session.tuning import usable_cores
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -84,8 +85,8 @@ class Trainer:
             self._save(None)  # fails early without disk space, and keeps a state should the first step diverge
         for number, plan in enumerate(self.plan):
             if number >= self.state.stage:
-                with Interrupt() as interrupt:
-                    self._stage(plan, interrupt)
+                with Interrupt() as interrupt, contextlib.closing(self._batches(plan)) as batches:
+                    self._stage(plan, interrupt, batches)
                 self.accelerator.free_memory()
                 self.state.stage, self.state.step, self.state.optimizer = number + 1, 0, None
                 self._save(None)
@@ -110,7 +111,7 @@ class Trainer:
                 raise damaged(self.config.state_path, printable(error, 100)) from error
         return stage, module, list(trainable.values()), optimizer, guard
 
-    def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
+    def _stage(self, plan: StagePlan, interrupt: Interrupt, batches: Iterator[Batch]) -> None:
         stage, module, parameters, optimizer, guard = self._open(plan)
         trained = self.student if self.sharding is None else module.student
         behind = sum(later.steps for later in self.plan[self.state.stage + 1 :])
@@ -121,7 +122,7 @@ class Trainer:
         glibc.trim()  # what evaluations took, which training would not fill
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         tokens, flops = 0, 0.0  # predicted in these steps; operations of a token
-        for step, batch in enumerate(self._batches(self.state.step, plan.steps), self.state.step):
+        for step, batch in enumerate(batches, self.state.step):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = batch.to(self.device)
             with self._dropped(trained, plan, step), contextlib.nullcontext() if flops else Measured() as measured:
@@ -165,10 +166,11 @@ class Trainer:
         """This process's share of the global batch of a step of the run."""
         return self.batches(step).rows(self._mine)
 
-    def _batches(self, first: int, last: int) -> Iterator[Batch]:
-        """The batches of steps of this stage. Other processes make them in advance for a GPU, which may learn faster."""
-        workers = 0 if self.device.type == "cpu" else min(WORKERS, os.cpu_count() or 1)
-        return in_order(self._batch, range(self._before() + first, self._before() + last), workers)
+    def _batches(self, plan: StagePlan) -> Generator[Batch, None, None]:
+        """Batches of a stage's remaining steps, made in advance by other processes for a GPU, which may be faster."""
+        workers = min(WORKERS, usable_cores() or os.cpu_count() or 1) if self.device.type == "cuda" else 0
+        before = self._before()
+        return in_order(self._batch, range(before + self.state.step, before + plan.steps), workers)
 
     def _parts(self, batch: Batch) -> list[Batch]:
         """A batch in the parts whose gradients are accumulated."""
@@ -231,7 +233,8 @@ class Trainer:
                 sharding.gather(module, stage)
                 stage.to(self.device)
             with self._precision(), self._dropped(self.student, plan, step):
-                found = (first_not_finite(stage, part) for part in self._parts(self._batch(self._before() + step).to(self.device)))
+                batch = self._batch(self._before() + step).to(self.device)
+                found = (first_not_finite(stage, part) for part in self._parts(batch))
                 where = next(filter(None, found), None)
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {plan.stage}, "

@@ -25,6 +25,7 @@ from t2r_runtime.session.providers import (
     find_provider,
     placement,
 )
+from t2r_runtime.session.session import open_graph
 from t2r_runtime.session.states import States
 
 NOT_IN_THE_CPU_WHEEL = sorted(PROVIDERS.keys() - {"cpu"})
@@ -154,7 +155,17 @@ def test_placement_from_a_profile(tmp_path: Path) -> None:
     assert list(tmp_path.glob("profile*")) == []
 
 
-def test_options_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name, given, expected",
+    [
+        ("openvino", {"device_type": "GPU", "cache_dir": "here"}, {"precision": "ACCURACY"}),
+        ("cuda", {"device_id": "1"}, {"use_tf32": "0"}),
+        ("cuda", {"use_tf32": "1"}, {}),
+    ],
+)
+def test_options_are_passed_on(
+    name: str, given: dict[str, str], expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Any] = []
     real: Callable[..., Any] = ort.InferenceSession
 
@@ -164,11 +175,30 @@ def test_options_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     opened.get_provider_graph_assignment_info = None  # type: ignore[attr-defined]
     monkeypatch.setattr(ort, "InferenceSession", opened)
-    monkeypatch.setattr(ort, "get_available_providers", lambda: ["OpenVINOExecutionProvider", CPU])
-    options = {"device_type": "GPU", "cache_dir": "here"}
-    message = refused(graphs.save(tmp_path / "g.onnx"), provider="openvino", provider_options=options)
-    assert seen == [[("OpenVINOExecutionProvider", {"precision": "ACCURACY", **options})]]
-    assert message.startswith("expected every node on openvino; ")
+    monkeypatch.setattr(ort, "preload_dlls", lambda: None, raising=False)
+    ort_name = PROVIDERS[name].ort_name
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [ort_name, CPU])
+    message = refused(graphs.save(tmp_path / "g.onnx"), provider=name, provider_options=given)
+    assert seen == [[(ort_name, {**expected, **given})]]
+    assert message.startswith(f"expected every node on {name}; ")
+
+
+def test_shapes_may_be_computed_on_the_cpu_beside_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = graphs.save(tmp_path / "g.onnx"), providers.open_session
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [PROVIDERS[n].ort_name for n in ("cuda", "openvino")])
+    monkeypatch.setattr(
+        providers, "open_session", lambda path, _, options, __: real(path, PROVIDERS["cpu"], options, {})
+    )
+    elsewhere = [Node("s", "Shape"), Node("g", "Gather")]
+    monkeypatch.setattr(
+        providers, "placement", lambda _, provider, __: {provider.ort_name: [Node("e", "Exp")], CPU: elsewhere}
+    )
+    assert open_graph(path, "cuda").placement == {"cuda": 1, "cpu": 2}
+    with pytest.raises(UserError, match=r"node on openvino; received 2 of 3 on .* \(1 Shape, 1 Gather\): s, g;"):
+        open_graph(path, "openvino")
+    elsewhere.append(Node("x", "Exp"))
+    with pytest.raises(UserError, match=r"node on cuda; received 1 of 4 on another provider \(1 Exp\): x;"):
+        open_graph(path, "cuda")
 
 
 def test_cuda_graphs_need_constant_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,11 +61,13 @@ def test_singular_values_are_near_one(shape: tuple[int, int]) -> None:
     assert (orthogonal(torch.zeros(1, *shape), torch.float32) == 0).all()
 
 
-def test_matrices_of_a_shape_are_orthogonalized_at_once_but_on_a_cpu() -> None:
-    shapes = ((5, 7), (9, 4), (5, 7))
-    for device, sizes in (("cpu", [1, 1, 1]), ("meta", [2, 1])):
-        found = [torch.empty(shape, device=device) for shape in shapes]
-        assert [len(alike) for alike in batches(found)] == sizes
+def test_matrices_of_a_shape_are_orthogonalized_at_once_but_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "AT_ONCE", 2 * 35)
+    shapes = ((5, 7), (9, 8), (5, 7), (7, 5), (5, 7), (9, 8))  # two of the first fit, none of the second
+    for device, expected in (("cpu", [[0], [2], [4], [1], [5], [3]]), ("meta", [[0, 2], [4], [1], [5], [3]])):
+        given = [torch.empty(shape, device=device) for shape in shapes]
+        places = {id(matrix): place for place, matrix in enumerate(given)}
+        assert [[places[id(matrix)] for matrix in alike] for alike in batches(given)] == expected
 
 
 def test_batches_are_stepped_as_single_matrices_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,8 @@ Placement = dict[str, list[Node]]  # ONNX Runtime's name of a provider → its n
 CPU = "CPUExecutionProvider"
 RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # ignored before ONNX Runtime 1.24
 NAMED_NODES = NAMED_OPERATORS = 6  # listed in an error
-# all of them have CUDA kernels for floats
-INTEGERS = frozenset({"Add", "Cast", "Concat", "Div", "Gather", "Mod", "Mul", "Neg", "Shape", "Slice", "Squeeze", "Sub"})
+# Operators of which ONNX Runtime places on the CPU those that compute shapes; CUDA has kernels of all for floats.
+SHAPES = frozenset(["Add", "Cast", "Concat", "Div", "Gather", "Mod", "Mul", "Neg", "Shape", "Slice", "Squeeze", "Sub"])
 # Without soc_model the simulator computes in float32, with wrong results.
 QNN_SIMULATOR = {"htp_arch": "75", "soc_model": "57"} if platform.machine().lower() in ("x86_64", "amd64") else {}
 
@@ -54,7 +54,7 @@ class Provider:
     compiles: bool = False  # supports ahead-of-time compilation to a file
     partial: bool = False  # supports no whole step graph, so requires allow_fallback
     elsewhere: frozenset[str] = frozenset()  # operators on source lengths that may run on the CPU
-    shapes: frozenset[str] = frozenset()  # operators that ONNX Runtime itself places on the CPU where they compute shapes
+    shapes: frozenset[str] = frozenset()  # operators on shapes that may run on the CPU
     threads_option: str | None = None  # its option for the number of threads, if it has threads of its own
     companions: str | None = None  # the provider that runs the companions that this one does not take
     hint: str = "export the graph for this provider"  # what to do if it does not support every node
@@ -75,7 +75,7 @@ PROVIDERS: dict[str, Provider] = {
         "install onnxruntime-gpu[cuda,cudnn] in an environment without onnxruntime, on a machine with an NVIDIA driver",
         options={"use_tf32": "0"},  # the default multiplies float32 with 10 bits of precision
         device="cuda",
-        shapes=INTEGERS,
+        shapes=SHAPES,
     ),
     "openvino": Provider(
         "OpenVINOExecutionProvider",
