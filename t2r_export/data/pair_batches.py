@@ -225,13 +225,13 @@ class PairBatches:
             widest = max(int(side.lengths[those].max()) for side in (self._train.sources, self._train.targets))
             texts = [self._train.texts[n] for n in those.tolist()]
             told += self._augment(texts, step, max(1, self._longest // widest))
+        random = np.random.default_rng((self._seed, steps.start, STREAM))
         try:
             pairs = self._tokenize(told)
+            parts = in_parts(pairs.sources.lengths, pairs.targets.lengths, len(steps), random)
         except UserError:  # all augmented pairs exceed the model's positions
-            return [self._train.batch(those) for those in chosen]
-        random = np.random.default_rng((self._seed, steps.start, STREAM))
-        parts = in_parts(pairs.sources.lengths, pairs.targets.lengths, len(steps), random)
-        return [pairs.batch(part) for part in parts] if parts else [self._train.batch(those) for those in chosen]
+            parts = []
+        return [pairs.batch(part) for part in parts] or [self._train.batch(those) for those in chosen]
 
     def validation(self, shares: int) -> list[Batch]:
         return self._valid

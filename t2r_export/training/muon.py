@@ -75,9 +75,7 @@ def orthogonal(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     a, b, c = COEFFICIENTS
     wide = matrices.shape[1] <= matrices.shape[2]
     x = matrices.to(dtype) if wide else matrices.to(dtype).mT
-    # summed in float32: in bfloat16 the sum of several dimensions depends on the number of threads
-    norms = torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32)
-    x = x / norms.to(dtype).clamp(min=EPS)
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
