@@ -1,9 +1,11 @@
 """What a student loses to its teacher by the teacher's size, with a fitted line: a table of docs/quality.md.
 
-    python benchmarks/by_size.py build/sizes-400K build/sizes-1M build/sizes-3M build/stories6M [--student model]
-        [--save benchmarks/results/by-size.json] [--page docs/quality.md] [--plot docs/plots/by-size.svg]
+    python benchmarks/by_size.py build/sizes-400K build/sizes-1M build/sizes-3M build/stories6M build/sizes-25M
+        [--beside benchmarks/results/by-size.json] [--student model] [--save benchmarks/results/by-size.json]
+        [--page docs/quality.md] [--plot docs/plots/by-size.svg]
 
-A build is a folder written by `t2r build`; a row per build, by the teacher's parameters. The line is
+A build is a folder written by `t2r build`; a row per build, by the teacher's parameters. `--beside` adds the builds of a
+saved table, whose folders need not exist any more; its nats have three decimals. The line is
 
     log(nats above the teacher) = a + b·log(parameters),
 
@@ -33,7 +35,7 @@ from t2r_runtime.errors import UserError
 
 HEAD = ["parameters", "teacher, nats", "above the teacher", "share", "bytes of state", "tokens", "seconds"]
 PREDICTING = 4  # builds from which on the line predicts
-LARGER = (25_000_000, 135_000_000, 1_500_000_000)
+LARGER = (135_000_000, 1_500_000_000)
 TWO_SIDED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}  # 95 %, by degrees
 
 
@@ -94,6 +96,24 @@ def read(work: Path, student: str) -> Build:
     return Build(size, row["teacher_nats"], row["student_nats"], state_bytes(model), row["tokens"], row["seconds"])
 
 
+def saved(path: Path) -> list[Build]:
+    """The builds of a table that `--save` wrote. Raises UserError: another file."""
+    try:
+        head, rows = (json.loads(path.read_text(encoding="utf-8"))[part] for part in ("head", "rows"))
+        if head != HEAD:
+            raise ValueError
+        return [_build(row) for row in rows if row[1]]  # a line's rows have no teacher
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        raise UserError("a table saved by by_size.py", str(path), "name another file") from None
+
+
+def _build(row: Sequence[str]) -> Build:
+    parameters, teacher, gap, _, state, tokens, seconds = (
+        float(cell.rstrip(" M%").replace(",", "")) for cell in row
+    )
+    return Build(int(parameters), teacher, teacher + gap, int(state), round(tokens * 1e6), seconds)
+
+
 def fit(builds: Sequence[Build]) -> Line:
     """The line through the builds, by least squares.
 
@@ -141,12 +161,15 @@ def draw(builds: Sequence[Build], line: Line, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("builds", type=Path, nargs="+")
+    parser.add_argument("builds", type=Path, nargs="*")
+    parser.add_argument("--beside", type=Path, help="a saved table, whose builds are added")
     parser.add_argument("--student", default="model", help="name of the student in each build")
     parser.add_argument("--plot", type=Path)
     add_outputs(parser)
     options = parser.parse_args()
-    builds = sorted((read(work, options.student) for work in options.builds), key=lambda build: build.parameters)
+    builds = [read(work, options.student) for work in options.builds]
+    builds += saved(options.beside) if options.beside else []
+    builds.sort(key=lambda build: build.parameters)
     line = fit(builds)
     show(table(builds, line), options)
     if options.plot:

@@ -71,7 +71,7 @@ def has_numbers(line: Line) -> bool | None:
 
 def has_names(line: Line) -> bool | None:
     """Whether a translation has all names; None where there are none."""
-    names = {word for word in same_words(line.source, line.given) if word.istitle() and not MONTHS.match(word)}
+    names = {word for word in same_words(line.source, line.given) if word.istitle() and not MONTHS.fullmatch(word)}
     return names <= set(same_words(line.given, line.translation)) if names else None
 
 

@@ -1,15 +1,16 @@
 """Data augmentation of sentence pairs in training.
 
 An augmented batch is a function of seed and step, so there is no state to save. Numbers and names are replaced by the
-same ones on both sides, if both sides have the same ones; otherwise the pair is unchanged. New names are syllables.
+same ones on both sides, if both sides have the same ones; otherwise the pair is unchanged. New names are drawn letter by
+letter from the names of the train part, so their tokens are as various as those of names that no text has.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from t2r_export.config.augment import AugmentConfig
 from t2r_export.data.pairs import Pair
@@ -19,12 +20,13 @@ WORD = re.compile(r"[^\W\d_]+")
 YEARS = range(1900, 2030)  # a year becomes another year
 DAYS = range(2, 29)  # in pairs with a month: valid in every month
 HOURS = range(2, 13)  # in sources with Uhr, and of times: valid on 12-hour and 24-hour clocks
-MONTHS = re.compile(r"\b(Jan|Feb|Mar|Mär|Apr|Ma[iy]\b|Jun|Jul|Aug|Sep|O[ck]t|Nov|De[cz])")
-ONSETS = ["B", "Br", "D", "F", "Fr", "G", "H", "J", "K", "Kl", "L", "M", "N", "P", "R", "S", "Sch", "St", "T", "V", "W"]
-VOWELS = ["a", "e", "i", "o", "u", "ei", "au", "ü", "ö", "ä"]
-MIDDLES = ["l", "r", "n", "m", "nd", "rt", "lb", "ck", "ss", "b", "d", "t"]
-ENDINGS = ["e", "a", "er", "el", "en", "o", "in", "ing", "mann", "feld", "berg", "ow"]
-LEAST = 3  # letters of a name
+MONTHS = re.compile(
+    r"\b(Jan(uary?)?|Feb(ruary?)?|Mar(ch)?|März?|Apr(il)?|Ma[iy]|Jun[ei]?|Jul[iy]?|Aug(ust)?|Sept?(ember)?|O[ck]t(ober)?"
+    r"|Nov(ember)?|De[cz](ember)?)\b"
+)
+LEAST, MOST = 3, 12  # letters of a name
+END = "\n"  # ends a name in a chain of letters
+RARE = 0.1  # a name is written small at most this often
 
 
 class Augmenter:
@@ -37,6 +39,7 @@ class Augmenter:
     def __init__(self, pairs: Iterable[Pair], config: AugmentConfig, seed: int) -> None:
         self.config, self.seed = config, seed
         self.names = found_names(pairs) if config.names else frozenset()
+        self.chain = letter_chain(self.names)
 
     def __call__(self, pairs: Sequence[Pair], step: int, most: int = 4) -> list[Pair]:
         """Augment the pairs of a step; at most `most` are concatenated."""
@@ -58,7 +61,7 @@ class Augmenter:
         if drawn.random() < self.config.numbers:
             pair = with_numbers(pair, drawn)
         if drawn.random() < self.config.names:
-            pair = with_names(pair, self.names, drawn)
+            pair = with_names(pair, self.names, self.chain, drawn)
         return pair
 
 
@@ -118,28 +121,45 @@ def _ending(value: int) -> str:
 
 
 def found_names(pairs: Iterable[Pair]) -> frozenset[str]:
-    """Find names: words identical on both sides, capitalized within a target and never lowercase; no months."""
-    alike, small = Counter[str](), set[str]()
+    """Find names: words identical on both sides, capitalized within a target and hardly ever lowercase; no months."""
+    alike, small = Counter[str](), Counter[str]()
     for source, target in pairs:
         words = WORD.findall(target)
-        small |= {word for word in words if word.islower()}
+        small.update(word for word in words if word.islower())
         alike.update({word for word in words[1:] if len(word) >= LEAST and word.istitle()} & set(WORD.findall(source)))
-    return frozenset(word for word in alike if word.lower() not in small and not MONTHS.match(word))
+    found = (word for word, times in alike.items() if small[word.lower()] <= RARE * times)
+    return frozenset(word for word in found if not MONTHS.fullmatch(word))
 
 
-def with_names(pair: Pair, names: frozenset[str], drawn: random.Random) -> Pair:
+def letter_chain(names: Iterable[str]) -> dict[str, str]:
+    """The letters that follow every two letters of names, as often as they do; fewer than two are a name's beginning."""
+    following: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        for place, letter in enumerate(name + END):
+            following[name[max(0, place - 2) : place]].append(letter)
+    return {before: "".join(letters) for before, letters in following.items()}
+
+
+def made_name(chain: Mapping[str, str], drawn: random.Random) -> str:
+    """Draw a name of LEAST to MOST letters, as Tarburg, from a chain of letters of names with at least LEAST."""
+    name = ""
+    while len(name) < LEAST:
+        name = ""
+        while len(name) < MOST and (letter := drawn.choice(chain[name[-2:]])) != END:
+            name += letter
+    return name
+
+
+def with_names(pair: Pair, names: Set[str], chain: Mapping[str, str], drawn: random.Random) -> Pair:
     """Replace names that both sides have, genitives included (Toms Hund, Tom's dog)."""
     sides = [set(WORD.findall(side)) for side in pair]
     here = sorted(name for name in sides[1] & names if {name, name + "s"} & sides[0])
-    others = {name: made_name(drawn) for name in here}
+    others = {name: made_name(chain, drawn) for name in here}
+    if len(set(others.values())) < len(others):  # two names became the same
+        return pair
     others |= {name + "s": other + "s" for name, other in others.items() if name + "s" not in others}
     source, target = (WORD.sub(lambda match: others.get(match[0], match[0]), side) for side in pair)
     return source, target
-
-
-def made_name(drawn: random.Random) -> str:
-    """Draw an invented name, as Kormann."""
-    return "".join(map(drawn.choice, (ONSETS, VOWELS, MIDDLES, ENDINGS)))
 
 
 def joined(pairs: Sequence[Pair], count: int, drawn: random.Random) -> list[Pair]:

@@ -11,7 +11,7 @@ import pytest
 
 import by_size
 import small
-from by_size import Build, fit, read, table
+from by_size import Build, fit, read, saved, table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.model.initialize import initialize
@@ -53,9 +53,23 @@ def test_intervals_hold_the_builds_and_widen() -> None:
 
 def test_predictions_from_four_builds_on() -> None:
     made = table(builds(1, 1, 1, 1), fit(builds(1, 1, 1, 1)))
-    assert [row[0] for row in made.rows[4:-1]] == ["25,000,000", "135,000,000", "1,500,000,000"]
-    expected = 2 * 25e6**-0.25
+    assert [row[0] for row in made.rows[4:-1]] == ["135,000,000", "1,500,000,000"]
+    expected = 2 * 135e6**-0.25
     assert made.rows[4][2] == f"fitted: {expected:+.3f} ({expected:+.3f} to {expected:+.3f})"
+
+
+def test_builds_of_a_saved_table_stay(tmp_path: Path) -> None:
+    path, found = tmp_path / "saved.json", builds(1, 1, 1, 1)
+    made = table(found, fit(found))
+    path.write_text(json.dumps({"head": made.head, "rows": made.rows}))
+    again = saved(path)
+    assert table(again, fit(again)).rows[:4] == made.rows[:4] and len(again) == 4
+    for text in ('{"head": ["parameters"], "rows": []}', "[]", '{"head": 3}', "nothing"):
+        path.write_text(text)
+        with pytest.raises(UserError, match="expected a table saved by by_size.py; received .*; name another file"):
+            saved(path)
+    with pytest.raises(UserError, match="name another file"):
+        saved(tmp_path / "none.json")
 
 
 def test_two_builds_are_no_line() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from t2r_export.config.augment import AugmentConfig, read_augment
 from t2r_export.data import augment
-from t2r_export.data.augment import Augmenter, digits, found_names, with_names, with_numbers
+from t2r_export.data.augment import Augmenter, digits, found_names, letter_chain, made_name, with_names, with_numbers
 from t2r_export.data.pairs import Pair
 from t2r_runtime.errors import UserError
 
@@ -20,7 +20,8 @@ PAIRS: list[Pair] = [
     ("Wir kennen Tom.", "We know Tom."),
     ("Wie spät ist es?", "What time is it?"),
 ]
-NAMES = frozenset({"Tom", "Maria"})
+NAMES = frozenset({"Tom", "Maria", "Tomas", "Marlene", "Omar", "Ariane"})
+CHAIN = letter_chain(NAMES)
 
 
 def drawn(seed: int) -> random.Random:
@@ -87,15 +88,30 @@ def test_what_a_number_is_it_stays() -> None:
 
 
 def test_names_are_the_same_on_both_sides() -> None:
-    for seed in range(40):
-        source, target = with_names(
-            ("Toms Hund mag Maria und Tom.", "Tom's dog likes Maria and Tom."), NAMES, drawn(seed)
-        )
+    pair = ("Toms Hund mag Maria und Tom.", "Tom's dog likes Maria and Tom.")
+    told = {with_names(pair, NAMES, CHAIN, drawn(seed)) for seed in range(60)}
+    for source, target in told:
         one, other = re.match(r"(\w+)'s dog likes (\w+) and \1\.", target).groups()  # type: ignore[union-attr]
         assert source == f"{one}s Hund mag {other} und {one}."
-        assert not {one, other} & NAMES
-    assert with_names(("Er kennt Tom.", "He knows him."), NAMES, drawn(1)) == ("Er kennt Tom.", "He knows him.")
-    assert with_names(PAIRS[4], NAMES, drawn(1)) == PAIRS[4]
+        assert one != other
+    assert len(told) > 20
+    assert with_names(("Er kennt Tom.", "He knows him."), NAMES, CHAIN, drawn(1)) == ("Er kennt Tom.", "He knows him.")
+    assert with_names(PAIRS[4], NAMES, CHAIN, drawn(1)) == PAIRS[4]
+
+
+def test_two_names_stay_two() -> None:
+    """Of a chain that has one name only: both would become it."""
+    pair = ("Tom mag Maria.", "Tom likes Maria.")
+    assert with_names(pair, NAMES, letter_chain(["Eva"]), drawn(0)) == pair
+
+
+def test_made_names_are_various_and_of_the_lengths_of_names() -> None:
+    chain = letter_chain([*NAMES, "Al", "Bartholomaeussenberger"])  # one too short, one too long
+    random_names = {made_name(chain, drawn(seed)) for seed in range(400)}
+    assert len(random_names) > 30 and not random_names <= NAMES
+    assert {len(name) for name in random_names} >= {3, 5, 7}
+    assert all(augment.LEAST <= len(name) <= augment.MOST and name.istitle() for name in random_names)
+    assert chain[""].count("T") == 2 and chain["To"] == "mm"
 
 
 def test_which_words_are_names() -> None:
@@ -107,8 +123,11 @@ def test_which_words_are_names() -> None:
         ("Wir kennen Anna", "We know Ann"),  # another word
         ("Die USA", "the USA"),
         ("im August", "in August"),
+        ("Ich kenne Mary", "I know Mary"),  # begins as a month does
+        *[("Er kennt Otto", "He knows Otto")] * 20,
+        ("otto", "otto"),  # one of twenty forgot the capital
     ]
-    assert found_names(pairs) == {"Tom"}
+    assert found_names(pairs) == {"Tom", "Mary", "Otto"}
 
 
 def test_seed_and_step_decide() -> None:
@@ -123,7 +142,8 @@ def test_what_nobody_asked_for_does_not_happen() -> None:
     assert Augmenter(PAIRS, AugmentConfig(), 3)(PAIRS, 5) == PAIRS
     told = Augmenter(PAIRS, AugmentConfig(numbers=1), 3)(PAIRS, 5)
     assert [a != b for a, b in zip(told, PAIRS, strict=True)] == [True, True, True, False, False]
-    told = Augmenter(PAIRS, AugmentConfig(names=1), 3)(PAIRS, 5)
+    more = [*PAIRS, *[(f"Es ist {name}.", f"It is {name}.") for name in sorted(NAMES)]]
+    told = Augmenter(more, AugmentConfig(names=1), 3)(PAIRS, 5)
     assert [a != b for a, b in zip(told, PAIRS, strict=True)] == [True, False, False, True, False]
 
 
