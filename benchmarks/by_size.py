@@ -4,8 +4,8 @@
         [--beside benchmarks/results/by-size.json] [--student model] [--save benchmarks/results/by-size.json]
         [--page docs/quality.md] [--plot docs/plots/by-size.svg]
 
-A build is a folder written by `t2r build`; a row per build, by the teacher's parameters. `--beside` adds the builds of a
-saved table, whose folders need not exist any more; its nats have three decimals. The line is
+A build is a folder written by `t2r build`; a row per build, by the teacher's parameters. `--beside` adds the builds of
+a saved table, whose folders need not exist any more; its nats have three decimals. The line is
 
     log(nats above the teacher) = a + b·log(parameters),
 
@@ -108,9 +108,7 @@ def saved(path: Path) -> list[Build]:
 
 
 def _build(row: Sequence[str]) -> Build:
-    parameters, teacher, gap, _, state, tokens, seconds = (
-        float(cell.rstrip(" M%").replace(",", "")) for cell in row
-    )
+    parameters, teacher, gap, _, state, tokens, seconds = (float(cell.rstrip(" M%").replace(",", "")) for cell in row)
     return Build(int(parameters), teacher, teacher + gap, int(state), round(tokens * 1e6), seconds)
 
 

@@ -1,8 +1,8 @@
 """Data augmentation of sentence pairs in training.
 
 An augmented batch is a function of seed and step, so there is no state to save. Numbers and names are replaced by the
-same ones on both sides, if both sides have the same ones; otherwise the pair is unchanged. New names are drawn letter by
-letter from the names of the train part, so their tokens are as various as those of names that no text has.
+same ones on both sides, if both sides have the same ones; otherwise the pair is unchanged. New names are drawn letter
+by letter from the names of the train part, so their tokens are as various as those of names that no text has.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def found_names(pairs: Iterable[Pair]) -> frozenset[str]:
 
 
 def letter_chain(names: Iterable[str]) -> dict[str, str]:
-    """The letters that follow every two letters of names, as often as they do; fewer than two are a name's beginning."""
+    """The letters that follow every two letters of names, as often as they do; the first letters follow fewer."""
     following: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
         for place, letter in enumerate(name + END):
