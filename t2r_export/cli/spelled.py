@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from t2r_export.config.options import names, read_kind, read_options, usual
+from t2r_export.config.options import check_value, names, read_kind, read_options, usual
 from t2r_export.config.validation import entry
 from t2r_runtime.errors import UserError, did_you_mean
 
@@ -66,6 +66,8 @@ class Inside(click.ParamType[Any]):
             _help(ctx, "", self.fields)
         values = read_options(value, f"--{self.option} NAME=VALUE,NAME=VALUE")
         _known(f"--{self.option}", values, self.fields)
+        for name, one in values.items():  # the config would call them by its own names
+            check_value(f"{name} of --{self.option}", one, self.fields[name])
         return values
 
 

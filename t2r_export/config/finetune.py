@@ -47,7 +47,7 @@ class Shares:
             between(f"{name}_share", getattr(self, name), 0, 1)
         choice("split_by", self.by, SPLITS)
         if self.valid + self.test >= 1:
-            raise UserError("valid_share + test_share below 1", f"{self.valid:g} + {self.test:g}", "lower one")
+            raise UserError("shares of valid and test below 1 together", f"{self.valid:g} + {self.test:g}", "lower one")
 
 
 def usual_length(max_positions: int | None) -> int:

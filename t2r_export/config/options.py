@@ -83,11 +83,13 @@ def check_values(config: Any) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if type(value) is not type(field.default) or value != field.default:
-            _check(field.name, value, str(field.type).partition(" ")[0], field.metadata, field.default)
+            check_value(field.name, value, field)
 
 
-def _check(name: str, value: Any, form: str, meta: Mapping[str, Any], default: Any) -> None:
-    low, high = meta.get("bounds", (int(default != 0), MAX_SIZE))
+def check_value(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
+    """Check a value of a field, which errors call `name`. Raises UserError."""
+    meta, form = field.metadata, str(field.type).partition(" ")[0]
+    low, high = meta.get("bounds", (int(field.default != 0), MAX_SIZE))
     if choices := meta.get("choices"):
         choice(name, value, choices)
     elif form == "bool":

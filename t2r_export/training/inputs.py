@@ -180,4 +180,4 @@ def _without_mixers(config: ModelConfig) -> dict[str, Any]:
 
 def _no_teacher(received: str) -> UserError:
     expected = "a model fresh from t2r convert, which holds its teacher's weights"
-    return UserError(expected, received, "give the teacher explicitly")
+    return UserError(expected, received, "name the teacher, --teacher TEACHER.pt")

@@ -43,7 +43,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
     "prune": [
         ("m.pt o.pt --share ffn=0.5 --data none.txt", "none.txt, which does not exist"),
         ("none.pt o.pt --share ffn=0.5 --data t.txt", "a checkpoint at none.pt; received nothing"),
-        ("m.pt o.pt --share ffn=2 --data t.txt", "ffn to be a number above 0 and below 1; received 2"),
+        ("m.pt o.pt --share ffn=2 --data t.txt", "ffn of --share to be a number above 0 and below 1; received 2"),
         ("m.pt m.pt --share ffn=0.5 --data t.txt", "an output that is not an input"),
     ],
     "choose": [
@@ -51,6 +51,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt m.pt --budget 9k --data t.txt", "an output that is not an input"),
     ],
     "finetune": [
+        ("m.pt o.pt --every validate=0", "validate of --every to be an integer from 1"),
         ("m.pt o.pt --data t.txt --plan inf", "--plan to be a finite number above 0; received 'inf'"),
         ("m.pt o.pt --data none.txt", "none.txt, which does not exist"),
         ("none.pt o.pt --data t.txt", "a checkpoint at none.pt"),
@@ -60,7 +61,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt t --data t.txt", "no other file at t; received another file; name another file, or give --force"),
         ("m.pt o.pt --data t.txt --steps 1,2,3", "2 steps"),
         ("m.pt o.pt --data t.txt --batch 0", "batch to be an integer"),
-        ("m.pt o.pt --data t.txt --loss hidden=inf", "hidden to be a number; received 'inf'; correct hidden"),
+        ("m.pt o.pt --data t.txt --loss hidden=inf", "hidden of --loss to be a number from 0; received 'inf'"),
         ("m.pt no/o.pt --data t.txt", "no folder no"),
     ],
     "save": [
@@ -93,7 +94,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--remove all --split by=hash", "'--remove' takes no text"),
         ("none.pt t.txt", "a checkpoint at none.pt"),
         ("m.pt none.txt", "none.txt, which does not exist"),
-        ("m.pt t.txt --split by=dice", "split_by to be one of order, hash"),
+        ("m.pt t.txt --split by=dice", "by of --split to be one of order, hash"),
     ],
     "evaluate": [
         ("none.onnx t.txt", "none.onnx, which does not exist"),

@@ -71,7 +71,7 @@ def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
         ({"test_share": 0}, "test_share to be a number above 0 and below 1; received 0"),
         (
             {"test_share": 0.95},
-            "valid_share + test_share below 1; received 0.05 + 0",
+            "shares of valid and test below 1 together; received 0.05 + 0",
         ),
         ({"clip": 0}, "clip to be a number above 0; received 0"),
         ({"warmup": 1.5}, "warmup to be a number from 0 to 1; received 1.5"),

@@ -121,7 +121,7 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
         'text = ["a", "../b"]',
         "the name of a file in the data folder; received '../b'",
     ),
-    (SOURCE, 'text = "text/stories.txt"', 'text = "a"\ntest_share = 0.96', "test_share below 1"),
+    (SOURCE, 'text = "text/stories.txt"', 'text = "a"\ntest_share = 0.96', "shares of valid and test below 1 together"),
     (SOURCE, 'text = "text/stories.txt"', 'text = "a"\nvalid_share = true', "valid_share to be a number"),
     (SOURCE, "[[student]]", "[[students]]", "in .*r.toml the keys .*; received the key students"),
     (SOURCE, "text = ", "tex = ", "received the key tex"),

@@ -210,7 +210,7 @@ def test_pruned_then_finetuned_by_the_whole_model(tmp_path: Path, capsys: Output
     assert sum(isinstance(mixer, LinearConfig) and mixer.feature_size for mixer in small.mixers(made.config)) <= 12
     steps = ["--stages", "task,distill", "--steps", "20,5", "--length", 32, "--lr", "1e-2,1e-3", "--data", data]
     refused = run(capsys, "finetune", tmp_path / "small.pt", tmp_path / "none.pt", *steps, code=2)[1]
-    assert "give the teacher explicitly" in refused
+    assert "name the teacher, --teacher TEACHER.pt" in refused
     teacher = ["--teacher", tmp_path / "teacher.pt"]
     report = json.loads(
         run(capsys, "finetune", tmp_path / "small.pt", tmp_path / "out.pt", *steps, *teacher, "--json")[0]

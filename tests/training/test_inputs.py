@@ -96,7 +96,7 @@ def test_unavailable_teacher_is_refused(history: dict[str, Any], received: str, 
         source = {**converted.provenance["convert"]["source_config"], **history}
         history = {"convert": {"source_config": source}}
     with pytest.raises(
-        UserError, match="expected a model fresh from t2r convert.*give the teacher explicitly"
+        UserError, match="expected a model fresh from t2r convert.*name the teacher, --teacher TEACHER.pt"
     ) as caught:
         original(dataclasses.replace(converted, provenance=history))
     assert received in caught.value.received

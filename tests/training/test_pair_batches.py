@@ -412,7 +412,7 @@ def test_merged_layers_learn_from_their_teacher(
             finetune(config)
         return
     assert finetune(config).kept[0].step > 0
-    with pytest.raises(UserError, match="give the teacher explicitly"):
+    with pytest.raises(UserError, match="name the teacher, --teacher TEACHER.pt"):
         finetune(dataclasses.replace(config, teacher=None, force=True))
 
 
