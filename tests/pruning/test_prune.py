@@ -225,7 +225,10 @@ def test_pruned_then_finetuned_by_the_whole_model(tmp_path: Path, capsys: Output
         (["--share", "ffn=0.5"], "Missing option '--data'"),
         (["--data", "text.txt"], "Missing option '--share'"),
         (["--share", "fnn=0.5", "--data", "text.txt"], "received fnn; did you mean ffn?"),
-        (["--share", "ffn=1.5", "--data", "text.txt"], "ffn to be a number above 0 and below 1; received 1.5"),
+        (
+            ["--share", "ffn=1.5", "--data", "text.txt"],
+            "ffn of --share to be a number above 0 and below 1; received 1.5",
+        ),
         (["--share", "ffn=0.5", "--data", "text.txt"], "received text.txt, which does not exist"),
     ],
 )

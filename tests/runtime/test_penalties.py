@@ -161,7 +161,7 @@ def test_penalties_require_all_logits(opened: Open, monkeypatch: pytest.MonkeyPa
     "text, message",
     [
         ([4, 2], "expected a text of tokens in 0 … 3; received 2 … 4; give the tokens that the decoder has read"),
-        ([-1], "expected a text of tokens in 0 … 3; received -1 … -1"),
+        ([-1], "expected a text of tokens in 0 … 3; received -1"),
         *(([wrong], r"expected a text of tokens, integers \(N,\); received") for wrong in (0.5, [1], None, "a")),
         ("ab", r"expected a text of tokens, integers \(N,\); received 'ab'; give a one-dimensional array"),
         ([[1], [2, 3]], "expected a text of tokens as an array"),

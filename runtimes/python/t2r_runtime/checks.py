@@ -61,6 +61,11 @@ def numbers_of(values: object, what: str, kinds: str = "fiu") -> NDArray[Any]:
     return array
 
 
+def range_of(low: object, high: object) -> str:
+    """Ids from the smallest to the largest, for an error: `-1 … 11`, or the id if all are the same."""
+    return f"{low}" if low == high else f"{low} … {high}"
+
+
 def not_finite(received: str = "NaN or infinity") -> UserError:
     """The error for logits that no token can be chosen from."""
     return UserError("finite logits", received, "check the graph with t2r verify", "graph")

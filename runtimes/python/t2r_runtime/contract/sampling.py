@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.checks import array_of, not_finite, require_kind, require_value
+from t2r_runtime.checks import array_of, not_finite, range_of, require_kind, require_value
 from t2r_runtime.contract.noise import gumbel, word
 from t2r_runtime.contract.options import SamplingOptions, resolved
 from t2r_runtime.contract.penalties import Logits, penalized
@@ -121,7 +121,7 @@ class Sampler:
             raise UserError("all logits for penalties", f"the {logits.size} largest", do, "sampling")
         occurred = _row_of_integers(text, "a text of tokens")
         if occurred.size and not 0 <= occurred.min() <= occurred.max() < logits.size:
-            expected, received = f"a text of tokens in 0 … {logits.size - 1}", f"{occurred.min()} … {occurred.max()}"
+            expected, received = f"a text of tokens in 0 … {logits.size - 1}", range_of(occurred.min(), occurred.max())
             raise UserError(expected, received, "give the tokens that the decoder has read", "token")
         rules = self.sampling
         return penalized(logits, occurred, rules.repetition_penalty, rules.no_repeat_ngram)

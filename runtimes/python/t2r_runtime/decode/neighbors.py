@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.decode.generate as generate
-from t2r_runtime.checks import is_number, numbers_of, require_int, require_kind, require_value
+from t2r_runtime.checks import is_number, numbers_of, range_of, require_int, require_kind, require_value
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.decode.gate import START, Gate
@@ -170,7 +170,7 @@ class Retrieving:
             received = f"one of {share.weight.size}"
             raise UserError(f"a gate of {size} numbers", received, "train it with this model", "argument")
         if store.tokens.min() < 0 or store.tokens.max() >= signature.vocab_size:
-            received = f"{store.tokens.min()} … {store.tokens.max()}"
+            received = range_of(store.tokens.min(), store.tokens.max())
             raise UserError(f"tokens in 0 … {signature.vocab_size - 1}", received, "read the text again", "argument")
         self.decoder, self.store, self.k, self.share, self.temperature = decoder, store, k, share, temperature
 

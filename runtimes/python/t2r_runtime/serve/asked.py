@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from t2r_runtime.checks import range_of
 from t2r_runtime.contract.options import LARGEST_PENALTY, LONGEST_NGRAM
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.serve.errors import wrong
@@ -121,7 +122,7 @@ async def job(
     """
     if not 0 <= min(ids) <= max(ids) < model.signature.vocab_size:
         expected = f"tokens in 0 … {model.signature.vocab_size - 1}"
-        raise wrong(expected, f"{min(ids)} … {max(ids)}", "use this model's tokenizer", "prompt")
+        raise wrong(expected, range_of(min(ids), max(ids)), "use this model's tokenizer", "prompt")
     scored = echo is not None and asked.top is not None
     writers = [Writer(first + n, model.tokenizer, ids, asked.stops, asked.top, echo) for n in range(asked.choices)]
     start = keep = None

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.checks import array_of
+from t2r_runtime.checks import array_of, range_of
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError
 
@@ -159,7 +159,7 @@ def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") 
     if array.dtype.kind not in "iu":
         raise UserError("ids that are integers", f"{array.dtype}", "encode the text first", "token")
     if array.min() < 0 or array.max() >= vocabulary:
-        received = f"{array.min()} … {array.max()}"
+        received = range_of(array.min(), array.max())
         raise UserError(f"ids in 0 … {vocabulary - 1}", received, "use the tokenizer of this model", "token")
     axes = 1 if form == "(B,)" else 2
     whole = array[np.newaxis] if batch == 1 and array.ndim == axes - 1 else array

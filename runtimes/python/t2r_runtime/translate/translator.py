@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.checks import array_of, iterated, listed, require_int
+from t2r_runtime.checks import array_of, iterated, listed, range_of, require_int
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.contract.signature import ENCODER, SOURCE_IDS, SOURCE_LENGTHS, Signature
 from t2r_runtime.contract.source import Source
@@ -177,7 +177,7 @@ class Translator:
             raise UserError("a source of at least one token, integers (M,)", shown(source), "encode it", "token")
         if array.min() < 0 or array.max() >= source_of.source_vocab_size:
             expected = f"tokens of a source in 0 … {source_of.source_vocab_size - 1}"
-            raise UserError(expected, f"{array.min()} … {array.max()}", "use the source's tokenizer", "token")
+            raise UserError(expected, range_of(array.min(), array.max()), "use the source's tokenizer", "token")
         if source_of.max_source is not None and array.size > source_of.max_source:
             expected = f"a source of at most {source_of.max_source} tokens"
             raise UserError(expected, f"{array.size}", "split it into sentences", "position")
