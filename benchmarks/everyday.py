@@ -5,8 +5,9 @@
 
 Lines have a source, its translation and their kind. Each source is translated by the exported graph, sentence by
 sentence as `t2r translate` does. A line for each kind and one for all: sacrebleu's BLEU and chrF; of the lines whose
-source has digits, how many have all numbers in their translation, and of those with names, how many have all of them.
-A name is a capitalised word, no month, that source and given translation have alike. `--out` writes the translations.
+source has digits, how many have all numbers in their translation, and in that of `--check-numbers`, and of those with
+names, how many have all of them. A name is a capitalised word, no month, that source and given translation have alike.
+`--out` writes the translations.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sacrebleu.metrics.bleu import BLEU
@@ -26,12 +27,13 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.data.augment import MONTHS
 from t2r_export.export import export, read_by_beam
-from t2r_export.quality.translations import translate_by_graph
+from t2r_runtime import Beam, Tokenizer, Translator
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.segment import split_sentences
 from t2r_runtime.text.copied import missing_numbers, same_words
+from t2r_runtime.translate.checked import Checked
 
-HEAD = ["kind", "sentences", "BLEU", "chrF", "numbers", "names"]
+HEAD = ["kind", "sentences", "BLEU", "chrF", "numbers", "numbers, checked", "names"]
 ALL = "all"
 
 
@@ -43,6 +45,7 @@ class Line:
     given: str
     kind: str
     translation: str = ""
+    checked: str = ""  # what --check-numbers takes
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -55,18 +58,35 @@ def read_lines(path: Path) -> list[Line]:
 
 def translated(graph: Path, lines: Sequence[Line], beam: int) -> list[Line]:
     """The lines with what a graph translates, sentence by sentence."""
-    sentences = [split_sentences(line.source) for line in lines]
+    translator = Translator(graph)
+    source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
+    sentences, checked = [split_sentences(line.source) for line in lines], Checked(source, target)
     flat = [sentence for each in sentences for sentence in each]
-    found = iter(translate_by_graph(graph, flat, beam, lambda done: None))
+    found = list(translator.translate(map(source.encode, flat), Beam(beam, n_best=beam)))
+    first = iter(best[0] for best in found)
+    preferred = iter(checked.ordered(sentence, best)[0] for sentence, best in zip(flat, found, strict=True))
     return [
-        Line(line.source, line.given, line.kind, " ".join(next(found) for _ in each))
+        replace(
+            line,
+            translation=" ".join(target.decode(next(first).tokens) for _ in each),
+            checked=" ".join(target.decode(next(preferred).tokens) for _ in each),
+        )
         for line, each in zip(lines, sentences, strict=True)
     ]
 
 
 def has_numbers(line: Line) -> bool | None:
     """Whether a translation has all numbers of its source; None where there are none."""
-    return None if not any(map(str.isdigit, line.source)) else not missing_numbers(line.source, line.translation)
+    return _has_numbers(line.source, line.translation)
+
+
+def checked_has_numbers(line: Line) -> bool | None:
+    """Whether what --check-numbers takes has all numbers of its source; None where there are none."""
+    return _has_numbers(line.source, line.checked)
+
+
+def _has_numbers(source: str, translation: str) -> bool | None:
+    return None if not any(map(str.isdigit, source)) else not missing_numbers(source, translation)
 
 
 def has_names(line: Line) -> bool | None:
@@ -84,7 +104,7 @@ def share(found: Sequence[bool | None]) -> str:
 def cells(kind: str, lines: Sequence[Line]) -> list[str]:
     texts, given = [line.translation for line in lines], [[line.given for line in lines]]
     scores = [metric.corpus_score(texts, given).score for metric in (BLEU(), CHRF())]
-    shares = [share([check(line) for line in lines]) for check in (has_numbers, has_names)]
+    shares = [share([check(line) for line in lines]) for check in (has_numbers, checked_has_numbers, has_names)]
     return [kind, str(len(lines)), *(f"{score:.1f}" for score in scores), *shares]
 
 

@@ -152,6 +152,32 @@ def test_missing_numbers_are_reported(counter: Path, typed: Type, capsys: Output
     assert "missing" not in json.loads(out)["translations"][0] and "lacks" not in err
 
 
+def test_translations_with_all_numbers_are_preferred(
+    tmp_path_factory: pytest.TempPathFactory, typed: Type, capsys: Output
+) -> None:
+    """Of what the beam ends with, sentence by sentence: what --n-best has of a sentence alone."""
+    digits = letter_tokenizer("0123" + LETTERS[4:])
+    texts = {"tokenizer": digits, "source_tokenizer": letter_tokenizer("0123efg.!?AB ")}
+    graph = translators.save(tmp_path_factory.mktemp("digits") / "t", 1, **texts)
+    sentences, options = [f"{left}e{right}." for left in range(4) for right in range(4)], ["--max-tokens", 7, "--json"]
+
+    def told(text: str, *more: object) -> list[list[dict[str, Any]]]:
+        typed(text)
+        out, _ = run(capsys, "translate", graph, *options, *more)
+        return [json.loads(line)["translations"] for line in out.splitlines()]
+
+    each = told("\n".join(sentences), "--n-best", 4, "--check-numbers")
+    plain = told("\n".join(sentences), "--n-best", 4)
+    for preferred, found in zip(each, plain, strict=True):
+        missing = {one["text"]: one.pop("missing") for one in preferred}
+        assert preferred == sorted(found, key=lambda one: len(missing[one["text"]]))
+    changed = [one[0] != other[0] for one, other in zip(each, plain, strict=True)]
+    assert any(changed) and not all(changed)
+    lines = [" ".join(sentences[first : first + 3]) for first in (0, 3, 6, 9)]
+    whole = [one[0]["text"] for one in told("\n".join(lines), "--check-numbers")]
+    assert whole == [" ".join(one[0]["text"] for one in each[first : first + 3]) for first in (0, 3, 6, 9)]
+
+
 def test_translation_cut_or_repeating_noted(
     reader: Path, typed: Type, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:

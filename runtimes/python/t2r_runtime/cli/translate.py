@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from t2r_runtime.cli import bulk, providers
 from t2r_runtime.cli.output import note, show
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.segment import split_sentences
-from t2r_runtime.text.copied import missing_names, missing_numbers
 from t2r_runtime.text.texts import STDIN, decode_lines
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 Write = Callable[["Line"], None]
 Refuse = Callable[[int, UserError], None]
+Choose = Callable[[str, "Sequence[Translation]"], "Sequence[Translation]"]
 
 
 @click.command("translate")
@@ -59,8 +59,8 @@ Refuse = Callable[[int, UserError], None]
 @click.option(
     "--check-numbers",
     is_flag=True,
-    help='Report numbers and names of the source that are missing in its translation, on stderr and as "missing" in '
-    "JSON.",
+    help="Prefer translations of the beam that lack none of the source's numbers and names, and report what is "
+    'missing, on stderr and as "missing" in JSON.',
 )
 @bulk.option('a "source"')
 @providers.threads_option
@@ -82,6 +82,7 @@ def command(
 ) -> None:
     """Translate lines of stdin with GRAPH, an exported .onnx file of a translator."""
     from t2r_runtime import Beam, Tokenizer
+    from t2r_runtime.translate.checked import Checked
     from t2r_runtime.translate.joined import joined
     from t2r_runtime.translate.search import Rules
 
@@ -89,17 +90,20 @@ def command(
     translator = providers.translator(graph, provider, threads)
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
 
-    most = Rules(beam, translator.signature).max_tokens
-    ends = translator.signature.eos_tokens
+    rules, ends = Rules(beam, translator.signature), translator.signature.eos_tokens
+    most = rules.max_tokens
+    checked = Checked(source, target) if check_numbers else None
+    if checked is not None:
+        beam = replace(beam, n_best=rules.beam.width)
 
     def told(line: Line) -> list[dict[str, Any]]:
         found = [joined(each, target, most, ends) for each in zip(*line.found, strict=True)]
         for key, what in (("cut", f"was cut at {most} tokens"), ("repeats", "repeats itself")):
             if any(one[key] for one in found[:1]):
                 note(f"line {line.number}: the translation {what}")
-        if check_numbers:
+        if checked is not None:
             for one in found:
-                one["missing"] = _missing(line.text, one["text"], source)
+                one["missing"] = checked.missing(line.text, one["text"])
             for word in [word for one in found[:1] for word in one["missing"]]:
                 note(f"line {line.number}: the translation lacks {word}")
         return found
@@ -112,7 +116,10 @@ def command(
         for score, one in zip(scores or [""], found or [{"text": ""}], strict=True):
             click.echo(score + " ".join(one["text"].splitlines()))
 
-    lines = Lines(translator, source, rows, whole or n_best > 1)
+    def chosen(sentence: str, found: Sequence[Translation]) -> Sequence[Translation]:
+        return found if checked is None else checked.ordered(sentence, found)[:n_best]
+
+    lines = Lines(translator, source, rows, whole or n_best > 1, chosen)
     if jsonl is None:
         typed = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
         lines.translate(enumerate(typed, 1), beam, write, _refuse)
@@ -131,22 +138,13 @@ def _refuse(number: int, error: UserError) -> None:
     raise UserError(error.expected, f"{error.received} in line {number}", error.do) from error
 
 
-def _missing(line: str, translation: str, tokenizer: Tokenizer) -> list[str]:
-    """Numbers and names of a line that are missing in its translation."""
-
-    def pieces(word: str) -> int:
-        return len(tokenizer.encode_documents([f" {word}"])[0])
-
-    return missing_numbers(line, translation) + missing_names(line, translation, pieces)
-
-
 @dataclass
 class Line:
-    """A line of stdin, its number of sentences, and the n best translations of each finished one."""
+    """A line of stdin, its sentences, and the n best translations of each finished one."""
 
     text: str
     number: int
-    sentences: int
+    sentences: list[str]
     found: list[Sequence[Translation]] = field(default_factory=list)
 
 
@@ -155,10 +153,12 @@ class Lines:
 
     Args:
         whole: translate each line as one source, without splitting it into sentences.
+        choose: chooses and orders the translations of a sentence.
     """
 
-    def __init__(self, translator: Translator, tokenizer: Tokenizer, batch: int, whole: bool) -> None:
+    def __init__(self, translator: Translator, tokenizer: Tokenizer, batch: int, whole: bool, choose: Choose) -> None:
         self._translator, self._tokenizer, self._batch, self._whole = translator, tokenizer, batch, whole
+        self._choose = choose
         self._waiting: collections.deque[Line] = collections.deque()  # read and not yet written
 
     def translate(self, lines: Iterable[tuple[int, str]], beam: Beam, write: Write, refuse: Refuse) -> None:
@@ -170,7 +170,8 @@ class Lines:
             refuse: called with the number of a line that cannot be translated, and the error.
         """
         for best in self._translator.translate(self._sources(lines, write, refuse), beam, self._batch):
-            self._waiting[0].found.append(best)
+            line = self._waiting[0]
+            line.found.append(self._choose(line.sentences[len(line.found)], best))
             self._pass_done(write)
 
     def _sources(self, lines: Iterable[tuple[int, str]], write: Write, refuse: Refuse) -> Iterator[Sequence[int]]:
@@ -181,7 +182,7 @@ class Lines:
             except UserError as error:
                 refuse(number, error)
             else:
-                self._waiting.append(Line(line, number, len(sources)))
+                self._waiting.append(Line(line, number, sentences))
                 self._pass_done(write)
                 yield from sources
 
@@ -192,5 +193,5 @@ class Lines:
 
     def _pass_done(self, write: Write) -> None:
         """Write the finished lines at the head of the queue; an empty line is finished at once."""
-        while self._waiting and len(self._waiting[0].found) == self._waiting[0].sentences:
+        while self._waiting and len(self._waiting[0].found) == len(self._waiting[0].sentences):
             write(self._waiting.popleft())
