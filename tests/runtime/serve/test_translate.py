@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cli_models import Output
+from cli_models import LETTERS, Output, letter_tokenizer
+from runtime import translators
 from runtime.serve.server import Server, running
 from t2r_runtime.cli import main
 
@@ -67,6 +68,21 @@ def test_list_of_texts_and_n_best(
     whole = server.good("/v1/translate", {"source": TEXTS[0], "n": 2, "beam": 3, "max_tokens": 7})
     expected = alone(translator_graph, TEXTS[:1], capsys, monkeypatch, "--n-best", 2, "--beam", 3, "--max-tokens", 7)
     assert [one["text"] for one in whole["data"][0]["translations"]] == [one["text"] for one in expected[0]]
+
+
+def test_checked_numbers(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = {"tokenizer": letter_tokenizer("0123" + LETTERS[4:])}
+    graph = translators.save(tmp_path / "digits", 1, source_tokenizer=letter_tokenizer("0123efg.!?AB "), **digits)
+    texts = [f"{left}e{right}. {right}f." for left in range(4) for right in range(4)]
+    plain, expected = (
+        alone(graph, texts, capsys, monkeypatch, "--max-tokens", 7, *more) for more in ([], ["--check-numbers"])
+    )
+    with running(graph) as server:
+        asked = {"source": texts, "max_tokens": 7, "check_numbers": True}
+        found = [one["translations"] for one in server.good("/v1/translate", asked)["data"]]
+    assert [one["missing"] for (one,) in found] == [one["missing"] for (one,) in expected]
+    assert [one["text"] for (one,) in found] == [one["text"] for (one,) in expected]
+    assert [one["text"] for (one,) in found] != [one["text"] for (one,) in plain]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from t2r_runtime.serve.answer import Receive, unless_gone
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields
 from t2r_runtime.serve.models import MAX_BODY, MAX_CHOICES, Model, Served
+from t2r_runtime.serve.translations import Translations
 from t2r_runtime.session.segment import split_sentences
-from t2r_runtime.translate.beam import Beam
+from t2r_runtime.translate.beam import Beam, Translation
+from t2r_runtime.translate.checked import Checked
 from t2r_runtime.translate.joined import joined
 from t2r_runtime.translate.search import Rules
 
@@ -34,16 +37,40 @@ async def translate(served: Served, model: Model, fields: Fields, receive: Recei
         max_tokens=fields.whole("max_tokens", None, 1, served.limits.max_tokens),
         n_best=best,
     )
-    split = fields.flag("split", best == 1)
+    split, checking = fields.flag("split", best == 1), fields.flag("check_numbers")
     fields.end()
     signature, tokenizer, target = model.signature, model.text(), model.target()
-    rules = Rules(beam, signature)
+    rules, checked = Rules(beam, signature), Checked(tokenizer, target) if checking else None
+    if checked is not None:
+        beam = replace(beam, n_best=rules.beam.width)
     lines = [split_sentences(text) if split else [text] for text in texts]
 
     def encoded() -> list[NDArray[np.int64]]:
         return [translations.translator.checked(tokenizer.encode(sentence)) for line in lines for sentence in line]
 
     sources = await asyncio.to_thread(encoded)
+    found = iter(await _translated(served, translations, sources, beam, receive))
+    answers, tokens = [], 0
+    for index, (text, line) in enumerate(zip(texts, lines, strict=True)):
+        sentences = [next(found) for _ in line]
+        if checked is not None:
+            sentences = [checked.ordered(*one)[:best] for one in zip(line, sentences, strict=True)]
+        each = [joined(one, target, rules.max_tokens, signature.eos_tokens) for one in zip(*sentences, strict=True)]
+        if checked is not None:
+            each = [{**one, "missing": checked.missing(text, one["text"])} for one in each]
+        answers.append({"index": index, "source": text, "translations": each})
+        tokens += sum(len(one["tokens"]) for one in each)
+    read = sum(map(len, sources))
+    served.metrics.count("t2r_prompt_tokens_total", read, model=model.name)
+    served.metrics.count("t2r_generated_tokens_total", tokens, model=model.name)
+    usage = {"prompt_tokens": read, "completion_tokens": tokens, "total_tokens": read + tokens}
+    return {"object": "translation", "model": model.name, "data": answers, "usage": usage}
+
+
+async def _translated(
+    served: Served, translations: Translations, sources: list[NDArray[np.int64]], beam: Beam, receive: Receive
+) -> list[list[Translation]]:
+    """The translations of each source. Raises ApiError if they take too long, or Gone."""
     request = translations.submit(sources, beam)
     try:
         async with asyncio.timeout(served.limits.seconds):
@@ -54,15 +81,4 @@ async def translate(served: Served, model: Model, fields: Fields, receive: Recei
     finally:
         if not request.done.done():
             translations.cancel(request)
-    found = iter(request.found[place] for place in range(len(sources)))
-    answers, tokens = [], 0
-    for index, (text, line) in enumerate(zip(texts, lines, strict=True)):
-        sentences = [next(found) for _ in line]
-        each = [joined(one, target, rules.max_tokens, signature.eos_tokens) for one in zip(*sentences, strict=True)]
-        answers.append({"index": index, "source": text, "translations": each})
-        tokens += sum(len(one["tokens"]) for one in each)
-    read = sum(map(len, sources))
-    served.metrics.count("t2r_prompt_tokens_total", read, model=model.name)
-    served.metrics.count("t2r_generated_tokens_total", tokens, model=model.name)
-    usage = {"prompt_tokens": read, "completion_tokens": tokens, "total_tokens": read + tokens}
-    return {"object": "translation", "model": model.name, "data": answers, "usage": usage}
+    return [request.found[place] for place in range(len(sources))]
