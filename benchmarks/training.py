@@ -4,7 +4,7 @@
 
 Each run is `t2r finetune --stages distill` in a process of its own, 4 windows of 256 tokens a step; forms take turns in
 every round. A step's time is that of the last line of the log, memory the process's peak; both are medians over rounds.
-Needs a machine that does nothing else, for 13 minutes a round; each run is noted on stderr.
+Needs a machine that does nothing else, for 15 to 30 minutes a round; each run is noted on stderr.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ def test_remote_translator_equals_translator(tmp_path: Path) -> None:
 
 def test_remote_errors_are_forwarded(tmp_path: Path) -> None:
     there = Remote(Decoder, sys.executable, graphs.save(tmp_path / "g.onnx"), threads=1)
-    with pytest.raises(UserError, match="expected ids in 0 … 10; received 99 … 99; use the tokenizer") as caught:
+    with pytest.raises(UserError, match="expected ids in 0 … 10; received 99; use the tokenizer") as caught:
         there.step(99)
-    assert caught.value.received == "99 … 99"
+    assert caught.value.received == "99"
     there.close()
 
 

@@ -159,7 +159,7 @@ SOURCES_REFUSED: list[tuple[Any, str]] = [
     ([["a"]], "expected a source of at least one token, integers (M,); received ['a']; encode it"),
     ([[1], [1.5]], "expected a source of at least one token, integers (M,); received [1.5]; encode it"),
     ([[1, 13]], "expected tokens of a source in 0 … 12; received 1 … 13; use the source's tokenizer"),
-    ([[-1]], "expected tokens of a source in 0 … 12; received -1 … -1; use the source's tokenizer"),
+    ([[-1]], "expected tokens of a source in 0 … 12; received -1; use the source's tokenizer"),
     ([[1] * 13], "expected a source of at most 12 tokens; received 13; split it into sentences"),
 ]
 
