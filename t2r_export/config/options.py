@@ -81,13 +81,13 @@ def check_values(config: Any) -> None:
         UserError: names the first invalid field.
     """
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if type(value) is not type(field.default) or value != field.default:
-            check_value(field.name, value, field)
+        check_value(field.name, getattr(config, field.name), field)
 
 
 def check_value(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
-    """Check a value of a field, which errors call `name`. Raises UserError."""
+    """Check a value of a field, which errors call `name`, as `check_values` does. Raises UserError."""
+    if type(value) is type(field.default) and value == field.default:
+        return
     meta, form = field.metadata, str(field.type).partition(" ")[0]
     low, high = meta.get("bounds", (int(field.default != 0), MAX_SIZE))
     if choices := meta.get("choices"):

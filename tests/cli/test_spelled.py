@@ -8,6 +8,7 @@ import pytest
 
 from cli_models import Output, run
 from t2r_export.cli.fields import flat
+from t2r_export.cli.spelled import Inside
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.options import options, read_bytes, read_kind, within, written
 from t2r_export.config.uniform import MIXERS
@@ -79,3 +80,16 @@ def test_help_of_a_kind_has_its_own_defaults(capsys: Output) -> None:
     assert "  sinks=0 " in hybrid and "  window=required " in hybrid and "  merge=sum " in hybrid
     assert "[sum|gate|token]" in hybrid
     assert "  feature_forward=false" not in run(capsys, "convert", "--cross", "merged:help")[0]
+
+
+def test_defaults_may_be_typed_inside_an_option() -> None:
+    """Also those that their own bounds leave out: no dropout."""
+    fields = {
+        field.metadata["within"].partition(".")[2]: field
+        for field in options(FinetuneConfig).values()
+        if field.metadata.get("within", "").startswith("loss.")
+    }
+    loss = Inside("loss", fields)
+    assert loss.convert("dropout=0.0,label_smoothing=0.0", None, None) == {"dropout": 0.0, "label_smoothing": 0.0}
+    with pytest.raises(UserError, match="expected dropout of --loss to be a number above 0 and below 1; received 1"):
+        loss.convert("dropout=1", None, None)
