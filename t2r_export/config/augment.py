@@ -15,6 +15,7 @@ class AugmentConfig:
 
     numbers: float = option("Replace the numbers, dates, amounts and times of a pair.", 0.0, bounds=(0, 1))
     names: float = option("Replace the names of a pair.", 0.0, bounds=(0, 1))
+    titles: float = option("Replace a name of a pair by a title and a surname.", 0.0, bounds=(0, 1))
     join: float = option("Concatenate the pairs of a batch, two to four each.", 0.0, bounds=(0, 1))
     stop: float = option("Remove the final full stop of a pair.", 0.0, bounds=(0, 1))
     capitals: float = option("Uppercase a pair.", 0.0, bounds=(0, 1))

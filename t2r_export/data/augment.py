@@ -2,7 +2,8 @@
 
 An augmented batch is a function of seed and step, so there is no state to save. Numbers and names are replaced by the
 same ones on both sides, if both sides have the same ones; otherwise the pair is unchanged. New names are drawn letter
-by letter from the names of the train part, so their tokens are as various as those of names that no text has.
+by letter from the names of the train part, so their tokens are as various as those of names that no text has. Surnames
+are German nouns half of the time, as in Frau Fischer: only the title tells that they are not to be translated.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ MONTHS = re.compile(
     r"\b(Jan(uary?)?|Feb(ruary?)?|Mar(ch)?|März?|Apr(il)?|Ma[iy]|Jun[ei]?|Jul[iy]?|Aug(ust)?|Sept?(ember)?|O[ck]t(ober)?"
     r"|Nov(ember)?|De[cz](ember)?)\b"
 )
+WOMEN = {"Frau": "Ms.", "Tante": "Aunt"}  # titles and their translations
+MEN = {"Herr": "Mr.", "Onkel": "Uncle", "Doktor": "Doctor"}
+INFLECTED = {"Herr": "Herrn"}  # after a preposition
+ALONE = rf"({WORD.pattern})(?!['’-]| [A-ZÄÖÜ])"  # no genitive, and no part of a longer name
+FIRST = (re.compile("^" + ALONE), re.compile("^" + ALONE))
+AFTER = (re.compile(r"\b(?:mit|für|ohne) " + ALONE), re.compile(r"\b(?:with|for|without) " + ALONE))
+SHE, HE = re.compile(r"\b(she|her|hers|herself)\b", re.I), re.compile(r"\b(he|him|his|himself)\b", re.I)
 LEAST, MOST = 3, 12  # letters of a name
 END = "\n"  # ends a name in a chain of letters
 RARE = 0.1  # a name is written small at most this often
@@ -38,8 +46,10 @@ class Augmenter:
 
     def __init__(self, pairs: Iterable[Pair], config: AugmentConfig, seed: int) -> None:
         self.config, self.seed = config, seed
-        self.names = found_names(pairs) if config.names else frozenset()
+        pairs = list(pairs) if config.names or config.titles else []
+        self.names = found_names(pairs)
         self.chain = letter_chain(self.names)
+        self.nouns = found_nouns(pairs) if config.titles else ()
 
     def __call__(self, pairs: Sequence[Pair], step: int, most: int = 4) -> list[Pair]:
         """Augment the pairs of a step; at most `most` are concatenated."""
@@ -58,6 +68,9 @@ class Augmenter:
 
     def _told(self, pair: Pair, drawn: random.Random) -> Pair:
         """Replace numbers and names with the configured probabilities."""
+        if drawn.random() < self.config.titles:
+            surname = drawn.choice(self.nouns) if self.nouns and drawn.random() < 0.5 else made_name(self.chain, drawn)
+            pair = with_title(pair, self.names, surname, drawn)
         if drawn.random() < self.config.numbers:
             pair = with_numbers(pair, drawn)
         if drawn.random() < self.config.names:
@@ -131,6 +144,15 @@ def found_names(pairs: Iterable[Pair]) -> frozenset[str]:
     return frozenset(word for word in found if not MONTHS.fullmatch(word))
 
 
+def found_nouns(pairs: Iterable[Pair]) -> tuple[str, ...]:
+    """Find nouns: words capitalized within a source that are not in its target, as long as names are."""
+    found = set[str]()
+    for source, target in pairs:
+        words = (word for word in WORD.findall(source)[1:] if LEAST <= len(word) <= MOST and word.istitle())
+        found.update(set(words) - set(WORD.findall(target)))
+    return tuple(sorted(found))
+
+
 def letter_chain(names: Iterable[str]) -> dict[str, str]:
     """The letters that follow every two letters of names, as often as they do; the first letters follow fewer."""
     following: defaultdict[str, list[str]] = defaultdict(list)
@@ -160,6 +182,23 @@ def with_names(pair: Pair, names: Set[str], chain: Mapping[str, str], drawn: ran
     others |= {name + "s": other + "s" for name, other in others.items() if name + "s" not in others}
     source, target = (WORD.sub(lambda match: others.get(match[0], match[0]), side) for side in pair)
     return source, target
+
+
+def with_title(pair: Pair, names: Set[str], surname: str, drawn: random.Random) -> Pair:
+    """Replace a person's name by a title and a surname: Tom sang becomes Frau Fischer sang, mit Tom mit Herrn Fischer.
+
+    A name is a person's if both sides begin with it, or have it after mit, für or ohne. Pronouns decide the titles.
+    """
+    fit = ({} if HE.search(pair[1]) else WOMEN) | ({} if SHE.search(pair[1]) else MEN)
+    for places, inflected in ((FIRST, {}), (AFTER, INFLECTED)):
+        found = [place.search(side) for place, side in zip(places, pair, strict=True)]
+        here = {match[1] for match in found if match}
+        once = all(found) and len(here) == 1 and all(WORD.findall(side).count(*here) == 1 for side in pair)
+        if fit and once and here <= names:
+            title, (name,) = drawn.choice(sorted(fit)), here
+            source, target = f"{inflected.get(title, title)} {surname}", f"{fit[title]} {surname}"
+            return pair[0].replace(name, source, 1), pair[1].replace(name, target, 1)
+    return pair
 
 
 def joined(pairs: Sequence[Pair], count: int, drawn: random.Random) -> list[Pair]:

@@ -9,7 +9,17 @@ import pytest
 
 from t2r_export.config.augment import AugmentConfig, read_augment
 from t2r_export.data import augment
-from t2r_export.data.augment import Augmenter, digits, found_names, letter_chain, made_name, with_names, with_numbers
+from t2r_export.data.augment import (
+    Augmenter,
+    digits,
+    found_names,
+    found_nouns,
+    letter_chain,
+    made_name,
+    with_names,
+    with_numbers,
+    with_title,
+)
 from t2r_export.data.pairs import Pair
 from t2r_runtime.errors import UserError
 
@@ -99,6 +109,49 @@ def test_names_are_the_same_on_both_sides() -> None:
     assert with_names(PAIRS[4], NAMES, CHAIN, drawn(1)) == PAIRS[4]
 
 
+@pytest.mark.parametrize(
+    "pair, told",
+    [
+        (("Tom singt.", "Tom sings."), {"Frau|Ms.", "Tante|Aunt", "Herr|Mr.", "Onkel|Uncle", "Doktor|Doctor"}),
+        (("Tom mag sein Rad.", "Tom likes his bike."), {"Herr|Mr.", "Onkel|Uncle", "Doktor|Doctor"}),
+        (("Tom mag ihr Rad.", "Tom likes her bike."), {"Frau|Ms.", "Tante|Aunt"}),
+        (
+            ("Ich singe mit Tom.", "I sing with Tom."),
+            {"Frau|Ms.", "Tante|Aunt", "Herrn|Mr.", "Onkel|Uncle", "Doktor|Doctor"},
+        ),
+    ],
+)
+def test_titles(pair: Pair, told: set[str]) -> None:
+    found = {with_title(pair, NAMES, "Fischer", drawn(seed)) for seed in range(60)}
+    written = [one.split("|") for one in told]
+    replaced = {tuple(pair[n].replace("Tom", f"{title} Fischer") for n, title in enumerate(one)) for one in written}
+    assert found == replaced
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("Tom Meier singt.", "Tom Meier sings."),
+        ("Toms Rad", "Tom's bike"),
+        ("Tom mag Tom.", "Tom likes Tom."),
+        ("Tom singt.", "Mary sings."),
+        ("Otto singt.", "Otto sings."),  # not a name here
+        ("in Tom", "in Tom"),  # maybe a town
+        ("Tom gab ihr seins.", "Tom gave her his."),  # both
+    ],
+)
+def test_pairs_without_a_place_for_a_title(pair: Pair) -> None:
+    assert {with_title(pair, NAMES, "Fischer", drawn(seed)) for seed in range(20)} == {pair}
+
+
+def test_surnames_are_nouns_or_made() -> None:
+    pairs = [*PAIRS, ("Wir sehen die Brücke und Omar.", "We see the bridge and Omar.")]
+    assert found_nouns(pairs) == ("Brücke", "Euro", "Äpfel")
+    augmenter = Augmenter(pairs, AugmentConfig(titles=1), 0)
+    told = {augmenter([("Tom singt.", "Tom sings.")], step)[0][1].split()[1] for step in range(60)}
+    assert told == {"Brücke", "Euro", "Äpfel", "Tom", "Omar"}  # two names make no other ones
+
+
 def test_two_names_stay_two() -> None:
     """Of a chain that has one name only: both would become it."""
     pair = ("Tom mag Maria.", "Tom likes Maria.")
@@ -172,7 +225,7 @@ def test_stops_and_capitals() -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("number=1", "shares of numbers, names, join, stop, capitals, small; received number"),
+        ("number=1", "shares of numbers, names, titles, join, stop, capitals, small; received number"),
         ("numbers=2", "numbers to be a number from 0 to 1; received 2"),
         ("numbers=x", "numbers to be a number from 0 to 1"),
         ("numbers", "NAME=SHARE,NAME=SHARE, each NAME once"),
