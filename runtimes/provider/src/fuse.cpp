@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
 
 namespace t2r::provider {
 
@@ -21,8 +22,8 @@ public:
 
     Graph run() {
         for (std::size_t i = 0; i < graph.nodes.size(); i++) {
-            if (graph.nodes[i].op != "Add" && graph.nodes[i].op != "Mul") continue;
-            for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_sum, &Fuser::find_gated_half}) {
+            for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_plain_update, &Fuser::find_sum,
+                                    &Fuser::find_gated_half, &Fuser::find_transposed, &Fuser::find_exp_sum}) {
                 Match match{i};
                 auto node = (this->*find)(graph.nodes[i], match);
                 if (!node) continue;
@@ -47,7 +48,8 @@ private:
         const auto found = makers.find(value);
         if (found == makers.end() || is_part[found->second]) return nullptr;
         const Node &node = graph.nodes[found->second];
-        if (node.op != op || (node.inputs.size() < 2 && node.op != "Sqrt" && node.op != "Sigmoid") || uses.at(value) != 1) return nullptr;
+        static const std::set<std::string> of_one{"Exp", "Sigmoid", "Sqrt", "Transpose"};
+        if (node.op != op || (node.inputs.size() < 2 && of_one.count(node.op) == 0) || uses.at(value) != 1) return nullptr;
         if (std::find(match.begin(), match.end(), found->second) == match.end()) match.push_back(found->second);
         return &node;
     }
@@ -127,6 +129,17 @@ private:
         return std::nullopt;
     }
 
+    // state + k vᵀ
+    Found find_plain_update(const Node &last, Match &match) const {
+        if (last.op != "Add") return std::nullopt;
+        for (const std::size_t side : {0, 1}) {
+            match.resize(1);
+            const Node *const more = maker(last.inputs[side], "MatMul", match);
+            if (more) return made(state_update, last, {last.inputs[1 - side], "", more->inputs[0], more->inputs[1]});
+        }
+        return std::nullopt;
+    }
+
     // A product with quantized weights, and what is added to it.
     Found find_sum(const Node &last, Match &match) const {
         if (last.op != "Add") return std::nullopt;
@@ -157,6 +170,28 @@ private:
             return node;
         }
         return std::nullopt;
+    }
+
+    // a · (b with its last two axes exchanged)
+    Found find_transposed(const Node &last, Match &match) const {
+        const Node *const turned = last.op == "MatMul" ? maker(last.inputs[1], "Transpose", match) : nullptr;
+        const auto order = turned ? turned->attributes.find("perm") : std::map<std::string, Attribute>::const_iterator{};
+        if (!turned || order == turned->attributes.end() || order->second.integers.size() < 2) return std::nullopt;
+        std::vector<std::int64_t> axes = order->second.integers;
+        std::swap(axes.back(), axes[axes.size() - 2]);
+        for (std::size_t axis = 0; axis < axes.size(); axis++)
+            if (axes[axis] != static_cast<std::int64_t>(axis)) return std::nullopt;
+        Node node = made(transposed_product, last, {last.inputs[0], turned->inputs[0]});
+        node.attributes["perm"].integers = order->second.integers;
+        return node;
+    }
+
+    // the sum of e^(x - most) along the last axis
+    Found find_exp_sum(const Node &last, Match &match) const {
+        if (last.op != "ReduceSum" || last.inputs.size() != 2 || !is_of_last_axis(last)) return std::nullopt;
+        const Node *const powers = maker(last.inputs[0], "Exp", match);
+        const Node *const less = powers ? maker(powers->inputs[0], "Sub", match) : nullptr;
+        return less ? Found(made(exp_sum, last, less->inputs)) : std::nullopt;
     }
 
     void replace(std::size_t last, Node node, Match &match) {

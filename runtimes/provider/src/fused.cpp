@@ -1,5 +1,7 @@
 // Operators that stand for several nodes (fuse.hpp).
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "builders.hpp"
 #include "fuse.hpp"
@@ -126,49 +128,89 @@ void build_gated_half(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {x}, {plan.add_output(node, 0, Type::float32, dims)});
 }
 
-// state · gate + k vᵀ, of matrices, each with one number of the gate or with one a row.
+// state · gate + k vᵀ, of matrices, each with one number of the gate or with one a row, or without a gate.
 struct StateUpdate : Operation {
     std::size_t count, rows, columns, gate_step;
+    bool has_gate;
 
     void run(Run &run, int part, int parts) const override {
-        const float *state = run.at<float>(reads[0]), *gate = run.at<float>(reads[1]), *k = run.at<float>(reads[2]);
-        const float *v = run.at<float>(reads[3]);
+        static constexpr float one = 1;
+        const float *state = run.at<float>(reads[0]), *k = run.at<float>(reads[1]), *v = run.at<float>(reads[2]);
+        const float *gate = has_gate ? run.at<float>(reads[3]) : &one;
+        const std::size_t gates = !has_gate ? 0 : gate_step ? rows : 1;  // of a matrix
         float *y = run.at<float>(writes[0]);
         for (std::size_t i = begin_of(count, part, parts); i < begin_of(count, part + 1, parts); i++) {
             const std::size_t at = i * rows * columns;
-            kernels().update(state + at, gate + i * (gate_step ? rows : 1), gate_step, k + i * rows, rows, v + i * columns, columns, y + at);
+            kernels().update(state + at, gate + i * gates, gate_step, k + i * rows, rows, v + i * columns, columns, y + at);
         }
     }
 };
 
 void build_state_update(Plan &plan, const Node &node) {
-    ValueId state = plan.input(node, 0), gate = plan.input(node, 1);
+    const bool has_gate = plan.has(node, 1);
+    ValueId state = plan.input(node, 0), gate = has_gate ? plan.input(node, 1) : -1;
     const ValueId k = plan.input(node, 2), v = plan.input(node, 3);
-    if (count_of(plan.value(state).dims) < count_of(plan.value(gate).dims)) std::swap(state, gate);
+    if (has_gate && count_of(plan.value(state).dims) < count_of(plan.value(gate).dims)) std::swap(state, gate);
     const Dims dims = plan.value(state).dims;
-    if (dims.size() < 2 || !are_float32(plan, {state, gate, k, v})) return build_parts(plan, node);
+    if (dims.size() < 2 || !are_float32(plan, {state, k, v}) || (has_gate && !are_float32(plan, {gate}))) return build_parts(plan, node);
     const auto of = [&](std::int64_t rows, std::int64_t columns) {
         Dims shape = without(dims, 2);
         shape.push_back(rows), shape.push_back(columns);
         return shape;
     };
     const std::int64_t rows = dims[dims.size() - 2], columns = dims.back();
-    const Dims &by = plan.value(gate).dims;
+    const Dims by = has_gate ? plan.value(gate).dims : of(1, 1);
     if ((by != of(1, 1) && by != of(rows, 1)) || plan.value(k).dims != of(rows, 1) || plan.value(v).dims != of(1, columns))
         return build_parts(plan, node);
     StateUpdate operation;
     operation.count = count_of(without(dims, 2));
     operation.rows = static_cast<std::size_t>(rows), operation.columns = static_cast<std::size_t>(columns);
-    operation.gate_step = by == of(1, 1) ? 0 : 1;
+    operation.gate_step = by == of(1, 1) ? 0 : 1, operation.has_gate = has_gate;
     operation.is_shared = operation.count > 1 && count_of(dims) >= worth_sharing;
-    plan.add(std::move(operation), {state, gate, k, v}, {plan.add_output(node, 0, Type::float32, dims)});
+    std::vector<ValueId> reads{state, k, v};
+    if (has_gate) reads.push_back(gate);
+    plan.add(std::move(operation), reads, {plan.add_output(node, 0, Type::float32, dims)});
+}
+
+// The sum of e^(x - most) for each row, by pieces that stay near the processor.
+struct ExpSum : Operation {
+    std::size_t count, size;
+
+    void run(Run &run, int part, int parts) const override {
+        const Kernels &k = kernels();
+        float powers[1024];
+        for (std::size_t row = begin_of(count, part, parts); row < begin_of(count, part + 1, parts); row++) {
+            const float *x = run.at<float>(reads[0]) + row * size, *most = run.at<float>(reads[1]) + row;
+            float whole = 0;
+            for (std::size_t first = 0; first < size; first += std::size(powers)) {
+                const std::size_t n = std::min(std::size(powers), size - first);
+                k.binary(Binary::sub, x + first, 1, most, 0, powers, n);
+                k.unary(Unary::exp, powers, powers, n);
+                whole += k.sum(powers, n);
+            }
+            run.at<float>(writes[0])[row] = whole;
+        }
+    }
+};
+
+void build_exp_sum(Plan &plan, const Node &node) {
+    const ValueId x = plan.input(node, 0), most = plan.input(node, 1);
+    Dims dims = plan.value(x).dims;
+    const std::size_t size = last_of(dims);
+    if (dims.empty() || size == 0 || !are_float32(plan, {x, most})) return build_parts(plan, node);
+    ExpSum operation;
+    operation.size = size, operation.count = count_of(dims) / size;
+    operation.is_shared = operation.count > 1 && count_of(dims) >= worth_sharing;
+    dims.back() = 1;
+    if (plan.value(most).dims != dims) return build_parts(plan, node);
+    plan.add(std::move(operation), {x, most}, {plan.add_output(node, 0, Type::float32, dims)});
 }
 
 }  // namespace
 
 const Builders &fused_builders() {
-    static const Builders builders{
-        {gated_half, build_gated_half}, {rms_norm, build_rms_norm}, {rotation, build_rotation}, {state_update, build_state_update}};
+    static const Builders builders{{exp_sum, build_exp_sum}, {gated_half, build_gated_half}, {rms_norm, build_rms_norm},
+                                   {rotation, build_rotation}, {state_update, build_state_update}};
     return builders;
 }
 

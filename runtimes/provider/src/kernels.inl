@@ -223,8 +223,9 @@ void product(const float *a, const float *b, float *y, std::size_t rows, std::si
             for (int j = 0; j < 16; j++) parts[j] += a[k + j] * b[k + j];
         float whole = 0;
         for (; k < inner; k++) whole += a[k] * b[k];
-        for (int j = 0; j < 16; j++) whole += parts[j];
-        y[0] = whole;
+        for (int half = 8; half > 0; half /= 2)
+            for (int j = 0; j < half; j++) parts[j] += parts[j + half];
+        y[0] = whole + parts[0];
     }
     if (columns == 1) return;
     for (std::size_t row = 0; row < rows && rows < 4 && last - first > 256; row++, a += inner, y += columns) {

@@ -1,5 +1,6 @@
 // Products with matrices of float32.
 #include "builders.hpp"
+#include "fuse.hpp"
 #include "kernels.hpp"
 #include "loops.hpp"
 
@@ -7,10 +8,11 @@ namespace t2r::provider {
 
 namespace {
 
-// MatMul's: matrices at places of a, b and y.
+// MatMul's: matrices at places of a, b and y, those of b with a row for each column of y if it is transposed.
 struct Product : Operation {
     std::vector<std::array<std::size_t, 2>> places;  // of a and b, by matrix of y
     std::size_t rows, inner, columns;
+    bool is_transposed;
 
     void run(Run &run, int part, int parts) const override {
         const float *a = run.at<float>(reads[0]), *b = run.at<float>(reads[1]);
@@ -20,17 +22,24 @@ struct Product : Operation {
         const std::size_t last = by_columns ? begin_of(columns, part + 1, parts, 16) : columns;
         const std::size_t from = by_columns ? 0 : begin_of(places.size(), part, parts);
         const std::size_t to = by_columns ? places.size() : begin_of(places.size(), part + 1, parts);
-        for (std::size_t i = from; i < to; i++)
-            kernels().product(a + places[i][0], b + places[i][1], y + i * rows * columns, rows, inner, columns, first, last);
+        for (std::size_t i = from; i < to; i++) {
+            const float *left = a + places[i][0], *right = b + places[i][1];
+            if (is_transposed)
+                kernels().row_products(right, inner, left, rows, first, last, y + i * rows * columns, columns);
+            else
+                kernels().product(left, right, y + i * rows * columns, rows, inner, columns, first, last);
+        }
     }
 };
 
-ValueId add_product(Plan &plan, const Node &node, ValueId a, ValueId b) {
+ValueId add_product(Plan &plan, const Node &node, ValueId a, ValueId b, bool is_transposed = false) {
     require_float32(plan, node, {a, b});
-    const Dims left = plan.value(a).dims, right = plan.value(b).dims;
+    Dims left = plan.value(a).dims, right = plan.value(b).dims;
+    if (is_transposed && right.size() > 1) std::swap(right.back(), right[right.size() - 2]);
     if (left.size() < 2 || right.size() < 2 || left.back() != right[right.size() - 2])
         refuse(node, "matrices that fit each other", "other shapes");
     Product operation;
+    operation.is_transposed = is_transposed;
     operation.rows = static_cast<std::size_t>(left[left.size() - 2]);
     operation.inner = static_cast<std::size_t>(left.back());
     operation.columns = static_cast<std::size_t>(right.back());
@@ -51,6 +60,19 @@ ValueId add_product(Plan &plan, const Node &node, ValueId a, ValueId b) {
 }
 
 void build_product(Plan &plan, const Node &node) { add_product(plan, node, plan.input(node, 0), plan.input(node, 1)); }
+
+// a · bᵀ, as scores of queries and keys; many queries are worth a transposition, which every kind of processor is fast at.
+void build_transposed_product(Plan &plan, const Node &node) {
+    constexpr std::int64_t few = 8;
+    const ValueId a = plan.input(node, 0), b = plan.input(node, 1);
+    const Dims left = plan.value(a).dims;
+    const bool fits = plan.value(b).dims.size() == node.attributes.at("perm").integers.size();
+    if (left.size() > 1 && left[left.size() - 2] < few && fits) {
+        add_product(plan, node, a, b, true);
+        return;
+    }
+    for (const Node &part : node.parts) plan.add_node(part);
+}
 
 // a · bᵀ + c: rows of b are read as they lie, divided among threads.
 struct TransposedProduct : Operation {
@@ -124,7 +146,8 @@ void build_gemm(Plan &plan, const Node &node) {
 }  // namespace
 
 const Builders &product_builders() {
-    static const Builders builders{{"Gemm", build_gemm}, {"MatMul", build_product}};
+    static const Builders builders{
+        {"Gemm", build_gemm}, {"MatMul", build_product}, {transposed_product, build_transposed_product}};
     return builders;
 }
 

@@ -1,6 +1,8 @@
 // Operators that look along an axis: means, sums, norms, Softmax, the largest.
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 
 #include "builders.hpp"
 #include "kernels.hpp"
@@ -170,16 +172,30 @@ struct Largest : Operation {
     std::size_t k;
 
     explicit Largest(Rows rows) : rows(rows) { is_shared = rows.are_worth_sharing(); }
+    // A bound below the k largest of a row, and above most others: the k-th of the largest of blocks.
+    float below(const float *x, std::vector<float> &blocks) const {
+        constexpr std::size_t block = 64;
+        const float least = -std::numeric_limits<float>::infinity();
+        blocks.resize(rows.size / block);
+        if (blocks.size() < k) return least;
+        for (std::size_t i = 0; i < blocks.size(); i++) blocks[i] = kernels().max(x + i * block, block);
+        if (std::any_of(blocks.begin(), blocks.end(), [](float most) { return std::isnan(most); })) return least;
+        const auto last = blocks.begin() + static_cast<std::ptrdiff_t>(k) - 1;
+        std::nth_element(blocks.begin(), last, blocks.end(), std::greater<float>());
+        return std::nextafter(*last, least);
+    }
     void run(Run &run, int part, int parts) const override {
         const std::size_t first = begin_of(rows.count, part, parts), last = begin_of(rows.count, part + 1, parts);
         const float *x = run.at<float>(reads[0]) + first * rows.size;
         float *y = run.at<float>(writes[0]) + first * k;
         std::int64_t *numbers = run.at<std::int64_t>(writes[1]) + first * k;
+        std::vector<float> blocks;
         for (std::size_t row = first; row < last; row++, x += rows.size, y += k, numbers += k) {
             // sorted, of equal ones the first: each further one is smaller than the last, or equal and behind it
             std::size_t found = 0;
+            const float least = below(x, blocks);
             for (std::size_t i = 0; i < rows.size; i++) {
-                if (found == k) i += kernels().above(x + i, rows.size - i, y[k - 1]);
+                if (found == k || std::isfinite(least)) i += kernels().above(x + i, rows.size - i, found == k ? y[k - 1] : least);
                 if (i == rows.size) break;
                 std::size_t place = found < k ? found++ : k - 1;
                 for (; place > 0 && x[i] > y[place - 1]; place--) y[place] = y[place - 1], numbers[place] = numbers[place - 1];

@@ -100,6 +100,54 @@ def test_updates_of_a_state(seed: int, a: int, b: int, rows: int, columns: int) 
 
 
 @examples
+@given(seed=st.integers(0, 99), a=sizes, b=sizes, rows=st.integers(1, 9), columns=st.integers(2, 70))
+def test_updates_of_a_state_without_a_gate(seed: int, a: int, b: int, rows: int, columns: int) -> None:
+    random = np.random.default_rng(seed)
+    state, k, v = normal(random, a, b, rows, columns), normal(random, a, b, rows, 1), normal(random, a, b, 1, columns)
+    for order in ("state more", "more state"):
+        nodes = [node("MatMul", "k v", "more"), node("Add", order, "y")]
+        assert run(nodes, {"state": state, "k": k, "v": v}, {}) == 1
+        assert run(nodes, {"state": normal(random, columns), "k": k, "v": v}, {}) == 2
+        wide = {"k": normal(random, a, b, rows, 2), "v": normal(random, a, b, 2, columns)}
+        assert run(nodes, {"state": state, **wide}, {}) == 2
+
+
+@examples
+@given(seed=st.integers(0, 99), a=sizes, b=sizes, inner=st.integers(1, 70), columns=st.integers(1, 70))
+def test_products_with_a_transposed_matrix(seed: int, a: int, b: int, inner: int, columns: int) -> None:
+    random = np.random.default_rng(seed)
+    nodes = [node("Transpose", "keys", "turned", perm=[0, 1, 3, 2]), node("MatMul", "q turned", "y")]
+    keys = normal(random, a, b, columns, inner)
+    for rows, expected in ((1, 1), (3, 1), (7, 1), (9, 2)):  # many rows are worth the transposition
+        for outer in ((a, b), (a, 1), (b,), ()):
+            given = {"q": normal(random, *outer, rows, inner), "keys": keys}
+            assert run(nodes, given, {}, bound=1e-5) == expected
+    given = {"q": normal(random, a, b, 3, inner), "keys": keys}
+    asked = [node("Transpose", "keys", "extra", perm=[0, 1, 3, 2]), node("MatMul", "q extra", "y")]
+    assert run(asked, given, {}, bound=1e-5) == 2
+    other = [node("Transpose", "keys", "turned", perm=[0, 2, 3, 1]), node("MatMul", "q turned", "y")]
+    assert run(other, {"q": normal(random, a, columns, 3, inner), "keys": keys}, {}, bound=1e-5) == 2
+
+
+@examples
+@given(seed=st.integers(0, 99), a=sizes, b=sizes, size=st.sampled_from([1, 7, 1024, 1025, 2500]))
+def test_sums_of_powers(seed: int, a: int, b: int, size: int) -> None:
+    random = np.random.default_rng(seed)
+    nodes = [
+        node("ReduceMax", "x axis", "most", keepdims=1),
+        node("Sub", "x most", "less"),
+        node("Exp", "less", "powers"),
+        node("ReduceSum", "powers axis", "y", keepdims=1),
+    ]
+    x, axis = normal(random, a, b, size), {"axis": np.array([-1])}
+    assert run(nodes, {"x": x}, axis, bound=1e-5) == 2
+    x[0, 0, size // 2], x[1, 1, 0] = np.nan, -np.inf
+    assert run(nodes, {"x": x}, axis, bound=1e-5) == 2
+    assert run(nodes[1:], {"x": x, "most": normal(random, 1, b, 1)}, axis, bound=1e-5) == 3
+    assert run(nodes, {"x": x}, {"axis": np.array([1])}, bound=1e-5) == 4
+
+
+@examples
 @given(seed=st.integers(0, 99), a=sizes, rows=st.integers(2, 70))
 def test_what_is_added_to_a_product(seed: int, a: int, rows: int) -> None:
     """Two operations are the product's: its vectors in 8 bits, and itself."""
