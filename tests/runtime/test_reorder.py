@@ -54,6 +54,26 @@ def test_reorder_selects_rows(kind: str, rows: list[int], way: str, opened: Open
 
 
 @kinds
+@pytest.mark.parametrize("in_place", [True, False])
+def test_kept_rows(kind: str, in_place: bool, way: str, opened: Open) -> None:
+    """Fewer and fewer, in the memory of the first ones or, as on a device, in new memory."""
+    states = filled(kind, opened)._states
+    states._in_place = in_place
+    for rows, sources in (([2, 2], [2, 1]), ([1], [0])):
+        states.step(np.arange(states.batch) + 1)
+        before = states.read()
+        states.keep(np.array(rows), np.array(sources))
+        assert states.batch == len(rows)
+        for spec in states._graph.signature.states:
+            taken = sources if spec.constant else rows
+            np.testing.assert_array_equal(states.read()[spec.name], before[spec.name][taken], spec.name)
+        again = opened(kind)
+        again.set_state(states.read(), 5)
+        ids = np.arange(len(rows)) + 3
+        np.testing.assert_array_equal(states.step(ids)[0], again.step(ids))
+
+
+@kinds
 def test_reorder_stays_on_device(kind: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = filled(kind, opened)
     for name in ("read", "write"):

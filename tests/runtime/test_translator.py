@@ -15,6 +15,7 @@ from runtime.translators import Eager
 from t2r_runtime import Beam, Translator
 from t2r_runtime.contract.signature import LOG_SUM
 from t2r_runtime.session.states import LOGITS_ALONE, TOP_LOG, States
+from t2r_runtime.translate.sentences import _filled
 
 LONGEST = 14  # tokens of a translation
 SOURCES = [
@@ -121,6 +122,41 @@ def test_reorder_keeps_sources(translator: Open, monkeypatch: pytest.MonkeyPatch
     assert calls == []
 
 
+def test_sentences_that_leave_need_no_memory(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ones move to the places of those that leave."""
+    made: list[int] = []
+    right, keep, kept = States.__init__, States.keep, list[int]()
+    monkeypatch.setattr(States, "__init__", lambda self, graph, batch: made.append(batch) or right(self, graph, batch))
+
+    def noted(self: States, rows: Any, sources: Any) -> None:
+        memory = self._buffers[0]["source_k"].numpy().ctypes.data
+        keep(self, rows, sources)
+        assert self._buffers[0]["source_k"].numpy().ctypes.data == memory
+        kept.append(len(rows))
+
+    monkeypatch.setattr(States, "keep", noted)
+    opened = translator(1)
+    made.clear()
+    list(opened.translate(SOURCES, beam(3)))
+    assert made == [len(SOURCES), 3 * len(SOURCES)] and len(kept) > 2
+    assert kept == sorted(kept, reverse=True) and all(rows % 3 == 0 for rows in kept)
+
+
+@pytest.mark.parametrize(
+    "ended, places",
+    [
+        ([False, False], [0, 1]),
+        ([True, False, False], [2, 1]),
+        ([True, False, True, False], [3, 1]),
+        ([False, True, True], [0]),
+        ([True, True, False, False, False], [4, 3, 2]),
+        ([True], []),
+    ],
+)
+def test_last_sentences_fill_the_gaps(ended: list[bool], places: list[int]) -> None:
+    assert _filled(ended) == places
+
+
 def test_equal_source_lengths_reuse_buffers(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = translator(1)
     bound: list[str] = []
@@ -186,13 +222,25 @@ def states_that_are_not_reordered(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def sources_that_stay_behind(patch: pytest.MonkeyPatch) -> None:
-    """A sentence that leaves, and the sources of those that stay do not move up."""
+    """A sentence leaves, and the sources of those that stay do not move to its place."""
+    right = States.keep
+    patch.setattr(States, "keep", lambda self, rows, sources: right(self, rows, np.arange(len(rows))))
+
+
+@fault
+def hypotheses_that_stay_behind(patch: pytest.MonkeyPatch) -> None:
+    right = States.keep
+    patch.setattr(States, "keep", lambda self, rows, sources: right(self, sources, sources))
+
+
+@fault
+def sources_of_entering_ones_exchanged(patch: pytest.MonkeyPatch) -> None:
     right = States._take_sources
 
-    def stayed(self: States, parts: Any, source: int | None) -> None:
+    def exchanged(self: States, parts: Any, source: int | None) -> None:
         right(self, [(values, np.arange(len(rows))) for values, rows in parts], source)
 
-    patch.setattr(States, "_take_sources", stayed)
+    patch.setattr(States, "_take_sources", exchanged)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -50,6 +50,8 @@ class Buffers:
         self._nothing = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._growing}
         self._caches: dict[str, ort.OrtValue] = {}
         self._turn = 0  # index of the buffers that the next step reads
+        self._in_place = graph.device == "cpu"
+        self._owners: list[ort.OrtValue] = []  # of memory of which the first rows are in use
 
     def reset(self) -> None:
         """Set every state to its initial value, with sources of length 1."""
@@ -96,6 +98,26 @@ class Buffers:
         """Take `batch` rows of these states, each in place of one with the same source. Constant states are kept."""
         self._take_chained([(self._values(), rows)])
 
+    def keep(self, rows: Rows, sources: Rows) -> None:
+        """Keep these rows only, on the CPU without new memory.
+
+        Args:
+            sources: rows of constant states, of which only those that change their places are copied.
+        """
+        before = self._values()
+        self.batch, there = len(rows), 1 - self._turn
+        for spec in self._chained:
+            for buffers in self._buffers:
+                buffers[spec.name] = self._first_rows(buffers[spec.name], spec.dtype)
+            gather_rows([(before[spec.name], rows)], self._buffers[there][spec.name], spec.dtype, self._device)
+        for spec in self._constant:
+            self._replace(spec, self._kept(before[spec.name], sources, spec.dtype))
+        for spec in self._growing:
+            out = self._empty((self.batch, *before[spec.name].shape()[1:]), spec.dtype)
+            gather_rows([(before[spec.name], rows)], out, spec.dtype, self._device)
+            self._caches[spec.name], self._nothing[spec.name] = out, self._empty(spec.dims(self.batch), spec.dtype)
+        self._turn = there
+
     def put(self, row: int, other: Buffers) -> None:
         """Replace a row by the only one of other states of the same graph.
 
@@ -108,6 +130,25 @@ class Buffers:
             return
         parts = ((self, np.arange(row)), (other, np.zeros(1, np.int64)), (self, np.arange(row + 1, self.batch)))
         self.take([(states, rows) for states, rows in parts if rows.size])
+
+    def _first_rows(self, value: ort.OrtValue, dtype: str) -> ort.OrtValue:
+        """Memory for `batch` rows in place of more: that of the first ones, where numpy can read it."""
+        import onnxruntime as ort
+
+        if not self._in_place:
+            return self._empty((self.batch, *value.shape()[1:]), dtype)
+        self._owners.append(value)
+        return ort.OrtValue.ortvalue_from_numpy(value.numpy()[: self.batch])
+
+    def _kept(self, value: ort.OrtValue, rows: Rows, dtype: str) -> ort.OrtValue:
+        """These rows of a tensor, `batch`; in place, only those that move are copied."""
+        out = self._first_rows(value, dtype)
+        if self._in_place:
+            array, moved = value.numpy(), np.flatnonzero(rows != np.arange(len(rows)))
+            array[moved] = array[rows[moved]]
+        else:
+            gather_rows([(value, rows)], out, dtype, self._device)
+        return out
 
     def _take_chained(self, parts: Parts) -> None:
         there = 1 - self._turn
@@ -132,7 +173,10 @@ class Buffers:
             if all(value.shape()[1:] == out.shape()[1:] for value, _ in found):
                 gather_rows(found, out, spec.dtype, self._device)
             else:
-                out.update_inplace(_padded([(value.numpy(), rows) for value, rows in found], tuple(out.shape())))
+                whole = out.numpy() if self._device == "cpu" else np.empty(tuple(out.shape()), spec.dtype)
+                _pad_into(whole, [(value.numpy(), rows) for value, rows in found])
+                if self._device != "cpu":
+                    out.update_inplace(whole)
             if out is not self._buffers[0].get(spec.name):
                 self._replace(spec, out)
 
@@ -173,11 +217,13 @@ class Buffers:
         return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, self._device, 0)
 
 
-def _padded(parts: Sequence[tuple[Array, Rows]], shape: tuple[int, ...]) -> Array:
-    """Concatenate rows of arrays, each cut or zero-padded to `shape`."""
-    whole, first = np.zeros(shape, parts[0][0].dtype), 0
+def _pad_into(whole: Array, parts: Sequence[tuple[Array, Rows]]) -> None:
+    """Concatenate rows of arrays, each cut or zero-padded to the sizes of `whole`, which is none of them."""
+    first = 0
     for array, rows in parts:
-        here = tuple(slice(min(sizes)) for sizes in zip(shape[1:], array.shape[1:], strict=True))
-        whole[first : first + len(rows)][:, *here] = array[rows][:, *here]
+        out = whole[first : first + len(rows)]
+        here = (slice(None), *(slice(min(sizes)) for sizes in zip(whole.shape[1:], array.shape[1:], strict=True)))
+        if out[here].shape != out.shape:
+            out[...] = 0
+        out[here] = array[here][rows]
         first += len(rows)
-    return whole

@@ -33,6 +33,7 @@ from t2r_runtime.contract.signature import (
 )
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.buffers import Array, Buffers
+from t2r_runtime.session.gather import Rows
 from t2r_runtime.session.interface import GENERATED
 from t2r_runtime.session.session import Graph
 
@@ -122,9 +123,19 @@ class States(Buffers):
         self._turn = 1 - self._turn
         return np.array(binding.get_outputs()[0].numpy())
 
+    def keep(self, rows: Rows, sources: Rows) -> None:
+        super().keep(rows, sources)
+        self._ids = self._first_rows(self._ids, self._graph.signature.input_dtype)
+        self._results = {name: self._first_rows(value, self._result(name)[1]) for name, value in self._results.items()}
+        self._forget_bindings()
+
     def _replace(self, spec: StateSpec, buffer: ort.OrtValue) -> None:
         super()._replace(spec, buffer)
-        self._bindings, self._graph_ids = {}, defaultdict(_captures.__next__)  # of the former buffer
+        self._forget_bindings()
+
+    def _forget_bindings(self) -> None:
+        """Of former buffers."""
+        self._bindings, self._graph_ids = {}, defaultdict(_captures.__next__)
 
     def _read(self, tokens: tuple[int, ...]) -> ort.OrtValue:
         """Memory for what a run reads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,14 @@ from t2r_runtime.translate.beam import Translation
 from t2r_runtime.translate.search import Rules, Search, Sentence
 
 Array = NDArray[Any]
-Part = tuple[States, NDArray[np.int64]]  # states, and their rows to keep
+
+
+class Part(NamedTuple):
+    """What unfinished sentences continue from."""
+
+    states: States
+    rows: NDArray[np.int64]  # of their hypotheses
+    places: list[int]  # of the sentences in the search before
 
 
 class Sentences:
@@ -65,12 +72,12 @@ class Sentences:
                     ended[place] = True
                 elif ended[place]:
                     done[sentence.handle] = sentence.finished[: self._rules.beam.n_best]
-            kept = [place for place, over in enumerate(ended) if not over]
+            kept = _filled(ended)
             if len(kept) < len(ended):
                 search.keep(kept)
             if kept:
                 searches.append(search)
-                parts.append((from_states, rows[kept].reshape(-1)))
+                parts.append(Part(from_states, rows[kept].reshape(-1), kept))
         self._dropped.clear()
         self._settle(searches, parts)
         return done
@@ -100,18 +107,27 @@ class Sentences:
         self._search, *others = searches
         for other in others:
             self._search.join(other)
-        rows = sum(len(taken) for _, taken in parts)
-        (states, taken), *more = parts
+        rows = sum(len(part.rows) for part in parts)
+        (states, taken, kept), *more = parts
         if not more and states.batch == rows and taken.tolist() == list(range(rows)):  # rows are unchanged
             if states is self._entering:
                 self._states, self._entering = states, self._states
-            return
-        if not more and states.batch == rows and states is self._states:  # same sentences
-            states.reorder(taken)
-            return
-        if self._states is not None and self._states.batch == rows:
-            into = self._states
+        elif not more and states is self._states:
+            if states.batch == rows:  # same sentences
+                states.reorder(taken)
+            else:
+                width = self._rules.beam.width
+                states.keep(taken, (np.array(kept)[:, None] * width + np.arange(width)).reshape(-1))
         else:
-            into = States(self._graph, rows)
-        into.take(parts, max(sentence.source_length for sentence in self._search.sentences))
-        self._states = into
+            fits = self._states is not None and self._states.batch == rows
+            into = self._states if fits else States(self._graph, rows)
+            longest = max(sentence.source_length for sentence in self._search.sentences)
+            into.take([(part.states, part.rows) for part in parts], longest)
+            self._states = into
+
+
+def _filled(ended: Sequence[bool]) -> list[int]:
+    """Places of the unfinished, of which most stay where they are: the last ones fill the places of the finished."""
+    places = [place for place, over in enumerate(ended) if not over]
+    last = iter(places[::-1])
+    return [next(last) if over else place for place, over in enumerate(ended[: len(places)])]
