@@ -27,6 +27,9 @@ struct QuantizedVector {
     std::int32_t *sums;        // by block, of its numbers
 };
 
+// The groups of `maxima`.
+inline constexpr std::size_t maxima_groups = 64;
+
 // Rows of a matrix that many vectors meet together: threads divide them by as many.
 inline constexpr int tile_rows = 32;
 
@@ -37,6 +40,8 @@ struct Kernels {
     void (*binary)(Binary op, const float *a, std::size_t a_step, const float *b, std::size_t b_step, float *y, std::size_t n);
     float (*sum)(const float *x, std::size_t n);
     float (*max)(const float *x, std::size_t n);
+    // y[g] = the largest of x[g], x[g + 64], …, lost numbers aside; -∞ for none
+    void (*maxima)(const float *x, std::size_t n, float *y);
     // where the first number above the bound is, or n
     std::size_t (*above)(const float *x, std::size_t n, float bound);
     // y (rows, columns) = a (rows, inner) · b (inner, columns), columns [first, last)

@@ -125,32 +125,55 @@ constexpr std::size_t together = 4;
 #endif
 typedef float Wide __attribute__((vector_size(wide * sizeof(float)), aligned(4), may_alias));
 
+// By four registers, since a chain of one waits for each sum.
 float sum(const float *x, std::size_t n) {
     float rest = 0;
     for (std::size_t i = n / 16 * 16; i < n; i++) rest += x[i];
     if (n < 16) return rest;
-    float parts[16] = {};
-    for (std::size_t i = 0; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; j++) parts[j] += x[i + j];
+    float parts[4][16] = {};
+    std::size_t i = 0;
+    for (; i + 64 <= n; i += 64)
+        for (int p = 0; p < 4; p++)
+            for (int j = 0; j < 16; j++) parts[p][j] += x[i + 16 * p + j];
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++) parts[0][j] += x[i + j];
+    for (int j = 0; j < 16; j++) parts[0][j] += parts[1][j] + (parts[2][j] + parts[3][j]);
     for (int half = 8; half; half /= 2)
-        for (int j = 0; j < half; j++) parts[j] += parts[j + half];
-    return parts[0] + rest;
+        for (int j = 0; j < half; j++) parts[0][j] += parts[0][j + half];
+    return parts[0][0] + rest;
 }
+
+inline Wide larger(Wide a, Wide b) { return (b > a) | (b != b) ? b : a; }
 
 // A lost number stays one.
 float max(const float *x, std::size_t n) {
+    const auto at = [&](std::size_t i) { return *reinterpret_cast<const Wide *>(x + i); };
     float most = x[0];
     std::size_t i = 0;
     if (n >= wide) {
-        Wide parts = *reinterpret_cast<const Wide *>(x);
-        for (i = wide; i + wide <= n; i += wide) {
-            const Wide next = *reinterpret_cast<const Wide *>(x + i);
-            parts = (next > parts) | (next != next) ? next : parts;
-        }
-        for (std::size_t j = 0; j < wide; j++) most = parts[j] > most || parts[j] != parts[j] ? parts[j] : most;
+        Wide parts[4]{at(0), at(0), at(0), at(0)};
+        for (; i + 4 * wide <= n; i += 4 * wide)
+            for (std::size_t p = 0; p < 4; p++) parts[p] = larger(parts[p], at(i + p * wide));
+        for (; i + wide <= n; i += wide) parts[0] = larger(parts[0], at(i));
+        const Wide all = larger(larger(parts[0], parts[1]), larger(parts[2], parts[3]));
+        for (std::size_t j = 0; j < wide; j++) most = all[j] > most || all[j] != all[j] ? all[j] : most;
     }
     for (; i < n; i++) most = x[i] > most || x[i] != x[i] ? x[i] : most;
     return most;
+}
+
+void maxima(const float *x, std::size_t n, float *y) {
+    constexpr std::size_t registers = maxima_groups / wide;
+    Wide most[registers];
+    for (std::size_t r = 0; r < registers; r++) most[r] = Wide{} - __builtin_inff();
+    std::size_t i = 0;
+    for (; i + maxima_groups <= n; i += maxima_groups)
+        for (std::size_t r = 0; r < registers; r++) {
+            const Wide next = *reinterpret_cast<const Wide *>(x + i + r * wide);
+            most[r] = next > most[r] ? next : most[r];
+        }
+    __builtin_memcpy(y, most, sizeof most);
+    for (std::size_t j = 0; i + j < n; j++) y[j] = x[i + j] > y[j] ? x[i + j] : y[j];
 }
 
 std::size_t above(const float *x, std::size_t n, float bound) {

@@ -1,5 +1,6 @@
 // Operators that look along an axis: means, sums, norms, Softmax, the largest.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -172,16 +173,14 @@ struct Largest : Operation {
     std::size_t k;
 
     explicit Largest(Rows rows) : rows(rows) { is_shared = rows.are_worth_sharing(); }
-    // A bound below the k largest of a row, and above most others: the k-th of the largest of blocks.
-    float below(const float *x, std::vector<float> &blocks) const {
-        constexpr std::size_t block = 64;
-        const float least = -std::numeric_limits<float>::infinity();
-        blocks.resize(rows.size / block);
-        if (blocks.size() < k) return least;
-        for (std::size_t i = 0; i < blocks.size(); i++) blocks[i] = kernels().max(x + i * block, block);
-        if (std::any_of(blocks.begin(), blocks.end(), [](float most) { return std::isnan(most); })) return least;
-        const auto last = blocks.begin() + static_cast<std::ptrdiff_t>(k) - 1;
-        std::nth_element(blocks.begin(), last, blocks.end(), std::greater<float>());
+    // A bound below the k largest of a row, and above most others: the k-th of the largest of groups.
+    float below(const float *x) const {
+        constexpr float least = -std::numeric_limits<float>::infinity();
+        if (k > maxima_groups || rows.size < 4 * maxima_groups) return least;
+        std::array<float, maxima_groups> groups;
+        kernels().maxima(x, rows.size, groups.data());
+        const auto last = groups.begin() + static_cast<std::ptrdiff_t>(k) - 1;
+        std::nth_element(groups.begin(), last, groups.end(), std::greater<float>());
         return std::nextafter(*last, least);
     }
     void run(Run &run, int part, int parts) const override {
@@ -189,11 +188,10 @@ struct Largest : Operation {
         const float *x = run.at<float>(reads[0]) + first * rows.size;
         float *y = run.at<float>(writes[0]) + first * k;
         std::int64_t *numbers = run.at<std::int64_t>(writes[1]) + first * k;
-        std::vector<float> blocks;
         for (std::size_t row = first; row < last; row++, x += rows.size, y += k, numbers += k) {
             // sorted, of equal ones the first: each further one is smaller than the last, or equal and behind it
             std::size_t found = 0;
-            const float least = below(x, blocks);
+            const float least = below(x);
             for (std::size_t i = 0; i < rows.size; i++) {
                 if (found == k || std::isfinite(least)) i += kernels().above(x + i, rows.size - i, found == k ? y[k - 1] : least);
                 if (i == rows.size) break;

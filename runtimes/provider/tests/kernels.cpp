@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -120,6 +121,10 @@ void loops(std::size_t n) {
     place.add(static_cast<double>(std::find_if(ends.begin(), ends.end(), [](float each) { return each > 1; }) - ends.begin()));
     sum.expect(kernels().sum(ends.data(), n), "sum", n, 0, 0);
     most.expect(kernels().max(ends.data(), n), "max", n, 0, 0);
+    std::vector<float> groups(maxima_groups), largest(maxima_groups, -std::numeric_limits<float>::infinity());
+    for (std::size_t i = 0; i < n; i++) largest[i % maxima_groups] = std::max(largest[i % maxima_groups], ends[i]);
+    kernels().maxima(ends.data(), n, groups.data());
+    if (groups != largest) wrong++, std::printf("maxima of %zu numbers\n", n);
     place.expect(static_cast<float>(kernels().above(ends.data(), n, 1)), "above", n, 0, 0);
     kernels().rotate(x.data(), same.data(), other.data(), turned.data(), n);
     for (const std::size_t step : {0, 1}) kernels().update(state.data(), rows.data(), step, rows.data(), 3, ends.data(), n, after.data());
