@@ -3,6 +3,9 @@
 // might be the one for a processor that this machine is not.
 
 #include <cstring>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 #include "kernels.hpp"
 
@@ -125,36 +128,54 @@ constexpr std::size_t together = 4;
 #endif
 typedef float Wide __attribute__((vector_size(wide * sizeof(float)), aligned(4), may_alias));
 
+inline Wide at(const float *x) { return *reinterpret_cast<const Wide *>(x); }
+
+inline float total(Wide x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)x);
+#elif defined(__AVX2__)
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
+    return (x[0] + x[2]) + (x[1] + x[3]);
+#endif
+}
+
 // By four registers, since a chain of one waits for each sum.
 float sum(const float *x, std::size_t n) {
-    float rest = 0;
-    for (std::size_t i = n / 16 * 16; i < n; i++) rest += x[i];
-    if (n < 16) return rest;
-    float parts[4][16] = {};
+    Wide parts[4] = {};
     std::size_t i = 0;
-    for (; i + 64 <= n; i += 64)
-        for (int p = 0; p < 4; p++)
-            for (int j = 0; j < 16; j++) parts[p][j] += x[i + 16 * p + j];
-    for (; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; j++) parts[0][j] += x[i + j];
-    for (int j = 0; j < 16; j++) parts[0][j] += parts[1][j] + (parts[2][j] + parts[3][j]);
-    for (int half = 8; half; half /= 2)
-        for (int j = 0; j < half; j++) parts[0][j] += parts[0][j + half];
-    return parts[0][0] + rest;
+    for (; i + 4 * wide <= n; i += 4 * wide)
+        for (std::size_t p = 0; p < 4; p++) parts[p] += at(x + i + p * wide);
+    for (; i + wide <= n; i += wide) parts[0] += at(x + i);
+    float rest = 0;
+    for (; i < n; i++) rest += x[i];
+    return total((parts[0] + parts[1]) + (parts[2] + parts[3])) + rest;
+}
+
+inline float dot(const float *a, const float *b, std::size_t n) {
+    Wide parts[4] = {};
+    std::size_t i = 0;
+    for (; i + 4 * wide <= n; i += 4 * wide)
+        for (std::size_t p = 0; p < 4; p++) parts[p] += at(a + i + p * wide) * at(b + i + p * wide);
+    for (; i + wide <= n; i += wide) parts[0] += at(a + i) * at(b + i);
+    float rest = 0;
+    for (; i < n; i++) rest += a[i] * b[i];
+    return total((parts[0] + parts[1]) + (parts[2] + parts[3])) + rest;
 }
 
 inline Wide larger(Wide a, Wide b) { return (b > a) | (b != b) ? b : a; }
 
 // A lost number stays one.
 float max(const float *x, std::size_t n) {
-    const auto at = [&](std::size_t i) { return *reinterpret_cast<const Wide *>(x + i); };
     float most = x[0];
     std::size_t i = 0;
     if (n >= wide) {
-        Wide parts[4]{at(0), at(0), at(0), at(0)};
+        Wide parts[4]{at(x), at(x), at(x), at(x)};
         for (; i + 4 * wide <= n; i += 4 * wide)
-            for (std::size_t p = 0; p < 4; p++) parts[p] = larger(parts[p], at(i + p * wide));
-        for (; i + wide <= n; i += wide) parts[0] = larger(parts[0], at(i));
+            for (std::size_t p = 0; p < 4; p++) parts[p] = larger(parts[p], at(x + i + p * wide));
+        for (; i + wide <= n; i += wide) parts[0] = larger(parts[0], at(x + i));
         const Wide all = larger(larger(parts[0], parts[1]), larger(parts[2], parts[3]));
         for (std::size_t j = 0; j < wide; j++) most = all[j] > most || all[j] != all[j] ? all[j] : most;
     }
@@ -169,24 +190,30 @@ void maxima(const float *x, std::size_t n, float *y) {
     std::size_t i = 0;
     for (; i + maxima_groups <= n; i += maxima_groups)
         for (std::size_t r = 0; r < registers; r++) {
-            const Wide next = *reinterpret_cast<const Wide *>(x + i + r * wide);
+            const Wide next = at(x + i + r * wide);
             most[r] = next > most[r] ? next : most[r];
         }
     __builtin_memcpy(y, most, sizeof most);
     for (std::size_t j = 0; i + j < n; j++) y[j] = x[i + j] > y[j] ? x[i + j] : y[j];
 }
 
+// A bit for each number of a register that is above the bound.
+inline unsigned bits_above(const float *x, float bound) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)at(x), _mm512_set1_ps(bound), _CMP_GT_OQ);
+#elif defined(__AVX2__)
+    return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps((__m256)at(x), _mm256_set1_ps(bound), _CMP_GT_OQ)));
+#else
+    unsigned bits = 0;
+    for (std::size_t j = 0; j < wide; j++) bits |= static_cast<unsigned>(x[j] > bound) << j;
+    return bits;
+#endif
+}
+
 std::size_t above(const float *x, std::size_t n, float bound) {
-    constexpr std::size_t together = 64;
-    typedef std::int64_t Words __attribute__((vector_size(sizeof(Wide))));
     std::size_t i = 0;
-    for (; i + together <= n; i += together) {
-        Words found = {};
-        for (std::size_t j = 0; j < together; j += wide) found |= (Words)(*reinterpret_cast<const Wide *>(x + i + j) > bound);
-        std::int64_t any = 0;
-        for (std::size_t j = 0; j < wide / 2; j++) any |= found[j];
-        if (any) break;
-    }
+    for (; i + wide <= n; i += wide)
+        if (const unsigned bits = bits_above(x + i, bound)) return i + static_cast<std::size_t>(__builtin_ctz(bits));
     while (i < n && !(x[i] > bound)) i++;
     return i;
 }
@@ -197,7 +224,7 @@ void product_tile(const float *a, const float *b, float *y, std::size_t inner, s
     Wide sums[n][registers] = {};
     for (std::size_t k = 0; k < inner; k++) {
         Wide from[registers];
-        for (std::size_t i = 0; i < registers; i++) from[i] = *reinterpret_cast<const Wide *>(b + k * columns + i * wide);
+        for (std::size_t i = 0; i < registers; i++) from[i] = at(b + k * columns + i * wide);
         for (std::size_t row = 0; row < n; row++)
             for (std::size_t i = 0; i < registers; i++) sums[row][i] += a[row * inner + k] * from[i];
     }
@@ -239,17 +266,7 @@ void product_rest(const float *a, const float *b, float *y, std::size_t rows, st
 // By rows that are one sum each, by b as it lies in memory where a row alone would read far apart, else by tiles.
 void product(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,
              std::size_t first, std::size_t last) {
-    for (std::size_t row = 0; row < rows && columns == 1; row++, a += inner, y++) {
-        float parts[16] = {};
-        std::size_t k = 0;
-        for (; k + 16 <= inner; k += 16)
-            for (int j = 0; j < 16; j++) parts[j] += a[k + j] * b[k + j];
-        float whole = 0;
-        for (; k < inner; k++) whole += a[k] * b[k];
-        for (int half = 8; half > 0; half /= 2)
-            for (int j = 0; j < half; j++) parts[j] += parts[j + half];
-        y[0] = whole + parts[0];
-    }
+    for (std::size_t row = 0; row < rows && columns == 1; row++) y[row] = dot(a + row * inner, b, inner);
     if (columns == 1) return;
     for (std::size_t row = 0; row < rows && rows < 4 && last - first > 256; row++, a += inner, y += columns) {
         for (std::size_t i = first; i < last; i++) y[i] = a[0] * b[i];
@@ -272,7 +289,7 @@ void product(const float *a, const float *b, float *y, std::size_t rows, std::si
 inline void by_rows(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                     std::size_t stride) {
     for (std::size_t row = first; row < last; row++)
-        for (std::size_t v = 0; v < vectors; v++) product(x + v * inner, b + row * inner, y + v * stride + row, 1, inner, 1, 0, 1);
+        for (std::size_t v = 0; v < vectors; v++) y[v * stride + row] = dot(x + v * inner, b + row * inner, inner);
 }
 
 void rotate(const float *x, const float *same, const float *other, float *y, std::size_t half) {

@@ -4,8 +4,6 @@
 #define T2R_OWN_ROW_PRODUCTS
 #include "kernels.inl"
 
-#include <immintrin.h>
-
 #include "tiles_avx512.inl"
 
 namespace t2r::provider {
