@@ -10,7 +10,7 @@ namespace t2r::provider {
 
 namespace {
 
-// As the plain loops of kernels.inl, to the bit.
+// As the plain loops of products.inl, to the bit.
 void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
     const std::size_t whole = padded(w), lanes = w.bits == 4 ? 4 : 8;
     std::memset(y.offsets, 0, whole / 32 * lanes * sizeof *y.offsets);

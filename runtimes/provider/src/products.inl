@@ -1,0 +1,198 @@
+// Products of matrices, and what goes with them: rotations, updates of a state, vectors in 8 bits. Included by kernels.inl.
+
+namespace t2r::provider {
+
+namespace {
+
+// n rows of y, `registers` of columns each.
+template <std::size_t n, std::size_t registers>
+void product_tile(const float *a, const float *b, float *y, std::size_t inner, std::size_t columns) {
+    Wide sums[n][registers] = {};
+    for (std::size_t k = 0; k < inner; k++) {
+        Wide from[registers];
+        for (std::size_t i = 0; i < registers; i++) from[i] = at(b + k * columns + i * wide);
+        for (std::size_t row = 0; row < n; row++)
+            for (std::size_t i = 0; i < registers; i++) sums[row][i] += a[row * inner + k] * from[i];
+    }
+    for (std::size_t row = 0; row < n; row++)
+        for (std::size_t i = 0; i < registers; i++) *reinterpret_cast<Wide *>(y + row * columns + i * wide) = sums[row][i];
+}
+
+template <std::size_t n, std::size_t registers>
+void product_rows(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns) {
+    std::size_t row = 0;
+    for (; row + n <= rows; row += n) product_tile<n, registers>(a + row * inner, b, y + row * columns, inner, columns);
+    if constexpr (n > 1) product_rows<n / 2, registers>(a + row * inner, b, y + row * columns, rows - row, inner, columns);
+}
+
+// Fewer columns than a register has: beside zeros, if the rows of b are few.
+void product_rest(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns, std::size_t count) {
+    constexpr std::size_t most = 256;
+    if (inner > most) {
+        for (std::size_t row = 0; row < rows; row++, a += inner, y += columns) {
+            float one[wide] = {};
+            for (std::size_t k = 0; k < inner; k++)
+                for (std::size_t i = 0; i < count; i++) one[i] += a[k] * b[k * columns + i];
+            for (std::size_t i = 0; i < count; i++) y[i] = one[i];
+        }
+        return;
+    }
+    float packed[most * wide], sums[together * wide];
+    std::memset(packed, 0, inner * wide * sizeof(float));
+    for (std::size_t k = 0; k < inner; k++)
+        for (std::size_t i = 0; i < count; i++) packed[k * wide + i] = b[k * columns + i];
+    for (std::size_t row = 0; row < rows; row += together) {
+        const std::size_t n = rows - row < together ? rows - row : together;
+        product_rows<together, 1>(a + row * inner, packed, sums, n, inner, wide);
+        for (std::size_t i = 0; i < n; i++)
+            for (std::size_t j = 0; j < count; j++) y[(row + i) * columns + j] = sums[i * wide + j];
+    }
+}
+
+// By rows that are one sum each, by b as it lies in memory where a row alone would read far apart, else by tiles.
+void product(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,
+             std::size_t first, std::size_t last) {
+    for (std::size_t row = 0; row < rows && columns == 1; row++) y[row] = dot(a + row * inner, b, inner);
+    if (columns == 1) return;
+    for (std::size_t row = 0; row < rows && rows < 4 && last - first > 256; row++, a += inner, y += columns) {
+        for (std::size_t i = first; i < last; i++) y[i] = a[0] * b[i];
+        for (std::size_t k = 1; k < inner; k++) {
+            const float factor = a[k], *from = b + k * columns;
+            for (std::size_t i = first; i < last; i++) y[i] += factor * from[i];
+        }
+    }
+    if (rows < 4 && last - first > 256) return;
+    std::size_t column = first;
+    for (; column + 2 * wide <= last; column += 2 * wide) product_rows<together, 2>(a, b + column, y + column, rows, inner, columns);
+    for (; column + wide <= last; column += wide) product_rows<together, 1>(a, b + column, y + column, rows, inner, columns);
+    if (column == last) return;
+    if (last - first < wide) return product_rest(a, b + column, y + column, rows, inner, columns, last - column);
+    column = last - wide;  // some columns twice, with the same sums
+    product_rows<together, 1>(a, b + column, y + column, rows, inner, columns);
+}
+
+// Rows one after the other, as they lie.
+inline void by_rows(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+                    std::size_t stride) {
+    for (std::size_t row = first; row < last; row++)
+        for (std::size_t v = 0; v < vectors; v++) y[v * stride + row] = dot(x + v * inner, b + row * inner, inner);
+}
+
+void rotate(const float *x, const float *same, const float *other, float *y, std::size_t half) {
+    for (std::size_t i = 0; i < half; i++) y[i] = x[i] * same[i] + x[half + i] * other[i];
+    for (std::size_t i = half; i < 2 * half; i++) y[i] = x[i] * same[i] + x[i - half] * other[i];
+}
+
+void update(const float *state, const float *gate, std::size_t gate_step, const float *k, std::size_t rows, const float *v,
+            std::size_t columns, float *y) {
+    for (std::size_t row = 0; row < rows; row++, state += columns, y += columns) {
+        const float kept = gate[row * gate_step], more = k[row];
+        for (std::size_t i = 0; i < columns; i++) y[i] = state[i] * kept + more * v[i];
+    }
+}
+
+#ifndef T2R_OWN_QUANTIZE
+
+void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
+    const std::size_t whole = padded(w), units = whole / 32;
+    const std::int32_t middle = 1 << (w.bits - 1), lanes = w.bits == 4 ? 4 : 8;
+    std::memset(y.offsets, 0, units * lanes * sizeof *y.offsets);
+    std::memset(y.even, 0, w.bits == 4 ? whole / 2 : whole);
+    if (w.bits == 4) std::memset(y.odd, 0, whole / 2);
+    for (std::size_t block = 0; block < w.blocks; block++) {
+        const std::size_t begin = block * w.block;
+        const std::size_t end = begin + w.block < w.columns ? begin + w.block : w.columns;
+        std::int32_t most_bits = 0;  // of sizes, whose order is that of their bits
+        for (std::size_t i = begin; i < end; i++) {
+            std::int32_t bits;
+            __builtin_memcpy(&bits, x + i, sizeof bits);
+            bits &= 0x7fffffff;
+            most_bits = bits > most_bits ? bits : most_bits;
+        }
+        float most;
+        __builtin_memcpy(&most, &most_bits, sizeof most);
+        const float scale = most / 127.0f, inverse = scale != 0 ? 1.0f / scale : 0.0f;
+        y.scales[block] = scale;
+        std::int32_t total = 0;
+        for (std::size_t unit = begin; unit < end; unit += 32) {
+            std::int32_t numbers[32] = {}, of_unit = 0;
+            const std::size_t count = unit + 32 < end ? 32 : end - unit;
+            if (count == 32)
+                for (std::size_t i = 0; i < 32; i++) numbers[i] = static_cast<std::int32_t>(__builtin_rintf(x[unit + i] * inverse));
+            else
+                for (std::size_t i = 0; i < count; i++) numbers[i] = static_cast<std::int32_t>(__builtin_rintf(x[unit + i] * inverse));
+            for (std::size_t i = 0; i < 32; i++) of_unit += numbers[i];
+            if (w.bits == 8)
+                for (std::size_t i = 0; i < 32; i++) y.even[unit + i] = static_cast<std::int8_t>(numbers[i]);
+            else
+                for (std::size_t i = 0; i < 16; i++) {
+                    y.even[unit / 2 + i] = static_cast<std::int8_t>(numbers[2 * i]);
+                    y.odd[unit / 2 + i] = static_cast<std::int8_t>(numbers[2 * i + 1]);
+                }
+            y.offsets[unit / 32 * lanes] = -middle * of_unit;
+            total += of_unit;
+        }
+        y.sums[block] = total;
+    }
+}
+
+#endif
+
+inline std::int32_t zero_of(const QuantizedMatrix &w, std::size_t row, std::size_t block) {
+    if (!w.zeros) return 1 << (w.bits - 1);
+    const std::uint8_t *zeros = w.zeros + row * ((w.blocks * w.bits + 7) / 8);
+    return w.bits == 8 ? zeros[block] : (block % 2 ? zeros[block / 2] >> 4 : zeros[block / 2] & 15);
+}
+
+// What zero points other than the middle add to a row.
+inline float of_zeros(const QuantizedMatrix &w, const QuantizedVector &x, std::size_t row) {
+    if (!w.zeros) return 0;
+    const std::int32_t middle = 1 << (w.bits - 1);
+    float whole = 0;
+    for (std::size_t block = 0; block < w.blocks; block++) {
+        const auto difference = static_cast<float>((middle - zero_of(w, row, block)) * x.sums[block]);
+        whole += difference * (w.scales[row * w.blocks + block] * x.scales[block]);
+    }
+    return whole;
+}
+
+#ifndef T2R_OWN_ROW_PRODUCTS
+
+void row_products(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+                  std::size_t stride) {
+    by_rows(b, inner, x, vectors, first, last, y, stride);
+}
+
+#endif
+
+#ifndef T2R_OWN_QUANTIZED_PRODUCT
+
+void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,
+                       std::size_t last, float *y, std::size_t stride) {
+    const std::size_t bytes = w.blocks * w.block * w.bits / 8, step = w.block * w.bits / 8, lanes = w.bits == 4 ? 4 : 8;
+    for (std::size_t row = first; row < last; row++) {
+        for (std::size_t v = 0; v < vectors; v++) {
+            const std::uint8_t *numbers = w.numbers + row * bytes;
+            float whole = 0;
+            for (std::size_t block = 0; block < w.blocks; block++, numbers += step) {
+                std::int32_t dot = 0;
+                for (std::size_t unit = 0; unit < w.block; unit += 32) dot += x[v].offsets[(block * w.block + unit) / 32 * lanes];
+                if (w.bits == 4) {
+                    const std::int8_t *even = x[v].even + block * step, *odd = x[v].odd + block * step;
+                    for (std::size_t i = 0; i < step; i++) dot += (numbers[i] & 15) * even[i] + (numbers[i] >> 4) * odd[i];
+                } else {
+                    const std::int8_t *all = x[v].even + block * step;
+                    for (std::size_t i = 0; i < step; i++) dot += numbers[i] * all[i];
+                }
+                whole += static_cast<float>(dot) * (w.scales[row * w.blocks + block] * x[v].scales[block]);
+            }
+            y[v * stride + row] = whole + of_zeros(w, x[v], row);
+        }
+    }
+}
+
+#endif
+
+}  // namespace
+
+}  // namespace t2r::provider
