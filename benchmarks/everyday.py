@@ -31,7 +31,7 @@ from t2r_runtime import Beam, Tokenizer, Translator
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.segment import split_sentences
 from t2r_runtime.text.copied import missing_numbers, same_words
-from t2r_runtime.translate.checked import Checked
+from t2r_runtime.translate.texts import Texts
 
 HEAD = ["kind", "sentences", "BLEU", "chrF", "numbers", "numbers, checked", "names"]
 ALL = "all"
@@ -60,11 +60,12 @@ def translated(graph: Path, lines: Sequence[Line], beam: int) -> list[Line]:
     """The lines with what a graph translates, sentence by sentence."""
     translator = Translator(graph)
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
-    sentences, checked = [split_sentences(line.source) for line in lines], Checked(source, target)
+    texts = Texts(source, target, translator.signature, Beam(beam), check=True)
+    sentences = [split_sentences(line.source) for line in lines]
     flat = [sentence for each in sentences for sentence in each]
-    found = list(translator.translate(map(source.encode, flat), Beam(beam, n_best=beam)))
+    found = list(translator.translate(map(source.encode, flat), texts.beam))
     first = iter(best[0] for best in found)
-    preferred = iter(checked.ordered(sentence, best)[0] for sentence, best in zip(flat, found, strict=True))
+    preferred = iter(texts.choose(sentence, best)[0] for sentence, best in zip(flat, found, strict=True))
     return [
         replace(
             line,

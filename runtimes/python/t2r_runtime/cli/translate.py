@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,11 @@ from t2r_runtime.session.segment import split_sentences
 from t2r_runtime.text.texts import STDIN, decode_lines
 
 if TYPE_CHECKING:
-    from t2r_runtime import Beam, Tokenizer, Translation, Translator
+    from t2r_runtime import Tokenizer, Translation, Translator
+    from t2r_runtime.translate.texts import Texts
 
 Write = Callable[["Line"], None]
 Refuse = Callable[[int, UserError], None]
-Choose = Callable[[str, "Sequence[Translation]"], "Sequence[Translation]"]
 
 
 @click.command("translate")
@@ -82,29 +82,20 @@ def command(
 ) -> None:
     """Translate lines of stdin with GRAPH, an exported .onnx file of a translator."""
     from t2r_runtime import Beam, Tokenizer
-    from t2r_runtime.translate.checked import Checked
-    from t2r_runtime.translate.joined import joined
-    from t2r_runtime.translate.search import Rules
+    from t2r_runtime.translate.texts import Texts
 
     beam = Beam(width, length_penalty, max_tokens=max_tokens, n_best=n_best)
     translator = providers.translator(graph, provider, threads)
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
-
-    rules, ends = Rules(beam, translator.signature), translator.signature.eos_tokens
-    most = rules.max_tokens
-    checked = Checked(source, target) if check_numbers else None
-    if checked is not None:
-        beam = replace(beam, n_best=rules.beam.width)
+    texts = Texts(source, target, translator.signature, beam, check_numbers)
 
     def told(line: Line) -> list[dict[str, Any]]:
-        found = [joined(each, target, most, ends) for each in zip(*line.found, strict=True)]
-        for key, what in (("cut", f"was cut at {most} tokens"), ("repeats", "repeats itself")):
-            if any(one[key] for one in found[:1]):
-                note(f"line {line.number}: the translation {what}")
-        if checked is not None:
-            for one in found:
-                one["missing"] = checked.missing(line.text, one["text"])
-            for word in [word for one in found[:1] for word in one["missing"]]:
+        found = texts.join(line.text, line.found)
+        for best in found[:1]:
+            for key, what in (("cut", f"was cut at {texts.max_tokens} tokens"), ("repeats", "repeats itself")):
+                if best[key]:
+                    note(f"line {line.number}: the translation {what}")
+            for word in best.get("missing", []):
                 note(f"line {line.number}: the translation lacks {word}")
         return found
 
@@ -116,18 +107,14 @@ def command(
         for score, one in zip(scores or [""], found or [{"text": ""}], strict=True):
             click.echo(score + " ".join(one["text"].splitlines()))
 
-    def chosen(sentence: str, found: Sequence[Translation]) -> Sequence[Translation]:
-        return found if checked is None else checked.ordered(sentence, found)[:n_best]
-
-    lines = Lines(translator, source, rows, whole or n_best > 1, chosen)
+    lines = Lines(translator, source, rows, whole or n_best > 1, texts)
     if jsonl is None:
         typed = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
-        lines.translate(enumerate(typed, 1), beam, write, _refuse)
+        lines.translate(enumerate(typed, 1), write, _refuse)
     else:
         with bulk.Bulk(jsonl, graph) as answers:
             lines.translate(
                 answers.texts("source"),
-                beam,
                 lambda line: answers.put(line.number, {"translations": told(line)}),
                 answers.put,
             )
@@ -153,15 +140,15 @@ class Lines:
 
     Args:
         whole: translate each line as one source, without splitting it into sentences.
-        choose: chooses and orders the translations of a sentence.
+        texts: chooses the translations of a sentence.
     """
 
-    def __init__(self, translator: Translator, tokenizer: Tokenizer, batch: int, whole: bool, choose: Choose) -> None:
+    def __init__(self, translator: Translator, tokenizer: Tokenizer, batch: int, whole: bool, texts: Texts) -> None:
         self._translator, self._tokenizer, self._batch, self._whole = translator, tokenizer, batch, whole
-        self._choose = choose
+        self._texts = texts
         self._waiting: collections.deque[Line] = collections.deque()  # read and not yet written
 
-    def translate(self, lines: Iterable[tuple[int, str]], beam: Beam, write: Write, refuse: Refuse) -> None:
+    def translate(self, lines: Iterable[tuple[int, str]], write: Write, refuse: Refuse) -> None:
         """Translate all lines.
 
         Args:
@@ -169,9 +156,9 @@ class Lines:
             write: called with each translated line, in order; an empty line has no translations.
             refuse: called with the number of a line that cannot be translated, and the error.
         """
-        for best in self._translator.translate(self._sources(lines, write, refuse), beam, self._batch):
+        for best in self._translator.translate(self._sources(lines, write, refuse), self._texts.beam, self._batch):
             line = self._waiting[0]
-            line.found.append(self._choose(line.sentences[len(line.found)], best))
+            line.found.append(self._texts.choose(line.sentences[len(line.found)], best))
             self._pass_done(write)
 
     def _sources(self, lines: Iterable[tuple[int, str]], write: Write, refuse: Refuse) -> Iterator[Sequence[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,7 @@ from t2r_runtime.serve.models import MAX_BODY, MAX_CHOICES, Model, Served
 from t2r_runtime.serve.translations import Translations
 from t2r_runtime.session.segment import split_sentences
 from t2r_runtime.translate.beam import Beam, Translation
-from t2r_runtime.translate.checked import Checked
-from t2r_runtime.translate.joined import joined
-from t2r_runtime.translate.search import Rules
+from t2r_runtime.translate.texts import Texts
 
 MAX_BEAM = 64
 
@@ -40,24 +37,17 @@ async def translate(served: Served, model: Model, fields: Fields, receive: Recei
     split, checking = fields.flag("split", best == 1), fields.flag("check_numbers")
     fields.end()
     signature, tokenizer, target = model.signature, model.text(), model.target()
-    rules, checked = Rules(beam, signature), Checked(tokenizer, target) if checking else None
-    if checked is not None:
-        beam = replace(beam, n_best=rules.beam.width)
+    choosing = Texts(tokenizer, target, signature, beam, checking)
     lines = [split_sentences(text) if split else [text] for text in texts]
 
     def encoded() -> list[NDArray[np.int64]]:
         return [translations.translator.checked(tokenizer.encode(sentence)) for line in lines for sentence in line]
 
     sources = await asyncio.to_thread(encoded)
-    found = iter(await _translated(served, translations, sources, beam, receive))
+    found = iter(await _translated(served, translations, sources, choosing.beam, receive))
     answers, tokens = [], 0
     for index, (text, line) in enumerate(zip(texts, lines, strict=True)):
-        sentences = [next(found) for _ in line]
-        if checked is not None:
-            sentences = [checked.ordered(*one)[:best] for one in zip(line, sentences, strict=True)]
-        each = [joined(one, target, rules.max_tokens, signature.eos_tokens) for one in zip(*sentences, strict=True)]
-        if checked is not None:
-            each = [{**one, "missing": checked.missing(text, one["text"])} for one in each]
+        each = choosing.join(text, [choosing.choose(sentence, next(found)) for sentence in line])
         answers.append({"index": index, "source": text, "translations": each})
         tokens += sum(len(one["tokens"]) for one in each)
     read = sum(map(len, sources))

@@ -1,0 +1,71 @@
+"""Translations of texts, from those of their sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from t2r_runtime.contract.signature import Signature
+from t2r_runtime.session.segment import repeats
+from t2r_runtime.text.copied import missing_names, missing_numbers
+from t2r_runtime.text.tokenizer import Tokenizer
+from t2r_runtime.translate.beam import Beam, Translation
+from t2r_runtime.translate.search import Rules
+
+
+class Texts:
+    """Chooses and joins the translations of the sentences of texts.
+
+    Args:
+        source, target, signature: the model's tokenizers and metadata.
+        beam: the options asked for; `self.beam` has those of the search.
+        check: prefer translations that lack the fewest numbers and names of the source, and report what is missing;
+            see t2r_runtime.text.copied for what is found.
+
+    Raises:
+        UserError: as for t2r_runtime.translate.search.Rules.
+    """
+
+    def __init__(
+        self, source: Tokenizer, target: Tokenizer, signature: Signature, beam: Beam, check: bool = False
+    ) -> None:
+        rules = Rules(beam, signature)
+        self._source, self._target, self._ends, self._check = source, target, signature.eos_tokens, check
+        self._n_best, self.max_tokens = beam.n_best, rules.max_tokens
+        self.beam = replace(beam, n_best=rules.beam.width) if check else beam
+
+    def choose(self, sentence: str, found: Sequence[Translation]) -> Sequence[Translation]:
+        """The `n_best` translations of a sentence, from those that the search has found."""
+        if not self._check:
+            return found
+        ordered = sorted(found, key=lambda one: len(self.missing(sentence, self._target.decode(one.tokens))))
+        return ordered[: self._n_best]
+
+    def join(self, text: str, sentences: Sequence[Sequence[Translation]]) -> list[dict[str, Any]]:
+        """The translations of a text, best first, from those chosen for each of its sentences.
+
+        The score is the mean of the sentences', weighted by tokens.
+        """
+        joined = [self._joined(each) for each in zip(*sentences, strict=True)]
+        if not self._check:
+            return joined
+        return [{**one, "missing": self.missing(text, one["text"])} for one in joined]
+
+    def missing(self, source: str, translation: str) -> list[str]:
+        """Numbers and names of a source that are missing in its translation."""
+        return missing_numbers(source, translation) + missing_names(source, translation, self._pieces)
+
+    def _joined(self, sentences: Sequence[Translation]) -> dict[str, Any]:
+        tokens = [one.tokens for one in sentences]
+        bodies = [each[:-1] if each[-1:] and each[-1] in self._ends else each for each in tokens]
+        return {
+            "text": " ".join(self._target.decode(each) for each in tokens),
+            "tokens": [token for each in tokens for token in each],
+            "score": sum(one.score * len(one.tokens) for one in sentences) / max(1, sum(map(len, tokens))),
+            "cut": any(len(each) >= self.max_tokens for each in tokens),
+            "repeats": any(map(repeats, bodies)),
+        }
+
+    def _pieces(self, word: str) -> int:
+        return len(self._source.encode_documents([f" {word}"])[0])
