@@ -78,25 +78,26 @@ FAMILIES: dict[str, Family | fla_models.Model] = {
 }
 HEAD = """# Models that are proved
 
-Small random models of transformers in float32, all of whose sizes differ, and ours of the folders that they save. A
-number is the largest difference of a logit.
+The measured error of every imported family. The models are small and random, in float32, and all their sizes differ.
+transformers saves each one to a folder, which this project imports. A number is the largest difference of a logit.
 
-- **eager, prompt, step**: from transformers' full forward without a cache, over two texts of {lengths}
-  tokens (as many as the model has positions for): every logit of the eager import, those behind the prompt, and those
-  behind each step of the step graph. The last two are the worse of the targets `portable` and `fused`.
-- **w8, w4**: of a graph with quantized weights from the import, over {steps} chained steps from random states. A random
-  model's logits have a standard deviation near 1.
-- **{providers}**: of a graph on that provider from the import, over {steps} chained steps from random states
-  ({fewer}), with `--context {context}` where a cache would grow and the provider has none; a dash: not
-  run. npu is the target of that name on the CPU: fixed sizes, no loop, no Scatter. webgpu is a Vulkan in software,
-  which takes ten seconds of a core for a graph: some models alone. Crashes: OpenVINO ends the process at RMS norms
-  over rows of a few numbers, which these small models have ([providers](providers.md)).
-- **state**: bytes that a text carries after its first token; + where it grows from there.
+- **eager, prompt, step**: compared with transformers' full forward pass without a cache, over two texts of {lengths}
+  tokens (as many as the model has positions for). eager: every logit of the imported PyTorch model; prompt: the logits
+  after prefill; step: the logits after each step of the step graph. For prompt and step, the worse of the targets
+  `portable` and `fused`.
+- **w8, w4**: a graph with quantized weights compared with the imported model, over {steps} chained steps from random
+  states. A random model's logits have a standard deviation near 1.
+- **{providers}**: a graph on that provider compared with the imported model, over {steps} chained steps from
+  random states ({fewer}), with `--context {context}` where a cache would grow and the provider does not support it. A
+  dash means not run. npu is the target of that name on the CPU: fixed sizes, no loop, no Scatter. webgpu ran on a
+  software Vulkan, which takes ten seconds of a core per graph, so only some models were run. Crashes: OpenVINO ends the
+  process at RMS norms over rows of a few numbers, which these small models have ([providers](providers.md)).
+- **state**: bytes of state of a text after its first token; + where the state grows from there.
 
-flash-linear-attention's families have no class in transformers: rows of the class NumPy differ from definitions
-in NumPy, in float64, by that (`tests/checkpoints/importers/fla_models.py`). Nor have RWKV-7 and RWKV-5.2:
-`tests/checkpoints/importers/test_rwkv7.py` and `tests/model/parts` hold them to the logits that rwkv.cpp gives for
-trained files and to definitions in NumPy.
+transformers has no class for the families of flash-linear-attention: rows of the class NumPy are compared with
+definitions in NumPy, in float64 (`tests/checkpoints/importers/fla_models.py`). Nor does it have RWKV-7 and RWKV-5.2:
+`tests/checkpoints/importers/test_rwkv7.py` and `tests/model/parts` compare them with the logits of rwkv.cpp for trained
+files and with definitions in NumPy.
 
 Made by `python tests/checkpoints/importers/proved.py`, and with `--provider NAME` in that provider's environment of
 tox.ini.
