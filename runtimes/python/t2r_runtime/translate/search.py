@@ -52,13 +52,16 @@ class Rules:
         few = signature.has_log_sum and self.enough <= (signature.top_k or 0) and not self.beam.looks_back
         self.wanted = TOP_LOG if few else LOGITS_ALONE  # required outputs of a step
 
-    def choices(self, outputs: Sequence[Array], texts: Array, lengths: Array) -> tuple[Array, Array]:
+    def choices(
+        self, outputs: Sequence[Array], texts: Array, lengths: Array, longest: int
+    ) -> tuple[Array, Array]:
         """Candidate tokens and their log-probabilities.
 
         Args:
             outputs: the outputs `wanted` of a step with R rows.
             texts: tokens of each row (R, length or more).
             lengths: number of tokens of each row (R,).
+            longest: the largest of `lengths`.
 
         Returns:
             Log-probabilities, float64 (R, C), in descending order, and tokens, int64 (R, C). -inf is never chosen.
@@ -77,7 +80,7 @@ class Rules:
                 added[self.is_end[tokens] & (lengths < self.beam.min_tokens)[:, None]] = -np.inf
         else:
             added, tokens = self._of_all(outputs[0], texts, lengths)
-        if self.beam.forced_end and self.ends.size and lengths.max() == self.max_tokens - 1:
+        if self.beam.forced_end and self.ends.size and longest == self.max_tokens - 1:
             last, tokens = lengths == self.max_tokens - 1, tokens.copy()
             added[last], tokens[last] = -np.inf, self.ends[0]
             added[last, 0] = 0
@@ -151,12 +154,15 @@ class Search:
         """
         rules, width = self.rules, self.rules.beam.width
         count, hypotheses = self.sums.shape
-        texts = self.texts.reshape(count * hypotheses, -1)
-        added, tokens = rules.choices(outputs, texts, self.lengths.repeat(hypotheses))
+        texts, lengths = self.texts.reshape(count * hypotheses, -1), self.lengths.tolist()
+        longest = max(lengths)
+        added, tokens = rules.choices(outputs, texts, self.lengths.repeat(hypotheses), longest)
         sums, tokens, rows = self._candidates(added, tokens)
         before, length = self.lengths, self.lengths + 1
-        ends = rules.is_end[tokens] | (length == rules.max_tokens)[:, None]
-        if ends.any():
+        ends = rules.is_end[tokens]
+        if longest + 1 == rules.max_tokens:
+            ends |= (length == rules.max_tokens)[:, None]
+        if np.logical_or.reduce(ends, axis=None):
             for sentence, place in np.argwhere(ends[:, :width] & (sums[:, :width] > -np.inf)).tolist():
                 text = texts[rows[sentence, place], : before[sentence]].tolist()
                 self._finish(sentence, [*text, int(tokens[sentence, place])], float(sums[sentence, place]))
@@ -166,8 +172,11 @@ class Search:
             sums, tokens, rows = sums.take(going), tokens.take(going), rows.take(going)
         self.sums, self.newest, rows = sums[:, :width], tokens[:, :width], rows[:, :width]
         texts = self.texts if width == hypotheses == 1 else texts[rows]
-        self.texts, self.lengths = _with_room(texts, int(length.max())), length
-        self.texts[np.arange(count), :, before] = self.newest
+        self.texts, self.lengths = _with_room(texts, longest + 1), length
+        if min(lengths) == longest:  # a slice is faster than an array of indices
+            self.texts[:, :, longest] = self.newest
+        else:
+            self.texts[np.arange(count), :, before] = self.newest
         best = zip(self.sentences, self.sums[:, 0].tolist(), length.tolist(), strict=True)
         return rows, [rules.ended(sentence.finished, *sum_and_length) for sentence, *sum_and_length in best]
 

@@ -75,9 +75,10 @@ class Sentences:
             kept = _filled(ended)
             if len(kept) < len(ended):
                 search.keep(kept)
+                rows = rows[kept]
             if kept:
                 searches.append(search)
-                parts.append(Part(from_states, rows[kept].reshape(-1), kept))
+                parts.append(Part(from_states, rows.reshape(-1), kept))
         self._dropped.clear()
         self._settle(searches, parts)
         return done
