@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from t2r_export.version import __version__
 
-TYPE_CHECKING = False  # typing's own takes a while, in which Ctrl-C would show where (t2r_runtime.__main__)
+TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C would print a traceback (t2r_runtime.__main__)
 if TYPE_CHECKING:
     from typing import Any
 

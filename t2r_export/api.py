@@ -146,7 +146,7 @@ class Model:
 
     @typed
     def prune(self, data: Files, **options: float) -> Model:
-        """`t2r prune`: remove what the model does without, measured on a text; finetune it with `self` as the teacher.
+        """`t2r prune`: remove the least needed parts, measured on a text; finetune the result with `self` as teacher.
 
         Args:
             data: one or several texts, or token ids as .npy.

@@ -44,9 +44,9 @@ PIECE = 8192  # translated sources per file
 
 @dataclass(frozen=True)
 class Student:
-    """A trained student, and its nats per token and its teacher's on the test part, with standard errors.
+    """A trained student, with its and its teacher's nats per token on the test part, and their standard errors.
 
-    None is the error of a single window, or of a student of an earlier version.
+    An error is None for a single window, or for a student built by an earlier version.
     """
 
     name: str
@@ -190,7 +190,7 @@ class Build:
     def _converted_origin(self, plan: StudentPlan) -> Origin:
         """Origin of a student before training."""
         made = {"teacher": self.teacher_sha256, "[convert]": {**plan.convert, "random": plan.random}}
-        if plan.prune is not None:  # by the text, and of another student as it was made
+        if plan.prune is not None:  # depends on the text, and on the origin of a pruned student
             others = [other for other in self.plan.students if other.name == plan.of]
             made |= {**self.origin, **{f"student {other.name}": self._entry(other)[1] for other in others}}
         return made if plan.model is None else {**made, "[model]": to_plain(plan.model, short=True)}

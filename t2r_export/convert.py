@@ -80,13 +80,13 @@ def convert(
 def reshape(model: Transformer, config: ModelConfig, seed: int = 0) -> Transformer:
     """A model of another config, with every weight of `model` that has a place in it, and random ones for the rest.
 
-    A weight has a place where name and shape are the same, and for a part of a layer its kind.
+    A weight has a place if name and shape are the same and, in a part of a layer, the part's kind.
 
     Args:
-        seed: of the random weights, as of `initialize`.
+        seed: seed of the random weights, as for `initialize`.
 
     Raises:
-        UserError: another vocabulary, whose tokens would be other texts.
+        UserError: another vocabulary size, so that tokens would mean other texts.
     """
     theirs = model.config
     if config.vocab_size != theirs.vocab_size:
@@ -100,7 +100,7 @@ def reshape(model: Transformer, config: ModelConfig, seed: int = 0) -> Transform
 
 
 def _kinds(config: ModelConfig) -> dict[str, str]:
-    """The kind of every part, by the prefix of its weights' names."""
+    """The kind of every part, keyed by the prefix of its weights' names."""
     stacks = [("", config.layers), *([("encoder.", config.encoder.layers)] if config.encoder is not None else [])]
     return {
         f"{stack}blocks.{layer}.parts.{number}.": part.kind
@@ -113,8 +113,8 @@ def _kinds(config: ModelConfig) -> dict[str, str]:
 def with_context(model: Transformer, length: int) -> Transformer:
     """A model of the same weights whose softmax layers see the last `length` tokens: states of fixed size.
 
-    Up to `length` tokens it is the same function; where frequencies depend on the length of the text, they are those of
-    texts of `length` tokens.
+    Up to `length` tokens it computes the same function; frequencies that depend on the text length are those of
+    `length` tokens.
 
     Raises:
         UserError: no cache grows, or a layer that borrows attention weights.
@@ -147,10 +147,10 @@ def context_of(model: Transformer, layers: Sequence[Any]) -> int | None:
     """The context with which a graph of `model` was exported; None: caches that grow.
 
     Args:
-        layers: the graph's described layers. What is no description of a window is passed over.
+        layers: the graph's described layers. Entries that do not describe a window are ignored.
 
     Raises:
-        UserError: a window whose size is none.
+        UserError: a window of invalid size.
     """
     for own, said in zip(model.config.layers, layers, strict=False):
         for part, inside in zip(own.parts, _insides(said), strict=False):
@@ -161,7 +161,7 @@ def context_of(model: Transformer, layers: Sequence[Any]) -> int | None:
 
 
 def _insides(said: Any) -> list[Mapping[str, Any]]:
-    """What is said to be inside each part of a described layer; empty where nothing is, or where it cannot be read."""
+    """The entry `inside` of each part of a described layer; empty if missing or unreadable."""
     parts = said.get("parts") if isinstance(said, Mapping) else None
     listed = parts if isinstance(parts, list) else []
     found = [part.get("inside") if isinstance(part, Mapping) else None for part in listed]
@@ -169,7 +169,7 @@ def _insides(said: Any) -> list[Mapping[str, Any]]:
 
 
 def _rotating(mixer: MixerConfig | PartConfig, layer: LayerConfig, model: ModelConfig) -> MixerConfig | PartConfig:
-    """The mixer; without rotated features in a layer without positions of a model that rotates elsewhere."""
+    """The mixer; without rotation of features in a layer without positions, if other layers of the model rotate."""
     rotates = getattr(_mixing(layer, "layers"), "rotary", None) is not None or not model.rotates
     if rotates or not isinstance(mixer, LinearConfig | HybridConfig) or mixer.positions != "after":
         return mixer
@@ -187,7 +187,7 @@ def _changed(
     """The config of a converted layer."""
     if not chosen:
         return layer
-    # a student is no longer the function that has other frequencies for longer texts
+    # a student uses the frequencies of short texts for all texts
     layer = _swapped(layer, mixer, "layers", f"layer {number}").for_length(None)
     if isinstance(cross, MergeConfig):
         return _merged(layer, cross, number)
@@ -270,7 +270,7 @@ def source_mixers(
 def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:
     """Provenance of a converted checkpoint: the original's, `done`, and the config of the unconverted model.
 
-    From this config `t2r finetune` rebuilds the teacher; after two conversions it is the model before the first.
+    From this config `t2r finetune` rebuilds the teacher; after two conversions it is the config before the first.
     """
     earlier = original.provenance.get("convert", {}).get("source_config")
     made = {"source_sha256": original.sha256, "source_config": earlier or original.config.to_dict(), **done}

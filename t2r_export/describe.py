@@ -39,7 +39,7 @@ class Description:
     file: str
     kind: str  # checkpoint | graph
     parameters: int
-    active_parameters: int  # those that a token reads
+    active_parameters: int  # read per token
     layers: list[dict[str, Any]]  # configs; mixing parts have `fold`, their fold status
     states: list[StateSpec]
     state_bytes: int  # per sequence, at the start
@@ -240,7 +240,7 @@ def _encoder(encoder: EncoderConfig) -> str:
 
 
 def _reads(input_size: int | None) -> dict[str, str]:
-    """What a model or a graph reads, if not tokens."""
+    """Entry for models and graphs that read vectors, not tokens."""
     return {} if input_size is None else {"reads": f"vectors of {input_size} elements"}
 
 

@@ -53,7 +53,7 @@ class ExportReport:
 
     files: list[Path]
     parameters: int
-    active_parameters: int  # those that a token reads; fewer where experts are chosen
+    active_parameters: int  # read per token; fewer with experts
     nodes: int
     signature: Signature
     folds: list[LayerFold]
@@ -160,7 +160,7 @@ def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
 
 
 def read_by_beam(config: ModelConfig, width: int = BEAM_WIDTH) -> int:
-    """Number of largest logits that a beam search of that width reads at most (runtimes/contract/translators.md)."""
+    """Maximum number of top logits that a beam search of this width reads (runtimes/contract/translators.md)."""
     ends = len(config.eos_tokens)
     return min(max(2, 1 + ends) * width + len(config.banned_tokens) + ends, config.vocab_size)
 

@@ -1,4 +1,4 @@
-"""Atomic writes and hashes of files, and what is in a folder."""
+"""Atomic file writes, file hashes, and folder listings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
 
-MAX_ENTRIES = 100_000  # files and folders below a folder that a person names
+MAX_ENTRIES = 100_000  # files and folders below a folder named by the user
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

@@ -70,7 +70,7 @@ def finetune(config: FinetuneConfig) -> FinetuneReport:
 
 
 def plan(config: FinetuneConfig) -> list[StagePlanned]:
-    """What each stage of the run would need on one device. Writes nothing but tokenized text in the cache.
+    """Estimated needs of each stage of the run on one device. Writes only tokenized text to the cache.
 
     Raises:
         UserError: an unusable input.
@@ -219,7 +219,7 @@ def _write(
     identity: dict[str, Any],
     after: Evaluation,
 ) -> dict[str, Any]:
-    """Write the output; returns its provenance entry, a function of the run without dates or durations."""
+    """Write the output; returns its provenance entry, which contains no dates or durations."""
     measured = {**state.measured, "finetuned": after.nats, "finetuned_error": after.standard_error}
     finite = {name: number for name, number in measured.items() if math.isfinite(number)}  # one window has no error
     done = {

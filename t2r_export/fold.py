@@ -1,7 +1,7 @@
 """Fold W_φ into the projections (Kasai et al. 2021, eq. 8), and verify each fold.
 
 Each folded layer is compared with the unfolded one in float64 from a random state, because folding removes the feature
-map for good and a wrong fold would only show as slightly worse text. A folded layer can no longer be finetuned as T2R.
+map permanently and a wrong fold would only show as slightly worse text. A folded layer cannot be finetuned as T2R.
 Layers that cannot be folded stay as they are, with a reason.
 """
 
@@ -157,7 +157,7 @@ def fold_error(part: Part, ropes: Sequence[Positions] = ()) -> float:
 
 
 def _kept(before: Tensor | None, after: Tensor) -> Tensor:
-    """`after`, or the equal tensor `before` it, to share memory."""
+    """`before` if it equals `after`, to share memory; else `after`."""
     same = before is not None and before.shape == after.shape and torch.equal(before, after)
     return before if same and before is not None else after
 

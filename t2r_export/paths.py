@@ -73,7 +73,7 @@ def graph_outputs(out: str | Path, roles: Sequence[str] = ()) -> list[Output]:
 
 
 def refuse_companions(out: Path, roles: Sequence[str]) -> None:
-    """Raise UserError if `out` is an .ort and `roles` is not empty: an .ort shares its weights with no other graph."""
+    """Raise UserError if `out` is an .ort and `roles` is not empty: an .ort cannot share its weights."""
     if out.suffix == ".ort" and roles:
         raise UserError(
             f"an .onnx, that shares its weights with the {ROLES[roles[0]]}",
@@ -152,7 +152,7 @@ def _texts(path: Path) -> set[str]:
 
 
 TEXTS = (".txt", ".jsonl", ".parquet", ".arrow", ".npy")  # endings of training files in a folder
-LEFT_OUT = re.compile(r"(.*/)?(\.|cache-[^/]*\.arrow$).*")  # hidden, and what the package datasets computed from a text
+LEFT_OUT = re.compile(r"(.*/)?(\.|cache-[^/]*\.arrow$).*")  # hidden files, and caches of the package datasets
 
 
 def text_files(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -188,7 +188,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w-]*")
 
 
 def resolved(path: str | Path) -> Path:
-    """The folder of a model `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION` in the hub's cache; no other path changes.
+    """The folder of a model `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION` in the hub's cache; other paths are unchanged.
 
     Nothing is downloaded.
 
@@ -205,7 +205,7 @@ def resolved(path: str | Path) -> Path:
 
 
 def _data_set(path: Path) -> list[Path]:
-    """The folder of a data set `hf:OWNER/NAME`, or what fits `hf:OWNER/NAME/PATTERN` in it; else `path`."""
+    """The folder of a data set `hf:OWNER/NAME`, or its entries that match `hf:OWNER/NAME/PATTERN`; else `path`."""
     spelled = path.as_posix()
     if not spelled.startswith(HUB):
         return [path]
@@ -222,7 +222,7 @@ def _data_set(path: Path) -> list[Path]:
 
 def _snapshot(name: str, revision: str | None, kind: str, download: str) -> Path:
     """The folder in the hub's cache; `download`: options of `hf download` for the error."""
-    from huggingface_hub import constants, snapshot_download  # when needed: takes a third of a second
+    from huggingface_hub import constants, snapshot_download  # imported here: takes a third of a second
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
@@ -238,7 +238,8 @@ def existing_model(path: str | Path) -> Path:
     """`path` as a Path, if it is a file or folder, or the folder of a model `hf:OWNER/NAME`.
 
     Raises:
-        UserError: it does not exist, or is a file of a folder. For a hub id, the message says how to name it.
+        UserError: it does not exist, or is a file of a Hugging Face folder. For a hub id, the message says how to name
+            it.
     """
     path = resolved(path)
     if path.suffix in FOLDERS and os.path.isfile(path):

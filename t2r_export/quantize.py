@@ -47,7 +47,7 @@ from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFI
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import temporary_beside
 
-OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
+OPTIONS_KEY = PREFIX + "quantization_options"  # informative; not part of the contract
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _written(
 
 
 def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = None) -> tuple[Bundle, QuantizeConfig]:
-    """Quantize a float32 bundle; its graphs are changed in place. Also returns the config with what was measured.
+    """Quantize a float32 bundle; its graphs are changed in place. Also returns the config with measured choices.
 
     Args:
         float32: file of the step graph, required by calibrated schemes.
@@ -182,7 +182,7 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
 
 
 def _measured(bundle: Bundle, config: QuantizeConfig) -> QuantizeConfig:
-    """A block-wise config with what is chosen by measurement on its text."""
+    """A block-wise config with choices and errors measured on its calibration text."""
     assert config.calibrate is not None
     tokens, pairs = calibration_data(config.calibrate, bundle.signature)
     passages = pair_passages(pairs, bundle.signature) if pairs else text_passages(tokens, bundle.signature)

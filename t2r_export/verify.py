@@ -44,7 +44,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import SourceReader, Stepper
 from t2r_runtime.translate.translator import Translator
 
-CONTEXT_TOKENS = 256  # at most, of the text on which bounded caches are compared with growing ones
+CONTEXT_TOKENS = 256  # maximum length of the text on which bounded caches are compared with growing ones
 FLOAT_LEVEL = 1  # MatMulNBits computes in float32 up to this accuracy level
 
 
@@ -128,7 +128,7 @@ def _float_products(path: Path) -> bool:
     if path.suffix != ".onnx":
         return False
     attributes = [attribute for node in load(path).graph.node for attribute in node.attribute]
-    # experts of 8 bits have no product in float32
+    # 8-bit experts have no float32 product
     return all(a.i <= FLOAT_LEVEL for a in attributes if a.name == "accuracy_level") and not any(
         (a.name, a.i) == ("expert_weight_bits", 8) for a in attributes
     )

@@ -2,7 +2,7 @@
 
 A verb's module holds a click command named `command`, which imports torch, onnx and the pipeline stages in its body so
 that `--help` stays fast. Commands parse, call one library function and print. The verbs that run graphs are those of
-`t2r-run`, but for `serve`.
+`t2r-run`, except `serve`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERBS = {  # verb: (module, help in one line)
     "export": ("t2r_export.cli.export", "Export a model as a recurrent ONNX graph (same as t2r-export)."),
     "quantize": ("t2r_export.cli.quantize", "Quantize the weights of an exported graph."),
     "verify": ("t2r_export.cli.verify", "Compare a graph, or all graphs of a model, with the model."),
-    # score is evaluate with a graph, and a server needs the light package alone
+    # `score` is `evaluate` with a graph, and a server needs only the runtime package
     **{verb: line for verb, line in VERBS_THAT_RUN.items() if verb not in ("score", "serve")},
     "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),
     "bench": ("t2r_export.cli.bench", "Benchmark graphs side by side: latency, memory, start-up."),

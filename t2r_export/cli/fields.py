@@ -1,6 +1,6 @@
 """Command line options generated from the fields of a config: name, type, default and help.
 
-A field whose `within` is `loss.hidden`, say, is part of another option: `--loss hidden=5,kl_top=32`.
+A field whose `within` is, for example, `loss.hidden` is part of another option: `--loss hidden=5,kl_top=32`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def flat(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def reading(split: Mapping[str, Any] | None) -> tuple[Shares, str, str]:
     """Shares, separator and field of a value of `--split`, as t2r_export.data.corpus.read_corpus takes them.
 
-    Without `pack`, which is of the training windows alone.
+    Without `pack`, which applies to training windows only.
     """
     said = {name: value for name, value in (split or {}).items() if name != "pack"}
     separator, field = said.pop("separator", SEPARATOR), said.pop("field", FIELD)

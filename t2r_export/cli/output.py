@@ -55,7 +55,7 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), markdown: 
 
 
 def parameters(count: int, active: int) -> str:
-    """Format numbers of parameters: all, and if they are fewer, those that a token reads."""
+    """Format the number of parameters, and of those read per token if fewer."""
     return f"{count:,} parameters" + (f", of which a token reads {active:,}" if active < count else "")
 
 

@@ -1,4 +1,4 @@
-"""`t2r prune`: remove what a model does without."""
+"""`t2r prune`: remove the least needed parts of a model."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ COMPANIONS = {
     GENERATE: "generation graph: generates a text in one run",
 }
 
-GROUPS = {"layers": "layers", "crosses": "at the source, layers", "encoder": "encoder, layers"}  # of a model
+GROUPS = {"layers": "layers", "crosses": "at the source, layers", "encoder": "encoder, layers"}  # titles of part groups
 
 if TYPE_CHECKING:
     from t2r_export.export import ExportReport

@@ -66,7 +66,7 @@ class Inside(click.ParamType[Any]):
             _help(ctx, "", self.fields)
         values = read_options(value, f"--{self.option} NAME=VALUE,NAME=VALUE")
         _known(f"--{self.option}", values, self.fields)
-        for name, one in values.items():  # the config would call them by its own names
+        for name, one in values.items():  # the config's messages would use its field names
             check_value(f"{name} of --{self.option}", one, self.fields[name])
         return values
 

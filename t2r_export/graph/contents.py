@@ -21,7 +21,7 @@ class Contents:
     opsets: dict[str, int]
     ir_version: int
     operators: Counter[str]
-    release: str | None = None  # of ONNX Runtime, the first that opens it; None of an .ort file
+    release: str | None = None  # first ONNX Runtime release that opens the graph; None for an .ort file
 
     @property
     def parameters(self) -> int:
@@ -31,7 +31,7 @@ class Contents:
 
     @property
     def active(self) -> int:
-        """Number of parameters that a token reads; if not recorded, all."""
+        """Number of parameters read per token; if not recorded, all."""
         return self._recorded(ACTIVE, self.parameters)
 
     def _recorded(self, key: str, otherwise: int) -> int:
@@ -61,7 +61,7 @@ def _onnx(path: Path) -> Contents:
 
 
 def _ort(path: Path) -> Contents:
-    """Parse with the flatbuffer classes of ONNX Runtime's tools. ONNX Runtime has validated the file before."""
+    """Parse with the flatbuffer classes of ONNX Runtime's tools, after ONNX Runtime has validated the file."""
     open_graph(path)
     from onnxruntime.tools import ort_format_model  # noqa: F401  (required by the next import)
     from ort_flatbuffers_py.fbs.InferenceSession import InferenceSession

@@ -100,7 +100,7 @@ class ChannelDecay(Decay):
         return self.pieces.by_head(rows, self._start)
 
     def to_end(self, keys: Value) -> Value:
-        # the constant is the left factor: a right one would be taken for a weight and quantized
+        # the constant is the left operand: quantizers would treat a right one as a weight
         later = self.pieces.square(f"after_{self.pieces.capacity}", np.tri(self.pieces.capacity, k=-1).T)
         return super().to_end(self.ops.mul(keys, self.ops.exp(self.ops.matmul(later, self._of_kept))))
 

@@ -53,7 +53,7 @@ class Kept:
     def of_cache(self, x: Value) -> Value:
         """x (B, heads, P + T, d) -> (B, heads, P + keep, d). All rows keep the same number of tokens."""
         ops, (B, heads, total, d) = self.ops, x.shape
-        end = ops.sub(self._first, self.prompt.tokens)  # at most 0, and counted from the end
+        end = ops.sub(self._first, self.prompt.tokens)  # offset from the end, at most 0
         length = ops.emit("Shape", [x], (1,), "int64", start=2, end=3)
         bounds = [ops.constant([0], "int64"), ops.add(length, end), ops.constant([2], "int64")]
         return ops.emit("Slice", [x, *bounds], (B, heads, f"kept_{total}", d))
@@ -77,7 +77,7 @@ class Few(Pieces):
     """One piece of all tokens, with the R heads of a group on the axis of pieces.
 
     Args:
-        padded: fill it up to `MOST_CHECKED` tokens.
+        padded: pad the piece to `MOST_CHECKED` tokens.
     """
 
     def __init__(self, prompt: Prompt, kept: Kept, padded: bool) -> None:

@@ -1,9 +1,9 @@
 """Write a bundle of graphs to disk, one weight at a time.
 
 onnx and onnx-ir build a file in memory before writing it: an export of 512 MB then peaks at 2,326 MB; this writer peaks
-at 898 MB, the model plus one tensor. (With the weights in a file of their own both peak there; but importing onnx-ir
-and turning a graph into its classes and back takes a sixth of an export's time.) The message is therefore serialized
-without its weights, and each weight is appended in protobuf encoding (`_write_inline`).
+at 898 MB, the model plus one tensor. (With external weights both peak there, but importing onnx-ir and converting a
+graph to its classes and back takes a sixth of an export's time.) The message is therefore serialized without its
+weights, and each weight is appended in protobuf encoding (`_write_inline`).
 
 If several graphs share weights, or above `EXTERNAL_BYTES` (a protobuf message is limited to 2 GiB), the weights go to a
 file beside the graph. These files and companion graphs are named by their content, so an existing graph keeps the files
@@ -160,8 +160,8 @@ def _write_data(bundle: Bundle, out: Path) -> tuple[Path, list[list[TensorProto]
     """Write the larger weights of all graphs to one file, without duplicates; returns the new initializers of each
     graph."""
     weights = bundle.weights
-    contents: dict[bytes, TensorProto] = {}  # by their SHA-256
-    digests: dict[str, bytes] = {}  # by the names of weights; each weight is read once
+    contents: dict[bytes, TensorProto] = {}  # keyed by SHA-256
+    digests: dict[str, bytes] = {}  # keyed by weight name; each weight is read once
     found: list[list[tuple[TensorProto, bytes]]] = []
     for model in bundle.graphs:
         found.append([])

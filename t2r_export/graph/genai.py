@@ -1,6 +1,6 @@
 """Combine a step graph and its prefill graph into the single graph that onnxruntime-genai calls for prompts and tokens.
 
-genai usually runs graphs of attention layers that it knows. It also feeds back unknown states by name: for each layer
+genai usually runs graphs of known attention layers. It also feeds back unknown states by name: for each layer
 one state of rank 4 and one of rank 3, which fits S and z. An If on the number of tokens selects one of our two graphs;
 their weights are initializers of the outer graph. Inputs and outputs that differ from runtimes/CONTRACT.md
 (`position_ids` (B, N), logits (B, 1, vocabulary)) are converted around the If.
@@ -43,7 +43,7 @@ EXPECTED = "softmax layers of one shape and linear layers of one shape, with S a
 def genai_graph(bundle: Bundle) -> onnx.ModelProto:
     """The combined graph of a bundle that has a prefill graph. Its initializers refer to the bundle's weights.
 
-    Inputs are int64 `input_ids` (B, N), `position_ids` (B, N) where the model has a state `position`, and `past_X` of
+    Inputs are int64 `input_ids` (B, N), `position_ids` (B, N) if the model has a state `position`, and `past_X` for
     every other state; outputs are `logits` (B, 1, vocabulary) and `present_X`. A linear layer without z gets one that
     stays zero.
 
@@ -125,7 +125,7 @@ def _missing(states: Sequence[StateSpec]) -> list[StateSpec]:
 
 
 def _before(positions: bool) -> list[onnx.NodeProto]:
-    """Whether one token is read, and the number of tokens read so far (the position of the first)."""
+    """Nodes that compute whether one token is read, and the number of tokens read so far (the first position)."""
     nodes = [
         helper.make_node("Shape", [INPUT_IDS], ["genai.tokens"], start=1, end=2),
         helper.make_node("Equal", ["genai.tokens", ONE.name], ["genai.single"]),

@@ -113,7 +113,7 @@ def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto)
 
 
 def _free(signature: Signature) -> list[onnx.TensorProto]:
-    """Mask (1, vocabulary): 1 for allowed tokens, 0 for banned ones; None if no token is banned."""
+    """A mask (1, vocabulary), 1 for allowed tokens and 0 for banned ones; an empty list if none is banned."""
     banned = () if signature.source is None else signature.source.banned_tokens
     if not banned:
         return []

@@ -2,8 +2,8 @@
 
 For accelerators that compute in float16, a sum is kept in two parts, S.3 and S_low.3; the export's target adds the
 second. Some engines accept at most three states beside the tokens: `packed` stacks the states of all layers on a second
-axis, S (B, L, G, K, V), as the last step before a bundle is written. Only the functions here, which translate states to
-compare a graph with its model, know about it.
+axis, S (B, L, G, K, V), as the last step before a bundle is written. Only this module knows the layout: it converts
+states so that a graph can be compared with its model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from t2r_export.graph.nodes import set_nodes
 from t2r_runtime.contract.signature import PAST, PRESENT, SOURCE_LENGTH, Signature, StateSpec
 from t2r_runtime.errors import UserError
 
-Kinds = dict[str, list[StateSpec]]  # the states by their name without the layer's number
+Kinds = dict[str, list[StateSpec]]  # the states, keyed by name without layer number
 
 
 def low_name(name: str) -> str:

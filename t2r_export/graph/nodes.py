@@ -51,7 +51,7 @@ def check(model: onnx.ModelProto) -> None:
     checked.CopyFrom(model)
     there = checked.graph.initializer
     for i in reversed(range(len(there))):
-        if there[i].data_location == TensorProto.EXTERNAL:  # named, or in a file
+        if there[i].data_location == TensorProto.EXTERNAL:  # referenced by name, or stored in a file
             checked.graph.input.append(helper.make_tensor_value_info(there[i].name, there[i].data_type, there[i].dims))
             del there[i]
     onnx.checker.check_model(checked, full_check=True)
@@ -60,8 +60,8 @@ def check(model: onnx.ModelProto) -> None:
 def name_dims(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int | str]]) -> None:
     """Give equal symbolic names to dimensions that ONNX's shape inference left unknown.
 
-    ONNX Runtime's memory planner reuses buffers of equal shape. Without equal names it finds none, and the search takes
-    most of the time that opening the graph takes.
+    ONNX Runtime's memory planner reuses buffers of equal shape. Without equal names it finds none, and its search takes
+    most of the time of opening the graph.
     """
     for value in values:
         for inferred, dim in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):

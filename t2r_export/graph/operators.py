@@ -24,7 +24,7 @@ from t2r_export.graph.recorder import (
 )
 from t2r_export.model.ops import Ops
 
-END = np.iinfo(np.int64).max  # of a slice
+END = np.iinfo(np.int64).max  # slice bound: the end of the axis
 
 
 class Operators(Recorder, Ops[Value]):
@@ -32,8 +32,8 @@ class Operators(Recorder, Ops[Value]):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self.sums: dict[str, tuple[Value, Value]] = {}  # operands of equal shape, by the name of the result
-        self._wholes: dict[tuple[Value, ...], tuple[Value, Sequence[int]]] = {}  # heads that were split, by their parts
+        self.sums: dict[str, tuple[Value, Value]] = {}  # operands of equal shape, keyed by result name
+        self._wholes: dict[tuple[Value, ...], tuple[Value, Sequence[int]]] = {}  # split heads: (x, sizes) by parts
 
     def _operand(self, x: Value | float, like: Value) -> Value:
         return x if isinstance(x, Value) else self.constant(x, like.dtype)
@@ -52,8 +52,8 @@ class Operators(Recorder, Ops[Value]):
         return self.emit(op, [a, b], shape)
 
     def _together(self, a: Value, b: Value) -> tuple[Value, Value]:
-        """Two values that differ only in their last axis and are stored in other shapes: give both the same stored
-        shape, if one of them keeps that axis."""
+        """Give two values that differ only in the last axis the same stored shape, if one of them stores that axis
+        last."""
         settled = any(v.stored == v.shape for v in (a, b))
         if settled or _alike(a, b) or a.shape[:-1] != b.shape[:-1]:
             return a, b
@@ -92,7 +92,7 @@ class Operators(Recorder, Ops[Value]):
         return self.emit("Gemm", inputs, shape, name=self.unique_name(weight, "gemm"), transB=1)
 
     def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
-        """The bias of a Gemm, or None."""
+        """The bias inputs of a Gemm: one or none."""
         return [] if bias is None else [bias]
 
     # -- arithmetic
@@ -102,7 +102,7 @@ class Operators(Recorder, Ops[Value]):
         return self.emit("LayerNormalization", inputs, x.shape, axis=-1, epsilon=eps)
 
     def rms_norm(self, x: Value, weight: Tensor | None, eps: float) -> Value:
-        # RMSNormalization needs opset 23; this spelling is the one that ONNX Runtime fuses into one kernel
+        # RMSNormalization needs opset 23; ONNX Runtime fuses this pattern into one kernel
         square = self._binary("Pow", x, 2.0)
         root = self._unary("Sqrt", self._binary("Add", self.mean(square), eps))
         normed = self._binary("Div", x, root)
@@ -310,8 +310,8 @@ def _last_kept(x: Value) -> bool:
 
 
 def _alike(x: Value, large: Value) -> bool:
-    """Whether x meets `large` number for number in the shape that they are stored in: a scalar, a row of the last axis,
-    the same shape in both worlds, or one that differs in the last axis alone."""
+    """Whether x broadcasts to `large` in their stored shapes: x is a scalar, a row of the last axis, or has the same
+    logical and stored shapes, possibly with another last axis."""
     if not x.shape or (x.shape, x.stored) == (large.shape, large.stored):
         return True
     if not (_last_kept(x) and _last_kept(large)):

@@ -31,15 +31,15 @@ def to_ort(graph: Path, out: Path, style: str = "Fixed") -> list[Path]:
     """Convert `graph`, an .onnx file, to `out`.
 
     Args:
-        style: Fixed bakes in ONNX Runtime's optimizations for the CPU. Runtime leaves the operators as they are, for
-            providers that compile, and saves what may be optimized afterwards.
+        style: Fixed applies ONNX Runtime's optimizations for the CPU. Runtime keeps the operators, for providers that
+            compile, and saves the optimizations that may be applied at run time.
 
     Returns:
-        The files written: `out`; the list of its operators and their types, for a build of ONNX Runtime with no more
-        than these (build.py --include_ops_by_config); and what mobile accelerators would take of it.
+        The files written: `out`; the list of its operators and their types, for a reduced build of ONNX Runtime
+        (build.py --include_ops_by_config); and the report of nodes that mobile accelerators support.
 
     Raises:
-        UserError: weights past 2 GiB, or a folder that cannot be written to.
+        UserError: the graph exceeds 2 GiB, or the folder is not writable.
     """
     assert style in STYLES, style
     weights = graph.parent.glob(f"{glob.escape(graph.name)}*.data")

@@ -78,7 +78,7 @@ class Pieces(ABC):
         """
 
     def per_token(self, x: Value) -> Value:
-        """Gates (B, G, T, n), or the same for every token (1, G, 1, n), in pieces (X, C, n)."""
+        """Gates (B, G, T, n), or shared gates (1, G, 1, n) -> (X, C, n)."""
         return self.cut(self.prompt.of_each(x))
 
 
@@ -154,7 +154,7 @@ class Chunks(Pieces):
 def scan(
     ops: Operators, start: Value, carry: Value, added: Value, axis: int, square: bool = False, before: bool = False
 ) -> tuple[Value, Value]:
-    """state = carry · state + added, along an axis of carry and added: the states, and the last.
+    """Scan state = carry · state + added along an axis of carry and added; returns all states and the last.
 
     Args:
         square: carry is a matrix, not a factor per element.
@@ -191,7 +191,7 @@ def _body(prefix: str, carries: str, gives_before: bool) -> Any:
 
 
 def complex_scan(ops: Operators, start: Value, factor: Value, added: Value) -> tuple[Value, Value]:
-    """state = factor · state + added of complex numbers, real parts and then imaginary parts: the states, and the last.
+    """Complex scan state = factor · state + added, real parts before imaginary parts; returns all states and the last.
 
     Args:
         start: (B, 2·D). factor: (2·D,). added: (B, T, 2·D).
@@ -212,7 +212,7 @@ def complex_scan(ops: Operators, start: Value, factor: Value, added: Value) -> t
 
 
 def _complex_body(prefix: str) -> Any:
-    """The body of a Scan: a state, its two factors, which stay, and added -> the same after, and the Scan's output."""
+    """The body of a Scan: state, its two constant factors and added -> new state, factors, and the Scan's output."""
     names = ("past", "own", "swapped", "more", "after", "own_after", "swapped_after", "each", "real", "imaginary")
     past, own, swapped, more, after, own_after, swapped_after, each, real, imaginary = (
         f"{prefix}.{name}" for name in names

@@ -34,8 +34,8 @@ class GraphOps(Operators):
         self._kept: Kept | None = None
         self._masks: dict[int, Value] = {}
         self.damping = 1.0  # factor of φ(q), a power of two; the quotient does not depend on it
-        self.low: dict[str, Value] = {}  # accumulated rounding errors by state name, where they are kept
-        self.low_after: dict[str, Value] = {}  # the same after this step
+        self.low: dict[str, Value] = {}  # accumulated rounding errors of compensated states, by state name
+        self.low_after: dict[str, Value] = {}  # their values after this step
 
     @property
     def many(self) -> bool:
@@ -111,7 +111,7 @@ class GraphOps(Operators):
         return self.div(numerator, self.guarded(denominator, guard.kind, eps))
 
     def accumulate(self, state: Value, increment: Value) -> Value:
-        """Compensated where `low` has the state: Dekker 1971's two-sum, twice, is exact to the last digit of two.
+        """Sum, compensated for states in `low`: Dekker 1971's two-sum, twice, is exact to the last digit of two.
 
         A float16 sum stops growing after 2,048 equal terms; with the low part it continues.
         """
@@ -129,7 +129,7 @@ class GraphOps(Operators):
     def causal_attention(self, q: Value, k: Value, v: Value, scale: float, softcap: float | None = None) -> Value:
         H, G = q.shape[1], k.shape[1]
         assert isinstance(H, int) and isinstance(G, int)
-        # scaling q, not the scores: d numbers per head instead of P + T
+        # scale q, not the scores: d elements per head instead of P + T
         rows = self.group_queries(self.mul(q, scale), G)  # (B, G, R·T, d)
         scores = self.soft_cap(self.matmul(rows, self.transpose(k, (0, 1, 3, 2))), softcap)
         if self.many:
@@ -137,8 +137,8 @@ class GraphOps(Operators):
         return self.ungroup_queries(self.matmul(self.softmax(scores), v), H)
 
     def _mask(self, k: Value, per_group: int) -> Value:
-        """`MASKED` where the row's token must not see the column's, (R·T, P + T); shared by all layers with growing
-        caches."""
+        """Additive mask (R·T, P + T): `MASKED` where the row's token must not see the column's. All layers with growing
+        caches share it."""
         if per_group not in self._masks:
             hidden = self.mul(self._hidden(k), MASKED)
             self._masks[per_group] = self.concat([hidden] * per_group, axis=0)

@@ -19,12 +19,12 @@ from t2r_export.graph.recorder import Value
 from t2r_export.model.ops import Erase
 
 CHUNK = 64  # tokens; 64 and 128 took the same time within noise, 512 a quarter longer
-CHUNK_ERASING = 32  # with four times as many scores
-CHUNK_CHANNELS = 16  # of decays per channel, with log₂ of it as many scores
+CHUNK_ERASING = 32  # for erase vectors, with four times as many scores
+CHUNK_CHANNELS = 16  # for per-channel decays, with log₂ of it times as many scores
 
 
 def chunk_size(log_gate: Value | None, beta: Value | None, erase: Erase[Value] | None) -> int:
-    """Tokens per chunk. Delta rules carry a matrix from chunk to chunk, so that small chunks are dear."""
+    """Tokens per chunk. Delta rules carry a matrix from chunk to chunk, so small chunks are expensive."""
     if erase is not None:
         return CHUNK_ERASING
     return CHUNK_CHANNELS if beta is None and log_gate is not None and log_gate.shape[-1] != 1 else CHUNK

@@ -30,8 +30,8 @@ from t2r_runtime.session.refusals import existing_graph
 from t2r_runtime.session.session import open_graph
 
 CONTEXT = "EPContext"  # the operator that holds a compiled program
-PARAMETERS = PREFIX + "parameters"  # informative; no part of the contract
-ACTIVE = PREFIX + "active_parameters"  # likewise: those that a token reads, where they are not all
+PARAMETERS = PREFIX + "parameters"  # informative; not part of the contract
+ACTIVE = PREFIX + "active_parameters"  # likewise: parameters read per token, if not all
 AGAIN = "export the model again, or copy the files once more"
 _NAMED_FOR_CONTENT = re.compile(rf"\.([0-9a-f]{{{DIGEST}}})\.(data|\w+\.onnx)$")
 
@@ -115,7 +115,7 @@ def require_whole(bundle: Bundle, path: Path) -> None:
         _compare(name, hashlib.sha256(path.with_name(name).read_bytes()).hexdigest())
     mapped = sorted((w for w in bundle.weights.values() if isinstance(w, np.memmap)), key=lambda w: w.offset)
     for file in {weight.filename for weight in mapped}:
-        contents = (weight for weight in mapped if weight.filename == file)  # as they were written
+        contents = (weight for weight in mapped if weight.filename == file)  # in the order of writing
         digests = (hashlib.sha256(np.ascontiguousarray(weight).data.cast("B")).digest() for weight in contents)
         _compare(Path(str(file)).name, hashlib.sha256(b"".join(digests)).hexdigest())
     for model in bundle.graphs:

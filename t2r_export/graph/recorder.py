@@ -55,9 +55,9 @@ class Recorder:
         self.weights: dict[str, Weight] = {}  # used initializers, in order of use
         self.constants: dict[str, onnx.TensorProto] = {}
         self.declared: list[Value] = []  # values whose shapes ONNX cannot infer
-        self.shapes: dict[str, Shape] = {}  # of all that nodes make
+        self.shapes: dict[str, Shape] = {}  # of all node outputs
         self._names = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
-        self._made: dict[tuple[str, ...], list[Value]] = {}  # outputs of nodes by what they compute
+        self._made: dict[tuple[str, ...], list[Value]] = {}  # node outputs, keyed by operator, inputs and attributes
         self._count = 0
 
     def emit(
@@ -151,7 +151,7 @@ class Recorder:
         return self.emit("Slice", [x, *bounds], (*x.shape[:axis], length, *x.shape[axis + 1 :]))
 
     def unique_name(self, weight: Value, op: str) -> str:
-        """Add a node named after its weight, so that later stages find 'head' or 'blocks.0.parts.1.down'."""
+        """An unused node name after a weight's, so that later stages find 'head' or 'blocks.0.parts.1.down'."""
         name = weight.name.removesuffix(".weight")
         taken = {node.name for node in self.nodes if node.name.startswith(name)}
         others = itertools.chain([name, f"{name}_{op}"], (f"{name}_{op}_{i}" for i in itertools.count(2)))
@@ -214,7 +214,7 @@ def quotient(whole: Dim, part: Dim) -> Dim:
 
 def resolved(shape: Sequence[Dim], asked: Sequence[int]) -> Shape:
     """The result of `Ops.reshape`: 0 keeps the axis at that index, -1 is inferred."""
-    rest = product([d for i, d in enumerate(shape) if i >= len(asked) or asked[i] != 0])  # a sum that stays is in none
+    rest = product([d for i, d in enumerate(shape) if i >= len(asked) or asked[i] != 0])  # kept axes may be sums
     inferred = quotient(rest, product([size for size in asked if size > 0])) if -1 in asked else 1
     assert product([inferred, *(size for size in asked if size > 0)]) == rest, (shape, asked)
     return tuple(shape[i] if size == 0 else inferred if size == -1 else size for i, size in enumerate(asked))

@@ -62,7 +62,7 @@ def build_graph(
         below 65,504.
         checks_drafts: a graph that reads `tokens` and returns logits after each of them, and the states after the first
         `keep`.
-        output_hidden: also return what the head reads after the last token.
+        output_hidden: also return the head's input for the last token.
     """
     ops = target.ops(model, batch, tokens)
     if float16_safe:

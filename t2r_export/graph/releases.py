@@ -1,8 +1,8 @@
 """The first release of ONNX Runtime that runs a graph, by its operator sets and operators.
 
 The releases were found by `python -m t2r_runtime.conformance models/tiny` with the wheels 1.19.2 to 1.32.0, and by
-opening a fused, a standard graph and those of experts with them. Opset 21 and IR 10 need 1.18 (ONNX Runtime's table of
-versions).
+opening fused graphs, standard graphs and graphs of experts with them. Opset 21 and IR 10 need 1.18 (ONNX Runtime's
+table of versions).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import onnx
 
 from t2r_runtime.contract.signature import PREFIX
 
-ONNXRUNTIME = PREFIX + "onnxruntime"  # informative; absent where LEAST is enough
+ONNXRUNTIME = PREFIX + "onnxruntime"  # informative; absent if LEAST suffices
 LEAST = "1.18"
-OPSETS = {27: "1.32"}  # of the default domain, above those that LEAST reads
+OPSETS = {27: "1.32"}  # default-domain opsets that LEAST does not support
 OPERATORS = {"GatherBlockQuantized": "1.20", "LinearAttention": "1.25.1", "MoE": "1.23.2", "QMoE": "1.31"}
-EIGHT_BITS = "1.23"  # of MatMulNBits and GatherBlockQuantized; 1.22 opens those graphs, but fails in some products
+EIGHT_BITS = "1.23"  # 8-bit MatMulNBits and GatherBlockQuantized; 1.22 opens such graphs, but fails in some products
 
 
 def first_release(model: onnx.ModelProto) -> str:
@@ -42,7 +42,7 @@ def _order(release: str) -> tuple[int, ...]:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, with those of subgraphs."""
+    """All nodes, including those of subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

@@ -14,9 +14,9 @@ from t2r_export.graph.recorder import Dim, Value, product
 from t2r_export.model.experts import of_each, total, weights_of
 from t2r_export.model.ops import Erase, Experts, update_rule
 
-MAX_AXES = 3  # dtypes that the skip-norm kernels support
+MAX_AXES = 3  # of a tensor that the skip-norm kernels support
 LEAST = 1e-30  # weight of an expert that was not chosen; its logarithm is finite
-# names of activations of MoE, gated and not; its gelu is the approximation by tanh
+# MoE's activation names by (gated, activation); its gelu is the tanh approximation
 OF_EXPERTS = {
     (True, "silu"): "swiglu",
     (False, "silu"): "silu",
@@ -32,7 +32,7 @@ class AttentionOps(GraphOps):
     decays; for the other rules the node takes a third of the time or less (16 heads of 64 and of 128).
 
     z is computed in standard operators, or by a second node (`FusedOps`). A column of ones in v would merge S and z
-    into one state, and the features that rotate are those of S alone.
+    into one state, but only the features of S rotate.
     """
 
     domain: str
@@ -81,7 +81,7 @@ class AttentionOps(GraphOps):
         """Add the node for q, k, v, the state, log gates and rates; returns its output and the new state.
 
         Args:
-            heads: of q.
+            heads: number of heads of q.
         """
         _, _, v, S, log_gate, beta = packed
         assert v is not None and S is not None and isinstance(heads, int)
@@ -153,7 +153,7 @@ class AttentionOps(GraphOps):
         return self.emit("Expand", [x, sizes], shape)
 
     def _batch_of(self, x: Value) -> Value:
-        """The number of sequences (1,), int64, of the first x that is asked for: all layers share it."""
+        """The batch size (1,), int64, taken from the first x; all layers share it."""
         if self._batch is None:
             self._batch = self.emit("Shape", [x], (1,), "int64", end=1)
         return self._batch
@@ -196,7 +196,7 @@ class FusedOps(AttentionOps):
         return y.viewed(x.shape)
 
     def _rows_of(self, x: Value) -> Value:
-        """The number of each sequence (B, 1), int64."""
+        """The index of each sequence (B, 1), int64."""
         B = x.shape[0]
         if isinstance(B, int):
             return self.constant(np.arange(B)[:, None], "int64", f"sequences_{B}")
@@ -208,7 +208,7 @@ class FusedOps(AttentionOps):
             return super().experts(x, scores, experts)
         if experts.router == "softmax" and experts.choice_bias is None and experts.scale == 1:
             y = self._moe(x, scores, experts, activation)
-            # normalize_routing_weights=0 says so too, but QMoE of 1.32 computes something else there
+            # normalize_routing_weights=0 means the same, but QMoE of 1.32 then computes something else
             return y if experts.renormalize else self.mul(y, total(weights_of(scores, experts, self)[0], self))
         # any weights w: softmax over log w of the chosen is w / Σ w
         weights, chosen = weights_of(scores, experts, self)
@@ -230,7 +230,7 @@ class FusedOps(AttentionOps):
             activation_type=activation,
             activation_alpha=1.0,
             activation_beta=0.0,
-            swiglu_fusion=int(experts.gated),  # gate and up in turn, the one layout that the CPU takes
+            swiglu_fusion=int(experts.gated),  # gate and up interleaved, the only layout of the CPU kernel
         )
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
@@ -270,7 +270,7 @@ class NpuOps(GraphOps):
 
     def __init__(self, model: nn.Module, batch: Dim, tokens: str | None = None) -> None:
         super().__init__(model, batch, tokens)
-        self._logits: dict[str, Value] = {}  # by the name of their log_sigmoid
+        self._logits: dict[str, Value] = {}  # keyed by the name of their log_sigmoid
 
     def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
         # a Gemm without bias crashes the XNNPACK provider of ONNX Runtime 1.21

@@ -25,7 +25,7 @@ def run_once(step: Path) -> None:
     of 145 MB.
 
     Raises:
-        CheckFailed: ONNX Runtime refuses one of them, or fails in it, or its inputs and outputs are not those of its
+        CheckFailed: ONNX Runtime cannot open or run one of them, or its inputs and outputs are not those of its
             metadata.
     """
     signature = _run(step)

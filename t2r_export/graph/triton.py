@@ -1,7 +1,7 @@
 """A step or prefill graph as Triton Inference Server's sequence batcher can feed it.
 
-Triton keeps the states of each sequence and stacks them along the first axis. It has no states without another axis
-(`State` of its model configuration has no `reshape`), so one of shape (B) becomes one of shape (B, 1).
+Triton keeps the states of each sequence and stacks them along the first axis. It requires a second axis (`State` of its
+model configuration has no `reshape`), so a state of shape (B) becomes one of shape (B, 1).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from t2r_export.graph.nodes import made_of
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
 AXIS = numpy_helper.from_array(np.array([1]), "triton.axis")
-COLUMN = "_column"  # ends the names of states that got an axis
+COLUMN = "_column"  # name suffix of states with an added axis
 
 
 def triton_states(states: Sequence[StateSpec]) -> list[StateSpec]:
-    """The states of `triton_graph`, in the order of their names, by which Triton pairs inputs with outputs."""
+    """The states of `triton_graph`, sorted by name: Triton pairs inputs with outputs in this order."""
     return sorted((_column(spec) if _flat(spec) else spec for spec in states), key=lambda spec: spec.past)
 
 

@@ -1,4 +1,4 @@
-"""The checks of a report: a graph in one way of reading against the eager model, or against another way."""
+"""The checks of a report: a graph against the eager model, or against another way of reading the same tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from t2r_runtime.contract.signature import PREFILL
 from t2r_runtime.session.stepper import SourceReader
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
-BATCH_TOKENS = 32  # of three sequences, together and alone
+BATCH_TOKENS = 32  # per sequence, of three read together and alone
 PIECE = 64  # tokens per piece of a float64 reference
 GENERATED_TOKENS = 64
 GENERATED_BY = (
@@ -57,7 +57,7 @@ class Checks:
         """
         fixed_by = bound or self._bound
         pairs = {kind: (getattr(worst, kind), getattr(fixed_by, kind)) for kind in kinds}
-        holds = all(error <= fixed for error, fixed in pairs.values())  # NaN does not
+        holds = all(error <= fixed for error, fixed in pairs.values())  # False for NaN
         own = None if holds and not self._always else own_rounding(self._model, texts, piece)
         for kind, (error, fixed) in pairs.items():
             rounding = None if own is None else getattr(own, kind)
@@ -88,7 +88,7 @@ def chained(report: Report, checks: Checks, both: SideBySide, steps: int, on_pro
             on_progress(done)
     report.greedy_agreement = same / (steps * batch)
     checks.add("chained steps", *both.compared(), piece=piece)
-    # logits within twice the bound of each other may swap places: a tie, no mismatch
+    # logits within twice the bound of each other may swap ranks: a tie, not a mismatch
     tie = 2 * checks.made[0].tolerance if report.greedy_bound == 1 else 0.0
     report.first_greedy_mismatch = next((step for step, behind in mismatches if not behind <= tie), None)
 
@@ -136,7 +136,7 @@ def sequence_against_steps(checks: Checks, both: SideBySide, at_once: Tolerance)
 
 
 def hidden_against_eager(checks: Checks, both: SideBySide, decoder: Decoder) -> None:
-    """What the head reads, after a step and after a prompt."""
+    """The head's input, after a step and after a prompt."""
     model = both.model
     start = both.random_state(decoder.signature.batch or 2)
     ids = both.random_ids((len(next(iter(start.values()))), both.room(both.prefix, HIDDEN_TOKENS)))
@@ -144,7 +144,7 @@ def hidden_against_eager(checks: Checks, both: SideBySide, decoder: Decoder) -> 
     decoder.set_state(both.packed(start), both.prefix)
     for part in ids.tensor_split([1], 1):
         if not part.shape[1]:
-            continue  # the positions end behind the first
+            continue  # the model has only one more position
         rows, states = model.hidden(model.given(part), states, model.ops(part.shape[1]))
         expected.append(rows.numpy())
         received.append(decoder.with_hidden(part.numpy())[1])
@@ -155,7 +155,7 @@ def hidden_against_eager(checks: Checks, both: SideBySide, decoder: Decoder) -> 
 def context_against_caches(
     checks: Checks, both: SideBySide, bounded: Transformer, whole: Transformer, tokens: int
 ) -> None:
-    """The eager model whose softmax layers have a context against the one whose caches grow, over `tokens` tokens."""
+    """The eager model with a context in softmax layers against the one with growing caches, over `tokens` tokens."""
     ids, source = both.random_ids((1, both.room(0, tokens))), () if whole.encoder is None else both.random_sources(1)
     start, growing = (model.start(*source) if source else model.init_state(1) for model in (bounded, whole))
     received, expected = bounded.prefill(ids, start)[0], whole.prefill(ids, growing)[0]

@@ -1,9 +1,9 @@
 """Rounding error of a model in float32, measured against float64: the reference for errors of graphs.
 
 An untrained model may divide by sums near zero and amplify the last digit, which depends on the processor's order of
-additions; no fixed bound holds on all of them. A single run may be lucky in its worst step (26 times less error than
-the graph was seen), so nine runs are rows of one batch: the unmodified model, and eight in which every output of a norm
-is rounded to the next float32 up or down.
+additions; no fixed bound holds on all processors. A single run may underestimate the worst step (an error 26 times
+smaller than the graph's was measured), so nine runs are rows of one batch: the unmodified model, and eight in which
+every output of a norm is rounded to the next float32 up or down.
 """
 
 from __future__ import annotations

@@ -139,11 +139,11 @@ class SideBySide:
         }
 
     def random_ids(self, shape: tuple[int, ...]) -> Tensor:
-        """Tokens (shape), int64, as they are read."""
+        """Random int64 tokens (shape), converted by `read_as`."""
         return self.read_as(torch.randint(0, self.model.config.vocab_size, shape, generator=self.generator))
 
     def read_as(self, ids: Tensor) -> Tensor:
-        """What is read for tokens: themselves, or float32 vectors: their embeddings, or noise where there are none."""
+        """Model inputs for tokens: the tokens, or float32 vectors (their embeddings, or noise without embeddings)."""
         model = self.model
         if model.input_size is None:
             return ids
@@ -165,7 +165,7 @@ class SideBySide:
         return max(PREFIX_TOKENS, wanted if end is None else min(wanted, end // 2))
 
     def room(self, used: int, wanted: int) -> int:
-        """Number of `wanted` tokens that fit behind `used` positions."""
+        """Number of `wanted` tokens that fit after `used` positions."""
         end = self.model.reach
         if end is None:
             return wanted
@@ -195,5 +195,5 @@ def state_error(received: Mapping[str, Any], expected: Mapping[str, Any]) -> flo
 
 
 def worse(a: float, b: float) -> float:
-    """Maximum that keeps NaN, unlike max()."""
+    """Maximum that propagates NaN, unlike max()."""
     return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)

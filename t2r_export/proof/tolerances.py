@@ -90,8 +90,8 @@ def prompt_tolerance(provider: str, quantization: str, float_products: bool) -> 
     """Bounds for prompts and drafts read at once, against steps of the same graph.
 
     Args:
-        float_products: whether no product rounds its activations (w8 and w4 at accuracy level 0 or 1), which leaves the
-            rounding of float32.
+        float_products: whether no product rounds its activations (w8 and w4 at accuracy level 0 or 1), so that only
+            float32 rounding remains.
 
     Raises:
         UserError: as `tolerance`.

@@ -30,7 +30,7 @@ from t2r_runtime.errors import UserError
 
 T = TypeVar("T")
 M = TypeVar("M")
-Progress = Callable[[str], object]  # called with a line for a person before each part
+Progress = Callable[[str], object]  # called with a status line before each part
 
 PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
 SETTLE = 0.1  # seconds between turns: the threads of the previous turn stop spinning
@@ -66,7 +66,7 @@ class GraphFigures:
 
     graph: Path
     milliseconds: Spread  # per step: one token of each sequence
-    ratio: float  # of its median to the first graph's
+    ratio: float  # its median over the first graph's
     prompt: Spread  # prompt tokens per second over all sequences, with the prefill graph if there is one
     prompt_by_steps: Spread | None  # the same with the step graph; None without a prefill graph
     memory: int | None  # resident bytes of the process
@@ -154,10 +154,10 @@ def in_turns(
         kind: class in t2r_export.providers.timed that each process creates.
         begin: called once per open process; its result collects the measurements.
         turn: called `rounds` times per graph, in another random order each round.
-        first: what a new process does until its start counts as complete; files are in the page cache.
+        first: called in a new process; its start is complete when it returns. Files are in the page cache.
 
     Returns:
-        Per graph the result of `begin` and the seconds of its starts, None without any.
+        Per graph, the result of `begin` and its start times in seconds; None without starts.
     """
     config = candidates[0][1]
     with contextlib.ExitStack() as stack:
@@ -224,7 +224,7 @@ def _require_decoder(signature: Signature, config: BenchConfig) -> None:
 
 
 def _turn(found: _Measured, config: BenchConfig) -> None:
-    """A prompt from the start of a text, then steps."""
+    """Time a prompt from the initial state, then steps."""
     worker = found.worker
     if PREFILL in found.signature.graphs:
         found.prompts_by_steps.append(worker.call("prompt_by_steps", config.prompt))

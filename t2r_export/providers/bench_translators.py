@@ -25,8 +25,8 @@ class TranslatorFigures:
 
     graph: Path
     sentences: Spread  # per second
-    ratio: float  # of its median to the first graph's
-    tokens: int  # of all translations in a turn, end tokens included
+    ratio: float  # its median over the first graph's
+    tokens: int  # in all translations of a turn, including end tokens
     tokens_per_second: float  # median
     memory: int | None  # resident bytes of the process
     start: Spread | None  # seconds from process start to the first translation

@@ -125,7 +125,7 @@ def _heads(model: ModelConfig, signature: Signature) -> dict[str, int]:
 
 
 def _notes(bundle: Bundle) -> Mapping[str, str]:
-    """Metadata on the graph's origin. The other keys of a step graph would promise the interface of one."""
+    """Metadata on the graph's origin. The other keys would declare the interface of a step graph."""
     signature = bundle.signature.to_metadata()
     kept = ("producer", "checkpoint_sha256", "quantization")
     return {**{PREFIX + key: signature[PREFIX + key] for key in kept}, **bundle.notes}

@@ -33,7 +33,7 @@ ALL = tuple(SCHEMES)
 
 PROVIDER_GRAPHS = {
     "cpu": ProviderGraph(ExportConfig(), schemes=ALL),
-    # growing caches run too, but every length of one is planned anew
+    # growing caches also run, but each length is planned anew
     "t2r": ProviderGraph(ExportConfig(), growing=False, schemes=("w8", "w4")),
     "cuda": ProviderGraph(ExportConfig(), schemes=("fp16", "w8", "w4")),
     "openvino": ProviderGraph(ExportConfig(), growing=False, schemes=ALL),
@@ -45,9 +45,9 @@ PROVIDER_GRAPHS = {
         activation_bits=16,
         schemes=("fp16", "int8-static", "w8", "w4"),
     ),
-    # its float16 Gemm (version 1.21) gives NaN from the second step on where a processor has AVX512-FP16
+    # its float16 Gemm (version 1.21) gives NaN from the second step on, on processors with AVX512-FP16
     "xnnpack": NPU,
     "dnnl": replace(NPU, schemes=("fp16", "int8", "int8-static")),
-    "coreml": NPU,  # not run; from its list of operators, as for nnapi
+    "coreml": NPU,  # not run; based on its list of operators, like nnapi
     "nnapi": NPU,
 }

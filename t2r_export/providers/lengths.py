@@ -1,8 +1,8 @@
-"""A test of length: whether a graph predicts a text as well far behind the start as at the start.
+"""Length test: whether a graph predicts a text far from the start as well as at the start.
 
-A page has no end, so a model that is lost after its training length would write noise there. No text is needed: the
-model writes some itself, each from the initial state, where it is sound. Read one after the other they are a long text
-of the kind that the model knows, and the last of them are read once more from the initial state.
+A page generates without end, so a model that degrades beyond its training length would write noise there. No text is
+needed: the model samples short ones, each from the initial state, where it is reliable. Concatenated, they are a long
+text like those that the model knows; the last of them are also read from the initial state.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Decay:
     """Nats per token of the same texts."""
 
     near: float  # from the initial state
-    far: float  # after the others
-    tokens: int  # read before the last text ends
+    far: float  # after the preceding texts
+    tokens: int  # in all texts
 
     @property
     def nats(self) -> float:
@@ -35,9 +35,9 @@ class Decay:
 
 
 def decay(graph: Path) -> Decay:
-    """What a decoder loses within TEXTS · LENGTH tokens, or within its positions where it has fewer.
+    """Loss increase of a decoder within TEXTS · LENGTH tokens, or within its positions if it has fewer.
 
-    The difference estimates Kullback-Leibler's divergence of what it predicts there from what it predicts at the start.
+    The difference estimates the Kullback-Leibler divergence of its predictions there from those at the start.
     """
     decoder = Decoder(graph)
     limit = decoder.signature.max_positions or TEXTS * LENGTH
@@ -51,7 +51,7 @@ def decay(graph: Path) -> Decay:
 
 
 def check_lengths(graph: Path) -> None:
-    """Raises UserError: a model that decays within 2,000 tokens."""
+    """Raise UserError if the model decays within 2,000 tokens."""
     found = decay(graph)
     if not found.nats <= MOST:
         raise UserError(
@@ -62,7 +62,7 @@ def check_lengths(graph: Path) -> None:
 
 
 def _written(decoder: Decoder, seed: int, length: int) -> NDArray[np.int64]:
-    """A text of that many tokens from the initial state."""
+    """Sample a text of `length` tokens from the initial state."""
     signature = decoder.signature
     first = next((token for token in (signature.bos_token, *signature.eos_tokens) if token is not None), 0)
     decoder.reset()

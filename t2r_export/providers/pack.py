@@ -51,7 +51,7 @@ def pack(
     Args:
         page: folder of files to copy unchanged; None copies the graph alone.
         peer: second graph, for pages that compare two.
-        any_length: put also a decoder on a page that predicts worse after 2,000 tokens, which is measured else.
+        any_length: skip the check that a decoder on a page predicts no worse after 2,000 tokens.
 
     Raises:
         UserError: an incomplete graph, a page that is no folder or too large, a file name that occurs twice, a

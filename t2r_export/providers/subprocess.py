@@ -46,7 +46,7 @@ class Worker:
         )
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Return or raise what the method `name` does; `__init__` creates the object, `versions` needs none.
+        """Return or raise what the method `name` does; `__init__` creates the object, `versions` needs no object.
 
         Raises:
             UserError: the process ended.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from t2r_runtime import Beam, Decoder, Translator
 from t2r_runtime.contract.signature import Signature
 
-VECTORS = 64  # different ones that a graph which reads vectors is given
+VECTORS = 64  # number of distinct inputs for graphs that read vectors
 
 
 class Timed:
@@ -51,7 +51,7 @@ class TimedDecoder(Timed):
         self._next = np.zeros(self._decoder.batch, np.int64)
         size = self._decoder.signature.input_size
         noise = np.random.default_rng(0).standard_normal((VECTORS, size or 1), np.float32)
-        self._vectors = None if size is None else noise  # what a graph that reads vectors is given for a token
+        self._vectors = None if size is None else noise  # input vectors that replace tokens
 
     def about(self) -> tuple[Signature, dict[str, int]]:
         """Signature of the graph, and number of nodes per provider."""

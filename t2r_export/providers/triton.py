@@ -132,7 +132,7 @@ def config_text(signature: Signature, states: Sequence[StateSpec], prompts: bool
 
 
 def _one_token() -> list[str]:
-    """A request has an axis beside the batch; the step graph has none."""
+    """A request has a second axis beside the batch; the step graph has none."""
     return ["dims: [ 1 ]", "reshape: { shape: [ ] }"]
 
 
@@ -144,7 +144,7 @@ def _state(spec: StateSpec) -> str:
 
 
 def initial_files(states: Sequence[StateSpec]) -> dict[str, bytes]:
-    """Contents of the states of one sequence that do not start as zeros, by their path in the folder."""
+    """File contents of non-zero initial states of one sequence, keyed by path in the folder."""
     return {
         f"{INITIAL}/{spec.name}": np.full(spec.dims(1, 0)[1:], spec.initial, spec.dtype).tobytes()
         for spec in states

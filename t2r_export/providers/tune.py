@@ -88,7 +88,7 @@ def thread_counts() -> list[int]:
 
 
 def around(chosen: Setting) -> list[Setting]:
-    """`chosen` alone and with each of ENTRIES; entries about waiting threads need more than one."""
+    """`chosen` alone and with each of ENTRIES; with one thread, only FOR_ONE_THREAD."""
     prefix = "" if chosen is OWN else f"{chosen.name}, "
     names = [name for name in ENTRIES if chosen.threads != 1 or name in FOR_ONE_THREAD]
     return [

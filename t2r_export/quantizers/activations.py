@@ -1,4 +1,4 @@
-"""Products whose activations int8 would round too much.
+"""Find products whose activations lose too much accuracy in int8.
 
 At accuracy level 4, ONNX Runtime's MatMulNBits rounds each block of an activation x (K,) to int8 with one scale, its
 largest magnitude over 127. A channel far above the others of its block leaves them few levels: "massive activations"
@@ -27,14 +27,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass
 class Product:
-    """A product by a weight, and what was measured of it."""
+    """A product with a weight, and its measurements."""
 
     weight: str
     activation: str
     matrix: Floats  # (in, out)
     block: int
-    worst: float = 0.0  # largest length of a row's error
-    squares: float = 0.0  # of lengths of rows
+    worst: float = 0.0  # largest norm of a row's error
+    squares: float = 0.0  # sum of squared norms of rows
     rows: int = 0
 
     def read(self, activations: npt.NDArray[np.generic]) -> None:
@@ -47,17 +47,17 @@ class Product:
 
     @property
     def error(self) -> float:
-        """The largest error of a row, relative to the root mean square of all rows' lengths."""
+        """The largest error of a row, relative to the root mean square of all rows' norms."""
         typical = (self.squares / max(self.rows, 1)) ** 0.5
         return self.worst / typical if typical else 0.0
 
 
 def activation_errors(bundle: Bundle, passages: Sequence[Passage], config: QuantizeConfig) -> dict[str, float]:
-    """Error of each projection of a float32 bundle by rounding its activations alone, by name of the weight.
+    """Error of each projection of a float32 bundle due to rounding its activations alone, keyed by weight name.
 
-    An error is the largest of any token, |(Q(x) - x)W|, relative to the root mean square of |xW|: one token with a
-    massive activation counts, since a state or a cache keeps it. A weight of several products has the largest of
-    their errors.
+    An error is the largest |(Q(x) - x)W| of any token, relative to the root mean square of |xW|: one token with a
+    massive activation counts, since a state or a cache keeps it. If a weight has several products, their largest error
+    counts.
     """
     graphs = OpenBundle(_with_activations(bundle), passages)
     steps = list(_products(bundle.step, graphs.step, config))
@@ -75,7 +75,7 @@ def activation_errors(bundle: Bundle, passages: Sequence[Passage], config: Quant
 
 
 def rounded(x: Floats, block: int) -> Floats:
-    """Rows (N, in) as MatMulNBits has them at accuracy level 4: int8 in blocks, a scale each, in float32."""
+    """Rows (N, in), float32, as MatMulNBits rounds them at accuracy level 4: int8 with one scale per block."""
     padded = np.pad(x, ((0, 0), (0, -x.shape[1] % block)))
     blocks = padded.reshape(len(x), -1, block)
     scales = np.abs(blocks).max(-1, keepdims=True) / LEVELS
@@ -93,7 +93,7 @@ def _products(graph: onnx.ModelProto, opened: OpenGraph, config: QuantizeConfig)
 
 
 def _with_activations(bundle: Bundle) -> Bundle:
-    """A bundle whose step and encoder graph also have the activations of their projections as outputs."""
+    """The bundle with the activations of projections as additional outputs of step and encoder graph."""
     companions = {role: _observed(graph) if role == ENCODER else graph for role, graph in bundle.companions.items()}
     return replace(bundle, step=_observed(bundle.step), companions=companions)
 
@@ -108,7 +108,7 @@ def _observed(graph: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _of_sources(x: npt.NDArray[np.generic], passage: Passage) -> npt.NDArray[np.generic]:
-    """Activations of the sources' tokens, without padding, where an encoder has them as (B, S, in)."""
+    """Activations of the sources' tokens; padding is removed from activations (B, S, in)."""
     lengths = np.array([len(source) for source in passage.sources])
     if x.ndim == 3 and len(x) == len(lengths):
         x = x[np.arange(x.shape[1]) < lengths[:, None]]

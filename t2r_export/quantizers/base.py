@@ -29,12 +29,12 @@ class Calibration:
 
     graph: Path
     tokens: Tokens  # (N,); empty for translators
-    steps: int  # maximum steps per sequence; for translators of all pairs together
+    steps: int  # maximum steps per sequence; for translators, in total over all pairs
     pairs: Sequence[TokenPair] = ()  # for translators
 
 
-# (model, config, calibration, weights) → model with the same inputs, outputs and dtypes. Initializers hold their
-# values; with block-wise schemes they may refer to `weights` (t2r_export.graph.weights.refer).
+# (model, config, calibration, weights) → model with the same inputs, outputs and dtypes. Initializers have inline data;
+# with block-wise schemes they may refer to `weights` (t2r_export.graph.weights.refer).
 Quantizer = Callable[[onnx.ModelProto, QuantizeConfig, Calibration | None, dict[str, Weight]], onnx.ModelProto]
 
 
@@ -69,7 +69,7 @@ def projections(model: onnx.ModelProto) -> list[str]:
     """Names of the nodes that multiply by a weight matrix, including `head`.
 
     Unfolded feature maps are not included: they are batched products of small matrices, which no block-wise kernel
-    supports. Nor are routers of experts: they are small, and a rounded score may choose another expert.
+    supports. Routers of experts are not either: they are small, and a rounded score may choose another expert.
     """
     weights, scores = initializers(model), _router_scores(model)
     return [
@@ -80,7 +80,7 @@ def projections(model: onnx.ModelProto) -> list[str]:
 
 
 def _router_scores(model: onnx.ModelProto) -> set[str]:
-    """Tensors by which experts are chosen: inputs of MoE, and of TopK but for logits."""
+    """Tensors that choose experts: inputs of MoE, and of TopK except the logits."""
     made_by = {name: node for node in model.graph.node for name in node.output}
     places = {"MoE": 1, "QMoE": 1, "TopK": 0}
     found = {node.input[places[node.op_type]] for node in model.graph.node if node.op_type in places} - {LOGITS}

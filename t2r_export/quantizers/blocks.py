@@ -74,7 +74,7 @@ def _block_wise_projections(
     """Replace each projection by a MatMulNBits and an Add of the bias.
 
     Args:
-        usual: bits and block size per node, for weights that are not in `config.choices`.
+        usual: default bits and block size per node, for weights that are not in `config.choices`.
     """
     kept, nodes = initializers(model), []
     for node in model.graph.node:

@@ -2,7 +2,7 @@
 
 The cost of a choice is measured by rounding one weight at a time (t2r_export.quantizers.sensitivity); costs are assumed
 to add up. Starting from the finest choice for all weights, the change with the least cost per saved byte is applied
-until the budget holds. Remaining bytes are spent where they gain most.
+until the budget holds. Remaining bytes go to the changes with the largest gain per byte.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class RecurrentReader(CalibrationDataReader):  # type: ignore[misc]
     def __init__(self, calibration: Calibration, encoder: bool = False) -> None:
         self.calibration = calibration
         self._read = sources if encoder else targets if calibration.pairs else feeds
-        self._feeds: Iterator[dict[str, Any]] | None = None  # opened later: some calibrators copy their reader
+        self._feeds: Iterator[dict[str, Any]] | None = None  # created on first use: some calibrators copy their reader
 
     def get_next(self) -> dict[str, Any] | None:
         if self._feeds is None:
@@ -50,7 +50,7 @@ def feeds(calibration: Calibration) -> Iterator[dict[str, Any]]:
 
 
 def targets(calibration: Calibration) -> Iterator[dict[str, Any]]:
-    """`feeds` of a translator; states include those of the source."""
+    """Like `feeds`, for a translator; states include those of the source."""
     translator = Translator(calibration.graph)
     specs, groups = translator.signature.states, list(side_by_side(calibration.pairs, translator.signature.batch))
     steps = sum(int(group.lengths.min()) - 1 for group in groups)

@@ -1,6 +1,7 @@
-"""Experts in blocks, in every scheme of integers: QMoE for MoE, else GatherBlockQuantized of the chosen experts.
+"""Block-wise quantization of experts, in every integer scheme: QMoE for MoE, else GatherBlockQuantized of the experts.
 
-Many tokens read all experts so. Both round a weight as MatMulNBits does, and store it alike.
+Without MoE, a step reads the chosen experts, and many tokens read all. Both operators round and store a weight as
+MatMulNBits does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ UP, DOWN = 2, 4  # inputs of MoE
 
 
 def expert_nodes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, list[str]]]:
-    """The nodes that read weights of experts (E, out, in), float32, and the names of those: MoE, or a look-up of some
-    experts, or a product with all of them."""
+    """Nodes that read float32 expert weights (E, out, in), and the names of these weights. Nodes are MoE, a Gather of
+    some experts, or a MatMul with all of them."""
     kept = initializers(model)
     for node in model.graph.node:
         names = [node.input[i] for i in {"MoE": (UP, DOWN), "Gather": (0,), "MatMul": (0,)}.get(node.op_type, ())]
@@ -50,10 +51,10 @@ def quantize_experts(model: onnx.ModelProto, config: QuantizeConfig, weights: di
 def _stored(
     matrices: TensorProto, config: QuantizeConfig, weights: dict[str, Weight], least: int = 0
 ) -> tuple[list[str], dict[str, TensorProto]]:
-    """Round weights (E, out, in), or take them from an earlier graph: their names, and initializers that refer to them.
+    """Round weights (E, out, in), or reuse those of an earlier graph; returns their names and initializers.
 
-    Values (E, out, bytes) uint8 of whole blocks, scales (E, out, blocks) float32 and, where asymmetric, zero points
-    (E, out, bytes) uint8; zeros as rows `out` up to `least`.
+    Values (E, out, bytes) uint8 of whole blocks, scales (E, out, blocks) float32 and, if asymmetric, zero points
+    (E, out, bytes) uint8; the axis `out` is zero-padded to at least `least`.
     """
     bits, size = scheme(config.scheme).bits, config.block_size or BLOCK_SIZE
     parts = parts_of(matrices.name, bits, config)
@@ -70,7 +71,7 @@ def _stored(
 def _made_real(
     model: onnx.ModelProto, node: onnx.NodeProto, name: str, config: QuantizeConfig, weights: dict[str, Weight]
 ) -> None:
-    """Replace the look-up of some experts by one in integers, or read those of all experts before the product."""
+    """Replace the Gather of some experts by GatherBlockQuantized, or dequantize all experts before the MatMul."""
     kept, size, bits = initializers(model), config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
     count, _, width = kept[name].dims
     parts, made = _stored(kept[name], config, weights)
@@ -93,14 +94,14 @@ def _made_real(
 
 
 def _cut(x: str, y: str, axis: int, length: int, kept: dict[str, TensorProto]) -> onnx.NodeProto:
-    """The first `length` of an axis of x."""
+    """The first `length` elements along an axis of x."""
     ends = {f"{x}.{name}": at for name, at in (("start", 0), ("end", length), ("axis", axis))}
     kept |= {name: numpy_helper.from_array(np.array([at], np.int64), name) for name, at in ends.items()}
     return helper.make_node("Slice", [x, *ends], [y], f"{x}.cut")
 
 
 def _qmoe(model: onnx.ModelProto, node: onnx.NodeProto, config: QuantizeConfig, weights: dict[str, Weight]) -> None:
-    """Replace MoE by QMoE, which takes whole blocks alone: narrower models are padded with zeros."""
+    """Replace MoE by QMoE, which supports whole blocks only: other widths are padded with zeros."""
     kept, size, bits = initializers(model), config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
     x, scores, up, _, down = node.input
     _, width, hidden = kept[down].dims
@@ -115,7 +116,7 @@ def _qmoe(model: onnx.ModelProto, node: onnx.NodeProto, config: QuantizeConfig, 
     made = helper.make_node("QMoE", inputs, node.output, f"{node.name}_Q{bits}", domain=MICROSOFT)
     made.attribute.extend(node.attribute)
     level = {"accuracy_level": accuracy_level(config)} if accuracy_level(config) else {}  # 0 is the default
-    # raw numbers: CUDA takes them in a layout of its own unless told
+    # weights are not prepacked: CUDA otherwise expects its own layout
     more = {"expert_weight_bits": bits, "block_size": size, "weights_prepacked": 0, **level}
     made.attribute.extend(helper.make_attribute(name, value) for name, value in more.items())
     nodes = [made]

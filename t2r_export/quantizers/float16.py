@@ -104,7 +104,7 @@ def _drop_round_trips(model: onnx.ModelProto) -> None:
         if half is not None and (_to(half), _to(node)) == (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT):
             same[name] = half.input[0]
     outputs = {output.name for output in model.graph.output}
-    final = {same[name]: name for name in outputs if name in same}  # a graph's output keeps its name
+    final = {same[name]: name for name in outputs if name in same}  # graph outputs keep their names
     kept = [node for node in model.graph.node if node.output[0] not in same]
     for node in kept:
         for field in (node.input, node.output):

@@ -3,7 +3,7 @@
 int8 quantizes activations dynamically, with one range per call; int8-static uses ranges from a calibration text.
 
 Weights use 7 of their 8 bits. x86 CPUs without VNNI add two products of uint8 and int8 in 16 bits with saturation:
-2 x 255 x 127 exceeds 32,767, 2 x 255 x 64 does not. So all CPUs compute the same sums.
+2 x 255 x 127 exceeds 32,767, 2 x 255 x 64 does not. Thus all CPUs compute the same sums.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def static(
     assert calibration is not None
     table = untie_embedding(model)
     encoder = any(value.name == SOURCE_IDS for value in model.graph.input)
-    # unsigned in encoders: ONNX Runtime 1.31 moves the node over the following Reshape as if it were
+    # unsigned in encoders: ONNX Runtime 1.31 moves the node across the following Reshape as if it were unsigned
     of_table = {"quant_type": QuantType.QUInt8 if encoder else QuantType.QInt8, "symmetric": not encoder}
-    # 8-bit outputs lose too much in logits and in the summands of S; 16-bit outputs lose next to nothing, and integer
+    # 8-bit outputs lose too much accuracy in logits and in the summands of S; 16-bit outputs lose little, and integer
     # accelerators need every output quantized. CalibMaxIntermediateOutputs would save memory, but in onnxruntime 1.31
     # it forgets earlier batches
     options: dict[str, Any] = {

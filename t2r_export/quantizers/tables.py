@@ -1,7 +1,7 @@
 """Embedding tables: 8 bits with one scale, or the quantized values of a tied head.
 
 With tied weights, tokens are looked up in the head's quantized matrix by standard operators, so only one matrix is
-stored. (GatherBlockQuantized would do, but OpenVINO lacks it, and WebGPU's does not support 4-bit zero points.)
+stored. (OpenVINO lacks GatherBlockQuantized, and WebGPU's does not support 4-bit zero points.)
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> No
         numbers[1]: helper.make_tensor(numbers[1], TensorProto.FLOAT, [], [float(scale)]),
         numbers[2]: helper.make_tensor(numbers[2], TensorProto.UINT8, [], [int(zero_point)]),
     }
-    # the usual name is taken if a projection directly reads the looked-up row
+    # the default name is already used if a projection directly reads the looked-up row
     inner = f"{row}_quantized.table"
     nodes = [
         helper.make_node("Gather", [numbers[0], gather.input[1]], [inner], name=gather.name),
@@ -173,18 +173,18 @@ class _Row:
         return self.emit("Gather", name, self.gather.input[1], axis=axis)
 
     def real(self, x: str, middle: np.generic) -> str:
-        """Integers minus `middle`, of the same dtype, as float32, by DequantizeLinear, which every provider supports.
+        """Integers minus `middle`, of the same dtype, as float32; uses DequantizeLinear, which every provider supports.
 
-        Must be followed by arithmetic: ONNX Runtime 1.31 moves the node behind a Reshape with the wrong dtype.
+        Must be followed by arithmetic: ONNX Runtime 1.31 moves the node past a Reshape with the wrong dtype.
         """
         return self.emit("DequantizeLinear", x, self.constant(np.float32(1)), self.constant(middle))
 
     def shaped(self, x: str, *sizes: int) -> str:
-        """Reshape the axes of x behind those of the token ids."""
+        """Reshape the axes of x after those of the token ids."""
         return self.emit("Reshape", x, self.constant(np.array([0] * self.axes + [*sizes], np.int64)))
 
     def halves(self, x: str, sizes: tuple[int, ...]) -> str:
-        """Unpack bytes of shape `sizes` (behind the axes of the token ids) to two 4-bit values, lower half first."""
+        """Unpack bytes of shape `sizes` (after the axes of the token ids) to two 4-bit values, lower half first."""
         high = self.emit("Floor", self.emit("Mul", x, self.constant(np.float32(1 / 16))))
         low = self.emit("Sub", x, self.emit("Mul", high, self.constant(np.float32(16))))
         return self.emit("Concat", self.shaped(low, *sizes, 1), self.shaped(high, *sizes, 1), axis=-1)

@@ -1,4 +1,4 @@
-"""T2rExecutionProvider, a plugin of ONNX Runtime: where its library lies.
+"""T2rExecutionProvider, a plugin of ONNX Runtime: its name and the path of its library.
 
 onnxruntime.register_execution_provider_library(get_ep_name(), get_library_path())
 """
@@ -15,13 +15,13 @@ def get_ep_name() -> str:
 
 
 def get_library_path() -> str:
-    """The library, which the package has been built with."""
+    """Path of the shared library in this package."""
     (library,) = Path(__file__).parent.glob("*t2r_provider.*")
     return str(library)
 
 
 def get_refusal() -> str:
-    """Why the last graph was left to another provider: what was expected, what was received. Empty if none was."""
+    """Reason for the last refusal of a graph: what was expected, what was received. Empty if none was refused."""
     library = _library()
     library.t2r_provider_refusal.restype = ctypes.c_size_t
     text = ctypes.create_string_buffer(2048)
@@ -30,7 +30,7 @@ def get_refusal() -> str:
 
 
 def get_operations() -> int:
-    """How many operations the last plan has: fewer than its graph has nodes, where several are run as one."""
+    """Number of operations in the last plan; fused nodes are one operation."""
     library = _library()
     library.t2r_provider_operations.restype = ctypes.c_size_t
     return int(library.t2r_provider_operations())

@@ -1,4 +1,4 @@
-// The tables of operators, each in the source that has its kind.
+// Tables of operator builders, each defined in the source file of its operators.
 #pragma once
 
 #include <initializer_list>
@@ -11,7 +11,7 @@ namespace t2r::provider {
 
 using Builders = std::map<std::string, Builder>;
 
-// Refuses values of other types.
+// Throws Refused unless all values are float32.
 void require_float32(const Plan &plan, const Node &node, std::initializer_list<ValueId> ids);
 
 const Builders &elementwise_builders();

@@ -1,4 +1,4 @@
-// Views, and operators that move numbers as they are: Reshape and its like, Concat, Expand, Gather, Slice, Split, Transpose.
+// Views and copies: Reshape and similar, Concat, Expand, Gather, Slice, Split, Transpose.
 #include "copies.hpp"
 
 #include <algorithm>
@@ -12,10 +12,10 @@ namespace t2r::provider {
 
 namespace {
 
-// Numbers of `from` at strides to numbers of `to` at strides.
+// Strided copy.
 struct Moved : Operation {
     Loops<2> loops;
-    std::size_t from_offset, to_offset, size;  // the first two in numbers, the last the bytes of one
+    std::size_t from_offset, to_offset, size;  // offsets in elements; size: bytes per element
 
     Moved(Loops<2> loops, std::size_t from_offset, std::size_t to_offset, std::size_t size)
         : loops(std::move(loops)), from_offset(from_offset), to_offset(to_offset), size(size) {}
@@ -72,12 +72,12 @@ std::size_t axis_of(const Node &node, std::int64_t axis, std::size_t rank) {
     return static_cast<std::size_t>(axis < 0 ? axis + size : axis);
 }
 
-// The part of x from `begins`, of the shape `dims`: a view where its numbers lie side by side.
+// The part of x at `begins` with the shape `dims`: a view if it is contiguous, else a copy.
 void add_part(Plan &plan, const Node &node, std::size_t output, ValueId x, const Dims &begins, const Dims &dims) {
     const Dims whole = plan.value(x).dims;
     const auto strides = strides_of(whole);
     std::size_t offset = 0;
-    bool is_cut = false, is_view = true;  // a dimension was cut, so every one before it must be 1
+    bool is_cut = false, is_view = true;  // a view if every dimension before a cut one is 1
     for (std::size_t d = whole.size(); d-- > 0;) {
         offset += static_cast<std::size_t>(begins[d]) * strides[d];
         is_view = is_view && (!is_cut || dims[d] == 1);
@@ -230,7 +230,7 @@ void build_expand(Plan &plan, const Node &node) {
     add_moved(plan, x, y, dims, strides, strides_of(dims));
 }
 
-// Rows of tables by their numbers.
+// Rows of tables by index.
 template <class Index> struct Gathered : Operation {
     std::size_t tables, rows, bytes, count;
 
@@ -274,9 +274,9 @@ void build_gather(Plan &plan, const Node &node) {
     refuse(node, "integers as indices", "another type");
 }
 
-// Each number of y is one of x: the one whose place along an axis the index says.
+// Each index selects an element of x along the axis.
 struct GatheredElements : Operation {
-    std::size_t outer, inner, of_x, of_y, size;  // of_x, of_y: entries along the axis; size: bytes of a number
+    std::size_t outer, inner, of_x, of_y, size;  // of_x, of_y: entries along the axis; size: bytes per element
 
     void run(Run &run, int, int) const override {
         const char *x = run.at<char>(reads[0]);

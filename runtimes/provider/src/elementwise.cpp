@@ -1,4 +1,4 @@
-// Operators of one number, and of two.
+// Elementwise operators with one and two inputs.
 #include <cmath>
 
 #include "builders.hpp"
@@ -42,7 +42,7 @@ template <Unary op> void build_unary(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {x}, {y});
 }
 
-// x / (1 + e^-x), or its relatives, in two passes over numbers that the first one left near
+// GELU, by erf or by its tanh approximation.
 struct Gelu : Operation {
     std::size_t count;
     bool by_tanh;
@@ -66,7 +66,7 @@ struct Gelu : Operation {
     }
 };
 
-// x, below zero α (e^x - 1)
+// x, or α (e^x - 1) if x < 0
 struct Elu : Operation {
     std::size_t count;
     float alpha;
@@ -98,7 +98,7 @@ struct OfTwo : Operation {
     }
 };
 
-// Of integers, which are positions: few, and exact.
+// Integers are positions: few elements, exact results.
 template <class T> struct OfTwoIntegers : Operation {
     Binary op;
     Loops<2> loops;
@@ -120,7 +120,7 @@ template <class T> struct OfTwoIntegers : Operation {
             }
         });
     }
-    T of(T u, T v) const {  // sums wrap, as ONNX Runtime's do, without the undefined behaviour of signed ones
+    T of(T u, T v) const {  // wraps on overflow, as ONNX Runtime does, without undefined behaviour
         using Wrapped = std::make_unsigned_t<T>;
         const auto a = static_cast<Wrapped>(u), b = static_cast<Wrapped>(v);
         switch (op) {
@@ -152,7 +152,7 @@ template <Binary op> void build_binary(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {a, b}, {y});
 }
 
-// Of integers as 0 - x.
+// Negates integers as 0 - x.
 void build_neg(Plan &plan, const Node &node) {
     const ValueId x = plan.input(node, 0);
     const Type type = plan.value(x).type;

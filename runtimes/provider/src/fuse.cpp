@@ -40,10 +40,10 @@ public:
     }
 
 private:
-    using Match = std::vector<std::size_t>;  // nodes that go
+    using Match = std::vector<std::size_t>;  // indices of the nodes to fuse
     using Found = std::optional<Node>;
 
-    // The node of that operator that makes a value which is read once, noted in the match.
+    // The node that makes the value, added to the match, if its operator is `op` and the value is read once; else null.
     const Node *maker(const std::string &value, const char *op, Match &match) const {
         const auto found = makers.find(value);
         if (found == makers.end() || is_part[found->second]) return nullptr;
@@ -54,7 +54,7 @@ private:
         return &node;
     }
 
-    // The single float of a constant.
+    // The value of a float32 constant of one element.
     std::optional<float> real(const std::string &name) const {
         for (const Constant &constant : graph.constants) {
             if (constant.name != name || constant.type != Type::float32 || constant.bytes.size() != sizeof(float)) continue;
@@ -65,7 +65,7 @@ private:
         return std::nullopt;
     }
 
-    // Whether a reduction is over the last axis, which stays.
+    // Whether a reduction is over the last axis, with keepdims.
     bool is_of_last_axis(const Node &node) const {
         for (const Constant &constant : graph.constants) {
             if (constant.name != node.inputs[1] || constant.type != Type::int64 || constant.bytes.size() != 8) continue;
@@ -140,7 +140,7 @@ private:
         return std::nullopt;
     }
 
-    // A product with quantized weights, and what is added to it.
+    // MatMulNBits followed by an addition.
     Found find_sum(const Node &last, Match &match) const {
         if (last.op != "Add") return std::nullopt;
         for (const std::size_t side : {0, 1}) {

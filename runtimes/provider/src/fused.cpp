@@ -1,4 +1,4 @@
-// Operators that stand for several nodes (fuse.hpp).
+// Fused operators (fuse.hpp).
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -27,7 +27,7 @@ Dims without(Dims dims, std::size_t last) {
 
 std::size_t last_of(const Dims &dims) { return dims.empty() ? 1 : static_cast<std::size_t>(dims.back()); }
 
-// x / √(mean of x² + ε) · weight, of rows.
+// x / √(mean(x²) + ε) · weight, per row.
 struct RmsNorm : Operation {
     std::size_t count, size;
     float epsilon;
@@ -58,9 +58,9 @@ void build_rms_norm(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {x, weight}, {plan.add_output(node, 0, Type::float32, dims)});
 }
 
-// Rows of x, and of what they are turned by.
+// Rotates each row of x by a row of `same` and of `other`.
 struct Rotation : Operation {
-    std::vector<std::array<std::size_t, 3>> places;  // of x, same and other, by row of y
+    std::vector<std::array<std::size_t, 3>> places;  // offsets in x, same and other, for each row of y
     std::size_t half;
 
     void run(Run &run, int part, int parts) const override {
@@ -97,7 +97,7 @@ void build_rotation(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {x, same, other}, {plan.add_output(node, 0, Type::float32, dims)});
 }
 
-// silu of a row's first half, times its second.
+// silu(first half) · second half, per row.
 struct GatedHalf : Operation {
     std::size_t count, half;
 
@@ -128,7 +128,7 @@ void build_gated_half(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {x}, {plan.add_output(node, 0, Type::float32, dims)});
 }
 
-// state · gate + k vᵀ, of matrices, each with one number of the gate or with one a row, or without a gate.
+// state · gate + k vᵀ for a batch of matrices. The gate has one number per matrix or per row, or is absent.
 struct StateUpdate : Operation {
     std::size_t count, rows, columns, gate_step;
     bool has_gate;
@@ -137,7 +137,7 @@ struct StateUpdate : Operation {
         static constexpr float one = 1;
         const float *state = run.at<float>(reads[0]), *k = run.at<float>(reads[1]), *v = run.at<float>(reads[2]);
         const float *gate = has_gate ? run.at<float>(reads[3]) : &one;
-        const std::size_t gates = !has_gate ? 0 : gate_step ? rows : 1;  // of a matrix
+        const std::size_t gates = !has_gate ? 0 : gate_step ? rows : 1;  // gate numbers per matrix
         float *y = run.at<float>(writes[0]);
         for (std::size_t i = begin_of(count, part, parts); i < begin_of(count, part + 1, parts); i++) {
             const std::size_t at = i * rows * columns;
@@ -172,7 +172,7 @@ void build_state_update(Plan &plan, const Node &node) {
     plan.add(std::move(operation), reads, {plan.add_output(node, 0, Type::float32, dims)});
 }
 
-// The sum of e^(x - most) for each row, by pieces that stay near the processor.
+// The sum of e^(x - most) per row, in pieces that stay in the cache.
 struct ExpSum : Operation {
     std::size_t count, size;
 

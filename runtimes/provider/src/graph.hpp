@@ -1,4 +1,4 @@
-// The nodes that a step runs, and what is known of them beforehand.
+// The graph of a step: nodes, attributes, constants.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace t2r::provider {
 
-// What was expected, what was received, what to do: the message of the status that ONNX Runtime hands on.
+// Its message says what was expected, what was received and what to do; ONNX Runtime receives it as a status.
 class Refused : public std::runtime_error {
 public:
     Refused(const std::string &expected, const std::string &received, const std::string &advice)
@@ -42,9 +42,9 @@ struct Graph;
 
 struct Node {
     std::string op, name;
-    std::vector<std::string> inputs, outputs;  // empty names: not there
+    std::vector<std::string> inputs, outputs;  // an empty name: absent
     std::map<std::string, Attribute> attributes;
-    std::vector<Node> parts;  // of a node that stands for several (fuse.hpp)
+    std::vector<Node> parts;  // the original nodes of a fused node (fuse.hpp)
     std::shared_ptr<const Graph> body;  // of a Scan
 
     std::int64_t integer(const char *key, std::int64_t otherwise) const;
@@ -53,7 +53,7 @@ struct Node {
 };
 
 struct Graph {
-    std::vector<Node> nodes;           // each behind those that it reads from
+    std::vector<Node> nodes;           // in topological order
     std::vector<Constant> constants;   // small ones; the others are inputs
     std::vector<std::string> inputs, outputs;
 };

@@ -1,4 +1,4 @@
-// The inner loops of the operators, one table for each kind of processor: the same functions, compiled for what it has.
+// Kernels, the inner loops of the operators: one table of the same functions per instruction set.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 namespace t2r::provider {
 
 enum class Unary { abs, ceil, cos, erf, exp, floor, log, neg, reciprocal, relu, sigmoid, sin, softplus, sqrt, tanh };
-enum class Binary { add, div, max, min, mod, mul, pow, sub };  // mod: of integers
+enum class Binary { add, div, max, min, mod, mul, pow, sub };  // mod: integers only
 
-// A matrix (rows, columns) of quantized numbers, as MatMulNBits has them: along a row blocks of `block` numbers share a
-// scale and a zero point. Four bits: number 2i lies in the low half of byte i, number 2i + 1 in the high half.
+// Quantized matrix (rows, columns) in the layout of MatMulNBits: each block of `block` numbers of a row shares a scale
+// and a zero point. With 4 bits, number 2i is in the low half of byte i, number 2i + 1 in the high half.
 struct QuantizedMatrix {
     const std::uint8_t *numbers;  // (rows, blocks · block · bits / 8)
     const float *scales;          // (rows, blocks)
@@ -19,52 +19,52 @@ struct QuantizedMatrix {
     int bits;
 };
 
-// One vector in 8 bits, by blocks as the matrix that it meets. Padded with zeros to whole registers of 64 bytes.
+// Vector quantized to 8 bits in the blocks of the matrix that it is multiplied with, zero-padded to registers of 64 bytes.
 struct QuantizedVector {
-    std::int8_t *even, *odd;   // the numbers 2i and 2i + 1 for 4 bits; for 8 bits `even` has all
-    float *scales;             // by block
-    std::int32_t *offsets;     // by four numbers of a register: for the first of a unit of 32 what a middle zero point takes off
-    std::int32_t *sums;        // by block, of its numbers
+    std::int8_t *even, *odd;   // numbers 2i and 2i + 1 for 4 bits; for 8 bits `even` has all
+    float *scales;             // per block
+    std::int32_t *offsets;     // initial accumulators, one per 4 bytes: in the first of a unit of 32 numbers -2^(bits - 1) · their sum, else 0
+    std::int32_t *sums;        // of the numbers, per block
 };
 
-// The groups of `maxima`.
+// Number of groups of `maxima`.
 inline constexpr std::size_t maxima_groups = 64;
 
-// Rows of a matrix that many vectors meet together: threads divide them by as many.
+// Rows per tile of products with many vectors; threads divide rows at multiples of it.
 inline constexpr int tile_rows = 32;
 
 struct Kernels {
     const char *name;
     void (*unary)(Unary op, const float *x, float *y, std::size_t n);
-    // steps are 0 (one number for all) or 1
+    // steps are 0 (broadcast) or 1
     void (*binary)(Binary op, const float *a, std::size_t a_step, const float *b, std::size_t b_step, float *y, std::size_t n);
     float (*sum)(const float *x, std::size_t n);
     float (*max)(const float *x, std::size_t n);
-    // y[g] = the largest of x[g], x[g + 64], …, lost numbers aside; -∞ for none
+    // y[g] = max(x[g], x[g + 64], …), ignoring NaN; -∞ for none
     void (*maxima)(const float *x, std::size_t n, float *y);
-    // where the first number above the bound is, or n
+    // index of the first number above the bound, or n
     std::size_t (*above)(const float *x, std::size_t n, float bound);
     // y (rows, columns) = a (rows, inner) · b (inner, columns), columns [first, last)
     void (*product)(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,
                     std::size_t first, std::size_t last);
-    // y = x · same + (x with its halves exchanged) · other, of two halves each: a rotation of pairs
+    // y = x · same + (x with its halves exchanged) · other, all of 2 · half numbers: a rotation of pairs
     void (*rotate)(const float *x, const float *same, const float *other, float *y, std::size_t half);
-    // y (rows, columns) = state · gate + k vᵀ; the gate's step: 0 (one number for all) or 1 (one a row)
+    // y (rows, columns) = state · gate + k vᵀ; gate_step: 0 (one number for all rows) or 1 (one per row)
     void (*update)(const float *state, const float *gate, std::size_t gate_step, const float *k, std::size_t rows, const float *v,
                    std::size_t columns, float *y);
-    // y[v · stride + r] = row r of b, of `inner` numbers, · vector v of x, for r in [first, last)
+    // y[v · stride + r] = (row r of b) · (vector v of x), of `inner` numbers, for r in [first, last)
     void (*row_products)(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last,
                          float *y, std::size_t stride);
     void (*quantize)(const float *x, const QuantizedMatrix &for_matrix, const QuantizedVector &y);
-    // y[v · stride + r] = row r of w · vector v, for r in [first, last)
+    // y[v · stride + r] = (row r of w) · (vector v), for r in [first, last)
     void (*quantized_product)(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,
                               std::size_t last, float *y, std::size_t stride);
 };
 
-// The numbers of a vector that meets w, rounded up to whole registers.
-inline std::size_t padded(const QuantizedMatrix &w) { return (w.blocks * w.block + 127) / 128 * 128; }
+// Length of a vector that is multiplied with w, rounded up to whole registers. Static: each kind of processor has a copy.
+static inline std::size_t padded(const QuantizedMatrix &w) { return (w.blocks * w.block + 127) / 128 * 128; }
 
-// The best table for this processor; T2R_KERNELS (base, avx2, avx512) asks for a lesser one.
+// The best table for this processor; T2R_KERNELS (base, avx2, avx512) selects a lesser one.
 const Kernels &kernels();
 
 extern const Kernels base_kernels;

@@ -1,6 +1,6 @@
-// Included by one source for each kind of processor: plain loops, made for a compiler to vectorize. Nothing here may call
-// an inline function of the standard library: the linker keeps one copy of each, which might be the one for a processor
-// that this machine is not.
+// Plain loops for the compiler to vectorize, included by one source file per instruction set. Nothing here may call an
+// inline function of the standard library: the linker keeps one copy of each, possibly compiled for an instruction set
+// that this machine lacks.
 #include <cstring>
 #ifdef __AVX2__
 #include <immintrin.h>

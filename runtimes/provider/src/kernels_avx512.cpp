@@ -1,4 +1,4 @@
-// AVX-512 with VNNI: products of 4 and 8 bits by vpdpbusd, as fast as memory brings the weights; of many vectors by tiles.
+// AVX-512 with VNNI: products with 4- and 8-bit weights by vpdpbusd, at memory speed; with many vectors by tiles.
 #define T2R_OWN_QUANTIZED_PRODUCT
 #define T2R_OWN_QUANTIZE
 #define T2R_OWN_ROW_PRODUCTS
@@ -10,7 +10,7 @@ namespace t2r::provider {
 
 namespace {
 
-// As the plain loops of products.inl, to the bit.
+// Bit-identical to the plain loops of products.inl.
 void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
     const std::size_t whole = padded(w), lanes = w.bits == 4 ? 4 : 8;
     std::memset(y.offsets, 0, whole / 32 * lanes * sizeof *y.offsets);
@@ -22,7 +22,7 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
             const std::size_t count = at < end ? end - at : 0;
             return _mm512_maskz_loadu_ps(static_cast<__mmask16>(count < 16 ? (1u << count) - 1 : 0xffff), x + at);
         };
-        __m512i most = _mm512_setzero_si512();  // of sizes, whose order is that of their bits
+        __m512i most = _mm512_setzero_si512();  // bits of max |x|: absolute values compare as their bits do
         for (std::size_t at = begin; at < end; at += 16)
             most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(sixteen(at)), _mm512_set1_epi32(0x7fffffff)));
         const std::int32_t most_bits = _mm512_reduce_max_epi32(most);
@@ -48,18 +48,18 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
     }
 }
 
-// Rows are read one after the other, as they lie, and this far ahead of where they are needed: measured on a Zen 5, where four
-// rows at a time take 1.1 times as long, and without reading ahead 1.5 times.
+// Prefetch distance in bytes. Rows are read one after another, in memory order: on a Zen 5, four rows at a time take 1.1 times as
+// long, and rows without prefetching 1.5 times.
 constexpr std::size_t ahead = 8192;
 
-// A row times a vector, register by register; `scales` of a register: of 1, 2 or 4 blocks.
+// Dot product of a row and a vector, register by register. `scales`: number of blocks in a register, 1, 2 or 4.
 template <int bits, int scales> struct RowTimesVector {
     const std::uint8_t *numbers;
     const float *scale;
     const QuantizedVector &x;
     __m512 sum = _mm512_setzero_ps();
 
-    // The register `at`, whose first number is of the block `block`; of the last one maybe a part.
+    // Adds register `at`, whose first number is in block `block`; the last register may be partial.
     template <bool is_whole> void add(std::size_t at, std::size_t block, __mmask64 bytes, __mmask8 blocks) {
         constexpr __mmask8 all = (1 << scales) - 1;
         const std::uint8_t *from = numbers + at * 64;

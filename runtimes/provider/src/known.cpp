@@ -1,4 +1,4 @@
-// Operators whose results are known when shapes are: Shape and Range.
+// Operators whose results are known at planning time: Shape and Range.
 #include <algorithm>
 #include <array>
 
@@ -8,7 +8,7 @@ namespace t2r::provider {
 
 namespace {
 
-// Its shape is known for as long as the plan is.
+// A plan has fixed shapes, so the result is a constant.
 void build_shape(Plan &plan, const Node &node) {
     const Dims whole = plan.value(plan.input(node, 0)).dims;
     const auto rank = static_cast<std::int64_t>(whole.size());

@@ -1,4 +1,4 @@
-// Broadcasting as loops: dimensions that run on alike are made one.
+// Broadcast loops; adjacent dimensions are merged where the strides of all operands allow it.
 #pragma once
 
 #include <array>
@@ -7,14 +7,14 @@
 
 namespace t2r::provider {
 
-inline constexpr std::size_t worth_sharing = 1 << 14;  // numbers, below which threads would wait longer than they work
+inline constexpr std::size_t worth_sharing = 1 << 14;  // elements; with fewer, threads would wait longer than they work
 
 inline constexpr std::size_t most_dims = 16;
 
-// The result's shape. Throws Refused for shapes that do not fit each other.
+// The broadcast shape. Throws Refused if the shapes are incompatible.
 Dims broadcast(const Node &node, const Dims &a, const Dims &b);
 
-// Strides, in numbers, of n operands over the dimensions of the result.
+// Strides, in elements, of n operands over the dimensions of the result.
 template <std::size_t n> struct Loops {
     Dims dims;                                // outer ones first; the last is the inner loop
     std::vector<std::array<std::size_t, n>> strides;
@@ -49,7 +49,7 @@ template <std::size_t n> struct Loops {
 
     std::size_t inner() const { return static_cast<std::size_t>(dims.back()); }
 
-    // Calls each(offsets of the operands, where the result's row begins) for the rows of a part of the work.
+    // Calls each(offsets of the operands, offset of the result's row) for the rows of part `part` of `parts`.
     template <class Each> void rows(int part, int parts, Each each) const {
         std::size_t count = 1;
         for (std::size_t d = 0; d + 1 < dims.size(); d++) count *= static_cast<std::size_t>(dims[d]);

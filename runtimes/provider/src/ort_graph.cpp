@@ -6,7 +6,7 @@ namespace t2r::provider {
 
 namespace {
 
-constexpr std::size_t small = 4096;  // bytes of a constant that is copied: shapes, axes, tables of positions
+constexpr std::size_t small = 4096;  // most bytes of a copied constant: shapes, axes, tables of positions
 
 std::string name_of(const Ort::ConstValueInfo &value) {
     return static_cast<const OrtValueInfo *>(value) ? value.GetName() : "";  // an input that is left out
@@ -20,9 +20,9 @@ Attribute attribute_of(const Ort::ConstOpAttr &given) {
     case ORT_OP_ATTR_FLOAT: status = given.GetValue(found.real); break;
     case ORT_OP_ATTR_STRING: status = given.GetValue(found.text); break;
     case ORT_OP_ATTR_INTS: status = given.GetValueArray(found.integers); break;
-    case ORT_OP_ATTR_UNDEFINED:  // ONNX Runtime's name for a list of none
+    case ORT_OP_ATTR_UNDEFINED:  // ONNX Runtime's type of an empty list
     case ORT_OP_ATTR_FLOATS:
-    case ORT_OP_ATTR_STRINGS: break;  // of no operator here
+    case ORT_OP_ATTR_STRINGS: break;  // no operator here has one
     default:
         throw Refused("attributes that are numbers and texts", given.GetName() + ", a tensor",
                       "run the graph on the provider cpu");
@@ -31,7 +31,7 @@ Attribute attribute_of(const Ort::ConstOpAttr &given) {
     return found;
 }
 
-// Nothing, for a tensor that is too large to copy or that is computed.
+// Returns false for a tensor that is too large to copy or that is computed.
 bool read_constant(const Ort::ConstValueInfo &value, Constant &found) {
     if (!value.IsConstantInitializer()) return false;
     Ort::ConstValue tensor{nullptr};

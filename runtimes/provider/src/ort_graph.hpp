@@ -1,4 +1,4 @@
-// Graphs as ONNX Runtime shows them to a provider.
+// Reads ONNX Runtime's graphs.
 #pragma once
 
 #include <onnxruntime_cxx_api.h>
@@ -7,11 +7,12 @@
 
 namespace t2r::provider {
 
-// Small constants are copied; all other initializers are inputs, behind those that change from run to run, unless `inputs`
-// says the order of the inputs, copied ones among them, whose names are then empty. Throws Refused for attributes and tensors of kinds that no operator here has.
+// Copies small constants. Other initializers become inputs, after those that change from run to run. If `inputs` is given, it is
+// the order of the inputs instead, in which copied constants get empty names. Throws Refused for types of attributes and tensors
+// that no operator here supports.
 Graph read_graph(const Ort::ConstGraph &graph, const std::vector<std::string> *inputs = nullptr);
 
-// A tensor that ONNX Runtime has, or will have: its symbolic dimensions are 1.
+// Type and shape of a tensor; symbolic dimensions are 1.
 std::pair<Type, Dims> shape_of(const Ort::ConstValueInfo &value);
 
 }  // namespace t2r::provider

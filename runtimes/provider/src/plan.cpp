@@ -54,7 +54,7 @@ void Plan::add_node(const Node &node) {
     if (operations.size() > before) fold(before);
 }
 
-// The operations from `first`, if they are of constants alone, are done now, and what they write is constants too.
+// Constant folding: runs the operations from `first` now if they read constants only; their outputs become constants.
 void Plan::fold(std::size_t first) {
     const auto buffer_of = [&](ValueId id) -> Buffer & { return buffers[static_cast<std::size_t>(value(id).buffer)]; };
     std::vector<int> written;
@@ -137,7 +137,7 @@ ValueId Plan::add_known(const Node &node, Type type, Dims dims, const Dims &numb
     const ValueId id = add_value(type, std::move(dims), Kind::constant, constants.size());
     std::string bytes;
     for (const std::int64_t number : numbers)
-        bytes.append(reinterpret_cast<const char *>(&number), bytes_of(type));  // the low bytes are the first
+        bytes.append(reinterpret_cast<const char *>(&number), bytes_of(type));  // little-endian
     constants.push_back(std::move(bytes));
     if (!node.outputs.empty() && !node.outputs[0].empty()) name(node.outputs[0], id);
     return id;
@@ -154,7 +154,7 @@ ValueId Plan::add_scratch(std::size_t bytes) {
     return add_value(Type::uint8, {static_cast<std::int64_t>(bytes)}, Kind::arena, 0);
 }
 
-// A result is computed where the caller wants it, unless it is a part of something else.
+// A result that fills a buffer of the arena is computed in the caller's output instead; others are copied there.
 void Plan::end_at_outputs(const Graph &graph) {
     for (std::size_t i = 0; i < graph.outputs.size(); i++) {
         const auto found = names.find(graph.outputs[i]);
@@ -172,14 +172,14 @@ void Plan::end_at_outputs(const Graph &graph) {
     }
 }
 
-// Buffers whose values were read for the last time are taken again, the first that is large enough.
+// Reuses the memory of buffers after their last use (first fit).
 void Plan::place_in_arena() {
     std::vector<std::size_t> last(buffers.size(), 0);
     for (std::size_t i = 0; i < operations.size(); i++)
         for (const auto *ids : {&operations[i]->reads, &operations[i]->writes})
             for (const ValueId id : *ids) last[static_cast<std::size_t>(value(id).buffer)] = i;
     std::vector<bool> is_placed(buffers.size(), false);
-    std::map<std::size_t, std::size_t> gaps;  // by their begin, their end
+    std::map<std::size_t, std::size_t> gaps;  // begin to end
     const auto give_back = [&](std::size_t begin, std::size_t end) {
         auto next = gaps.lower_bound(begin);
         if (next != gaps.end() && next->first == end) end = next->second, next = gaps.erase(next);

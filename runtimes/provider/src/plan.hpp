@@ -1,4 +1,4 @@
-// A graph made ready to run for given shapes: every shape known, a place in memory for every value, the operators in order.
+// A graph planned for given shapes: the shape and memory location of every value, and the operations in order.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@
 
 namespace t2r::provider {
 
-std::size_t count_of(const Dims &dims);  // throws Refused for sizes that no memory has
+std::size_t count_of(const Dims &dims);  // throws Refused for negative dimensions or more than 2^36 elements
 
 using ValueId = int;
 
-// What a value is: where its numbers lie is a buffer and an offset, so that a reshape is no work.
+// A tensor: its memory is a buffer and an offset in bytes, so that a reshape needs no copy.
 struct Value {
     Type type;
     Dims dims;
@@ -28,7 +28,7 @@ struct Value {
     std::size_t offset;
 };
 
-// One run's memory: the address of every value, and what went wrong.
+// Memory of one run: the address of every value, the arena, and the error or null.
 struct Run {
     std::vector<char *> values;
     std::vector<char> arena;
@@ -37,7 +37,7 @@ struct Run {
     template <class T> T *at(ValueId value) const { return reinterpret_cast<T *>(values[static_cast<std::size_t>(value)]); }
 };
 
-// The memory of runs that ended, for the next ones: plans of a graph share it.
+// Pool of the memory of finished runs, shared by the plans of a graph.
 class Runs {
 public:
     std::unique_ptr<Run> take(std::size_t values, std::size_t bytes);
@@ -48,7 +48,7 @@ private:
     std::vector<std::unique_ptr<Run>> idle;
 };
 
-// What an operation reads or writes: few values, kept where the operation is, since a step has a thousand of them.
+// The values that an operation reads or writes: few, stored inline, since a step has a thousand operations.
 class Ids {
 public:
     Ids() = default;
@@ -69,20 +69,20 @@ private:
 class Operation {
 public:
     virtual ~Operation() = default;
-    // The part `part` of `parts`; does not throw. An operation that is not shared has one part.
+    // Runs part `part` of `parts`; does not throw. An operation that is not shared has one part.
     virtual void run(Run &run, int part, int parts) const = 0;
 
-    bool is_shared = false;  // worth more than a meeting of threads
+    bool is_shared = false;  // divided among threads: worth more than their meeting
     Ids reads, writes;
 };
 
-// Where the part `part` of `parts` of n things begins; each part but the last begins at a multiple of `whole`.
+// Where part `part` of `parts` of n items begins: at a multiple of `whole`, or at n.
 inline std::size_t begin_of(std::size_t n, int part, int parts, std::size_t whole = 1) {
     const std::size_t groups = (n + whole - 1) / whole, group = groups * static_cast<std::size_t>(part) / static_cast<std::size_t>(parts);
     return group * whole < n ? group * whole : n;
 }
 
-// A tensor from outside.
+// Type and shape of an input.
 struct Given {
     Type type;
     Dims dims;
@@ -92,18 +92,18 @@ struct Given {
 
 class Plan {
 public:
-    // Throws Refused for nodes, types or shapes that no operator here is for.
+    // Throws Refused for nodes, types or shapes that no operator here supports.
     Plan(const Graph &graph, const std::vector<Given> &inputs);
 
-    // The shapes of the outputs, by which the caller makes them.
+    // The outputs; the caller allocates them by their shapes.
     std::vector<Value> outputs() const;
 
-    // Several threads may call it at once. Throws Refused for numbers that an operator does not take.
+    // Thread-safe. Throws Refused for numbers that an operator does not accept.
     void run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs) const;
 
     std::size_t size() const { return operations.size(); }
 
-    // For operators that are being built:
+    // For builders:
     void add_node(const Node &node);
     bool has(const Node &node, std::size_t input) const;
     ValueId input(const Node &node, std::size_t input) const;
@@ -111,7 +111,7 @@ public:
     bool is_known(ValueId id) const;
     Dims integers(ValueId id) const;  // of a constant of the graph
     ValueId add_output(const Node &node, std::size_t output, Type type, Dims dims);
-    // Integers that are known now.
+    // Adds integers that are known at planning time.
     ValueId add_known(const Node &node, Type type, Dims dims, const Dims &numbers);
     void add_view(const Node &node, std::size_t output, ValueId of, Dims dims, std::size_t offset = 0);
     ValueId add_scratch(std::size_t bytes);
@@ -124,7 +124,7 @@ private:
     enum class Kind { arena, input, output, constant };
     struct Buffer {
         Kind kind;
-        std::size_t index, bytes;  // of inputs, outputs and constants their number, else the place in the arena
+        std::size_t index, bytes;  // index of the input, output or constant; for arena the offset in it
     };
     struct Stage {
         bool is_shared;
@@ -152,7 +152,7 @@ private:
 // Adds the operations of one node to a plan.
 using Builder = void (*)(Plan &plan, const Node &node);
 
-// By ONNX's names; null: no operator here.
+// By ONNX operator name; null if there is none here.
 Builder builder_of(const std::string &op);
 
 [[noreturn]] void refuse(const Node &node, const std::string &expected, const std::string &received);

@@ -1,4 +1,4 @@
-// Products with matrices of float32.
+// Products of float32 matrices.
 #include "builders.hpp"
 #include "fuse.hpp"
 #include "kernels.hpp"
@@ -8,9 +8,9 @@ namespace t2r::provider {
 
 namespace {
 
-// MatMul's: matrices at places of a, b and y, those of b with a row for each column of y if it is transposed.
+// MatMul: a batch of products a · b. If b is transposed, it has a row for each column of y.
 struct Product : Operation {
-    std::vector<std::array<std::size_t, 2>> places;  // of a and b, by matrix of y
+    std::vector<std::array<std::size_t, 2>> places;  // offsets in a and b, for each matrix of y
     std::size_t rows, inner, columns;
     bool is_transposed;
 
@@ -61,7 +61,7 @@ ValueId add_product(Plan &plan, const Node &node, ValueId a, ValueId b, bool is_
 
 void build_product(Plan &plan, const Node &node) { add_product(plan, node, plan.input(node, 0), plan.input(node, 1)); }
 
-// a · bᵀ, as scores of queries and keys; many queries are worth a transposition, which every kind of processor is fast at.
+// a · bᵀ, such as scores of queries and keys. Many queries are worth a transposition, which is fast on every processor.
 void build_transposed_product(Plan &plan, const Node &node) {
     constexpr std::int64_t few = 8;
     const ValueId a = plan.input(node, 0), b = plan.input(node, 1);
@@ -74,9 +74,9 @@ void build_transposed_product(Plan &plan, const Node &node) {
     for (const Node &part : node.parts) plan.add_node(part);
 }
 
-// a · bᵀ + c: rows of b are read as they lie, divided among threads.
+// a · bᵀ + c: rows of b are read in memory order and divided among threads.
 struct TransposedProduct : Operation {
-    std::size_t rows, inner, columns, c_row, c_column;  // the latter two: strides, 0 where c is as wide as one number
+    std::size_t rows, inner, columns, c_row, c_column;  // c_row, c_column: strides of c, 0 where c is broadcast
     bool has_c;
 
     void run(Run &run, int part, int parts) const override {
@@ -92,7 +92,7 @@ struct TransposedProduct : Operation {
     }
 };
 
-// a · b, then + c
+// Adds c to a · b.
 struct WithSum : Operation {
     std::size_t rows, columns, c_row, c_column;
 

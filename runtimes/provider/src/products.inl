@@ -1,10 +1,10 @@
-// Products of matrices, and what goes with them: rotations, updates of a state, vectors in 8 bits. Included by kernels.inl.
+// Matrix products, rotations, state updates, and quantization of vectors to 8 bits. Included by kernels.inl.
 
 namespace t2r::provider {
 
 namespace {
 
-// n rows of y, `registers` of columns each.
+// Register tile of y: n rows of `registers` registers each.
 template <std::size_t n, std::size_t registers>
 void product_tile(const float *a, const float *b, float *y, std::size_t inner, std::size_t columns) {
     Wide sums[n][registers] = {};
@@ -25,7 +25,7 @@ void product_rows(const float *a, const float *b, float *y, std::size_t rows, st
     if constexpr (n > 1) product_rows<n / 2, registers>(a + row * inner, b, y + row * columns, rows - row, inner, columns);
 }
 
-// Fewer columns than a register has: beside zeros, if the rows of b are few.
+// Fewer columns than a register has: zero-padded to a register if b has few rows.
 void product_rest(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns, std::size_t count) {
     constexpr std::size_t most = 256;
     if (inner > most) {
@@ -49,7 +49,7 @@ void product_rest(const float *a, const float *b, float *y, std::size_t rows, st
     }
 }
 
-// By rows that are one sum each, by b as it lies in memory where a row alone would read far apart, else by tiles.
+// One dot product per row if there is one column; b in memory order if there are few rows and many columns; else register tiles.
 void product(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,
              std::size_t first, std::size_t last) {
     for (std::size_t row = 0; row < rows && columns == 1; row++) y[row] = dot(a + row * inner, b, inner);
@@ -67,11 +67,11 @@ void product(const float *a, const float *b, float *y, std::size_t rows, std::si
     for (; column + wide <= last; column += wide) product_rows<together, 1>(a, b + column, y + column, rows, inner, columns);
     if (column == last) return;
     if (last - first < wide) return product_rest(a, b + column, y + column, rows, inner, columns, last - column);
-    column = last - wide;  // some columns twice, with the same sums
+    column = last - wide;  // recomputes some columns, with the same sums
     product_rows<together, 1>(a, b + column, y + column, rows, inner, columns);
 }
 
-// Rows one after the other, as they lie.
+// One row after another, in memory order.
 inline void by_rows(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                     std::size_t stride) {
     for (std::size_t row = first; row < last; row++)
@@ -102,7 +102,7 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
     for (std::size_t block = 0; block < w.blocks; block++) {
         const std::size_t begin = block * w.block;
         const std::size_t end = begin + w.block < w.columns ? begin + w.block : w.columns;
-        std::int32_t most_bits = 0;  // of sizes, whose order is that of their bits
+        std::int32_t most_bits = 0;  // bits of max |x|: absolute values compare as their bits do
         for (std::size_t i = begin; i < end; i++) {
             std::int32_t bits;
             __builtin_memcpy(&bits, x + i, sizeof bits);
@@ -144,7 +144,7 @@ inline std::int32_t zero_of(const QuantizedMatrix &w, std::size_t row, std::size
     return w.bits == 8 ? zeros[block] : (block % 2 ? zeros[block / 2] >> 4 : zeros[block / 2] & 15);
 }
 
-// What zero points other than the middle add to a row.
+// Correction of a row's product for zero points other than the middle.
 inline float of_zeros(const QuantizedMatrix &w, const QuantizedVector &x, std::size_t row) {
     if (!w.zeros) return 0;
     const std::int32_t middle = 1 << (w.bits - 1);

@@ -1,4 +1,4 @@
-// Operators that graphs of many tokens have beside those of steps: CumSum, Pad and Scan.
+// Operators of graphs over many tokens that step graphs do not need: CumSum, Pad and Scan.
 #include <algorithm>
 #include <cstring>
 
@@ -21,7 +21,7 @@ struct Filled : Operation {
     }
 };
 
-// Numbers around x, as many as are known when shapes are.
+// Pads x with a constant; the pads are known at planning time.
 void build_pad(Plan &plan, const Node &node) {
     const ValueId x = plan.input(node, 0);
     const Dims whole = plan.value(x).dims, pads = plan.integers(plan.input(node, 1));
@@ -44,7 +44,7 @@ void build_pad(Plan &plan, const Node &node) {
     add_copy_into(plan, x, y, Dims(pads.begin(), pads.begin() + static_cast<std::ptrdiff_t>(whole.size())));
 }
 
-// Sums along an axis, up to each entry or of those before it.
+// Cumulative sums along an axis, inclusive or (gives_before) exclusive.
 struct Sums : Operation {
     std::size_t outer, pieces, inner;
     bool gives_before;
@@ -79,8 +79,8 @@ void build_sums(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {x}, {plan.add_output(node, 0, Type::float32, dims)});
 }
 
-// state = kept · state + more, piece by piece of an axis: the last state, and each before its piece or after it. The axes of the state
-// before that axis are `outer`; of those behind it `kept` has a number for each of `rows` rows of `columns`.
+// state = kept · state + more for each piece along an axis. Writes the last state, and the state before or after each piece. The axes
+// of the state before that axis are `outer`; those after it are `rows` rows of `columns`, and `kept` has one number per row.
 struct Decay : Operation {
     std::size_t outer, pieces, rows, columns;
     bool gives_before;
@@ -113,7 +113,7 @@ bool reads_both(const Node &node, const std::string &a, const std::string &b) {
     return node.inputs == std::vector<std::string>{a, b} || node.inputs == std::vector<std::string>{b, a};
 }
 
-// Which body a Scan has: state, kept, more -> kept · state + more, and that or the state. Refuses others.
+// Whether a Scan with the body state, kept, more -> kept · state + more, and that or the state, outputs the latter. Refuses other bodies.
 bool gives_before(const Node &node) {
     if (node.body && node.body->nodes.size() == 3 && node.body->inputs.size() == 3 && node.body->outputs.size() == 2) {
         const Graph &body = *node.body;
@@ -149,7 +149,7 @@ void build_scan(Plan &plan, const Node &node) {
     if (of_factor.size() != added.size() || factors[static_cast<std::size_t>(axis)] != added[static_cast<std::size_t>(axis)])
         refuse(node, "a factor for each piece", "others");
     of_factor.erase(of_factor.begin() + at);
-    std::size_t same = 0;  // dimensions of a factor that are the state's; behind them 1
+    std::size_t same = 0;  // leading dimensions of a factor that equal the state's; the rest are 1
     while (same < std::min(of_factor.size(), state.size()) && of_factor[same] == state[same]) same++;
     if (of_piece != state || static_cast<std::ptrdiff_t>(same) < at ||
         std::any_of(of_factor.begin() + static_cast<std::ptrdiff_t>(same), of_factor.end(), [](std::int64_t dim) { return dim != 1; }))

@@ -1,9 +1,9 @@
-// The execution provider: takes a step graph whole, where it has an operator for each of its nodes, and runs it as one.
+// The execution provider. It takes a whole step graph if it has an operator for every node, and runs it as one kernel.
 //
-// ONNX Runtime goes through a step's thousand nodes one by one, a microsecond and more each; here threads go through them
-// together (plan.hpp, team.hpp), and products with weights in 4 and 8 bits are as fast as memory is (kernels.hpp).
+// ONNX Runtime runs a step's thousand nodes one by one, at a microsecond or more each; here a team of threads runs them
+// (plan.hpp, team.hpp), and products with 4- and 8-bit weights run at memory speed (kernels.hpp).
 //
-// Options, as ep.t2rexecutionprovider.NAME of a session: threads, 0 for one a core.
+// Session options, as ep.t2rexecutionprovider.NAME: threads (0: one per core).
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
@@ -26,10 +26,10 @@ namespace {
 
 constexpr const char *provider_name = "T2rExecutionProvider";
 constexpr const char *threads_option = "ep.t2rexecutionprovider.threads";
-// Plans of different shapes that are kept, those used last: so many, and more while they have no more operations than that.
+// Least recently used cache of plans by shape: at least kept_plans, and more up to kept_operations in all.
 constexpr std::size_t kept_plans = 16, kept_operations = 1 << 14;
 
-// What a function of ONNX Runtime's interface returns: nothing, or why not.
+// Converts exceptions to a status of ONNX Runtime; null on success.
 template <class Work> OrtStatus *guarded(Work work) noexcept {
     try {
         work();
@@ -44,11 +44,11 @@ template <class Work> OrtStatus *guarded(Work work) noexcept {
 void require(OrtStatus *status) { Ort::ThrowOnError(status); }
 
 std::mutex refused;
-std::string last_refusal;  // why the last graph was not taken
+std::string last_refusal;  // why the last refused graph was not taken
 
 std::atomic<std::size_t> last_size{0};  // operations of the last plan
 
-// A graph that was taken, and its plans by the shapes of what it is given.
+// A claimed graph, and its plans by the shapes of its inputs.
 class Step : public OrtNodeComputeInfo {
 public:
     Step(Graph graph, std::vector<std::optional<Given>> weights, int threads)
@@ -101,7 +101,7 @@ private:
     }
 
     const Graph graph;
-    const std::vector<std::optional<Given>> weights;  // of inputs that never change
+    const std::vector<std::optional<Given>> weights;  // by input; empty for inputs that change from run to run
     const std::shared_ptr<Team> team;
     Runs runs;
     std::mutex mutex;
@@ -113,7 +113,7 @@ Given given_of(const Ort::ConstValueInfo &value) {
     return {type, dims};
 }
 
-// Whether every node has an operator here, for shapes in which what is symbolic is 1; if not, why.
+// Why the graph cannot be planned with symbolic dimensions of 1; empty if it can.
 std::optional<std::string> refusal(const Ort::ConstGraph &given) {
     try {
         std::vector<Given> inputs;
@@ -150,7 +150,7 @@ public:
     }
 
 private:
-    // All nodes of the graph, or none: a part would be no faster.
+    // Claims all nodes of the graph or none: a part would be no faster.
     void claim(const Ort::ConstGraph &graph, OrtEpGraphSupportInfo *found) {
         const OrtNode *parent = nullptr;
         require(Ort::GetApi().Graph_GetParentNode(graph, &parent));
@@ -222,7 +222,7 @@ public:
         };
         ReleaseEp = [](OrtEpFactory *, OrtEp *made) noexcept { delete static_cast<Provider *>(made); };
         IsStreamAware = [](const OrtEpFactory *) noexcept { return false; };
-        // states and weights lie in the processor's memory, where ONNX Runtime puts them
+        // states and weights are in CPU memory, which ONNX Runtime allocates
         CreateAllocator = [](OrtEpFactory *, const OrtMemoryInfo *, const OrtKeyValuePairs *, OrtAllocator **made) noexcept -> OrtStatus * {
             *made = nullptr;
             return nullptr;
@@ -251,7 +251,7 @@ extern "C" T2R_EXPORTED OrtStatus *CreateEpFactories(const char *, const OrtApiB
     });
 }
 
-// Copies why the last graph was not taken, which ONNX Runtime does not hand on; returns its length, of which `size` fit.
+// Copies up to `size` bytes of the reason for the last refusal, which ONNX Runtime does not report; returns its whole length.
 extern "C" T2R_EXPORTED std::size_t t2r_provider_refusal(char *text, std::size_t size) {
     const std::lock_guard<std::mutex> lock(t2r::provider::refused);
     const std::string &why = t2r::provider::last_refusal;
@@ -259,7 +259,7 @@ extern "C" T2R_EXPORTED std::size_t t2r_provider_refusal(char *text, std::size_t
     return why.size();
 }
 
-// How many operations the last plan has that was made to run.
+// Number of operations in the last plan that was made for a run.
 extern "C" T2R_EXPORTED std::size_t t2r_provider_operations() { return t2r::provider::last_size; }
 
 extern "C" T2R_EXPORTED OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {

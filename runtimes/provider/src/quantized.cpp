@@ -1,4 +1,4 @@
-// Weights in 4 and 8 bits: products with them, and what they are as float32.
+// Products with 4- and 8-bit weights, and their dequantization to float32.
 #include "builders.hpp"
 #include "fuse.hpp"
 #include "kernels.hpp"
@@ -8,7 +8,7 @@ namespace t2r::provider {
 
 namespace {
 
-// The vectors of x in 8 bits, in one piece of memory: even, odd, offsets, scales and sums of each.
+// Memory layout of a vector of x in 8 bits: even, odd, offsets, scales and sums, contiguous.
 struct Layout {
     std::size_t numbers, offsets, scales, whole;  // bytes
 
@@ -43,12 +43,12 @@ struct Quantized : Operation {
     }
 };
 
-// accuracy_level 4 of MatMulNBits: x in 8 bits by the blocks of the weights, sums of integers.
+// MatMulNBits with accuracy_level 4: x is quantized to 8 bits in the blocks of the weights; sums are of integers.
 struct QuantizedProduct : Operation {
     QuantizedMatrix w;
     std::size_t vectors;
     bool has_zeros, has_more;
-    std::size_t more_step;  // what is added to a product: 0, the same to each vector's, or the rows
+    std::size_t more_step;  // step of the addend from vector to vector: 0 (broadcast) or w.rows
 
     QuantizedMatrix matrix_of(const Run &run) const {
         QuantizedMatrix matrix = w;
@@ -67,7 +67,7 @@ struct QuantizedProduct : Operation {
     void run(Run &run, int part, int parts) const override {
         const QuantizedMatrix matrix = matrix_of(run);
         const Layout layout(w);
-        constexpr std::size_t most = 64;  // vectors at a time, so that their places fit on the stack
+        constexpr std::size_t most = 64;  // vectors at a time, so that x fits on the stack
         float *y = run.at<float>(writes[0]);
         const std::size_t whole = vectors > 1 ? tile_rows : 4;
         const std::size_t first = begin_of(w.rows, part, parts, whole), last = begin_of(w.rows, part + 1, parts, whole);
@@ -81,12 +81,12 @@ struct QuantizedProduct : Operation {
     }
 };
 
-// Accuracy levels 0 and 1: x as it is, rows of the weights in float32, a few at a time.
+// Accuracy levels 0 and 1: x stays float32, and rows of the weights are dequantized, a few at a time.
 struct ExactProduct : QuantizedProduct {
     void run(Run &run, int part, int parts) const override {
         const QuantizedMatrix matrix = matrix_of(run);
         const std::size_t whole = vectors > 1 ? tile_rows : 4;
-        std::vector<float> rows(whole * w.columns + w.block);  // the rest of a row's last block lies where the next row is written
+        std::vector<float> rows(whole * w.columns + w.block);  // the next row overwrites the padding of a row's last block
         const std::size_t first = begin_of(w.rows, part, parts, whole), last = begin_of(w.rows, part + 1, parts, whole);
         for (std::size_t from = first; from < last; from += whole) {
             const std::size_t count = std::min(whole, last - from);
@@ -165,7 +165,7 @@ void build_quantized_product(Plan &plan, const Node &node) {
     plan.add(std::move(exact), reads, {y});
 }
 
-// A product and a value of its shape, or a row for each of its rows; else both nodes.
+// Adds a value of the product's shape, or one row to each of its rows; with other shapes, plans both nodes.
 void build_product_sum(Plan &plan, const Node &node) {
     const Value &more = plan.value(plan.input(node, 5));
     const Dims &x = plan.value(plan.input(node, 0)).dims;
@@ -176,7 +176,7 @@ void build_product_sum(Plan &plan, const Node &node) {
     for (const Node &part : node.parts) plan.add_node(part);
 }
 
-// (x - zero) · scale, all of one scale or by the axis's entries.
+// (x - zero) · scale, with one scale for all or one per entry of the axis.
 template <class T> struct Dequantized : Operation {
     std::size_t outer, size, inner;  // size: entries of the axis, each with a scale
     bool has_zeros;

@@ -1,4 +1,4 @@
-// Operators that look along an axis: means, sums, norms, Softmax, the largest.
+// Operators along an axis: maxima, means, sums, LayerNormalization, Softmax, TopK.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 enum class Reduction { max, mean, sum };
 
-// Of (outer, size, inner) to (outer, inner).
+// Reduces (outer, size, inner) to (outer, inner).
 struct Reduced : Operation {
     Reduction of;
     std::size_t outer, size, inner;
@@ -77,7 +77,7 @@ template <Reduction of> void build_reduction(Plan &plan, const Node &node) {
     plan.add(std::move(operation), {x}, {y});
 }
 
-// Rows of the last axes.
+// Rows: all axes from `axis` on.
 struct Rows {
     std::size_t count, size;
 
@@ -100,7 +100,7 @@ struct Softmax : Operation {
     void run(Run &run, int part, int parts) const override {
         const Kernels &k = kernels();
         const std::size_t size = rows.size, last = begin_of(rows.count, part + 1, parts);
-        const std::size_t together = size < 512 ? 512 / size : 1;  // short rows, whose exponentials are more than a register
+        const std::size_t together = size < 512 ? 512 / size : 1;  // batches short rows, so that exp has more than a register
         for (std::size_t row = begin_of(rows.count, part, parts); row < last; row += together) {
             const std::size_t n = std::min(together, last - row);
             const float *x = run.at<float>(reads[0]) + row * size;
@@ -173,7 +173,7 @@ struct Largest : Operation {
     std::size_t k;
 
     explicit Largest(Rows rows) : rows(rows) { is_shared = rows.are_worth_sharing(); }
-    // A bound below the k largest of a row, and above most others: the k-th of the largest of groups.
+    // A bound below the k largest of a row and above most others: just below the k-th largest of the group maxima.
     float below(const float *x) const {
         constexpr float least = -std::numeric_limits<float>::infinity();
         if (k > maxima_groups || rows.size < 4 * maxima_groups) return least;
@@ -189,7 +189,7 @@ struct Largest : Operation {
         float *y = run.at<float>(writes[0]) + first * k;
         std::int64_t *numbers = run.at<std::int64_t>(writes[1]) + first * k;
         for (std::size_t row = first; row < last; row++, x += rows.size, y += k, numbers += k) {
-            // sorted, of equal ones the first: each further one is smaller than the last, or equal and behind it
+            // insertion in descending order; of equal numbers, the earlier comes first
             std::size_t found = 0;
             const float least = below(x);
             for (std::size_t i = 0; i < rows.size; i++) {

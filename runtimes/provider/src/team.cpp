@@ -14,8 +14,8 @@ namespace t2r::provider {
 
 namespace {
 
-constexpr int looks = 1 << 12;                            // before a thread gives its core to another
-constexpr auto patience = std::chrono::milliseconds(2);   // before it sleeps: a step comes soon after another
+constexpr int looks = 1 << 12;                            // spins before a thread yields its core
+constexpr auto patience = std::chrono::milliseconds(2);   // before it sleeps: steps follow each other closely
 
 inline void breathe() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -69,7 +69,7 @@ void Team::run(void (*work)(void *, int, int, Meeting &), void *data) {
     Meeting meeting(threads);
     task = {work, data, &meeting};
     unfinished = threads - 1;
-    calls.fetch_add(1);  // seq_cst, as asleep is: a thread that goes to sleep sees the call, or is seen here
+    calls.fetch_add(1);  // seq_cst, like asleep: a thread that goes to sleep either sees the call or is seen here
     if (asleep.load() != 0) {
         { const std::lock_guard<std::mutex> lock(mutex); }
         called.notify_all();

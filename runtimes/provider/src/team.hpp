@@ -1,5 +1,5 @@
-// Threads that go through a step together: they meet after every part of it, some hundred times in two milliseconds, so that
-// they wait by looking at a number and not by asking the system.
+// Team of threads that run a step together. They synchronize after every stage, some hundred times in two milliseconds, so they
+// spin on a counter instead of blocking in the operating system.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace t2r::provider {
 
 class Team {
 public:
-    // Work of one thread of `threads`; calls meet() between its parts.
+    // Spin barrier: each of `threads` threads calls meet() between the parts of its work.
     class Meeting {
     public:
         explicit Meeting(int threads) : threads(threads) {}
@@ -31,7 +31,7 @@ public:
     Team(const Team &) = delete;
     Team &operator=(const Team &) = delete;
 
-    // Runs work(data, thread, threads, meeting) on all threads, on the caller's alone while another call is running.
+    // Runs work(data, thread, threads, meeting) on all threads, or on the caller's alone while another call is running.
     // `work` does not throw.
     void run(void (*work)(void *, int, int, Meeting &), void *data);
 
@@ -52,11 +52,11 @@ private:
     std::atomic<int> unfinished{0};
     std::atomic<int> asleep{0};
     std::atomic<bool> ends{false};
-    std::mutex mutex;     // of those that sleep
+    std::mutex mutex;     // for sleeping threads
     std::condition_variable called;
 };
 
-// One team for all operators that ask for so many threads.
+// The team with this number of threads, shared by all callers.
 std::shared_ptr<Team> team_of(int threads);
 
 // Cores that this process may use.

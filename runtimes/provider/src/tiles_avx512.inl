@@ -1,27 +1,27 @@
-// Included by kernels_avx512.cpp: products with many vectors. Rows are unpacked once for all of them, a tile at a time. A register of
-// a tile has four numbers of each of 16 rows, or one in float32, so that each of its sums is a row's, and none are added across.
+// Products with many vectors. Included by kernels_avx512.cpp. Rows are unpacked once for all vectors, a tile at a time. A register of
+// a tile has four numbers of each of 16 rows, or one in float32, so each lane accumulates one row, without horizontal sums.
 
 namespace t2r::provider {
 
 namespace {
 
-constexpr std::size_t few = 3;                 // from so many vectors on
+constexpr std::size_t few = 3;                 // least number of vectors for tiles
 constexpr int lanes = 16, panels = tile_rows / lanes;
-constexpr std::size_t tile_columns = 1024;     // 32 KiB at a time, which the first cache keeps
+constexpr std::size_t tile_columns = 1024;     // 32 KiB per tile, which fits the L1 cache
 
 struct Tile {
-    __m512i numbers[panels][tile_columns / 4];  // of 4 bits: four even ones of each row, then four odd ones
-    __m512 scales[panels][tile_columns / 32];   // by block
-    __m512i zeros[panels][tile_columns / 32];   // by block, if there are any: what they are, negative
-    __mmask16 rows[panels];                     // those that the matrix has
+    __m512i numbers[panels][tile_columns / 4];  // 4 bits: four even numbers of each row, then four odd ones
+    __m512 scales[panels][tile_columns / 32];   // per block
+    __m512i zeros[panels][tile_columns / 32];   // per block, negated, if there are any
+    __mmask16 rows[panels];                     // mask of rows that the matrix has
     std::size_t first_row, first_block, blocks;
-    const char *ahead;                          // the next tile's numbers, read with each block of this one's, so many lines
+    const char *ahead;                          // the next tile's numbers: each block of this one prefetches `lines` cache lines of them
     std::size_t lines;
 };
 
-// 16 bytes of each of 16 rows, `wanted` numbers of 32 bits of them, as four registers: of the first number of each row, and so on.
+// Transposes 16 bytes of each of 16 rows to four registers: to[i] has 32-bit number i of each row. `wanted` masks the numbers.
 inline void transpose(const void *begin, const std::size_t *rows, __mmask8 wanted, __m512i *to) {
-    __m512i fours[4];  // lane L of register j: of row 4 L + j
+    __m512i fours[4];  // 128-bit lane L of register j: row 4 L + j
     for (int j = 0; j < 4; j++) {
         const auto row = [&](int lane) { return _mm_maskz_loadu_epi32(wanted, static_cast<const char *>(begin) + rows[4 * lane + j]); };
         const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(row(0)), row(1), 1);
@@ -34,7 +34,7 @@ inline void transpose(const void *begin, const std::size_t *rows, __mmask8 wante
     to[2] = _mm512_unpacklo_epi64(c, d), to[3] = _mm512_unpackhi_epi64(c, d);
 }
 
-// Where 16 rows of so many bytes begin, behind the last row that one again; which of them there are.
+// Byte offsets of 16 rows of `bytes` bytes, clamped to the last row. Returns the mask of those before `last`.
 inline __mmask16 rows_of(std::size_t begin, std::size_t last, std::size_t bytes, std::size_t *rows) {
     for (int i = 0; i < lanes; i++) rows[i] = (begin + i < last ? begin + i : last - 1) * bytes;
     return static_cast<__mmask16>(begin + lanes <= last ? 0xffff : begin < last ? (1u << (last - begin)) - 1 : 0);
@@ -75,14 +75,14 @@ template <int bits, int n>
 void times_tile(const QuantizedMatrix &w, Tile &tile, const QuantizedVector *x, float *y, std::size_t stride) {
     constexpr std::int32_t middle = 1 << (bits - 1), halves = bits == 4 ? 2 : 1;
     const std::size_t of_block = w.block * bits / 8;
-    const std::size_t odd = bits == 4 ? static_cast<std::size_t>(x->odd - x->even) : 0;  // the same of every vector
+    const std::size_t odd = bits == 4 ? static_cast<std::size_t>(x->odd - x->even) : 0;  // the same for every vector
     const std::int8_t *from[n];
     __m512 sums[panels][n];
     for (int v = 0; v < n; v++) {
         from[v] = x[v].even + tile.first_block * of_block;
         for (int p = 0; p < panels; p++) {
             float *to = y + v * stride + p * lanes;
-            __builtin_prefetch(to, 1);  // rows of y may lie far apart
+            __builtin_prefetch(to, 1);  // rows of y may be far apart
             sums[p][v] = tile.first_block ? _mm512_maskz_loadu_ps(tile.rows[p], to) : _mm512_setzero_ps();
         }
     }
@@ -140,13 +140,13 @@ void by_tiles(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t ve
     }
 }
 
-// The same of float32: registers of one number of each of 16 rows.
+// The same for float32: a register has one number of each of 16 rows.
 struct FloatTile {
     __m512 numbers[panels][256];
     __mmask16 rows[panels];
     std::size_t first, columns;
     const char *ahead;
-    std::size_t lines;  // with every four columns
+    std::size_t lines;  // cache lines per four columns
 };
 
 template <int n> void times_tile(FloatTile &tile, const float *x, std::size_t inner, float *y, std::size_t stride) {
@@ -172,7 +172,7 @@ template <int n> void times_tile(FloatTile &tile, const float *x, std::size_t in
 
 void row_products(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                   std::size_t stride) {
-    constexpr std::size_t few_floats = 5;  // below, memory is the limit, and rows as they lie are read faster
+    constexpr std::size_t few_floats = 5;  // below, memory is the limit, and rows in memory order are read faster
     if (vectors < few_floats) return by_rows(b, inner, x, vectors, first, last, y, stride);
     constexpr std::size_t together = 8;
     constexpr decltype(&times_tile<1>) times[together]{times_tile<1>, times_tile<2>, times_tile<3>, times_tile<4>,

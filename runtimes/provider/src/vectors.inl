@@ -1,4 +1,4 @@
-// Functions of numbers, and of vectors of them: sums, maxima. Included by kernels.inl.
+// Elementwise functions, sums and maxima of vectors. Included by kernels.inl.
 
 namespace t2r::provider {
 
@@ -11,9 +11,9 @@ inline float two_to(std::int32_t exponent) {
     return power;
 }
 
-// e^x to 2 units in the last place, without a branch, which would keep a loop from being vectors: 2^n · p(r), |r| ≤ ln 2 / 2
-// (Cephes' polynomial). 2^n in two factors, so that what is too large is infinite and what is small is rounded. A lost
-// number stays one, by r.
+// e^x to 2 units in the last place, without branches, which would prevent vectorization: 2^n · p(r), |r| ≤ ln 2 / 2
+// (Cephes' polynomial). 2^n is two factors, so that large results are infinite and small ones are rounded. NaN
+// propagates through r.
 inline float exp_of(float x) {
     float inside = x < 89.0f ? x : 89.0f;
     inside = inside > -104.0f ? inside : -104.0f;
@@ -30,7 +30,7 @@ inline float exp_of(float x) {
     return p * two_to(half) * two_to(whole - half);
 }
 
-// log(1 + e^x) = max(x, 0) + 2 artanh(t / (2 + t)), t = e^-|x|, whose series is of a number of at most 1/3.
+// log(1 + e^x) = max(x, 0) + 2 artanh(t / (2 + t)), t = e^-|x|. The argument of the series is at most 1/3.
 inline float softplus_of(float x) {
     const float t = exp_of(x > 0 ? -x : x), s = t / (2.0f + t), z = s * s;
     float p = 1.0f / 15;
@@ -106,10 +106,10 @@ void binary(Binary op, const float *a, std::size_t a_step, const float *b, std::
     }
 }
 
-// As many floats as a register of this kind of processor has.
+// wide: number of floats in a register.
 #if defined(__AVX512F__)
 constexpr std::size_t wide = 16;
-constexpr std::size_t together = 8;  // rows whose sums of two registers each stay in registers
+constexpr std::size_t together = 8;  // rows per tile: their sums, two registers each, stay in registers
 #elif defined(__AVX2__)
 constexpr std::size_t wide = 8;
 constexpr std::size_t together = 4;
@@ -133,7 +133,7 @@ inline float total(Wide x) {
 #endif
 }
 
-// By four registers, since a chain of one waits for each sum.
+// Four accumulators, since a single one waits for each sum.
 float sum(const float *x, std::size_t n) {
     Wide parts[4] = {};
     std::size_t i = 0;
@@ -158,7 +158,7 @@ inline float dot(const float *a, const float *b, std::size_t n) {
 
 inline Wide larger(Wide a, Wide b) { return (b > a) | (b != b) ? b : a; }
 
-// A lost number stays one.
+// NaN propagates.
 float max(const float *x, std::size_t n) {
     float most = x[0];
     std::size_t i = 0;
@@ -188,7 +188,7 @@ void maxima(const float *x, std::size_t n, float *y) {
     for (std::size_t j = 0; i + j < n; j++) y[j] = x[i + j] > y[j] ? x[i + j] : y[j];
 }
 
-// A bit for each number of a register that is above the bound.
+// Bit mask of the numbers of a register that are above the bound.
 inline unsigned bits_above(const float *x, float bound) {
 #if defined(__AVX512F__)
     return _mm512_cmp_ps_mask((__m512)at(x), _mm512_set1_ps(bound), _CMP_GT_OQ);

@@ -1,5 +1,5 @@
-// The kernels on arrays that end where their numbers end, against sums in double precision: for a build with AddressSanitizer, which
-// sees what is read or written beyond. A session's values lie in one piece of memory, where nothing would be seen.
+// The kernels on arrays of exact size, against sums in double precision: for a build with AddressSanitizer, which detects accesses
+// beyond an array. A session's values share one arena, where it would detect none.
 #include "kernels.hpp"
 
 #include <algorithm>
@@ -75,7 +75,7 @@ void quantized(int bits, std::size_t block, std::size_t columns, std::size_t row
     const std::vector<std::uint8_t> numbers = bytes(rows * of_row), zeros = bytes(rows * zeros_of_row);
     const std::vector<float> scales = normals(rows * w.blocks), x = normals(vectors * columns);
     w.numbers = numbers.data(), w.scales = scales.data();
-    const auto number = [&](const auto &of, std::size_t row, std::size_t i) {  // of a row with so many bits a number
+    const auto number = [&](const auto &of, std::size_t row, std::size_t i) {  // number i of the row at offset `row`
         return bits == 8 ? of[row + i] : of[row + i / 2] >> (i % 2 * 4) & 15;
     };
     std::vector<std::vector<std::int8_t>> own(vectors, std::vector<std::int8_t>(padded(w)));
@@ -97,7 +97,7 @@ void quantized(int bits, std::size_t block, std::size_t columns, std::size_t row
             for (std::size_t row = 0; row < rows; row += 3) {
                 Sum sum;
                 for (std::size_t i = 0; i < columns; i++) {
-                    const int in = bits == 8 ? own[v][i] : own[v][i / 2 + i % 2 * padded(w) / 2];  // odd ones behind even ones
+                    const int in = bits == 8 ? own[v][i] : own[v][i / 2 + i % 2 * padded(w) / 2];  // odd numbers follow the even ones
                     const int zero = any ? number(zeros, row * zeros_of_row, i / block) : 1 << (bits - 1);
                     sum.add(double(number(numbers, row * of_row, i) - zero) * in * scales[row * w.blocks + i / block] * own_scales[v][i / block]);
                 }
@@ -106,7 +106,7 @@ void quantized(int bits, std::size_t block, std::size_t columns, std::size_t row
     }
 }
 
-// Those of whose results other tests are enough.
+// Kernels whose results other tests cover.
 void loops(std::size_t n) {
     const std::vector<float> x = normals(2 * n), same = normals(2 * n), other = normals(2 * n), rows = normals(3), state = normals(3 * n);
     const std::vector<float> ends(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(n));

@@ -1,4 +1,4 @@
-"""Models of one node, on the provider and on ONNX Runtime's own."""
+"""Models of one node, on this provider and on ONNX Runtime's CPU provider."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def devices() -> list[ort.OrtEpDevice]:
 
 
 def options(threads: int | str = 2) -> ort.SessionOptions:
-    """Options of a session on the provider; what it refuses is refused, not run elsewhere."""
+    """Session options for the provider, without fallback to another one."""
     found = ort.SessionOptions()
     found.log_severity_level = 4
     found.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -40,11 +40,11 @@ def model(
     fixed: Sequence[int] = (),
     **attributes: Any,
 ) -> bytes:
-    """A model of one node of that operator.
+    """A model of one node of the operator `op`.
 
     Args:
-        inputs: examples; None is an input that is left out.
-        fixed: the numbers of inputs that are constants of the model.
+        inputs: example inputs; None is an omitted input.
+        fixed: indices of the inputs that are constants of the model.
     """
     inputs = [x if x is None else np.asarray(x) for x in inputs]
     while inputs[-1] is None:
@@ -61,10 +61,10 @@ def model(
 def several(
     nodes: Sequence[NodeProto], given: Mapping[str, Array], fixed: Mapping[str, Array], any_batch: bool = False
 ) -> bytes:
-    """A model of nodes, with examples of inputs and with constants; it gives the last node's outputs and "extra".
+    """A model of nodes, with example inputs and constants; its outputs are the last node's and "extra".
 
     Args:
-        any_batch: the first dimension of inputs is not the examples' alone.
+        any_batch: whether the first dimension of the inputs is dynamic.
     """
     value = helper.make_tensor_value_info
     outputs = [*nodes[-1].output, *(name for node in nodes for name in node.output if name == "extra")]
@@ -99,7 +99,7 @@ def on_cpu(made: bytes, feeds: Mapping[str, np.ndarray]) -> Arrays:
 def compare(
     op: str, *inputs: np.ndarray | np.generic | None, fixed: Sequence[int] = (), bound: float = 2e-6, **other: Any
 ) -> None:
-    """The same of one node."""
+    """Assert that both providers compute the same for one node."""
     made = model(op, inputs, fixed=fixed, **other)
     same_results(
         made, {f"x{i}": np.asarray(x) for i, x in enumerate(inputs) if x is not None and i not in fixed}, bound

@@ -1,4 +1,4 @@
-"""Nodes that are run as one: what ONNX Runtime computes, by one operation; where they do not fit, by their own."""
+"""Fused nodes compute what ONNX Runtime does, in one operation; nodes that do not fit stay separate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sizes = st.integers(2, 5)
 def run(
     nodes: Sequence[NodeProto], given: Mapping[str, np.ndarray], fixed: Mapping[str, Array], bound: float = 2e-6
 ) -> int:
-    """Compare; how many operations the nodes became."""
+    """Compare both providers; return the number of operations in the plan."""
     same_results(several(nodes, given, fixed), given, bound)
     return plugin.get_operations()
 
@@ -55,7 +55,7 @@ def test_norms(seed: int, a: int, b: int, size: int) -> None:
     x, weight = {"x": normal(random, a, b, size)}, normal(random, size)
     assert run(norm(), x, NORM | {"weight": weight}) == 1
     assert run(norm(last="weight quotient"), x, NORM | {"weight": weight.reshape(1, size)}) == 1
-    assert run(norm(quotient="extra"), x, NORM | {"weight": weight}) == 6  # whose quotient is asked for
+    assert run(norm(quotient="extra"), x, NORM | {"weight": weight}) == 6  # the quotient is an output
     assert run(norm(), x, NORM | {"weight": normal(random, b, 1)}) == 6
     assert run(norm(), x, NORM | {"weight": weight, "two": np.float32(3)}) == 6
     assert run(norm(), x, NORM | {"weight": weight, "axis": np.array([1])}) == 6
@@ -150,7 +150,7 @@ def test_sums_of_powers(seed: int, a: int, b: int, size: int) -> None:
 @examples
 @given(seed=st.integers(0, 99), a=sizes, rows=st.integers(2, 70))
 def test_what_is_added_to_a_product(seed: int, a: int, rows: int) -> None:
-    """Two operations are the product's: its vectors in 8 bits, and itself."""
+    """A product is two operations: the quantization of its vectors, and the product."""
     random = np.random.default_rng(seed)
     numbers, scales = random.integers(0, 256, (rows, 2, 16)).astype(np.uint8), normal(random, rows, 2)
     nodes = [
@@ -167,7 +167,7 @@ def test_what_is_added_to_a_product(seed: int, a: int, rows: int) -> None:
 
 @pytest.mark.parametrize("x", [np.nan, np.inf, -np.inf, -104.0, -88.0, 88.0])
 def test_numbers_that_are_none(x: float) -> None:
-    """In the middle of others, in loops that look at no number alone."""
+    """Special values among ordinary ones, in vectorized loops."""
     values = np.linspace(-1, 1, 37, dtype=np.float32)
     values[5] = x
     for op in ("Exp", "Sigmoid"):
@@ -189,4 +189,4 @@ def test_gated_halves(seed: int, a: int, half: int) -> None:
     assert run([*nodes[:3], node("Mul", "up silu", "y")], x, equal) == 1
     assert run([*nodes[:3], node("Mul", "silu share", "y")], x, equal) == 5  # no second half
     first = [node("Split", "x sizes", "gate up", axis=0), *nodes[1:]]
-    assert run(first, {"x": normal(random, 4, half)}, {"sizes": np.array([2, 2])}) == 3  # whose halves lie as they are
+    assert run(first, {"x": normal(random, 4, half)}, {"sizes": np.array([2, 2])}) == 3  # halves are views

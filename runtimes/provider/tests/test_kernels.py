@@ -24,6 +24,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_nothing_beyond_an_array_is_touched(kernels: str, program: Path) -> None:
-    """Nor is a sum wrong, of any number of rows and columns."""
+    """All sums are right too, for any number of rows and columns."""
     done = subprocess.run([program], env={**os.environ, "T2R_KERNELS": kernels}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

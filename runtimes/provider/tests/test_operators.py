@@ -1,4 +1,4 @@
-"""Every operator against ONNX Runtime's, on each table of kernels that this processor has."""
+"""Every operator against ONNX Runtime's, with each table of kernels that this processor supports."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def pad(random: np.random.Generator, dims: list[int]) -> None:
 
 
 def scan(random: np.random.Generator, dims: list[int]) -> None:
-    """state = kept · state + more, along axes behind some, none and most of the state's; the states before or after."""
+    """state = kept · state + more, along an axis after some, none and most of the state's; outputs old or new state."""
     a, b, c = dims
     for gives in ("past", "after"):
         nodes = [
@@ -158,7 +158,7 @@ def scan(random: np.random.Generator, dims: list[int]) -> None:
         body = helper.make_graph(nodes, "body", *names)
         for state, axis in (((a, b, c, 67), 2), ((b, c), 0), ((a, c), 1)):
             whole = (*state[:axis], 3, *state[axis:])
-            for ones in range(len(state) - axis + 1):  # the last axes of a factor
+            for ones in range(len(state) - axis + 1):  # trailing axes of size 1 of the factor
                 kept = normal(random, *whole[: len(whole) - ones], *(1,) * ones)
                 axes = {"num_scan_inputs": 2, "scan_input_axes": [axis, axis], "scan_output_axes": [axis]}
                 compare("Scan", normal(random, *state), kept, normal(random, *whole), outputs=2, body=body, **axes)
@@ -221,7 +221,7 @@ def matmul(random: np.random.Generator, dims: list[int]) -> None:
     compare("MatMul", normal(random, 1, a, b, 7), normal(random, c, 1, 7, 3))
     compare("MatMul", normal(random, a, b), normal(random, b, 1))
     compare("MatMul", normal(random, 1, 130), normal(random, 130, 517))  # divided among threads
-    # tiles of rows and columns, and what is left of both; of so many numbers sums are in another order
+    # whole and partial tiles of rows and columns; long sums are in another order
     for inner, columns in ((19, 3 + c), (19, 40 + c), (300, 5)):
         compare("MatMul", normal(random, b, 9 + a, inner), normal(random, b, inner, columns), bound=1e-5)
 
@@ -251,7 +251,7 @@ def quantized_matmul(random: np.random.Generator, dims: list[int]) -> None:
         for block in (32, 64, 128, 256):
             for K in (block, 3 * block + 32, 5 * 32):
                 N, blocks = 8 * b + 3, -(-K // block)
-                # whole numbers up to 127, so that a scale is 1 and nothing is rounded one way here, the other way there
+                # integers up to 127, so that scales are 1 and no rounding differs
                 x = integers(random, b + 1, K, low=-126, high=127).astype(np.float32)
                 x[:, ::32] = 127
                 numbers = integers(random, N, blocks, block * bits // 8, kind=np.uint8, low=0, high=256)
@@ -280,7 +280,7 @@ def quantized_matmul(random: np.random.Generator, dims: list[int]) -> None:
 def reduction(op: str) -> Check:
     def check(random: np.random.Generator, dims: list[int]) -> None:
         compare(op, np.abs(normal(random, dims[0], 70)), shape_of(1), fixed=[1])
-        x = np.abs(normal(random, *dims, 33))  # sums that lose no digits
+        x = np.abs(normal(random, *dims, 33))  # no cancellation
         for axes in (shape_of(-1), shape_of(1), shape_of(1, 2), shape_of(0, 1, 2, 3)):
             compare(op, x, axes, fixed=[1])
             compare(op, x, axes, fixed=[1], keepdims=0)
@@ -303,7 +303,7 @@ def top_k(random: np.random.Generator, dims: list[int]) -> None:
     x = integers(random, *dims, 33).astype(np.float32)  # some are equal
     for k in (1, 4, 33):
         compare("TopK", x, shape_of(k), fixed=[1], outputs=2)
-    long = integers(random, 3, 1000, high=99).astype(np.float32)  # of which most are passed by, block by block
+    long = integers(random, 3, 1000, high=99).astype(np.float32)  # most numbers are skipped, block by block
     for k in (1, 5, 15, 16):
         compare("TopK", long, shape_of(k), fixed=[1], outputs=2)
         compare("TopK", normal(random, 3, 1000), shape_of(k), fixed=[1], outputs=2)
@@ -319,7 +319,7 @@ def shape(random: np.random.Generator, dims: list[int]) -> None:
 
 
 def range_(random: np.random.Generator, dims: list[int]) -> None:
-    """Of a shape, which is known when a plan is made, and what follows from it."""
+    """Range of a shape, which is known at planning time."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"], end=1),
         helper.make_node("Cast", ["shape"], ["wide"], to=6),
@@ -387,7 +387,7 @@ def test_operators_compute_what_onnx_runtime_does(op: str, seed: int, dims: list
 
 @pytest.mark.parametrize("kernels", KERNELS[1:])
 def test_lesser_processors(kernels: str) -> None:
-    """The tests above and those of test_fused.py in a process of its own, which chooses its kernels once."""
+    """Run the tests above and test_fused.py in a separate process, since a process chooses its kernels once."""
     if os.environ.get("T2R_KERNELS"):
         pytest.skip("this is that process")
     files = [__file__, str(Path(__file__).with_name("test_fused.py"))]

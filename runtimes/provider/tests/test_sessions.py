@@ -1,4 +1,4 @@
-"""What a session on the provider does beside computing: threads, shapes, errors, refusals."""
+"""Sessions on the provider: threads, shapes, errors, refusals."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 from one_node import devices, model, on_provider, options, several
 from onnx import TensorProto, helper, numpy_helper
 
-WIDTH = 300  # products of it are divided among threads
+WIDTH = 300  # wide enough for threads to divide products
 
 
 @pytest.fixture(scope="module")
 def chain() -> bytes:
-    """x (B, WIDTH) → twenty products with a square matrix and tanh, which threads have to meet between."""
+    """x (B, WIDTH) → twenty products with a square matrix and tanh, between which threads synchronize."""
     random = np.random.default_rng(7)
     nodes, constants, name = [], [], "x"
     for i in range(20):
@@ -57,8 +57,7 @@ def test_a_wrong_number_of_threads(chain: bytes, threads: str) -> None:
 
 def test_shapes_change_from_run_to_run(chain: bytes) -> None:
     session = ort.InferenceSession(chain, options())
-    counts = [1, 5, 2, 1, *range(18), 5, 1]  # more than the plans that are kept
-    for count in counts:
+    for count in (1, 5, 2, 1, *range(18), 5, 1):
         (found,) = session.run(None, rows(count))
         assert found.shape == (count, WIDTH)
         for row in range(count):
@@ -66,11 +65,20 @@ def test_shapes_change_from_run_to_run(chain: bytes) -> None:
             np.testing.assert_allclose(found[row], alone[0], rtol=0, atol=1e-6)
 
 
+def test_more_shapes_than_plans_are_kept() -> None:
+    """1,000 operations, of which 16 plans are kept."""
+    nodes = [helper.make_node("Abs" if i % 2 else "Neg", [f"t{i}" if i else "x"], [f"t{i + 1}"]) for i in range(1000)]
+    session = ort.InferenceSession(several(nodes, rows(1), {}, any_batch=True), options())
+    for count in (*range(1, 20), 1, 19, 2):
+        (found,) = session.run(None, rows(count))
+        np.testing.assert_array_equal(found, np.abs(rows(count)["x"]))
+
+
 @pytest.mark.parametrize(
     "bits, block, columns", [(4, 32, 203), (4, 128, 1300), (8, 32, 1300), (8, 64, 203), (8, 2048, 2100)]
 )
 def test_rows_of_a_batch_are_what_they_are_alone(bits: int, block: int, columns: int) -> None:
-    """Though many share what is read and unpacked of the weights: but for the order of sums, and of many to the bit."""
+    """Equal up to the order of sums, and to the bit for three rows or more, although rows share unpacked weights."""
     random, outputs = np.random.default_rng(11), 77
     blocks = -(-columns // block)
     fixed = {
@@ -91,7 +99,7 @@ def test_rows_of_a_batch_are_what_they_are_alone(bits: int, block: int, columns:
 
 
 def at_once(work: Callable[[int], None], count: int) -> None:
-    """Run work(0), … on threads of their own; raise the first error."""
+    """Run work(0), … on separate threads; raise the first error."""
     errors: list[BaseException] = []
 
     def guarded(number: int) -> None:
@@ -149,7 +157,7 @@ def test_an_index_beyond_a_table(index: int) -> None:
     session = ort.InferenceSession(model("Gather", [table, numbers]), options())
     with pytest.raises(Exception, match="received an index beyond the end of a table"):
         session.run(None, {"x0": table, "x1": numbers})
-    session.run(None, {"x0": table, "x1": np.array([1, -1])})  # it goes on
+    session.run(None, {"x0": table, "x1": np.array([1, -1])})  # the session stays usable
 
 
 @pytest.mark.parametrize("type_", [np.int32, np.int64])
