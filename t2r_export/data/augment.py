@@ -1,9 +1,9 @@
 """Data augmentation of sentence pairs in training.
 
-An augmented batch is a function of seed and step, so there is no state to save. Numbers and names are replaced by the
-same ones on both sides, if both sides have the same ones; otherwise the pair is unchanged. New names are drawn letter
-by letter from the names of the train part, so their tokens are as various as those of names that no text has. Surnames
-are German nouns half of the time, as in Frau Fischer: only the title tells that they are not to be translated.
+An augmented batch is a function of seed and step, so there is no state to save. Numbers and names that occur on both
+sides are replaced by the same ones on both; otherwise the pair is unchanged. New names are drawn letter by letter from
+a letter model of the train part's names, so their tokens are as diverse as those of unseen names. Half of the surnames
+are German nouns, as in Frau Fischer: only the title shows that they must not be translated.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MONTHS = re.compile(
 WOMEN = {"Frau": "Ms.", "Tante": "Aunt"}  # titles and their translations
 MEN = {"Herr": "Mr.", "Onkel": "Uncle", "Doktor": "Doctor"}
 INFLECTED = {"Herr": "Herrn"}  # after a preposition
-ALONE = rf"({WORD.pattern})(?!['’-]| [A-ZÄÖÜ])"  # no genitive, and no part of a longer name
+ALONE = rf"({WORD.pattern})(?!['’-]| [A-ZÄÖÜ])"  # no genitive, not part of a longer name
 FIRST = (re.compile("^" + ALONE), re.compile("^" + ALONE))
 AFTER = (re.compile(r"\b(?:mit|für|ohne) " + ALONE), re.compile(r"\b(?:with|for|without) " + ALONE))
 SHE, HE = re.compile(r"\b(she|her|hers|herself)\b", re.I), re.compile(r"\b(he|him|his|himself)\b", re.I)
 LEAST, MOST = 3, 12  # letters of a name
-END = "\n"  # ends a name in a chain of letters
-RARE = 0.1  # a name is written small at most this often
+END = "\n"  # end of a name in the letter chain
+RARE = 0.1  # maximum ratio of lowercase to capitalized occurrences of a name
 
 
 class Augmenter:
@@ -86,7 +86,7 @@ def with_numbers(pair: Pair, drawn: random.Random) -> Pair:
     texts = {digits(match[1]): match[1] for side in pair for match in NUMBER.finditer(side)}
     of = HOURS if "Uhr" in pair[0] else DAYS if all(map(MONTHS.search, pair)) else range(0)
     others = {runs: _other(runs, texts[runs], of, drawn) for runs in sorted(found[0])}
-    if len(set(others.values())) < len(others):  # two numbers became the same
+    if len(set(others.values())) < len(others):  # two numbers became equal
         return pair
     source, target = (NUMBER.sub(lambda match: _written(match, others), side) for side in pair)
     return source, target
@@ -115,7 +115,7 @@ def _other(runs: tuple[str, ...], text: str, of: range, drawn: random.Random) ->
 
 
 def _like(run: str, least: int, drawn: random.Random) -> str:
-    """Draw a number with as many digits."""
+    """Draw a number with the same number of digits."""
     low = max(least, 10 ** (len(run) - 1) if least and len(run) > 1 else 0)
     return str(drawn.randrange(low, 10 ** len(run))).zfill(len(run))
 
@@ -145,7 +145,7 @@ def found_names(pairs: Iterable[Pair]) -> frozenset[str]:
 
 
 def found_nouns(pairs: Iterable[Pair]) -> tuple[str, ...]:
-    """Find nouns: words capitalized within a source that are not in its target, as long as names are."""
+    """Find nouns: words of LEAST to MOST letters, capitalized within a source and not in its target."""
     found = set[str]()
     for source, target in pairs:
         words = (word for word in WORD.findall(source)[1:] if LEAST <= len(word) <= MOST and word.istitle())
@@ -154,7 +154,7 @@ def found_nouns(pairs: Iterable[Pair]) -> tuple[str, ...]:
 
 
 def letter_chain(names: Iterable[str]) -> dict[str, str]:
-    """The letters that follow every two letters of names, as often as they do; the first letters follow fewer."""
+    """Letters that follow each two letters in names, repeated by frequency; at the start, fewer letters precede."""
     following: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
         for place, letter in enumerate(name + END):
@@ -163,7 +163,7 @@ def letter_chain(names: Iterable[str]) -> dict[str, str]:
 
 
 def made_name(chain: Mapping[str, str], drawn: random.Random) -> str:
-    """Draw a name of LEAST to MOST letters, as Tarburg, from a chain of letters of names with at least LEAST."""
+    """Draw a name of LEAST to MOST letters, such as Tarburg, from a `letter_chain`."""
     name = ""
     while len(name) < LEAST:
         name = ""
@@ -177,7 +177,7 @@ def with_names(pair: Pair, names: Set[str], chain: Mapping[str, str], drawn: ran
     sides = [set(WORD.findall(side)) for side in pair]
     here = sorted(name for name in sides[1] & names if {name, name + "s"} & sides[0])
     others = {name: made_name(chain, drawn) for name in here}
-    if len(set(others.values())) < len(others):  # two names became the same
+    if len(set(others.values())) < len(others):  # two names became equal
         return pair
     others |= {name + "s": other + "s" for name, other in others.items() if name + "s" not in others}
     source, target = (WORD.sub(lambda match: others.get(match[0], match[0]), side) for side in pair)
@@ -202,7 +202,7 @@ def with_title(pair: Pair, names: Set[str], surname: str, drawn: random.Random) 
 
 
 def joined(pairs: Sequence[Pair], count: int, drawn: random.Random) -> list[Pair]:
-    """Concatenate `count` pairs each, in random order; every pair is used."""
+    """Concatenate groups of `count` pairs, in random order; every pair is used."""
     order = drawn.sample(pairs, len(pairs))
     lines = [order[first : first + count] for first in range(0, len(order), count)]
     return [(" ".join(source for source, _ in line), " ".join(target for _, target in line)) for line in lines]

@@ -17,8 +17,8 @@ from t2r_export.model.transformer import Transformer
 class Batch:
     """Sequences for a loss or an evaluation.
 
-    In packed windows every token is predicted; in windows of one document its tokens; in pairs only target tokens,
-    without start tokens and padding.
+    Packed windows predict every token, windows of one document only its tokens, and pairs only target tokens without
+    start tokens and padding.
     """
 
     ids: Tensor  # (B, T) int64
@@ -37,7 +37,7 @@ class Batch:
         return self.ids.numel() if self.places is None else len(self.places)
 
     def predicted(self, rows: Tensor) -> Tensor:
-        """Select from rows (B·T, …) those whose next token is predicted: (count, …)."""
+        """Select the rows (B·T, …) whose next token is predicted: (count, …)."""
         return rows if self.places is None else rows.index_select(0, self.places)
 
     @property
@@ -83,7 +83,7 @@ class Batches(Protocol):
         ...
 
     def validation(self, shares: int) -> list[Batch]:
-        """Validation batches, each the size of one of so many shares of a training batch."""
+        """Validation batches, each of the size of a training batch divided by `shares`."""
         ...
 
 

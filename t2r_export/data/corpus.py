@@ -42,7 +42,7 @@ PIECE = 1 << 20  # tokens or rows of a .npy copied at once
 
 
 class Vocabulary(Protocol):
-    """The part of a model's config or a graph's signature that determines how it reads a text."""
+    """The fields of a model's config or a graph's signature that determine how a text is read."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -157,7 +157,7 @@ def _mapped(path: Path) -> np.memmap[Any, Any]:
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # about headers of older versions
-            # mapped: a header may claim any size, but only existing bytes can be mapped
+            # mapped: a header may claim any size, but mapping needs existing bytes
             ids = np.lib.format.open_memmap(existing_file(path, "an array of token ids"), mode="r")
     except UserError:
         raise
@@ -199,7 +199,7 @@ class Windows:
             random = np.random.default_rng((self.seed, epoch))
             order = np.arange(
                 self.count, dtype=np.uint32 if self.count <= 1 << 32 else np.int64
-            )  # a large text has many
+            )  # a large text has many windows
             random.shuffle(order)
             room = 0 if self.tokens.ndim == 2 else len(self.tokens) - 1 - self.count * self.length
             self._epochs[epoch] = order, int(random.integers(0, room, endpoint=True))

@@ -104,7 +104,7 @@ def _blocks(path: Path) -> Iterator[str]:
             try:
                 text, used = codecs.utf_8_decode(raw, "strict", not block)
             except UnicodeDecodeError:
-                text, used = decoded(raw, str(path), at), 0  # raises, with the byte's place in the file
+                text, used = decoded(raw, str(path), at), 0  # raises, with the byte's offset in the file
             if block and text.endswith("\r"):  # a line feed may follow
                 text, used = text[:-1], used - 1
             yield (text if at else text.removeprefix("\ufeff")).replace("\r\n", "\n").replace("\r", "\n")
@@ -144,7 +144,7 @@ def _arrow(path: Path, field: str) -> Iterator[str]:
     with _pyarrow(path, "Arrow stream") as pyarrow, pyarrow.OSFile(str(path)) as file:
         file.seek(max(0, file.size() - len(END)))
         if file.read() != END:
-            raise pyarrow.ArrowInvalid("its end is missing")  # pyarrow takes any border of batches for the end
+            raise pyarrow.ArrowInvalid("its end is missing")  # pyarrow accepts any batch boundary as the end
         file.seek(0)
         with pyarrow.ipc.open_stream(file) as batches:
             _check_column(batches.schema.names, field, path)
@@ -152,7 +152,7 @@ def _arrow(path: Path, field: str) -> Iterator[str]:
 
 
 def _validated(column: Any) -> Any:
-    column.validate(full=True)  # damaged offsets point outside of the file
+    column.validate(full=True)  # damaged offsets point outside the file
     return column
 
 
@@ -167,9 +167,9 @@ def _pyarrow(path: Path, form: str) -> Iterator[Any]:
         raise UserError("the package pyarrow, to read Parquet and Arrow", "a Python without it", do) from error
     try:
         yield pyarrow
-    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # the second from names of columns
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # UnicodeDecodeError: column names
         if getattr(error, "errno", None):
-            raise  # by the system
+            raise  # operating system errors
         raise UserError(f"a whole {form} in {path}", printable(error), "write it again") from error
 
 
@@ -179,7 +179,7 @@ def _check_column(names: Sequence[str], field: str, path: Path) -> None:
 
 
 def _rows(columns: Iterable[Any], field: str, path: Path) -> Iterator[str]:
-    """The texts of a column, given in pieces."""
+    """The texts of a column given in chunks."""
     parts = (column[at : at + ROWS] for column in columns for at in range(0, len(column), ROWS))
     for row, text in enumerate((text for part in parts for text in part.to_pylist()), 1):
         yield _checked(text, field, f"row {row} of {path}")
@@ -197,7 +197,7 @@ def _checked(text: object, field: str, where: str) -> str:
 
 
 def parted(documents: Iterable[str], shares: Shares | None) -> Iterator[tuple[int, str]]:
-    """Documents with the number of their part: 0 train, 1 valid, 2 test.
+    """Documents with their part number: 0 train, 1 valid, 2 test.
 
     By `order`, the last documents are test and those before valid; too few documents are split at a character. By
     `hash`, the part is a function of the document, unaffected by added documents.

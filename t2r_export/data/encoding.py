@@ -31,7 +31,7 @@ MAX_PROCESSES = 8
 
 @dataclass(frozen=True)
 class Encoder:
-    """How documents become tokens."""
+    """Tokenizes documents."""
 
     tokenizer: str  # contents of a tokenizer.json
     before: tuple[int, ...]  # tokens before every document

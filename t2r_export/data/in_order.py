@@ -1,4 +1,4 @@
-"""Batches of consecutive steps, made by this process or in advance by others."""
+"""Batches of consecutive steps, made by this process or prefetched by worker processes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, Dataset
 from t2r_export.data.batch import Batch
 from t2r_runtime.errors import UserError
 
-CHUNK = 16  # steps whose batches one process makes; a chunk begins at a multiple of it
+CHUNK = 16  # steps per task of a worker; chunks begin at its multiples
 
 
 class Chunks(Dataset[list[Batch] | Exception]):
-    """Batches of steps, as a dataset of chunks; errors are values, which `in_order` raises."""
+    """Dataset of chunks of batches; errors are returned as values, which `in_order` raises."""
 
     def __init__(self, batch: Callable[[int], Batch], steps: range) -> None:
         self.batch = batch
@@ -38,30 +38,30 @@ class Chunks(Dataset[list[Batch] | Exception]):
 
 
 def in_order(batch: Callable[[int], Batch], steps: range, workers: int) -> Generator[Batch, None, None]:
-    """Yield `batch(step)` for each of the steps; closing it ends the other processes.
+    """Yield `batch(step)` for each of the steps; closing the generator ends the workers.
 
-    Augmenting and tokenizing pairs can take longer than a GPU takes to learn from them.
+    Augmenting and tokenizing pairs can take longer than a training step on a GPU.
 
     Args:
-        workers: number of processes that make batches in advance; 0, or on Windows: each is made when it is asked for.
+        workers: number of worker processes that prefetch; with 0, or on Windows, batches are made on demand.
 
     Raises:
-        UserError: what `batch` raised, in whatever process.
-        RuntimeError: another error in another process, with its traceback.
+        UserError: raised by `batch`, in any process.
+        RuntimeError: any other error in a worker, with its traceback.
     """
     if not workers or "fork" not in multiprocessing.get_all_start_methods():
         yield from map(batch, steps)
         return
-    # Forked, since a tokenized corpus would take long to copy. Python 3.12 warns once that this process has threads
-    # (a DeprecationWarning, not shown by default): a worker needs no lock of theirs, as it computes on one thread.
+    # Fork, because copying a tokenized corpus is slow. Python 3.12 warns once that this process has threads (a
+    # DeprecationWarning, hidden by default): a worker needs none of their locks, because it has one thread.
     made = DataLoader(
         Chunks(batch, steps),
         batch_size=None,
         num_workers=workers,
-        prefetch_factor=1,  # a tensor in advance is an open file; a worker waits only while there is enough
+        prefetch_factor=1,  # each prefetched tensor is an open file; a worker waits only if enough are ready
         worker_init_fn=begin,
         multiprocessing_context="fork",
-        generator=torch.Generator(),  # its seeds are not used, and would be drawn from torch's
+        generator=torch.Generator(),  # unused, but the default would advance torch's global generator
     )
     for chunk in made:
         if isinstance(chunk, Exception):
@@ -70,6 +70,6 @@ def in_order(batch: Callable[[int], Batch], steps: range, workers: int) -> Gener
 
 
 def begin(worker: int) -> None:
-    """Leave Ctrl-C to the training process, which ends the step, and threads to it: a fork may not have any."""
+    """Ignore Ctrl-C, which the training process handles, and disable tokenizer threads, unsafe after a fork."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -24,7 +24,7 @@ from t2r_export.data.shards import check_vocabulary
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
 
-STREAM = 4  # random stream; others use those before
+STREAM = 4  # random stream; lower numbers are used elsewhere
 VALIDATION_BATCHES = 8  # maximum per validation during training
 
 
@@ -213,10 +213,10 @@ class PairBatches:
         return self._told[place]
 
     def _augmented(self, steps: range) -> list[Batch]:
-        """The batches of these steps, with their augmented pairs, which are batched anew by length.
+        """The batches of these steps with augmented pairs, batched again by length.
 
-        Capitals and new names have more tokens than what they replace: in the batches of the plain pairs, two of three
-        tokens were padding.
+        Capitals and new names have more tokens than the text they replace: in the original batches, two of three tokens
+        were padding.
         """
         assert self._tokenize is not None
         chosen = [self._order(step) for step in steps]

@@ -62,13 +62,13 @@ def by_length(first: Tensor, second: Tensor, most: int, random: np.random.Genera
 
 
 def in_parts(first: Tensor, second: Tensor, parts: int, random: np.random.Generator) -> list[Tensor]:
-    """So many batches of pairs of similar length and about equal numbers of tokens, as indices, in random order.
+    """Split pairs into `parts` batches of similar length and about equal token counts, as indices, in random order.
 
     Args:
         first, second: (N,) int64, lengths of both sides.
 
     Returns:
-        `parts` tensors (n,) int64, none of them empty, every pair in one; an empty list if there are fewer pairs.
+        `parts` nonempty tensors (n,) int64 with every pair once; an empty list for fewer than `parts` pairs.
     """
     count = len(first)
     if count < parts:
@@ -77,7 +77,7 @@ def in_parts(first: Tensor, second: Tensor, parts: int, random: np.random.Genera
     tokens = (first + second).numpy()[order].cumsum()
     numbers = np.arange(1, parts)
     cuts = np.searchsorted(tokens, tokens[-1] * numbers / parts)
-    spare = np.maximum.accumulate(cuts - numbers).clip(0, count - parts)  # pairs before a cut but one for each part
+    spare = np.maximum.accumulate(cuts - numbers).clip(0, count - parts)  # pairs before each cut beyond one per part
     found = np.split(order, numbers + spare)
     return [torch.from_numpy(found[n]) for n in random.permutation(parts)]
 

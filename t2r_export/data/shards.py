@@ -37,12 +37,12 @@ MAX_INDEX = 1 << 24  # bytes
 
 @dataclass(frozen=True)
 class Entry:
-    """What the cache holds of a text."""
+    """A tokenized text in the cache."""
 
     folder: Path
-    texts: tuple[str, ...]  # files and folders, as they were named when it was tokenized
+    texts: tuple[str, ...]  # paths of files and folders at tokenization
     tokenizer: str | None  # SHA-256; None for token ids
-    documents: tuple[int, ...]  # per part; of token ids 0
+    documents: tuple[int, ...]  # per part; 0 for token ids
     rows: tuple[int, ...]  # tokens, or rows of a .npy, per part
     bytes: int
     used: float  # seconds since 1970
@@ -188,7 +188,7 @@ def check_vocabulary(ids: IntArray, size: int) -> None:
 
 
 def most_bytes() -> int:
-    """The bound of the cache. Raises UserError unless T2R_CACHE_BYTES is a number."""
+    """Maximum bytes of the cache. Raises UserError unless T2R_CACHE_BYTES is a number."""
     asked = os.environ.get("T2R_CACHE_BYTES") or str(CACHE_BYTES)
     if not asked.isdecimal():
         raise UserError("a number of bytes in T2R_CACHE_BYTES", asked, "correct it")
@@ -196,7 +196,7 @@ def most_bytes() -> int:
 
 
 def entries() -> list[Entry]:
-    """The entries of the cache, the last used first; one with a damaged index is without its texts and sizes."""
+    """The cache entries, most recently used first; those with a damaged index lack texts and sizes."""
     return [_described(*each) for each in sorted(_stored(), reverse=True)]
 
 
@@ -213,13 +213,13 @@ def remove(keys: Sequence[str]) -> list[Path]:
     """Remove entries; processes that mapped one keep reading it.
 
     Args:
-        keys: beginnings of names of folders in the cache, or `all`.
+        keys: prefixes of folder names in the cache, or `all`.
 
     Returns:
         The folders.
 
     Raises:
-        UserError: not one entry whose name begins so; nothing is removed.
+        UserError: a prefix of no entry or of several; nothing is removed.
     """
     indices, chosen = [index for _, _, index in _stored()], set[Path]()
     for key in keys:
@@ -239,7 +239,7 @@ def _stored() -> Iterator[tuple[float, int, Path]]:
 
 
 def _removed(index: Path) -> bool:
-    """Remove an entry. Whether it could be removed."""
+    """Remove an entry. Returns whether that succeeded."""
     with contextlib.suppress(OSError):
         index.unlink()  # first: an entry without index counts as missing
         shutil.rmtree(index.parent)

@@ -1,8 +1,8 @@
 """Batches of text windows for a finetuning run.
 
-Packed windows cross the borders of documents: no token is padding, and each is predicted once an epoch. Windows of one
-document each predict the same tokens, but for the first of a document after another's end token; shorter rows are
-filled with the text that follows, which a causal model does not see, and which is not predicted.
+Packed windows cross document borders: there is no padding, and each token is predicted once per epoch. Windows of one
+document each predict the same tokens, except the first token of a document after another's end token. Shorter rows are
+padded with the text that follows: a causal model does not see it, and it is not predicted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VALIDATION_WINDOWS = 32  # maximum per validation during training
 
 
 class Documents:
-    """Shuffled windows of one document each, a function of seed and step; every one is read once an epoch.
+    """Shuffled windows of one document each, a function of seed and step; each is used once per epoch.
 
     Args:
         tokens: (N,), in which `model`'s beginning-of-text token begins documents, or its first end-of-text token ends
@@ -46,7 +46,7 @@ class Documents:
         places = [np.flatnonzero(tokens[at : at + PIECE] == marks[0]) + (at if begins else at + 1) for at in pieces]
         first = np.unique(np.concatenate([[0], *places]))
         first = first[first < len(tokens)]
-        # a beginning is predicted too, at the end of the document before, as when packed
+        # the bos token is predicted at the end of the previous document, as in packed windows
         counts = np.append(first[1:] if begins else first[1:] - 1, len(tokens) - 1) - first
         windows = -(-counts // length)
         offsets = (np.arange(windows.sum()) - np.repeat(windows.cumsum() - windows, windows)) * length

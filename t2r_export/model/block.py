@@ -32,7 +32,7 @@ class Block(nn.Module):
     norms_after: Sequence[Norm]
     norms_sum: Sequence[Norm]
     residuals: Sequence[nn.Module]
-    recomputes = False  # in the backward pass, instead of keeping intermediate values
+    recomputes = False  # recompute intermediate values in the backward pass
 
     def __init__(self, config: LayerConfig, site: Site) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
     @property
     def mixing(self) -> list[int]:
-        """Their indices."""
+        """Indices of `mixers`."""
         return [n for n, part in enumerate(self.config.parts) if part.mixes]
 
     @property
@@ -64,10 +64,10 @@ class Block(nn.Module):
         return trace.output, trace.after
 
     def trace(self, x: T, state: State[T], step: Step[T]) -> BlockTrace[T]:
-        """`forward` with intermediate values; of an rk2 block those of the first stage."""
+        """`forward` with intermediate values, of the first stage in an rk2 block."""
         if not self.recomputes or not torch.is_grad_enabled():
             return self._trace(x, state, step)
-        before = step.copy()  # layers above replace what this one borrows
+        before = step.copy()  # layers above replace values that this one borrows
 
         def run(x: T) -> tuple[BlockTrace[T], Step[T]]:
             inner = before.copy()
@@ -87,7 +87,7 @@ class Block(nn.Module):
         return replace(first, output=output, after=first.after | second.after)
 
     def _stage(self, x: T, state: State[T], step: Step[T], stage: list[dict[str, str]]) -> BlockTrace[T]:
-        """The parts in order, with the states of these names."""
+        """Run the parts in order on the states named by `stage`."""
         after: State[T] = {}
         input, seen, traces, added = x, x, [], None
         for n, (part, names) in enumerate(zip(self.parts, stage, strict=True)):
@@ -109,7 +109,7 @@ class Block(nn.Module):
         return summed
 
     def _scaled(self, y: T, n: int, ops: Ops[T]) -> T:
-        """The output y of part n behind its norm and multiplier."""
+        """The output y of part n after its norm and multiplier."""
         y, multiplier = self.norms_after[n](y, ops), self.config.parts[n].multiplier
         return y if multiplier == 1.0 else ops.mul(y, multiplier)
 

@@ -1,7 +1,7 @@
-"""A mixture of experts in operators: each token reads the feed-forwards that its router chose.
+"""A mixture of experts in operators: a router chooses feed-forwards for each token.
 
-A step reads the weights of the chosen experts alone; many tokens, which choose all of them, pass through every expert
-and weigh the others by 0.
+A step gathers the weights of the chosen experts only. With many tokens, which together choose all experts, every expert
+runs on all tokens, and experts that a token has not chosen get weight 0.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from t2r_export.model.primitives import Primitives, T
 
 
 class Experts(NamedTuple):
-    """E feed-forwards without biases, E(x) = down(act(up x)), or down(act(gate x) ⊙ up x) where gated, and how a token
-    chooses among them."""
+    """E feed-forwards without biases, E(x) = down(act(up x)), or down(act(gate x) ⊙ up x) if gated, and the options of
+    their router."""
 
-    up: Tensor  # (E, F, D), or (E, 2·F, D): gate and up of each hidden number in turn
+    up: Tensor  # (E, F, D), or (E, 2·F, D) with rows of gate and up interleaved
     down: Tensor  # (E, D, F)
-    top: int  # experts of a token
-    renormalize: bool  # weights of the chosen: their share of the weights of all the chosen
+    top: int  # experts per token
+    renormalize: bool  # divide the weights of the chosen experts by their sum
     activation: str
     gated: bool
-    router: str = "softmax"  # of scores to weights, or sigmoid
-    choice_bias: Tensor | None = None  # (E,), added to the weights that are compared, not to those of the sum
+    router: str = "softmax"  # from scores to weights; softmax or sigmoid
+    choice_bias: Tensor | None = None  # (E,), added to the weights only for the choice
     scale: float = 1.0  # factor of the weights
-    eps: float = 0.0  # added to the sum that weights are divided by
+    eps: float = 0.0  # added to the sum when renormalizing
 
 
 def weights_of(scores: T, experts: Experts, ops: Primitives[T]) -> tuple[T, T]:
-    """Scores (N, E) -> weights and numbers of the chosen experts, (N, top) each."""
+    """Scores (N, E) -> weights and indices of the chosen experts, (N, top) each."""
     if experts.router == "softmax" and experts.choice_bias is None:
         best, chosen = ops.top_k(scores if experts.renormalize else ops.softmax(scores), experts.top)
         weights = ops.softmax(best) if experts.renormalize else best
@@ -42,7 +42,7 @@ def weights_of(scores: T, experts: Experts, ops: Primitives[T]) -> tuple[T, T]:
 
 
 def _by_each(scores: T, experts: Experts, ops: Primitives[T]) -> tuple[T, T]:
-    """DeepSeek-V3's router (arXiv 2412.19437, eq. 12 to 16): a bias that balances the load, and in its choice alone."""
+    """DeepSeek-V3's router (arXiv 2412.19437, eq. 12 to 16): a load-balancing bias affects only the choice."""
     each = ops.sigmoid(scores) if experts.router == "sigmoid" else ops.softmax(scores)
     if experts.choice_bias is None:
         weights, chosen = ops.top_k(each, experts.top)
@@ -65,7 +65,7 @@ def of_each(weights: T, chosen: T, experts: Experts, ops: Primitives[T]) -> T:
 
 
 def chosen_experts(x: T, scores: T, experts: Experts, ops: Primitives[T]) -> T:
-    """Rows x (N, D) through the chosen experts, whose weights are gathered."""
+    """Rows x (N, D) through the chosen experts, with gathered weights."""
     weights, chosen = weights_of(scores, experts, ops)
     top, width = experts.top, x.shape[1]
     hidden = ops.matmul(ops.embedding(chosen, experts.up), ops.reshape(x, (0, 1, width, 1)))
@@ -77,7 +77,7 @@ def chosen_experts(x: T, scores: T, experts: Experts, ops: Primitives[T]) -> T:
 
 
 def all_experts(x: T, scores: T, experts: Experts, ops: Primitives[T]) -> T:
-    """Rows x (N, D) through all experts; those that a row has not chosen have the weight 0."""
+    """Rows x (N, D) through all experts; those that a row has not chosen have weight 0."""
     weights, chosen = weights_of(scores, experts, ops)
     count, width, _ = experts.down.shape
     hidden = _activated(ops.matmul(ops.parameter(experts.up), ops.transpose(x, (1, 0))), experts, ops)  # (E, F, N)
@@ -88,7 +88,7 @@ def all_experts(x: T, scores: T, experts: Experts, ops: Primitives[T]) -> T:
 
 
 def _activated(hidden: T, experts: Experts, ops: Primitives[T]) -> T:
-    """Products by `up` (i, j or 2·j, n) -> (i, j, n). At most four axes, the most that NPUs take."""
+    """Products with `up` (i, j or 2·j, n) -> (i, j, n). Uses at most four axes, the limit of NPUs."""
     if not experts.gated:
         return activate(hidden, experts.activation, ops)
     rows = hidden.shape[1] // 2

@@ -1,10 +1,10 @@
 """Kernels of flash-linear-attention for linear attention on CUDA; they need the extra `fla` (fla-core).
 
-They compute `t2r_export.model.recurrences.chunked_linear_attention`, by the formulas there, of tensors with the tokens
-in front of the heads: q, k (B, T, H, K), v (B, T, H, V), g = log g_t (B, T, H), or (B, T, H, K) for a decay per key
-channel, beta (B, T, H), initial_state and the state after (B, H, K, V). q is multiplied by `scale`: K^-½ unless given,
-and 1 here. Normalizers are columns of v, keys have their length and sequences one length: what kernels offer for these
-stays unused.
+They compute `t2r_export.model.recurrences.chunked_linear_attention`, by the formulas there, with the token axis before
+the head axis: q, k (B, T, H, K), v (B, T, H, V), g = log g_t (B, T, H), or (B, T, H, K) for a decay per key channel,
+beta (B, T, H), initial_state and the state after (B, H, K, V). q is multiplied by `scale`: K^-½ by default, and 1 here.
+The kernels' options for normalizers, key norms and variable sequence lengths are unused: normalizers are columns of v,
+keys are normalized before, and sequences have equal lengths.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ KERNELS = {
     (True, "1"): "fla.ops.gated_delta_rule:chunk_gated_delta_rule",
     (True, "K"): "fla.ops.kda:chunk_kda",  # the same with diag(e^g)
 }
-LARGEST_KEY = 256  # K of the delta rules' kernels
+LARGEST_KEY = 256  # maximum K of the delta rules' kernels
 
 
 def kernel(q: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None, beta: Tensor | None) -> Kernel | None:
-    """The kernel for these tensors, as in `chunked_linear_attention`; None where torch computes them.
+    """The kernel for these tensors, as in `chunked_linear_attention`; None to compute with torch.
 
-    That is without the package, on other devices, in float64, and for keys that are too long.
+    torch computes without the package, on other devices, in float64, and for K above LARGEST_KEY in delta rules.
     """
     narrow = torch.float64 not in (v.dtype, S.dtype)
     if not (q.is_cuda and narrow and installed()) or beta is not None and q.shape[-1] > LARGEST_KEY:
@@ -47,7 +47,7 @@ def kernel(q: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None, beta: Tenso
 
 @functools.cache
 def installed() -> bool:
-    """Whether fla-core is there."""
+    """Whether fla-core is installed."""
     return importlib.util.find_spec("fla") is not None
 
 

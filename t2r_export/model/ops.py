@@ -42,7 +42,7 @@ class Ops(Primitives[T]):
     @property
     @abstractmethod
     def many(self) -> bool:
-        """Whether T tokens per sequence are read instead of one."""
+        """Whether the operators process T tokens per sequence instead of one."""
 
     # -- depends on the number of tokens
 
@@ -94,8 +94,8 @@ class Ops(Primitives[T]):
 
     @abstractmethod
     def cache_places(self, keys: T, new: T) -> tuple[T, T]:
-        """Places of the new tokens (B, G, T, ·), (T, 1), and of all keys (B, G, P + T, d), (P + T), both int32: the new
-        tokens are the last T of 0, …, P + T - 1."""
+        """Cache positions of the new tokens (B, G, T, ·), as (T, 1), and of all keys (B, G, P + T, d), as (P + T),
+        int32: the new tokens are the last T of 0, …, P + T - 1."""
 
     @abstractmethod
     def padding_mask(self, x: T, lengths: T) -> T:
@@ -172,8 +172,8 @@ class Ops(Primitives[T]):
         return x if cap is None else self.mul(self.tanh(self.mul(x, 1.0 / cap)), cap)
 
     def each(self, function: Callable[[T], T], *heads: T) -> list[T]:
-        """`function` of each of several heads (B, ·, T, d). It must treat every head alike: graphs compute it once for
-        heads that lie beside each other."""
+        """Apply `function` to several tensors of heads (B, ·, T, d). It must treat all heads alike: graphs compute it
+        once for adjacent heads."""
         return [function(x) for x in heads]
 
     def rotate(self, x: T, cos: T, sin: T) -> T:

@@ -1,4 +1,4 @@
-"""What joins a part's output with the residual stream: a sum, a weighted sum, or a gate."""
+"""Modules that add a part's output to the residual stream: a sum, a weighted sum, or a gate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ResidualSum(nn.Module):
 
 
 class ReZero(nn.Module):
-    """x + α y, α = 0 at first (Bachlechner et al. 2020, arXiv 2003.04887)."""
+    """x + α y, initially α = 0 (Bachlechner et al. 2020, arXiv 2003.04887)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class ResidualGate(nn.Module):
 
 
 def build_residual(part: PartConfig, width: int) -> nn.Module:
-    """What joins a part with the residual stream."""
+    """The residual module of a part."""
     if part.residual_gate is not None:
         return ResidualGate(part.residual_gate, width)
     return ReZero() if part.rezero else ResidualSum()

@@ -65,14 +65,14 @@ class Stack(nn.Module):
 
     @property
     def layers(self) -> list[Block]:
-        """The blocks in the order in which they run; a block that is repeated is there as often."""
+        """The blocks in order of execution, with repetitions."""
         return [*self.blocks] * self.config.repeats
 
     def entered(self, x: T, layer: int, step: Step[T]) -> T:
-        """Rows x (N, D) as layer number `layer` reads them.
+        """Rows x (N, D) as input of layer `layer`.
 
-        With `depth_positions`, the t-th time that the blocks run, from 1 on, begins with x + P^t, the positions and
-        sin and cos of t · 10000^(-2i/D) (Dehghani et al. 2018, arXiv 1807.03819, eq. 6 and 7).
+        With `depth_positions`, repetition t of the blocks, from 1, starts with x + P^t, the positions plus sin and cos
+        of t · 10000^(-2i/D) (Dehghani et al. 2018, arXiv 1807.03819, eq. 6 and 7).
         """
         if not self.config.depth_positions or layer % len(self.blocks):
             return x

@@ -1,4 +1,4 @@
-"""The context that all layers share while tokens are read: operators, positions, rotations.
+"""The context shared by all layers in one call: operators, positions, rotations.
 
 Values that depend only on the position are computed once for all layers, so that graphs contain them once.
 """
@@ -16,7 +16,7 @@ from t2r_export.model.positions.base import Positions
 from t2r_export.model.positions.turns import Rotation
 
 R = TypeVar("R")
-EMBEDDING = "embedding"  # lent to all layers: rows (N, D) as the first reads them
+EMBEDDING = "embedding"  # lent to all layers: input rows (N, D) of the first layer
 
 
 class Step(Generic[T]):
@@ -135,17 +135,17 @@ class Step(Generic[T]):
         return value
 
     def copy(self) -> Step[T]:
-        """A context with the values known so far; what is computed or lent in either is not seen by the other."""
+        """A copy of the context; values computed or lent later in either are not shared."""
         copied = copy.copy(self)
         copied._shared, copied._lent = dict(self._shared), dict(self._lent)
         return copied
 
     def take(self, other: Step[T]) -> None:
-        """Know what a copy knows."""
+        """Take over the values of a copy."""
         vars(self).update(vars(other))
 
     def lend(self, name: str, value: T) -> None:
-        """Store a value for the layers above; it replaces an earlier one of that name."""
+        """Store a value for the layers above; replaces an earlier value of this name."""
         self._lent[name] = value
 
     def borrowed(self, name: str) -> T:

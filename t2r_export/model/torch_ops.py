@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from t2r_export.model.ops import Erase, Ops
 from t2r_export.model.recurrences import chunked_linear_attention, scanned, scanned_complex
 
-PRODUCTS = 512  # keys up to which attention in bfloat16 on CPUs is computed by matrix products
+PRODUCTS = 512  # maximum keys for bfloat16 attention by matrix products on CPUs
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 
 
@@ -298,7 +298,7 @@ def _products_are_faster(v: Tensor) -> bool:
     """Whether matrix products compute attention to values v (B, G, n, V) faster than torch's own kernel.
 
     On CPUs with bfloat16 instructions they took 0.33 of its time, forward and backward, for 256 tokens, 0.93 for 1,024
-    and 1.4 for 2,048. They keep the weights, n values per query and head.
+    and 1.4 for 2,048. They store the attention weights, n values per query and head.
     """
     cast = torch.is_autocast_enabled(v.device.type)
     dtype = torch.get_autocast_dtype(v.device.type) if cast else v.dtype

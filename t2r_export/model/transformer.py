@@ -59,7 +59,7 @@ class Transformer(Stack):
             end: number of positions, at most those of the model; None: all of them.
 
         Raises:
-            UserError: wrap:N with N beyond a learned table; positions that go on where frequencies change.
+            UserError: wrap:N with N beyond a learned table; any but refuse if rotary frequencies change with length.
         """
         wrap, table = wrap_length(past_end), self.config.max_positions
         if wrap is not None and table is not None and wrap > table:
@@ -72,10 +72,10 @@ class Transformer(Stack):
         self.end = table if end is None else end
 
     def read_vectors(self) -> None:
-        """Read vectors (…, D) in place of token ids: what the embedding gives, before scale, positions and norm.
+        """Read vectors (…, D) in place of token ids: embeddings before scale, positions and norm.
 
         Raises:
-            UserError: a translator, whose start tokens are read by their embeddings.
+            UserError: a translator, which needs its token embedding for start tokens.
         """
         if self.encoder is not None:
             raise UserError("a decoder alone, to read vectors", "a translator", "leave out inputs_embeds")
@@ -100,7 +100,7 @@ class Transformer(Stack):
 
     # -- torch
 
-    # ids are int64, or floating-point vectors with one more axis where the model reads those (`input_size`)
+    # ids are int64, or floating-point vectors with one more axis if the model reads vectors (`input_size`)
 
     def forward(self, ids: Tensor, states: State[Tensor] | None = None) -> Tensor:
         """ids (B, T) and states (default: initial) -> logits (B, T, vocabulary)."""
@@ -163,7 +163,7 @@ class Transformer(Stack):
         return self.head_of(x, ops), after
 
     def hidden(self, ids: T, states: State[T], ops: Ops[T]) -> tuple[T, State[T]]:
-        """`run` without the head: rows (B, D), normalized, that it reads after the last token, and the states."""
+        """`run` without the head: normalized rows (B, D) of the last token, and the states."""
         x, after = self._run(ids, states, ops)
         return self.normed(ops.last_token(x), ops), after
 
@@ -177,7 +177,7 @@ class Transformer(Stack):
         return self.placed(x, step)
 
     def placed(self, x: T, step: Step[T]) -> T:
-        """Embedded rows x (N, D) as the first layer reads them, which parts of any layer may borrow."""
+        """Input rows (N, D) of the first layer from embedded rows x; parts of any layer may borrow them."""
         rows = super().placed(x, step)
         step.lend(EMBEDDING, rows)
         return rows
@@ -229,7 +229,7 @@ class Transformer(Stack):
         return Step(ops, start, self.ropes, self.positions.wrap, lengths)
 
     def _check_turned(self, tokens: int) -> None:
-        """Refuse a text of so many tokens where its first keys would have had other frequencies."""
+        """Raise UserError for more tokens than the rotary frequencies are valid for."""
         if self.turned is not None and tokens > self.turned:
             raise UserError(
                 f"at most {self.turned} tokens, since longer texts have other rotary frequencies",

@@ -1,4 +1,4 @@
-"""Units that a part can do without: heads, features of a feed-forward, channels of a state."""
+"""Prunable units of a part: heads, features of a feed-forward, channels of a state."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 
 class Rows(NamedTuple):
-    """Which unit each row of a weight belongs to.
+    """The unit of each row of a weight.
 
-    With two axes the rows of each index of the first axis are told apart, and as many of them stay for each.
+    With two axes, rows are pruned separately for each index of the first axis; equally many are kept for each.
     """
 
     axes: tuple[int, ...]
-    owners: Tensor  # int64, a unit for each index of the axes; -1: of none, which stays
+    owners: Tensor  # int64, unit of each index of the axes; -1: no unit, always kept
 
     def selected(self, weight: Tensor, kept: Tensor) -> Tensor:
-        """A copy of `weight` without the rows of other units than `kept` (count,) bool."""
+        """A copy of `weight` with only the rows of units `kept` (count,) bool, and rows of no unit."""
         places = tuple(range(len(self.axes)))
         moved = weight.movedim(self.axes, places)
         stays = (self.owners < 0) | kept[self.owners.clamp(min=0)]
@@ -34,19 +34,19 @@ class Units:
     """The units of one kind in a part, numbered group by group."""
 
     count: int
-    rows: Mapping[str, Rows]  # by name of the weight; other weights have no rows of units
+    rows: Mapping[str, Rows]  # by weight name; other weights are kept whole
     config: Callable[[Tensor], Any]  # kept (count,) bool -> config of the smaller part
-    groups: int = 1  # each keeps as many of its count / groups units
-    reads: str = ""  # the weight whose columns read the units' outputs, if there is one
+    groups: int = 1  # of count / groups units; all keep equally many
+    reads: str = ""  # the weight whose columns read the units' outputs, if any
 
     @property
     def size(self) -> int:
-        """Units in a group."""
+        """Units per group."""
         return self.count // self.groups
 
 
 def spread(count: int, sizes: list[int]) -> Tensor:
-    """Owners of joined pieces of an axis, each cut into `count` equal runs; pieces of negative size have no owner."""
+    """Units of an axis of concatenated pieces, each of `count` equal runs; pieces of negative size have no unit."""
     made = [
         torch.full((-size,), -1) if size < 0 else torch.arange(count).repeat_interleave(size // count) for size in sizes
     ]

@@ -1,1 +1,1 @@
-"""Smaller versions of parts, what they cost, and the choice among them."""
+"""Pruning: smaller versions of parts, their costs, and the choice among them."""

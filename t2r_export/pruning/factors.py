@@ -1,8 +1,8 @@
-"""Versions of parts whose matrices are products of two of a lower rank.
+"""Versions of parts with low-rank factors in place of their matrices.
 
-The factors are the best of their rank for what the matrices are multiplied by: with X the inputs of W on a text and S a
-root of XᵀX, they are those of the singular value decomposition of W S, so that ‖(W - W') X‖ is the root of the sum of
-the squared singular values that are left out (SVD-LLM, Wang et al. 2024, arXiv 2403.07378, section 3.1).
+The factors are optimal for their rank on the inputs of a text: with X the inputs of W and S a root of XᵀX, they come
+from the truncated singular value decomposition of W S, so that ‖(W - W') X‖ is the root of the sum of the squares of
+the omitted singular values (SVD-LLM, Wang et al. 2024, arXiv 2403.07378, section 3.1).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from t2r_export.pruning.versions import Offer, Version, sizes
 from t2r_export.pruning.watch import inputs
 from t2r_runtime.errors import UserError
 
-RIDGE = 1e-6  # of the mean of the diagonal of XᵀX, added to it: inputs that never vary would have no inverse
+RIDGE = 1e-6  # added to the diagonal of XᵀX, relative to its mean: XᵀX may be singular
 
 
 def versions(model: Transformer, windows: Tensor) -> Offer:
-    """Parts of lower ranks; a rank counts all matrices of a part, and the full size is the part as it is.
+    """Parts with lower ranks, one rank for all matrices of a part; the full size is the original part.
 
     Args:
-        windows: (N, T+1) int64, from which the inputs are.
+        windows: (N, T+1) int64, on which inputs are measured.
     """
     found = [(n, m, part) for n, block in enumerate(model.blocks) for m, part in enumerate(block.parts)]
     places = [(n, m, part, part.factorable()) for n, m, part in found if part.factorable()]
@@ -45,7 +45,7 @@ def _weight(part: Part, name: str) -> Tensor:
 def _versions(layer: int, number: int, part: Part, grams: Mapping[str, Tensor]) -> list[Version]:
     shapes = [_weight(part, name).shape for name in grams]
     whole, each = sum(out * into for out, into in shapes), sum(out + into for out, into in shapes)
-    most = whole // each  # from this rank on, factors are no smaller
+    most = whole // each  # from this rank on, factors save nothing
     roots = {name: factors(_weight(part, name), gram) for name, gram in grams.items()}
 
     def version(rank: int) -> Version:
@@ -56,9 +56,9 @@ def _versions(layer: int, number: int, part: Part, grams: Mapping[str, Tensor]) 
 
 
 def factors(weight: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Outer (out, r) and inner (r, in) factors of a weight (out, in), float64, the most important of r first.
+    """Outer (out, r) and inner (r, in) factors of a weight (out, in), float64, in descending importance.
 
-    Both have the root of each singular value, so that they are of one scale.
+    Both contain the root of each singular value, for equal scales.
 
     Args:
         gram: XᵀX (in, in) of the inputs.
@@ -71,7 +71,7 @@ def factors(weight: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _factored(part: Part, rank: int, roots: Mapping[str, tuple[Tensor, Tensor]]) -> Part:
-    """The part with products of this rank; biases are those behind the outer factors."""
+    """The part with factors of this rank; biases move to the outer factors."""
     weights = dict[str, Tensor]()
     for name, weight in part.state_dict().items():
         matrix, _, rest = name.rpartition(".")

@@ -12,9 +12,9 @@ from t2r_runtime.errors import UserError
 
 
 def versions(model: Transformer, windows: Tensor) -> Offer:
-    """Each layer there, or gone: how much it is missed is measured directly, so that `windows` are not read.
+    """Each layer kept or removed. The cost of removal is measured directly, so `windows` is unused.
 
-    ShortGPT (Men et al. 2024, arXiv 2403.03853) removes by one score per layer too, the change of its hidden states.
+    ShortGPT (Men et al. 2024, arXiv 2403.03853) also scores each layer, by the change of its hidden states.
     """
     places, refused = list[list[Version]](), list[str]()
     for number, block in enumerate(model.blocks):

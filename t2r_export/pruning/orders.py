@@ -1,4 +1,4 @@
-"""In which order units of a part go: the last of an order goes first."""
+"""Importance orders of a part's units: pruning removes the last units first."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from t2r_export.training.losses import next_token_loss
 def by_gradient(
     model: Transformer, batches: Sequence[Batch], readers: Sequence[tuple[nn.Parameter, Units]]
 ) -> list[Tensor]:
-    """Scores of units, the larger the more a loss depends on them: E |∂L/∂ξ|, ξ = 1 a factor of the unit's output.
+    """Importance of units for the loss: E |∂L/∂ξ|, with a factor ξ = 1 on the unit's output.
 
     Michel et al. 2019 (arXiv 1905.10650, eq. 2) for heads, one window at a time; the same first-order expansion for
-    features (Molchanov et al. 2019, arXiv 1906.10771). The derivative is read from the weight that reads the units:
-    with y = W (ξ ⊙ x), ∂L/∂ξ_i = Σ W_oi ∂L/∂W_oi over the rows o and the columns i of the unit.
+    features (Molchanov et al. 2019, arXiv 1906.10771). The derivative is computed from the weight that reads the units:
+    with y = W (ξ ⊙ x), ∂L/∂ξ_i = Σ W_oi ∂L/∂W_oi over the rows o and the unit's columns i.
 
     Args:
-        readers: weights (out, in) with the units that their columns belong to.
+        readers: weights (out, in) with the units of their columns.
 
     Returns:
-        (count,) float64 for each.
+        A tensor (count,) float64 per reader.
     """
     weights = [weight for weight, _ in readers]
     scores = [torch.zeros(units.count, dtype=torch.float64) for _, units in readers]
@@ -48,7 +48,7 @@ def by_gradient(
 
 
 def _of_units(products: Tensor, units: Units) -> Tensor:
-    """Sums of (out, in) over all rows and over the columns of each unit."""
+    """Sum a tensor (out, in) over all rows and each unit's columns."""
     owners: Rows = units.rows[units.reads]
     return torch.zeros(units.count, dtype=products.dtype).index_add(0, owners.owners, products.sum(0))
 
@@ -56,17 +56,17 @@ def _of_units(products: Tensor, units: Units) -> Tensor:
 def by_columns(grams: Tensor, columns: Tensor) -> Tensor:
     """Order of column groups of A by QR with column pivoting (Businger and Golub 1965), from Gram matrices AᵀA.
 
-    The next unit is the one whose columns have the most left outside of the span of those before it; then what lies
-    in their span is removed. Nazari and Rusch 2026 (arXiv 2602.04852) prune channels of linear states by a
-    rank-revealing QR of q and k; theirs begins with this one and continues with the swaps of Gu and Eisenstat 1996,
-    which are left out here.
+    The next unit is the one whose columns have the largest residual outside the span of the chosen ones; then its
+    span is removed from the residuals. Nazari and Rusch 2026 (arXiv 2602.04852) prune channels of linear states by a
+    rank-revealing QR of q and k, which starts with this order and continues with the swaps of Gu and Eisenstat 1996,
+    omitted here.
 
     Args:
-        grams: (heads, K, K) float64, one matrix A per head; a unit has the same columns in all.
+        grams: (heads, K, K) float64, one matrix A per head; a unit has the same columns in all heads.
         columns: (units, w) int64, the columns of each unit.
 
     Returns:
-        (units,) int64, the first chosen first.
+        (units,) int64, in order of choice.
     """
     rest, left, order = grams.clone(), torch.ones(len(columns), dtype=torch.bool), list[int]()
     for _ in range(len(columns)):

@@ -17,8 +17,8 @@ from t2r_export.pruning.versions import Offer, Version, sizes, state_bytes, weig
 from t2r_export.pruning.watch import features
 from t2r_runtime.errors import UserError
 
-Place = tuple[int, int, Part, Units]  # layer, number in it, the part and its units
-Orders = Callable[[Transformer, Tensor, Sequence[Place]], list[Tensor]]  # -> (groups, size) units, the best first
+Place = tuple[int, int, Part, Units]  # layer, part number, part, units
+Orders = Callable[[Transformer, Tensor, Sequence[Place]], list[Tensor]]  # -> (groups, size) units, most important first
 
 
 def heads(model: Transformer, windows: Tensor) -> Offer:
@@ -37,11 +37,11 @@ def state(model: Transformer, windows: Tensor) -> Offer:
 
 
 def _offer(model: Transformer, windows: Tensor, kind: str, orders: Orders, taken: Callable[[Part], int]) -> Offer:
-    """The versions of all parts that have units of a kind.
+    """Versions of all parts that have units of this kind.
 
     Args:
         windows: (N, T+1) int64, on which orders are measured.
-        taken: the bytes of a part that are counted.
+        taken: counts a part's bytes, of weights or states.
     """
     places, refused = list[Place](), list[str]()
     for layer, block in enumerate(model.blocks):
@@ -66,7 +66,7 @@ def _versions(place: Place, order: Tensor, taken: Callable[[Part], int]) -> list
         torch.zeros(units.count, dtype=torch.bool).index_fill(0, order[:, :size].flatten(), True) for size in tried
     ]
     each = 0
-    if len(tried) > 1:  # what a unit takes is the same for all of a part
+    if len(tried) > 1:  # all units of a part have the same bytes
         saved = taken(part) - taken(cut(part, units, masks[-1]))
         each = saved // int((~masks[-1]).sum())
 
@@ -93,7 +93,7 @@ def _of_channels(model: Transformer, windows: Tensor, places: Sequence[Place]) -
 
 
 def channel_order(grams: Tensor, units: Units) -> Tensor:
-    """(groups, size) units in order, from Gram matrices (kv heads, K, K). A pair's second channel is K/2 further."""
+    """Order of units (groups, size) from Gram matrices (kv heads, K, K). A pair's channels are K/2 apart."""
     size, K = units.size, grams.shape[-1]
     columns = torch.arange(size)[:, None] + size * torch.arange(K // size)
     orders = [by_columns(of, columns) for of in grams.unflatten(0, (units.groups, -1))]
@@ -101,9 +101,9 @@ def channel_order(grams: Tensor, units: Units) -> Tensor:
 
 
 def cut(part: Part, units: Units, kept: Tensor) -> Part:
-    """The part with the units `kept` (count,) bool, as many of each group.
+    """The part with the units `kept` (count,) bool, equally many per group.
 
-    Rotations that the model does not have yet are the last of its site's.
+    New rotations are appended to those of its site.
     """
     config, site = units.config(kept), part.site
     new = [rotation for rotation in config.rotations() if rotation not in site.rotations]

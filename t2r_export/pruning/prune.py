@@ -1,8 +1,8 @@
-"""Remove what a model does without: layers, heads, features of feed-forwards, channels of states, ranks.
+"""Prune layers, heads, feed-forward features, state channels and ranks.
 
-What goes within a part is ordered by a gradient or by column pivoting (t2r_export.pruning.orders); how much goes from
-which part is chosen by nats per token (t2r_export.pruning.versions). The result is an ordinary model with smaller
-parts, whose sizes may differ by layer. Finetune it with the unpruned model as the teacher.
+Units of a part are ordered by gradient or by column pivoting (t2r_export.pruning.orders); the size of each part is
+chosen by nats per token (t2r_export.pruning.versions). The result is an ordinary model with smaller parts, whose sizes
+may differ by layer. Finetune it with the unpruned model as the teacher.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Pruned:
     """Result of `prune`."""
 
     model: Transformer
-    chosen: dict[str, list[Version]]  # by kind, one per place
+    chosen: dict[str, list[Version]]  # by kind, one per part or layer
     nats: tuple[float, float]  # per token of the valid part, before and after
     bytes: tuple[int, int]  # of the weights
     state_bytes: tuple[int, int]  # per sequence; growing states at one token
 
     def rows(self) -> list[tuple[str, int, int, int, float]]:
-        """Kind, layer, units kept and before, and the cost of that alone in nats per token, of each place."""
+        """Kind, layer, units kept and before, and the cost of this change alone in nats per token, per version."""
         return [
             (kind, version.layer, version.kept, version.of, version.cost)
             for kind, versions in self.chosen.items()
@@ -55,12 +55,12 @@ def prune(
 
     Args:
         corpus: its train part orders units, its valid part measures costs; the test part is not read.
-        window: tokens of a window, at most those of the model's positions; rows of a .npy keep their length.
-        windows: at most so many of each part, evenly spread.
-        on_progress: called with a line per place, and per part that keeps its units.
+        window: tokens per window, limited by the model's positions; rows of a .npy keep their length.
+        windows: maximum per part of the corpus, evenly spread.
+        on_progress: called with a line per pruned part or layer, and per part that keeps its units.
 
     Raises:
-        UserError: a translator, nothing of a kind to prune, a share that leaves less than one unit, too little text.
+        UserError: a translator, no units of a kind, a share that leaves less than one unit, too little text.
     """
     model.require_decoder("to prune by its text", "prune a decoder")
     window = corpus.row or min(window, model.reach or window)
@@ -80,6 +80,6 @@ def prune(
 
 
 def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:
-    """Provenance of a pruned checkpoint: the original's, and `done` of this pruning behind those before it."""
+    """Provenance of a pruned checkpoint: the original's, with `done` appended to its prunings."""
     earlier = original.provenance.get("prune", [])
     return {**original.provenance, "prune": [*earlier, {"source_sha256": original.sha256, **done}]}

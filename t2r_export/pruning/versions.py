@@ -1,8 +1,8 @@
-"""Versions of the parts of a model: sizes that each could have, what they cost, and the choice that fits a share.
+"""Versions of a model's parts: candidate sizes, their costs, and the cheapest choice that removes a share.
 
-A version replaces one part, or removes one layer. Its cost is measured: nats per token of the model with that version
-alone in its place, above those of the model, on text that no choice was trained on. Costs are assumed to add up, as for
-the choice of mixers (t2r_export.training.layer_choice) and of bits (t2r_export.quantizers.budget).
+A version replaces one part, or removes one layer. Its cost is the measured increase in nats per token of the model with
+only this version swapped in, on held-out text. Costs are assumed to add up, as in the choice of mixers
+(t2r_export.training.layer_choice) and of bits (t2r_export.quantizers.budget).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.cheapest import cheapest
 from t2r_runtime.errors import UserError
 
-RUNGS = 8  # sizes that are tried of each part, evenly from all units down
+RUNGS = 8  # candidate sizes per part, evenly spaced
 UNIT = 1e-6  # nats per token
 
 
 @dataclass(frozen=True)
 class Version:
-    """One size of a part. The full size is the part itself, at no cost."""
+    """One size of a part. The full size is the part itself, at cost 0."""
 
     layer: int
-    number: int | None  # of the part in its layer; None: the layer as a whole
+    number: int | None  # of the part in its layer; None: the whole layer
     kept: int  # units
     of: int  # units
-    bytes: int  # that the kept units take
-    make: Callable[[], Part | None]  # None: nothing in that place
+    bytes: int  # of the kept units
+    make: Callable[[], Part | None]  # None: the layer is removed
     cost: float = 0.0  # nats per token
 
     @property
@@ -47,10 +47,10 @@ class Version:
 
 @dataclass(frozen=True)
 class Offer:
-    """Versions of a kind, place by place with the full size first, and what cannot go."""
+    """Versions of a kind, per part or layer with the full size first, and messages on refused parts."""
 
     places: list[list[Version]]
-    refused: list[str]  # one line per part that has such units, and keeps them
+    refused: list[str]  # one line per part or layer that cannot be pruned
 
 
 def weight_bytes(module: nn.Module) -> int:
@@ -59,19 +59,19 @@ def weight_bytes(module: nn.Module) -> int:
 
 
 def state_bytes(module: Part | Transformer) -> int:
-    """Bytes of the states of a part or a model for one sequence, growing ones at one token."""
+    """Bytes of the states of a part or a model for one sequence; growing states count at one token."""
     return sum(spec.bytes(1, 1) for spec in module.state_spec())
 
 
 def sizes(count: int) -> list[int]:
-    """Numbers of units that are tried, the largest first: at most RUNGS, at least 1 unit."""
+    """Candidate numbers of units in descending order: at most RUNGS, each at least 1 unit."""
     return sorted({max(1, round(count * rung / RUNGS)) for rung in range(1, RUNGS + 1)}, reverse=True)
 
 
 def measured(
     model: Transformer, kind: str, offer: Offer, batches: Sequence[Batch], on_progress: Callable[[str], object]
 ) -> list[list[Version]]:
-    """The versions, of this kind, with their costs."""
+    """The versions of this kind with measured costs."""
     base, found = evaluate(model, batches).nats, []
     for place in offer.places:
         costs = []
@@ -85,13 +85,13 @@ def measured(
 
 
 def chosen(kind: str, share: float, places: Sequence[Sequence[Version]]) -> list[Version]:
-    """The version of each place with the least total cost, so that at least `share` of the bytes go.
+    """The version per part or layer with the smallest total cost that removes at least `share` of the bytes.
 
-    A change that costs nothing, or that helped on the text it was measured on, is no reason to remove more than asked:
-    it counts UNIT for all units of a place.
+    Costs are at least UNIT for all units of a part, proportionally less for fewer: zero or negative measured costs are
+    no reason to remove more than requested.
 
     Raises:
-        UserError: even the smallest versions take more, or nothing would be left.
+        UserError: the smallest versions are too large, or nothing would be left.
     """
     total, least = (sum(pick(v.bytes for v in place) for place in places) for pick in (max, min))
     room = int(total * (1 - share))
@@ -110,7 +110,7 @@ def chosen(kind: str, share: float, places: Sequence[Sequence[Version]]) -> list
 
 @contextmanager
 def swapped(model: Transformer, version: Version) -> Iterator[None]:
-    """Put a version into its place for a while."""
+    """Context in which a version replaces its part or layer."""
     blocks: nn.ModuleList = model.blocks  # type: ignore[assignment]
     if version.full:
         yield
@@ -134,7 +134,7 @@ def swapped(model: Transformer, version: Version) -> Iterator[None]:
 
 
 def assembled(model: Transformer, versions: Sequence[Version]) -> Transformer:
-    """A copy of the model with these versions in their places."""
+    """A copy of the model with these versions."""
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     layers, gone = list(model.config.layers), set[int]()
     for version in versions:
@@ -154,7 +154,7 @@ def assembled(model: Transformer, versions: Sequence[Version]) -> Transformer:
 
 
 def _renumbered(weights: dict[str, Tensor], kept: Sequence[int]) -> dict[str, Tensor]:
-    """The weights of the layers `kept`, under their new numbers, and all others."""
+    """Weights with the layers `kept` renumbered and other layers removed."""
     found = dict[str, Tensor]()
     for name, weight in weights.items():
         stack, _, rest = name.partition(".")

@@ -1,4 +1,4 @@
-"""Statistics of what parts compute on a text, gathered by the operators that compute it."""
+"""Gram matrices of features and inputs on a text, recorded by operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = 4  # windows
 
 
 class Watch(TorchOps):
-    """Torch operators that add up Gram matrices of the features of linear attention."""
+    """Torch operators that record Gram matrices of the features of linear attention."""
 
     def __init__(self, tokens: int, like: Tensor) -> None:
         super().__init__(tokens, like)
@@ -28,10 +28,10 @@ class Watch(TorchOps):
 
 
 class Inputs(TorchOps):
-    """Torch operators that add up Gram matrices of what some weights are multiplied by."""
+    """Torch operators that accumulate Gram matrices of the inputs of some weights."""
 
     def __init__(self, tokens: int, like: Tensor, sums: dict[int, Tensor]) -> None:
-        """Args: sums: (in, in) float64 by the id of a weight; changed."""
+        """Args: sums: (in, in) float64 by weight id; updated in place."""
         super().__init__(tokens, like)
         self.sums = sums
 
@@ -44,7 +44,7 @@ class Inputs(TorchOps):
 
 @torch.no_grad()
 def inputs(model: Transformer, windows: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """Σ xᵀx over the rows x that each weight (out, in) is multiplied by, (in, in) float64. Args: windows: (N, T)."""
+    """Σ xᵀx over the input rows x of each weight (out, in), (in, in) float64. Args: windows: (N, T)."""
     sums = {id(weight): torch.zeros(weight.shape[1], weight.shape[1], dtype=torch.float64) for weight in weights}
     for ids in windows.split(AT_ONCE):
         model.hidden(ids, model.init_state(len(ids)), Inputs(ids.shape[1], model.head.weight, sums))
@@ -60,13 +60,13 @@ def gram(heads: Tensor, groups: int) -> Tensor:
 
 @torch.no_grad()
 def features(model: Transformer, windows: Tensor, places: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Tensor]:
-    """Gram matrices (groups, K, K) float64 of φ(q) and φ(k) of parts, each of trace 1 per group before they are added.
+    """Sums of Gram matrices (groups, K, K) float64 of φ(q) and φ(k) per part, each scaled to trace 1 per group.
 
-    Queries and keys so count alike, as rows of one matrix whose columns are the channels (Nazari and Rusch 2026).
+    So queries and keys have equal weight, as rows of one matrix with a column per channel (Nazari and Rusch 2026).
 
     Args:
         windows: (N, T) int64.
-        places: layer and part of each.
+        places: (layer, part) indices.
     """
     sums = {place: [torch.zeros(()), torch.zeros(())] for place in places}
     for ids in windows.split(AT_ONCE):
@@ -85,7 +85,7 @@ def _watched(model: Transformer, layer: int, part: int, x: Tensor, tokens: int, 
     watch, block = Watch(tokens, model.head.weight), model.layers[layer]
     module: Part = block.parts[part]
     module(x, block.own(part, model.layer_state(states, layer)), model.context(states, watch))
-    return watch.features[0]  # of S; sums for z may follow
+    return watch.features[0]  # of S; calls for z may follow
 
 
 def _normed(grams: Tensor) -> Tensor:

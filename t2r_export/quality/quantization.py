@@ -1,4 +1,4 @@
-"""Loss by quantization: compare a quantized graph with its float32 source on text.
+"""Quantization loss: compare a quantized graph with its float32 source on text.
 
 Both graphs read the same tokens in chained steps.
 """
@@ -23,7 +23,7 @@ from t2r_runtime.contract.signature import Signature
 WINDOW = 256  # predicted tokens per window, from the initial state
 WINDOWS = 64
 CHAIN = 1000  # chained steps of the long run
-CHAINS = 4  # texts side by side in the long run
+CHAINS = 4  # batch size of the long run
 PAIRS = 512  # for translators
 
 Tokens = npt.NDArray[np.int64]

@@ -28,7 +28,7 @@ from t2r_runtime.session.refusals import existing_graph
 
 Progress = Callable[[int], object]
 LONGEST = 256  # tokens of a translation
-BATCH = 64  # sources side by side
+BATCH = 64  # batch size
 
 
 def is_graph(model: Path) -> bool:

@@ -33,7 +33,7 @@ class Kept:
     last: float  # after the last step
 
     def line(self) -> str | None:
-        """A message for the log; None if the last step was the best."""
+        """Log message; None if the last step was the best."""
         if self.step == self.steps:
             return None
         whose = f"of step {self.step} of {self.steps}" if self.step else "from before it"
@@ -44,7 +44,7 @@ class Kept:
 
 
 def remember(state: TrainingState, step: int, score: float, student: nn.Module, folder: Path) -> None:
-    """Record a validation score; put the weights aside if it is the best so far."""
+    """Record a validation score; copy the weights if it is the best so far."""
     score = score if math.isfinite(score) else math.inf
     if state.best is None or score < state.best["score"]:
         state.best = {"step": step, "score": score, "weights": put_aside(student.state_dict(), folder)}
@@ -52,13 +52,13 @@ def remember(state: TrainingState, step: int, score: float, student: nn.Module, 
 
 
 def put_aside(weights: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """Copies of weights on the CPU, in a file without a name: they take memory only while they are read.
+    """Copy weights to an unlinked file, memory-mapped on the CPU: they take memory only while they are read.
 
     Args:
-        folder: on the disk for the file.
+        folder: on the disk that holds the file.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as made:  # Windows keeps mapped files
         path = Path(made) / "weights"
@@ -82,5 +82,5 @@ def keep_best(
     state.best = None
     with torch.no_grad():
         for weight in student.state_dict().values():
-            weight.copy_(broadcast(weight.to(accelerator.device)))  # that of a sharded run is in main memory
+            weight.copy_(broadcast(weight.to(accelerator.device)))  # a sharded run's weights are in main memory
     return kept

@@ -9,7 +9,7 @@ from t2r_runtime.errors import UserError
 
 
 class Priced(Protocol):
-    """What is chosen."""
+    """An option with bytes and a cost."""
 
     @property
     def bytes(self) -> int: ...

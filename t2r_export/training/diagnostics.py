@@ -68,7 +68,7 @@ def first_not_finite(stage: Stage, batch: Batch) -> str | None:
 
 def _watch(name: str, found: list[str]) -> Callable[[nn.Module, Any, Any], None]:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        # only the output of a mixer or block: states may contain infinity on purpose
+        # only outputs of mixers and blocks: states may contain infinity on purpose
         value: Tensor = output[0] if isinstance(output, tuple) else output
         if not bool(value.isfinite().all()):
             found.append(name)

@@ -14,7 +14,7 @@ from t2r_runtime.files import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS = {".svg": "Date", ".png": "Software"}  # format → metadata key that would differ between runs
+FORMATS = {".svg": "Date", ".png": "Software"}  # format → metadata key that differs between runs
 
 
 @contextlib.contextmanager

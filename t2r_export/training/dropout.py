@@ -48,10 +48,10 @@ def dropped(student: Transformer, chance: float, seed: int, step: int, process: 
 
 
 def kept_places(y: Tensor, chance: float, generator: torch.Generator) -> Tensor:
-    """Draw which entries of `y` are kept, 16 bits each: four to a draw, where `bernoulli_` draws for each.
+    """Draw the dropout mask of `y`, 16 bits per entry: one draw for four entries; `bernoulli_` needs four.
 
     Returns:
-        A tensor of bool of y's shape, False with probability `chance` rounded to a multiple of 2^-16.
+        Boolean tensor of y's shape, False with probability `chance` rounded to a multiple of 2^-16.
     """
     draws = torch.empty(-(-y.numel() // 4), dtype=torch.int64, device=y.device)
     draws.random_(-(2**63), None, generator=generator)

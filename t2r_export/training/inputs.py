@@ -86,7 +86,7 @@ def _check_kind(config: FinetuneConfig, model: ModelConfig, processes: int) -> N
         raise UserError("a translator, to train on pairs", "a decoder alone", "give it a text with --data")
     if config.data and model.encoder is not None:
         raise UserError("pairs, to train a translator", "a text", "give --pairs")
-    if (config.pairs or not config.pack) and processes > 1:  # whose shares of a batch would not count the same
+    if (config.pairs or not config.pack) and processes > 1:  # whose shares of a batch have unequal token counts
         what = "pairs" if config.pairs else "windows within documents"
         raise UserError(f"a single process, to train on {what}", f"{processes}", "use one device")
 
@@ -101,7 +101,7 @@ def _check_windows(config: FinetuneConfig, loaded: Checkpoint) -> None:
 def _suited(
     config: FinetuneConfig, student: Checkpoint, teacher: Transformer | None, corpus: Corpus | None
 ) -> tuple[FinetuneConfig, list[str]]:
-    """Resolve defaults that depend on models and data, and drop idle optional stages; notes on unusual choices.
+    """Resolve defaults that depend on models and data, and drop idle optional stages; returns notes on both.
 
     Args:
         corpus: the text; None for pairs.
@@ -167,7 +167,7 @@ def original(converted: Checkpoint) -> Transformer:
         compare(shapes, {name: weight.shape for name, weight in weights.items()}, "the converted model")
     except UserError as error:
         raise _no_teacher(error.received) from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything there
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a file may contain any value
         raise _no_teacher("a model without its source in the provenance") from error
     return assemble(config, weights)
 

@@ -30,7 +30,7 @@ class LayerwiseStage(Stage):
     name: ClassVar[str]
     nothing_new: ClassVar[tuple[str, str, str]]  # arguments of the UserError if no layer is new
     whole_blocks: ClassVar[bool] = False  # run whole blocks instead of new mixers only
-    variance: Tensor  # (new places)
+    variance: Tensor  # (number of new mixing parts,)
 
     def __init__(
         self, student: Transformer, teacher: Transformer | None, loss_weights: LossWeights | None = None
@@ -83,7 +83,7 @@ class LayerwiseStage(Stage):
         raise NotImplementedError
 
     def score(self, loss: float, nats: float) -> float:
-        return loss  # nats are for later stages: the best fit per layer need not be best as a whole
+        return loss  # not nats: the best fit per layer need not be the best model
 
     def trainable(self) -> dict[str, nn.Parameter]:
         names = {f"blocks.{layer}.parts.{name}" for (layer, _), names in self.new.items() for name in names}
@@ -114,9 +114,9 @@ class LayerwiseStage(Stage):
 
 
 class Transfer(LayerwiseStage):
-    """Match the output of each new mixer: one with parameters that the teacher's lacks. Trains only those.
+    """Match the output of each mixer with parameters that the teacher's lacks. Trains only these parameters.
 
-    Gates that no training has changed start at the distances of the teacher's attention (t2r_export.training.reach).
+    Untrained gates are initialized from the teacher's attention distances (t2r_export.training.reach).
     """
 
     name = "transfer"

@@ -64,7 +64,7 @@ class TrainingLog:
         Args:
             done: steps of the stage completed earlier.
             tokens: tokens of the run so far.
-            others: steps of the stages before and after this one.
+            others: total steps of earlier and of later stages.
             every: steps between validations; 0: none.
         """
         self.close_bar()
@@ -85,8 +85,8 @@ class TrainingLog:
 
         Args:
             tokens: of the run so far.
-            flops: operations of a token.
-            memory: bytes at the peak so far; None: unknown.
+            flops: floating-point operations per token.
+            memory: peak bytes so far; None: unknown.
         """
         rate = self._stage.lap(tokens)
         place = {"stage": self._stage.name, "step": done, "tokens": tokens}
@@ -166,7 +166,7 @@ class Stopwatch:
         return rate
 
     def left(self, done: int) -> float:
-        """Estimated seconds of the remaining steps of the run and their pauses, at this stage's mean speed."""
+        """Estimated seconds for the remaining steps and pauses of the run, at this stage's mean speed."""
         made, rest = max(done - self.first, 1), self.steps - done + self.behind
         pauses = -(-rest // self.every) if self.every else 0
         return (self.clock() - self.started) / made * rest + pauses * self.pause

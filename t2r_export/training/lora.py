@@ -28,7 +28,7 @@ class LowRank(nn.Module):
         super().__init__()
         rows, columns = weight.shape
         self.scale = alpha / rank
-        # uniform as the weights of nn.Linear; drawn on the CPU, equal for all devices
+        # initialized as nn.Linear; drawn on the CPU for equal values on all devices
         A = (torch.rand(rank, columns, generator=generator) * 2 - 1) * columns**-0.5
         self.A = nn.Parameter(A.to(weight))
         self.B = nn.Parameter(torch.zeros(rows, rank).to(weight))
@@ -82,7 +82,7 @@ def merge(model: Transformer) -> None:
         forms: Any = getattr(projection, "parametrizations", None)
         if forms is not None and isinstance(forms.weight[0], LowRank):
             parametrize.remove_parametrizations(projection, "weight")
-            # removal registers the weight behind the bias; restore the order of a loaded model
+            # removal registers the weight after the bias; restore the order of a loaded model
             bias = projection.bias
             del projection.bias
             projection.register_parameter("bias", bias)

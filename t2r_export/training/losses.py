@@ -13,7 +13,7 @@ from t2r_export.quality.evaluate import LOGITS
 
 SMALLEST = 1e-30  # lower bound of a divisor that may underflow
 PIECE = 1 << 22  # float32 values processed at a time: fits the caches of a CPU, keeps a GPU busy
-LEAST_ROWS = 512  # whose logits are held at a time, so that the sum of gradients of a head costs little beside them
+LEAST_ROWS = 512  # minimum rows per piece; makes accumulating the head's gradient cheap in comparison
 
 RowsLoss = Callable[[Tensor, slice], Tensor]
 
@@ -124,7 +124,7 @@ def over_rows(loss: RowsLoss, rows: Tensor, vocabulary: int, weights: Sequence[T
 
     Args:
         loss: (rows (n, D), their slice of N) -> mean loss of their logits (n, vocabulary).
-        weights: trained weights that it reads.
+        weights: trained weights used by `loss`.
     """
     size = rows_at_once(vocabulary)
     if len(rows) <= size:

@@ -1,4 +1,4 @@
-"""What is measured of training: operations, and bytes of tensors and of the process."""
+"""Measurements of training: floating-point operations, and peak bytes of tensors and of the process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-ATTENTION = "_scaled_dot_product"  # beginning of the names of torch's attention, on every device
+ATTENTION = "_scaled_dot_product"  # prefix of torch's attention operators on every device
 
 
 class Measured(TorchDispatchMode):
-    """Context that counts what is computed in it.
+    """Context that counts operations and tensor bytes.
 
-    `flops` are floating-point operations of products, convolutions and attention; `peak` is the most bytes of tensors
-    made in it that lived at once. torch's own counter has no place in a backward pass within a forward pass, which a
-    loss in pieces has.
+    `flops` are floating-point operations of products, convolutions and attention; `peak` is the maximum total size of
+    live tensors created in the context. torch's own counter does not support a backward pass within a forward pass,
+    as in a loss in pieces.
     """
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ class Measured(TorchDispatchMode):
 
 
 def attention_flops(args: Any, backward: bool) -> int:
-    """Operations of torch's attention of q (B, H, T, K) to k (B, G, N, K) and v (B, G, N, V), or of its gradient.
+    """Operations of torch's attention with q (B, H, T, K), k (B, G, N, K) and v (B, G, N, V), or of its gradient.
 
-    As torch's formulas, which refuse G < H before version 2.13, and lack the kernels for CPUs.
+    torch's own formulas reject G < H before version 2.13, and lack the CPU kernels.
 
     Args:
-        args: those of the operator: q, k, v, …; with `backward` the output's gradient comes first.
+        args: arguments of the operator: q, k, v, …; with `backward` preceded by the output's gradient.
     """
     tensors: Sequence[Tensor] = args[1:4] if backward else args[:3]
     q, k, v = tensors
@@ -68,11 +68,11 @@ def attention_flops(args: Any, backward: bool) -> int:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most memory that was allocated on a GPU, or that this process had; None where the system does not say."""
+    """Peak memory allocated on a GPU, or peak resident memory of this process; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
-    except OSError:  # not Linux. getrusage would say what the parent of this process had, if that was more
+    except OSError:  # not Linux; getrusage may report the peak of the parent process
         return None
     return next((1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), None)

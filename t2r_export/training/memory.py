@@ -1,4 +1,4 @@
-"""Memory of training: a teacher in bfloat16, recomputed values, and reuse of freed memory between steps."""
+"""Memory of training: bfloat16 teacher, recomputed activations, and reuse of freed memory between steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ USUAL = {glibc.MMAP_MAX: 1 << 16, glibc.TRIM_THRESHOLD: 1 << 17, glibc.TOP_PAD: 
 
 
 def narrow(model: nn.Module) -> None:
-    """Keep the weights of products in bfloat16, as autocast reads them: the same results in half the memory.
+    """Convert the weights of linear layers to bfloat16, as autocast would: the same results in half the memory.
 
-    Tables are read in float32, a head that is tied to one too. No tensor of the file is kept, so that it leaves memory.
+    Embedding tables and heads tied to them stay float32. All tensors are copied, so that the mapped file is released.
     """
     tables = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     for module in model.modules():
@@ -33,10 +33,10 @@ def narrow(model: nn.Module) -> None:
 
 
 def recompute(model: nn.Module, does: bool) -> None:
-    """Set whether blocks compute intermediate values anew in the backward pass (Chen et al. 2016, arXiv 1604.06174).
+    """Set whether blocks recompute intermediate values in the backward pass (Chen et al. 2016, arXiv 1604.06174).
 
     Raises:
-        UserError: feature maps that are drawn anew in every forward pass.
+        UserError: feature maps that are redrawn in every forward pass.
     """
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     redrawn = [module for block in blocks for module in block.modules() if isinstance(module, FeatureMaps)]
@@ -52,7 +52,7 @@ def freed_memory_kept() -> Iterator[None]:
     """Context in which glibc keeps freed memory in the process; without glibc, nothing changes.
 
     By default glibc returns tensors above 32 MiB, such as logits, to the system at once; the next step would allocate
-    them again, and the system clear them page by page.
+    them again, and the system would zero every page.
     """
     glibc.choose(KEEPING)
     try:

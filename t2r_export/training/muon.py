@@ -17,13 +17,13 @@ from t2r_export.training.sharding import share, whole
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic, steepest at 0
 ITERATIONS = 5
-EPS = 1e-7  # least norm that is divided by
-AT_ONCE = 1 << 24  # numbers of the matrices of a batch: 64 MiB of whole updates
+EPS = 1e-7  # minimum norm in divisions
+AT_ONCE = 1 << 24  # elements per batch of matrices: 64 MiB of unsharded updates
 SIZE = 0.2  # root mean square of AdamW's updates (Liu et al. 2025, arXiv 2502.16982, section 2.2)
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices (out, in) only; shares its learning rate with AdamW. All processes have whole updates."""
+    """For matrices (out, in) only; shares its learning rate with AdamW. Every process computes unsharded updates."""
 
     def __init__(self, params: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
@@ -42,7 +42,7 @@ class Muon(torch.optim.Optimizer):
                     p.add_(share(direction, p), alpha=-group["lr"] * SIZE * math.sqrt(max(p.shape)))
 
     def _update(self, p: Tensor) -> Tensor:
-        """Nesterov momentum of a matrix that has a gradient, whole in every process."""
+        """Nesterov momentum of a matrix with a gradient, unsharded in every process."""
         assert p.grad is not None
         momentum = self.state[p]["momentum_buffer"]
         momentum.lerp_(p.grad, 1 - MOMENTUM)
@@ -50,9 +50,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def batches(matrices: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Matrices to orthogonalize at once: of one shape, where launches of kernels would take longer than products.
+    """Group matrices of equal shape to orthogonalize together; separate kernel launches would dominate the products.
 
-    On a CPU each is alone: twelve of 1024 x 256 at once took 1.25 times as long as one by one.
+    On a CPU each group has one matrix: twelve of 1024 x 256 at once took 1.25 times as long as one by one.
     """
     alike: dict[torch.Size, list[Tensor]] = {}
     for matrix in matrices:

@@ -45,9 +45,9 @@ def _adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> 
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    # fused: the loop over tensors took as long as the backward pass of a small model
+    # fused: the loop over tensors took as long as a small model's backward pass
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
-    # before the first step, whose freed activations would be filled with it, in pieces
+    # allocated before the first step; later, moments would fragment the memory of freed activations
     for p in parameters:
         moments = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
@@ -96,7 +96,7 @@ class DivergenceGuard:
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
-    """Learning rate of a step, counted from 0: linear warm-up over the share `warmup`, then a half cosine to 0."""
+    """Learning rate of a step, counted from 0: linear warm-up over the fraction `warmup`, then a half cosine to 0."""
     rising = max(1, round(steps * warmup))
     if step < rising:
         return peak * (step + 1) / rising
@@ -104,7 +104,7 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
 
 
 def restore(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Load a state of `state_dict`, with whole tensors. Raises exceptions of any kind for another model's state."""
+    """Load a `state_dict` with unsharded tensors. Raises exceptions of any kind for another model's state."""
     combined = isinstance(optimizer, CombinedOptimizer)
     parts, states = (optimizer.parts, state["parts"]) if combined else ([optimizer], [state])
     for part, saved in zip(parts, states, strict=True):
@@ -114,7 +114,7 @@ def restore(optimizer: Any, state: Mapping[str, Any]) -> None:
 
 
 def _of(parameter: nn.Parameter, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer's values of a parameter; this process's share of them, if that is sharded."""
+    """Optimizer values of a parameter; this process's shards if the parameter is sharded."""
     for name, value in values.items():
         if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
             raise ValueError(f"{name} of the shape {tuple(value.shape)}, not {tuple(parameter.shape)}")

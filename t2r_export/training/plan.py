@@ -1,4 +1,4 @@
-"""What a run needs, from one step of each stage on a few rows: memory by part, operations, hours."""
+"""Estimate memory, operations and hours of a run from one step of each stage on a few rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from t2r_export.training.trainer import open_stage, precision, uses_bf16
 
 @dataclass(frozen=True)
 class StagePlanned:
-    """What a stage needs."""
+    """Estimated needs of a stage."""
 
     stage: str
     steps: int
     tokens: int  # predicted in all steps
     trained: int  # number of trained parameters
-    memory: dict[str, int]  # bytes of tensors by part, all held at once
+    memory: dict[str, int]  # bytes of tensors by part, at the peak
     flops: int  # floating-point operations of all steps
 
     @property
@@ -37,16 +37,16 @@ class StagePlanned:
         return sum(self.memory.values())
 
     def hours(self, teraflops: float) -> float:
-        """Hours at so many 10¹² operations a second."""
+        """Hours at `teraflops` · 10¹² operations per second."""
         return self.flops / (teraflops * 1e12) / 3600
 
 
 def planned(
     config: FinetuneConfig, student: Transformer, teacher: Transformer | None, batches: Batches
 ) -> list[StagePlanned]:
-    """What every stage of a run needs on one device. Trains `student`, for a step a stage.
+    """Estimated needs of every stage on one device. Trains `student` for one step per stage.
 
-    At most twice the rows whose logits are held at once are computed; what more rows need is extrapolated.
+    Runs at most twice `rows_at_once` rows and extrapolates linearly to larger batches.
     """
     if teacher is not None and uses_bf16(config, student.embedding.weight.device):
         narrow(teacher)
@@ -81,11 +81,11 @@ def planned(
 
 
 def _measured(stage: Stage, batch: Batch, config: FinetuneConfig) -> tuple[int, int]:
-    """Bytes of gradients and activations at their peak, and operations, of forward and backward."""
+    """Peak bytes of gradients and activations, and operations, of forward and backward."""
     stage.zero_grad()
     accumulates = config.accumulate > 1
     with Measured() as measured:
-        for _ in range(1 + accumulates):  # the second time beside the gradients of the first
+        for _ in range(1 + accumulates):  # the second pass holds the gradients of the first
             with precision(config, stage.device):
                 loss = stage(batch)
             loss.backward()
@@ -93,7 +93,7 @@ def _measured(stage: Stage, batch: Batch, config: FinetuneConfig) -> tuple[int, 
 
 
 def _at(rows: int, sizes: list[int], values: list[int]) -> int:
-    """The value for so many rows, linear in them."""
+    """Linear extrapolation of the value to `rows` rows."""
     if len(sizes) == 1:
         return values[0] * rows // sizes[0]
     slope = (values[1] - values[0]) / (sizes[1] - sizes[0])
@@ -101,5 +101,5 @@ def _at(rows: int, sizes: list[int], values: list[int]) -> int:
 
 
 def _bytes(values: Iterable[Any]) -> int:
-    """Bytes of the tensors among these."""
+    """Total bytes of the tensors in `values`."""
     return sum(value.nbytes for value in values if isinstance(value, Tensor))

@@ -1,7 +1,7 @@
-"""How far back a teacher's attention looks, so that a student's gates start there.
+"""Initialize a student's gates from the distances that the teacher's attention looks back.
 
-A decay g forgets in 1 / -log g tokens. Gates that start nearly open remember hundreds, and training leaves most of them
-there; attention of small models looks back a few dozen.
+A decay g forgets in 1 / -log g tokens. Gates initialized nearly open remember hundreds of tokens, and most stay there
+in training; attention of small models looks back a few dozen.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from t2r_export.model.transformer import Transformer
 
 
 def attended_distance(part: Attention, x: Tensor, state: State[Tensor], step: Step[Tensor]) -> Tensor:
-    """Mean distance between a query and what it attends to, Σ_j a_ij (i - j), of the later half of a window's queries.
+    """Mean attention distance Σ_j a_ij (i - j) over the second half of a window's queries.
 
     Args:
         part: softmax attention. x: its input, rows (B·T, D). state: before the window.
 
     Returns:
-        One number for each kv head, mean over its query heads, (G,).
+        Mean over the query heads of each kv head, (G,).
     """
     heads = part.project(x, step)
     _, G, T, _ = heads.v.shape
     places = torch.arange(T, device=x.device, dtype=heads.v.dtype).view(-1, 1)
-    # the output for values that are places is the mean place that is attended to
+    # with positions as values, the output is the mean attended position
     seen, _ = part.inner(dataclasses.replace(heads, v=places.expand_as(heads.v).contiguous()), state, step)
     distances = (places[:, 0] - seen[..., 0])[..., T // 2 :]  # (B, H, T - T // 2)
     of_heads: Tensor = distances.mean((0, 2)).unflatten(0, (G, -1)).mean(1)
@@ -41,7 +41,7 @@ def attended_distance(part: Attention, x: Tensor, state: State[Tensor], step: St
 
 @torch.no_grad()
 def start_gates(student: Transformer, teacher: Transformer, batch: Batch) -> None:
-    """Start the student's untrained gates at the distances of the teacher's attention in `batch` of windows."""
+    """Initialize the student's untrained gates from the teacher's mean attention distances on a batch of windows."""
     places = [
         (n, m, gates, softmax)
         for n, (ours, theirs) in enumerate(zip(student.blocks, teacher.blocks, strict=True))
@@ -49,7 +49,7 @@ def start_gates(student: Transformer, teacher: Transformer, batch: Batch) -> Non
         if (gates := _gates(part)) is not None and (softmax := _softmax(other)) is not None
     ]
     if not places:
-        return  # and no teacher is read
+        return  # without running the teacher
     found: list[list[Tensor]] = [[] for _ in places]
     for one in batch.split(1):
         states = teacher.init_state(1)
@@ -64,13 +64,13 @@ def start_gates(student: Transformer, teacher: Transformer, batch: Batch) -> Non
 
 
 def _gates(part: Part) -> Gates | None:
-    """The gates of a student's part, if they are computed from the token."""
+    """The gates of a student's part, if data-dependent."""
     gates = getattr(getattr(part, "inner", None), "gates", None)
     return gates if isinstance(gates, Gates) and gates.config.gates else None
 
 
 def _softmax(part: Part) -> Attention | None:
-    """The part, if its outputs are weighted means of its tokens' values alone."""
+    """The part, if its outputs are weighted means of only the tokens' values."""
     if not isinstance(part, Attention) or not part.config.inside.scored:
         return None
     remembers: bool = getattr(part.config.inside, "memory", 0) > 0

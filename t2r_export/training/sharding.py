@@ -1,11 +1,11 @@
 """Sharded training: each process holds a share of weights, gradients and optimizer state (FSDP2).
 
-Zhao et al. 2023, arXiv 2304.11277, as torch.distributed.fsdp.fully_shard does it: a tensor is cut along its first axis,
-and the weights of a layer's part are whole while it computes. Chosen by Accelerate's launcher (`--use_fsdp
---fsdp_version 2`), which itself would shard on GPUs alone.
+Zhao et al. 2023, arXiv 2304.11277, by torch.distributed.fsdp.fully_shard: tensors are split along the first axis, and a
+part's weights are gathered while it computes. Enabled by Accelerate's launcher (`--use_fsdp --fsdp_version 2`), which
+itself would shard only on GPUs.
 
-A copy of a stage is sharded. The whole stage stays in main memory for all that is not a step: validation, saving, the
-end of a stage.
+A copy of the stage is sharded. The unsharded stage stays in main memory for everything but steps: validation, saving,
+the end of a stage.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def chosen(accelerator: Accelerator) -> FullyShardedDataParallelPlugin | None:
-    """How the processes were told to shard; None if they were not.
+    """Sharding options of the launcher; None without sharding.
 
     Raises:
-        UserError: FSDP of version 1, or a setting that is not had.
+        UserError: FSDP of version 1, or an unsupported setting.
     """
     from accelerate import FullyShardedDataParallelPlugin
     from accelerate.utils import parse_flag_from_env
@@ -58,7 +58,7 @@ def sharded(stage: Stage, plugin: FullyShardedDataParallelPlugin, accelerator: A
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    # outputs of parts are views, which nothing changes in place
+    # outputs of parts are views, but never modified in place
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     stage = copy.deepcopy(stage)
@@ -69,20 +69,20 @@ def sharded(stage: Stage, plugin: FullyShardedDataParallelPlugin, accelerator: A
 
 
 def _units(stage: Stage) -> Iterator[Part]:
-    """Parts whose weights are read in their own call alone. Other weights are whole for all of the stage's forward."""
+    """Parts whose weights are read only in their own call. Other weights stay gathered during the stage's forward."""
     parts = [part for block in stage.modules() if isinstance(block, Block) for part in block.parts]
     return (part for part in parts if not part.config.reads_source and not part.penalty().requires_grad)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a sharded tensor, in every process; another tensor as it is. All processes have to call it."""
+    """Gather a sharded tensor in every process; other tensors are unchanged. All processes must call it."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def share(tensor: Tensor, like: Tensor) -> Tensor:
-    """This process's share of a tensor that all processes have, if `like` is sharded."""
+    """This process's shard of an unsharded tensor, if `like` is sharded."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):
@@ -92,14 +92,14 @@ def share(tensor: Tensor, like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gather(shards: Stage, stage: Stage) -> None:
-    """Copy the student's weights of a sharded stage to the whole one, in every process."""
+    """Copy the student's weights from a sharded stage to the unsharded one, in every process."""
     weights = stage.student.state_dict()
     for name, weight in shards.student.state_dict().items():
         weights[name].copy_(whole(weight))
 
 
 def whole_state(state: dict[str, Any], keep: bool) -> dict[str, Any]:
-    """An optimizer's `state_dict` with whole tensors; without them in processes that need not `keep` them."""
+    """An optimizer's `state_dict` with gathered tensors; with None in their place unless `keep`."""
     found: dict[str, Any] = tree_map(lambda x: _kept(x, keep) if isinstance(x, Tensor) else x, state)
     return found
 

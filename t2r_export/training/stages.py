@@ -174,7 +174,7 @@ class Distill(Stage):
         return loss + self.penalty()
 
     def _outputs(self, model: Transformer, batch: Batch, states: State[Tensor]) -> list[Tensor]:
-        """Predicted rows of each block's output; of the last alone if hidden states are not compared."""
+        """Predicted rows of each block's output; only the last block's if hidden states are not compared."""
         outputs = model.outputs(batch.ids, states)
         return [batch.predicted(rows) for rows in (outputs if self.loss_weights.hidden else deque(outputs, maxlen=1))]
 

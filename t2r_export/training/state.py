@@ -56,7 +56,7 @@ def load_state(path: Path, identity: Mapping[str, Any]) -> TrainingState:
         data = torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
         raise
-    except Exception as error:  # damaged bytes make torch call its own functions with anything
+    except Exception as error:  # damaged bytes make torch call its functions with arbitrary arguments
         raise UserError(f"a training state in {path}", printable(error, 100), AGAIN) from error
     known = set(TrainingState.__dataclass_fields__) | {"format", "version"}
     if not isinstance(data, dict) or set(data) != known or (data["format"], data["version"]) != (FORMAT, VERSION):

@@ -2,8 +2,8 @@
 
 In every forward pass, the weights of products and the embedding table are rounded by the functions of `t2r quantize`,
 in the same blocks. A rounding is a parametrization of the weight, so models with roundings run and save as usual;
-`settled` replaces the weights by rounded values. In blocks without zero points these round to themselves: the export
-loses nothing more.
+`settled` replaces the weights by rounded values. In blocks without zero points these round to themselves, so the export
+adds no error.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _straight_through(weight: Tensor, rounded: Tensor) -> Tensor:
 
 
 def attach(model: Transformer, config: QuantizeConfig) -> None:
-    """Round the weights of all products, the head and the embedding table as a block-wise scheme will.
+    """Round the weights of all products, the head and the embedding table as the block-wise scheme does.
 
     A tied table is rounded like the head; with `embedding_bits`, the result is rounded again as a table.
     """
@@ -85,7 +85,7 @@ def settled(model: Transformer) -> Transformer:
 
 @torch.no_grad()
 def products(model: Transformer) -> list[tuple[nn.Module, str]]:
-    """Weights that a step multiplies rows by, as (module, name), but for routers; found by tracing a step."""
+    """Weights of matrix products in a step, except routers, as (module, name); found by tracing a step."""
     watched = Watched(model.embedding.weight)
     ids = torch.zeros(1, dtype=torch.int64, device=model.embedding.weight.device)
     model.run(ids, model.init_state(1), watched)

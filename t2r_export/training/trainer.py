@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 LOSS_WEIGHTS = tuple(LossWeights.__dataclass_fields__)  # FinetuneConfig has fields of the same names
-WORKERS = 4  # processes that make batches for a GPU
+WORKERS = 4  # worker processes that make batches for a GPU
 LOG_EVERY = 10  # steps between readings of the loss, which wait for the device
 
 
@@ -82,7 +82,7 @@ class Trainer:
         if self.bf16 and self.teacher is not None:
             narrow(self.teacher)
         if not self.config.state_path.exists():
-            self._save(None)  # fails early without disk space, and keeps a state should the first step diverge
+            self._save(None)  # fails early without disk space, and leaves a state if the first step diverges
         for number, plan in enumerate(self.plan):
             if number >= self.state.stage:
                 with Interrupt() as interrupt, contextlib.closing(self._batches(plan)) as batches:
@@ -119,9 +119,9 @@ class Trainer:
         self.log.start_stage(plan.stage, self.state.step, plan.steps, self.state.tokens, others, every)
         if self.state.best is None:
             self._validate(stage, 0)
-        glibc.trim()  # what evaluations took, which training would not fill
+        glibc.trim()  # release memory of evaluations, which training would not reuse
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
-        tokens, flops = 0, 0.0  # predicted in these steps; operations of a token
+        tokens, flops = 0, 0.0  # predicted in these steps; operations per token
         for step, batch in enumerate(batches, self.state.step):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = batch.to(self.device)
@@ -150,14 +150,14 @@ class Trainer:
                 self.log.close_bar()
                 self.log.message(f"stopped after step {done} of {plan.stage}; continue with --resume")
                 raise KeyboardInterrupt
-        glibc.trim()  # before the best weights are read
+        glibc.trim()  # before loading the best weights
         kept = keep_best(self.state, plan.stage, plan.steps, self.student, self.accelerator)
         if kept is not None and (line := kept.line()) is not None:
             self.log.message(line)
         lora.merge(self.student)
 
     def _stops(self, asked: bool, done: int) -> bool:
-        """Whether to stop after so many steps; where all processes save, they agree when the loss is read."""
+        """Whether to stop after `done` steps; sharded processes, which save together, agree when reading losses."""
         if self.sharding is None:
             return asked
         return done % LOG_EVERY == 0 and bool(self.accelerator.reduce(torch.tensor(float(asked), device=self.device)))
@@ -167,13 +167,13 @@ class Trainer:
         return self.batches(step).rows(self._mine)
 
     def _batches(self, plan: StagePlan) -> Generator[Batch, None, None]:
-        """Batches of a stage's remaining steps, made in advance by other processes for a GPU, which may be faster."""
+        """Batches of a stage's remaining steps, prefetched by worker processes on a GPU."""
         workers = min(WORKERS, usable_cores() or os.cpu_count() or 1) if self.device.type == "cuda" else 0
         before = self._before()
         return in_order(self._batch, range(before + self.state.step, before + plan.steps), workers)
 
     def _parts(self, batch: Batch) -> list[Batch]:
-        """A batch in the parts whose gradients are accumulated."""
+        """Micro-batches for gradient accumulation."""
         return batch.split(-(-len(batch) // self.config.accumulate))
 
     def _precision(self) -> AbstractContextManager[None]:
@@ -205,7 +205,7 @@ class Trainer:
         loss, parts = torch.zeros((), device=self.device), self._parts(batch)
         for part in parts:
             last = part is parts[-1]
-            adding = not last and self.sharding is None  # sums of whole gradients are what sharding saves
+            adding = not last and self.sharding is None  # with sharding, unsharded gradients take too much memory
             with self.accelerator.no_sync(module) if adding else contextlib.nullcontext():
                 with self._precision():
                     share = module(part) * (part.count / batch.count)
@@ -262,7 +262,7 @@ class Trainer:
                     stage.cpu()
 
     def _save(self, optimizer: Any) -> None:
-        """Write the state, in the main process. All have to call it with an optimizer, which may be sharded."""
+        """Write the state in the main process. With an optimizer, which may be sharded, all processes must call it."""
         state = None if optimizer is None else optimizer.state_dict()
         if state is not None and self.sharding is not None:
             state = sharding.whole_state(state, self.log.enabled)
@@ -278,12 +278,12 @@ def uses_bf16(config: FinetuneConfig, device: torch.device) -> bool:
 
 
 def precision(config: FinetuneConfig, device: torch.device) -> AbstractContextManager[None]:
-    """Context of training's precision. No bfloat16 copies of weights are kept but for the backward pass."""
+    """Context of training's precision. bfloat16 copies of weights are kept only for the backward pass."""
     return torch.autocast(device.type, torch.bfloat16, uses_bf16(config, device), cache_enabled=False)
 
 
 def open_stage(config: FinetuneConfig, plan: StagePlan, student: Transformer, teacher: Transformer | None) -> Stage:
-    """A stage of a run, with adapters where it trains these."""
+    """A stage of a run, with adapters if it trains them."""
     if config.lora and STAGES[plan.stage].takes_lora and not lora.attached(student.state_dict()):
         lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)
     recompute(student, config.recompute)

@@ -66,7 +66,7 @@ def products(q: T, keys: T, ops: Ops[T], softcap: float | None) -> T:
 
 
 def weigh(scores: T, values: T, ops: Ops[T]) -> tuple[T, T, T]:
-    """What `attend` returns of its scores and values."""
+    """The results of `attend` from scores and values."""
     weights = ops.softmax(scores)
     return ops.matmul(weights, values), scores, weights
 
@@ -84,7 +84,7 @@ class Band:
     Each chunk's queries see L = (J + 1) · C keys; query c is at key index J·C + c.
 
     Args:
-        dilation, local: a query sees the last `local` tokens, and those whose distance `dilation` divides.
+        dilation, local: a query sees the last `local` tokens, and those at distances divisible by `dilation`.
     """
 
     window: int
@@ -146,7 +146,7 @@ class Band:
         return place[self.before * self.chunk :, None] - place
 
     def hidden(self, distance: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Whether tokens at a distance are outside the window, or between those that it shows."""
+        """Whether tokens at a distance are outside the window or skipped by the dilation."""
         shown = (distance < self.local) | (distance % self.dilation == 0)
         hidden: np.ndarray[Any, Any] = (distance < 0) | (distance >= self.window) | ~shown
         return hidden
@@ -162,7 +162,7 @@ class Band:
             )
             ages = ops.constant(
                 np.arange(-self.window, 0.0)[:, None], "float32", f"before_{self.window}"
-            )  # of the buffer
+            )  # distances of buffered tokens
             start = ops.reshape(ops.cast(step.start, "float32"), (-1, 1, 1, 1))
             numbers = self.keys(ops.add(start, ages), step.numbers, ops)  # (B, 1, N, L, 1)
             early = ops.mul(empty_slot_mask(float(first), transposed(numbers, ops), ops), MASKED)

@@ -63,10 +63,10 @@ class HeadSizes:
     kv_heads: int  # G
     size: int  # d of q and k, V of v
     eps: float  # of norms
-    rope: int | None  # number of the rotation of q and k
+    rope: int | None  # index of the rotation of q and k
     scale: float  # of softmax scores
     softcap: float | None = None  # of softmax scores
-    feature_rope: int | None = None  # number of the rotation of φ(q) and φ(k)
+    feature_rope: int | None = None  # index of the rotation of φ(q) and φ(k)
     lends: bool = False  # whether the layer above borrows the attention weights
     positions: ScorePositions | None = None  # in softmax scores
     sink: bool = False  # whether each head has a trained logit in the softmax's denominator
@@ -120,15 +120,15 @@ class AttentionMixer(Stateful):
         return None
 
     def channels(self) -> Units | str | None:
-        """Channels of a linear state that can go, or why none can; None: no such state."""
+        """Prunable channels of a linear state, or why none is prunable; None: no such state."""
         return None
 
     def joined(self) -> dict[str, list[int]]:
-        """Sizes of the pieces that are joined on an axis of a weight, by the weight's name, with those of all heads."""
+        """By weight name: sizes of the pieces concatenated on an axis, over all heads."""
         return {}
 
     def why_heads_count(self) -> str | None:
-        """Why a head's number matters, so that none can go; None: it does not."""
+        """Why a head's index matters, so that heads are not prunable; None: it does not."""
         return None
 
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:

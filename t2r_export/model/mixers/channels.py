@@ -1,8 +1,8 @@
-"""Channels of a linear state that can go: features of q and k, with a map whose features stand alone.
+"""Prunable channels of a linear state: features of q and k, with a feature map of independent features.
 
-In the sums over features, φ(q)·φ(k) = Σ_j φ_j(q) φ_j(k), channel j is one term, one row of S and one number of z. Each
-kv head may keep channels of its own. Features that rotate go in pairs, the same ones in all heads, because the heads of
-a layer share one table of frequencies; what stays keeps its frequency (`ChosenScaling`).
+In the sums over features, φ(q)·φ(k) = Σ_j φ_j(q) φ_j(k), channel j is one term, one row of S and one element of z. Each
+kv head may keep different channels. Rotated features are pruned in pairs, the same ones in all heads, because the heads
+of a layer share one table of frequencies; the kept pairs keep their frequencies (`ChosenScaling`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from t2r_export.config.mixers import HybridConfig, LinearConfig
 from t2r_export.model.mixers.base import HeadSizes
 from t2r_export.model.units import Rows, Units
 
-ALONE = ("relu", "relu2")  # maps each of whose features has weights of its own, and no sum over the others
+ALONE = ("relu", "relu2")  # maps whose features are independent
 
 
 def channels(config: LinearConfig | HybridConfig, sizes: HeadSizes, convolved: list[int] | None = None) -> Units | str:
-    """The channels of a layer's state, or why none can go; names of weights are those of the mixer.
+    """Prunable channels of a layer's state, or why there are none; weight names are those of the mixer.
 
     Args:
-        convolved: sizes of what a convolution reads: the arguments of φ(q) and φ(k), and v.
+        convolved: sizes of a convolution's inputs: the arguments of φ(q) and φ(k), and v.
     """
     K, rotates = config.feature_size, sizes.feature_rope is not None
     if config.feature_map not in ALONE:
@@ -54,14 +54,14 @@ def channels(config: LinearConfig | HybridConfig, sizes: HeadSizes, convolved: l
 def _owners(heads: int, kv_heads: int, K: int, rotates: bool) -> Tensor:
     """The unit of each feature of each head, (heads, K) int64."""
     channel = torch.arange(K)
-    if rotates:  # the first half of the features turns against the second
+    if rotates:  # features of the first half pair with those of the second
         return (channel % (K // 2)).expand(heads, K)
     group: Tensor = torch.arange(heads) // (heads // kv_heads)
     return group[:, None] * K + channel
 
 
 def _rotated(config: LinearConfig | HybridConfig, kept: Tensor) -> dict[str, Any]:
-    """Changed fields of a config whose features rotate, with these pairs kept."""
+    """Changed config fields if rotated features keep these pairs."""
     pairs = config.rotary_pairs or tuple(range(config.feature_size // 2))
     chosen = tuple(pairs[place] for place in kept.nonzero().flatten().tolist())
     sizes = {"feature_size": 2 * len(chosen), "rotary_size": None}

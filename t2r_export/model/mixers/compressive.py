@@ -1,13 +1,13 @@
-"""Softmax attention to a window and to a compressed memory of what has left it, in states of fixed size (Compressive
+"""Softmax attention to a window and to a compressed memory of earlier tokens, in states of fixed size (Compressive
 Transformer, Rae et al. 2019, arXiv 1911.05507, section 3).
 
-The text is cut into blocks of c tokens. A block leaves the window whole, when W tokens stand behind it, and becomes one
+The text is cut into blocks of c tokens. When W tokens follow a block, it leaves the window as a whole and becomes one
 key and one value; the last M of these are kept. So a query at position p sees
 
-    the tokens from c·n on, W to W + c - 1 of them, and the blocks n - M to n - 1,    n = ⌊(p + 1 - W) / c⌋.
+    the last W to W + c - 1 tokens, from c·n on, and the blocks n - M to n - 1,    n = ⌊(p + 1 - W) / c⌋.
 
-Positions in scores count a compressed block as one token, as the paper does: block n - 1 - i stands i behind the oldest
-token. Keys and values are compressed; the paper compresses hidden states, which is the same for a mean.
+Positions in scores count a compressed block as one token, as in the paper: block n - 1 - i stands i behind the oldest
+token. Keys and values are compressed; the paper compresses hidden states, which is equivalent for a mean.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class CompressiveMixer(AttentionMixer):
     def __init__(self, sizes: HeadSizes, config: CompressiveConfig) -> None:
         super().__init__(sizes, config)
         self.length = config.window + config.rate - 1  # of the window's buffer
-        self.ahead = -(-config.window // config.rate)  # blocks that are added where their number must not be negative
+        self.ahead = -(-config.window // config.rate)  # offset that makes block counts nonnegative
         self.near = SlidingWindow(sizes, self.length, 0, None)
-        if config.compression == "conv":  # from a mean
+        if config.compression == "conv":  # initialized as a mean
             kernel = torch.eye(sizes.size).repeat(config.rate, 1) / config.rate
             self.kernel_k, self.kernel_v = (nn.Parameter(kernel.clone()) for _ in range(2))
 
@@ -51,7 +51,7 @@ class CompressiveMixer(AttentionMixer):
         tokens, far = self._attend_tokens(heads, state, after, step), self._attend_blocks(heads, seen, step)
         return merge_softmax(tokens, far, ops), {**after, **kept}
 
-    # -- phases: which blocks there are
+    # -- phases: which blocks exist
 
     def _count(self, position: T, ops: Ops[T]) -> tuple[T, T]:
         """c·(n + `ahead`) at integer positions, and (p + 1 - W) mod c."""
@@ -61,8 +61,8 @@ class CompressiveMixer(AttentionMixer):
         return ops.sub(shifted, rest), rest
 
     def _phase(self, step: Step[T]) -> tuple[T, T, T]:
-        """Of each token: (p + 1 - W) mod c, and blocks that became whole since the state before, each (B, 1, T, 1); and
-        n of the state before, (B, 1, 1, 1). Float32."""
+        """Per token: (p + 1 - W) mod c, and the number of blocks completed so far in this call, each (B, 1, T, 1); and
+        n before the call, (B, 1, 1, 1). Float32."""
 
         def compute() -> tuple[T, T, T]:
             ops, c = step.ops, float(self.config.rate)
@@ -89,8 +89,8 @@ class CompressiveMixer(AttentionMixer):
         return ops.matmul(ops.constant(shares, "float32", f"shares_{kind}_{c}"), block)
 
     def _blocks(self, name: str, evicted: T, state: State[T], after: State[T], heads: Heads[T], step: Step[T]) -> T:
-        """What becomes a block at these tokens: (B, G, 1, d) of one, or (B, G, N, d) for each c of many, in which one
-        becomes whole."""
+        """Compressed blocks of these tokens: (B, G, 1, d) in a step, or (B, G, N, d), one per chunk of c tokens, in
+        which one block is completed."""
         ops, c = step.ops, self.config.rate
         if not ops.many:
             rest = ops.split(after[name], [c - 1, self.config.window], axis=2)[0]
@@ -99,15 +99,15 @@ class CompressiveMixer(AttentionMixer):
         chunks = ops.blocks(ops.drop_last(ops.slice_from(joined, c - 1), self.config.window), c)  # (B, G, N, c, d)
         first = ops.pad_front(ops.split(state[name], [c - 1, self.config.window], axis=2)[0], 1)
         before = ops.concat([ops.unsqueeze(first, 2), ops.drop_last(chunks, 1)], axis=2)
-        pairs = ops.concat([before, chunks], axis=3)  # of tokens: a block ends in each second half
+        pairs = ops.concat([before, chunks], axis=3)  # a block ends in the second half of each
         return ops.squeeze(self._compress(name, ops.matmul(self._aligned(step), pairs), ops), 3)
 
     def _aligned(self, step: Step[T]) -> T:
-        """One-hot (B, 1, 1, c, 2c): the tokens of a block among those of two chunks."""
+        """One-hot (B, 1, 1, c, 2c) that selects a block's tokens from two chunks."""
 
         def compute() -> T:
             ops, c = step.ops, self.config.rate
-            _, rest = self._count(step.start, ops)  # (B,): the first block becomes whole c - rest tokens on
+            _, rest = self._count(step.start, ops)  # (B,): the first block is complete after c - rest tokens
             late = ops.reshape(ops.cast(ops.remainder(ops.sub(c, rest), c), "float32"), (-1, 1, 1, 1, 1))
             places = np.arange(2 * c) - np.arange(c)[:, None] - 1
             return self._one_hot(ops.constant(places, "float32", f"block_places_{c}"), late, ops)
@@ -120,13 +120,13 @@ class CompressiveMixer(AttentionMixer):
         return ops.relu(ops.sub(1.0, ops.mul(missing, missing)))
 
     def _seen(self, memory: T, blocks: T, step: Step[T]) -> T:
-        """The blocks that these tokens may see, oldest first: (B, G, M, d) of one token, (B, G, M + N, d) of many."""
+        """Blocks visible to these tokens, oldest first: (B, G, M, d) in a step, (B, G, M + N, d) for many tokens."""
         ops = step.ops
         both = ops.concat([memory, blocks], axis=2)
         if ops.many:
             return both
         rest, _, _ = self._phase(step)
-        whole = ops.relu(ops.sub(1.0, rest))  # 1 if a block became whole
+        whole = ops.relu(ops.sub(1.0, rest))  # 1 if a block was completed
         return ops.add(ops.mul(ops.slice_from(both, 1), whole), ops.mul(memory, ops.sub(1.0, whole)))
 
     def _kept(self, seen: T, step: Step[T]) -> T:
@@ -148,7 +148,7 @@ class CompressiveMixer(AttentionMixer):
         return ops.matmul(chosen, seen)
 
     def _order(self, seen: T, step: Step[T]) -> T:
-        """0, 1, …, float32, of the blocks that `_seen` gives."""
+        """Indices 0, 1, … of the blocks of `_seen`, float32."""
         ops, M = step.ops, self.config.blocks
         if not ops.many:
             return ops.constant(np.arange(M), "float32", f"blocks_{M}")
@@ -161,7 +161,7 @@ class CompressiveMixer(AttentionMixer):
     # -- attention
 
     def _attend_tokens(self, heads: Heads[T], state: State[T], after: State[T], step: Step[T]) -> tuple[T, T, T]:
-        """Output (B, H, T, d), largest score and largest weight (B, H, T, 1) of the window alone."""
+        """Output (B, H, T, d), largest score and largest weight (B, H, T, 1) of attention to the window only."""
         ops = step.ops
         (scores,), values = self.near.scores(heads, state, after, step)
         scores = ops.add(scores, self._gone(step))
@@ -171,7 +171,7 @@ class CompressiveMixer(AttentionMixer):
         return o, top, largest
 
     def _gone(self, step: Step[T]) -> T:
-        """Bias that masks tokens of the buffer that are in a block, as `SlidingWindow.scores` has rows."""
+        """Bias that masks buffered tokens already in a block, in the rows of `SlidingWindow.scores`."""
 
         def compute() -> T:
             ops, band = step.ops, self.near.band
@@ -187,7 +187,7 @@ class CompressiveMixer(AttentionMixer):
         return step.shared(("gone", self.config.window, self.config.rate, self.near.per_group), compute)
 
     def _attend_blocks(self, heads: Heads[T], seen: State[T], step: Step[T]) -> tuple[T, T, T]:
-        """The same of the memory alone."""
+        """As `_attend_tokens`, of attention to the memory only."""
         ops, sizes = step.ops, self.sizes
         H, G, q = sizes.heads, sizes.kv_heads, heads.q
         rows = ops.group_queries(
@@ -203,7 +203,7 @@ class CompressiveMixer(AttentionMixer):
         return o, top, largest
 
     def _pairs(self, seen: T, step: Step[T]) -> Pairs[T]:
-        """Queries and blocks, each of which counts as one token."""
+        """Queries and blocks; each block counts as one token."""
         ops, config, G = step.ops, self.config, self.sizes.kv_heads
         name = f"blocks_{config.window}_{config.rate}_{config.blocks}"
 
@@ -219,7 +219,7 @@ class CompressiveMixer(AttentionMixer):
         return Pairs(step, self.sizes.heads // G, G, step.shared(name, distance), rows, False, last, name)
 
     def _absent(self, seen: T, step: Step[T]) -> T:
-        """Bias that masks blocks which a token does not see: (B, 1, R·T, M + N), or (B, 1, 1, M) in a step."""
+        """Bias that masks blocks invisible to a token: (B, 1, R·T, M + N), or (B, 1, 1, M) in a step."""
 
         def compute() -> T:
             ops, M, order = step.ops, self.config.blocks, self._order(seen, step)

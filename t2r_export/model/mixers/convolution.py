@@ -48,7 +48,7 @@ def inputs_of_taps(joined: T, taps: int, ops: Ops[T]) -> list[T]:
 
 
 def shifted(rows: T, past: T, ops: Ops[T]) -> tuple[T, T]:
-    """The row of the token before each: rows (N, D) and the last token before them (B, 1, 1, D) -> the same shapes.
+    """The previous token's row: rows (N, D) and the last token before them (B, 1, 1, D) -> the same shapes.
 
     RWKV's token shift (Peng et al. 2023, arXiv 2305.13048); a convolution of the taps 1 and 0.
     """

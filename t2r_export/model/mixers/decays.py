@@ -42,7 +42,7 @@ def softplus_decay(
 
 
 def inverse_softplus(y: Tensor) -> Tensor:
-    """The bias of a dt that starts at y."""
+    """The bias for an initial dt of y."""
     return y + torch.log(-torch.expm1(-y))
 
 
@@ -84,6 +84,6 @@ def fixed_shares(heads: int) -> Tensor:
 
 
 def before_decay(read: T, log_gate: T, ops: Ops[T]) -> T:
-    """What reads the decayed state as `read` reads the state before, for a decay that is never near 0: `Erase.read` of
-    RWKV-7. read and log_gate: (B, G, T, K)."""
+    """`Erase.read` of RWKV-7: the vector that reads from the decayed state what `read` reads before the decay, which is
+    never near 0. read and log_gate: (B, G, T, K)."""
     return ops.mul(read, ops.exp(ops.mul(log_gate, -1.0)))

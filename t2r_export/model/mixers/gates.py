@@ -6,9 +6,9 @@
                                           arXiv 2312.06635, section 4.2: for each feature)
     β_t = sigmoid(w_β·x_t + b_β)          (Schlag et al. 2021, arXiv 2102.11174, eq. 26)
 
-x is the layer's normalized input; g and β are per kv head. A decay per pair commutes with the rotation, as one per
-feature would not: what is read of an earlier token depends on its distance alone. Gates are computed as log g, because
-float32 has few values of g near 1.
+x is the layer's normalized input; g and β are per kv head. A decay per pair commutes with the rotation, unlike one per
+feature, so that reads of earlier tokens depend only on distance. Gates are computed as log g, because float32 has few
+values of g near 1.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Gates(nn.Module):
 
     @torch.no_grad()
     def start_at(self, distance: Tensor) -> None:
-        """Start at the decay exp(-1/τ), for the mean distances τ (heads,) of attention; trained gates stay.
+        """Initialize decays as exp(-1/τ), τ (heads,) the mean attention distances; trained gates are unchanged.
 
         A τ below 1 counts as 1.
         """
@@ -83,7 +83,7 @@ class Gates(nn.Module):
         return _rows(x, self.weight, self.offset, ops)
 
     def control(self, logits: T | None, ops: Ops[T]) -> Control[T]:
-        """Logits (N, rows) -> gates (B, heads, T, 1), of pairs (B, heads, T, K), or (1, heads, 1, 1) if fixed."""
+        """Logits (N, rows) -> gates (B, heads, T, 1), (B, heads, T, K) for pairs, or (1, heads, 1, 1) if fixed."""
         log_gate: T | None = None
         beta: T | None = None
         entering: T | None = None

@@ -54,7 +54,7 @@ class HybridMixer(AttentionMixer):
         self.rotates = config.positions == "keep"
         self.near = SlidingWindow(sizes, config.window, config.sinks, None if self.rotates else sizes.rope)
         self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, linear)
-        with torch.no_grad():  # what is far can outweigh the window from the first step on
+        with torch.no_grad():  # distant tokens can outweigh the window from the first step on
             for weight in self.maps.parameters() if config.map_scale != 1.0 else ():
                 weight.mul_(config.map_scale)
         self.gates = Gates(sizes.width, sizes.kv_heads, linear)

@@ -99,7 +99,7 @@ class LinearMixer(AttentionMixer):
     def __init__(self, sizes: HeadSizes, config: LinearConfig) -> None:
         super().__init__(sizes, config)
         self.rotates = config.positions == "keep"
-        self.scales = self.rotates and sizes.rope is not None  # otherwise nothing of the position comes before φ
+        self.scales = self.rotates and sizes.rope is not None  # otherwise φ is independent of positions
         self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, config)
         self.gates = Gates(sizes.width, sizes.kv_heads, config)
         self.norm = head_norm(config, sizes)

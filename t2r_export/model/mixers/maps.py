@@ -91,7 +91,7 @@ class Relu(FeatureMap):
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Random rows of about unit length: features have the scale of q and k."""
+        """Random rows of approximately unit length, so that features have the scale of q and k."""
         nn.init.normal_(self.weight, std=self.head_size**-0.5)
         nn.init.zeros_(self.bias)
 

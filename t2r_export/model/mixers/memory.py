@@ -4,8 +4,8 @@ In linear attention N pairs (m_k, m_v) act like a constant prefix, a sum:
 
     S_0 = Σ φ(m_k) m_vᵀ      z_0 = Σ φ(m_k)      o = φ(q)ᵀ(S + S_0) / guard(φ(q)·(z + z_0))
 
-S_0 and z_0 are weights, which a step adds when it reads the state. The state itself still starts at zero, so that
-runtimes need no special case.
+S_0 and z_0 are weights, added when a step reads the state. The state itself starts at zero, so that runtimes need no
+special case.
 """
 
 from __future__ import annotations

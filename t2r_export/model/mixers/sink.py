@@ -8,16 +8,16 @@ from torch import Tensor
 
 from t2r_export.model.ops import Ops, T
 
-LARGEST = 80.0  # of an exponent: e^80 is finite in float32, and leaves nothing of the output
+LARGEST = 80.0  # maximum exponent: e^80 is finite in float32, and scales the output to 0
 
 
 def with_sink(y: T, scores: T, weights: T, sink: Tensor | None, restored: Callable[[T], T], ops: Ops[T]) -> T:
-    """The output (B, H, T, V) of a softmax with the further logits, or of the one without any.
+    """Output (B, H, T, V) of the softmax with sink logits; unchanged without them.
 
-    y is divided by 1 + e^sink / Σ e^score; the sum is e^c / w, with the largest score c and the largest weight w.
+    Divides y by 1 + e^sink / Σ e^score; the sum is e^c / w, with the largest score c and the largest weight w.
 
     Args:
-        y, scores, weights: rows of the softmax without them, (…, rows, ·).
+        y, scores, weights: rows of the softmax without sinks, (…, rows, ·).
         sink: (H).
         restored: rows -> (B, H, T, ·).
     """

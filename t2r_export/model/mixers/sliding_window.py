@@ -18,7 +18,7 @@ from t2r_runtime.contract.signature import BATCH, StateSpec
 @dataclass(frozen=True)
 class SlidingWindow:
     """Softmax over the last W tokens and the first s tokens, the sinks (StreamingLLM, Xiao et al. 2023, arXiv
-    2309.17453). With a dilation it sees some of the last W: see `Band`.
+    2309.17453). With a dilation, only some of the last W: see `Band`.
 
     The states are buffers of the last W keys and values and of the sinks. With `rope`, keys are stored unrotated and
     rotated by their buffer position, so that angles stay bounded; the query is at position min(t, W + s - 1). Tokens in
@@ -126,7 +126,7 @@ class SlidingWindow:
         return self._pairs(distance, self.window - 1, "x".join(map(str, distance.shape)), step)
 
     def _ages(self) -> Known:
-        """How far the buffer's tokens (W,) stand behind the query."""
+        """Distances (W,) of buffered tokens behind the query."""
         return np.arange(self.window - 1, -1, -1)
 
     def _first(self, step: Step[T]) -> Pairs[T]:

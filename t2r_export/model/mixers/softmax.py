@@ -57,7 +57,7 @@ class SoftmaxMixer(AttentionMixer):
         return ops.group_queries(ops.mul(q, self.sizes.scale), self.sizes.kv_heads)
 
     def _attend(self, heads: Heads[T], past: T, k: T, v: T, step: Step[T]) -> tuple[T, T, T]:
-        """Attention to the tokens, as `banded.attend` has it."""
+        """Attention to the tokens; returns as `banded.attend`."""
         ops, softcap, mask = step.ops, self.sizes.softcap, self._mask(heads, past, step)
         if self.positions is None:
             return attend(self._rows(heads.q, ops), k, v, ops, mask, softcap)
@@ -68,14 +68,14 @@ class SoftmaxMixer(AttentionMixer):
         """Attention with one softmax over the tokens and further keys.
 
         Args:
-            tokens: as `_attend` has them.
+            tokens: results of `_attend`.
             other: queries, keys, values and score bias of the further keys.
         """
         others = attend(self._rows(other[0], step.ops), other[1], other[2], step.ops, other[3], self.sizes.softcap)
         return step.ops.ungroup_queries(merge_softmax(tokens, others, step.ops), self.sizes.heads)
 
     def _pairs(self, heads: Heads[T], k: T, mask: T | None, step: Step[T]) -> Pairs[T]:
-        """The new tokens and those of the cache k (B, G, P + T, d)."""
+        """New tokens as queries, tokens of the cache k (B, G, P + T, d) as keys."""
         ops, G = step.ops, self.sizes.kv_heads
         own, places = step.shared("cache places", lambda: ops.cache_places(k, heads.k))
         distance = step.shared("cache distance", lambda: ops.cast(ops.sub(own, places), "float32"))

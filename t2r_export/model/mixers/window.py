@@ -4,7 +4,7 @@
 A query sees the first s tokens (sinks) and the last W tokens including itself: the first W + s tokens get full softmax
 attention. See `sliding_window.SlidingWindow` for states and rotary positions.
 
-With a dilation D it sees of the last W those at a distance below `local`, or of a multiple of D: the dilated window of
+With a dilation D, of the last W it sees those at distances below `local` or multiples of D: the dilated window of
 Longformer (Beltagy et al. 2020, arXiv 2004.05150, section 3.1), and with `local` = D the strided pattern of the Sparse
 Transformer (Child et al. 2019, arXiv 1904.10509, section 4.3).
 """
@@ -33,7 +33,7 @@ class WindowMixer(AttentionMixer):
     def __init__(self, sizes: HeadSizes, config: WindowConfig) -> None:
         super().__init__(sizes, config)
         d, N = sizes.size, config.memory
-        # norms after the rotation are of absolute positions: the states are then rotated keys, and sinks keep their
+        # norms after the rotation need absolute positions: states are then rotated keys, and sinks keep their
         # distance, however large
         self.rotates = sizes.normed_after
         rope, pattern = None if self.rotates else sizes.rope, (config.dilation, config.local)

@@ -92,7 +92,7 @@ class Attention(Part):
         return Heads(q, k, ops.split_heads(v, G), plain, x)
 
     def _normed(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:
-        """Heads (B, heads, T, d), each divided by its root mean square, or all of q or k by that of all."""
+        """Heads (B, heads, T, d), normalized by the RMS of each head, or by that of all heads of q or k."""
         wide, pairs = self.config.qk_norm_wide, ((q, self.q_norm), (k, self.k_norm))
         q, k = (
             ops.split_heads(norm(ops.merge_heads(x), ops), x.shape[1]) if wide else norm(x, ops) for x, norm in pairs

@@ -28,7 +28,7 @@ class Site:
     lends: bool = False  # whether the layer above borrows this part's attention weights
 
     def rope(self, rotation: tuple[RotaryConfig, int] | None) -> int | None:
-        """The number of a rotation."""
+        """Index of a rotation in `rotations`."""
         return None if rotation is None else list(self.rotations).index(rotation)
 
 
@@ -45,7 +45,7 @@ class Part(Stateful):
 
     @property
     def idle_parameters(self) -> int:
-        """Parameters that a token does not read, of parts that choose."""
+        """Number of parameters that a token does not use, in parts with a choice."""
         return 0
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
@@ -64,15 +64,15 @@ class Part(Stateful):
         return {}
 
     def units(self, kind: str) -> Units | str | None:
-        """What the part can do without, of a kind in t2r_export.config.pruning.KINDS; why not; None: it has none."""
+        """Prunable units of a kind in t2r_export.config.pruning.KINDS; the reason if refused; None: no such units."""
         return None
 
     def factorable(self) -> list[str]:
-        """Names of the matrices that could be products of two of a lower rank; they have one rank together."""
+        """Names of matrices that low-rank factors can replace; they share one rank."""
         return []
 
     def with_rank(self, rank: int) -> PartConfig:
-        """The config with that rank, where a matrix M is M.outer times M.inner. For parts with such matrices."""
+        """The config with this rank, where M becomes M.outer times M.inner. For parts with factorable matrices."""
         raise NotImplementedError
 
     def fold(self) -> Part:
@@ -81,7 +81,7 @@ class Part(Stateful):
 
 
 def active_parameters(model: nn.Module) -> int:
-    """Parameters that a token reads."""
+    """Number of parameters that a token uses."""
     idle = sum(part.idle_parameters for part in model.modules() if isinstance(part, Part))
     return sum(p.numel() for p in model.parameters()) - idle
 

@@ -1,4 +1,4 @@
-"""Heads that attention can do without: kv heads with their query heads, or query heads where one kv head serves all."""
+"""Prunable heads of attention: kv heads with their query heads, or query heads if there is a single kv head."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from t2r_export.config.parts import InsideConfig
 from t2r_export.model.units import Rows, Units, spread
 
-Pieces = Mapping[str, list[list[int]]]  # by weight, for each axis: sizes of what is joined on it, each with all heads
+Pieces = Mapping[str, list[list[int]]]  # by weight, per axis: sizes of concatenated pieces, over all heads
 
 
 def head_units(config: InsideConfig, pieces: Callable[[InsideConfig], Pieces]) -> Units | str:
-    """The heads of attention, or why none can go.
+    """The prunable heads of attention, or why there are none.
 
-    Which axis of a weight has heads is seen where that of a part with one head less differs, so that a mixer's own
-    weights need no table.
+    An axis of a weight has heads if its size differs in a part with one head less, so that mixers need no table of
+    their weights.
 
     Args:
-        pieces: those of a part with this config.
+        pieces: returns the pieces of a part with a config.
     """
     if (reason := _why_not(config)) is not None:
         return reason
@@ -37,7 +37,7 @@ def head_units(config: InsideConfig, pieces: Callable[[InsideConfig], Pieces]) -
 
 
 def _with(config: InsideConfig, count: int) -> InsideConfig:
-    """The config with so many kv heads, or query heads of the one kv head."""
+    """The config with `count` kv heads, or query heads of a single kv head."""
     if config.kv_heads == 1:
         return dataclasses.replace(config, heads=count)
     return dataclasses.replace(config, heads=config.heads // config.kv_heads * count, kv_heads=count)
@@ -54,5 +54,5 @@ def _why_not(config: InsideConfig) -> str | None:
 
 
 def joined_pieces(shape: torch.Size, joined: list[int] | None) -> list[list[int]]:
-    """The pieces of each axis of a weight; `joined` are those of the axis that is so long."""
+    """The pieces of each axis of a weight; `joined` are those of the axis whose size is their sum."""
     return [joined if joined is not None and sum(joined) == size else [size] for size in shape]

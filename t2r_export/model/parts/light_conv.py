@@ -2,7 +2,7 @@
 
     u = a ⊙ σ(b), [a, b] = W x      y_t,h = Σ_j softmax(w_h)_j u_{t-n+1+j},h      o = W_o y
 
-w (H, n) are kernels of heads, whose channels share one: trained, or of each token as w = W_k u_t (dynamic).
+w (H, n) has a kernel per head, shared by its channels: trained, or computed per token as w = W_k u_t (dynamic).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LightConv(Part):
         return ops.linear(y, self.o.weight, self.o.bias), {"conv": ops.kept_buffer(joined, taps - 1)}
 
     def _shares(self, u: T, ops: Ops[T]) -> T:
-        """Kernels, oldest input first: (H, 1, n), or of each token (B, H, T, n)."""
+        """Kernels, oldest input first: (H, 1, n), or (B, H, T, n) if dynamic."""
         heads, taps = self.config.heads, self.config.taps
         if not self.config.dynamic:
             return ops.reshape(ops.softmax(ops.parameter(self.kernel)), (heads, 1, taps))

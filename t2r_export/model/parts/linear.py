@@ -1,4 +1,4 @@
-"""What parts that are linear attention with a norm per head have in common.
+"""Base of the parts with linear attention and a norm per head.
 
     q, k, v = conv(W x)          S_t by the part's update rule          y = W_o (norm(Sᵀ q) ⊙ act(z))
 
@@ -24,7 +24,7 @@ from t2r_runtime.contract.signature import BATCH, StateSpec
 
 
 class LinearPart(Part):
-    """Projections, convolution, linear attention, gated norm, output. Kinds say what they have beside q, k and v."""
+    """Projections, convolution, linear attention, gated norm, output. Subclasses add projections besides q, k and v."""
 
     config: LinearPartConfig
 
@@ -45,14 +45,14 @@ class LinearPart(Part):
         return {} if self.config.gate == "none" else {"z": self.config.inner}
 
     def build(self) -> None:
-        """Make the weights that are no projections of x."""
+        """Create the weights other than projections of x."""
 
     def activated(self, packed: T, ops: Ops[T]) -> T:
-        """Rows of q, k and v behind the convolution, activated."""
+        """Activate the convolved rows of q, k and v."""
         return ops.silu(packed)
 
     def features(self, q: T, k: T, step: Step[T]) -> tuple[T, T]:
-        """q and k (B, key_heads, T, K) as the update rule has them."""
+        """Map q and k (B, key_heads, T, K) to those of the update rule."""
         raise NotImplementedError
 
     def control(self, beside: dict[str, T], ops: Ops[T]) -> Control[T]:
@@ -83,13 +83,13 @@ class LinearPart(Part):
         return gated_rms_norm(o, self.gate(beside, ops), self.norm_weight, c.norm_eps, c.heads, ops, activation=c.gate)
 
     def keyed(self) -> tuple[str, ...]:
-        """Names of the weights that have a row for each channel of each head's state."""
+        """Names of weights with a row per channel of each head's state."""
         return ()
 
     def units(self, kind: str) -> Units | str | None:
-        """Channels of the state: of q and k, each key head's own.
+        """Channels of the state, those of q and k, separate for each key head.
 
-        With K' of them q is √(K/K') times as long, which the norm of the output takes out, if its eps grows by K/K'.
+        With K' channels q is √(K/K') times as long; the output norm cancels this factor if its eps grows by K/K'.
         """
         if kind != "state":
             return None

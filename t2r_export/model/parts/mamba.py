@@ -59,7 +59,7 @@ class Mamba(Part):
     def _scan(self, u: T, dt: T, B: T, C: T, S: T, ops: Ops[T]) -> tuple[T, T]:
         """u and dt (N, size), B and C (N, K), the state before (B, K, size) -> Sᵀ C (N, size) and the state after.
 
-        The chunks of linear attention would have a head per channel, and scores of each: the scan has fewer products.
+        Chunked linear attention would need a head per channel, with scores for each: the scan needs fewer products.
         """
         size, K = self.config.size, self.config.state_size
         rates = ops.mul(ops.exp(ops.parameter(self.A_log)), -1.0)

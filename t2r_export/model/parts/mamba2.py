@@ -3,7 +3,7 @@
     z, u, dt = W x         x, B, C = silu(conv(u))         dt = clamp(softplus(dt + b))
     S_t = exp(-exp(A) dt) S_{t-1} + B (dt x)ᵀ              y = Sᵀ C + D x        o = W_o norm(y ⊙ silu(z))
 
-B are the keys and C the queries, shared by the heads of a group. Prompts and steps clamp dt alike.
+B are the keys and C the queries, shared by the heads of a group. Prompts and steps clamp dt equally.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Mamba2(Part):
         return gated_rms_norm(y, z, self.norm_weight, c.norm_eps, c.norm_groups, ops, gate_first=gate_first)
 
     def units(self, kind: str) -> Units | None:
-        """Channels of the state: of B and C, each group's own."""
+        """Channels of the state, those of B and C, separate for each group."""
         if kind != "state":
             return None
         c = self.config

@@ -50,13 +50,13 @@ class MoE(Part):
         return ops.experts(x, scores, experts), {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_balance": None}  # torch copies no tensor that has a gradient to give
+        return {**self.__dict__, "_balance": None}  # torch only copies leaf tensors
 
     def units(self, kind: str) -> str | None:
         return "experts, of which a token reads some" if kind == "ffn" else None
 
     def penalty(self) -> Tensor:
-        """The load-balancing loss of the last batch, once."""
+        """The load-balancing loss of the last batch; the call resets it."""
         balance, self._balance = self._balance, None
         return torch.zeros(()) if balance is None else self.config.balance * balance
 

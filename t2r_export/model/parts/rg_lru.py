@@ -3,7 +3,7 @@
     u = conv(W_x x)    i, r = σ(A u), σ(B u)    log a = -8 r softplus(Λ)    s_t = a s_{t-1} + √(1 - a²) (i ⊙ u)
     o = W_o (act(W_y x) ⊙ s)
 
-A and B are block-diagonal; every projection has a bias. The first token's input stands for itself: its √(1 - a²) is 1.
+A and B are block-diagonal; every projection has a bias. The first token's input is unscaled: its √(1 - a²) is 1.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def rg_lru(u: T, input_logits: T, decay_logits: T, rate: Tensor, first: T, state
 
     Args:
         u, input_logits, decay_logits: rows (N, D). rate: (D).
-        first: rows (N, 1), 1 for the first token of a text, whose input stands for itself, else 0.
+        first: rows (N, 1), 1 for the first token of a text, whose input is unscaled, else 0.
         state: y before, (B, D); zeros before the first token.
 
     Returns:
@@ -74,7 +74,7 @@ def rg_lru(u: T, input_logits: T, decay_logits: T, rate: Tensor, first: T, state
     """
     rates = ops.mul(ops.softplus(ops.parameter(rate)), -8.0)
     log_gate = ops.mul(ops.sigmoid(decay_logits), rates)
-    # 1 - a² would lose what a long memory lets in
+    # 1 - a² would cancel for a near 1
     entering = ops.sqrt(ops.mul(ops.expm1(ops.mul(log_gate, 2.0)), -1.0))
     entering = ops.add(entering, ops.mul(ops.sub(1.0, entering), first))
     x = ops.mul(ops.mul(u, ops.sigmoid(input_logits)), entering)

@@ -3,7 +3,7 @@
     x_• = x_t + (x_{t-1} - x_t) ⊙ μ_•    for r, k, v, g, their projections r, k, v, g    w = exp(-exp(ω))
     S_t = diag(w) S_{t-1} + k_{t-1} v_{t-1}ᵀ            y = W_o (silu(g) ⊙ norm(S_tᵀ r + (r · u ⊙ k) v))
 
-S is (K, V), and holds all tokens but the current one, whose share is u. The norm is per head, with a scale and a shift
+S is (K, V) and sums all tokens but the current one, whose weight is u. The norm is per head, with a scale and a shift
 per channel.
 """
 

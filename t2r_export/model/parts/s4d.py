@@ -1,4 +1,4 @@
-"""S4D (Gu et al. 2022, arXiv 2206.11893): a state space of each channel, whose matrix A is diagonal.
+"""S4D (Gu et al. 2022, arXiv 2206.11893): a state space per channel with a diagonal matrix A.
 
     x_t = Ā x_{t-1} + B̄ u_t      y = 2 Re(C x) + D u      Ā = exp(dt A)      B̄ = (Ā - 1) / A       (zero-order hold)
     o = W_a g ⊙ σ(W_b g)         g = gelu(y)                                                    (the mixing of S4)
@@ -20,7 +20,7 @@ from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
-SMALLEST_STEP, LARGEST_STEP = 1e-3, 1e-1  # of dt at first
+SMALLEST_STEP, LARGEST_STEP = 1e-3, 1e-1  # initial range of dt
 
 
 class S4D(Part):
@@ -63,13 +63,13 @@ class S4D(Part):
         return states, after, ops.parameter(self.C)
 
     def _complex(self, u: T, before: T, ops: Ops[T]) -> tuple[T, T, T]:
-        """As `_real`, for states of real parts and then imaginary parts; C has its factors 2 and -2."""
+        """As `_real`, for states of real parts and then imaginary parts; C includes the factors 2 and -2."""
         dt = ops.exp(ops.parameter(self.log_dt))
         real, imaginary = ops.mul(ops.exp(ops.parameter(self.A_log)), -1.0), ops.parameter(self.A_imag)
         log_decay, angle = ops.mul(real, dt), ops.mul(imaginary, dt)
         decay, cosine, half = ops.exp(log_decay), ops.cos(angle), ops.sin(ops.mul(angle, 0.5))
         turned = ops.mul(decay, ops.sin(angle))  # Im Ā
-        # Re Ā - 1 = expm1(dt Re A) cos - 2 sin²(·/2): for a small dt the difference itself would cancel
+        # Re Ā - 1 = expm1(dt Re A) cos - 2 sin²(·/2): the difference itself would cancel for small dt
         less = ops.sub(ops.mul(ops.expm1(log_decay), cosine), ops.mul(ops.mul(half, half), 2.0))
         square = ops.add(ops.mul(real, real), ops.mul(imaginary, imaginary))
         enters = [

@@ -1,5 +1,5 @@
-"""Attention with linear biases (ALiBi, Press et al. 2021, arXiv 2108.12409, section 3): a score of a key that stands n
-tokens behind the query falls by n times the head's slope."""
+"""Attention with linear biases (ALiBi, Press et al. 2021, arXiv 2108.12409, section 3): the score of a key n tokens
+behind the query is lowered by n times the head's slope."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Alibi(DistanceBias):
 
 
 def slopes(heads: int, max_bias: float) -> Known:
-    """A slope for each head: 2^(-max_bias · i/n) for i = 1 … n, with n the next power of two; of n > heads slopes every
-    second, then of those left the first ones, as the authors' code has them."""
+    """A slope for each head: 2^(-max_bias · i/n) for i = 1 … n, with n the next power of two. For n > heads, every
+    second slope, then the first of the others, as in the authors' code."""
     n = 1 << math.ceil(math.log2(heads))
     found = 2.0 ** (-max_bias / n * np.arange(1, n + 1))
     return found if n == heads else np.concatenate([found[1::2], found[::2]])[:heads]

@@ -1,4 +1,4 @@
-"""What a kind of position offers: the interface written once."""
+"""The interface of position encodings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from t2r_runtime.contract.signature import wrap_length
 
 
 class Positions(nn.Module):
-    """Positions of rows or rotations. Of the hooks `embed` and `rotate` a kind has one; this class has none of them.
+    """Positions of rows or rotations. A subclass implements `embed` or `rotate`; this class implements neither.
 
-    Positions in scores are `ScorePositions`.
+    For positions in scores see `ScorePositions`.
 
     Args:
-        config: the kind's; None: no positions.
-        size: of the rows that are embedded, or the numbers that rotate.
+        config: config of the kind; None: no positions.
+        size: size of embedded rows, or number of rotated dimensions.
     """
 
-    magnitude = 1.0  # of the cosines and sines of a rotation
-    past_end = "refuse"  # clamp: every position past a table's end is its last one; wrap:N: all are modulo N
+    magnitude = 1.0  # factor of a rotation's cosines and sines
+    past_end = "refuse"  # clamp: positions past a table's end use its last row; wrap:N: positions modulo N
 
     def __init__(self, config: PositionConfig | None, size: int) -> None:
         super().__init__()
@@ -33,15 +33,15 @@ class Positions(nn.Module):
         return wrap_length(self.past_end)
 
     def embed(self, x: T, position: T, ops: Ops[T]) -> T:
-        """Token embeddings, rows (N, D), with what their position (N,) adds to them."""
+        """Add positions (N,) to token embeddings, rows (N, D)."""
         return x
 
     def rotate(self, position: T, ops: Ops[T]) -> Rotation[T]:
-        """cos and sin (B, 1, T, F) by which q and k rotate at positions (B, T)."""
+        """cos and sin (B, 1, T, F) of the rotation of q and k at positions (B, T)."""
         raise NotImplementedError
 
     def rotate_known(self, start: int, stop: int, ops: Ops[T], name: str) -> Rotation[T]:
-        """The same at start, …, stop - 1, known beforehand: constants (stop - start, F), stored under `name`."""
+        """cos and sin at the static positions start, …, stop - 1: constants (stop - start, F) stored under `name`."""
         raise NotImplementedError
 
 

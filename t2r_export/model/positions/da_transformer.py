@@ -2,7 +2,7 @@
 
     relu(q·k / √d) f(n),    f(n) = (1 + exp(v)) / (1 + exp(v - w n))
 
-with learned w and v of each head. f(0) is 1; with w below 0 it falls to 0, above 0 it grows to 1 + exp(v).
+with learned w and v per head. f(0) is 1; f falls to 0 for w < 0, and grows to 1 + exp(v) for w > 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from t2r_export.model.positions.scores import ScorePositions
 
 
 class DATransformer(ScorePositions):
-    """w and v (H); at first 0, where f is 1."""
+    """w and v (H), initially 0, so that f is 1."""
 
     def __init__(self, heads: HeadsConfig, scale: float) -> None:
         super().__init__(heads, scale)

@@ -1,4 +1,4 @@
-"""Positions that are added to the embeddings."""
+"""Positions added to the embeddings."""
 
 from __future__ import annotations
 

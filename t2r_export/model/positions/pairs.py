@@ -1,4 +1,4 @@
-"""Queries and keys whose scores are computed: how far apart they are, and how their scores are laid out."""
+"""Pairs of queries and keys: their distances, and the layout of their scores."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Pairs(Generic[T]):
     Args:
         step: the step that computes their scores.
         per_group, kv_heads: R and G; there are R·G query heads H.
-        distance: of keys behind queries, (T, n): an array where it is known beforehand, else float32; (B, 1, T, n)
-            where sequences differ. Pairs of a negative distance are masked.
-        rows: heads (B, H, T, m) -> as the scores have them, (B, G, R·T, m) or (B, G, N, R·C, m) in chunks.
-        chunked: whether they are in chunks; T is C then, of each.
-        last: the largest distance, where there is one.
-        name: of constants and of what layers share.
-        mask: added to the scores, in their layout.
-        ascending: 0, …, n - 1, int32, of a cache, whose n is not known beforehand.
+        distance: of keys behind queries, (T, n): an array if static, else float32; (B, 1, T, n) if sequences differ.
+            Pairs with a negative distance are masked.
+        rows: heads (B, H, T, m) -> layout of the scores, (B, G, R·T, m) or (B, G, N, R·C, m) in chunks.
+        chunked: whether queries are in chunks; T is then C, the size of a chunk.
+        last: the largest distance; None: unbounded.
+        name: of constants and values shared by layers.
+        mask: added to the scores, in the same layout.
+        ascending: 0, …, n - 1, int32, for a cache, whose n is dynamic.
     """
 
     step: Step[T]
@@ -47,28 +47,28 @@ class Pairs(Generic[T]):
         return self.distance if isinstance(self.distance, np.ndarray) else None
 
     def masked(self, x: T) -> T:
-        """Scores, or what is added to them, with the mask."""
+        """Add the mask to scores or to a bias."""
         return x if self.mask is None else self.step.ops.add(x, self.mask)
 
     def shared(self, what: Any, compute: Callable[[], T]) -> T:
-        """The value for these pairs, computed once for all layers that have such pairs."""
+        """The value for these pairs, computed once for all layers with equal pairs."""
         return self.step.shared((what, self.name, self.per_group, self.kv_heads), compute)
 
     def spread(self, of_heads: T) -> T:
-        """Numbers (H, T, n) or (B, H, T, n) as scores are laid out."""
+        """Convert a tensor (H, T, n) or (B, H, T, n) to the layout of the scores."""
         if len(of_heads.shape) == 4:
             return self.rows(of_heads)
         grouped = self.step.ops.reshape(of_heads, (self.kv_heads, -1, 0))
         return self.step.ops.unsqueeze(grouped, 1) if self.chunked else grouped
 
     def spread_known(self, of_heads: Known, name: str) -> T:
-        """The same of numbers (H, T, n) that are known beforehand; `name` without the pairs'."""
+        """`spread` for a static array (H, T, n); `name` excludes the name of the pairs."""
         rows = of_heads.reshape(self.kv_heads, -1, of_heads.shape[-1])
         rows = rows[:, None] if self.chunked else rows
         return self.step.ops.constant(rows, "float32", f"{name}_of_{self.kv_heads}x{self.name}")
 
     def distances(self) -> T:
-        """Distances (T, n) or (B, 1, T, n), float32; 0 for negative ones."""
+        """Distances (T, n) or (B, 1, T, n), float32, clamped to at least 0."""
         ops = self.step.ops
         if isinstance(self.distance, np.ndarray):
             return ops.constant(np.maximum(self.distance, 0.0), "float32", f"distances_{self.name}")
@@ -76,24 +76,24 @@ class Pairs(Generic[T]):
         return self.shared("distances", lambda: ops.maximum(distance, 0.0))
 
     def places(self, last: int) -> T:
-        """Distances as rows of a table 0, …, `last`: int32, (T, n) or (B, 1, T, n)."""
+        """Distances clamped to 0, …, `last`, as indices of table rows: int32, (T, n) or (B, 1, T, n)."""
         ops = self.step.ops
         if isinstance(self.distance, np.ndarray):
             return ops.constant(np.clip(self.distance, 0, last), "int32", f"places_{last}_{self.name}")
         return self.shared(("places", last), lambda: ops.cast(ops.minimum(self.distances(), float(last)), "int32"))
 
     def at_distance(self, x: T, last: int | None) -> T:
-        """Rows x (…, rows, m) of numbers for the distances 0, …, m - 1 -> those of each pair, (…, rows, n).
+        """Gather from x (…, rows, m), with values for distances 0, …, m - 1, the value of each pair, (…, rows, n).
 
         Args:
-            last: farther pairs have those of this distance; None: there are none.
+            last: maximum distance, to which farther pairs are clamped; None: no farther pairs.
         """
         ops = self.step.ops
-        nothing = ops.mul(ops.mean(x), 0.0)  # (…, rows, 1): ONNX's GatherElements does not broadcast its places
+        nothing = ops.mul(ops.mean(x), 0.0)  # (…, rows, 1): ONNX's GatherElements does not broadcast indices
         return ops.gather(x, ops.cast(ops.add(self._of_rows(last), nothing), "int32"))
 
     def _of_rows(self, last: int | None) -> T:
-        """Distances of the rows of one kv head, at most `last`, float32."""
+        """Distances for the rows of one kv head, clamped to `last`, float32."""
         ops, R = self.step.ops, self.per_group
         if isinstance(self.distance, np.ndarray):
             known = np.tile(np.clip(self.distance, 0, last), (R, 1))

@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021, arXiv 2104.09864), whatever scales their frequencies."""
+"""Rotary positions (Su et al. 2021, arXiv 2104.09864), with any scaling of frequencies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from t2r_export.model.positions.turns import Rotation, rotation_at, rotation_tab
 
 
 class Rotary(Positions):
-    """q and k rotate by position · frequency, the first half of what rotates of a head against the second. One for all
-    layers of the same frequencies."""
+    """Rotates q and k by position · frequency, pairing the first half of a head's rotated dimensions with the second.
+    Shared by all layers with equal frequencies."""
 
     table: Tensor  # (DIGITS · BASE, 2F)
 
@@ -40,8 +40,8 @@ class Rotary(Positions):
 
 def rotary_frequencies(config: RotaryConfig, size: int) -> Tensor:
     """Frequencies (size/2), float32, with the scaling for long contexts that the checkpoint was trained with."""
-    # float32 throughout: the trained checkpoints' own code computed them so, and the 17th digit would be another model
-    # on the CPU even where a model is laid out on the meta device: these are computed, not loaded
+    # float32 throughout, as in the code that trained the checkpoints: float64 would be a different model
+    # on the CPU even for models on the meta device, because frequencies are computed, not loaded
     pairs = torch.arange(0, size, 2, dtype=torch.int64, device="cpu").float()
     scaled = plain if config.scaling is None else config.scaling.frequencies
     frequencies: Tensor = scaled(config.theta, pairs, size)

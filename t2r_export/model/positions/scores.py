@@ -1,4 +1,4 @@
-"""Positions in the scores of attention: the interface written once."""
+"""The interface of positions in attention scores."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from t2r_export.model.positions.pairs import Pairs
 
 
 class ScorePositions(nn.Module):
-    """What a kind of position makes of the scores of queries and keys. It sees distances alone, so nothing ends.
+    """Positions in the scores of queries and keys. They depend only on distances, so there is no last position.
 
     Args:
-        heads: whose `positions` are of the kind.
-        scale: of q.
+        heads: config whose `positions` are of this kind.
+        scale: scale of q.
     """
 
     def __init__(self, heads: HeadsConfig, scale: float) -> None:
@@ -26,33 +26,33 @@ class ScorePositions(nn.Module):
         self.heads, self.scale = heads, scale
 
     def queries(self, q: T, ops: Ops[T]) -> T:
-        """What meets keys, of q (B, H, T, d), both unscaled."""
+        """The queries to multiply with keys, from q (B, H, T, d), both unscaled."""
         return q
 
     def scores(self, scores: T, q: T, pairs: Pairs[T], ops: Ops[T]) -> T:
         """The scores of `pairs`, with their mask.
 
         Args:
-            scores: scaled products of queries and keys, soft-capped where the model does that, as `pairs` has them.
+            scores: scaled products of queries and keys, soft-capped if the model does so, in the layout of `pairs`.
             q: (B, H, T, d), unscaled, before `queries`.
         """
         raise NotImplementedError
 
 
 class DistanceBias(ScorePositions):
-    """A number that is added to scores, of each head and distance."""
+    """A bias per head and distance, added to scores."""
 
     @property
     def key(self) -> Hashable:
-        """Of what layers with equal biases share."""
+        """Cache key, equal for layers with equal biases."""
         raise NotImplementedError
 
     def bias(self, pairs: Pairs[T], ops: Ops[T]) -> T:
-        """The bias, as scores are laid out."""
+        """The bias in the layout of the scores."""
         raise NotImplementedError
 
     def by_distance(self, length: int) -> Tensor:
-        """The bias (H, length) of distances 0, …, length - 1."""
+        """The bias (H, length) for distances 0, …, length - 1."""
         raise NotImplementedError
 
     def scores(self, scores: T, q: T, pairs: Pairs[T], ops: Ops[T]) -> T:
@@ -60,7 +60,7 @@ class DistanceBias(ScorePositions):
 
 
 def build_scores(heads: HeadsConfig, scale: float) -> ScorePositions | None:
-    """The positions in the scores of these heads; None: there are none."""
+    """The positions in the scores of these heads, or None."""
     config = heads.positions
     if config is None or not config.biases:
         return None

@@ -2,9 +2,9 @@
 
     e_ij = q_i · (k_j + a_n) / √d,    n = min(i - j, N)    (eq. 4)
 
-which is q·k and q·a (eq. 5). The vectors are shared by the heads of a layer, as theirs are. The product with the N + 1
-vectors is computed once for each query; each pair takes the number of its distance. Their vectors a^V of values (eq. 3)
-are left out: in a sequence each token would need a sum of its own weights for every distance.
+which is q·k and q·a (eq. 5). The vectors are shared by the heads of a layer, as in the paper. Each query is multiplied
+with the N + 1 vectors once; each pair gathers the product of its distance. The vectors a^V of values (eq. 3) are
+omitted: in a sequence, each token would need sums of its weights per distance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from t2r_export.model.positions.scores import ScorePositions
 
 
 class Shaw(ScorePositions):
-    """q·a for a table (N + 1, d)."""
+    """Adds q·a, with a table (N + 1, d) of vectors a."""
 
     def __init__(self, heads: HeadsConfig, scale: float) -> None:
         super().__init__(heads, scale)

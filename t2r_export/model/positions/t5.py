@@ -1,8 +1,8 @@
-"""T5's relative positions (Raffel et al. 2020, arXiv 1910.10683, section 2.1): a learned number per head and bucket of
+"""T5's relative positions (Raffel et al. 2020, arXiv 1910.10683, section 2.1): a learned bias per head and bucket of
 distances is added to the scores.
 
-Of B buckets, all for keys behind the query, the first E = ⌊B/2⌋ are of one distance each. A larger distance n has the
-bucket E + ⌊ln(n/E) / ln(N/E) · (B - E)⌋, at most B - 1, with N the largest distance, as the authors' code has it.
+Of B buckets, all for keys behind the query, the first E = ⌊B/2⌋ have one distance each. A larger distance n is in
+bucket E + ⌊ln(n/E) / ln(N/E) · (B - E)⌋, at most B - 1, with N the largest distance, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from t2r_export.model.positions.scores import DistanceBias
 
 
 class T5(DistanceBias):
-    """A table (buckets, H), each layer its own."""
+    """A table (buckets, H) per layer."""
 
     def __init__(self, heads: HeadsConfig, scale: float) -> None:
         super().__init__(heads, scale)
@@ -31,7 +31,7 @@ class T5(DistanceBias):
 
     @property
     def key(self) -> Hashable:
-        return self  # the weights are the layer's
+        return self  # each layer has its own weights
 
     def bias(self, pairs: Pairs[T], ops: Ops[T]) -> T:
         last, name = self.config.max_distance, f"t5_buckets_{self.config.buckets}_{self.config.max_distance}"
@@ -51,6 +51,6 @@ def buckets(distance: Known, config: T5Config) -> Known:
     """The bucket of each distance, integers from 0."""
     exact = config.buckets // 2
     share = np.log(np.maximum(distance, exact) / exact) / np.log(config.max_distance / exact)
-    # a distance at the edge of a bucket is in it: the logarithms are rounded
+    # 1e-9: a distance at the lower edge of a bucket belongs to it despite rounding of logarithms
     far = exact + np.floor(share * (config.buckets - exact) + 1e-9).astype(np.int64)
     return np.where(distance < exact, distance, np.minimum(far, config.buckets - 1))

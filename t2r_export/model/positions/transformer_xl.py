@@ -2,11 +2,11 @@
 
     A_ij = (q_i + u)·k_j + (q_i + v)·W R_{i-j}
 
-with learned u and v of each head, sines and cosines R_n of the distance, and W (their W_{k,R}) learned. W R_n has as
-many heads as keys have. Scores are A / √d.
+with learned u and v per head, sines and cosines R_n of the distance, and learned W (the paper's W_{k,R}). W R_n has the
+heads of keys. Scores are A / √d.
 
-Where the distances are known beforehand, in windows, W R_n is made of weights and constants alone. In a cache that
-grows, W is applied to the query, so that a step does not project every distance.
+In windows, where distances are static, W R_n is computed from weights and constants. With a growing cache, W is applied
+to the query, so that a step does not project every distance.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TransformerXL(ScorePositions):
 
     def scores(self, scores: T, q: T, pairs: Pairs[T], ops: Ops[T]) -> T:
         q = ops.mul(ops.add(q, ops.unsqueeze(ops.parameter(self.v), 1)), self.scale)
-        rows, in_order = pairs.rows(q), not ops.many  # of the keys
+        rows, in_order = pairs.rows(q), not ops.many  # in the order of the keys
         if pairs.last is None:
             found = self._of_cache(rows, pairs, ops)
         elif pairs.known is not None and in_order:
@@ -52,7 +52,7 @@ class TransformerXL(ScorePositions):
         return pairs.masked(ops.add(scores, found if in_order else pairs.at_distance(found, pairs.last)))
 
     def _of_constants(self, rows: T, distances: Known, pairs: Pairs[T], ops: Ops[T]) -> T:
-        """Rows (…, rows, d) with the keys of known distances (m,): (…, rows, m)."""
+        """Products of rows (…, rows, d) and the projected static distances (m,): (…, rows, m)."""
         G, d, m = self.heads.kv_heads, self.heads.head_size, len(distances)
         angles = distances[:, None] * self.frequencies
         R = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
@@ -62,8 +62,8 @@ class TransformerXL(ScorePositions):
         return ops.matmul(rows, ops.unsqueeze(keys, 1) if pairs.chunked else keys)
 
     def _of_cache(self, rows: T, pairs: Pairs[T], ops: Ops[T]) -> T:
-        """Rows (B, G, rows, d) with the keys of a cache: (B, G, rows, P + T), of the distances 0, 1, …, or of those
-        that the keys have in a step."""
+        """Products of rows (B, G, rows, d) and projected distances of a cache: (B, G, rows, P + T), for distances
+        0, 1, …, or in a step for those of the keys."""
         G, d = self.heads.kv_heads, self.heads.head_size
         rows = ops.matmul(rows, ops.reshape(ops.parameter(self.project.weight), (G, d, self.width)))
 

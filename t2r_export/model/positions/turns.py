@@ -1,10 +1,10 @@
-"""Rotations by angles that grow with the position, without computing an angle.
+"""Rotations by angles proportional to the position, without computing the angles.
 
-The usual way, sin(position · frequency), is only as good as a provider's large products and its sine: WebGPU promises
-the sine of a small angle to 2^-11 and no more (WGSL, "Accuracy of Built-in Functions"), and an accelerator that works
-in float16 cannot tell position 2,049 from 2,048. So the position is cut into digits, each digit's rotation is looked
-up, and rotations are multiplied as complex numbers are: right to float32's last digit at every position an int32 can
-hold, on every provider, for a table of 128 rows.
+sin(position · frequency) is only as accurate as a provider's products and sine: WebGPU guarantees the sine of small
+angles only to 2^-11 (WGSL, "Accuracy of Built-in Functions"), and float16 accelerators cannot distinguish position
+2,049 from 2,048. Instead, the position is split into digits, each digit's rotation is looked up, and the rotations are
+multiplied as complex numbers: accurate to float32's last digit at every int32 position, on every provider, with a table
+of 128 rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from t2r_export.model.ops import Ops, T
 
-BASE, DIGITS = 16, 8  # of a position: 2^32 of them. Fewer digits would be fewer products, of larger tables
+BASE, DIGITS = 16, 8  # 2^32 positions. Fewer digits would need fewer products, but a larger table
 
 
 class Rotation(NamedTuple, Generic[T]):
@@ -27,19 +27,19 @@ class Rotation(NamedTuple, Generic[T]):
 
 
 def apply_rope(x: T, rotation: Rotation[T], ops: Ops[T]) -> T:
-    """Rotate the first 2F numbers of each head x (B, heads, T, d); what is behind them stays."""
+    """Rotate the first 2F dimensions of each head x (B, heads, T, d); the others are unchanged."""
     return ops.rotate(x, *rotation)
 
 
 def rotation_table(frequencies: Tensor, factor: float = 1.0) -> Tensor:
-    """cos and sin of the angle by which each digit of a position rotates each of F frequencies.
+    """cos and sin of the angle of each digit of a position for each of F frequencies.
 
     Args:
-        factor: of the cosines and sines that `rotation_at` gives: in the rows of one digit, since digits multiply.
+        factor: of the results of `rotation_at`; applied to the rows of one digit, because digits multiply.
 
     Returns:
-        (DIGITS · BASE, 2F) float32, row i · BASE + digit for the digit of BASE^i. Computed, not loaded: real numbers
-        even where a model is laid out on the meta device.
+        (DIGITS · BASE, 2F) float32, row i · BASE + digit for the digit of BASE^i. Has values even for
+        models on the meta device.
     """
     worth = BASE ** torch.arange(DIGITS, dtype=torch.float64, device="cpu")
     parts = worth[:, None] * torch.arange(BASE, dtype=torch.float64, device="cpu")
@@ -52,7 +52,7 @@ def rotation_table(frequencies: Tensor, factor: float = 1.0) -> Tensor:
 def rotation_at(position: T, table: Tensor, ops: Ops[T]) -> tuple[T, T]:
     """cos and sin (…, 1, F) of position (…) · frequency, the product of its digits' rotations.
 
-    (cos a + i sin a)(cos b + i sin b) = cos(a+b) + i sin(a+b), for the upper half of the digits and the lower at once.
+    (cos a + i sin a)(cos b + i sin b) = cos(a+b) + i sin(a+b), for the upper and lower half of the digits at once.
     """
     rows = ops.embedding(ops.digits(position, BASE, DIGITS), table)  # (…, DIGITS, 2F)
     cos, sin = ops.split(rows, [table.shape[1] // 2] * 2)
