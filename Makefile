@@ -8,11 +8,11 @@ SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 .PHONY: demo demo-translate libt2r release docs check test test-cpp test-bindings test-js test-release web bench bench-embedding \
 	clean
 
-# Export the model in models/ and show what came out.
+# Export the model in models/ and show the result.
 demo: $(VENV)/.installed
 	$(BIN)/t2r demo
 
-# The same with the translator in models/.
+# The same for the translator in models/.
 demo-translate: $(VENV)/.installed
 	$(BIN)/t2r demo models/translator-de-en/model.pt
 
@@ -54,19 +54,19 @@ check: $(VENV)/.tox
 test: $(VENV)/.tox
 	$(BIN)/tox run
 
-# The C++ runtime: built with cmake, and tested. `make test` comes first, whose packages it uses.
+# Build and test the C++ runtime with cmake. Run `make test` first: it uses its packages.
 test-cpp: $(VENV)/.tox
 	$(BIN)/tox run -e cpp
 
-# Rust, Go and Java over the C++ runtime, with toolchains of this machine or of Debian. `make test` comes first, as above.
+# Rust, Go and Java over the C++ runtime, with toolchains of this machine or of Debian. Run `make test` first, as above.
 test-bindings: $(VENV)/.tox
 	$(BIN)/tox run -e bindings
 
-# A release, and each of its packages in a clean environment. `make test` comes first, as above.
+# A release, and each of its packages in a clean environment. Run `make test` first, as above.
 test-release: $(VENV)/.tox
 	$(BIN)/tox run -e installs
 
-# The JavaScript runtime in Node, and the page in a headless Chromium. `make test` comes first, whose packages it uses.
+# The JavaScript runtime in Node, and the page in a headless Chromium. Run `make test` first: it uses its packages.
 test-js: $(VENV)/.tox
 	$(BIN)/tox run -e js
 
@@ -76,14 +76,14 @@ web: $(VENV)/.installed
 	$(BIN)/python $(JS)/demo/make_web.py build/web
 	node $(JS)/demo/serve.js build/web 8000
 
-# Ours beside others' of the same size, as benchmarks/plan.toml says, on a machine that does nothing else: an hour.
-# Then the tables of the docs. llama-cpp-python is built from source, with cmake and a C++ compiler.
+# Compare t2r with other engines at the same model size (benchmarks/plan.toml): an hour, on an idle machine. Then fill
+# the tables of the docs. llama-cpp-python is built from source, with cmake and a C++ compiler.
 bench: $(VENV)/.peers
 	$(BIN)/python benchmarks/run.py --out build/bench --page docs/performance.md
 
-# The same graph in every language's runtime, on a machine that does nothing else: 8 minutes. Then the tables of the docs.
-# It needs cmake, a C++ compiler, Node and npm; Rust has a row where there is cargo. Java, Go, ONNX Runtime's headers and
-# Chromium come out of Debian's packages.
+# Time the same graph in every language's runtime: 8 minutes, on an idle machine. Then fill the tables of the docs. It
+# needs cmake, a C++ compiler, Node and npm; Rust has a row if cargo is installed. Java, Go, ONNX Runtime's headers and
+# Chromium come from Debian's packages.
 bench-embedding: export T2R_ONNXRUNTIME_ROOT = $(CURDIR)/build/debian/onnxruntime/usr
 bench-embedding: export T2R_CHROMIUM = $(CURDIR)/build/debian/chromium
 bench-embedding: export T2R_GO = $(CURDIR)/build/debian/go

@@ -1,7 +1,7 @@
 """Let a tox environment use the packages of another: borrow.py OTHER_ENVIRONMENT.
 
-A .pth line puts the other's site-packages behind this one's own, so what is installed here shadows what is there.
-It saves a second copy of torch for each provider, and a provider's own onnxruntime still comes first.
+A .pth file appends the other environment's site-packages to sys.path, so packages of this environment take precedence.
+It saves a copy of torch per provider, and a provider's own onnxruntime still comes first.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Remove what an earlier build left: setuptools would put modules that no longer exist into the next wheel."""
+"""Remove the files of earlier builds: setuptools would package deleted modules into the next wheel."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Install the CUDA build of ONNX Runtime into this environment, where there is a GPU: it and CUDA are gigabytes."""
+"""Install the CUDA build of ONNX Runtime into this environment, only if there is a GPU: with CUDA it has gigabytes."""
 
 import subprocess
 import sys

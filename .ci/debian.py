@@ -16,14 +16,14 @@ KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def mirror() -> str:
-    """The archive that this machine's own apt is told to use."""
+    """The archive URL in this machine's apt configuration."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return next(uri for uri in found if "security" not in uri)
 
 
 def configure(folder: Path, release: str) -> dict[str, str]:
-    """Write apt's configuration for `release`, and return the environment in which apt uses it."""
+    """Write an apt configuration for `release`; returns the environment variables that select it."""
     for part in ("lists/partial", "archives/partial"):
         (folder / part).mkdir(parents=True)
     (folder / "status").touch()  # nothing is installed, so every dependency is fetched
@@ -44,7 +44,7 @@ def configure(folder: Path, release: str) -> dict[str, str]:
 
 
 def turn_links(folder: Path) -> None:
-    """Make links to what a package has in the root lead to where that lies in the folder."""
+    """Rewrite absolute links to point to the unpacked files in the folder."""
     for link in [path for path in folder.rglob("*") if path.is_symlink() and path.readlink().is_absolute()]:
         target = folder / link.readlink().relative_to("/")
         if target.exists():
@@ -53,7 +53,7 @@ def turn_links(folder: Path) -> None:
 
 
 def unpack(folder: Path, release: str, packages: list[str], alone: bool) -> None:
-    """Fetch the packages, and unpack them into a folder that appears when it is complete."""
+    """Fetch the packages and unpack them; the folder is renamed into place when it is complete."""
     making = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(making, ignore_errors=True)
     apt = making / "apt"

@@ -61,7 +61,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Make links and lists of GitHub's Markdown those of the site."""
+    """Convert links and lists of GitHub's Markdown to those of the site."""
     uri = page.file.src_uri
     source = next((source for source, other in PAGES.items() if other == uri), f"docs/{uri}")
     parts = re.split(f"({CODE.pattern})", markdown, flags=CODE.flags)
@@ -69,7 +69,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Refuse a page that loads anything from another host."""
+    """Reject a page that loads anything from another host."""
     from mkdocs.exceptions import PluginError
 
     found = remote(output)
@@ -79,12 +79,12 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 
 
 def remote(output: str) -> list[str]:
-    """Addresses from which a page's scripts, styles, fonts and images come; links that readers follow are none."""
+    """URLs of a page's scripts, styles, fonts and images on other hosts; hyperlinks do not count."""
     return REMOTE.findall(output)
 
 
 def relinked(text: str, source: str, uri: str) -> str:
-    """Links of a file `source` of the repository, for its page `uri`. Files that are no pages become code."""
+    """Rewrite the links of the repository's file `source` for page `uri`. Links to files without a page become code."""
 
     def link(found: re.Match[str]) -> str:
         image, shown, target, anchor = found.groups("")
@@ -139,7 +139,7 @@ def c_reference(header: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """The text of a comment in C."""
+    """The text of a C comment."""
     return textwrap.dedent(re.sub(r"^\s*/\*|\*/\s*$", "  ", text)).strip().replace("\n   ", "\n")
 
 
@@ -160,7 +160,7 @@ def options_reference() -> str:
 
 
 def notebook_page(notebook: dict[str, Any]) -> str:
-    """A notebook as Markdown: its cells, and what they printed."""
+    """A notebook as Markdown: its cells and their output."""
     parts = []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])

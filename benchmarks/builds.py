@@ -58,8 +58,8 @@ class Line:
     tokens: int
     seconds: float
     lengths: list[tuple[float, float]]  # nats, and nats in the last quarter
-    weights: int | None  # bytes of its weights, if asked
-    model: Checkpoint  # of the first seed
+    weights: int | None  # bytes of its weights, if requested
+    model: Checkpoint  # that of the first seed
     milliseconds: float | None = None  # of a step, once measured
 
     @property
@@ -83,7 +83,7 @@ class Reading:
     lengths: list[int]
     teacher: Checkpoint
     own: list[tuple[float, float]]  # the teacher's nats at each length
-    weights: bool = False  # whether bytes of weights are asked
+    weights: bool = False  # whether to report bytes of weights
 
     def gap(self, at: list[tuple[float, float]]) -> float | None:
         """Nats above the teacher at the training length, if it is among the lengths."""
@@ -168,13 +168,13 @@ def students(lines: list[Line], lengths: list[int], teacher: list[tuple[float, f
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """The options of `show`."""
+    """Add the options of `show`."""
     parser.add_argument("--save", type=Path)
     parser.add_argument("--page", type=Path)
 
 
 def show(made: Table, options: argparse.Namespace) -> None:
-    """Print the table, and write it as the options say."""
+    """Print the table, and write it to the files in the options."""
     print(made.markdown())
     if options.save:
         keep(made, options.save, options.page)

@@ -34,7 +34,7 @@ from t2r_export.training.drawing import drawing
 from t2r_runtime.errors import UserError
 
 HEAD = ["parameters", "teacher, nats", "above the teacher", "share", "bytes of state", "tokens", "seconds"]
-PREDICTING = 4  # builds from which on the line predicts
+PREDICTING = 4  # minimum number of builds for predictions
 LARGER = (135_000_000, 1_500_000_000)
 TWO_SIDED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}  # 95 %, by degrees
 
@@ -43,7 +43,7 @@ TWO_SIDED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.3
 class Build:
     """A teacher and its student."""
 
-    parameters: int  # of the teacher, a head that shares the embedding's table counted once
+    parameters: int  # of the teacher; a tied head counts once
     teacher: float  # nats per token of the test part
     student: float
     state: int  # bytes of a sequence
@@ -83,7 +83,7 @@ def read(work: Path, student: str) -> Build:
     """The build in the folder `work`.
 
     Raises:
-        UserError: no such student, or no positive gap, of which there is no logarithm.
+        UserError: no such student, or a gap that is not positive, so has no logarithm.
     """
     rows = {row["name"]: row for row in json.loads((work / "results.json").read_text(encoding="utf-8"))}
     if student not in rows:
@@ -97,12 +97,12 @@ def read(work: Path, student: str) -> Build:
 
 
 def saved(path: Path) -> list[Build]:
-    """The builds of a table that `--save` wrote. Raises UserError: another file."""
+    """The builds of a table that `--save` wrote. Raises UserError for other files."""
     try:
         head, rows = (json.loads(path.read_text(encoding="utf-8"))[part] for part in ("head", "rows"))
         if head != HEAD:
             raise ValueError
-        return [_build(row) for row in rows if row[1]]  # a line's rows have no teacher
+        return [_build(row) for row in rows if row[1]]  # rows of the fitted line have no teacher
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         raise UserError("a table saved by by_size.py", str(path), "name another file") from None
 
@@ -116,7 +116,7 @@ def fit(builds: Sequence[Build]) -> Line:
     """The line through the builds, by least squares.
 
     Raises:
-        UserError: fewer than three builds, or more than the table of t has.
+        UserError: fewer than three builds, or more than `TWO_SIDED` covers.
     """
     if not 1 <= len(builds) - 2 <= max(TWO_SIDED):
         raise UserError(f"3 to {max(TWO_SIDED) + 2} builds", str(len(builds)), "name others")

@@ -8,8 +8,8 @@ benchmarks/plan.toml. Measurements alternate in one process: runs of 1 to 31 tok
 drafts. Texts continue random tokens with drafts that are all right or all wrong, and the lines of the prompts file,
 greedy and sampled, with `--draft`.
 
-Texts can differ where two scores are closer than the rounding difference of both ways to compute them. Printed: how
-many texts differ, and the distance of the two best scores at the first difference.
+Texts can differ where two scores are closer than the rounding difference of the two methods. Printed: the number of
+texts that differ, and the distance of the two best scores at the first difference.
 """
 
 from __future__ import annotations

@@ -39,17 +39,17 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Line:
-    """A source, the translation that is given, and what was translated."""
+    """A source, its reference translation, and the model's translations."""
 
     source: str
     given: str
     kind: str
     translation: str = ""
-    checked: str = ""  # what --check-numbers takes
+    checked: str = ""  # the translation that --check-numbers chooses
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The lines of a file. Raises UserError: one without three columns."""
+    """The lines of a file. Raises UserError for a line without three columns."""
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
     if not rows or any(len(row) != 3 for row in rows):
         raise UserError(f"a source, a translation and a kind in each line of {path}", "another line", "correct it")
@@ -57,7 +57,7 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def translated(graph: Path, lines: Sequence[Line], beam: int) -> list[Line]:
-    """The lines with what a graph translates, sentence by sentence."""
+    """The lines with a graph's translations, sentence by sentence."""
     translator = Translator(graph)
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
     texts = Texts(source, target, translator.signature, Beam(beam), check=True)
@@ -77,12 +77,12 @@ def translated(graph: Path, lines: Sequence[Line], beam: int) -> list[Line]:
 
 
 def has_numbers(line: Line) -> bool | None:
-    """Whether a translation has all numbers of its source; None where there are none."""
+    """Whether a translation has all numbers of its source; None if there are none."""
     return _has_numbers(line.source, line.translation)
 
 
 def checked_has_numbers(line: Line) -> bool | None:
-    """Whether what --check-numbers takes has all numbers of its source; None where there are none."""
+    """Whether the translation that --check-numbers chooses has all numbers of its source; None if there are none."""
     return _has_numbers(line.source, line.checked)
 
 
@@ -91,13 +91,13 @@ def _has_numbers(source: str, translation: str) -> bool | None:
 
 
 def has_names(line: Line) -> bool | None:
-    """Whether a translation has all names; None where there are none."""
+    """Whether a translation has all names; None if there are none."""
     names = {word for word in same_words(line.source, line.given) if word.istitle() and not MONTHS.fullmatch(word)}
     return names <= set(same_words(line.given, line.translation)) if names else None
 
 
 def share(found: Sequence[bool | None]) -> str:
-    """How many of those that can be right are right."""
+    """Number of true values among those that are not None, such as `3 of 5`."""
     counted = [one for one in found if one is not None]
     return f"{sum(counted)} of {len(counted)}" if counted else "-"
 
@@ -110,7 +110,7 @@ def cells(kind: str, lines: Sequence[Line]) -> list[str]:
 
 
 def table(lines: Sequence[Line]) -> Table:
-    """A line for each kind, in their order, and one for all."""
+    """A row per kind, in order, and one for all."""
     kinds = dict.fromkeys(line.kind for line in lines)
     rows = [cells(kind, [line for line in lines if line.kind == kind]) for kind in kinds]
     return Table("", HEAD, [*rows, cells(ALL, lines)])

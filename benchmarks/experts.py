@@ -35,7 +35,7 @@ from t2r_runtime import Decoder
 
 FORMS = [(target, scheme) for scheme in ("float32", "w8", "w4") for target in ("portable", "fused")]
 VOCABULARY, HEAD_SIZE = 1024, 64
-STEPS = 32  # per round, behind a prompt
+STEPS = 32  # per round, after a prompt
 
 
 def model(given: argparse.Namespace) -> Checkpoint:
@@ -53,7 +53,7 @@ def model(given: argparse.Namespace) -> Checkpoint:
 
 
 def opened(checkpoint: Checkpoint, folder: Path, target: str, scheme: str, threads: int) -> tuple[Decoder, int]:
-    """The graph in this form, and the bytes of its files."""
+    """The graph with this target and scheme, and the bytes of its files."""
     path, options = folder / f"{target}-{scheme}.onnx", ExportConfig(target=target, prefill=True)
     if scheme == "float32":
         files = export(checkpoint, path, options).files
@@ -94,7 +94,7 @@ def main() -> None:
         found: dict[tuple[str, str], list[tuple[float, float]]] = {form: [] for form in FORMS}
         for form in [*FORMS, *turns(FORMS, given.rounds)]:
             found[form].append(timed(graphs[form][0], prompt))
-    times = {form: list(zip(*rounds[1:], strict=True)) for form, rounds in found.items()}  # the first warms up
+    times = {form: list(zip(*rounds[1:], strict=True)) for form, rounds in found.items()}  # the first is a warm-up
     rows = []
     for form, both in times.items():
         columns = [cells(list(own), list(first)) for own, first in zip(both, times[FORMS[0]], strict=True)]

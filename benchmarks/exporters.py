@@ -50,7 +50,7 @@ SIZES: dict[str, Any] = {
 }
 WINDOW = 6
 ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-# model -> what transformers' classes of it begin with, and its config
+# model -> prefix of its class names in transformers, and its config
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("Llama", SIZES),
     "Mistral, window of 6": ("Mistral", {**SIZES, "sliding_window": WINDOW}),
@@ -120,7 +120,7 @@ def write_model(name: str, place: Path) -> Path:
     config = getattr(transformers, f"{TEXT_CONFIGS.get(family, family)}Config")(**changes, **ENDS)
     model = getattr(transformers, f"{family}ForCausalLM")(config)
     for weight in model.parameters():
-        if weight.ndim > 1:  # large enough that each of them matters
+        if weight.ndim > 1:  # large enough that each weight affects the logits
             torch.nn.init.normal_(weight, std=0.2)
     model.save_pretrained(folder)
     tokenizer = Tokenizer(models.BPE({chr(32 + number): number for number in range(95)}, []))
@@ -130,7 +130,7 @@ def write_model(name: str, place: Path) -> Path:
 
 
 def write_student(teacher: Path, folder: Path) -> Path:
-    """The teacher after `t2r convert`, untrained, as `t2r save --as transformers` writes it."""
+    """The untrained student of `t2r convert`, written by `t2r save --as transformers`."""
     made = teacher.parent / "student.pt"
     for arguments in (["convert", teacher, made, "--mixer", "linear"], ["save", made, folder, "--as", "transformers"]):
         run([*ARGUMENTS, "-m", "t2r_export", *map(str, arguments)])
@@ -152,7 +152,7 @@ def expected(folder: Path, ids: Ids) -> Logits:
 
 
 def export_theirs(folder: Path, out: Path) -> None:
-    """transformers' own export: the graph of a prompt and that of a step."""
+    """Export with transformers: a prompt graph and a step graph."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.exporters.configs import OnnxConfig
@@ -172,7 +172,7 @@ def _of_python(*arguments: str) -> Callable[[str, Path, Path], list[str]]:
     return lambda python, folder, out: [python, *(text.format(folder=folder, out=out) for text in arguments)]
 
 
-# what is run, with the interpreter that has the exporter
+# command of each exporter, given its interpreter
 EXPORTERS: dict[str, Callable[[str, Path, Path], list[str]]] = {
     "t2r": _of_python(*ARGUMENTS[1:], "-m", "t2r_export", "export", "{folder}", "{out}/model.onnx", "--prefill"),
     "transformers": _of_python(__file__, "--theirs", "{folder}", "{out}"),
@@ -189,7 +189,7 @@ EXPORTERS: dict[str, Callable[[str, Path, Path], list[str]]] = {
 
 
 def cells(exporter: str, pythons: Mapping[str, str], folder: Path, out: Path, timed: bool) -> list[str]:
-    """Everything of a row behind its names."""
+    """The cells of a row after its names."""
     out.mkdir(parents=True)
     command = EXPORTERS[exporter](pythons.get(exporter, ARGUMENTS[0]), folder, out)
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment(exporter))
@@ -205,7 +205,7 @@ def cells(exporter: str, pythons: Mapping[str, str], folder: Path, out: Path, ti
 
 
 def environment(exporter: str) -> dict[str, str]:
-    """No exporter but ours sees the source tree, and none a network."""
+    """Environment variables: the source tree is visible to t2r and transformers only, the network to no exporter."""
     hidden = set() if exporter in ("t2r", "transformers") else {"PYTHONPATH"}
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
     return {**kept, "HF_HUB_OFFLINE": "1"}
@@ -240,13 +240,13 @@ class Reads(Protocol):
     """A text in a graph."""
 
     def prompt(self, ids: Ids) -> Logits:
-        """ids (B, T) of new texts -> logits (B, V) after the last."""
+        """ids (B, T) of new texts -> logits (B, V) after the last token."""
 
     def step(self, ids: Ids) -> Logits:
-        """One more of each, (B,) -> logits (B, V)."""
+        """One more token of each text, (B,) -> logits (B, V)."""
 
     def bytes(self) -> int:
-        """Of all states."""
+        """Bytes of all states."""
 
 
 class Ours:
@@ -265,7 +265,7 @@ class Ours:
 
 
 class Peer:
-    """Others' graphs: one for prompts and steps, or two. Outputs become inputs by what their names have in common."""
+    """Another exporter's graphs: one for prompts and steps, or two. Outputs are fed to inputs with the same `core`."""
 
     def __init__(self, out: Path) -> None:
         import onnxruntime
@@ -302,23 +302,23 @@ class Peer:
             return np.ones((batch, self._read + length), np.int64)
         if given.name.startswith("position"):
             return np.tile(np.arange(self._read, self._read + length), (batch, 1))
-        if given.name.endswith("_sliding_window_tensor"):  # a constant that transformers' graphs ask for
+        if given.name.endswith("_sliding_window_tensor"):  # a constant input of transformers' graphs
             return np.array(WINDOW)
         if self._states:
             return self._states[core(given.name)]
         head_size = SIZES["hidden_size"] // SIZES["num_attention_heads"]
-        free = {"kv_cache_dim": head_size}  # others are of tokens that were read
+        free = {"kv_cache_dim": head_size}  # other free dimensions count the tokens read
         shape = [int(n) if str(n).isdigit() else free.get(n, 0) for n in given.shape[1:]]
         return np.zeros((batch, *shape), np.float32)
 
 
 def core(name: str) -> str:
-    """A state's name, whether it is an input or an output."""
+    """A state's name, without the prefix of an input or output."""
     return re.sub(r"^(input\.|output\.)?(past_key_values|past|present)?\.?", "", name)
 
 
 def compared(exporter: str, out: Path, folder: Path) -> list[str]:
-    """Errors of prompts, of the steps behind them and of several texts, and bytes of states."""
+    """Errors of prompts, of the steps after them and of several texts, and bytes of states."""
     draw = np.random.default_rng(0)
     found: list[str] = []
     steps: list[float | str] = []
@@ -330,7 +330,7 @@ def compared(exporter: str, out: Path, folder: Path) -> list[str]:
             graph: Reads = Ours(out) if exporter == "t2r" else Peer(out)
             errors = [apart(graph.prompt(ids[:, :length]), want[:, length - 1])]
             found.append(f"{errors[0]:.0e}")
-        except Exception as error:  # of a program that is not ours
+        except Exception as error:  # other exporters' graphs can fail with any exception
             found.append(f"fails: {reason(str(error))}")
             continue
         try:

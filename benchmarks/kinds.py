@@ -37,12 +37,12 @@ def pairs(path: Path) -> Iterator[list[str]]:
 
 
 def split(text: str) -> Words:
-    """Its words, in lower case and without punctuation."""
+    """Words of a text, in lower case and without punctuation."""
     return tuple(words(text).split())
 
 
 class Near:
-    """Sentences, and those that one word makes another."""
+    """A set of sentences, and the sentences that differ from one of them by one word."""
 
     def __init__(self) -> None:
         self._whole, self._shorter, self._gaps = set[Words](), set[Words](), set[tuple[int, Words]]()

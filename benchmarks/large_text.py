@@ -40,7 +40,7 @@ def write_text(path: Path, texts: list[Path], size: int) -> None:
 
 
 def floor(model: Path, texts: list[Path], size: int) -> float:
-    """Processor seconds of the library tokenizers alone for so many bytes, from those that the texts take."""
+    """Processor seconds of the library tokenizers alone for `size` bytes, extrapolated from the texts."""
     documents, library = list(Texts(tuple(texts))), Library(checkpoint.load(model).tokenizer or "")
     begun = time.process_time()
     for at in range(0, len(documents), 1000):
@@ -49,7 +49,7 @@ def floor(model: Path, texts: list[Path], size: int) -> float:
 
 
 def state(process: str) -> tuple[float, int, int]:
-    """Processor seconds of a process and its ended children, resident bytes, and those of them that are anonymous."""
+    """Processor seconds of a process and its ended children, resident bytes, and anonymous resident bytes."""
     said = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
     ticks, page = sum(map(int, said[11:15])), os.sysconf("SC_PAGE_SIZE")
@@ -63,7 +63,7 @@ def watched(work: Path, *words: object, until: Callable[[], bool] = lambda: Fals
     with start("-m", "t2r_export", *map(str, words), env=environment, stdout=sys.stderr) as started:
         children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
         while started.poll() is None and not until():
-            with contextlib.suppress(OSError):  # one has ended
+            with contextlib.suppress(OSError):  # a process has ended
                 states = [state(each) for each in (str(started.pid), *children.read_text().split())]
                 sizes = [size for _, size, _ in states]
                 now = {"process": max(sizes), "all": sum(sizes), "anonymous": states[0][2]}

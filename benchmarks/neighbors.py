@@ -28,7 +28,7 @@ SHARES = (0.0, 0.05, 0.1, 0.25, 0.5)
 
 
 def measured(options: argparse.Namespace, graph: Path) -> Table:
-    """Export the model to `graph`, and measure."""
+    """Export the model to `graph`, and measure it."""
     loaded = checkpoint.load(options.model)
     export(loaded, graph, ExportConfig(output_hidden=True, context=f"{options.context}:slide"))
     decoder = Decoder(graph)

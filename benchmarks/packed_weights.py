@@ -72,7 +72,7 @@ def main() -> None:
         print(opened(given.graph), most_memory())
         return
 
-    from t2r_export.cli.output import table  # not in the processes that are measured
+    from t2r_export.cli.output import table  # not imported in measured processes
     from t2r_export.providers.bench import turns
 
     with tempfile.TemporaryDirectory(dir=given.graph.parent) as folder:

@@ -69,7 +69,7 @@ def _medians(lengths: Sequence[int], cells: Sequence[str]) -> dict[int, float]:
 
 
 def draw(medians: Mapping[str, Mapping[int, float]], path: Path) -> None:
-    """Lines with their names beside their ends."""
+    """Draw the series as lines, each labelled at its end."""
     with drawing(path, size=(8, 4.2)) as figure:
         figure.patch.set_facecolor("white")
         axes = figure.subplots()
@@ -81,7 +81,7 @@ def draw(medians: Mapping[str, Mapping[int, float]], path: Path) -> None:
                 list(points), list(points.values()), "-" if "t2r" in name else "--", color=color, marker="o", lw=2
             )
             end, value = list(points.items())[-1]
-            whole = end == longest  # its name stands inside the axes
+            whole = end == longest  # its label is inside the axes
             up = (7 if whole else 3) if number % 2 == 0 else (-14 if whole else -12)
             place, side = ((-2, up), "right") if whole else ((9, up), "left")
             axes.annotate(label, (end, value), xytext=place, textcoords="offset points", color=color, ha=side)

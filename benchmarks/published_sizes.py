@@ -30,7 +30,7 @@ from t2r_export.providers.bench import turns
 from t2r_export.python import ARGUMENTS
 from t2r_runtime import Decoder
 
-# class in transformers and what its config differs in from the class's defaults; from the config.json of each model
+# class in transformers, and config values that differ from its defaults; from the config.json of each model
 SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2-350m": (
         "Lfm2",
@@ -110,7 +110,7 @@ def rows(name: str, folder: Path, rounds: int, limit: int) -> None:
 
 
 def step(graph: Ours | Theirs, seconds: float, context: int) -> str:
-    """The cell of a step, with the limit of its bytes."""
+    """The cell of a step, with its bandwidth limit."""
     limit = f" ({graph.bytes(context) / bytes_per_second() * 1e3:.1f})" if isinstance(graph, Ours) else ""
     return f"{seconds * 1e3:.1f}{limit}"
 
@@ -134,21 +134,21 @@ def write_folder(name: str, folder: Path) -> int:
 
 
 def whole(*arguments: Any) -> tuple[float, int]:
-    """Seconds and peak bytes of a command of t2r as a process of its own."""
+    """Seconds and peak bytes of a t2r command in its own process."""
     return run([*ARGUMENTS, "-m", "t2r_export", *map(str, arguments)])
 
 
 def their_cost(folder: Path, out: Path, limit: int) -> tuple[float, int] | str:
-    """The same of transformers' export, or why there is none."""
+    """Seconds and peak bytes of transformers' export, or why it failed."""
     command = [*ARGUMENTS, __file__, "--theirs", str(folder), str(out)]
     try:
         return run([shutil.which("timeout") or "timeout", str(limit), *command])
-    except Exception as error:  # of a program that is not ours
+    except Exception as error:  # the export can fail in any way
         return f"none: {' '.join(str(error).split()[-3:])}, limit {limit} s | "
 
 
 def export_theirs(folder: Path, out: Path) -> None:
-    """Export the graph that decodes one token, with the caches as inputs and outputs, as transformers does."""
+    """Export the graph that decodes one token with transformers, with the caches as inputs and outputs."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.exporters.configs import OnnxConfig
@@ -165,14 +165,14 @@ def export_theirs(folder: Path, out: Path) -> None:
 
 
 class Ours:
-    """A graph of ours in t2r_runtime."""
+    """A t2r graph in t2r_runtime."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._decoder = Decoder(path)
 
     def place(self, context: int) -> None:
-        """Have the states of a text of `context` tokens: random numbers, since they change no speed."""
+        """Set states of a text of `context` tokens to random values, which do not affect speed."""
         draw = np.random.default_rng(0)
         states = {}
         for spec in self._decoder.signature.states:
@@ -185,7 +185,7 @@ class Ours:
         self._decoder.step(token)
 
     def bytes(self, context: int) -> int:
-        """What a step reads and writes: weights and caches once, states of fixed size twice."""
+        """Bytes that a step reads and writes: weights and caches once, states of fixed size twice."""
         states = sum(spec.bytes(1, context) * (1 if spec.grows else 2) for spec in self._decoder.signature.states)
         return token_bytes(self._path).weights + states
 
@@ -196,7 +196,7 @@ class Theirs:
     def __init__(self, path: Path, taps: int) -> None:
         import onnxruntime
 
-        self._taps = taps  # width of a convolution's state, which the graph leaves open
+        self._taps = taps  # width of a convolution's state, a free dimension of the graph
         self._session = onnxruntime.InferenceSession(path)
         self._outputs = [found.name for found in self._session.get_outputs()]
 
@@ -229,7 +229,7 @@ class Theirs:
 
 
 def measured(graphs: dict[str, Ours | Theirs], context: int, rounds: int) -> dict[str, float]:
-    """Seconds of a step of each graph behind `context` tokens."""
+    """Seconds per step of each graph after `context` tokens."""
     seconds: dict[str, list[float]] = {name: [] for name in graphs}
     for name in turns(list(graphs), rounds):
         graphs[name].place(context)

@@ -131,7 +131,7 @@ def copy(length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.cat([row, torch.full_like(row, VALUES)], 1), torch.cat([said, row], 1)
 
 
-TASKS = {"mqar": (mqar, 16), "copy": (copy, 16)}  # and the number of pairs or symbols
+TASKS = {"mqar": (mqar, 16), "copy": (copy, 16)}  # function, and number of pairs or symbols
 POSITIONS = {"mqar": None, "copy": SinusoidalConfig()}
 
 

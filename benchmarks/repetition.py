@@ -41,7 +41,7 @@ def repeated(tokens: Sequence[int]) -> float:
 
 
 def words(text: str) -> list[str]:
-    """Words in lower case; apostrophes belong to them."""
+    """Words in lower case, including apostrophes."""
     return re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", text.lower())
 
 
@@ -52,7 +52,7 @@ def unknown(text: str, known: set[str]) -> float:
 
 
 def pieces(text: str, count: int, tokens: int, tokenizer: Tokenizer, end: int) -> Iterator[list[int]]:
-    """`tokens` tokens each from `count` places of a text, evenly spaced; `end` is the token behind a story."""
+    """`tokens` tokens each from `count` places of a text, evenly spaced; `end` is the token after a story."""
     stories = [story.strip() for story in text.split(SEPARATOR)]
     for place in range(count):
         there = stories[place * len(stories) // count :][:tokens]  # a story has at least one token

@@ -30,7 +30,7 @@ from t2r_export.data.vocabulary import byte_tokenizer
 from t2r_export.errors import CheckFailed
 from t2r_export.model.initialize import initialize
 
-STEPS = 20  # the log has a line every 10 steps, and the first ones begin cold
+STEPS = 20  # the log has a line every 10 steps; the first ones are a warm-up
 WINDOWS, LENGTH = 4, 256
 FORMS: dict[str, list[str]] = {
     "float32": ["--precision", "float32"],
@@ -52,7 +52,7 @@ def write_models(folder: Path) -> int:
 
 
 def distilled(folder: Path, form: str, text: Path) -> dict[str, Any]:
-    """Train by a form. Returns the last line of the log that has a speed."""
+    """Train with a form; returns the last log line with a speed."""
     out = folder / "out.pt"
     for path in folder.glob("out.pt*"):
         path.unlink()

@@ -51,7 +51,7 @@ def _median(rows: list[Mapping[str, Any]], key: str = "median", **wanted: Any) -
 
 
 def _figure(kind: str, name: str, key: str = "median", file: str = "decode.json", **wanted: Any) -> Figure:
-    """A figure from a row of `file`; {} in `name` stands for the form."""
+    """A figure from a row of `file`; {} in `name` is replaced by the form."""
     return lambda results, form: _median(results[file][kind], key, name=name.format(form), **wanted)
 
 

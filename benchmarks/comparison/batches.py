@@ -48,7 +48,7 @@ def bench_batches(plan: BatchPlan, note: Note = lambda _: None, folder: Path | N
     """Measure the plan; returns plain data.
 
     Raises:
-        CheckFailed: a graph is not the model. UserError: no such graph.
+        CheckFailed: a graph does not match the model. UserError: no such graph.
     """
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=folder) as place:

@@ -107,7 +107,7 @@ def require_installed(candidates: list[Candidate], engines: Engines[Any] | None 
     """Check the packages of all engines before a long measurement.
 
     Raises:
-        UserError: a package is missing; says what installs it.
+        UserError: a package is missing; names the extra that installs it.
     """
     engines = ENGINES if engines is None else engines
     for candidate in candidates:

@@ -30,7 +30,7 @@ class ExportFigures:
     seconds: float  # median
     low: float
     high: float
-    peak_bytes: int  # resident, of the whole process, at the most
+    peak_bytes: int  # peak resident bytes of the process
     file_bytes: int
     ratio: float = 1.0  # of seconds, to the first of that size
 

@@ -1,4 +1,4 @@
-"""What an app ships of ours, and what a page loads, in bytes."""
+"""Bytes of the runtime that an app ships, and that a web page loads."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def draw(result: Mapping[str, Any], folder: Path, names: Container[str]) -> list
     Args:
         result: a result with a format in CURVES.
         folder: created if it does not exist.
-        names: the candidates to draw; ten colors are all there are.
+        names: the candidates to draw; there are ten colors.
 
     Raises:
         UserError: no matplotlib, or a folder that cannot be written to.

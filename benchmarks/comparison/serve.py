@@ -1,7 +1,7 @@
 """Compare servers of decoders of the same size: streams, known prefixes after a restart, overhead, sessions.
 
-Every server runs in a process of its own on loopback; all are open and take turns, in another random order each round.
-A text is read once, and each round goes on behind it: a session of ours, a slot of llama.cpp's.
+Every server runs in its own process on loopback; all are open and take turns, in another random order each round. A
+text is read once, and each round continues it: as a session of t2r's server, as a slot of llama.cpp's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from t2r_runtime.errors import UserError
 
 MAX_COUNT = 1 << 17
 FEW = 8  # tokens of a short prompt
-WARM = 0.1  # share of the sessions before memory is looked at
+WARM = 0.1  # share of the sessions before memory is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,12 @@ class ServePlan:
     size: str = "smollm-135m"
     threads: int = 2
     streams: Sequence[int] = (8, 64)
-    contexts: Sequence[int] = (16, 256, 1024)  # tokens behind each stream
+    contexts: Sequence[int] = (16, 256, 1024)  # tokens before each stream
     rounds: int = 5
-    tokens: int = 32  # of each stream, per turn
+    tokens: int = 32  # per stream and turn
     prefix: int = 4096  # known tokens before the first one after a restart
     prefix_rounds: int = 3
-    message: int = 8  # new tokens behind the prefix
+    message: int = 8  # new tokens after the prefix
     sessions: int = 10_000
     sessions_model: str = "models/stories3M/model.pt"
     candidates: list[Candidate] = field(init=False)
@@ -108,7 +108,7 @@ def bench_serve(plan: ServePlan, note: Note = lambda _: None, folder: Path | Non
 
 
 def texts_of(plan: ServePlan, count: int, tokens: int) -> list[list[int]]:
-    """As many different random texts, token ids from 3."""
+    """`count` different random texts of `tokens` token ids, from 3."""
     ids = np.random.default_rng(0).integers(3, config_of(plan.size).vocab_size, (count, tokens))
     return [text.tolist() for text in ids]
 
@@ -117,7 +117,7 @@ def texts_of(plan: ServePlan, count: int, tokens: int) -> list[list[int]]:
 def _running(
     plan: ServePlan, made: dict[str, Files], rows: dict[str, dict[str, Any]], root: Path, place: Place
 ) -> Iterator[dict[str, Server]]:
-    """A server for each candidate, by name; those that fail have the reason in their row."""
+    """A server for each candidate, by name; if one fails, its row has the reason."""
     with contextlib.ExitStack() as stack:
         found = {}
         for candidate in plan.candidates:
@@ -129,7 +129,7 @@ def _running(
 
 
 def _streams(plan: ServePlan, made: dict[str, Files], root: Path, count: int, note: Note) -> list[dict[str, Any]]:
-    """Rows of so many streams: tokens a second of all, and memory of the server, behind each length."""
+    """Rows for `count` streams: their total tokens per second and the server's memory, after each context length."""
     failed: dict[str, dict[str, Any]] = {c.name: {} for c in plan.candidates}
     lines: list[dict[str, Any]] = []
     context = max(plan.contexts) + plan.tokens + FEW
@@ -153,21 +153,21 @@ def _streams(plan: ServePlan, made: dict[str, Files], root: Path, count: int, no
 
 
 def _asked(server: Server, texts: Sequence[Sequence[int]], tokens: int) -> list[list[float]]:
-    """Times of the tokens of a stream behind each text, at once.
+    """Times of the tokens of concurrent streams, one continuing each text.
 
-    Each has one token more, whose time is not looked at: a server may keep what was read before it sends the last.
+    One more token is requested, and its time ignored: a server may save its states before it sends the last one.
     """
     return streams(server, [server.body(ids, tokens + 1, text) for text, ids in enumerate(texts)], tokens)
 
 
 def _prefix(plan: ServePlan, made: dict[str, Files], root: Path) -> list[dict[str, Any]]:
-    """Rows of the milliseconds from a request to its first token, behind a prefix that was read before a restart."""
+    """Rows of milliseconds from a request to its first token, after a prefix that was read before a restart."""
     rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, "context": plan.prefix} for c in plan.candidates}
     texts = texts_of(plan, plan.prefix_rounds, plan.prefix + plan.message)
     context = plan.prefix + plan.message + FEW
     place = Place(slots=plan.prefix_rounds, context=context, threads=plan.threads, folder=root, keeps=True)
     with _running(plan, made, rows, root, place) as servers:
-        left = {server: list(enumerate(texts)) for server in servers.values()}  # each is known once
+        left = {server: list(enumerate(texts)) for server in servers.values()}  # each text is used once per server
         for name, server in servers.items():
             with kept(rows[name]):
                 _asked(server, [ids[: plan.prefix] for ids in texts], 1)
@@ -189,7 +189,7 @@ def _prefix(plan: ServePlan, made: dict[str, Files], root: Path) -> list[dict[st
 
 
 def _overhead(plan: ServePlan, candidate: Candidate, made: dict[str, Files], root: Path) -> list[dict[str, Any]]:
-    """Rows of the milliseconds a token: of a decoder alone, and of one stream of a server."""
+    """Rows of milliseconds per token: of a decoder alone, and of one stream of a server."""
     files = made[candidate.name]
     alone, served = f"{candidate.name}, alone", f"{candidate.name}, one stream"
     rows: dict[str, dict[str, Any]] = {name: {"name": name} for name in (alone, served)}
@@ -213,7 +213,7 @@ def _overhead(plan: ServePlan, candidate: Candidate, made: dict[str, Files], roo
 
 
 def _sessions(plan: ServePlan, root: Path) -> dict[str, Any]:
-    """Memory and files of so many sessions of a small model, and the bytes of their states."""
+    """Memory and files of `plan.sessions` sessions of a small model, and the bytes of their states."""
     path = root / "sessions.onnx"
     export(checkpoint.load(Path(plan.sessions_model)), path, ExportConfig())
     slots = max(plan.streams)
@@ -234,6 +234,6 @@ def _sessions(plan: ServePlan, root: Path) -> dict[str, Any]:
         "name": Path(plan.sessions_model).parent.name,
         "sessions": plan.sessions,
         "state_bytes": after // plan.sessions,
-        "memory_ratio": (large - small) / (after - before),  # of each further session to its states
+        "memory_ratio": (large - small) / (after - before),  # memory per additional session, relative to its states
         "file_ratio": written / after,
     }

@@ -1,4 +1,4 @@
-"""Servers of decoders on loopback, each in a process of its own: `t2r-run serve`, and llama.cpp's `llama-server`."""
+"""Servers of decoders on loopback, each in its own process: `t2r-run serve`, and llama.cpp's `llama-server`."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from t2r_runtime.errors import UserError
 HOST = "127.0.0.1"
 LISTENS = re.compile(r"(?:serving|listening) .*?on http://127\.0\.0\.1:(\d+)\n")
 LLAMA_SERVER = "llama-server"  # a program on the PATH
-KEEP_MB = 8192  # of sessions
-PATIENCE = 240  # seconds until a server listens, or answers
+KEEP_MB = 8192  # limit of kept session states
+PATIENCE = 240  # timeout in seconds for a start or an answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a server is given.
+    """Settings of a server.
 
     Args:
         slots: texts side by side.
-        context: most tokens of a text.
-        folder: where its log and kept texts are.
-        keeps: it keeps texts over restarts.
+        context: maximum tokens of a text.
+        folder: folder of its log and kept texts.
+        keeps: whether it keeps texts across restarts.
     """
 
     slots: int
@@ -51,7 +51,7 @@ class Server:
     """A server that runs until the end of a `with` block.
 
     Raises:
-        UserError: it does not start; quotes the end of what it said.
+        UserError: it does not start; quotes the end of its output.
     """
 
     path: str  # of completions
@@ -68,7 +68,7 @@ class Server:
         self.port = self._listening()
 
     def restart(self) -> None:
-        """Kill it, as kill -9 does, and start it again."""
+        """Kill the server with SIGKILL, and start it again."""
         self.kill()
         self._start()
 
@@ -77,18 +77,18 @@ class Server:
         raise NotImplementedError
 
     def body(self, ids: Sequence[int], tokens: int, text: int) -> dict[str, Any]:
-        """A request that streams `tokens` greedy tokens behind `ids`.
+        """A request that streams `tokens` greedy tokens after `ids`.
 
         Args:
-            text: the number of the text, below `slots`. What was read for it before is not read again.
+            text: the number of the text, below `slots`. Its tokens that were read before are not read again.
         """
         raise NotImplementedError
 
     def keep(self, text: int) -> None:
-        """Write what was read for a text to a file, unless that has been done."""
+        """Write the states of a text to a file, unless the server has done so."""
 
     def recall(self, text: int) -> None:
-        """Read that file after a restart, unless a request does it."""
+        """Read that file after a restart, unless a request does so."""
 
     def _listening(self) -> int:
         end = time.monotonic() + PATIENCE
@@ -101,11 +101,11 @@ class Server:
         raise UserError("a server that listens", received, "leave that engine out, or correct it")
 
     def said(self) -> str:
-        """Its standard output and error so far."""
+        """Standard output and error so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def ask(self, path: str, body: Any = None) -> bytes:
-        """The answer of a GET, or with a body of a POST. Raises OSError."""
+        """The response to a GET, or to a POST if there is a body. Raises OSError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://{HOST}:{self.port}{path}", data, {"content-type": "application/json"})
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
@@ -170,13 +170,13 @@ class LlamaServer(Server):
         place = self.place
         options: dict[str, object] = {"model": self.files.path, "host": HOST, "port": 0, "parallel": place.slots}
         options |= {"ctx-size": place.slots * place.context, "threads": place.threads, "threads-batch": place.threads}
-        # no copies of prompts in memory, beside those in the slots: they would cost it time
+        # no further copies of prompts in memory besides the slots: they would cost it time
         options |= {"slot-save-path": place.folder, "cache-ram": 0}
         return [LLAMA_SERVER, *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
 
     def body(self, ids: Sequence[int], tokens: int, text: int) -> dict[str, Any]:
         asked = {"prompt": list(ids), "n_predict": tokens, "id_slot": text, "cache_prompt": True, "stream": True}
-        return {**asked, "samplers": ["top_k"], "top_k": 1, "ignore_eos": True}  # the cheapest greedy choice it has
+        return {**asked, "samplers": ["top_k"], "top_k": 1, "ignore_eos": True}  # its fastest greedy sampling
 
     def keep(self, text: int) -> None:
         self.ask(f"/slots/{text}?action=save", {"filename": f"{text}.bin"})
@@ -186,10 +186,10 @@ class LlamaServer(Server):
 
 
 def parsed(engines: Sequence[str]) -> list[Candidate]:
-    """The candidates; graphs of t2r get any batch and a prefill graph, which their names do not say.
+    """The candidates; graphs of t2r get a dynamic batch and a prefill graph, which are not part of their names.
 
     Raises:
-        UserError: as for `parse`, one named twice, or what an engine needs is missing.
+        UserError: as for `parse`, a repeated candidate, or a missing requirement of an engine.
     """
     if len(set(engines)) != len(engines) or not engines:
         raise UserError("engines, each once", ", ".join(engines) or "none", "correct the plan")

@@ -74,7 +74,7 @@ def random_model(size: str, mixer: MixerConfig | PartConfig | None = None, seed:
     """A random model of a size with `mixer` in all layers; default: the student's mixer.
 
     Feature biases are positive, to avoid tiny first denominators, and embeddings are large, to keep errors of layers
-    from accumulating: so parity of quantized graphs depends on their rounding alone.
+    from accumulating: so parity of quantized graphs depends on their rounding only.
 
     Raises:
         UserError: an unknown size.

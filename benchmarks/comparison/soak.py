@@ -1,7 +1,7 @@
-"""Mixed load on a server: sessions, streams, clients that vanish, bodies that are wrong, kill -9 and restarts.
+"""Mixed load on a server: sessions, streams, clients that disconnect, invalid bodies, SIGKILL and restarts.
 
-What was acknowledged may not be lost: a request that goes on from an answer which was received whole has its tokens
-cached. An answer that was cut is asked for again. Memory is looked at when nothing is killed any more.
+Acknowledged states may not be lost: a request that continues a completely received answer finds its tokens cached. A
+truncated answer is requested again. Memory is compared after the last kill.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError
 
 JSON = {"content-type": "application/json"}
-LONGEST = 512  # tokens of a session, which begins anew then
+LONGEST = 512  # tokens of a session, which then restarts
 ROWS = 16
 SAMPLES = 32  # of memory
-SETTLED = 0.6  # of the requests: memory is compared from here on
-GROWTH = 0.02  # of memory from there to the end
+SETTLED = 0.6  # share of the requests after which memory is compared
+GROWTH = 0.02  # maximum growth of memory from there to the end
 WRONG: Sequence[bytes] = (
     b"",
     b"{",
@@ -76,7 +76,7 @@ def bench_soak(plan: SoakPlan, note: Note = lambda _: None, folder: Path | None 
     """Run the load; returns plain data for a table.
 
     Raises:
-        CheckFailed: what was acknowledged is lost, the server ended by itself, an answer has a wrong status, or memory
+        CheckFailed: acknowledged tokens are lost, the server ended by itself, an answer has a wrong status, or memory
             grows.
     """
     with tempfile.TemporaryDirectory(dir=folder) as root:
@@ -103,7 +103,7 @@ def bench_soak(plan: SoakPlan, note: Note = lambda _: None, folder: Path | None 
 
 
 class Load:
-    """The clients of a server, and who kills it."""
+    """The clients of a server, and the thread that kills it."""
 
     def __init__(self, plan: SoakPlan, server: T2RServer, vocabulary: int, note: Note) -> None:
         self.plan, self.vocabulary, self._server, self._note = plan, vocabulary, server, note
@@ -111,7 +111,7 @@ class Load:
         self._up = threading.Event()
         self.life = 0  # number of starts so far
         self._asked = 0
-        self._samples: list[tuple[int, int]] = []  # requests so far, resident bytes but those of kept states
+        self._samples: list[tuple[int, int]] = []  # requests so far, resident bytes without kept states
         self.counts: Counter[str] = Counter({"lost": 0, "wrong statuses": 0})
         self.seconds = 0.0
 
@@ -127,7 +127,7 @@ class Load:
         self.seconds = time.monotonic() - started
 
     def check(self) -> None:
-        """Raise CheckFailed for what may not be."""
+        """Raise CheckFailed for lost tokens, wrong statuses or memory growth."""
         early, late = self.memory
         if self.counts["lost"] or self.counts["wrong statuses"] or late > early * (1 + GROWTH):
             raise CheckFailed(f"a server under load fails: {dict(self.counts)}, memory {early:,} then {late:,} bytes")
@@ -140,7 +140,7 @@ class Load:
         return int(statistics.median(settled[:third])), int(statistics.median(settled[-third:]))
 
     def next(self) -> int | None:
-        """Count a request, once the server is up; returns the number of its starts, or None after the last request."""
+        """Wait for the server, and count a request; returns the number of starts, or None after the last request."""
         while True:
             self._up.wait()
             with self._lock:
@@ -157,7 +157,7 @@ class Load:
         return self._server.port
 
     def _watch(self, clients: Sequence[Future[None]]) -> None:
-        """Kill and restart the server, sample its memory, and see that it does not end by itself."""
+        """Kill and restart the server, sample its memory, and check that it does not end by itself."""
         requests, kills = self.plan.requests, self.plan.kills
         deaths = [requests * (kill + 1) // (2 * kills + 2) for kill in range(kills)]
         samples = [requests * (sample + 1) // (SAMPLES + 1) for sample in range(SAMPLES)]
@@ -188,12 +188,12 @@ class Load:
 
 
 class Client:
-    """A client with sessions of its own, which sends one request after another."""
+    """A client with its own sessions, which sends one request after another."""
 
     def __init__(self, load: Load, number: int) -> None:
         self._load, self._number, self._random = load, number, random.Random(number)
-        self._texts: dict[str, list[int]] = {}  # what was acknowledged, by session
-        self._open: dict[str, list[int]] = {}  # prompts of answers that were cut, which are asked for again
+        self._texts: dict[str, list[int]] = {}  # acknowledged tokens by session
+        self._open: dict[str, list[int]] = {}  # prompts of truncated answers, to be requested again
 
     def run(self) -> None:
         """Send requests until none is left."""
@@ -207,13 +207,13 @@ class Client:
                 self._load.count("answers cut by a kill")
 
     def _session(self) -> None:
-        """Go on from all that was acknowledged."""
+        """Continue a session after its acknowledged tokens."""
         name = f"{self._number}-{self._random.randrange(self._load.plan.sessions)}"
         known = self._texts.get(name, [])
         prompt = self._open.setdefault(name, [*known, self._token(), self._token()])
         answer = self._whole({"prompt": prompt, "max_tokens": 1 + self._random.randrange(4), "session_id": name})
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-        if cached < len(known) - 1:  # the newest token was chosen, and not read
+        if cached < len(known) - 1:  # the newest token was chosen but not read
             self._load.count("lost")
         whole = [*self._open.pop(name), *answer["choices"][0]["tokens"]]
         self._texts[name] = whole if len(whole) < LONGEST else []
@@ -226,14 +226,14 @@ class Client:
         self._load.count("streams")
 
     def _vanish(self) -> None:
-        """Leave a long stream, before or after some tokens."""
+        """Disconnect from a long stream, before or after some tokens."""
         with self._streamed(4096) as response:
             for _ in range(self._random.randrange(6)):
                 response.readline()
         self._load.count("clients that vanished")
 
     def _wrong(self) -> None:
-        """A body that is wrong is answered by a status of 400 to 499."""
+        """Check that the answer to an invalid body has a status of 400 to 499."""
         with self._posted(self._random.choice(WRONG)) as response:
             response.read()
             if not 400 <= response.status < 500:

@@ -1,4 +1,4 @@
-"""Many streams of a server at once, in one event loop: the times at which their tokens arrive."""
+"""Arrival times of the tokens of many concurrent streams of a server, in one event loop."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from comparison.servers import HOST, Server
 from t2r_runtime.errors import UserError
 
-EVENT = b"data: {"  # of a token; streams end with another one, or with [DONE]
+EVENT = b"data: {"  # start of a token's event; streams end with another event, or with [DONE]
 FAULT = b'"error"'
-LIMIT = 300  # seconds of all streams
+LIMIT = 300  # timeout in seconds for all streams
 
 
 def streams(server: Server, bodies: Sequence[Mapping[str, Any]], tokens: int) -> list[list[float]]:
-    """Send all requests at once; returns seconds from then to each token, by stream.
+    """Send all requests at once; returns the seconds until each token arrives, by stream.
 
     Raises:
-        UserError: an answer is no stream of `tokens` tokens, or takes too long.
+        UserError: an answer is not a stream of `tokens` tokens, or takes too long.
     """
 
     async def all_of() -> list[list[float]]:
@@ -38,10 +38,10 @@ def streams(server: Server, bodies: Sequence[Mapping[str, Any]], tokens: int) ->
 
 
 def rate(times: Sequence[Sequence[float]]) -> float:
-    """Tokens a second of all streams, from the last stream's first token to the first stream's last.
+    """Total tokens per second while all streams run: from the latest first token to the earliest last token.
 
     Raises:
-        UserError: at no time do all run.
+        UserError: the streams never all run at once.
     """
     start, end = max(each[0] for each in times), min(each[-1] for each in times)
     if end <= start:

@@ -14,7 +14,7 @@ from t2r_export.cli.output import table
 from t2r_export.files import write_bytes
 from t2r_runtime.errors import UserError
 
-# the formats of results
+# formats of results
 DECODE, BATCH, EXPORT, PROFILE = "t2r-bench-decode", "t2r-bench-batch", "t2r-bench-export", "t2r-bench-profile"
 TRANSLATE, EMBEDDING = "t2r-bench-translate", "t2r-bench-embedding"
 SERVE, SOAK = "t2r-bench-serve", "t2r-bench-soak"
@@ -174,7 +174,7 @@ def embedding_tables(result: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def serve_tables(result: Mapping[str, Any]) -> dict[str, Table]:
-    """Tables of a serve result, as comparison.page names them."""
+    """Tables of a serve result, with the names of comparison.page."""
     where = measured(result, result["threads"])
     streams = [{**row, "setting": f"{row['streams']} behind {row['context']:,}"} for row in result["streams"]]
     known = f"{where}: ms to the first token of {result['message']} new ones behind {result['prefix_tokens']:,} known"

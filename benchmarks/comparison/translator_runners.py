@@ -108,7 +108,7 @@ RUNNERS: dict[str, type[Runner]] = {"t2r": T2R, "transformers": Transformers, "c
 
 
 class Measured(Resident):
-    """A timed runner, served by the process. Arguments as of Worker."""
+    """A timed runner, served by the process. Arguments as for Worker."""
 
     def __init__(self, engine: str, path: Path, threads: int, options: Mapping[str, Any]) -> None:
         self._runner: Runner = RUNNERS[engine](path, threads, options)  # type: ignore[call-arg]
@@ -116,7 +116,7 @@ class Measured(Resident):
     def translate(
         self, sources: Sequence[Tokens], width: int, batch: int, length: int | None = None
     ) -> tuple[float, list[Tokens]]:
-        """Seconds and translations; arguments as of Runner."""
+        """Seconds and translations; arguments as for Runner."""
         start = time.perf_counter()
         found = self._runner.translate(sources, width, batch, length)
         return time.perf_counter() - start, found

@@ -33,7 +33,7 @@ class Resident:
 
 
 class Measured(Resident):
-    """A timed runner, served by the process. Arguments as of Worker."""
+    """A timed runner, served by the process. Arguments as for Worker."""
 
     def __init__(self, engine: str, path: Path, threads: int, capacity: int, options: Mapping[str, Any]) -> None:
         self._runner: Runner = RUNNERS[engine](path, threads, capacity, options)  # type: ignore[call-arg]

@@ -1,8 +1,8 @@
-"""Timing programs in Python, which are asked as protocol.hpp says: greedy.py ENGINE ARGUMENT...
+"""Timing programs in Python, controlled as in protocol.hpp: greedy.py ENGINE ARGUMENT...
 
-t2r GRAPH THREADS TOKEN       a greedy text by our runtime
-genai FOLDER THREADS TOKEN    the same by onnxruntime-genai
-tokenizers GRAPH TEXT         the tokens of a text's lines, by the library `tokenizers`
+t2r GRAPH THREADS TOKEN       a greedy text with t2r_runtime
+genai FOLDER THREADS TOKEN    the same with onnxruntime-genai
+tokenizers GRAPH TEXT         the tokens of a text's lines, with the library `tokenizers`
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-DISCARDED = 5  # turns that do not count
-LONGEST = 1 << 12  # tokens of a text of genai's
+DISCARDED = 5  # warm-up turns
+LONGEST = 1 << 12  # maximum tokens of a text of genai
 
-Start = Callable[[], Iterator[list[int]]]  # a new text: numbers of one turn after the other
+Start = Callable[[], Iterator[list[int]]]  # starts a new text; yields the numbers of each turn
 
 
 def serve(start: Start) -> None:
-    """Answer the lines that come."""
+    """Answer the lines of stdin."""
     print("ready", flush=True)
     for line in sys.stdin:
         word, count = line.split()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # typing's own takes a while, in which Ctrl-C would show where (t2r_runtime.__main__)
+TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C during it would print a traceback
 if TYPE_CHECKING:
     from typing import Any
 

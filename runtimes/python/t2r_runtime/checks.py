@@ -12,7 +12,7 @@ from t2r_runtime.errors import Kind, UserError, printable, shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LARGEST = (1 << 63) - 1  # of int64
+LARGEST = (1 << 63) - 1  # largest int64
 
 
 def require_kind(value: object, types: type | tuple[type, ...], expected: str, kind: Kind) -> None:
@@ -55,14 +55,14 @@ def array_of(value: object, what: str, kind: Kind) -> NDArray[Any]:
 
 
 def numbers_of(values: object, what: str, kinds: str = "fiu") -> NDArray[Any]:
-    """Convert `values` to an array of one of NumPy's `kinds` of numbers. Raises UserError otherwise."""
+    """Convert `values` to an array. Raises UserError unless NumPy's dtype kind is one of `kinds`."""
     array = array_of(values, what, "argument")
     require_value(array.dtype.kind in kinds, f"numbers as {what}", array.dtype, "argument")
     return array
 
 
 def range_of(low: object, high: object) -> str:
-    """Ids from the smallest to the largest, for an error: `-1 … 11`, or the id if all are the same."""
+    """Format a range of ids for an error message: `-1 … 11`, or one id if both are equal."""
     return f"{low}" if low == high else f"{low} … {high}"
 
 
@@ -74,7 +74,7 @@ def not_finite(received: str = "NaN or infinity") -> UserError:
 def iterated(values: object, expected: str, kind: Kind) -> Iterator[Any]:
     """Iterate over `values`. Raises UserError if it is a string or not iterable."""
     if not isinstance(values, str | bytes) and isinstance(values, Iterable):
-        with contextlib.suppress(TypeError):  # an array without axes is Iterable, and raises
+        with contextlib.suppress(TypeError):  # a zero-dimensional array is Iterable, but iter() raises
             return iter(values)
     raise UserError(expected, shown(values), "give a list", kind)
 

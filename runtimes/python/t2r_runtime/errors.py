@@ -42,7 +42,7 @@ class T2RError(Exception):
     """Base of errors that commands report in one line, with an exit code."""
 
     exit_code = 2
-    prefix = ""  # of the line
+    prefix = ""  # start of the line
 
 
 class UserError(T2RError, ValueError):
@@ -68,7 +68,7 @@ class UserError(T2RError, ValueError):
 
 
 def no_json(what: str, error: Exception) -> str:
-    """`what` came in place of JSON, as the error of its reading says."""
+    """Describe `what` that was read in place of JSON, with the parser's message and position."""
     said = getattr(error, "msg", None)  # of json.JSONDecodeError
     return printable(error) if said is None else f"{what} that is no JSON ({said} at character {error.pos + 1})"  # type: ignore[attr-defined]
 

@@ -179,7 +179,7 @@ def locked(path: str | Path, wait: bool) -> Iterator[None]:
     beside = path.with_name(f".{path.name}.lock")
     try:
         handle = _locked(beside, wait)
-        while not _stands(handle, beside):  # its holder has removed the file meanwhile
+        while not _stands(handle, beside):  # the previous holder has removed the file
             os.close(handle)
             handle = _locked(beside, wait)
     except BlockingIOError:

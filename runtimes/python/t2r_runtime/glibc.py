@@ -1,4 +1,4 @@
-"""Options of glibc's malloc. Where the C library of the process is another, nothing happens."""
+"""Options of glibc's malloc; no effect with another C library."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any
 
-TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8  # of mallopt (malloc.h)
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8  # mallopt parameters (malloc.h)
 
 
 def choose(options: Mapping[int, int]) -> bool:
-    """Set options of mallopt. Returns whether the process has it."""
+    """Set mallopt parameters. Returns whether the C library has mallopt."""
     libc = _library()
     for option, value in options.items():
         if libc is not None:
@@ -19,7 +19,7 @@ def choose(options: Mapping[int, int]) -> bool:
 
 
 def trim() -> None:
-    """Return freed memory to the system, holes too."""
+    """Return freed memory to the system, also from within the heap."""
     if (libc := _library()) is not None:
         libc.malloc_trim(ctypes.c_size_t(0))
 
@@ -29,5 +29,5 @@ def _library() -> Any:
     try:
         libc = ctypes.CDLL(None)
         return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
-    except (OSError, TypeError):  # Windows has no library without a name
+    except (OSError, TypeError):  # CDLL(None) fails on Windows
         return None

@@ -17,7 +17,7 @@ from t2r_runtime.contract.signature import ROLES, STEP
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replaceable, unwritable
 
-DIGEST = 12  # hex digits in the name of a file that belongs to a graph
+DIGEST = 12  # hex digits in the names of a graph's external data and companions
 GRAPHS = (".onnx", ".ort")
 MODELS = (".pt", *GRAPHS, ".safetensors", ".gguf", ".npy")
 
@@ -26,7 +26,7 @@ MODELS = (".pt", *GRAPHS, ".safetensors", ".gguf", ".npy")
 class Kind:
     """Allowed suffixes of an output."""
 
-    only: tuple[str, ...] = ()  # one of these, if any
+    only: tuple[str, ...] = ()  # required suffixes; empty: any but `never`
     never: tuple[str, ...] = MODELS
 
 
@@ -65,7 +65,7 @@ def beside(graph: Path) -> Iterator[Path]:
 
 
 def _check_apart(path: Path, source: Path) -> None:
-    """Raise UserError if `path` is `source` or shares a file with it. Of a folder all files are read but graphs."""
+    """Raise UserError if `path` is `source` or shares a file with it. In a folder all files but graphs are sources."""
     if not path.exists():
         return
     if source.is_dir():

@@ -80,7 +80,7 @@ class Bulk:
         with contextlib.ExitStack() as stack:
             stack.enter_context(locked(self._out, wait=False))
             for other in self._out.parent.glob(f".{glob.escape(self._out.name)}.{'[0-9a-f]' * DIGITS}.lines"):
-                if other.name != self._name:  # of other options
+                if other.name != self._name:  # of a run with another input, graph or options
                     other.unlink(missing_ok=True)
             try:
                 self._file = stack.enter_context(self._out.with_name(self._name).open("a+b"))

@@ -51,7 +51,7 @@ def command(
     decoder = providers.decoder_alone(graph, provider, threads)
     rules = sampling.of_graph(rules, decoder.signature)
     tokenizer = Tokenizer.of(decoder.signature)
-    tokenizer.require_chat_template()  # before somebody has written a line
+    tokenizer.require_chat_template()  # before the user types a line
     talk = Conversation(decoder, tokenizer, rules, max_tokens)
     if system is not None:
         talk.messages.append({"role": "system", "content": system})

@@ -148,7 +148,7 @@ RENAMED = {  # former options of every verb
 
 
 def _verb(command: click.Command, program: str, arguments: Sequence[str]) -> str:
-    """The program with the verb that was typed, for errors of click that know no context."""
+    """The program and the typed verb, for click errors without a context."""
     verbs = command.list_commands(click.Context(command)) if isinstance(command, click.Group) else ()
     return f"{program} {arguments[0]}" if arguments and arguments[0] in verbs else program
 

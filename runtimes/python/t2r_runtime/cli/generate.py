@@ -135,7 +135,7 @@ def command(
 
 
 def _most(asked: int | None, signature: Signature, read: int) -> int:
-    """`--max-tokens`; by default as many as usual, or as the model has positions for after `read` tokens."""
+    """`--max-tokens`; by default `USUAL`, or fewer if fewer positions are left after `read` tokens."""
     if asked is not None:
         return asked
     left = USUAL if signature.reach is None else signature.reach - read + 1  # the last one is not read

@@ -1,4 +1,4 @@
-"""Number options: finite and bounded, so that what is computed from them is too; refused as every other value is."""
+"""Number options: finite and bounded, so that results computed from them are too; other values raise UserError."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_SEED = (1 << 63) - 1
 
 
 class _Number:
-    """Mixin of click's types of numbers: refuses with UserError; also NaN, infinity and values beyond ± `most`."""
+    """Mixin of click's number types: raises UserError, also for NaN, infinity and values beyond ± `most`."""
 
     what = "an integer"
     most: float = MOST

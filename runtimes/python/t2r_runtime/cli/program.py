@@ -18,7 +18,7 @@ import t2r_runtime.cli.exit as ends
 from t2r_runtime.cli.numbers import bound
 from t2r_runtime.errors import did_you_mean
 
-COLLECTED = gc.get_threshold()  # Python's own, before `run` raises it
+COLLECTED = gc.get_threshold()  # Python's default, before `run` raises it
 Verbs = Mapping[str, tuple[str, str]]  # verb: (module, help in one line)
 
 

@@ -105,8 +105,8 @@ def command(
             note("t2r-run serve: everybody in this network may use it; --api-key asks for a key")
         address = f"[{host}]" if ":" in host else host
         server = run.server(served)
-        # programs that end soon collect rarely (t2r_runtime.cli.program); this one collects what requests leave behind
-        # often, and never looks at what is there from the start
+        # commands collect rarely (t2r_runtime.cli.program); a server collects the garbage of its requests often, and
+        # never scans the objects that exist at its start
         gc.collect()
         gc.freeze()
         gc.set_threshold(*program.COLLECTED)
@@ -115,7 +115,7 @@ def command(
 
 
 def one_arena() -> None:
-    """Keep glibc's malloc, where it is the process's, to one arena: with one per thread, a server's memory grows."""
+    """Limit glibc's malloc to one arena: with one per thread, a server's memory grows."""
     if "MALLOC_ARENA_MAX" not in os.environ:
         glibc.choose({glibc.ARENA_MAX: 1})
 

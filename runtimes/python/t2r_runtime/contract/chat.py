@@ -79,7 +79,7 @@ def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any
 
 
 def fault(template: str) -> str | None:
-    """Why jinja2 takes no such template, whatever the messages are; None if it does.
+    """Why jinja2 cannot compile the template; None if it can.
 
     Raises:
         UserError: jinja2 is not installed.

@@ -2,8 +2,8 @@
 
     python -P chat_worker.py < request.json > answer.json
 
-A template is an untrusted program. The sandbox hides Python's internals, but limits neither time nor memory; those are
-limits of the process. This module does not import the runtime, so that it starts fast.
+A template is an untrusted program. The sandbox hides Python's internals, but limits neither time nor memory; process
+limits do. This module does not import the runtime, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 MEMORY = 1 << 30  # bytes of address space
-SECONDS = 5  # of the processor
+SECONDS = 5  # CPU time
 
 
 def environment() -> Any:
@@ -44,7 +44,7 @@ def environment() -> Any:
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        # jinja2's own escapes HTML
+        # jinja2's tojson escapes HTML
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     def named(*given: Any, **names: Any) -> Namespace:

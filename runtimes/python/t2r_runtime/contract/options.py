@@ -18,7 +18,7 @@ from t2r_runtime.errors import UserError
 LARGEST_PENALTY = 100.0
 LONGEST_NGRAM = 64  # tokens
 STEEPEST = 10.0  # largest absolute value of length_penalty
-MOST = 1 << 31  # integers of a search or of a graph's metadata are below
+MOST = 1 << 31  # exclusive bound of integers in beam options and graph metadata
 
 Given = TypeVar("Given", bound="_Options")
 
@@ -56,7 +56,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {  # whether a value is v
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The penalties, which both tables have. Raises UserError if a value is out of range."""
+    """The penalties, common to both tables. Raises UserError if a value is out of range."""
 
     repetition_penalty: float = 1.0
     no_repeat_ngram: int = 0
@@ -111,7 +111,7 @@ def resolved(table: type[Given], given: object, generation: Mapping[str, Any] | 
     """Resolve every option of `table`.
 
     Args:
-        given: an object with the caller's options as attributes; None is not given.
+        given: an object with the caller's options as attributes; None means not given.
         generation: the graph's options, if it has any.
     """
     require_kind(generation, (Mapping, type(None)), "a mapping or None as generation", "sampling")

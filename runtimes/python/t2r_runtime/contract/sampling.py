@@ -144,7 +144,7 @@ class Sampler:
             places = np.sort(np.concatenate([above, ties]))
         if top_p < 1:
             weights = np.exp(scores[places])
-            # smaller weights sum to less than 1 - p: dropped before sorting, which is slowest
+            # smaller weights sum to less than 1 - p; drop them before the sort, the slowest step
             large = weights >= (1 - top_p) * weights.mean()
             total = weights.cumsum()[-1]  # sequential, as in every runtime; sum() adds pairwise
             places, weights = places[large], weights[large]

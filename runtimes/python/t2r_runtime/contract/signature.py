@@ -21,7 +21,7 @@ STEP = "step"  # role of graphs that read one token of each sequence
 PREFILL = "prefill"  # many tokens of each sequence
 GENERATE = "generate"  # generates tokens in a loop inside the graph
 ENCODER = "encoder"  # encodes sources
-DRAFT_CHECK = "draft_check"  # several tokens, with logits after each, of which the first are kept
+DRAFT_CHECK = "draft_check"  # reads several tokens, gives logits after each, and keeps the first ones
 COMPANIONS = (PREFILL, GENERATE, ENCODER, DRAFT_CHECK)
 ROLES = {  # for messages
     STEP: "step graph",
@@ -31,7 +31,7 @@ ROLES = {  # for messages
     DRAFT_CHECK: "draft-check graph",
 }
 INPUT_IDS = "input_ids"  # int64 (B,); (B, N) in prefill and draft-check graphs
-INPUTS_EMBEDS = "inputs_embeds"  # float32 (B, input_size); (B, N, input_size): of graphs that read vectors, not tokens
+INPUTS_EMBEDS = "inputs_embeds"  # float32 (B, input_size) or (B, N, input_size), of graphs that read vectors
 KEEP = "keep"  # int64 (B,), of a draft-check graph: number of tokens to keep
 MOST_CHECKED = 32  # maximum tokens per run of a draft-check graph
 LOGITS = "logits"  # float32 (B, vocabulary)
@@ -57,7 +57,7 @@ _WRAP = re.compile("wrap:([1-9][0-9]{0,8})")  # positions are int32
 
 PREFIX = "t2r."  # of metadata keys
 OPTIONAL = ("chat_template", "generation", "input_size", "hidden_size")  # keys left out if None
-OF_STEPS = ("tokenizer", "chat_template", "generation")  # keys that companions leave out or have as null
+OF_STEPS = ("tokenizer", "chat_template", "generation")  # keys that are absent or null in companions
 SOURCE_STATES = "source_states"  # key of translators, as are the fields of Source
 LISTS = ("states", "eos_tokens", "layers", SOURCE_STATES, "start_states", "start_tokens", "banned_tokens")
 DTYPES = ("float32", "float16", "int32", "int64")
@@ -65,7 +65,7 @@ MAX_STATE_BYTES = 1 << 31  # default limit of all states at batch 1, as graphs m
 MAX_METADATA_BYTES = 1 << 26  # of all keys and values
 MAX_VOCABULARY = 1 << 24  # bounds the size of logits
 MAX_DIMENSIONS = 16  # of a state
-MAX_INITIAL = 1 << 53  # of a state of integers, so that a double holds it
+MAX_INITIAL = 1 << 53  # largest initial value of an integer state, exact in a double
 BATCH_STATES = 8  # states of a batch may take this many times MAX_STATE_BYTES
 
 
@@ -87,7 +87,7 @@ class StateSpec:
     Attributes:
         name: name of the state.
         dtype: one of DTYPES.
-        shape: "B" (batch), and behind it integers and at most one "T" (a cache that grows by one per step).
+        shape: "B" (batch), then integers and at most one "T" (a cache that grows by one per step).
         initial: value of all elements before the first token.
         constant: whether the state is an input only, such as the encoded source. The input's name is `name`, which
             starts with "source_", and instead of "T" the shape may have one "M", the source's length.
@@ -216,17 +216,17 @@ class Signature:
         return replace(self, role=role, graphs={}, top_k=top_k, hidden_size=hidden_size, source=source, **nothing)
 
     def input_dims(self, *tokens: int | str) -> tuple[int | str, ...]:
-        """The shape of what a run reads: `tokens`, such as (B, N), and of vectors their size."""
+        """Shape of a run's input: `tokens`, such as (B, N), then `input_size` if the graph reads vectors."""
         return tokens if self.input_size is None else (*tokens, self.input_size)
 
     @property
     def input_name(self) -> str:
-        """The name of what a run reads."""
+        """Name of a run's input."""
         return INPUT_IDS if self.input_size is None else INPUTS_EMBEDS
 
     @property
     def input_dtype(self) -> str:
-        """The dtype of what a run reads."""
+        """Dtype of a run's input."""
         return "int64" if self.input_size is None else "float32"
 
     def require_tokens(self) -> None:
@@ -346,7 +346,7 @@ def _bad_metadata(problem: str) -> UserError:
 
 
 def _malformed(signature: Signature) -> list[str]:
-    """Describe invalid values of untrusted metadata with all keys."""
+    """Describe the invalid values of untrusted metadata that has all keys."""
 
     def count(value: Any) -> bool:
         return type(value) is int and value > 0

@@ -14,7 +14,7 @@ MAX_SOURCE_LENGTH = 1 << 20  # tokens
 class Source:
     """How a source is encoded and how its translation starts.
 
-    Each field is the metadata key of its name, with `source_` before vocab_size and tokenizer.
+    Each field is the metadata key of the same name.
     """
 
     start_states: tuple[str, ...]  # states that the encoder initializes; others start as `initial`

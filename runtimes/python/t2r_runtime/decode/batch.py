@@ -8,7 +8,7 @@
             ...
 
 Softmax attention needs padded or paged caches. Here a text of any length is one row of each state. A step reads the
-weights once for all texts. t2r_runtime.decode.pool is below it, and has a limit of rows, a queue and chunks of prompts.
+weights once for all texts. It is built on t2r_runtime.decode.pool, which adds a row limit, a queue and prompt chunks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Batch:
         decoder: its graph is used; its own text is not affected.
 
     Raises:
-        UserError: the graph has growing caches, whose lengths would have to be equal, or a fixed batch.
+        UserError: the graph has a fixed batch or growing caches, whose lengths would have to be equal.
 
     A batch must be used by one thread at a time.
 

@@ -117,7 +117,7 @@ class Model:
         return tokens
 
     def _catch_up(self, looks_back: bool) -> int:
-        """Read the text except for its last token, which is returned."""
+        """Read the text except for its last token; returns that token."""
         *before, last = self._unread
         if self._guessed and before[: len(self._guessed)] == self._guessed:
             before = before[len(self._guessed) :]

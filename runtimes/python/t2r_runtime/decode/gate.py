@@ -1,4 +1,4 @@
-"""A gate that sets the share of neighbours in every place: λ(h) = σ(w·h + b) of the hidden state h."""
+"""A gate that sets the share of neighbours at each position: λ(h) = σ(w·h + b) of the hidden state h."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = 0.25  # λ before the first step
 class Gate:
     """λ(h) = σ(w·h + b), the gate of SPALM (Yogatama et al. 2021, arXiv 2102.02557) for a mixture of probabilities.
 
-    SPALM weighs vectors in front of the head by it. Here it takes the place of kNN-LM's constant λ.
+    SPALM gates vectors before the head. Here the gate replaces kNN-LM's constant λ.
 
     Args:
         weight: w (D,).
@@ -38,19 +38,19 @@ class Gate:
 
     @classmethod
     def fit(cls, hidden: ArrayLike, own: ArrayLike, near: ArrayLike, steps: int = 300, penalty: float = 1.0) -> Self:
-        """The gate of the largest Σ_t log(λ(h_t) p_kNN(y_t) + (1 - λ(h_t)) p_LM(y_t)) - penalty/2 · |w|².
+        """The gate that maximizes Σ_t log(λ(h_t) p_kNN(y_t) + (1 - λ(h_t)) p_LM(y_t)) - penalty/2 · |w|².
 
-        Every step is one of EM, whose logistic regression is bounded by a quadratic (Böhning and Lindsay 1988): the sum
-        never falls, and no step size has to be found. w is penalized where every number of h has variance 1.
+        Each step is an EM step whose logistic regression is bounded by a quadratic (Böhning and Lindsay 1988): the sum
+        never falls, and there is no step size. The penalty applies to w of h standardized to variance 1.
 
         Args:
-            hidden: h of every place (N, D).
-            own: log p_LM of the token that came (N,).
-            near: log p_kNN of it (N,); -inf where no neighbour has it.
+            hidden: h at each position (N, D).
+            own: log p_LM of the next token (N,).
+            near: log p_kNN of the next token (N,); -inf where no neighbour has it.
             penalty: at least 0; the precision of a normal prior of each weight.
 
         Raises:
-            UserError: shapes that differ, or numbers that are not finite.
+            UserError: shapes that differ, or values that are not finite.
         """
         require_int(steps, "steps", 0, "argument")
         require_value(is_number(penalty) and penalty >= 0, "a penalty of at least 0", penalty, "argument")
@@ -67,6 +67,6 @@ class Gate:
         for _ in range(steps):
             scores = x @ w
             shares = 1 / (1 + np.exp(-scores.clip(-700, 700)))
-            chosen = 1 / (1 + np.exp((p - q - scores).clip(-700, 700)))  # that the neighbours said the token
+            chosen = 1 / (1 + np.exp((p - q - scores).clip(-700, 700)))  # posterior probability of the neighbours
             w += inverse @ (x.T @ (chosen - shares) - ridge * w)
         return cls(w[:-1] / spread, float(w[-1] - (w[:-1] / spread) @ mean))

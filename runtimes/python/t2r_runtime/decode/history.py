@@ -35,7 +35,7 @@ class History:
         self._used = end
 
     def forget(self, count: int) -> None:
-        """Remove the last `count` tokens of each text, added just before."""
+        """Remove the last `count` tokens of each text; they must be the latest added."""
         self._used -= count
 
     def add_rows(self, ids: NDArray[np.int64], counts: NDArray[np.int64]) -> None:

@@ -28,7 +28,7 @@ from t2r_runtime.files import existing_file
 from t2r_runtime.session import archive
 from t2r_runtime.session.stepper import Inputs, inputs_of, require_room, token_ids
 
-AT_ONCE = 1 << 22  # numbers of keys that are compared at a time
+AT_ONCE = 1 << 22  # elements of keys compared at a time
 VERSION = 1
 
 
@@ -36,19 +36,19 @@ class Index(Protocol):
     """An approximate index of the keys of a datastore, in their order; faiss.IndexHNSWFlat is one."""
 
     def search(self, queries: NDArray[np.float32], k: int, /) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Queries (B, D) → squared distances and places (B, k), the nearest first; a place of -1 is none."""
+        """Queries (B, D) → squared distances and key indices (B, k), nearest first; index -1 means none."""
         ...
 
 
 class Datastore:
-    """Hidden states of a text, and the token that came behind each.
+    """Hidden states of a text, and the token that follows each.
 
     Args:
         keys: (N, D), N of at least 1.
         tokens: integers (N,).
         checkpoint_sha256: of the model whose states the keys are.
         index: finds neighbours faster than the exact search, which compares a query with every key.
-        gate: sets the share of neighbours in every place.
+        gate: sets the share of neighbours at each position.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Datastore:
         return Datastore(keys, tokens, self.checkpoint_sha256)
 
     def save(self, path: str | Path) -> None:
-        """Write a .npz file atomically; an index is not in it."""
+        """Write a .npz file atomically, without the index."""
         head = {"datastore": VERSION, "checkpoint_sha256": self.checkpoint_sha256}
         gate = {} if self.gate is None else {"gate": np.append(self.gate.weight, self.gate.bias)}
         archive.write(path, head, {"keys": self.keys, "tokens": self.tokens, **gate})
 
     @classmethod
     def load(cls, path: str | Path, index: Index | None = None) -> Self:
-        """Read a file of `save`. Raises UserError if it is none."""
+        """Read a file of `save`. Raises UserError for other or damaged files."""
         path = existing_file(path, "a datastore written by save")
         try:
             with ZipFile(path) as opened:
@@ -110,13 +110,13 @@ class Datastore:
                 keys, tokens, *numbers = (found.array(name) for name in ("keys", "tokens", *gated))
                 gate = Gate(numbers[0][:-1], float(numbers[0][-1])) if gated else None
                 return cls(keys, tokens, found.head["checkpoint_sha256"], index, gate)
-        except Exception as error:  # of any type, where the file is damaged
+        except Exception as error:  # a damaged file can raise any exception
             raise UserError(f"a datastore at {path}", printable(error), "write it with save()", "file") from error
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The k nearest keys of queries (B, D): squared distances and their tokens (B, k), the nearest first.
+        """The k nearest keys of queries (B, D): squared distances and their tokens (B, k), nearest first.
 
-        Of equal distances the earlier entry comes first. What an index does not find has an infinite distance.
+        Of equal distances the earlier entry comes first. Entries that an index does not find have infinite distance.
         """
         k = min(k, len(self.keys))
         if self.index is not None:
@@ -128,22 +128,22 @@ class Datastore:
         return np.take_along_axis(distances, places, 1), self.tokens[places]
 
     def _distances(self, query: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Squared distances (N,) of all keys; no matrix product, whose cancellation would cost digits."""
+        """Squared distances (N,) of all keys, without a matrix product, which would lose digits by cancellation."""
         count = max(AT_ONCE // self.keys.shape[1], 1)
         parts = (self.keys[start : start + count] - query for start in range(0, len(self.keys), count))
         return np.concatenate([np.einsum("nd,nd->n", part, part, dtype=np.float64) for part in parts])
 
 
 class Retrieving:
-    """A Stepper whose logits are log(λ p_kNN + (1 - λ) p_LM) (eq. 3), for `score` and every way to choose a token.
+    """A Stepper whose logits are log(λ p_kNN + (1 - λ) p_LM) (eq. 3), for `score` and all sampling options.
 
     p_kNN(y) is the share of y in Σ exp(-d / temperature) over the k nearest entries, d their squared distance (eq. 2).
 
     Args:
-        decoder: its graph has the output `hidden`. Reading goes on with its states.
+        decoder: its graph has the output `hidden`. Its states are used.
         store: of the same checkpoint.
         k: number of neighbours.
-        share: λ, from 0 to less than 1, or a gate that sets it in every place. Default: the store's gate, or 0.25.
+        share: λ, from 0 to less than 1, or a gate that sets it at each position. Default: the store's gate, or 0.25.
         temperature: above 0; 1 in the paper.
     """
 
@@ -218,9 +218,9 @@ class Retrieving:
         return np.stack(rows).astype(np.float32)
 
     def fit_gate(self, ids: ArrayLike, steps: int = 300, penalty: float = 1.0) -> Gate:
-        """Train a gate on a text (T,) for these neighbours: k and temperature are part of what it learns.
+        """Train a gate on a text (T,) for this datastore, k and temperature; options as for `Gate.fit`.
 
-        Take another text than the datastore's, where every place is a neighbour of itself. Options as of `Gate.fit`.
+        Use another text than the datastore's, in which each position is a neighbour of itself.
 
         Raises:
             UserError: invalid tokens, fewer than two, or more than the model has positions.
@@ -239,7 +239,7 @@ class Retrieving:
         return Gate.fit(np.stack(states), found[:, 0], found[:, 1], steps, penalty)
 
     def top_k(self, ids: Inputs) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """`prefill`, but return as many of the largest as the graph gives of its logits, and their tokens."""
+        """`prefill`, but return the `signature.top_k` largest log-probabilities and their tokens."""
         count = self.signature.top_k
         if count is None:
             raise UserError("a graph with top-k outputs", "one without", "export with --top-k", "graph")
@@ -263,7 +263,7 @@ class Retrieving:
         if not np.isfinite(distances).any():
             return None
         weights = np.exp((distances.min() - distances) / self.temperature)
-        with np.errstate(divide="ignore"):  # log 0 of what no neighbour has
+        with np.errstate(divide="ignore"):  # log 0 for tokens of no neighbour
             near: NDArray[np.float64] = np.log(
                 np.bincount(tokens, weights, minlength=self.signature.vocab_size) / weights.sum()
             )

@@ -13,7 +13,7 @@ HOPED = 0.9  # initial acceptance rate: high, as the allowance bounds the cost
 LATEST = 0.3  # weight of the latest value in moving averages
 WORTH = 1.05  # minimum speedup for drafting, about the precision of the times
 SLOPE = 0.15  # time per additional token, relative to a step, before any was measured
-UNTIMED = 1  # draft tokens until then
+UNTIMED = 1  # maximum draft tokens until then
 ALLOWANCE, SHARE, MOST = 1.5, 0.01, 4.0  # in steps: initial, added per step, maximum
 REST = 64  # tokens after which rejected kinds are tried again
 PAUSE = 8  # tokens for which a decision against drafting holds
@@ -35,7 +35,7 @@ class Times:
     seconds: dict[int, float] = field(default_factory=dict)  # by number of tokens
     prepared: set[int] = field(
         default_factory=set
-    )  # sizes of which there was a run: the first prepares what others find
+    )  # sizes that have run once; the first run of a size includes set-up and is not timed
 
     def ran(self, tokens: int, seconds: float) -> None:
         """Record the time of a run."""

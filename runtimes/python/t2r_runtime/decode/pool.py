@@ -1,10 +1,10 @@
 """Rows of one batch, which texts join and leave between steps.
 
-A text waits until a row is free, first come first served; its prompt is read in chunks between the steps of the others,
-so that a long prompt holds nobody up; then it joins the rows. Under Batch and the server.
+A text waits until a row is free, first come first served. Its prompt is read in chunks between the steps of the others,
+so that a long prompt does not delay them; then it joins the rows. Batch and the server use it.
 
-Chunks begin at multiples of their size from the start of the prompt, and the noise of a choice depends on seed and
-number of the draw alone: a text is the same whatever else runs, except for rounding.
+Chunks begin at multiples of their size from the start of the prompt, and the noise of a choice depends on the seed and
+the number of the draw only: other texts do not change a text, except for rounding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import TokenIds, token_ids
 
 CHUNK, CHUNK_BY_STEPS = 64, 8  # tokens of prompts per step, with a prefill graph and without
-SPARE = 4  # a row in so many may be free
+SPARE = 4  # one row in this many may stay free
 
 
 class Chosen(NamedTuple):
@@ -45,7 +45,7 @@ class _Prompt:
     unread: NDArray[np.int64]  # (T,)
     start: Start | None
     on_read: Callable[[Decoder], object] | None
-    reader: Decoder | None = None  # from the time when a row is free, or from the start
+    reader: Decoder | None = None  # opened by `add`, or when a row is free
 
     @property
     def going(self) -> list[Text]:
@@ -58,7 +58,7 @@ class Pool:
     Args:
         decoder: its graph is used; its own text is not affected.
         capacity: maximum number of rows.
-        chunk: number of tokens of prompts read per step. Default: by whether there is a prefill graph.
+        chunk: number of prompt tokens read per step. Default: `CHUNK`, or `CHUNK_BY_STEPS` without a prefill graph.
 
     Raises:
         UserError: the graph reads vectors, has growing caches, whose lengths would have to be equal, or a fixed batch;
@@ -79,11 +79,11 @@ class Pool:
         by_steps = decoder.prefill_from is None
         self.capacity, self.chunk = capacity, chunk or (CHUNK_BY_STEPS if by_steps else CHUNK)
         self._all = decoder.fork()
-        self._rows: list[Text | None] = []  # of `_all`; None is free, and so is the row of a text that ended
+        self._rows: list[Text | None] = []  # of `_all`; a row of None or of an ended text is free
         self._waiting: deque[_Prompt] = deque()
         self._reading: deque[_Prompt] = deque()
-        self._ready: deque[tuple[Text, Decoder]] = deque()  # read, and without a row
-        self._ended: list[Chosen] = []  # without a token, since the last step
+        self._ready: deque[tuple[Text, Decoder]] = deque()  # prompt read, no row yet
+        self._ended: list[Chosen] = []  # texts that ended without a token since the last step
 
     @property
     def running(self) -> int:
@@ -141,7 +141,7 @@ class Pool:
             for each, watched in zip(requests, watches, strict=True)
         ]
         end = 0 if scored else prompt.size - (max_tokens > 0)
-        soon = self.running + self.waiting < self.capacity  # what waits long has the states once, not in a reader too
+        soon = self.running + self.waiting < self.capacity  # else no reader yet, which would copy the states
         self._waiting.append(_Prompt(texts, prompt[:end], start, on_read, reader if soon else None))
         return texts
 
@@ -164,9 +164,9 @@ class Pool:
         return self._all.state(self._rows.index(text))
 
     def read(self) -> None:
-        """Begin prompts that wait, if rows are free, and read a chunk of those that have begun.
+        """Begin waiting prompts if rows are free, and read a chunk of those that have begun.
 
-        A chunk is one prompt's; then comes the next prompt, so that a short one does not wait for a long one.
+        Prompts take turns chunk by chunk, so that a short one does not wait for a long one.
         """
         claimed = self.running
         while self._waiting and claimed < self.capacity:
@@ -221,7 +221,7 @@ class Pool:
         return {row: text for row, text in enumerate(self._rows) if text is not None and text.ended is None}
 
     def _begun(self, start: Start | None) -> Decoder:
-        """A decoder of one row that has read what `start` has."""
+        """A decoder of one row that continues from `start`."""
         reader = self._all.fork()
         if start is not None:
             reader.set_state(start.states, start.position)
@@ -246,7 +246,7 @@ class Pool:
                 self._ready.append((text, reader))
 
     def _settle(self) -> None:
-        """Give rows to texts that are ready, and give up free ones if they are many.
+        """Give rows to texts that are ready, and remove free rows if there are many.
 
         A text takes a free row in place; all rows are copied only if their number changes.
         """
@@ -268,6 +268,6 @@ class Pool:
         self._rows = [*live.values(), *(text for text, _ in joining)]
 
     def _may_spare(self, rows: int) -> bool:
-        """Whether so many rows may stay free: few, or soon taken. Their positions go on, so there must be no end."""
+        """Whether `rows` rows may stay free: few, or soon taken. Their positions grow, so they must be unlimited."""
         soon = bool(self._reading or self._waiting)
         return self._all.signature.reach is None and (soon or rows * SPARE <= len(self._rows))

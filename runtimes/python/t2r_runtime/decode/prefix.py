@@ -240,7 +240,7 @@ class _Files:
 
 
 def _digest_of_reader(decoder: Decoder, block: int) -> bytes:
-    """Hash of what states depend on besides the text: the graph, its providers, and whether blocks are prefilled."""
+    """Hash of the graph, its providers, and whether blocks are prefilled; states depend on these and the text."""
     import hashlib
 
     try:
@@ -253,7 +253,7 @@ def _digest_of_reader(decoder: Decoder, block: int) -> bytes:
 
 
 def _digest(data: bytes) -> bytes:
-    import hashlib  # not needed for a first token
+    import hashlib  # imported on use: the first token does not need it
 
     return hashlib.sha256(data).digest()
 

@@ -124,7 +124,7 @@ class Reader:
         """Read one token of each sequence.
 
         Args:
-            ids: integers (B,) in 0 … vocabulary - 1; may be a single number if B is 1. Of a graph that reads vectors:
+            ids: integers (B,) in 0 … vocabulary - 1; may be a single number if B is 1. For a graph that reads vectors:
                 floating-point numbers (B, input_size), or (input_size,) if B is 1.
 
         Returns:
@@ -144,7 +144,7 @@ class Reader:
         the activations of a quantized graph (docs/quantization.md, "Steps and prefill").
 
         Args:
-            ids: integers (B, T), or (T,) if B is 1, with T of at least 1. Of a graph that reads vectors:
+            ids: integers (B, T), or (T,) if B is 1, with T of at least 1. For a graph that reads vectors:
                 floating-point numbers (B, T, input_size), or (T, input_size) if B is 1.
 
         Returns:
@@ -174,7 +174,7 @@ class Reader:
 
     @alone
     def with_hidden(self, ids: Inputs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """`prefill`, and what the head reads.
+        """`prefill` that also returns the input of the head.
 
         Returns:
             Logits after the last token, float32 (B, vocabulary), and the output of the last norm there, float32 (B,
@@ -191,7 +191,7 @@ class Reader:
 
     @alone
     def check(self, ids: Ids, keep: ArrayLike) -> NDArray[np.float32]:
-        """Compute logits after each of several tokens in one run, but update the states by the first `keep` only.
+        """Compute logits after each of several tokens in one run, but update the states with the first `keep` only.
 
         Args:
             ids: integers (B, N), or (N,) if B is 1, with N from 1 to 32.
@@ -263,7 +263,7 @@ class Reader:
 
     @alone
     def put(self, row: int, other: Reader) -> None:
-        """Replace a row by the only one of a decoder of the same opened graph, and forget the histories."""
+        """Replace a row by the row of a one-row decoder of the same opened graph, and clear all histories."""
         require_int(row, "a row", 0, "batch", self.batch - 1)
         require_value(other._graph is self._graph and other.batch == 1, "a fork with one row", other, "batch")
         self._states.put(row, other._states)
@@ -355,7 +355,7 @@ class Reader:
             raise UserError("a draft-check graph beside the step graph", "none", NO_DRAFT_CHECK, "graph")
 
     def _uncheck(self, read: int) -> None:
-        """Undo the last `_check` of one sequence, which had read this many tokens."""
+        """Undo the last `_check` of one sequence, which had read `read` tokens."""
         self._states.uncheck()
         self._positions -= read
         self._history.forget(read)

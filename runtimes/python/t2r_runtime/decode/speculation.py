@@ -101,7 +101,7 @@ class _Text:
         Returns:
             Logits after the last waiting token and after each draft token; with their tokens if these are top-k logits.
         """
-        waiting, self._waiting = self._waiting, []  # if the run fails, there is nothing to finish
+        waiting, self._waiting = self._waiting, []  # if the run fails, `finish` must not read them
         self._guesses = self._guessed(len(waiting), left)
         ids, read = TokenIds(np.array([[*waiting, *self._guesses]])), len(waiting)
         begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A text of a pool of rows: what was asked, and how far it is."""
+"""A text of a pool of rows: its request and progress."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Text:
     Attributes:
         tokens: the chosen tokens.
         ended: why it ended; None if it is unfinished.
-        error: what ended a text that failed.
+        error: the error that ended a failed text.
     """
 
     request: Request
     left: int  # tokens to choose
     before: Sequence[int]  # tokens before the chosen ones; texts of one prompt share them
     token: int
-    forced: int = 0  # tokens at the end of `before` that steps read, in place of chosen ones
+    forced: int = 0  # tokens at the end of `before` still to be read by steps, in place of chosen ones
     watch: Watch | None = None
     tokens: list[int] = field(default_factory=list)
     ended: str | None = None
@@ -73,7 +73,7 @@ class Text:
             The chosen token; None for a token of the prompt.
         """
         if self.forced:
-            if not np.isfinite(logits.max()):  # NaN, if there is one
+            if not np.isfinite(logits.max()):  # max() propagates NaN
                 return self._not_finite(not_finite())
             self.token, self.forced = self.before[-self.forced], self.forced - 1
             if self.watch is not None:

@@ -1,4 +1,4 @@
-"""The answer of a request: the pieces of all its choices, whole or as a stream of events."""
+"""The answer to a request: the pieces of all its choices, whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 class Gone(Exception):
-    """The client went away."""
+    """The client disconnected."""
 
 
 class Form(Protocol):
@@ -32,7 +32,7 @@ class Form(Protocol):
     prefix: str  # of ids
 
     def choice(self, piece: Piece) -> dict[str, Any]:
-        """A choice, of all its pieces."""
+        """A choice, from all its pieces."""
         ...
 
     def first_parts(self, choices: int) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ class Answer:
         return {**self._head, "object": self._form.kind, "choices": made, "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[str]:
-        """The answer as events; an error is the last of them."""
+        """The answer as events; an error is the last event."""
         head = {**self._head, "object": self._form.part_kind}
         if self._asked.stream_usage:
             head["usage"] = None
@@ -120,14 +120,14 @@ class Answer:
         }
 
     def close(self) -> None:
-        """Drop what is unfinished."""
+        """Cancel unfinished jobs."""
         if self._open:
             for job in self._jobs:
                 self._engine.cancel(job)
 
 
 class Stream:
-    """An HTTP response of events, which is closed when the client goes away."""
+    """An HTTP response of events, closed when the client disconnects."""
 
     def __init__(self, served: Served, answer: Answer) -> None:
         self._served, self._answer = served, answer
@@ -151,7 +151,7 @@ class Stream:
 
 
 async def unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
-    """Await `work`, but no longer than the client is there. Raises Gone if it goes."""
+    """Await `work`. Raises Gone as soon as the client disconnects."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":

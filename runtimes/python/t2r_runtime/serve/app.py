@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer, Asked]]]
 Endpoint = Callable[["Request"], Awaitable["ASGIApp"]]
-GONE = 499  # nobody reads it
+GONE = 499  # the client has disconnected
 METHODS = "use POST /v1/completions, /v1/chat/completions or /v1/translate, or GET /v1/models"
 
 
 def application(served: Served) -> Starlette:
-    """The application, which starts and stops the engines with itself."""
+    """The application; its lifespan starts and stops the engines."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.routing import Route
@@ -103,7 +103,7 @@ def reply(data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str]
 
 
 def described(model: Model) -> dict[str, Any]:
-    """A model, as OpenAI lists it."""
+    """A model in OpenAI's list format."""
     kind = "translator" if model.engine is None else "language model"
     made = {"id": model.name, "object": "model", "created": model.created, "owned_by": "t2r", "kind": kind}
     return {**made, "max_model_len": model.signature.reach}
@@ -123,7 +123,7 @@ async def _running(served: Served) -> AsyncIterator[None]:
 
 
 def _answers(served: Served, start: Start) -> Endpoint:
-    """The endpoint of completions of a kind, whole or as a stream."""
+    """An endpoint for one kind of completions, whole or as a stream."""
 
     async def endpoint(request: Request) -> ASGIApp:
         fields = await _fields(request)
@@ -177,12 +177,12 @@ async def _fields(request: Request) -> Fields:
 
     Raises:
         ApiError: a body of another type, one that is too large, or too slow.
-        Gone: the client went away before its end.
+        Gone: the client disconnected before its end.
     """
     from starlette.requests import ClientDisconnect
 
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # also keeps forms of other sites' pages out
+    if kind != "application/json":  # also rejects forms of other sites
         raise wrong("a body of content-type application/json", kind or "none", "set the header", status=415)
     too_large = wrong(f"a body of at most {MAX_BODY:,} bytes", "a larger one", "send less", status=413)
     size = request.headers.get("content-length", "0")

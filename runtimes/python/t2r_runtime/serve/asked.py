@@ -1,4 +1,4 @@
-"""Fields that completions and chats share, and the jobs made of them."""
+"""Fields that completions and chats share, and the jobs made from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST = (1 << 31) - 1
 MOST_SEED = (1 << 63) - 1
 STOPS, STOP_SIZE = 16, 1024
 SESSION_SIZE = 256  # characters
-# features of OpenAI that are missing here, and the values that do not ask for them
+# unsupported features of OpenAI's API, and the values that disable them
 MISSING = {
     "presence_penalty": (0, 0.0),
     "frequency_penalty": (0, 0.0),
@@ -41,7 +41,7 @@ MISSING = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks of each of its prompts."""
+    """Options of a request, for each of its prompts."""
 
     max_tokens: int | None
     sampling: Sampling
@@ -50,25 +50,25 @@ class Asked:
     top: int | None  # most likely tokens with each log-probability; None: no log-probabilities
     stream: bool
     stream_usage: bool
-    tokens: bool  # answer token ids too
+    tokens: bool  # also return token ids
     session: str | None
 
     def samplings(self) -> list[Sampling]:
-        """One for each choice, each with its own seed."""
+        """One Sampling per choice, each with its own seed."""
         seed = self.sampling.seed
         seeds = [None if seed is None else seed + n for n in range(self.choices)]
         return [replace(self.sampling, seed=each) for each in seeds]
 
 
 def taken(fields: Fields, served: Served, top: int | None, stop_tokens: Sequence[int]) -> Asked:
-    """Take the fields.
+    """Take the shared fields.
 
     Args:
-        top: number of log-probabilities, by the fields of the endpoint.
+        top: number of log-probabilities, from the endpoint's own fields.
         stop_tokens: tokens that end a text.
 
     Raises:
-        ApiError: a field that is wrong or missing here.
+        ApiError: a field that is invalid or not supported.
     """
     for name, allowed in MISSING.items():
         fields.only(name, allowed)

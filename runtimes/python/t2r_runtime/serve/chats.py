@@ -1,4 +1,4 @@
-"""/v1/chat/completions: continues messages, as the graph's chat template writes them."""
+"""/v1/chat/completions: continues messages, rendered with the graph's chat template."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from t2r_runtime.serve.models import Model, Served
 from t2r_runtime.serve.writer import Piece, token_text
 from t2r_runtime.text.tokenizer import Tokenizer
 
-MAX_TOKENS = 512  # default; fewer where the model's positions end
+MAX_TOKENS = 512  # default; fewer if the model has fewer positions left
 MAX_MESSAGES = 4096
 
 
@@ -29,7 +29,7 @@ class Chat:
         self._tokenizer, self._tokens = tokenizer, tokens
 
     def choice(self, piece: Piece) -> dict[str, Any]:
-        """A choice, of all its pieces."""
+        """A choice, from all its pieces."""
         return self._made(piece, "message", {"role": "assistant", "content": piece.text, "refusal": None})
 
     def first_parts(self, choices: int) -> list[dict[str, Any]]:

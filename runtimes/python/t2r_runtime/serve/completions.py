@@ -16,7 +16,7 @@ from t2r_runtime.serve.models import MAX_CHOICES, Model, Served
 from t2r_runtime.serve.writer import Echo, LogProb, Piece, token_text
 from t2r_runtime.text.tokenizer import Tokenizer
 
-MAX_TOKENS = 16  # default, as of OpenAI
+MAX_TOKENS = 16  # default, as in OpenAI's API
 MAX_TOP = 20  # most likely tokens with a log-probability
 
 
@@ -30,7 +30,7 @@ class Completion:
         self._tokenizer, self._tokens = tokenizer, tokens
 
     def choice(self, piece: Piece) -> dict[str, Any]:
-        """A choice, of all its pieces."""
+        """A choice, from all its pieces."""
         made = {"index": piece.index, "text": piece.text, "finish_reason": piece.finish, "logprobs": None}
         if piece.logprobs:
             made["logprobs"] = self._logprobs(piece)
@@ -84,7 +84,7 @@ async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer
 
 
 def _echo(tokenizer: Tokenizer | None, prompt: str | list[int], placed: bool) -> Echo:
-    """The text of a prompt, `placed`: with the places of its tokens."""
+    """The text of a prompt; with the start of each token if `placed`."""
     if tokenizer is None:
         return Echo("", [0] * len(prompt))
     if isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""Runs the pool of one graph in a thread, and passes what it writes to the event loop."""
+"""Runs the pool of one graph in a thread, and passes its output to the event loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Engine(Worker[Job]):
     """Generates the texts of all requests to one graph.
 
     Args:
-        name: of the model, for metrics.
+        name: the model's name, for metrics.
         rows: maximum number of texts side by side.
         queue: maximum number of texts that wait.
 
@@ -44,7 +44,7 @@ class Engine(Worker[Job]):
         super().__init__(f"engine {name}")
         self._name, self._decoder, self._rows, self._queue, self._metrics = name, decoder, rows, queue, metrics
         self._pool = Pool(decoder, rows)
-        self._pool.add([0, 0, 0], 1, [Sampling()])  # opens the prefill graph: no request waits for that
+        self._pool.add([0, 0, 0], 1, [Sampling()])  # opens the prefill graph before the first request
         while self._pool.busy:
             self._pool.step()
         self._new: deque[Job] = deque()
@@ -82,7 +82,7 @@ class Engine(Worker[Job]):
                     if text in self._jobs:
                         self._advance(text, token, deliver)
                 self._end_late(deliver)
-            except Exception as error:  # the server outlives a bug
+            except Exception as error:  # a bug must not end the server
                 if not isinstance(error, UserError):
                     traceback.print_exc(file=sys.stderr)
                 deliver += [(job, of(error)) for job in {job for job, _ in self._jobs.values()}]
@@ -91,7 +91,7 @@ class Engine(Worker[Job]):
             self._send(deliver)
 
     def _take(self) -> bool:
-        """Wait for something to do, and add and remove jobs; returns whether to go on."""
+        """Wait for work, and add and remove jobs; returns whether to continue."""
         with self._changed:
             while not (self._new or self._gone or self._pool.busy or self._stopping):
                 self._changed.wait()
@@ -145,11 +145,11 @@ class Engine(Worker[Job]):
         elif len(job.writers) == 1 and text.tokens:
             self._keeper.submit(self._keep, job, "end", text.seen[:-1], self._pool.states(text), piece)
         else:
-            self._keeper.submit(self._send, [(job, piece)])  # behind the prompt's states
+            self._keeper.submit(self._send, [(job, piece)])  # after the prompt's states are kept
         self._drop(text)
 
     def _keep_prompt(self, job: Job) -> Callable[[Decoder], None] | None:
-        """What takes the state of a prompt when it is read; it is kept after the first token, which would wait."""
+        """A callback for the states of a prompt that is read; they are kept after the first token, not to delay it."""
         if job.keep is None or job.scored:
             return None
 
@@ -167,13 +167,13 @@ class Engine(Worker[Job]):
         assert job.keep is not None
         try:
             job.keep(slot, np.array(tokens, np.int64), states)
-        except Exception as error:  # a full disk, for one: the answer is right without it
+        except Exception as error:  # such as a full disk; the answer is valid without it
             sys.stderr.write(f"t2r-run: a state was not kept: {printable(error)}\n")
         if piece is not None:
             self._send([(job, piece)])
 
     def _end_late(self, deliver: Deliver) -> None:
-        """End the texts whose time is over."""
+        """End the texts that are past their deadline."""
         now = time.monotonic()
         for text, (job, _) in [*self._jobs.items()]:
             if now < job.deadline:

@@ -6,18 +6,18 @@ from typing import Any
 
 from t2r_runtime.errors import UserError, printable
 
-INVALID, SERVER = "invalid_request_error", "server_error"  # types
+INVALID, SERVER = "invalid_request_error", "server_error"  # error types
 OURS = ("graph", "weights", "interface", "metadata", "runtime", "memory")  # kinds of errors that no request can avoid
 
 
 class ApiError(Exception):
-    """An error that is answered.
+    """An error that is returned to the client.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
         message: what was expected, what was received, and what to do.
         param: the field of the request.
-        code: a word for programs.
+        code: machine-readable code.
         retry: seconds after which another try may succeed.
     """
 
@@ -35,7 +35,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the answer."""
+        """Headers of the response."""
         return {} if self.retry is None else {"retry-after": str(self.retry)}
 
 
@@ -45,7 +45,7 @@ def wrong(expected: str, received: str, do: str, param: str | None = None, statu
 
 
 def of(error: Exception, param: str | None = None) -> ApiError:
-    """The ApiError of any exception; a bug tells nothing of itself."""
+    """Convert any exception to an ApiError; that of a bug has no details."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):

@@ -11,7 +11,7 @@ from t2r_runtime.errors import did_you_mean, no_json, printable, shown
 from t2r_runtime.serve.errors import ApiError, wrong
 
 T = TypeVar("T")
-# fields of OpenAI's clients that change nothing here
+# fields of OpenAI's API that have no effect
 IGNORED = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"})
 
 
@@ -31,7 +31,7 @@ def _no_constant(name: str) -> None:
 
 
 class Fields:
-    """The fields of an object; null is the same as none.
+    """The fields of an object; null means missing.
 
     Every method raises ApiError, which names the field.
     """
@@ -55,7 +55,7 @@ class Fields:
         return found
 
     def text(self, name: str, default: str | None = None, most: int | None = None) -> str | None:
-        """A text, of at most so many characters."""
+        """A text of at most `most` characters."""
         size = "" if most is None else f" of 1 to {most} characters"
         return self._checked(name, default, f"a text{size}", lambda value: is_text(value, most))
 
@@ -82,7 +82,7 @@ class Fields:
         return self._checked(name, default, "true or false", lambda value: isinstance(value, bool))
 
     def texts(self, name: str, most: int, size: int) -> list[str]:
-        """A text or a list of at most `most` texts, of `size` characters at most each."""
+        """A text or a list of at most `most` texts, each of at most `size` characters."""
         value = self.take(name)
         found = [] if value is None else [value] if isinstance(value, str) else value
         if not isinstance(found, list) or len(found) > most or not all(is_text(each, size) for each in found):
@@ -91,18 +91,18 @@ class Fields:
         return found
 
     def inner(self, name: str) -> Fields:
-        """The fields of an object in a field; none if it is missing."""
+        """The fields of a nested object; none if it is missing."""
         value: dict[str, Any] = self._checked(name, {}, "an object", lambda value: isinstance(value, dict))
         return Fields(value, f"{name}.")
 
     def only(self, name: str, allowed: tuple[Any, ...]) -> None:
-        """Refuse a feature that is missing here, unless the value asks for nothing."""
+        """Reject an unsupported feature, unless the value disables it."""
         value = self.take(name)
         if value is not None and not any(type(value) is type(one) and value == one for one in allowed):
             raise wrong(f"no {self._prefix}{name}, which this server has not", shown(value), "leave it out", name)
 
     def end(self) -> None:
-        """Refuse fields that were not taken."""
+        """Reject fields that were not taken."""
         for name in self._given.keys() - self._known:
             do = did_you_mean(name, sorted(self._known), "leave it out")
             raise ApiError(

@@ -21,14 +21,14 @@ Keep = Callable[[str, NDArray[Any], dict[str, NDArray[Any]]], None]  # slot, tok
 
 
 class Job:
-    """What an engine generates.
+    """Work of an engine: the choices for one prompt.
 
     Args:
         ids: the prompt.
         max_tokens: maximum number of new tokens of each choice.
-        samplings, writers: one of each choice.
-        seconds: time until the choices are cut.
-        events: where the engine puts what it writes.
+        samplings, writers: one per choice.
+        seconds: time limit, after which the choices are cut.
+        events: queue for the engine's output.
         start: states after a prefix of the prompt, which is not read again.
         scored: read the prompt token by token, with log-probabilities.
         keep: keeps states for a session.
@@ -51,7 +51,7 @@ class Job:
         self.started = time.monotonic()
         self.deadline = self.started + seconds
         self.first_token: float | None = None
-        self.keep_prompt: Callable[[], object] | None = None  # once it is read; called when the first token is chosen
+        self.keep_prompt: Callable[[], object] | None = None  # called when the first token is chosen
         self.cached = 0 if start is None else len(start.history)
         self.events = events
 

@@ -30,7 +30,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """What the server counts. Threads may share it."""
+    """Counters, histograms and gauges of the server. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Metrics:
             self._times[key] = found, total + seconds
 
     def gauge(self, name: str, value: Callable[[], float], **labels: str) -> None:
-        """Add a function that gives the value of a gauge."""
+        """Add a gauge whose value is that of a function."""
         self._gauges.append((name, _sorted(labels), value))
 
     def text(self) -> str:

@@ -17,20 +17,20 @@ from t2r_runtime.serve.translations import Translations
 from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_BODY = 4 << 20  # bytes
-BODY_SECONDS = 30.0  # until a body has arrived
+BODY_SECONDS = 30.0  # time limit for receiving a body
 MAX_CHOICES = 128  # of one request
 MAX_PROMPT = 1 << 18  # tokens of all prompts of one request
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may ask for.
+    """Limits of requests.
 
     Args:
-        rows: texts side by side, of each model.
-        queue: texts that wait, of each model.
-        max_tokens: new tokens of a text.
-        seconds: time of a request.
+        rows: texts side by side, per model.
+        queue: waiting texts, per model.
+        max_tokens: new tokens per text.
+        seconds: time per request.
     """
 
     rows: int = 64
@@ -45,11 +45,11 @@ class Model:
 
     name: str
     signature: Signature
-    tokenizer: Tokenizer | None  # of prompts and sources
-    key: bytes = b""  # of its sessions
+    tokenizer: Tokenizer | None  # for prompts and sources
+    key: bytes = b""  # hashed into its session names
     engine: Engine | None = None
     translations: Translations | None = None
-    written: Tokenizer | None = None  # of a translator's texts
+    written: Tokenizer | None = None  # for a translator's output
     created: int = field(default_factory=lambda: int(time.time()))
 
     def decoder(self) -> Engine:
@@ -65,7 +65,7 @@ class Model:
         return self.translations
 
     def target(self) -> Tokenizer:
-        """The tokenizer of a translator's texts."""
+        """The tokenizer of a translator's output."""
         assert self.written is not None
         return self.written
 
@@ -79,7 +79,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Served:
-    """All that the endpoints need."""
+    """The shared data of all endpoints."""
 
     models: dict[str, Model]
     sessions: Sessions
@@ -88,7 +88,7 @@ class Served:
     api_key: str | None = None
 
     def model(self, name: str | None) -> Model:
-        """The model of a request, which may leave it out if there is one.
+        """The model of a request, which may omit the name if there is only one.
 
         Raises:
             ApiError: an unknown name, or several models.

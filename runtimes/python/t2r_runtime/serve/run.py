@@ -27,9 +27,9 @@ from t2r_runtime.translate.translator import Translator
 if TYPE_CHECKING:
     import uvicorn
 
-CONNECTIONS = 1024  # at once
+CONNECTIONS = 1024  # maximum open connections
 KEEP_ALIVE = 30  # seconds between requests of a connection
-HEAD_SECONDS = 30.0  # until the first request of a connection has begun
+HEAD_SECONDS = 30.0  # until an idle connection must have sent the head of a request
 
 
 def served(
@@ -47,7 +47,7 @@ def served(
         opened, translator: open a graph.
 
     Raises:
-        UserError: as for Decoder, Translator, Pool and Sessions, or two graphs of one name.
+        UserError: as for Decoder, Translator, Pool and Sessions, or two graphs with the same name.
     """
     metrics, sessions = Metrics(), Sessions(folder, keep_bytes)
     metrics.gauge("t2r_kept_bytes", lambda: sessions.kept_bytes)
@@ -70,7 +70,7 @@ def served(
 
 @contextlib.contextmanager
 def _named(path: Path, graphs: Sequence[Path]) -> Iterator[None]:
-    """Name the graph in its errors, where there are several."""
+    """Name the graph in its errors if there are several."""
     try:
         yield
     except UserError as error:
@@ -81,7 +81,7 @@ def _named(path: Path, graphs: Sequence[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens. Raises UserError if the address is unknown or taken."""
+    """A listening socket. Raises UserError if the address is unknown or in use."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address, family=family, backlog=CONNECTIONS)
@@ -93,17 +93,17 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def server(serve: Served) -> uvicorn.Server:
-    """A server whose `run` serves until SIGTERM or SIGINT, and finishes what runs; a further SIGINT drops it."""
+    """A server whose `run` ends at SIGTERM or SIGINT, after finishing its requests; a second SIGINT drops them."""
     import uvicorn
 
-    # asyncio's line for each piece that is written to a client that went away, until it has heard of that
+    # asyncio would log each write to a client that has disconnected
     logging.getLogger("asyncio").setLevel(logging.ERROR)
 
     class Server(uvicorn.Server):
-        silent: dict[Any, float] = {}  # connections without a request that runs, and since when
+        silent: dict[Any, float] = {}  # idle connections, and since when
 
         async def on_tick(self, counter: int) -> bool:
-            """As uvicorn's; connections that send no whole head of a request in time are closed."""
+            """As uvicorn's, but close connections that do not send the head of a request in time."""
             now = time.monotonic()
             waiting = [each for each in self.server_state.connections if _idle(getattr(each, "cycle", None))]
             self.silent = {each: self.silent.get(each, now) for each in waiting}
@@ -113,7 +113,7 @@ def server(serve: Served) -> uvicorn.Server:
             return await super().on_tick(counter)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            """As uvicorn's, but a further SIGINT is as if all clients went away: what runs is dropped."""
+            """As uvicorn's, but a second SIGINT acts as if all clients disconnected: their requests are dropped."""
             if self.should_exit and sig == signal.SIGINT:
                 asyncio.get_running_loop().call_soon_threadsafe(self.leave)
             else:
@@ -147,5 +147,5 @@ def server(serve: Served) -> uvicorn.Server:
 
 
 def _idle(cycle: Any) -> bool:
-    """Whether a connection of uvicorn has no request that runs, given its newest one."""
+    """Whether a uvicorn connection has no running request, given its newest request cycle."""
     return cycle is None or bool(cycle.response_complete)

@@ -1,8 +1,8 @@
 """States of sessions: in memory, and in a folder as snapshots of the contract (t2r_runtime.session.snapshot).
 
-A session has at most two states, each with the tokens behind it: after its last prompt but for one token, and after its
-last answer. A prompt that begins with those tokens goes on from there. Tokens are kept as a hash, so that a session has
-the same size at any length.
+A session has at most two states, each with the tokens read so far: after its last prompt except for one token, and
+after its last answer. A prompt that begins with those tokens continues from that state. Tokens are kept as a hash, so
+that the size of a session does not depend on its length.
 
 A file is FOLDER/ab/SESSION.SLOT.COUNT.HASH.state, where SESSION is a hash of the session's name and of the graph: no
 text of a request is part of a path.
@@ -36,7 +36,7 @@ States = Mapping[str, NDArray[Any]]
 
 
 class Kept(NamedTuple):
-    """States after so many tokens, whose hash is `digest`; those in a file have a path."""
+    """States after `tokens` tokens with the hash `digest`; states in a file have a path."""
 
     tokens: int
     digest: str
@@ -45,14 +45,14 @@ class Kept(NamedTuple):
 
 
 class Sessions:
-    """Keeps the states of sessions, the least recently used of which go first. Threads may share it.
+    """Keeps the states of sessions, and evicts the least recently used first. Thread-safe.
 
     Args:
         folder: folder of snapshots; None keeps states in memory only. It must be trusted.
         max_bytes: limit of the states in memory, and of those in the folder.
 
     Raises:
-        UserError: the folder cannot be made or read.
+        UserError: the folder cannot be created or read.
     """
 
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
@@ -70,7 +70,7 @@ class Sessions:
                 raise UserError(expected, printable(error), "name another", "file") from error
 
     def find(self, session: str, signature: Signature, ids: NDArray[np.int64]) -> Start | None:
-        """The states after the longest known prefix of a prompt, at least one token shorter."""
+        """The states after the longest known prefix of a prompt, at least one token shorter than it."""
         with self._lock:
             found = [kept for slot in SLOTS if (kept := self._kept.get((session, slot))) is not None]
         for kept in sorted([*found, *self._on_disk(session)], key=lambda kept: -kept.tokens):
@@ -175,12 +175,12 @@ class Sessions:
 
 
 def session_key(graph: bytes, session: str) -> str:
-    """The hash that stands for a session of the graph with this hash."""
+    """Hash of a session's name and of its graph's hash."""
     return hashlib.sha256(graph + session.encode()).hexdigest()[:32]
 
 
 def graph_key(path: Path, placement: Mapping[str, int]) -> bytes:
-    """A hash of what states depend on besides tokens: the graph's file and its providers."""
+    """Hash of the graph's file and its providers; states depend on these and the tokens."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest() + " ".join(sorted(placement)).encode() + b"\0"
 
@@ -191,9 +191,9 @@ def digest_of(ids: NDArray[np.int64]) -> str:
 
 
 def _together(states: States) -> States:
-    """A copy in one block of memory, of one size for all sessions, so that a new one fits where an old one was."""
+    """Copy states to one block of memory; blocks of equal size for all sessions avoid fragmentation."""
     block, at, found = np.empty(_size(states), np.uint8), 0, dict[str, NDArray[Any]]()
-    for name, array in sorted(states.items(), key=lambda pair: -pair[1].itemsize):  # each begins at a multiple of that
+    for name, array in sorted(states.items(), key=lambda pair: -pair[1].itemsize):  # keeps arrays aligned
         found[name] = block[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
         found[name][...] = array
         at += array.nbytes

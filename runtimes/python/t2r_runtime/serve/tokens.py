@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and /tokenizer_info: what lm-eval needs instead of a tokenizer of its own."""
+"""/tokenize, /detokenize and /tokenizer_info, which lm-eval uses in place of a local tokenizer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def detokenize(model: Model, fields: Fields) -> dict[str, Any]:
 
 
 def about(model: Model) -> dict[str, Any]:
-    """What the tokenizer and the chat template are. Raises ApiError."""
+    """Describe the tokenizer and the chat template. Raises ApiError."""
     tokenizer, signature = model.text(), model.signature
     bos, ends = signature.bos_token, signature.eos_tokens
     chat = signature.chat_template

@@ -1,7 +1,7 @@
 """Translates the sources of all requests to one translator, in a thread.
 
-Requests with the same options share a batch, which sentences join and leave between steps; those with others wait until
-it is empty.
+Requests with the same options share a batch, which sentences join and leave between steps; requests with other options
+wait until it is empty.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Translations(Worker[Request]):
                 raise queue_full(self._queue, "sentences")
             self._waiting.extend((request, place) for place in range(len(sources)))
             self._changed.notify()
-        request.done.add_done_callback(lambda done: done.cancelled() or done.exception())  # asked for or not
+        request.done.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieve its exception
         if not sources:
             request.done.set_result(None)
         return request
@@ -75,7 +75,7 @@ class Translations(Worker[Request]):
                 entering = self._take()
             try:
                 self._step(entering)
-            except Exception as error:  # the server outlives a bug
+            except Exception as error:  # a bug must not end the server
                 if not isinstance(error, UserError):
                     traceback.print_exc(file=sys.stderr)
                 for request in {request for request, _ in [*self._going.values(), *entering]}:
@@ -83,7 +83,7 @@ class Translations(Worker[Request]):
                 self._sentences, self._going = None, {}
 
     def _take(self) -> list[tuple[Request, int]]:
-        """Remove requests that are gone; returns the sentences that enter the batch now."""
+        """Remove cancelled requests; returns the sentences that enter the batch now."""
         gone, self._gone = set(self._gone), []
         self._waiting = deque(pair for pair in self._waiting if pair[0] not in gone)
         left = [number for number, (request, _) in self._going.items() if request in gone]

@@ -1,4 +1,4 @@
-"""A thread that works for the event loop: what engines and translations share."""
+"""A worker thread of the event loop: the base of engines and translations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Worker(Generic[R]):
     """Runs `_run` in a thread, which waits on `_changed` and ends when `_stopping`.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,7 +32,7 @@ class Worker(Generic[R]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish all that was submitted, and end the thread."""
+        """Finish all submitted requests, and end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -54,6 +54,6 @@ class Worker(Generic[R]):
 
 
 def queue_full(most: int, what: str) -> ApiError:
-    """The error of a request for which there is no place."""
+    """The error of a request that exceeds the queue."""
     message = f"expected at most {most} {what} that wait; received more; try again later"
     return ApiError(429, message, code="queue_full", retry=1)

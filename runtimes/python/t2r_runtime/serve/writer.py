@@ -14,7 +14,7 @@ from t2r_runtime.decode.text import STOP
 from t2r_runtime.text.stops import Until
 from t2r_runtime.text.tokenizer import UNFINISHED, Tokenizer
 
-LEAST = -9999.0  # a log-probability of minus infinity, which JSON has not
+LEAST = -9999.0  # replaces -inf, which JSON lacks
 
 
 class LogProb(NamedTuple):
@@ -38,7 +38,7 @@ class Echo(NamedTuple):
 
 @dataclass
 class Piece:
-    """What was added to a choice.
+    """An increment of a choice.
 
     Attributes:
         finish: "stop" or "length" in its last piece.
@@ -56,11 +56,11 @@ class Writer:
 
     Args:
         index: number of the choice in its answer.
-        tokenizer: None writes token ids alone.
+        tokenizer: None writes token ids only.
         prompt: tokens before the text.
-        stops: texts that end it, excluded.
+        stops: texts that end the choice, excluded from it.
         top: number of most likely tokens with each log-probability; None collects none.
-        echo: what the first piece begins with.
+        echo: prompt to begin the first piece with.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Writer:
         self.generated = 0
 
     def first(self, token: int) -> None:
-        """Note the first token of a prompt whose log-probabilities are collected."""
+        """Record the first token of a prompt whose log-probabilities are collected."""
         self._note(token, None, [])
 
     def watch(self, logits: NDArray[np.float32], token: int) -> None:
@@ -133,7 +133,7 @@ def _log_prob(logits: NDArray[np.float32], token: int, top: int) -> tuple[float,
 
 
 def token_text(tokenizer: Tokenizer | None, token: int) -> str:
-    """A text for one token: what it decodes to, else its piece in the vocabulary, else its number."""
+    """A text for one token: its decoded text, else its piece in the vocabulary, else its number."""
     if tokenizer is None:
         return str(token)
     text = tokenizer.decode([token])

@@ -1,4 +1,4 @@
-"""Uncompressed .npz files with a JSON head, which are read from strangers: snapshots and datastores.
+"""Uncompressed, untrusted .npz files with a JSON head: snapshots and datastores.
 
     t2r.json       an object
     NAME.npy …     arrays
@@ -48,8 +48,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
 
 
 class Archive:
-    """An open file. Every method raises errors of any type where the file is damaged: numpy parses headers as Python
-    literals.
+    """An open file. A damaged file raises exceptions of any type, as numpy parses headers as Python literals.
 
     Attributes:
         head: the object in `HEAD`.

@@ -5,7 +5,7 @@ on the CPU today, but operators may write before they have read, and WebGPU forb
 softmax layer, gets a new buffer at each step. A constant state, such as the encoded source, has one buffer, replaced
 when its length changes.
 
-With a provider that has its own memory, the buffers are there.
+If the provider has device memory, the buffers are in it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Buffers:
         self._caches: dict[str, ort.OrtValue] = {}
         self._turn = 0  # index of the buffers that the next step reads
         self._in_place = graph.device == "cpu"
-        self._owners: list[ort.OrtValue] = []  # of memory of which the first rows are in use
+        self._owners: list[ort.OrtValue] = []  # keep the memory of tensors of which only the first rows are used
 
     def reset(self) -> None:
         """Set every state to its initial value, with sources of length 1."""
@@ -102,7 +102,7 @@ class Buffers:
         """Keep these rows only, on the CPU without new memory.
 
         Args:
-            sources: rows of constant states, of which only those that change their places are copied.
+            sources: rows of constant states; only rows whose index changes are copied.
         """
         before = self._values()
         self.batch, there = len(rows), 1 - self._turn
@@ -119,7 +119,7 @@ class Buffers:
         self._turn = there
 
     def put(self, row: int, other: Buffers) -> None:
-        """Replace a row by the only one of other states of the same graph.
+        """Replace a row by the single row of other states of the same graph.
 
         In place on the CPU, unless sources differ in length; else all rows are copied.
         """
@@ -132,7 +132,7 @@ class Buffers:
         self.take([(states, rows) for states, rows in parts if rows.size])
 
     def _first_rows(self, value: ort.OrtValue, dtype: str) -> ort.OrtValue:
-        """Memory for `batch` rows in place of more: that of the first ones, where numpy can read it."""
+        """Memory for `batch` rows: on the CPU that of the first rows of `value`, else new memory."""
         import onnxruntime as ort
 
         if not self._in_place:
@@ -141,7 +141,7 @@ class Buffers:
         return ort.OrtValue.ortvalue_from_numpy(value.numpy()[: self.batch])
 
     def _kept(self, value: ort.OrtValue, rows: Rows, dtype: str) -> ort.OrtValue:
-        """These rows of a tensor, `batch`; in place, only those that move are copied."""
+        """Keep `batch` rows of a tensor; in place, only rows that move are copied."""
         out = self._first_rows(value, dtype)
         if self._in_place:
             array, moved = value.numpy(), np.flatnonzero(rows != np.arange(len(rows)))
@@ -218,7 +218,7 @@ class Buffers:
 
 
 def _pad_into(whole: Array, parts: Sequence[tuple[Array, Rows]]) -> None:
-    """Concatenate rows of arrays, each cut or zero-padded to the sizes of `whole`, which is none of them."""
+    """Concatenate rows of arrays, each cut or zero-padded to the sizes of `whole`, which must not be one of them."""
     first = 0
     for array, rows in parts:
         out = whole[first : first + len(rows)]

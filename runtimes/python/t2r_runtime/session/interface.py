@@ -166,7 +166,7 @@ def tokens_read(states: Mapping[str, Array], batch: int, length: int, otherwise:
 def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     """Inputs and outputs of a step, prefill or draft-check graph: name → (dtype, dimensions)."""
     checks = signature.role == DRAFT_CHECK
-    rows: tuple[int | str | None, ...] = (BATCH, TOKENS) if checks else (BATCH,)  # with logits
+    rows: tuple[int | str | None, ...] = (BATCH, TOKENS) if checks else (BATCH,)  # leading dimensions of logits
     read = signature.input_dims(*((BATCH,) if signature.role == STEP else (BATCH, TOKENS)))
     wanted_in: dict[str, Form] = {signature.input_name: (signature.input_dtype, read)}
     wanted_out: dict[str, Form] = {LOGITS: ("float32", (*rows, signature.vocab_size))}

@@ -1,5 +1,6 @@
-"""What a graph's file must not say twice: ONNX Runtime merges two graphs and two values of a key without a word, and
-other readers would take one or the other.
+"""Rejects files with two graphs or two values of a metadata key.
+
+ONNX Runtime merges them silently, and other readers would use one or the other.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import BinaryIO
 
 from t2r_runtime.errors import UserError, printable
 
-_GRAPH, _METADATA, _KEY = 7, 14, 1  # numbers of fields (onnx.proto)
-_SIZES = {1: 8, 5: 4}  # bytes by wire type; 0 is a number, 2 says its length
-_MOST = 10  # bytes of a number
-_ORT = b"ORTM"  # at the second word of ONNX Runtime's own format, which is no protobuf
+_GRAPH, _METADATA, _KEY = 7, 14, 1  # field numbers (onnx.proto)
+_SIZES = {1: 8, 5: 4}  # bytes by wire type; 0 is a varint, 2 is length-delimited
+_MOST = 10  # bytes of a varint
+_ORT = b"ORTM"  # at byte 4 of ONNX Runtime's own format, which is not protobuf
 
 
 def check_once(path: Path) -> None:
@@ -35,7 +36,7 @@ def check_once(path: Path) -> None:
 
 
 def _twice(file: BinaryIO, end: int) -> str | None:
-    """What is there twice."""
+    """What occurs twice; None if nothing does."""
     graphs, keys = 0, set()
     while file.tell() < end:
         number, size = _field(file)
@@ -51,7 +52,7 @@ def _twice(file: BinaryIO, end: int) -> str | None:
 
 
 def _key(file: BinaryIO, end: int) -> bytes:
-    """The key of an entry."""
+    """The key of a metadata entry."""
     key = b""
     while file.tell() < end:
         number, size = _field(file)
@@ -63,7 +64,7 @@ def _key(file: BinaryIO, end: int) -> bytes:
 
 
 def _field(file: BinaryIO) -> tuple[int, int]:
-    """The number of the next field, and the bytes that follow it."""
+    """The number of the next field, and the size of its content in bytes."""
     tag = _varint(file)
     if tag & 7 == 0:
         _varint(file)

@@ -35,7 +35,7 @@ Placement = dict[str, list[Node]]  # ONNX Runtime's name of a provider → its n
 CPU = "CPUExecutionProvider"
 RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # ignored before ONNX Runtime 1.24
 NAMED_NODES = NAMED_OPERATORS = 6  # listed in an error
-# Operators of which ONNX Runtime places on the CPU those that compute shapes; CUDA has kernels of all for floats.
+# Operators that ONNX Runtime places on the CPU where they compute shapes; CUDA has kernels of all for floats.
 SHAPES = frozenset(["Add", "Cast", "Concat", "Div", "Gather", "Mod", "Mul", "Neg", "Shape", "Slice", "Squeeze", "Sub"])
 # Without soc_model the simulator computes in float32, with wrong results.
 QNN_SIMULATOR = {"htp_arch": "75", "soc_model": "57"} if platform.machine().lower() in ("x86_64", "amd64") else {}
@@ -52,11 +52,11 @@ class Provider:
     device: str = "cpu"  # memory of states, ids and logits between steps
     fixed_batch: bool = False  # requires a fixed batch size
     compiles: bool = False  # supports ahead-of-time compilation to a file
-    partial: bool = False  # supports no whole step graph, so requires allow_fallback
+    partial: bool = False  # cannot run a whole step graph, so requires allow_fallback
     elsewhere: frozenset[str] = frozenset()  # operators on source lengths that may run on the CPU
     shapes: frozenset[str] = frozenset()  # operators on shapes that may run on the CPU
-    threads_option: str | None = None  # its option for the number of threads, if it has threads of its own
-    companions: str | None = None  # the provider that runs the companions that this one does not take
+    threads_option: str | None = None  # its option for the number of threads, if it has its own threads
+    companions: str | None = None  # provider of the companions that this one rejects
     hint: str = "export the graph for this provider"  # what to do if it does not support every node
 
 
@@ -183,7 +183,7 @@ def open_session(
     """Open a session on `provider` that records the placement of nodes.
 
     Args:
-        extra: provider options, over those of the table.
+        extra: provider options, which override those of the table.
 
     Raises:
         UserError: no device for a plugin, or options for the provider cpu, which ONNX Runtime would ignore.
@@ -227,7 +227,7 @@ def _opened(
         )
     if provider.threads_option is not None:
         chosen = {provider.threads_option: str(options.intra_op_num_threads), **chosen}
-        options.intra_op_num_threads = 1  # no second pool, whose threads would take turns with the provider's
+        options.intra_op_num_threads = 1  # no second pool, whose threads would compete with the provider's
     options.add_provider_for_devices([_plugin_device(provider)], dict(chosen))
     return ort.InferenceSession(str(path), sess_options=options)
 
@@ -251,7 +251,7 @@ def placement(session: ort.InferenceSession, provider: Provider, feeds: Callable
             profile = Path(session.end_profiling())
             written = profile.read_text()
             profile.unlink()
-            with contextlib.suppress(OSError):  # not empty: not ours
+            with contextlib.suppress(OSError):  # not empty: not created here
                 profile.parent.rmdir()
         events = json.loads(written)
         for event in events:
@@ -282,7 +282,7 @@ def check_placement(name: str, provider: Provider, taken: Placement, spared: Col
 
 
 def _refusal(provider: Provider) -> str:
-    """What a plugin that says it has against the graph; else nothing."""
+    """A plugin's reason for rejecting the graph, in brackets; empty if it gives none."""
     if provider.plugin is None or importlib.util.find_spec(provider.plugin) is None:
         return ""
     why = getattr(importlib.import_module(provider.plugin), "get_refusal", lambda: "")()

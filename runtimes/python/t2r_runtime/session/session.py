@@ -56,7 +56,7 @@ class Graph:
     placement: Mapping[str, int]  # provider → number of nodes
     captured: bool = False  # steps are replayed as CUDA graphs
     max_state_bytes: int = MAX_STATE_BYTES  # of all states at batch 1, as the caller allows
-    # by role, opens a companion on first use
+    # role → function that opens a companion on first use
     companions: Mapping[str, Callable[[], ort.InferenceSession]] = field(default_factory=dict)
 
 
@@ -109,9 +109,9 @@ class _Opening:
     def companion(
         self, step: Path, signature: Signature, role: str, options: Callable[[], ort.SessionOptions]
     ) -> Callable[[], ort.InferenceSession]:
-        """A function that opens a companion of the step graph at `step` once; that takes as long as the step graph.
+        """A function that opens a companion of the step graph at `step` once, which takes as long as the step graph.
 
-        A provider that does not take it leaves it to its `Provider.companions`, if it has one.
+        If the provider rejects it, `Provider.companions` opens it, if set.
         """
         path = step.with_name(signature.graphs[role])
         if not path.is_file():
@@ -154,7 +154,7 @@ def open_graph(
         provider: a key of t2r_runtime.PROVIDERS.
         threads: intra-op threads. None chooses by the size of the graph (`tuning`); companions that read many tokens
             per run get one thread per usable physical core.
-        provider_options: options of the provider, over those of PROVIDERS.
+        provider_options: options of the provider, which override those of PROVIDERS.
         allow_fallback: let other providers run the nodes that this one does not support.
         config: session configuration entries of ONNX Runtime, for this graph and its companions.
         companions: roles of the companions to use. On WebGPU those that share states with the step graph are not

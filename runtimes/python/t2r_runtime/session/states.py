@@ -3,9 +3,9 @@
 Two bindings, made once, swap the buffers of past and present, so that a step rebinds nothing but growing caches. (If
 ONNX Runtime allocated their outputs, versions before 1.30 would lose them when a binding is reused.)
 
-Only what is read, token ids or vectors, is copied to a device, and only the wanted outputs from it. An input bound in
-other memory than its reader's is copied when it is bound, and later changes are not seen; so if two providers share a
-graph, all inputs are rebound at each step.
+Only the token ids or vectors are copied to a device, and only the wanted outputs from it. An input that is not in the
+memory of the provider that reads it is copied when it is bound, and later changes have no effect; so if two providers
+share a graph, all inputs are rebound at each step.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class States(Buffers):
         return self._run(many, self._bind(self._turn, wanted, many, fed), ids.shape[1], wanted)
 
     def check(self, ids: NDArray[np.int64], keep: NDArray[np.int64], wanted: tuple[str, ...]) -> list[Array]:
-        """Read ids (B, N), but update the states by the first `keep` (B,) only; equal for all rows if caches grow.
+        """Read ids (B, N), but update the states with the first `keep` (B,) only; equal for all rows if caches grow.
 
         Returns:
             The outputs `wanted` after each token, (B, N, ·).
@@ -134,11 +134,11 @@ class States(Buffers):
         self._forget_bindings()
 
     def _forget_bindings(self) -> None:
-        """Of former buffers."""
+        """Drop the bindings of former buffers."""
         self._bindings, self._graph_ids = {}, defaultdict(_captures.__next__)
 
     def _read(self, tokens: tuple[int, ...]) -> ort.OrtValue:
-        """Memory for what a run reads."""
+        """Memory for a run's input."""
         signature = self._graph.signature
         dims: Any = signature.input_dims(*tokens)
         return self._empty(dims, signature.input_dtype)

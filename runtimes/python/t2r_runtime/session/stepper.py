@@ -1,4 +1,4 @@
-"""The Stepper protocol, and checks of what a step reads: token ids, or vectors."""
+"""The Stepper protocol, and checks of a step's input: token ids or vectors."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class SourceReader(Protocol):
 
 
 def inputs_of(given: Inputs, signature: Signature, batch: int, form: str = "(B, T)") -> TokenIds | Vectors:
-    """Check what a graph reads: token ids, or vectors. Arguments as those of `token_ids` and `vectors`."""
+    """Check a graph's input: token ids or vectors. Arguments as for `token_ids` and `vectors`."""
     if signature.input_size is not None:
         return vectors(given, signature, batch, form)
     if isinstance(given, Vectors):
@@ -138,7 +138,7 @@ def vectors(given: Inputs, signature: Signature, batch: int, form: str = "(B, T)
 def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") -> TokenIds:
     """Check token ids and convert them to int64 (B, T).
 
-    The range is checked because Gather accepts -1 as the last token.
+    The range is checked because Gather accepts -1 as the last token of the vocabulary.
 
     Args:
         ids: integers of shape `form`; B may be left out if `batch` is 1.

@@ -36,7 +36,7 @@ def threads_for(path: Path, provider: str, asked: int | None) -> int | None:
     if provider not in COUNTED:
         return all_cores
     wanted = max(1, weight_bytes(path) // BYTES_A_THREAD)
-    # half of the logical cores: the number of physical ones with two threads each
+    # half of the logical cores: the number of physical cores if each has two threads
     return wanted if wanted <= (all_cores or os.cpu_count() or 1) // 2 else all_cores
 
 

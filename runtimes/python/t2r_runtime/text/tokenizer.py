@@ -138,7 +138,7 @@ class Tokenizer:
         return [found.ids for found in self._library.encode_batch(documents, special_tokens)]
 
     def places(self, text: str) -> list[int]:
-        """Where each token of `encode(text)` begins in the text, in characters; one without text, where the next does.
+        """Start of each token of `encode(text)` in the text, in characters; a token without text starts with the next.
 
         Raises:
             UserError: lone surrogates.
@@ -146,7 +146,7 @@ class Tokenizer:
         _require_text(text)
         [found] = self._library.encode_batch([text], True, places=True)
         places, end = [], 0
-        for first, last in found.offsets:  # (0, 0) if the text lacks the token; some begin behind the token's space
+        for first, last in found.offsets:  # (0, 0) for a token without text; some begin after the token's space
             places.append(min(first, end) if last else end)
             end = max(end, last)
         return places or [0]
@@ -158,7 +158,7 @@ class Tokenizer:
     def piece(self, token: int) -> str:
         """The vocabulary's piece of a token, as it is written in the tokenizer's file; "" for an unknown token."""
         require_kind(token, numbers.Integral, "an integer as token", "tokenizer")
-        known = 0 <= token < 1 << 32  # what the library takes
+        known = 0 <= token < 1 << 32  # range of the library's ids
         return str((self._library.tokenizer.id_to_token(int(token)) if known else None) or "")
 
     def stream(self, prompt: Iterable[int] = ()) -> StreamingDetokenizer:
@@ -194,7 +194,7 @@ class StreamingDetokenizer:
             whole = new
         fresh = whole[self._given :]
         self._given = max(self._given, len(whole))
-        if new and whole == new:  # keep the context if only special tokens came
+        if new and whole == new:  # keep the context after special tokens only
             self._start_from(self._pending)
         return fresh
 

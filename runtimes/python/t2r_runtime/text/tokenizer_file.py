@@ -67,7 +67,7 @@ class Library:
             return found
 
     def encode_batch(self, texts: Sequence[str], special_tokens: bool, places: bool = False) -> list[Any]:
-        """The library's Encoding of each text; `places`: with where its tokens are, in up to half as much time again.
+        """The library's Encoding of each text; `places` adds offsets, which takes up to half as much time again.
 
         Raises UserError as `encode` does.
         """

@@ -17,11 +17,11 @@ Array = NDArray[Any]
 
 
 class Part(NamedTuple):
-    """What unfinished sentences continue from."""
+    """States that unfinished sentences continue from."""
 
     states: States
-    rows: NDArray[np.int64]  # of their hypotheses
-    places: list[int]  # of the sentences in the search before
+    rows: NDArray[np.int64]  # rows of their hypotheses
+    places: list[int]  # indices of the sentences in the previous search
 
 
 class Sentences:
@@ -128,7 +128,7 @@ class Sentences:
 
 
 def _filled(ended: Sequence[bool]) -> list[int]:
-    """Places of the unfinished, of which most stay where they are: the last ones fill the places of the finished."""
+    """Indices of the unfinished sentences, in their new order: the last ones fill the places of finished ones."""
     places = [place for place, over in enumerate(ended) if not over]
     last = iter(places[::-1])
     return [next(last) if over else place for place, over in enumerate(ended[: len(places)])]

@@ -19,9 +19,9 @@ class Texts:
 
     Args:
         source, target, signature: the model's tokenizers and metadata.
-        beam: the options asked for; `self.beam` has those of the search.
-        check: prefer translations that lack the fewest numbers and names of the source, and report what is missing;
-            see t2r_runtime.text.copied for what is found.
+        beam: the caller's options; `self.beam` has those of the search.
+        check: prefer translations that lack the fewest numbers and names of the source, and report the missing ones;
+            see t2r_runtime.text.copied.
 
     Raises:
         UserError: as for t2r_runtime.translate.search.Rules.
@@ -45,7 +45,7 @@ class Texts:
     def join(self, text: str, sentences: Sequence[Sequence[Translation]]) -> list[dict[str, Any]]:
         """The translations of a text, best first, from those chosen for each of its sentences.
 
-        The score is the mean of the sentences', weighted by tokens.
+        The score is the mean of the sentences' scores, weighted by tokens.
         """
         joined = [self._joined(each) for each in zip(*sentences, strict=True)]
         if not self._check:

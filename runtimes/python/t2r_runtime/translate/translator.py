@@ -202,7 +202,7 @@ class Translator:
         while more or sentences.going:
             room = batch - sentences.going
             taken: list[NDArray[np.int64]] = []
-            # several at a time, as adding copies the states of all
+            # several at a time, as adding sources copies all states
             if more and room >= max(batch // 4, 1) and (sentences.mixed or not sentences.going):
                 for source in sources:
                     taken.append(self.checked(source))
