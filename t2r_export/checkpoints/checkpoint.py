@@ -31,7 +31,7 @@ from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.outputs import GRAPHS
 
 FORMAT = "t2r-checkpoint"
-GGMF = b"fmgg"  # what files of rwkv.cpp begin with
+GGMF = b"fmgg"  # magic of rwkv.cpp files
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
 SOURCE_TOKENIZER = "source_tokenizer"  # optional key, for translators with a separate source tokenizer
 
@@ -46,7 +46,7 @@ class Checkpoint:
     provenance: dict[str, Any]  # plain JSON data: origin, conversion, training stages
     sha256: str  # of the file, or of the folder's files (see importers.files)
     source_tokenizer: str | None = None  # of a translator's sources; None: `tokenizer` for both sides
-    notes: tuple[str, ...] = ()  # on an import, one line each
+    notes: tuple[str, ...] = ()  # on the import, one line each
 
     @property
     def chat_template(self) -> dict[str, Any] | None:
@@ -109,7 +109,7 @@ def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoin
 
 def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     if os.path.isdir(path) or _is_ggmf(path):
-        from t2r_export.checkpoints.importers import read_file, read_folder  # a module per family, for these only
+        from t2r_export.checkpoints.importers import read_file, read_folder  # imported on use: a module per family
 
         found = read_folder(path) if os.path.isdir(path) else read_file(path)
         model = assemble(found.config, found.weights)

@@ -1,4 +1,4 @@
-"""Plain data: checked, of an untrusted file, within bounds before it is printed or compared; and how two differ.
+"""Plain data of untrusted files: bounds checks before it is printed or compared, and differences.
 
 Nested lists that share elements are small in a file but exponential when printed, so values are counted as a tree, with
 repetition.
@@ -12,7 +12,7 @@ from typing import Any
 from t2r_runtime.errors import UserError
 
 MAX_NODES = 1 << 20
-MAX_BYTES = 1 << 27  # of texts, a tokenizer's among them
+MAX_BYTES = 1 << 27  # of texts, including a tokenizer's
 MAX_DEPTH = 64
 
 
@@ -50,7 +50,7 @@ def check_plain(data: Any, what: str) -> None:
 
 
 def differences(one: Any, other: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Name and both values of what differs: inside of objects and lists, such as stages.1.steps, else as a whole."""
+    """Yield name and both values of each difference, inside of objects and lists, such as stages.1.steps."""
     if isinstance(one, list) and isinstance(other, list):
         one, other = dict(enumerate(one)), dict(enumerate(other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

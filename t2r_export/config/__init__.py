@@ -1,1 +1,1 @@
-"""What a model, a training run, an export and a quantization are, as plain data: no torch, no onnx."""
+"""Configs of models, training runs, exports and quantization, as plain data: no torch, no onnx."""

@@ -13,7 +13,7 @@ MAX_POSITION = (1 << 31) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class PositionScale:
-    """q times 1 + factor · ln(1 + ⌊position / length⌋) (Llama 4): sharper scores in texts longer than `length`."""
+    """Multiplies q by 1 + factor · ln(1 + ⌊position / length⌋) (Llama 4): sharper scores beyond `length`."""
 
     factor: float
     length: int = limited(bounds=(1, MAX_POSITION))
@@ -32,14 +32,14 @@ class HeadsConfig:
     qkv_bias: bool = True
     output_bias: bool = True
     qk_norm: bool = False  # RMS norm of each head of q and k before the rotation, with a scale shared by all heads
-    qk_norm_wide: bool = False  # that norm over all heads at once, with a scale for each number
-    qk_norm_after: bool = False  # that norm after the rotation
+    qk_norm_wide: bool = False  # qk_norm over all heads at once, with a scale per element
+    qk_norm_after: bool = False  # qk_norm after the rotation
     positions: PositionConfig | None = None  # rotation of q and k, or a bias of the scores
     gate: bool = False  # elementwise output gate: o ⊙ sigmoid(W x)
-    gate_per_head: bool = False  # one number per head, without a bias
-    scale: float | None = None  # of the scores; None: head_size^-0.5
-    position_scale: PositionScale | None = None  # of q, by its position
-    sink: bool = False  # a trained logit per head in the softmax's denominator; linear layers leave it out
+    gate_per_head: bool = False  # one gate value per head, without a bias
+    scale: float | None = None  # factor of the scores; None: head_size^-0.5
+    position_scale: PositionScale | None = None  # position-dependent scale of q
+    sink: bool = False  # trained logit per head in the softmax denominator; ignored by linear layers
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
     norm_eps: float = 1e-5  # of the norms of q, k and head outputs
 

@@ -1,4 +1,4 @@
-"""What a benchmark of graphs measures, and how it opens them."""
+"""Options of graph benchmarks: what they measure, and how they open graphs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BenchOptions:
     provider: str = "cpu"
     provider_options: Mapping[str, str] = field(default_factory=dict)
     allow_fallback: bool = False
-    session_config: Mapping[str, str] = field(default_factory=dict)  # ONNX Runtime's
+    session_config: Mapping[str, str] = field(default_factory=dict)  # ONNX Runtime's entries
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -30,7 +30,7 @@ class BenchConfig(BenchOptions):
     """Options of t2r_export.providers.bench.bench."""
 
     steps: int = option("Timed steps per round.", 50)
-    warmup: int = limited(5, bounds=(0, MAX_SIZE))  # untimed steps before them
+    warmup: int = limited(5, bounds=(0, MAX_SIZE))  # untimed steps before the timed ones
     prompt: int = option("Prompt length in tokens; the steps follow it.", 128)
 
 

@@ -14,7 +14,7 @@ from t2r_runtime.contract.source import MAX_SOURCE_LENGTH
 from t2r_runtime.errors import UserError
 
 MAX_BATCH = 1 << 16
-MAX_TOP_K = 1 << 22  # of a vocabulary
+MAX_TOP_K = 1 << 22  # the largest vocabulary
 
 
 def check_past_end(value: str) -> None:
@@ -24,7 +24,7 @@ def check_past_end(value: str) -> None:
 
 
 def read_context(value: str) -> tuple[int, bool]:
-    """N of `--context`, and whether the oldest tokens leave behind it. Raises UserError for another text."""
+    """Parse `--context` into N and whether the oldest tokens are dropped. Raises UserError for other text."""
     found = re.fullmatch("([1-9][0-9]{0,6})(:slide)?", value)
     if found is None or int(found[1]) > MAX_SIZE:
         raise UserError(f"a context of N or N:slide, N from 1 to {MAX_SIZE}", repr(value), "correct --context")
@@ -32,7 +32,7 @@ def read_context(value: str) -> tuple[int, bool]:
 
 
 def require_no_choice(config: ExportConfig) -> None:
-    """Raise UserError for companions that read what they have chosen, which a graph that reads vectors cannot embed."""
+    """Raise UserError for companion graphs that read chosen tokens: a graph that reads vectors cannot embed them."""
     for role in (DRAFT_CHECK, GENERATE):
         if role in config.companions:
             option = "--" + role.replace("_", "-")
@@ -138,7 +138,7 @@ class ExportConfig:
 
     @property
     def slides(self) -> bool:
-        """Whether a text goes on past the context."""
+        """Whether a text can exceed the context."""
         return self.context is not None and read_context(self.context)[1]
 
     @property

@@ -20,11 +20,11 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
 SEPARATOR = "<|endoftext|>"  # line that ends a document in a text file
-FIELD = "text"  # of JSON lines and Parquet
+FIELD = "text"  # text field of JSON lines and Parquet
 SPLITS = ("order", "hash")  # see t2r_export.data.documents.parted
 MAX_START = 1 << 30  # positions are int32
 LENGTH = 256  # default window length in tokens
-LEAST_LENGTH = 4  # of windows whose last quarter is measured
+LEAST_LENGTH = 4  # minimum length of windows whose last quarter is measured
 EVAL_TOKENS = 500_000  # default number of predicted tokens per evaluation
 LEAST_EVAL_TOKENS = 2048  # minimum for evaluations within a run
 START_POSITIONS = 4096  # default range of start positions (t2r_export.data.starts)
@@ -36,7 +36,7 @@ PARTS = ("train", "valid", "test")  # test is used for reports only
 
 @dataclass(frozen=True)
 class Shares:
-    """Fractions of the validation and test parts; the rest of a text, its beginning, is the training part."""
+    """Fractions of the validation and test parts; the rest, the beginning of a text, is the training part."""
 
     valid: float = 0.05
     test: float = 0.05
@@ -61,8 +61,8 @@ class FinetuneConfig:
 
     Metadata of options:
 
-    - `result`: whether the option affects the result and is part of the run's identity: "always" (the default), if
-      "changed" from its default, if the option of that name is set, or never (None).
+    - `result`: when the option affects the result and is part of the run's identity: "always" (the default), when
+      "changed" from its default, when the option of that name is set, or never (None).
     - `within`: the command line groups the option: `loss.hidden` is `--loss hidden`.
     - `shared`: recipes set the option once for all runs.
     """
@@ -132,7 +132,7 @@ class FinetuneConfig:
         bounds=(1, MAX_STEPS),
     )
     augment: str = option(
-        "Augmentation of the train pairs, NAME=PROBABILITY,…: numbers, names, join, stop, capitals, small.",
+        "Augmentation of the train pairs, NAME=PROBABILITY,…: numbers, names, titles, join, stop, capitals, small.",
         "",
         result="changed",
         check=read_augment,
@@ -275,7 +275,7 @@ class FinetuneConfig:
         """The config with all learning rates and the window length set.
 
         Args:
-            width: of the model.
+            width: the model's width.
             max_positions: the model's context; None: unlimited.
             row: window length of a corpus of fixed windows; None: a stream of tokens.
         """

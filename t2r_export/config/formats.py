@@ -19,7 +19,7 @@ class Format:
     Attributes:
         exporter: module:function that takes a checkpoint, the folder, an ExportConfig and a QuantizeConfig or None.
         about: what the folder is, for help.
-        options: of ExportConfig that may be given, with the targets of TARGETS.
+        options: the fields of ExportConfig that may be set; `target` only to those of TARGETS.
     """
 
     exporter: str
@@ -41,7 +41,7 @@ FORMATS = {
 
 
 def check_format(form: str, config: ExportConfig, how: QuantizeConfig | None) -> None:
-    """Refuse export options that a format does not support. Each row of a batch must be rounded on its own.
+    """Refuse export options that a format does not support. Quantization must round each batch row separately.
 
     Raises:
         UserError: names the option.

@@ -12,7 +12,7 @@ class ResidualGateConfig:
     """The GRU-type gate of GTrXL (Parisotto et al. 2019, arXiv 1910.06764, section 3.2).
 
     Attributes:
-        bias: what b_g starts from. Above 0 a new part changes little: the gate begins near the identity.
+        bias: the initial value of b_g. Positive values initialize the gate near the identity.
         relu: whether the part's output passes a ReLU before the gate, as in the paper.
     """
 

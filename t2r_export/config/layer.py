@@ -64,7 +64,7 @@ class LayerConfig:
         return dataclasses.replace(self, parts=tuple(part for part in parts if part is not None))
 
     def for_length(self, length: int | None) -> LayerConfig:
-        """A copy whose rotary positions are those of texts of this length; see `ScalingConfig.for_length`."""
+        """A copy with the rotary positions for texts of this length; see `ScalingConfig.for_length`."""
         turned = [
             dataclasses.replace(part, positions=own.for_length(length))  # type: ignore[call-arg]
             if isinstance(own := getattr(part, "positions", None), RotaryConfig)
@@ -92,7 +92,7 @@ def mixed(part: PartConfig, mixer: MixerConfig | PartConfig) -> PartConfig:
 
 
 def mixer_of(part: PartConfig) -> MixerConfig | PartConfig:
-    """The mixer that users select: inside attention, or the part itself."""
+    """The mixer that users select: the one inside attention, or the part itself."""
     return part.inside if isinstance(part, InsideConfig) else part
 
 
@@ -132,7 +132,7 @@ def described(layer: LayerConfig, folds: Mapping[int, str]) -> dict[str, Any]:
     """A layer as plain data for graph metadata and reports.
 
     Args:
-        folds: by part number, the fold status.
+        folds: fold status by part number.
     """
     data: dict[str, Any] = to_plain(layer, short=True)
     for number, fold in folds.items():

@@ -32,8 +32,8 @@ class StackConfig:
     embedding_scale: float = 1.0  # of token embeddings, before positions are added
     embedding_norm: NormConfig | None = None  # after the positions
     last_norm: NormConfig | None = None  # after the last layer
-    repeats: int = 1  # times that the layers run one after the other, with the same weights (Universal Transformer)
-    depth_positions: bool = False  # each time adds the positions again, and its own number (`Stack.entered`)
+    repeats: int = 1  # number of passes through the layers, with the same weights (Universal Transformer)
+    depth_positions: bool = False  # each pass adds the positions again, and sinusoids of its number (`Stack.entered`)
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -59,7 +59,7 @@ class StackConfig:
 
     @property
     def max_positions(self) -> int | None:
-        """The number of tokens where positions end: the size of a table, or where frequencies change; None: nowhere."""
+        """Maximum number of tokens: the size of a table, or where frequencies change; None: unlimited."""
         ends = [one.end for one in (self.positions, *(heads.positions for heads in self.heads)) if one is not None]
         return min((end for end in ends if end is not None), default=None)
 
@@ -100,7 +100,7 @@ class ModelConfig(StackConfig):
 
     vocab_size: int = limited(bounds=(1, MAX_VOCABULARY))  # number of outputs
     width: int  # D
-    input_size: int | None = None  # elements of the vectors that it reads; None: it reads token ids
+    input_size: int | None = None  # size of the input vectors; None: the input is token ids
     tied_head: bool = True
     head_bias: bool = False
     bos_token: int | None = limited(None, bounds=(0, MAX_VOCABULARY))

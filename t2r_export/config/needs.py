@@ -16,7 +16,7 @@ Options = Mapping[str, Any]
 class Need:
     """A requirement of an option."""
 
-    what: str  # for the message, as are the last two
+    what: str  # for the error message, as are `received` and `do`
     met: Callable[[Options], Any]
     received: str = "none"
     do: str = "add it"
@@ -39,7 +39,7 @@ def _without(what: str, met: Callable[[Options], Any]) -> Need:
 
 
 def _files(what: str, met: Callable[[Options], Any]) -> Need:
-    """Other files in place of those that were named."""
+    """Other files than those given."""
     return Need(what, met, "other files", "name such files")
 
 

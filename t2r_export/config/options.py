@@ -85,7 +85,7 @@ def check_values(config: Any) -> None:
 
 
 def check_value(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
-    """Check a value of a field, which errors call `name`, as `check_values` does. Raises UserError."""
+    """Check a field's value as `check_values` does; errors call it `name`. Raises UserError."""
     if type(value) is type(field.default) and value == field.default:
         return
     meta, form = field.metadata, str(field.type).partition(" ")[0]
@@ -107,7 +107,7 @@ def check_value(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
 
 
 def between(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
-    """Refuse values that are not numbers in the open range, or in the `closed` range."""
+    """Raise UserError unless the value is a number in the open range, or in the `closed` range."""
     if not finite(value) or not (low <= value <= high if closed else low < value < high):
         above = f"from {low:g}" if closed else f"above {low:g}"
         to = "" if high == math.inf else f" {'to' if closed else 'and below'} {high:g}"

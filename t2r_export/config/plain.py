@@ -17,7 +17,7 @@ from t2r_export.config.tagged import HasConfig, Kind, resolve
 from t2r_export.config.validation import MAX_LAYERS, MAX_WHOLE, choice, fields, need
 
 C = TypeVar("C")
-MAX_NUMBERS = 1 << 20  # in a list of integers, such as special tokens
+MAX_NUMBERS = 1 << 20  # maximum length of a list of integers, such as special tokens
 
 
 def to_plain(value: Any, *, short: bool = False) -> Any:
@@ -94,5 +94,5 @@ def _read(form: Any, value: Any, what: str, table: str | None = None) -> Any:
     if value is not None and dataclasses.is_dataclass(form) and isinstance(form, type):
         return from_plain(form, value, what)
     if form is float and type(value) is int and abs(value) <= MAX_WHOLE:
-        return float(value)  # for what tells 1 from 1.0, such as attributes of operators
+        return float(value)  # operator attributes distinguish 1 from 1.0
     return value

@@ -1,4 +1,4 @@
-"""What `t2r prune` removes: one field per kind, with its share. Imports without torch."""
+"""Options of `t2r prune`: the share to remove of each kind. Imports without torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _share(help: str, versions: str) -> float | None:
 
 @dataclass(frozen=True)
 class PruneConfig:
-    """The share of the bytes of each kind that goes, at least. Kinds are pruned in the order of the fields."""
+    """Minimum share of the bytes to remove, by kind. Kinds are pruned in the order of the fields."""
 
     layers: float | None = _share("Share of the layers, by their weights.", "layers:versions")
     heads: float | None = _share("Share of the heads of attention, with their keys and values.", "parts:heads")

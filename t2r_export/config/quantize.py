@@ -17,7 +17,7 @@ from t2r_export.config.validation import entry
 from t2r_runtime.errors import UserError
 
 BLOCK_BITS = (4, 8)
-ACCURACY_LEVEL = 4  # of products by default
+ACCURACY_LEVEL = 4  # default for matrix products
 MIN_CALIBRATION = 1024  # tokens
 CALIBRATE_STEPS = 1024
 CALIBRATION_PAIRS = 512  # of a translator
@@ -28,7 +28,7 @@ class Scheme:
     """A quantization scheme and its capabilities."""
 
     quantizer: str  # module:function, a t2r_export.quantizers.base.Quantizer
-    bits: int  # of a weight
+    bits: int  # per weight
     loss: float  # allowed relative increase of nats/token; docs/quantization.md has measurements
     calibrated: bool = False  # requires a calibration text
     block_wise: bool = False  # has a block size and an accuracy level; quantizes weights one at a time
@@ -55,7 +55,7 @@ def scheme(name: str) -> Scheme:
 class QuantizeConfig:
     """A scheme and its options; None is the scheme's measured default.
 
-    An option applies to schemes whose flag `of` is true.
+    The metadata `of` of an option names the flag of the schemes that it applies to.
     """
 
     scheme: str

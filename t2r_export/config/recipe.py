@@ -87,7 +87,7 @@ class PairsPlan:
     valid_groups: int = 2000
     test_groups: int = 2000
     more: tuple[MorePairs, ...] = ()
-    held_out: str | None = None  # file beside the recipe; its sentences are in no part
+    held_out: str | None = None  # file beside the recipe; its sentences are excluded from all parts
 
     def __post_init__(self) -> None:
         for name in ("source", "target"):
@@ -100,7 +100,7 @@ class PairsPlan:
 class Recipe:
     """A text or pairs, a teacher and students. The teacher is `source`, or a `model` trained with a new tokenizer.
 
-    With `source`, `model` is what students change.
+    With `source`, `model` is the base that students change.
 
     Tokenizer, teacher and students share the same split of the data.
     """
@@ -114,7 +114,7 @@ class Recipe:
     teacher: Training | None
     students: tuple[StudentPlan, ...]
     pairs: PairsPlan | None = None
-    folder: Path = Path()  # of the recipe
+    folder: Path = Path()  # folder of the recipe
 
     @property
     def held_out(self) -> Path | None:

@@ -55,7 +55,7 @@ class Training:
 
 @dataclass(frozen=True)
 class StudentPlan:
-    """One student: its conversion, its own `model`, or what is pruned, and its training."""
+    """One student: its conversion, own `model` or pruning, and its training."""
 
     name: str
     random: bool  # random initial weights instead of the teacher's
@@ -63,13 +63,13 @@ class StudentPlan:
     options: Mapping[str, Any]  # of the mixer, for t2r_export.config.students
     layers: str
     seed: int
-    cross: MixerConfig | MergeConfig | None  # of a translator; None: the teacher's
+    cross: MixerConfig | MergeConfig | None  # cross-attention of a translator; None: the teacher's
     convert: Mapping[str, Any]  # unparsed, for the provenance
     training: Training
     sequence_beam: int = 0  # sequence-level distillation with this beam width; 0: train on the pairs
     model: UniformConfig | None = None  # in place of a conversion
     prune: PruneConfig | None = None  # in place of a conversion
-    of: str | None = None  # the student above that is pruned; None: the teacher
+    of: str | None = None  # earlier student to prune; None: the teacher
 
 
 def read_students(
@@ -137,7 +137,7 @@ def _converted(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _reshaped(data: Mapping[str, Any], where: str, model: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields of a StudentPlan that has a model of its own: keys of [model], changed."""
+    """The fields of a StudentPlan with its own model: [model] with changed keys."""
     if model is None:
         raise wrong(where, "the table [model], whose keys a student's model changes", "none")
     seed = data.get("seed", 0)

@@ -1,4 +1,4 @@
-"""Systems that the field knows and this project cannot have, with reasons. Imports without torch."""
+"""Known systems that this project cannot support, with reasons. Imports without torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPELLINGS = {
 
 
 def why_refused(name: object) -> str | None:
-    """The reason, for a name as it is usually written; None for names that are not in the table."""
+    """The reason for a system by its usual name; None for names outside the table."""
     plain = name.lower().replace("-", "_").replace("ö", "o") if isinstance(name, str) else ""
     plain = plain.removesuffix("_transformer").removesuffix("_attention")
     return REFUSED.get(SPELLINGS.get(plain, plain))

@@ -1,4 +1,4 @@
-"""What `t2r save` writes, and the options of each form. Imports without torch."""
+"""Output forms of `t2r save`, and their options. Imports without torch."""
 
 from __future__ import annotations
 

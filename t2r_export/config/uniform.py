@@ -42,7 +42,7 @@ from t2r_export.config.tagged import Entry, HasConfig, Kind
 from t2r_export.config.validation import MAX_VOCABULARY, need
 
 MAX_POSITIONS = 1 << 31
-OF_SELF: dict[str, Any] = {  # what attention over a source does not have
+OF_SELF: dict[str, Any] = {  # fields that cross-attention lacks
     **dict.fromkeys(("positions", "position_scale")),
     **dict.fromkeys(("qk_norm", "qk_norm_wide", "qk_norm_after", "gate", "gate_per_head", "sink"), False),
 }
@@ -52,7 +52,7 @@ MIXERS: dict[str, HasConfig] = {
     **{kind: inside for kind, inside in INSIDES.items() if "causal" in inside.forms},
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
-# those, and parts that no conversion produces
+# MIXERS, and parts that no conversion produces
 ALONE = {kind: part for kind, part in PARTS.items() if part.config.mixes and not issubclass(part.config, InsideConfig)}
 LAYERS: dict[str, HasConfig] = {**MIXERS, **ALONE}
 
@@ -144,7 +144,7 @@ class UniformConfig:
     parallel: bool = False
     activation: str = "gelu_tanh"
     gated_ffn: bool = False
-    position: str = limited("learned", choices=(*POSITIONS, "none"))  # rotary and ALiBi: where attention has none
+    position: str = limited("learned", choices=(*POSITIONS, "none"))  # rotary and ALiBi: for attention without its own
     max_positions: int | None = limited(None, bounds=(1, MAX_POSITIONS))  # of learned positions
     tied_head: bool = True
     head_bias: bool = False
@@ -163,8 +163,8 @@ class UniformConfig:
     logit_softcap: float | None = None
     embedding_norm: bool = False
     last_norm: bool = True
-    rk2: bool = False  # of the encoder's layers too
-    repeats: int = 1  # of the encoder's layers too
+    rk2: bool = False  # also for the encoder's layers
+    repeats: int = 1  # also for the encoder's layers
     depth_positions: bool = False
     encoder: UniformEncoder | None = None
     crosses: tuple[MixerConfig | MergeConfig, ...] = _of("CROSSES", ())  # one per layer of a translator
@@ -204,7 +204,7 @@ class UniformConfig:
     def _embedded(self, max_positions: int | None) -> PositionConfig | None:
         """Positions that are added to the embeddings."""
         if self.position == LearnedConfig.kind:
-            return LearnedConfig(max_positions)  # type: ignore[arg-type]  # which refuses None
+            return LearnedConfig(max_positions)  # type: ignore[arg-type]  # LearnedConfig refuses None
         without = f"no max_positions with positions of the kind {self.position}, which are unlimited"
         need(max_positions is None, without, max_positions, "leave max_positions out")
         return self._positions(embeds=True)

@@ -120,9 +120,9 @@ def _experts_are_by_output(data: Mapping[str, Any]) -> Upgraded:
 
 
 def upgrade_weights(weights: Mapping[str, Any], version: int) -> dict[str, Any]:
-    """Weights by today's names, in today's layout.
+    """Weights with current names and layouts.
 
-    Until version 4 experts had `up` (E, D · 2 · F), the columns gates and then ups, or (E, D · F) if not gated, and
+    Until version 4 experts had `up` (E, D · 2 · F), gate columns before up columns, or (E, D · F) if not gated, and
     `down` (E, F · D).
     """
     made = dict(weights)
@@ -134,7 +134,7 @@ def upgrade_weights(weights: Mapping[str, Any], version: int) -> dict[str, Any]:
         up, down, router = tensors
         width = router.shape[1]
         if not width or up.shape[1] % width or down.shape[1] % width or not down.shape[1]:
-            continue  # sizes that fit no config, which is said later
+            continue  # sizes that fit no config are reported later
         halves = max(1, up.shape[1] // down.shape[1])
         made[part + "up"] = up.unflatten(1, (width, halves, -1)).permute(0, 3, 2, 1).flatten(1, 2)
         made[part + "down"] = down.unflatten(1, (-1, width)).mT

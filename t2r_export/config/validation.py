@@ -16,8 +16,8 @@ MAX_LAYERS = 1024
 MAX_SIZE = 1 << 20  # any one of D, ffn, heads, head size, feature size
 MAX_VOCABULARY = 1 << 22
 MAX_TURNED = 1 << 14  # D of sinusoidal positions, head size of rotary positions: tables have 1,024 rows of this size
-LARGEST = 1e300  # of a number that is not a size
-MAX_WHOLE = 1 << 53  # of one that is written without a point
+LARGEST = 1e300  # limit for floats
+MAX_WHOLE = 1 << 53  # limit for integers
 
 
 def need(condition: bool, expected: str, received: Any, do: str) -> None:
@@ -37,7 +37,7 @@ def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
 
 
 def choice(name: str, value: Any, known: Sequence[Any]) -> None:
-    if not isinstance(value, str | int | float | None) or value not in known:  # an array has no one truth
+    if not isinstance(value, str | int | float | None) or value not in known:  # arrays have no truth value
         expected = f"{name} to be one of {', '.join(map(str, known))}"
         raise UserError(expected, shown(value), advice(value, known, f"choose one of those for {name}"))
 
@@ -57,13 +57,13 @@ def entry(what: str, name: str, table: Mapping[str, V]) -> V:
 
 
 def advice(value: Any, known: Iterable[str], otherwise: str) -> str:
-    """Why a system that the field knows is in no table, or the nearest known name, or `otherwise`."""
+    """Why a known system is refused, or the nearest known name, or `otherwise`."""
     reason = why_refused(value)
     return did_you_mean(value, known, otherwise) if reason is None else f"{reason}; {otherwise}"
 
 
 def finite(value: Any) -> bool:
-    """Whether a value is a number that float64 has: no NaN, and no integer that would be rounded."""
+    """Whether a value is a finite number in float64: no NaN, and no integer that would be rounded."""
     whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
     return whole or (isinstance(value, float) and abs(value) < LARGEST)
 

@@ -1,10 +1,10 @@
-# ONNX Runtime, as it comes: its release (a folder with include/ and lib/), Debian's libonnxruntime-dev, or the library in
-# the Python wheel with headers of either. Makes the target T2r::onnxruntime.
+# Finds ONNX Runtime: a release (a folder with include/ and lib/), Debian's libonnxruntime-dev, or the library in the Python
+# wheel with headers of either. Creates the target T2r::onnxruntime.
 #
 #   T2R_ONNXRUNTIME_ROOT     a folder to look in first: an unpacked release, or an unpacked Debian package's usr/
 #   T2R_ONNXRUNTIME_LIBRARY  the library itself, as in .../onnxruntime/capi/libonnxruntime.so.1.31.1
 #
-# Older headers with a newer library are fine, not the reverse.
+# The headers may be older than the library, but not newer.
 set(T2R_ONNXRUNTIME_ROOT "" CACHE PATH "a folder with ONNX Runtime's include/ and lib/")
 set(T2R_ONNXRUNTIME_LIBRARY "" CACHE FILEPATH "ONNX Runtime's library, as in the Python wheel")
 
@@ -27,7 +27,7 @@ find_package_handle_standard_args(
 if(T2rOnnxRuntime_FOUND AND NOT TARGET T2r::onnxruntime)
   set(library ${T2R_ONNXRUNTIME_FOUND_LIBRARY})
   if(library MATCHES "\\.so\\.[0-9.]+$")
-    # the wheel has the file alone; a linker looks for its soname and its short name
+    # the wheel has only the file; the loader and the linker need its soname and its short name
     set(links ${CMAKE_BINARY_DIR}/onnxruntime)
     file(MAKE_DIRECTORY ${links})
     foreach(name libonnxruntime.so.1 libonnxruntime.so)

@@ -1,4 +1,4 @@
-# Read by cpack for each form: a library that Debian has too lies in our package, so none of it is where Debian's own are.
+# Read by cpack for each package: ours contains a library that Debian also has, so it is installed outside of Debian's folders.
 if(CPACK_GENERATOR STREQUAL "DEB")
   set(CPACK_PACKAGING_INSTALL_PREFIX /opt/t2r)
 endif()

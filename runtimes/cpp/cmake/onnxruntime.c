@@ -1,3 +1,3 @@
-/* Stands for ONNX Runtime where libt2r.so is linked, and is never loaded: its one function that libt2r calls by name, without
-   the version that each of its releases gives that name. */
+/* libt2r.so is linked with this instead of ONNX Runtime; it is never loaded. It has the one function that libt2r calls by
+   name, without the symbol version of a release. */
 const void *OrtGetApiBase(void) { return 0; }

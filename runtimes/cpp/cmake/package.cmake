@@ -1,4 +1,4 @@
-# What lies beside the library in every form of it, and `cpack`: an archive that can lie anywhere, and Debian's package.
+# Files installed beside the library in every package, and `cpack`: a relocatable archive, and a Debian package.
 
 # the licence and the notices are beside this project in an archive of its sources, and at the root of the repository
 foreach(name LICENSE NOTICE)
@@ -7,7 +7,7 @@ foreach(name LICENSE NOTICE)
 endforeach()
 install(FILES README.md ${T2R_LICENSE} ${T2R_NOTICE} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/t2r)
 if(NOT T2R_ONNXRUNTIME_FILE MATCHES "^/(usr/)?lib")
-  # of the ONNX Runtime that is installed beside libt2r: a release has them at its root, a wheel above the library's folder
+  # notices of the ONNX Runtime installed beside libt2r: a release has them at its root, a wheel above the library's folder
   get_filename_component(T2R_ONNXRUNTIME_HOME ${T2R_ONNXRUNTIME_FILE} DIRECTORY)
   foreach(name LICENSE ThirdPartyNotices.txt)
     if(EXISTS ${T2R_ONNXRUNTIME_HOME}/../${name})

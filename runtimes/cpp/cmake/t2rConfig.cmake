@@ -1,5 +1,5 @@
-# find_package(t2r): t2r::t2r is the shared library, t2r::static the static one. ONNX Runtime is the one beside them; where
-# none lies there, the system's, or T2R_ONNXRUNTIME_ROOT or T2R_ONNXRUNTIME_LIBRARY say where, as when this was built.
+# find_package(t2r): t2r::t2r is the shared library, t2r::static the static one. ONNX Runtime is the one beside them; if there
+# is none, the system's, or that of T2R_ONNXRUNTIME_ROOT or T2R_ONNXRUNTIME_LIBRARY, as in the build.
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 get_filename_component(beside ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)

@@ -1,4 +1,4 @@
-// What all cases share: counting, comparing, reading golden files.
+// Helpers of all cases: counting, comparing, reading golden files.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ inline void require(bool good, const std::string &why) {
     if (!good) throw Failed{why};
 }
 
-// Of a call that must succeed.
+// Throws Failed if a call that must succeed does not.
 inline void ok(t2r_kind kind) {
     if (kind != T2R_OK) throw Failed{std::string(t2r_kind_name(kind)) + ": " + t2r_error()};
 }
@@ -78,7 +78,7 @@ struct Array {
 std::vector<double> numbers_of(const t2r_tensor &tensor);
 void set_states(t2r_decoder *decoder, t2r::Json::Value states);
 void compare_state(const t2r_tensor &state, const Array &wanted, double tolerance);
-// A row of logits (B, T, N) after token `step` of each sequence, and all states, each within its tolerance.
+// Compare the logits after token `step` of each sequence with logits (B, T, N), and all states, each within its tolerance.
 void compare_logits(const float *found, const Array &wanted, std::size_t step, t2r::Json::Value tolerance);
 void compare_states(t2r_decoder *decoder, t2r::Json::Value wanted, t2r::Json::Value tolerance);
 int go_on(std::int64_t token, void *user);

@@ -1,4 +1,4 @@
-// The other cases of a decoder: drawn texts, calls one after the other, snapshots, and files that are bad.
+// The other cases of a decoder: sampled texts, sequences of calls, snapshots, and bad files.
 #include <cstring>
 #include <filesystem>
 
@@ -64,7 +64,7 @@ void compare_bits(const t2r_tensor &state, const Array &wanted) {
     }
 }
 
-// Tokens (B, T) in a row.
+// Tokens (B, T), row-major.
 struct Rows {
     explicit Rows(Json::Value list) {
         list.each([&](Json::Value row) {
@@ -78,13 +78,13 @@ struct Rows {
     std::size_t count = 0, length = 0;
 };
 
-// What went wrong: the kind, and the line.
+// An error: its kind and its line.
 struct Wrong {
     explicit Wrong(t2r_kind kind) : kind(t2r_kind_name(kind)), line(t2r_error()) {}
     std::string kind, line;
 };
 
-// What a call with a bad file gives.
+// The error of a call with a bad file.
 Wrong try_call(const std::string &folder, Json::Value bad) {
     const std::string call(bad.at("call").string()), file = place(folder, bad.at("file"));
     t2r_decoder *decoder = nullptr;
@@ -127,7 +127,7 @@ Wrong try_call(const std::string &folder, Json::Value bad) {
     return Wrong(t2r_prefill(opened, rows.tokens.data(), rows.count, rows.length, nullptr));
 }
 
-// The end of a text that is as long as it may be.
+// A callback that ends a text after `left` tokens.
 struct Watcher {
     std::int64_t left;
     static int watch(std::int64_t, void *user) { return --static_cast<Watcher *>(user)->left > 0; }
@@ -148,7 +148,7 @@ t2r_kind generate(const Decoder &decoder, Json::Value call) {
     return kind;
 }
 
-// One call of a decoder, by the key that names it; its logits, if it has any.
+// Makes the call of a decoder that a key names; sets its logits, if it has any.
 t2r_kind one_call(const Decoder &decoder, const std::string &folder, Json::Value call, const float **logits) {
     if (const auto batch = call.find("reset")) return t2r_reset(decoder, static_cast<std::size_t>(batch->integer()));
     if (call.find("generate")) return generate(decoder, call);

@@ -1,4 +1,5 @@
-// t2r_conformance FOLDER: all cases of FOLDER/index.json. A line a case, then "N passed, N failed"; 1 if any failed.
+// t2r_conformance FOLDER: runs all cases of FOLDER/index.json. Prints a line per case, then "N passed, N failed"; exits with
+// 1 if any failed.
 #include <map>
 
 #include "case.hpp"

@@ -1,4 +1,4 @@
-// Text to tokens and back, whole and as it comes.
+// Encoding and decoding, of whole texts and of streams.
 #include "case.hpp"
 
 namespace conformance {

@@ -1,4 +1,4 @@
-// A trace: from given states, the logits after each token and the states after the last; and a greedy text.
+// Traces: from given states, the logits after each token and the states after the last; and greedy texts.
 #include <algorithm>
 #include <cstring>
 
@@ -18,7 +18,7 @@ template <class T> void append(std::vector<char> &bytes, double value) {
     bytes.insert(bytes.end(), begin, begin + sizeof number);
 }
 
-// From the start of a trace, in pieces of so many tokens: the logits after each, and the states after the last.
+// Reads a trace from its start in pieces of these lengths: compares the logits after each, and the states after the last.
 void pieces(const Decoder &decoder, Json::Value golden, const std::vector<std::int64_t> &lengths) {
     const Array ids(golden.at("ids")), logits(golden.at("logits"));
     const auto batch = static_cast<std::size_t>(ids.shape.at(0)), count = static_cast<std::size_t>(ids.shape.at(1));
@@ -39,7 +39,7 @@ void pieces(const Decoder &decoder, Json::Value golden, const std::vector<std::i
     compare_states(decoder, golden.at("end"), golden.at("tolerance"));
 }
 
-// The graph's own choice of the largest logits, after each token.
+// Compares the graph's own choice of the largest logits, after each token.
 void top(const Decoder &decoder, Json::Value golden) {
     const Array ids(golden.at("ids")), logits(golden.at("top").at("logits")), tokens(golden.at("top").at("tokens"));
     const auto batch = static_cast<std::size_t>(ids.shape.at(0)), count = static_cast<std::size_t>(ids.shape.at(1)),
@@ -59,7 +59,7 @@ void top(const Decoder &decoder, Json::Value golden) {
     }
 }
 
-// After a reset of a decoder that has read something else: what was read must be forgotten.
+// After a reset of a decoder that has read other tokens, which must have no effect.
 void greedy(const Decoder &decoder, Json::Value golden) {
     const std::vector<std::int64_t> prompt = integers(golden.at("prompt")), wanted = integers(golden.at("tokens"));
     t2r_sampling sampling;

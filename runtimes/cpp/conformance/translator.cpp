@@ -1,4 +1,4 @@
-// A translator: what the encoder gives, and translations.
+// Translators: the encoder's states, and translations.
 #include <algorithm>
 
 #include "case.hpp"

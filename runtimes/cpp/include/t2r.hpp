@@ -1,6 +1,6 @@
-// t2r.h for C++17: handles that close themselves, and errors as exceptions. Nothing but this header and libt2r.
+// t2r.h for C++17: handles that close themselves, and errors as exceptions. It needs only this header and libt2r.
 //
-// A const method leaves a handle as it was. It is of one thread at a time all the same, but for Decoder::cancel.
+// A const method leaves a handle unchanged. One thread at a time may use a handle, except for Decoder::cancel.
 #ifndef T2R_HPP
 #define T2R_HPP
 
@@ -16,30 +16,30 @@
 #include "t2r.h"
 
 namespace t2r {
-inline namespace cpp {  // libt2r.a has classes of its own in t2r, which a linker must not take for these
+inline namespace cpp {  // libt2r.a has other classes of these names in t2r: this keeps their symbols apart
 
 using Tokens = std::vector<std::int64_t>;
 
-// What a call says that failed.
+// The error of a failed call.
 class Failed : public std::runtime_error {
 public:
     explicit Failed(t2r_kind kind, const char *line = t2r_error()) : std::runtime_error(line), kind(kind) {}
     t2r_kind kind;
 };
 
-// What Decoder::generate throws that was cancelled.
+// Thrown by Decoder::generate when it was cancelled.
 class Cancelled : public Failed {
 public:
     explicit Cancelled(Tokens written) : Failed(T2R_CANCELLED), written(std::move(written)) {}
-    Tokens written;  // the tokens that were chosen before; the last of them has not been read
+    Tokens written;  // the tokens chosen before; the last one has not been read
 };
 
 inline void check(t2r_kind kind) {
     if (kind != T2R_OK) throw Failed(kind);
 }
 
-// Listen to what ONNX Runtime says of graphs that are opened from now on; an empty function: listen no more. It must not
-// call libt2r, nor throw.
+// Log ONNX Runtime's messages of graphs opened from now on; an empty function removes the log. It must not call libt2r or
+// throw.
 inline void set_log(std::function<void(t2r_level, const char *)> log, t2r_level level = T2R_WARNING) {
     static std::function<void(t2r_level, const char *)> hook;
     check(t2r_set_log(nullptr, nullptr, level));
@@ -48,16 +48,16 @@ inline void set_log(std::function<void(t2r_level, const char *)> log, t2r_level 
     if (hook) check(t2r_set_log(call, nullptr, level));
 }
 
-// One set of threads for all graphs; before the first is opened.
+// Share one set of threads among all graphs. Call it before the first graph is opened.
 inline void share_threads(std::int32_t threads = 0) { check(t2r_share_threads(threads)); }
 
-// A path for C, which would end at a zero byte.
+// A path for C. Refuses a zero byte, where C would cut the path.
 inline const char *c_path(const std::string &path) {
     if (path.find('\0') != path.npos) throw Failed(T2R_FILE, "expected a path; received one with a zero byte in it; name a file");
     return path.c_str();
 }
 
-// A handle of the C API and what closes it. One that was closed or moved from is an error to use, and nothing worse.
+// Owns a handle of the C API. Using one that was closed or moved from is an error, with no other effect.
 template <class T, t2r_kind (*close_handle)(T *)> class Handle {
 public:
     Handle() = default;
@@ -70,12 +70,12 @@ public:
     ~Handle() {
         if (value && !closed) close_handle(value);
     }
-    // Give its memory back before its scope ends.
+    // Free its memory before its scope ends.
     void close() {
         check(close_handle(value));
         closed = true;
     }
-    operator T *() const { return value; }  // for all that t2r.h has
+    operator T *() const { return value; }  // for the functions of t2r.h
     T **place() { return &value; }
 
 private:
@@ -83,20 +83,20 @@ private:
     bool closed = false;
 };
 
-// The defaults of opening, for a caller to change.
+// The default options of opening, for the caller to change.
 inline t2r_options options() {
     t2r_options made;
     check(t2r_defaults(&made, sizeof made));
     return made;
 }
 
-// A file that is in memory: its name, and its bytes.
+// A file in memory.
 struct File {
     std::string name;
     std::string_view bytes;
 };
 
-// The largest logits, (batch, top_k), and their tokens: good until the decoder's next call.
+// The largest logits, (batch, top_k), and their tokens: valid until the decoder's next call.
 struct Top {
     const float *logits;
     const std::int64_t *tokens;
@@ -111,25 +111,25 @@ class Decoder : public Handle<t2r_decoder, t2r_close> {
 public:
     explicit Decoder(const std::string &path) { check(t2r_open(c_path(path), nullptr, place())); }
     Decoder(const std::string &path, const t2r_options &options) { check(t2r_open(c_path(path), &options, place())); }
-    // Of files that are in memory, the step graph first; they may go when this returns.
+    // Opens files in memory, the step graph first. They may be freed when this returns.
     explicit Decoder(const std::vector<File> &files, const std::optional<t2r_options> &options = {}) {
         std::vector<t2r_file> given;
         for (const File &file : files) given.push_back({c_path(file.name), file.bytes.data(), file.bytes.size()});
         check(t2r_open_memory(given.data(), given.size(), options ? &*options : nullptr, place()));
     }
-    // Another of the same opened graph, at the start of a text, for another thread.
+    // Another decoder of the same session, at the start of a text, for another thread.
     Decoder fork() const {
         Decoder other;
         check(t2r_fork(*this, other.place()));
         return other;
     }
-    // The same, which goes on where this one stands.
+    // The same with a copy of the states.
     Decoder copy() const {
         Decoder other;
         check(t2r_copy(*this, other.place()));
         return other;
     }
-    // From another thread or a callback: end the call that is in this decoder.
+    // From another thread or a callback: end the call that is running in this decoder.
     void cancel() { check(t2r_cancel(*this)); }
 
     t2r_info info() const {
@@ -137,7 +137,7 @@ public:
         check(t2r_get_info(*this, &found, sizeof found));
         return found;
     }
-    // What the graph's file says under a key, as in "t2r.chat_template".
+    // The value of a metadata key of the graph's file, as in "t2r.chat_template".
     std::optional<std::string> metadata(const std::string &key) const {
         const char *value;
         std::size_t size;
@@ -146,13 +146,13 @@ public:
     }
 
     void reset(std::size_t batch = 0) { check(t2r_reset(*this, batch)); }
-    // The logits of what comes next, (batch, vocab_size): good until the next call.
+    // The logits of the next token, (batch, vocab_size): valid until the next call.
     const float *step(const Tokens &tokens) {
         const float *logits;
         check(t2r_step(*this, tokens.data(), tokens.size(), &logits));
         return logits;
     }
-    // Many tokens of each sequence, as many of each: row by row, (batch, length).
+    // Many tokens of each sequence: (batch, length), row-major.
     const float *prefill(const Tokens &tokens, std::size_t batch = 1) {
         const float *logits;
         check(t2r_prefill(*this, tokens.data(), batch, length(tokens, batch), &logits));
@@ -163,7 +163,7 @@ public:
         check(t2r_top_k(*this, tokens.data(), batch, length(tokens, batch), &found.logits, &found.tokens));
         return found;
     }
-    // Many vectors of each sequence of a graph that reads those, as many of each: row by row, (batch, length, input_size).
+    // For a graph that reads vectors: many of each sequence, (batch, length, input_size), row-major.
     const float *read_vectors(const std::vector<float> &vectors, std::size_t batch = 1) {
         const float *logits;
         const std::size_t known = static_cast<std::size_t>(info().input_size), size = known ? known : 1;  // 0: it refuses them
@@ -172,7 +172,7 @@ public:
         check(t2r_read_vectors(*this, vectors.data(), batch, vectors.size() / batch / size, size, &logits));
         return logits;
     }
-    // Go on with these sequences in this order: drop, repeat or exchange them.
+    // Continue with these rows in this order: drop, repeat or exchange sequences.
     void reorder(const std::vector<std::int64_t> &rows) { check(t2r_reorder(*this, rows.data(), rows.size())); }
 
     // A row of a decoder.
@@ -180,7 +180,7 @@ public:
         const Decoder &decoder;
         std::int64_t row;
     };
-    // Become these rows, of this decoder and of forks and copies of it.
+    // Replace the batch by these rows of this decoder and of its forks and copies.
     void take(const std::vector<Row> &rows) {
         std::vector<t2r_decoder *> from;
         std::vector<std::int64_t> numbers;
@@ -191,14 +191,14 @@ public:
         check(t2r_take(*this, from.data(), numbers.data(), numbers.size()));
     }
 
-    // The graph's options, for a caller to change.
+    // The graph's options, for the caller to change.
     t2r_sampling sampling() const {
         t2r_sampling made;
         check(t2r_sampling_defaults(*this, &made, sizeof made));
         return made;
     }
-    // sampling: none is the graph's options. callback: called with each token; false ends the text. What it throws ends it
-    // too, and comes out. Throws Cancelled where `cancel` ended it.
+    // sampling: default is the graph's options. callback: called with each token; false ends the text. An exception of the
+    // callback also ends the text, and is rethrown. Throws Cancelled after `cancel`.
     Tokens generate(const Tokens &prompt, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {},
                     std::function<bool(std::int64_t)> callback = nullptr) {
         Call call{std::move(callback), nullptr};
@@ -212,24 +212,24 @@ public:
         return {tokens, tokens + count};
     }
 
-    // The token that generate would choose of a row's logits. draw: how many tokens were chosen in its text before.
+    // The token that generate would choose from a row's logits. draw: the number of tokens chosen in its text before.
     std::int64_t choose(const float *logits, std::size_t row, const std::optional<t2r_sampling> &sampling, std::int64_t draw) const {
         std::int64_t token;
         check(t2r_choose(*this, logits, row, sampling ? &*sampling : nullptr, draw, &token));
         return token;
     }
 
-    // All states, good until the next call.
+    // All states, valid until the next call.
     std::vector<t2r_tensor> states() const {
         std::vector<t2r_tensor> found(info().states);
         for (std::size_t i = 0; i < found.size(); i++) check(t2r_state(*this, i, &found[i]));
         return found;
     }
-    // Go on from these, all of them, which are copied. position: tokens that were read, where no state says it.
+    // Continue from a copy of these states, all of the graph's. position: number of tokens read, if no state has it.
     void set_states(const std::vector<t2r_tensor> &states, std::int64_t position = 0) {
         check(t2r_set_states(*this, states.data(), states.size(), position));
     }
-    // token: one that was chosen and has not been read, or -1; loading gives it back.
+    // token: one that was chosen but not read, or -1; load returns it.
     void save(const std::string &path, std::int64_t token = -1) const { check(t2r_save(*this, c_path(path), token)); }
     std::int64_t load(const std::string &path) {
         std::int64_t token;
@@ -248,7 +248,7 @@ public:
         return token;
     }
 
-    // Of a translator: read sources, and stand before the start tokens of their translations.
+    // For a translator: encode sources. The decoder is then before the start tokens of their translations.
     void encode_sources(const std::vector<Tokens> &sources) {
         Tokens lengths, tokens;
         std::size_t longest = 0;
@@ -262,13 +262,13 @@ public:
         }
         check(t2r_encode_sources(*this, tokens.data(), lengths.data(), sources.size(), longest));
     }
-    // The graph's options of the search, for a caller to change.
+    // The graph's beam search options, for the caller to change.
     t2r_beam beam() const {
         t2r_beam made;
         check(t2r_beam_defaults(*this, &made, sizeof made));
         return made;
     }
-    // Best first. beam: none is the graph's options.
+    // Best first. beam: default is the graph's options.
     std::vector<Translation> translate(const Tokens &source, const std::optional<t2r_beam> &beam = {}) {
         std::size_t found;
         check(t2r_translate(*this, source.data(), source.size(), beam ? &*beam : nullptr, &found));
@@ -292,7 +292,7 @@ private:
         return tokens.size() / batch;
     }
 
-    // A callback on its way through C, through which no exception may go.
+    // Adapts a callback to C. Its exception is stored, as none may pass through C.
     struct Call {
         std::function<bool(std::int64_t)> callback;
         std::exception_ptr thrown;
@@ -312,11 +312,11 @@ private:
 class Tokenizer : public Handle<t2r_tokenizer, t2r_close_tokenizer> {
 public:
     explicit Tokenizer(const Decoder &decoder) { check(t2r_open_tokenizer(decoder, place())); }
-    // Of the text of a tokenizer.json. bos_token: what an empty text becomes, or -1.
+    // From the text of a tokenizer.json. bos_token: the token of an empty text, or -1.
     explicit Tokenizer(std::string_view json, std::int64_t bos_token = -1) {
         check(t2r_make_tokenizer(json.data(), json.size(), bos_token, place()));
     }
-    // That of a translator's sources.
+    // The tokenizer of a translator's sources.
     static Tokenizer of_source(const Decoder &decoder) {
         Tokenizer made;
         check(t2r_open_source_tokenizer(decoder, made.place()));
@@ -339,13 +339,13 @@ private:
     Tokenizer() = default;
 };
 
-// The text of the tokens that follow a prompt, as they come.
+// Decodes the tokens that follow a prompt, as they come.
 class Stream : public Handle<t2r_stream, t2r_close_stream> {
 public:
     explicit Stream(const Tokenizer &tokenizer, const Tokens &prompt = {}) {
         check(t2r_open_stream(tokenizer, prompt.data(), prompt.size(), place()));
     }
-    // End before the first of these that comes to be in the text.
+    // End the text before the first of these that occurs in it.
     void stop_at(const std::vector<std::string> &texts) {
         std::vector<const char *> given;
         for (const std::string &text : texts) {

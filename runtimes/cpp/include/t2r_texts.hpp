@@ -1,4 +1,4 @@
-// Many texts with t2r.hpp: a Batch, of texts that come and go between steps, and a PrefixCache, of what texts have in common.
+// Many texts with t2r.hpp: Batch adds and removes texts between steps, PrefixCache keeps states of shared prefixes.
 #ifndef T2R_TEXTS_HPP
 #define T2R_TEXTS_HPP
 
@@ -11,22 +11,23 @@
 namespace t2r {
 inline namespace cpp {
 
-// Several texts at once, each a row of every state: a step reads the weights once for all. Each is the text that generate writes
-// alone, but for rounding. For one thread at a time. A graph of a fixed batch is refused by add, and so is a second text of one
-// with caches that grow, which must have one length: both by the kind batch.
+// Several texts at once, each a row of every state: a step reads the weights once for all. Each text equals that of generate
+// alone, up to rounding. For one thread at a time. add refuses, with the kind batch, a graph of a fixed batch, and a second text
+// of a graph with growing caches, which need one length.
 class Batch {
 public:
-    // The decoder's graph is used; its own text is left alone.
+    // Uses the decoder's session, not its states.
     explicit Batch(const Decoder &decoder) : decoder(decoder.fork()) {}
 
-    // Handles of the texts that have not ended, oldest first.
+    // Handles of the unfinished texts, oldest first.
     std::vector<std::size_t> sequences() const {
         std::vector<std::size_t> found;
         for (const Text &text : texts) found.push_back(text.handle);
         return found;
     }
 
-    // Add a text: its handle. Its prompt is read but for the last token, which the next step reads. If this throws, all is as before.
+    // Add a text and return its handle. Reads the prompt except its last token, which the next step reads. If this throws, the
+    // batch is unchanged.
     std::size_t add(const Tokens &prompt, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {}) {
         Decoder reader = decoder.fork();
         Text text{count, 0, max_tokens, 0, sampling ? *sampling : reader.sampling(), {}};
@@ -40,8 +41,8 @@ public:
         return count++;
     }
 
-    // One token of every text: handles and tokens, oldest first. A text leaves the batch behind a stop token or max_tokens, and
-    // with -1 where its logits are not finite.
+    // Choose one token of every text: handles and tokens, oldest first. A text leaves the batch after a stop token or max_tokens,
+    // or with the token -1 if its logits are not finite.
     std::vector<std::pair<std::size_t, std::int64_t>> step() {
         std::vector<std::pair<std::size_t, std::int64_t>> chosen;
         if (texts.empty()) return chosen;
@@ -57,7 +58,7 @@ public:
         return chosen;
     }
 
-    // Remove a text: a decoder that has read all of it but its newest token.
+    // Remove a text and return a decoder that has read it, except its newest token.
     Decoder remove(std::size_t handle) {
         Decoder other = decoder.fork();
         const auto found = std::find_if(texts.begin(), texts.end(), [&](const Text &text) { return text.handle == handle; });
@@ -70,14 +71,14 @@ public:
 private:
     struct Text {
         std::size_t handle;
-        std::int64_t token, max_tokens, draws;  // token: the newest, which has not been read
+        std::int64_t token, max_tokens, draws;  // token: the newest, not yet read
         t2r_sampling sampling;
         Tokens stops;
 
         bool ends() const { return std::find(stops.begin(), stops.end(), token) != stops.end(); }
     };
 
-    // What generate refuses before it reads.
+    // The checks of generate before it reads.
     static void require(const Tokens &prompt, Text &text, const Decoder &reader) {
         const t2r_info info = reader.info();
         const auto refuse = [](bool wrong, t2r_kind kind, const char *line) {
@@ -88,7 +89,7 @@ private:
         const bool given = text.sampling.stop_tokens != nullptr;
         const std::int64_t *stops = given ? text.sampling.stop_tokens : info.eos_tokens;
         text.stops.assign(stops, stops + (given ? text.sampling.stop_count : info.eos_count));
-        text.sampling.stop_tokens = nullptr;  // it may go
+        text.sampling.stop_tokens = nullptr;  // the caller may free them
         const std::vector<float> even(static_cast<std::size_t>(info.vocab_size));
         reader.choose(even.data(), 0, text.sampling, 0);  // refuses options that are out of range
         refuse(info.input_size > 0, T2R_GRAPH, "expected a graph that reads tokens; received one that reads vectors; use read_vectors");
@@ -122,21 +123,21 @@ private:
     }
 
     Decoder decoder;
-    std::vector<Text> texts;  // one a row
+    std::vector<Text> texts;  // one per row
     std::size_t count = 0;
 };
 
-// Keeps decoders that have read blocks of tokens, for other texts that begin with those: their states have one size, however many
-// tokens are behind them, and cannot be cut, so they serve texts that have all of those tokens. For one thread at a time.
+// Keeps decoders that have read blocks of tokens, for texts that begin with the same blocks. Recurrent states have a fixed size
+// and cannot be truncated, so they fit only texts with all of those tokens. For one thread at a time.
 class PrefixCache {
 public:
-    // max_bytes: of the states that are kept, the least recently used go first, and of one text those of its longest prefixes.
+    // max_bytes: limit of the kept states. The least recently used are evicted first; of one text, those of its longest prefixes.
     explicit PrefixCache(const Decoder &decoder, std::size_t max_bytes = std::size_t{1} << 28, std::size_t block = 256)
         : decoder(decoder.fork()), max_bytes(max_bytes), block(block) {
         if (block < 1) throw Failed(T2R_SNAPSHOT, "expected a block of at least 1 token; received 0; choose another");
     }
 
-    // Read a text from its start: the logits behind it, good until the next call.
+    // Read a text from its start and return the logits after it, valid until the next call.
     const float *read(const Tokens &text) {
         decoder.reset(1);
         const std::size_t blocks = text.empty() ? 0 : std::min((text.size() - 1) / block, most);
@@ -162,7 +163,7 @@ public:
         return decoder.prefill({behind(blocks), text.end()});
     }
 
-    // As Decoder::generate, of a text from its start.
+    // Decoder::generate with a text from its start.
     Tokens generate(const Tokens &text, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {},
                     std::function<bool(std::int64_t)> callback = nullptr) {
         if (text.size() > 1) read({text.begin(), text.end() - 1});
@@ -176,7 +177,7 @@ public:
         return bytes;
     }
 
-    std::size_t reused = 0;  // tokens of the last text that were in the cache
+    std::size_t reused = 0;  // tokens of the last text that were found in the cache
 
 private:
     using Key = std::pair<std::size_t, Tokens>;  // the number of the block before, and the tokens of this one
@@ -187,9 +188,9 @@ private:
         std::size_t bytes;
     };
     using Place = std::list<Kept>::iterator;
-    static constexpr std::size_t most = 1024;  // decoders: libt2r has 4,096 open at once, of the whole program
+    static constexpr std::size_t most = 1024;  // decoders; libt2r allows 4,096 open ones per process
 
-    // Twice its states: a decoder has them and room for the next.
+    // Twice its states, as a decoder has two buffers for each.
     static std::size_t bytes_of(const Decoder &decoder) {
         std::size_t bytes = 0;
         for (const t2r_tensor &state : decoder.states()) bytes += 2 * state.bytes;
@@ -198,7 +199,7 @@ private:
 
     Decoder decoder;
     std::size_t max_bytes, block, count = 0;
-    std::list<Kept> kept;  // the most recently used first
+    std::list<Kept> kept;  // most recently used first
     std::map<Key, Place> places;
 };
 

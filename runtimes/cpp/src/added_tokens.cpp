@@ -12,7 +12,7 @@ namespace {
 
 constexpr double max_added = 1 << 16, max_content = 1 << 10;
 
-// Where the character before `at` begins, in UTF-8.
+// The beginning of the UTF-8 character before `at`.
 std::size_t character_before(std::string_view text, std::size_t at) {
     do at--;
     while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
@@ -40,7 +40,7 @@ AddedTokens::AddedTokens(Json::Value list, const Vocabulary &vocabulary, std::si
     if (list.is_null()) return;
     require_at_most(max_added, static_cast<double>(list.size()), "added tokens");
     double bytes = 0;
-    std::unordered_map<std::string_view, std::int64_t> others;  // that are no pieces
+    std::unordered_map<std::string_view, std::int64_t> others;  // tokens outside the vocabulary
     list.each([&](Json::Value entry) {
         const std::string_view content = entry.at("content").string();
         const std::int64_t id = entry.at("id").integer();
@@ -60,7 +60,7 @@ AddedTokens::AddedTokens(Json::Value list, const Vocabulary &vocabulary, std::si
         if (is_special) special.emplace(content);
         const std::string found = is_normalized ? normalizer.normalize(std::string(content)) : std::string(content);
         require_at_most(max_content, static_cast<double>(found.size()), "bytes of an added token, normalized");
-        texts[id] = found;  // one that is normalized is written as it is found
+        texts[id] = found;  // a normalized token decodes to its normalized text
         if (found.empty()) return;
         (is_normalized ? normal : plain).add(found, static_cast<std::uint32_t>(tokens.size()));
         tokens.push_back({id, static_cast<std::uint32_t>(found.size()), flag(entry, "single_word", false),
@@ -77,7 +77,7 @@ const std::string *AddedTokens::text(std::int64_t id) const {
 
 void AddedTokens::cut(std::string_view text, bool normalized, const std::function<void(const Part &)> &call) const {
     TextSearch::Scan scan(normalized ? normal : plain, text);
-    std::size_t from = 0, spaces_end = 0;  // behind the last token, and behind the last spaces that a token took
+    std::size_t from = 0, spaces_end = 0;  // ends of the last token, and of the last spaces that a token stripped
     for (auto match = scan.next(0); match.number != TextSearch::none;) {
         const Token &token = tokens[match.number];
         std::size_t begin = match.begin, end = begin + token.size;

@@ -1,4 +1,4 @@
-// The tokens that are found before a text is cut: in the text as it is, or as it is normalized.
+// Added tokens, which are found before pre-tokenization: in the raw or in the normalized text.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,14 @@ namespace t2r {
 
 class AddedTokens {
 public:
-    // Those that the model's vocabulary has keep its numbers, others come behind all of its `pieces`.
+    // Tokens in the model's vocabulary keep their ids; others get the ids after all of its `pieces`.
     AddedTokens(Json::Value list, const Vocabulary &vocabulary, std::size_t pieces, const Normalizer &normalizer);
 
     struct Part {
-        std::int64_t id;  // -1: a text
+        std::int64_t id;  // -1: text
         std::size_t begin, end;
     };
-    // Hand out the text in parts, cut at the tokens that are looked for in it.
+    // Call with the parts of the text, cut at the added tokens in it.
     void cut(std::string_view text, bool normalized, const std::function<void(const Part &)> &call) const;
 
     bool is_special(std::string_view text) const { return special.count(text) > 0; }
@@ -33,7 +33,7 @@ private:
     };
 
     std::vector<Token> tokens;
-    TextSearch plain, normal;  // of places among the tokens
+    TextSearch plain, normal;  // numbers are indices of `tokens`
     std::map<std::int64_t, std::string> texts;
     std::set<std::string, std::less<>> special;
 };

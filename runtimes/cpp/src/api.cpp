@@ -17,7 +17,7 @@ constexpr const char *kind_names[] = {"ok",       "file",     "graph",    "versi
                                       "sampling", "provider", "argument", "state",    "memory",   "runtime",
                                       "cancelled"};
 constexpr std::size_t max_line = 1024;
-thread_local char last_error[max_line] = "";  // no std::string: keeping a line must not fail
+thread_local char last_error[max_line] = "";  // no std::string: storing a line must not fail
 
 t2r_kind keep(t2r_kind kind, const char *line) noexcept {
     std::strncpy(last_error, line, max_line - 1);
@@ -35,7 +35,7 @@ t2r_kind keep_unknown(const char *what) noexcept {
 
 t2r_options default_options() { return {sizeof(t2r_options), 0, 1, default_state_bytes, nullptr, 0, nullptr, 0}; }
 
-// Keys and values, one behind the other. of: as in "a configuration".
+// Keys and values in turn. of: as in "a configuration".
 Pairs pairs_of(const char *const *strings, size_t count, const std::string &of) {
     if (count % 2)
         fail(T2R_ARGUMENT, "a value behind each key of " + of, number(static_cast<std::int64_t>(count)) + " strings", "count both");
@@ -87,7 +87,7 @@ void hand_out(const Logits &found, const float **logits) {
 
 t2r_decoder *add(Decoder decoder) { return decoders().add(std::make_unique<OpenDecoder>(std::move(decoder))); }
 
-// Hands out the tokens that were written, at last, whether all went well or not.
+// Returns the generated tokens to the caller on success and on failure.
 struct HandOut {
     const std::vector<std::int64_t> &written;
     const int64_t **tokens;
@@ -99,7 +99,7 @@ struct HandOut {
     }
 };
 
-// The decoder compares the batch with its own before it reads.
+// Checks the arguments; the decoder itself compares the batch before it reads.
 void require_rows(const void *inputs, size_t batch, size_t length, const char *what = "tokens") {
     if (batch > 0) require_list(inputs, length, what);
     if (length >= size_t{1} << 40)
@@ -303,7 +303,7 @@ t2r_kind t2r_take(t2r_decoder *decoder, t2r_decoder *const *from, const int64_t 
         const DecoderCall use(decoder);
         require_list(from, count, "decoders");
         require_list(rows, count, "rows");
-        std::map<t2r_decoder *, std::unique_ptr<Decoders::Use>> others;  // each is in use once
+        std::map<t2r_decoder *, std::unique_ptr<Decoders::Use>> others;  // one Use per decoder
         std::vector<Decoder::Row> chosen;
         for (size_t i = 0; i < count; i++) {
             auto &other = others[from[i]];

@@ -1,4 +1,4 @@
-// The edge of the C API: whatever is thrown behind it becomes a kind and a line.
+// The boundary of the C API: exceptions become a kind and a line.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace t2r {
 
-// A decoder, and what its functions have handed out.
+// A decoder, and the data that its functions have returned.
 struct OpenDecoder {
     explicit OpenDecoder(Decoder decoder) : decoder(std::move(decoder)) {}
 
@@ -24,7 +24,7 @@ struct OpenDecoder {
 using Decoders = Handles<OpenDecoder, t2r_decoder>;
 Decoders &decoders();
 
-// A call that is in a decoder, which t2r_cancel ends.
+// A running call in a decoder, which t2r_cancel can end.
 class DecoderCall {
 public:
     explicit DecoderCall(t2r_decoder *decoder) : use(decoders(), decoder), call(use->decoder.cancellation()) {}
@@ -35,7 +35,7 @@ private:
     Cancellation::Call call;
 };
 
-// Remember the exception that is being handled for t2r_error, and tell its kind.
+// Store the current exception's line for t2r_error and return its kind.
 t2r_kind remember() noexcept;
 
 template <class F> t2r_kind guarded(F body) noexcept {
@@ -47,23 +47,23 @@ template <class F> t2r_kind guarded(F body) noexcept {
     }
 }
 
-// Throws Error of the kind argument: a pointer is NULL. expected: what it should lead to.
+// Throws Error of the kind argument if a pointer is NULL. expected: what it should point to.
 inline void require(const void *pointer, const char *expected) {
     if (!pointer) fail(T2R_ARGUMENT, expected, "NULL", "pass its address");
 }
 
-// The same of a list, which may be NULL where it is empty.
+// The same for a list, which may be NULL if it is empty.
 inline void require_list(const void *pointer, size_t count, const char *expected) {
     if (count > 0) require(pointer, expected);
 }
 
-// Throws Error of the kind argument: there is none of this number. what: as in "state".
+// Throws Error of the kind argument if an index is out of range. what: as in "state".
 inline void require_index(size_t index, size_t count, const std::string &what) {
     if (index >= count)
         fail(T2R_ARGUMENT, "a number of a " + what + " below " + std::to_string(count), std::to_string(index), "count from 0");
 }
 
-// A structure of the API has a size; one that is larger than this is no structure.
+// Limit of a structure's size; a larger one is an error of the caller.
 inline constexpr size_t most_struct_bytes = 4096;
 
 inline void require_size(size_t size) {
@@ -72,7 +72,7 @@ inline void require_size(size_t size) {
              std::to_string(size), "pass sizeof, or fill it in with its _defaults function");
 }
 
-// Fill in a structure of the caller's size: one of an older t2r.h is shorter, of a newer one longer, with 0 at its end.
+// Fill in a structure of the caller's size. It is shorter with an older t2r.h, and longer with a newer one: its end is set to 0.
 template <class T> void hand_out(const T &found, T *out, size_t size) {
     require(out, "a structure to fill in");
     require_size(size);
@@ -81,14 +81,14 @@ template <class T> void hand_out(const T &found, T *out, size_t size) {
     std::memset(reinterpret_cast<unsigned char *>(out) + known, 0, size - known);
 }
 
-// The same of options, which know their size.
+// The same for options, which contain their size.
 template <class T> void hand_out_options(T found, T *out, size_t size) {
     found.size = size;
     hand_out(found, out, size);
 }
 
-// What the caller gives over what holds where it says nothing, as for the fields that an older t2r.h does not have. Throws
-// Error of the kind argument: a newer t2r.h has a field, and it is set, which is not known here.
+// `options` overwritten by the caller's structure; fields that an older t2r.h does not have are kept. Throws Error of the kind
+// argument if a field that only a newer t2r.h has is not 0.
 template <class T> T over(T options, const T *given) {
     if (!given) return options;
     require_size(given->size);

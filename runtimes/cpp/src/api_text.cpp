@@ -7,7 +7,7 @@ namespace {
 
 using namespace t2r;
 
-// A tokenizer or a stream, and what its functions have handed out.
+// A tokenizer or a stream, and the data that its functions have returned.
 struct OpenTokenizer {
     std::shared_ptr<Tokenizer> tokenizer;
     Ids tokens;

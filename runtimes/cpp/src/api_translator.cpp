@@ -4,7 +4,7 @@ namespace {
 
 using namespace t2r;
 
-t2r_beam beam_of(const Beam &b) {  // without max_tokens: the graph's own is lowered to its positions, a caller's is not
+t2r_beam beam_of(const Beam &b) {  // without max_tokens: the graph's is lowered to its positions, a caller's is not
     return {sizeof(t2r_beam), b.width, 0, b.min_tokens, b.early_stopping, b.forced_end, b.n_best, b.length_penalty, b.repetition_penalty, b.no_repeat_ngram};
 }
 

@@ -1,4 +1,4 @@
-// Byte-pair encoding (Sennrich et al. 2016): of all neighbours that merge, those with the first rule, the leftmost first.
+// Byte-pair encoding (Sennrich et al. 2016): merges the adjacent pair with the lowest rank, the leftmost first.
 #include <algorithm>
 #include <functional>
 #include <unordered_set>
@@ -10,7 +10,7 @@ namespace t2r {
 
 namespace {
 
-// Two neighbours → the rank of their rule and what they become; open addressing in one array, since there may be a million.
+// Maps an adjacent pair to its rule's rank and its merged id; open addressing in one array, since there may be a million.
 class Rules {
 public:
     struct Rule {
@@ -86,19 +86,19 @@ public:
         }
         encode_part(piece, tokens);
         if (symbols.capacity() <= 4 * longest) return;
-        symbols = {};  // what a long piece has taken
+        symbols = {};  // free the memory of a long piece
         queue = {};
     }
 
 private:
-    static constexpr std::size_t longest = 1 << 12;  // bytes of a piece that are looked at together if need be
+    static constexpr std::size_t longest = 1 << 12;  // bytes; longer pieces are encoded in parts if possible
 
-    // A symbol lies at the place of its first part. The places of its first and its last part have its length.
+    // A symbol is stored at the index of its first part. Its first and its last part have its length.
     struct Symbol {
         std::uint32_t id, length;
     };
     static constexpr std::uint32_t gone = ~std::uint32_t{0};
-    // A rank and the place of the left symbol: of equal ranks, the leftmost comes first.
+    // A rank and the index of the left symbol: the leftmost of equal ranks comes first.
     using Merge = std::uint64_t;
 
     void encode_part(std::string_view part, Ids &tokens) {
@@ -107,12 +107,12 @@ private:
         for (std::size_t place = 0; place < symbols.size(); place += symbols[place].length) tokens.push_back(symbols[place].id);
     }
 
-    // The end of a beginning of the piece that no rule joins with what follows; of not much more than `longest`, where
-    // there is one. A rule joins characters of the vocabulary only if some rule's left side ends with the one, and its
-    // right side begins with the other.
+    // A position, if possible little more than `longest`, across which no rule merges; else the piece's end. Rules can merge
+    // across two characters of the vocabulary only if some rule's left side ends with the first, and its right side begins
+    // with the second.
     std::size_t seam(std::string_view piece) {
         if (joined.empty()) {
-            joined.insert(0);  // so that it is not made again
+            joined.insert(0);  // so that it is not empty, and is filled once
             rules.each([&](std::int64_t first, std::int64_t second) {
                 const std::string_view left = vocabulary.text(first), right = vocabulary.text(second);
                 if (!left.empty() && !right.empty()) joined.insert(pair(last_character(left), decode_utf8(right, 0).code));
@@ -120,7 +120,7 @@ private:
         }
         std::size_t at = longest;
         while (at < piece.size() && (static_cast<unsigned char>(piece[at]) & 0xC0) == 0x80) at++;
-        char32_t before = 0;  // which is not known
+        char32_t before = 0;  // 0: not in the vocabulary
         for (; at < piece.size(); at += decode_utf8(piece, at).size) {
             const Decoded character = decode_utf8(piece, at);
             const bool known = vocabulary.find(piece.substr(at, character.size)) >= 0;
@@ -159,10 +159,10 @@ private:
 
     void add_symbol(std::int64_t id) { symbols.push_back({static_cast<std::uint32_t>(id), 1}); }
 
-    // The characters of the piece as symbols; of those that the vocabulary has not, their bytes, or what is unknown.
+    // The characters of the piece as symbols; for those outside the vocabulary, their bytes or the unknown token.
     void begin(std::string_view piece) {
         symbols.clear();
-        bool waiting = false;  // what is unknown, which may join what is unknown behind it
+        bool waiting = false;  // an unknown token is pending, which may be fused with the next one
         for (std::size_t at = 0; at < piece.size();) {
             const std::string_view character = piece.substr(at, decode_utf8(piece, at).size);
             at += character.size();
@@ -205,7 +205,7 @@ private:
             queue.pop_back();
             Symbol &left = symbols[place];
             const Rules::Rule *rule = left.id == gone ? nullptr : rule_at(place);
-            if (!rule || rule->rank != rank) continue;  // one of the two has changed since
+            if (!rule || rule->rank != rank) continue;  // stale: one of the two has changed
             Symbol &right = symbols[place + left.length];
             const std::uint32_t length = left.length + right.length;
             right.id = gone;
@@ -222,7 +222,7 @@ private:
     bool falls_back = false, fuses = false, whole_first = false;
     std::vector<Symbol> symbols;
     std::vector<Merge> queue;  // a heap
-    std::unordered_set<std::uint64_t> joined;  // pairs of characters
+    std::unordered_set<std::uint64_t> joined;  // pairs of characters that rules may merge across
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The end of a call that another thread asks for: seen by us between two runs, and by ONNX Runtime within one.
+// Cancels a call from another thread: we check between two runs, ONNX Runtime during a run.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ namespace t2r {
 
 class Cancellation {
 public:
-    // As long as a call lasts. Before it and after it there is nothing to end.
+    // Marks a call as running during its lifetime.
     class Call {
     public:
         explicit Call(Cancellation &of) : of(of) {
@@ -37,8 +37,8 @@ public:
         options.SetTerminate();
     }
 
-    // Run a graph, as `body` does with these options. Throws Error: of the kind cancelled, or of the kind runtime: `expected`
-    // was to be, and ONNX Runtime says otherwise.
+    // Call `body` with these options, to run a graph. Throws Error of the kind cancelled, or of the kind runtime if ONNX Runtime
+    // fails; `expected` is the message's first part.
     template <class F> auto run(const char *expected, F body) {
         try {
             if (wanted) cancelled();
@@ -53,7 +53,7 @@ private:
     [[noreturn]] static void cancelled();
     [[noreturn]] static void failed(const char *expected, const Ort::Exception &error);
 
-    std::mutex mutex;  // of `running`, and of what is done because of it
+    std::mutex mutex;  // guards `running` and actions that depend on it
     bool running = false;
     std::atomic<bool> wanted{false};
     Ort::RunOptions options;

@@ -10,7 +10,7 @@ namespace t2r {
 
 namespace {
 
-constexpr std::int64_t rows_in_a_run = 512;  // enough for products to be at their fastest, and a bound on their memory
+constexpr std::int64_t rows_in_a_run = 512;  // enough rows for the fastest matrix products; bounds their memory
 
 std::string show(const Shape &shape) {
     std::string text = "(";
@@ -18,7 +18,7 @@ std::string show(const Shape &shape) {
     return text + ")";
 }
 
-// The letters of the states' shapes, filled in by the first state that shows them; 0: not yet known.
+// Values of the symbolic dimensions, set by the first state that has them; 0: not yet known.
 struct Letters {
     std::int64_t batch = 0, length = -1, source = 0;
 
@@ -58,7 +58,7 @@ std::int64_t Decoder::position() const { return *std::max_element(positions.begi
 
 void Decoder::require_tokens(const std::int64_t *tokens, std::size_t count) const {
     for (std::size_t i = 0; i < count; i++)
-        if (tokens[i] < 0 || tokens[i] >= signature().vocab_size)  // some providers take -1 for the last one, silently
+        if (tokens[i] < 0 || tokens[i] >= signature().vocab_size)  // some providers silently take -1 for the last token
             fail(T2R_TOKEN, "tokens in 0 … " + number(signature().vocab_size - 1), number(tokens[i]),
                  "use the tokenizer of this model");
 }

@@ -1,4 +1,4 @@
-// A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them.
+// A step graph as a decoder: tokens in, logits out; it keeps the states between steps.
 #pragma once
 
 #include <functional>
@@ -11,22 +11,22 @@ namespace t2r {
 
 struct Logits {
     const float *values;          // (batch, vocabulary), or (batch, top_k)
-    const std::int64_t *tokens;   // whose they are; null: of all
-    const float *sums = nullptr;  // of a translator's largest: log of the sum of exp of all, (batch)
+    const std::int64_t *tokens;   // token of each value; null: all tokens in order
+    const float *sums = nullptr;  // of a translator's largest: log of the sum of exp of all logits, (batch)
 };
 
-// A state that somebody gives us.
+// A state from the caller.
 struct GivenState {
     std::string name;
     Dtype dtype;
     Shape shape;
-    const void *data;  // its numbers, as many as the shape says
+    const void *data;  // its elements, as many as the shape has
 };
 
 class Decoder {
 public:
     explicit Decoder(std::shared_ptr<Graph> graph);
-    // Another of the same graph, which stands where this one does.
+    // Another decoder of the same graph, with a copy of the states.
     Decoder copy() const;
 
     const Signature &signature() const { return graph->signature; }
@@ -37,23 +37,24 @@ public:
     const States &all_states() const { return *states; }
     Cancellation &cancellation() const { return *ending; }
 
-    // Throws Error: of the kinds token, batch and position (graph: no such outputs); nothing has been read then. Of the kinds
-    // cancelled, memory and runtime: what `position` says has been read, and the states are those after it.
+    // Throws Error. Kinds token, batch, position, graph (no such outputs): nothing was read. Kinds cancelled, memory, runtime:
+    // `position` tokens were read, and the states are those after them.
     Logits read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted = Wanted::logits);
-    // The same of finite vectors (rows, length, size), which no history remembers.
+    // The same for finite vectors (rows, length, size), which are not in the history.
     Logits read_vectors(const float *vectors, std::int64_t rows, std::int64_t length, std::int64_t size);
-    // Throws Error of the kind batch. All is as before then.
+    // Throws Error of the kind batch, and the decoder is unchanged.
     void reset(std::int64_t batch);
-    // Rows that stay in their places are not touched.
+    // Rows that keep their place are not copied if the batch keeps its size.
     void reorder(const std::vector<std::int64_t> &rows);
     using Row = std::pair<const Decoder *, std::int64_t>;
-    // Become these rows of decoders of the same graph, of this one too. Throws Error of the kind batch. All is as before then.
+    // Replace the batch by these rows of decoders of the same graph, also of this one. Throws Error of the kind batch, and the
+    // decoder is unchanged.
     void take(const std::vector<Row> &rows);
-    // Throws Error of the kind snapshot: missing or unexpected names, other dtypes or shapes. All is as before then.
+    // Throws Error of the kind snapshot (missing or unexpected names, wrong dtypes or shapes), and the decoder is unchanged.
     void set_states(const std::vector<GivenState> &given, std::int64_t position);
-    // Go on from these, at the start of a text.
+    // Continue from these states, at the start of a text.
     void adopt(std::unique_ptr<States> fresh);
-    // One run of the generation graph, which reads `token`: the tokens that it wrote.
+    // One run of the generation graph, which reads `token`; returns the generated tokens.
     std::vector<std::int64_t> generate_in_graph(std::int64_t token,
                                                 const std::vector<std::pair<const char *, Ort::Value>> &inputs);
 

@@ -1,4 +1,4 @@
-// What goes wrong, as one line: a kind of the contract's closed list, what was expected, what was received, what to do.
+// Errors: a kind of the contract's closed list, and one line of what was expected, what was received, what to do.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ public:
 
 [[noreturn]] void fail(t2r_kind kind, std::string_view expected, std::string_view received, std::string_view advice);
 
-// A text on one line that is safe to print: it may quote a stranger's file. Control characters and bytes that are no
-// UTF-8 are escaped, and what is longer than `limit` bytes is cut.
+// A text on one line that is safe to print, as it may quote an untrusted file. Control characters and bytes that are not
+// UTF-8 are escaped, and a text of more than `limit` bytes is truncated.
 std::string printable(std::string_view text, std::size_t limit = 300);
 
 inline std::string number(std::int64_t value) { return std::to_string(value); }

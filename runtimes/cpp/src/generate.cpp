@@ -35,7 +35,7 @@ template <class T> Ort::Value scalar(const Ort::MemoryInfo &memory, T &value) {
 
 Ort::Value list(const Ort::MemoryInfo &memory, std::vector<std::int64_t> &values) {
     const auto count = static_cast<std::int64_t>(values.size());
-    values.reserve(1);  // so that an empty one has a place too
+    values.reserve(1);  // so that data() of an empty vector is not null
     return Ort::Value::CreateTensor<std::int64_t>(memory, values.data(), values.size(), &count, 1);
 }
 
@@ -68,7 +68,7 @@ void in_steps(Decoder &decoder, const Request &request, const std::vector<std::i
     const Signature &signature = decoder.signature();
     const std::vector<std::int64_t> &banned = banned_of(signature);
     Sampler sampler(request.sampling);
-    const std::int64_t limit = request.sampling.limit();  // of any size
+    const std::int64_t limit = request.sampling.limit();  // may exceed the vocabulary
     const bool few = limit > 0 && limit <= signature.top_k - static_cast<std::int64_t>(banned.size());
     const auto count = static_cast<std::size_t>(few ? signature.top_k : signature.vocab_size);
     const std::int64_t *next = &request.prompt.back();

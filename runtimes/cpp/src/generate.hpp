@@ -1,4 +1,4 @@
-// Read a prompt, then choose a token, hand it out, read it, and so on.
+// Generation: read a prompt, then choose a token, call the callback, read the token, and so on.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,17 @@ struct Request {
     std::vector<std::int64_t> prompt;
     std::int64_t max_tokens;
     Sampling sampling;
-    std::optional<std::vector<std::int64_t>> stop_tokens;  // the text ends with the first of them; none: the graph's own
+    std::optional<std::vector<std::int64_t>> stop_tokens;  // the text ends with the first of them; none: the graph's EOS tokens
     std::function<bool(std::int64_t)> callback;            // called with each token as it is chosen; false ends the text
 };
 
-// Puts the new tokens into `written`, one that ended the text among them. The last has been chosen and not read. Without a
-// callback a generation graph does all in one run, where there is one; the tokens are the same.
-// Throws Error: of the kinds sampling, batch, token and position; nothing has been read then. Of the kinds cancelled, memory
-// and runtime: `written` is what was chosen before.
+// Sets `written` to the new tokens, including a stop token. The last one is not read. Without a callback, the text is one run
+// of the generation graph if there is one; the tokens are the same.
+// Throws Error. Kinds sampling, batch, token, position: nothing was read. Kinds cancelled, memory, runtime: `written` has the
+// tokens chosen before.
 void generate(Decoder &decoder, const Request &request, std::vector<std::int64_t> &written);
 
-// The token that `generate` would choose of a sequence's logits (vocabulary). draw: how many were chosen in its text before.
+// The token that `generate` would choose from a row's logits (vocabulary). draw: the number of tokens chosen in its text before.
 // Throws Error of the kinds sampling and graph.
 std::int64_t choose(const Decoder &decoder, const float *logits, std::size_t row, const Sampling &sampling, std::int64_t draw);
 

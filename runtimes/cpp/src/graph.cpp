@@ -21,7 +21,7 @@ const std::map<std::string, std::string> role_names = {{"step", "step graph"},
                                                        {"generate", "generation graph"},
                                                        {"encoder", "encoder graph"}};
 
-// Whether a companion of this role is used, where there is one; an encoder always is, and a choice of tokens is the CPU's.
+// Whether to use a companion of this role. An encoder is always used; a generation graph runs on the CPU only.
 bool is_wanted(const std::string &role, const Options &options) {
     if (role == "encoder") return true;
     return options.companions && role_names.count(role) > 0 && (role != "generate" || !options.provider);
@@ -48,7 +48,7 @@ const MemoryFile *find_file(const MemoryFiles &files, const std::string &name) {
     return found == files.end() ? nullptr : &*found;
 }
 
-// The same of a graph in memory. ONNX Runtime copies them.
+// The same for a graph in memory. ONNX Runtime copies the weights.
 void give_weights(const MemoryFile &graph, const OnnxFile &file, const MemoryFiles &beside, Ort::SessionOptions &options) {
     std::vector<std::basic_string<ORTCHAR_T>> names;
     std::vector<char *> contents;
@@ -62,7 +62,7 @@ void give_weights(const MemoryFile &graph, const OnnxFile &file, const MemoryFil
             fail(T2R_WEIGHTS, "at least " + std::to_string(end) + " bytes in the weights " + printable(name, 100),
                  std::to_string(found->bytes.size()), "read that file again");
         names.push_back(path_of(name).native());
-        contents.push_back(const_cast<char *>(found->bytes.data()));  // which is only read
+        contents.push_back(const_cast<char *>(found->bytes.data()));  // only read
         sizes.push_back(found->bytes.size());
     }
     if (!names.empty()) options.AddExternalInitializersFromFilesInMemory(names, contents, sizes);
@@ -81,13 +81,13 @@ void append_provider(const Options &wanted, Ort::SessionOptions &options) {
 Ort::SessionOptions session_options(const Options &wanted, const std::string &role, const Signature &signature) {
     require_threads(wanted.threads);
     Ort::SessionOptions options;
-    options.SetLogSeverityLevel(log_level());  // what goes wrong arrives as an error, whoever listens
+    options.SetLogSeverityLevel(log_level());  // errors are reported even without a log
     if (wanted.threads == 0 && are_threads_shared()) options.DisablePerSessionThreads();
     else if (const int threads = wanted.threads ? wanted.threads : usable_threads()) options.SetIntraOpNumThreads(threads);
     if (role == "prefill") {
-        // for many rows, products of weights as they lie in the file are as fast: no second copy of them
+        // with many rows, prepacked weights are not faster: avoid a second copy of them
         if (signature.quantization == "none") options.AddConfigEntry("session.disable_prepacking", "1");
-        options.AddConfigEntry("session.force_spinning_stop", "1");  // not in the way of the steps
+        options.AddConfigEntry("session.force_spinning_stop", "1");  // spinning threads would slow the steps
     }
     const bool may_fall_back = !wanted.provider || (is_plugin(*wanted.provider) && role != "step");
     if (!may_fall_back) options.AddConfigEntry("session.disable_cpu_ep_fallback", "1");
@@ -187,7 +187,7 @@ Ort::Session *Graph::companion(const std::string &role) {
     if (found == companions.end()) return nullptr;
     Companion &other = found->second;
     std::call_once(other.once, [&] {
-        if (other.session) return;  // it was in memory
+        if (other.session) return;  // opened from memory
         Opened opened = open(other.path, role);
         require_companion(opened.signature, role, other.path);
         other.session = std::move(opened.session);

@@ -1,4 +1,4 @@
-// A step graph, opened and checked: the session, what its metadata says, and the companions that lie beside it.
+// A step graph, opened and checked: its session, its metadata, and the companions beside it.
 #pragma once
 
 #include <map>
@@ -19,15 +19,15 @@ namespace t2r {
 using Pairs = std::vector<std::pair<std::string, std::string>>;  // a key and its value
 
 struct Options {
-    int threads = 0;  // inside an operator; 0: those that are shared, else one a core that this process may use
-    bool companions = true;  // use those that lie beside; an encoder always is
+    int threads = 0;  // inside an operator; 0: the shared ones, else one per core that this process may use
+    bool companions = true;  // use those beside the graph; an encoder is always used
     std::int64_t max_state_bytes = default_state_bytes;
-    Pairs config;  // of ONNX Runtime's sessions
+    Pairs config;  // ONNX Runtime's session options
     std::optional<std::string> provider;  // as ONNX Runtime names it; none: the CPU
     Pairs provider_options;
 };
 
-// A file that the caller has in memory, and its name.
+// A file of the caller in memory.
 struct MemoryFile {
     std::string name;
     std::string_view bytes;
@@ -37,16 +37,16 @@ using MemoryFiles = std::vector<MemoryFile>;
 
 class Graph {
 public:
-    // Throws Error: every way in which the file is no step graph of this contract.
+    // Throws Error if the file is not a step graph of this contract.
     Graph(const std::string &path, const Options &options);
-    // The first is the step graph, the others are the companions and the weights that it names. The bytes are read before
-    // this returns, and not after.
+    // The first file is the step graph, the others its companions and their external weights. The bytes are not used after
+    // this returns.
     Graph(const MemoryFiles &files, const Options &options);
 
     Ort::Session &session() { return *step; }
-    // What the file says of itself, as it stands there, without tokenizers.
+    // The file's metadata, unparsed, without tokenizers.
     const std::map<std::string, std::string> &metadata() const { return properties; }
-    // The graph of that role, opened and checked when it is first used; null where there is none, or none is wanted.
+    // The graph of that role, opened and checked at its first use; null if there is none, or it is not wanted.
     Ort::Session *companion(const std::string &role);
     bool has(const std::string &role) const { return companions.count(role) > 0; }
 

@@ -1,4 +1,4 @@
-// float16 from float32, rounded to the nearest, of two the even one: what an initial value of such a state needs.
+// float32 to float16, rounding to nearest, ties to even: for initial values of float16 states.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ inline std::uint16_t half_of(float value) {
     std::memcpy(&bits, &value, sizeof bits);
     const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
     const std::uint32_t magnitude = bits & 0x7FFFFFFF;
-    if (magnitude >= 0x47800000) return sign | 0x7C00;  // 65536 and more, which metadata do not allow
+    if (magnitude >= 0x47800000) return sign | 0x7C00;  // 65536 and more, which the metadata checks refuse
     int shift = 13;
     std::uint32_t significand = (magnitude & 0x7FFFFF) | 0x800000;
     int exponent = static_cast<int>(magnitude >> 23) - 112;

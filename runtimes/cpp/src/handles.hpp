@@ -1,5 +1,5 @@
-// Handles that can be checked: a number of a place in a table and of its turn, in a pointer's clothes. One that was
-// closed, or never was one, is found out without touching what it would point to.
+// Handles that can be validated: the index of a slot and its turn, which counts closes, encoded as a pointer. A closed or
+// invalid handle is detected without dereferencing it.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ public:
         return reinterpret_cast<Handle *>(((slots[place].turn << place_bits) | place) << 1 | 1);
     }
 
-    // The object, which nobody else has until this goes out of scope. Throws Error of the kinds argument and state.
+    // Exclusive use of the object until this goes out of scope. Throws Error of the kinds argument and state.
     class Use {
     public:
         Use(Handles &handles, Handle *handle) : entry(handles.find(handle)) {
@@ -57,14 +57,14 @@ public:
         std::shared_ptr<Entry> entry;
     };
 
-    // The object, whoever uses it: for what it guards itself. Throws Error as Use does for a handle that is not open.
+    // The object even if it is in use, for members that lock themselves. Throws Error as Use does if the handle is not open.
     std::shared_ptr<T> share(Handle *handle) {
         const std::shared_ptr<Entry> entry = find(handle);
         return {entry, entry->object.get()};
     }
 
     void close(Handle *handle) {
-        const Use use(*this, handle);  // not while somebody is in it
+        const Use use(*this, handle);  // not during another call
         const std::lock_guard<std::mutex> lock(mutex);
         Slot &slot = slots[place_of(handle)];
         slot.entry.reset();

@@ -9,7 +9,7 @@ namespace t2r {
 
 namespace {
 
-constexpr std::int64_t any_size = -9;  // a dimension that is no number, in a form or in a graph
+constexpr std::int64_t any_size = -9;  // a symbolic dimension, in a form or in a graph
 
 struct Form {
     ONNXTensorElementDataType dtype;
@@ -25,7 +25,7 @@ ONNXTensorElementDataType type_of(Dtype dtype) {
     return types[static_cast<int>(dtype)];
 }
 
-// A state's form in a graph: of a generation graph, which is of one sequence, the batch is 1.
+// A state's form in a graph. A generation graph has one sequence: its batch is 1.
 Form form_of(const StateSpec &spec, std::int64_t batch) {
     Form form{type_of(spec.dtype), spec.shape};
     for (std::int64_t &dim : form.shape) dim = dim > 0 ? dim : dim == dim_batch && batch ? batch : any_size;
@@ -116,7 +116,7 @@ void check_interface(const Signature &signature, const Ort::Session &session) {
         inputs[session.GetInputNameAllocated(i, allocator).get()] = form_of(session.GetInputTypeInfo(i));
     for (std::size_t i = 0; i < session.GetOutputCount(); i++)
         outputs[session.GetOutputNameAllocated(i, allocator).get()] = form_of(session.GetOutputTypeInfo(i));
-    outputs.erase("hidden");  // which nothing here asks for
+    outputs.erase("hidden");  // not used here
     std::string problems;
     list_names("missing inputs", wanted_in, inputs, problems);
     list_names("unexpected inputs", inputs, wanted_in, problems);

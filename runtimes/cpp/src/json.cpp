@@ -129,7 +129,7 @@ private:
         return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
     }
 
-    // Unescapes in place: what an escape stands for is never longer than the escape.
+    // Unescapes in place: a character is never longer than its escape.
     void string() {
         const std::size_t begin = ++at;
         std::size_t end = begin;
@@ -202,7 +202,7 @@ double Json::Value::real() const {
     double value = 0;
 #ifdef __cpp_lib_to_chars
     if (std::from_chars(begin, end, value).ec != std::errc()) throw JsonError{"a number out of range"};
-#else  // a standard library without it: slower, and as independent of the locale
+#else  // a standard library without it: slower, also independent of the locale
     std::istringstream stream(std::string(begin, end));
     stream.imbue(std::locale::classic());
     if (!(stream >> value)) throw JsonError{"a number out of range"};

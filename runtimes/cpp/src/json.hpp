@@ -1,5 +1,5 @@
-// JSON from a stranger, read into one flat array of 16 bytes a value: its memory is bounded before it is read, and
-// nothing is allocated for a value. Strict RFC 8259; of a key that occurs twice the last counts.
+// Parser for untrusted JSON, into one flat array of 16 bytes per value: its memory is bounded before parsing, and no value is
+// allocated by itself. Strict RFC 8259; the last of duplicate keys counts.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct JsonLimits {
     unsigned depth = 128;
 };
 
-// What is wrong with a text that is no JSON, or with one that holds something else than was asked for.
+// Invalid JSON, or a value of another type than requested.
 struct JsonError {
     std::string what;
 };
@@ -27,25 +27,25 @@ public:
 
 private:
     struct Node {
-        std::uint32_t begin, size;  // in the text: of a string, a number, or `true`; of others, size counts values
-        std::uint32_t next;         // the node behind this one and all in it
+        std::uint32_t begin, size;  // of a string, a number or `true`: in the text; of others, size counts values
+        std::uint32_t next;         // the node after this one and its children
         Type type;
     };
 
 public:
-    // A place in a document, which must outlive it.
+    // A value in a document, which must outlive it.
     class Value {
     public:
         Type type() const { return node().type; }
         bool is(Type wanted) const { return type() == wanted; }
         bool is_null() const { return is(Type::null); }
-        // Each of these throws JsonError if it is another type; `integer` also for 1.0 and 1e3, which are none.
+        // Each of these throws JsonError for another type; `integer` also for 1.0 and 1e3, which are not integers.
         bool boolean() const;
         std::int64_t integer() const;
         double real() const;
         std::string_view string() const;
         bool is_integer() const;
-        // Of an array its values, of an object the number of its keys.
+        // The number of an array's values, or of an object's keys.
         std::size_t size() const;
         std::optional<Value> find(std::string_view key) const;
         Value at(std::string_view key) const;  // throws JsonError that names the key
@@ -75,7 +75,7 @@ public:
 private:
     friend class JsonReader;
 
-    std::string text;  // with its strings unescaped where they stand
+    std::string text;  // strings are unescaped in place
     std::vector<Node> nodes;
 };
 

@@ -8,9 +8,9 @@ namespace t2r {
 
 namespace {
 
-// Held while the hook is called, so that it is called no more when set_log returns.
+// Locked during a call of the hook, so that the old hook is not called after set_log returns.
 std::mutex &mutex() {
-    static std::mutex *const made = new std::mutex;  // never deleted: ONNX Runtime may speak after main
+    static std::mutex *const made = new std::mutex;  // never deleted: ONNX Runtime may log after main
     return *made;
 }
 
@@ -36,7 +36,7 @@ OrtLoggingLevel log_level() {
 }
 
 void ORT_API_CALL log_message(void *, OrtLoggingLevel level, const char *, const char *, const char *, const char *message) {
-    if (inside) return;  // what the hook itself makes ONNX Runtime say
+    if (inside) return;  // a message caused by the hook itself
     const std::lock_guard<std::mutex> lock(mutex());
     if (!hook || level < least) return;
     inside = true;

@@ -1,4 +1,4 @@
-// What ONNX Runtime says, on its way to the hook of t2r_set_log.
+// Passes ONNX Runtime's messages to the hook of t2r_set_log.
 #pragma once
 
 #include "ort.hpp"
@@ -6,13 +6,13 @@
 
 namespace t2r {
 
-// NULL: nobody listens. Throws Error of the kind state: from inside of the hook.
+// hook: NULL for none. Throws Error of the kind state if the hook calls this.
 void set_log(t2r_log hook, void *user, OrtLoggingLevel level);
 
-// The least that is to be said; fatal where nobody listens.
+// The lowest level to log; fatal without a hook.
 OrtLoggingLevel log_level();
 
-// For Ort::Env.
+// Logging function for Ort::Env.
 void ORT_API_CALL log_message(void *, OrtLoggingLevel level, const char *, const char *, const char *, const char *message);
 
 }  // namespace t2r

@@ -1,5 +1,5 @@
-// The normalizers NFC, NFD, NFKC and NFKD (Unicode, annex 15 and chapter 3.11): characters are taken apart, marks behind a
-// character that begins one (class 0) are ordered by their class, and for NFC and NFKC put together again.
+// The normalizers NFC, NFD, NFKC and NFKD (Unicode, annex 15 and chapter 3.11): decompose characters, sort the marks after a
+// starter (class 0) by their class, and for NFC and NFKC compose them again.
 #include "normalization.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace t2r {
 
 namespace {
 
-// Hangul syllables are arithmetic of their parts (chapter 3.12).
+// Hangul syllables are computed from their parts (chapter 3.12).
 constexpr char32_t syllables = 0xAC00, leads = 0x1100, vowels = 0x1161, tails = 0x11A7;
 constexpr char32_t lead_count = 19, vowel_count = 21, tail_count = 28, syllable_count = lead_count * vowel_count * tail_count;
 
@@ -28,7 +28,7 @@ const Decomposition *decomposition_of(char32_t code, bool compatibility) {
     return compatibility || !first->compatibility ? first : nullptr;
 }
 
-// What two characters become together; 0: they stay two.
+// The composition of two characters; 0: none.
 char32_t together(char32_t first, char32_t second) {
     if (first - leads < lead_count && second - vowels < vowel_count)
         return syllables + ((first - leads) * vowel_count + (second - vowels)) * tail_count;
@@ -41,11 +41,11 @@ char32_t together(char32_t first, char32_t second) {
     return found != end && found->first == first && found->second == second ? found->made : 0;
 }
 
-// A mark with its class above its code point: a text may be nothing but marks, and each is 4 bytes here.
+// A mark: its class in the bits above its code point. 4 bytes each, as a text may consist of marks only.
 using Mark = std::uint32_t;
 constexpr unsigned class_at = 24;
 
-// The text so far, and its end, which what follows may still change: a character of class 0 and the marks behind it.
+// The text so far, and its end, which later characters may change: a starter and the marks after it.
 class Writer {
 public:
     explicit Writer(bool compose) : compose(compose) {}
@@ -53,11 +53,11 @@ public:
     void add(char32_t code) {
         const unsigned combining_class = class_of(code);
         if (!combining_class) return end_marks(), begin(code);
-        require_text(made.size() + 2 * (marks.size() + 1));  // the fewest bytes of a mark
+        require_text(made.size() + 2 * (marks.size() + 1));  // a mark has at least 2 bytes
         marks.push_back(combining_class << class_at | code);
     }
 
-    // A run of ASCII, which no form changes, and of which only the last character may join what follows.
+    // A run of ASCII, which no form changes; only its last character may compose with the next.
     void add_ascii(std::string_view run) {
         end_marks();
         write();
@@ -73,7 +73,7 @@ public:
     }
 
 private:
-    // A mark is put together with the character unless one of its class, or of a higher one, stays between the two.
+    // A mark composes with the starter unless a mark of its class, or of a higher one, remains between the two.
     void end_marks() {
         const auto lower = [](Mark a, Mark b) { return a >> class_at < b >> class_at; };
         if (marks.size() > 1) std::stable_sort(marks.begin(), marks.end(), lower);
@@ -107,7 +107,7 @@ private:
     std::string made;
     bool started = false;
     char32_t starter = 0;
-    std::vector<Mark> marks;  // as they came; and once they end, in order
+    std::vector<Mark> marks;  // in text order; after end_marks sorted
 };
 
 std::size_t ascii_run(std::string_view text) {

@@ -1,4 +1,4 @@
-// The tables of Unicode's normalization forms (annex 15), all generated and sorted by their first number or numbers.
+// Generated tables of Unicode's normalization forms (annex 15), sorted by their first field or fields.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ struct Decomposition {
     std::uint32_t code;
     std::uint16_t offset;        // in `decomposed`
     std::uint8_t size;           // of characters there
-    std::uint8_t compatibility;  // 1: of NFKD and NFKC alone, behind that of all where there are both
+    std::uint8_t compatibility;  // 1: NFKD and NFKC only; sorted after the entry for all forms if there are both
 };
 extern const Decomposition decompositions[];
 extern const std::size_t decomposition_count;
 
 struct ClassRange {
     std::uint32_t first;
-    std::uint8_t combining_class;  // from `first` up to the next range: the rank of the class, 0 of class 0
+    std::uint8_t combining_class;  // from `first` up to the next range: the class's rank, 0 for class 0
 };
 extern const ClassRange class_ranges[];
 extern const std::size_t class_range_count;

@@ -12,14 +12,14 @@ namespace t2r {
 struct NpyForm {
     Dtype dtype;
     Shape shape;
-    std::size_t bytes;   // of its numbers
+    std::size_t bytes;   // of its elements
     std::size_t header;  // bytes before them
 };
 
-// The header as numpy writes it.
+// The header, as NumPy writes it.
 std::string npy_header(Dtype dtype, const Shape &shape);
 
-// The form in the header at the front of `file`, which has as many numbers behind it as that says; else nothing.
+// The header's content, if as many elements follow it as it declares; else nothing.
 std::optional<NpyForm> read_npy(std::string_view file);
 
 }  // namespace t2r

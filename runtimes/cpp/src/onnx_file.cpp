@@ -9,11 +9,11 @@ namespace t2r {
 
 namespace {
 
-constexpr unsigned deepest = 64;                      // of graphs in graphs
-constexpr std::size_t max_names = 1 << 16;            // bytes of what is said of one tensor
-constexpr std::size_t max_files = 1 << 12;            // that hold weights
+constexpr unsigned deepest = 64;                      // nesting of graphs
+constexpr std::size_t max_names = 1 << 16;            // bytes of one tensor's external data fields
+constexpr std::size_t max_files = 1 << 12;            // files with weights
 
-// The messages of onnx.proto that lead to metadata and to tensors, and the numbers of their fields.
+// The messages of onnx.proto that contain metadata and tensors, and their field numbers.
 enum class Message { model, graph, node, attribute, tensor, sparse, function, entry };
 
 struct Field {
@@ -99,7 +99,7 @@ private:
         });
     }
 
-    // StringStringEntryProto: key 1, value 2. Bytes of both count against what is left of the bound.
+    // StringStringEntryProto: key 1, value 2. The bytes of both are subtracted from `left`.
     std::pair<std::string, std::string> entry(std::uint64_t begin, std::uint64_t end, std::size_t &left) {
         std::pair<std::string, std::string> texts;
         each_field(begin, end, [&](std::uint32_t number, std::uint64_t first, std::uint64_t last) {
@@ -117,7 +117,7 @@ private:
         if (!found.metadata.emplace(std::move(key), std::move(value)).second) broken("a key of its metadata twice");
     }
 
-    // A tensor whose numbers lie in another file.
+    // Records the file of a tensor with external data.
     void tensor(std::uint64_t begin, std::uint64_t end) {
         std::string file_name;
         std::uint64_t offset = 0, length = 0;
@@ -140,7 +140,7 @@ private:
 
     ByteSource &file;
     OnnxFile &found;
-    bool whole = false;  // there is a graph
+    bool whole = false;  // whether there is a graph
     std::size_t metadata_left = max_metadata_bytes;
 };
 

@@ -23,7 +23,7 @@ void require_penalties(const LooksBack &s) {
             static_cast<double>(s.no_repeat_ngram));
 }
 
-// One option of a graph. False: there is none of this name.
+// Reads one option of a graph; false if the name is unknown.
 bool read_option(std::string_view name, Json::Value value, bool translates, Sampling &sampling, Beam &beam) {
     struct Real {
         const char *name;

@@ -17,9 +17,9 @@ namespace {
 
 constexpr int max_threads = 4096;
 
-std::mutex mutex;             // of both
-std::optional<int> shared;    // as many threads for all graphs
-bool is_made = false;         // the environment, for which that is settled
+std::mutex mutex;             // guards both
+std::optional<int> shared;    // number of threads shared by all graphs
+bool is_made = false;         // whether the environment exists, which fixes `shared`
 
 const Ort::Env *make_env() {
     const OrtApi *api = OrtGetApiBase()->GetApi(ORT_API_VERSION);

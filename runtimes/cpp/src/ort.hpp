@@ -1,5 +1,5 @@
-// ONNX Runtime's C++ API, which is bound when the first graph is opened: a library older than its headers is then an
-// error of ours, and no call of a null pointer before main.
+// Initializes ONNX Runtime's C++ API when the first graph is opened. A library older than its headers is then an error
+// instead of a call of a null pointer before main.
 #pragma once
 
 #define ORT_API_MANUAL_INIT
@@ -7,17 +7,18 @@
 
 namespace t2r {
 
-// Throws Error of the kind provider: the library is older than the headers that this was built with.
+// Throws Error of the kind provider if the library is older than the headers of the build.
 const Ort::Env &ort_env();
 
-// ONNX Runtime counts the machine's cores: threads of a process that may use fewer would wait for each other. 0: all.
+// The number of cores that this process may use; 0: all. ONNX Runtime counts the machine's cores, and too many threads would
+// wait for each other.
 int usable_threads();
 
-// Throws Error of the kind provider: too many, or fewer than none.
+// Throws Error of the kind provider if threads is too large or negative.
 void require_threads(int threads);
 
-// One set of threads for all graphs that ask for no number of their own. Throws Error: of the kind state, after the first
-// graph was opened, and provider.
+// Share one set of threads among all graphs without a number of their own. Throws Error of the kind state after the first
+// graph was opened, or of the kind provider.
 void share_threads(int threads);
 bool are_threads_shared();
 

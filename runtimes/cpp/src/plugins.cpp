@@ -15,10 +15,10 @@ namespace t2r {
 
 namespace {
 
-constexpr std::uint32_t first_version = 22;  // of the interface, with these functions in it
+constexpr std::uint32_t first_version = 22;  // first version of OrtApi with these functions
 
-// Functions of OrtApi of that version or later, at their places in it, which never change: libt2r is built with older headers
-// too, and asks when it runs.
+// Functions of OrtApi since that version, at their positions in it, which never change: libt2r can be built with older headers
+// and checks the version at run time.
 struct PluginApi {
     OrtStatus *(ORT_API_CALL *register_library)(OrtEnv *, const char *name, const ORTCHAR_T *path);
     OrtStatus *(ORT_API_CALL *unregister_library)(OrtEnv *, const char *name);
@@ -26,7 +26,7 @@ struct PluginApi {
     OrtStatus *(ORT_API_CALL *append)(OrtSessionOptions *, OrtEnv *, const OrtEpDevice *const *, std::size_t count,
                                       const char *const *keys, const char *const *values, std::size_t options);
 };
-constexpr std::size_t place = 301;  // of the first, in pointers
+constexpr std::size_t place = 301;  // index of the first function in OrtApi
 
 #if ORT_API_VERSION >= 22
 constexpr bool is_at(std::size_t offset, std::size_t function) { return offset == (place + function) * sizeof(void *); }
@@ -50,11 +50,11 @@ std::vector<const OrtEpDevice *> devices(const PluginApi &api, OrtEnv *env) {
     return {found, found + count};
 }
 
-// The first device of a library, which is opened once and stays.
+// The first device of a library, which is opened once and never closed.
 const OrtEpDevice *device_of(const PluginApi &api, OrtEnv *env, const std::string &path) {
     static std::mutex mutex;
     static std::map<std::filesystem::path, const OrtEpDevice *> opened;
-    // ONNX Runtime looks for another path beside its own library
+    // ONNX Runtime searches for relative paths beside its own library
     const std::filesystem::path file = std::filesystem::absolute(path_of(path));
     const std::lock_guard<std::mutex> lock(mutex);
     const OrtEpDevice *&device = opened[file];

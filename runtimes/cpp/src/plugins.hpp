@@ -1,4 +1,4 @@
-// Execution providers in libraries of their own, which ONNX Runtime opens by path since 1.22.
+// Execution providers in plugin libraries, which ONNX Runtime opens by path since 1.22.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace t2r {
 
-// Whether an execution provider's name is the path of a library: no name of ONNX Runtime has a separator.
+// Whether a provider is a library's path: ONNX Runtime's names have no separator.
 bool is_plugin(const std::string &provider);
 
-// Run a session's graph on the first device of the library. Throws Error of the kind provider: ONNX Runtime is older, or the
-// library is none that it takes; Ort::Exception: its options.
+// Run a session's graph on the first device of the library. Throws Error of the kind provider if ONNX Runtime is older, or
+// refuses the library; Ort::Exception if an option is invalid.
 void append_plugin(const std::string &path, const std::vector<std::pair<std::string, std::string>> &provider_options,
                    Ort::SessionOptions &options);
 

@@ -20,7 +20,7 @@ Behavior behavior_named(std::string_view name, const char *component) {
 
 using Find = std::function<std::pair<std::size_t, std::size_t>(std::string_view, std::size_t)>;
 
-// The spans of a piece, merged in the library's own way, and handed out.
+// Merges the spans of a piece as the tokenizers library does, and passes them on.
 class Merging {
 public:
     Merging(Piece piece, Behavior behavior, PieceSink &next) : piece(piece), behavior(behavior), next(next) {}
@@ -105,7 +105,7 @@ public:
     }
 
 private:
-    // Cut by the parts from a place on.
+    // Cut a piece by the parts from index `place` on.
     void cut_from(std::size_t place, Piece piece, PieceSink &next) const {
         struct Others : PieceSink {
             Others(const Sequence &sequence, std::size_t place, PieceSink &next) : sequence(sequence), place(place), next(next) {}

@@ -1,5 +1,5 @@
-// The normalizer Precompiled: SentencePiece's map of characters to texts, a double array (Aoe 1989) and the texts behind
-// it. A map may come from a stranger: every place that it names is looked at before it is read.
+// The normalizer Precompiled: SentencePiece's map of characters to texts, a double array (Aoe 1989) followed by the texts. A
+// map may be untrusted: every index in it is checked before it is used.
 #include <algorithm>
 
 #include "tokenizer_parts.hpp"
@@ -77,7 +77,7 @@ private:
         }
     }
 
-    // The text for the shortest beginning of `key` that has one.
+    // The text of the shortest prefix of `key` that has one.
     bool look_up(std::string_view key, std::string_view &found) const {
         std::size_t place = 0;
         if (units.empty()) return false;
@@ -104,7 +104,7 @@ private:
 
     std::vector<std::uint32_t> units;
     std::string texts;
-    std::size_t longest = 1;  // bytes of one of the texts
+    std::size_t longest = 1;  // bytes of the longest text
 };
 
 }  // namespace

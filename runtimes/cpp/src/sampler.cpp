@@ -12,7 +12,7 @@ namespace t2r {
 namespace {
 
 constexpr float never = -std::numeric_limits<float>::infinity();
-constexpr std::uint32_t golden = 0x9E3779B9;  // 2^32 over the golden ratio, so that seed 0 is like any other
+constexpr std::uint32_t golden = 0x9E3779B9;  // 2^32 over the golden ratio, so that seed 0 is not special
 constexpr double words = 4294967296.0;
 
 // MurmurHash3's finalizer.
@@ -22,7 +22,7 @@ std::uint32_t mix(std::uint32_t x) {
     return x ^ x >> 16;
 }
 
-// A seed as one of 32 bits; itself if it is less than 2^32.
+// A 32-bit seed; seeds below 2^32 are unchanged.
 std::uint32_t word(std::int64_t seed) {
     if (seed < 0) return std::random_device{}();
     return mix(static_cast<std::uint32_t>(seed >> 32)) ^ static_cast<std::uint32_t>(seed);
@@ -34,7 +34,7 @@ Sampler::Sampler(const Sampling &wanted) : sampling(wanted), seed(word(wanted.se
 
 std::size_t Sampler::largest(const float *logits, const std::int64_t *tokens, std::size_t count) {
     std::size_t best = 0;
-    bool finite = true;  // but for -infinity
+    bool finite = true;  // -infinity is allowed
     for (std::size_t i = 0; i < count; i++) {
         finite = finite && logits[i] < -never;
         if (logits[i] > logits[best] || (tokens && logits[i] == logits[best] && tokens[i] < tokens[best])) best = i;
@@ -74,7 +74,7 @@ std::int64_t Sampler::pick(const float *logits, const std::int64_t *tokens, std:
     return draw();
 }
 
-// All, by token.
+// Makes all tokens candidates, sorted by token.
 void Sampler::gather(const float *logits, const std::int64_t *tokens, std::size_t count, double top) {
     candidates.clear();
     candidates.reserve(count);
@@ -84,7 +84,7 @@ void Sampler::gather(const float *logits, const std::int64_t *tokens, std::size_
     if (tokens) std::sort(candidates.begin(), candidates.end(), [](const Candidate &a, const Candidate &b) { return a.token < b.token; });
 }
 
-// Once for each token that has occurred, however often; in float32, as the logits are. Here they are of all tokens.
+// Penalizes each token that has occurred once, however often; in float32, as the logits are. Here the logits are of all tokens.
 void Sampler::penalize(const History &text) {
     const auto factor = static_cast<float>(sampling.repetition_penalty);
     seen.assign(changed.size(), false);
@@ -97,7 +97,7 @@ void Sampler::penalize(const History &text) {
     }
 }
 
-// A token that would complete a row that has occurred, unless that leaves none.
+// Forbids tokens that would repeat an n-gram, unless that leaves none.
 void Sampler::forbid_repeats(const History &text) {
     const auto n = static_cast<std::size_t>(sampling.no_repeat_ngram);
     if (n > text.size()) return;
@@ -117,7 +117,7 @@ void Sampler::forbid_repeats(const History &text) {
 
 namespace {
 
-// By falling logit, of equals the lowest token first.
+// By descending logit; the lowest token first on ties.
 template <class Candidate> bool ranks_before(const Candidate &a, const Candidate &b) {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 }
@@ -132,9 +132,9 @@ void Sampler::keep_top_k() {
 }
 
 void Sampler::keep_nucleus() {
-    double total = 0;  // by rising token
+    double total = 0;  // summed in ascending token order
     for (Candidate &candidate : candidates) total += candidate.weight = std::exp(candidate.score);
-    // those below this weight add up to less than 1 - p: left out before the sort, which takes longest
+    // weights below this sum to less than 1 - p: dropped before the sort, which takes longest
     const double least = (1 - sampling.top_p) * total / static_cast<double>(candidates.size());
     const auto light = [&](const Candidate &candidate) { return candidate.weight < least; };
     candidates.erase(std::remove_if(candidates.begin(), candidates.end(), light), candidates.end());

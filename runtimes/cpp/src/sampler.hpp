@@ -1,4 +1,4 @@
-// From logits to a token: penalties, temperature, top-k, nucleus, min-p, in this order, then a draw
+// Chooses a token from logits: penalties, temperature, top-k, nucleus, min-p, in this order, then a draw
 // (runtimes/contract/generation.md). The same seed gives the same text in every language and in a graph.
 #pragma once
 
@@ -12,17 +12,17 @@ namespace t2r {
 
 class Sampler {
 public:
-    // Throws Error of the kind sampling: a value out of range.
+    // Throws Error of the kind sampling if a value is out of range.
     explicit Sampler(const Sampling &sampling);
 
-    // One of `count` logits. tokens: whose they are, where they are not all, largest first. Those in `banned` are never
-    // chosen. Throws Error of the kind graph: NaN or infinity among them, or nothing but -infinity.
+    // Choose a token from `count` logits. tokens: the token of each logit, largest logit first; null: all tokens in order. Tokens
+    // in `banned` are never chosen. Throws Error of the kind graph if a logit is NaN or infinity, or all are -infinity.
     std::int64_t pick(const float *logits, const std::int64_t *tokens, std::size_t count, const History &text,
                       const std::vector<std::int64_t> &banned);
 
     const Sampling sampling;
     const std::uint32_t seed;
-    std::uint32_t draws = 0;  // how often a token was chosen
+    std::uint32_t draws = 0;  // tokens chosen so far
 
 private:
     struct Candidate {
@@ -32,7 +32,7 @@ private:
         double weight;  // its exponential
     };
 
-    // Its place; of equals that of the lowest token.
+    // The index of the largest logit; on ties that of the lowest token.
     static std::size_t largest(const float *logits, const std::int64_t *tokens, std::size_t count);
     void gather(const float *logits, const std::int64_t *tokens, std::size_t count, double top);
     void penalize(const History &text);
@@ -41,8 +41,8 @@ private:
     void keep_nucleus();
     std::int64_t draw() const;
 
-    std::vector<Candidate> candidates;  // by token; none are made where the largest logit is chosen
-    std::vector<float> changed;         // the logits, where some are not as the graph gives them
+    std::vector<Candidate> candidates;  // by token; not filled if the largest logit is chosen
+    std::vector<float> changed;         // a copy of the logits, if penalties or bans change them
     std::vector<bool> seen;
 };
 

@@ -16,7 +16,7 @@ using Ids = std::vector<std::int64_t>;
 struct Hypothesis {
     Ids tokens;
     double sum;  // of log-probabilities
-    std::size_t row;  // of the step
+    std::size_t row;  // in the batch
 };
 
 struct Candidate {
@@ -25,7 +25,7 @@ struct Candidate {
     std::int64_t token;
 };
 
-// The best first; of equals that of the better hypothesis, then the lower token.
+// Best first; on ties the better hypothesis, then the lower token.
 bool is_better(const Candidate &a, const Candidate &b) {
     return a.sum != b.sum ? a.sum > b.sum : a.hypothesis != b.hypothesis ? a.hypothesis < b.hypothesis : a.token < b.token;
 }
@@ -43,7 +43,7 @@ public:
         wanted = !beam.looks_back() && enough <= signature.top_k ? Wanted::top : Wanted::logits;
     }
 
-    // One more token for every hypothesis. False: the sentence is done; else `rows` of the step go on, with `newest`.
+    // Extend every hypothesis by one token. False: the sentence is done; else the next step reads `newest` in `rows`.
     bool advance(const Logits &logits) {
         const auto width = static_cast<std::size_t>(beam.width);
         const std::vector<Candidate> best = choose(logits);
@@ -66,7 +66,7 @@ public:
 
     std::vector<Translation> finished;
     Ids rows, newest;
-    Wanted wanted;  // of a step: the largest logits where those are enough
+    Wanted wanted;  // outputs of a step: only the largest logits if they suffice
 
 private:
     bool is_end(std::int64_t token) const {
@@ -75,8 +75,8 @@ private:
 
     double score(double sum, std::size_t tokens) const { return sum / std::pow(static_cast<double>(tokens), beam.length_penalty); }
 
-    // Where they are in the next step: in the row of the hypothesis that each goes on from, as far as that is free. So most
-    // rows stay where they are.
+    // Assign rows of the next step: each hypothesis gets the row of the one it extends if that row is free, so most rows keep
+    // their place.
     void place(std::vector<Hypothesis> &next) {
         const bool stay = next.size() == hypotheses.size();
         std::vector<Hypothesis *> in_row(next.size(), nullptr);
@@ -96,7 +96,7 @@ private:
         }
     }
 
-    // The best candidates, best first: a heap of as many as are wanted, whose front is the worst of them.
+    // The best candidates, best first. Kept in a heap of bounded size, whose front is the worst.
     std::vector<Candidate> choose(const Logits &logits) {
         std::vector<Candidate> best;
         const auto offer = [&](const Candidate &candidate) {
@@ -132,7 +132,7 @@ private:
         return beam.forced_end && !signature.eos_tokens.empty() && static_cast<std::int64_t>(text.size()) == beam.max_tokens - 1;
     }
 
-    // What each of the largest adds to a hypothesis' sum, of which nothing looks back.
+    // What each of the largest logits adds to a hypothesis' sum; there are no penalties.
     void add_largest(const float *logits, const std::int64_t *tokens, double log_sum, const Ids &text) {
         if (!std::isfinite(log_sum)) fail(T2R_GRAPH, "finite logits", "NaN or infinity", "check the graph with t2r verify");
         const std::vector<std::int64_t> &banned = signature.source->banned_tokens;
@@ -143,7 +143,7 @@ private:
                 added[n] = logits[n] - log_sum;
     }
 
-    // What each token adds to a hypothesis' sum. Of a width of 1, penalties act on logits.
+    // What each token adds to a hypothesis' sum. With a width of 1, penalties apply to logits.
     void add(const float *logits, const Ids &text) {
         const auto vocabulary = static_cast<std::size_t>(signature.vocab_size);
         const float largest = *std::max_element(logits, logits + vocabulary);

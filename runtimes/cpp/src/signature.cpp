@@ -21,7 +21,7 @@ const std::set<std::string> roles = {"step", "prefill", "draft_check", "generate
 struct DtypeForm {
     const char *name;
     std::size_t size;
-    double most;  // that a state may start as
+    double most;  // largest initial value
     bool whole;
 };
 constexpr DtypeForm dtypes[] = {
@@ -39,7 +39,7 @@ void require(bool good, const char *key) {
     if (!good) malformed(std::string("a bad value of ") + key);
 }
 
-// The metadata, a key at a time.
+// Reads the metadata by key.
 class Keys {
 public:
     explicit Keys(const std::map<std::string, std::string> &metadata) : metadata(metadata) {}
@@ -54,10 +54,10 @@ public:
         return found->second;
     }
 
-    // Calls read(value) with what the key holds.
+    // Calls read(value) with the key's value.
     template <class F> auto with(const char *key, F read) const {
         const std::string &source = text(key);
-        const JsonLimits limits{max_metadata_bytes};  // one text of all that
+        const JsonLimits limits{max_metadata_bytes};  // one value may be all the metadata
         try {
             const Json json(source, limits);
             return read(json.root());
@@ -111,7 +111,7 @@ StateSpec read_state(Json::Value value, bool constant) {
     if (!good) malformed("the state " + spec.name);
     spec.dtype = *dtype;
     value.at("shape").each([&](Json::Value dim) {
-        if (spec.shape.empty()) {  // rows are the first dimension
+        if (spec.shape.empty()) {  // the first dimension is the batch
             good = good && dim.is(Json::Type::string) && dim.string() == "B";
             spec.shape.push_back(dim_batch);
         } else if (dim.is(Json::Type::number)) {

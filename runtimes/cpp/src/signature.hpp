@@ -1,4 +1,4 @@
-// What a graph's metadata says: all that a runtime needs to know of it (runtimes/CONTRACT.md, "Metadata").
+// A graph's parsed metadata (runtimes/CONTRACT.md, "Metadata").
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace t2r {
 
 inline constexpr std::int64_t default_state_bytes = std::int64_t{1} << 31;
-inline constexpr std::int64_t batch_states = 8;  // times that, of all sequences side by side
+inline constexpr std::int64_t batch_states = 8;  // limit for a whole batch, as a multiple of max_state_bytes
 
 enum class Dtype { float32, float16, int32, int64 };
 
@@ -20,7 +20,7 @@ std::size_t size_of(Dtype dtype);
 const char *name_of(Dtype dtype);
 std::optional<Dtype> dtype_named(const std::string &name);
 
-// In the place of a dimension: the batch, a cache's length, a source's length.
+// Symbolic dimensions: the batch, a cache's length, a source's length.
 enum : std::int64_t { dim_batch = -1, dim_growing = -2, dim_source = -3 };
 
 using Shape = std::vector<std::int64_t>;
@@ -28,18 +28,18 @@ using Shape = std::vector<std::int64_t>;
 struct StateSpec {
     std::string name;
     Dtype dtype;
-    Shape shape;  // numbers, dim_batch, and at most one dim_growing (of a constant state: dim_source)
+    Shape shape;  // sizes, dim_batch, and at most one dim_growing (of a constant state: dim_source)
     double initial;
-    bool constant;  // an input without an output, the same for a whole text
+    bool constant;  // an input without an output, constant during a text
     std::string past, present;
 
     bool grows() const;
     Shape dims(std::int64_t batch, std::int64_t length = 0, std::int64_t source = 1) const;
-    // Bytes of all its numbers; 2^61 is said of any more.
+    // Bytes of its elements, at most 2^61.
     std::int64_t bytes(std::int64_t batch, std::int64_t length = 0, std::int64_t source = 1) const;
 };
 
-// Of a translator: what stands in keys that a decoder alone does not have.
+// The metadata keys of translators.
 struct Source {
     std::vector<std::string> start_states;
     std::int64_t vocab_size = 0, max_source = 0, source_length = 0;  // 0: null
@@ -50,7 +50,7 @@ struct Source {
 };
 
 struct Signature {
-    std::vector<StateSpec> states;  // those that chain, then the constant ones
+    std::vector<StateSpec> states;  // recurrent states, then constant ones
     std::int64_t vocab_size = 0, batch = 0, max_positions = 0, top_k = 0;  // 0: null
     std::int64_t input_size = 0;                                           // elements of the vectors it reads; 0: it reads tokens
     std::int64_t bos_token = -1;                                           // -1: null
@@ -59,18 +59,18 @@ struct Signature {
     std::map<std::string, std::string> graphs;  // role: file name
     std::optional<std::string> tokenizer;
     std::optional<Source> source;
-    Sampling sampling;  // what holds where the caller says nothing
+    Sampling sampling;  // defaults if the caller sets nothing
     Beam beam;
 
-    // The most tokens that a text can have; 0 where there is no end.
+    // The most tokens of a text; 0: no limit.
     std::int64_t reach() const { return past_end == "refuse" ? max_positions : 0; }
-    // Throws Error of the kind graph: it reads vectors.
+    // Throws Error of the kind graph if it reads vectors.
     void require_tokens() const;
     // Throws Error of the kind batch.
     void require_batch(std::int64_t wanted) const;
-    // States, logits and history of so many sequences, against batch_states times `most`. Throws Error of the kind metadata.
+    // Compares states, logits and history of `wanted` sequences with batch_states times `most`. Throws Error of the kind metadata.
     void require_memory(std::int64_t wanted, std::int64_t most, std::int64_t source_length = 1) const;
-    // Whether `other` is what the metadata of this graph's companion of that role must say.
+    // Whether `other` fits this graph as its companion of that role.
     bool is_companion(const Signature &other, const std::string &role) const;
 };
 

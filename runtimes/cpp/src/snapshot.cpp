@@ -68,7 +68,7 @@ void write_snapshot(const Decoder &decoder, std::int64_t token, std::function<vo
 
 void save_snapshot(const Decoder &decoder, const std::string &path, std::int64_t token) {
     if (token != -1) decoder.require_tokens(&token, 1);
-    replace_file(path, [&](std::FILE *file) {  // whose errors are seen when it is closed
+    replace_file(path, [&](std::FILE *file) {  // errors of fwrite are detected when it is closed
         write_snapshot(decoder, token, [&](std::string_view part) { std::fwrite(part.data(), 1, part.size(), file); });
     });
 }

@@ -1,4 +1,4 @@
-// A decoder's states as a file that every language's runtime reads: runtimes/contract/snapshots.md.
+// Snapshots: a decoder's states in a file that all runtimes read (runtimes/contract/snapshots.md).
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace t2r {
 
-// token: one that was chosen and has not been read, or -1. Throws Error: of the kinds file and token.
+// token: one that was chosen but not read, or -1. Throws Error of the kinds file and token.
 void save_snapshot(const Decoder &decoder, const std::string &path, std::int64_t token);
-// The bytes of such a file.
+// The bytes of the file that save_snapshot writes.
 std::string snapshot_of(const Decoder &decoder, std::int64_t token);
 
-// The token that was saved, or -1. Throws Error: of the kinds file and snapshot; the decoder is as before then.
+// Returns the saved token, or -1. Throws Error of the kinds file and snapshot, and the decoder is unchanged.
 std::int64_t load_snapshot(Decoder &decoder, const std::string &path);
-// The same of its bytes, `what` in messages.
+// The same from bytes, which error messages call `what`.
 std::int64_t load_snapshot(Decoder &decoder, ByteSource &source, const std::string &what);
 
 }  // namespace t2r

@@ -1,4 +1,4 @@
-// The regular expressions of the contract, written out: none is interpreted, so that none can take for ever.
+// The regular expressions of the contract as code. None is interpreted, so none can take unbounded time.
 #include <algorithm>
 #include <initializer_list>
 
@@ -10,7 +10,7 @@ namespace t2r {
 
 namespace {
 
-// The character at a place, or none behind the end.
+// The character at a position; none after the end.
 struct At {
     At(std::string_view text, std::size_t at) : end(at) {
         if (at >= text.size()) return;
@@ -63,7 +63,7 @@ std::size_t spaces(std::string_view text, std::size_t at) {
         return c.space();
     });
     if (end == text.size()) return end;
-    std::size_t before = at;  // where the run's last character begins
+    std::size_t before = at;  // beginning of the run's last character
     for (std::size_t next = at; next < end; next = At(text, next).end) before = next;
     return before > at ? before : end;
 }
@@ -97,7 +97,7 @@ std::size_t match_words(std::string_view text, std::size_t at, int most) {
 std::size_t match_words_3(std::string_view text, std::size_t at) { return match_words(text, at, 3); }
 std::size_t match_words_1(std::string_view text, std::size_t at) { return match_words(text, at, 1); }
 
-// ^ +| +$: ^ and $ are the edges of a line
+// ^ +| +$, with ^ and $ at the ends of a line
 std::size_t match_edges(std::string_view text, std::size_t at) {
     const std::size_t end = std::min(text.find_first_not_of(' ', at), text.size());
     const bool begins = at == 0 || text[at - 1] == '\n', ends = end == text.size() || text[end] == '\n';
@@ -163,7 +163,7 @@ std::pair<std::size_t, std::size_t> Pattern::find(std::string_view text, std::si
     for (; at < text.size(); at = At(text, at).end) {
         const std::size_t end = match(text, at);
         if (end > at) return {at, end};
-        if (text[at] == ' ') {  // a run of spaces that does not match as a whole has no match inside
+        if (text[at] == ' ') {  // a run of spaces that does not match from its start has no match inside
             at = std::min(text.find_first_not_of(' ', at), text.size());
             if (at == text.size()) break;
         }

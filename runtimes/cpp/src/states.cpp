@@ -218,7 +218,7 @@ void States::take(const std::vector<std::pair<const States *, std::int64_t>> &ro
 }
 
 void States::exchange(const std::vector<std::int64_t> &rows) {
-    std::vector<std::pair<std::size_t, std::size_t>> copied, cycled;  // to and from: what stays is copied at once
+    std::vector<std::pair<std::size_t, std::size_t>> copied, cycled;  // (to, from); copied: from a row that keeps its place
     for (std::size_t to = 0; to < rows.size(); to++) {
         const auto from = static_cast<std::size_t>(rows[to]);
         if (from == to) continue;

@@ -1,8 +1,8 @@
-// The recurrent states between two steps: chained by name, in two buffers that change places.
+// The recurrent states between two steps: matched by name, double-buffered.
 //
-// A state of constant shape has two buffers, and two bindings made once: one reads the first and writes the second, the
-// other the reverse. A cache has two as well, which grow by doubling, so that a step seldom allocates; it is bound anew at
-// each step, since its length is part of its shape. What no step changes, a source's states, has one buffer.
+// A state of fixed shape has two buffers, and two bindings made once: one reads the first and writes the second, the other
+// the reverse. A cache also has two buffers, which grow by doubling, so that a step seldom allocates; it is bound again at
+// each step, since its length is part of its shape. Constant states, those of a source, have one buffer.
 #pragma once
 
 #include <cstdlib>
@@ -16,10 +16,10 @@
 
 namespace t2r {
 
-// Memory of tensors, at a cache line's edge.
+// Memory of a tensor, aligned to a cache line.
 class Buffer {
 public:
-    // At least so many bytes, whose contents are lost if there were fewer. Throws std::bad_alloc.
+    // Make the capacity at least `bytes`; growing loses the contents. Throws std::bad_alloc.
     void reserve(std::size_t bytes, bool doubling = false);
     std::byte *data() const { return memory.get(); }
 
@@ -31,7 +31,7 @@ private:
     std::size_t capacity = 0;
 };
 
-// What is fetched from a run: all logits, or the largest and their tokens, and of a translator the logarithm of their sum.
+// Outputs of a run: all logits, or the largest and their tokens, and for a translator the logits' log-sum-exp.
 enum class Wanted { logits, top };
 
 struct StateView {
@@ -43,28 +43,28 @@ struct StateView {
 
 class States {
 public:
-    // At the start of a text. Throws Error of the kind batch: the graph takes another number, or more than may be.
-    // `cancellation` is the decoder's, and outlives this.
+    // At the start of a text. Throws Error of the kind batch if the graph has another fixed batch, or the batch is too large.
+    // `cancellation` is the decoder's, and must outlive this.
     States(std::shared_ptr<Graph> graph, Cancellation &cancellation, std::int64_t batch);
 
-    // Every state to its initial value, every cache to no token, every source to one of length 1.
+    // Reset states to their initial values, caches to length 0, sources to length 1.
     void reset();
-    // Read tokens (batch, length), or vectors, row by row, in one run: many need a prefill graph. What raises leaves the
-    // states as they were.
+    // Read tokens (batch, length), or vectors, row-major, in one run; a length above 1 needs a prefill graph. An exception
+    // leaves the states unchanged.
     void read(const std::byte *inputs, std::int64_t length, Wanted wanted);
-    // Bytes of a token, or of a vector.
+    // Bytes of one token or vector.
     std::size_t input_bytes() const { return input_size ? 4 * static_cast<std::size_t>(input_size) : 8; }
-    // Let the generation graph go on from `inputs` beside the states: the tokens that it wrote.
+    // Run the generation graph with `inputs` and the states; returns the generated tokens.
     std::vector<std::int64_t> generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs);
-    // Become these rows of states of the same graph: as many as `batch`. Throws Error of the kind batch: their caches, or their
-    // sources, have different lengths; nothing is as before then.
+    // Copy these `batch` rows from states of the same graph. Throws Error of the kind batch if their caches or sources differ in
+    // length; these states are then partly overwritten.
     void take(const std::vector<std::pair<const States *, std::int64_t>> &rows);
-    // Put these rows in the places of all rows; those that stay are not touched. Throws std::bad_alloc, before any is.
+    // Permute or repeat rows in place; rows that keep their place are not copied. Throws std::bad_alloc before any change.
     void exchange(const std::vector<std::int64_t> &rows);
 
     std::size_t count() const { return slots.size(); }
     StateView state(std::size_t index) const;
-    // Memory for a state of this shape, to be filled in: where the next step reads it.
+    // Memory for a state of this shape, which the caller fills in and the next step reads.
     std::byte *place(std::size_t index, const Shape &shape);
 
     const float *logits() const { return reinterpret_cast<const float *>(results[0].data()); }
@@ -79,7 +79,7 @@ private:
         const StateSpec *spec;
         Buffer buffers[2];
         Shape shape, next;  // now, and after the run
-        std::size_t growing = 0;  // which dimension of a cache does
+        std::size_t growing = 0;  // growing dimension of a cache
     };
 
     Ort::Value value(const StateSpec &spec, const Buffer &buffer, const Shape &shape) const;
@@ -96,9 +96,9 @@ private:
     std::vector<Slot> slots;
     std::int64_t input_size;
     bool grows = false;
-    int turn = 0;  // the buffer, and the binding, that the next step reads from
+    int turn = 0;  // index of the buffer that the next step reads, and of its binding
     Buffer inputs, results[4], rows_between;
-    Ort::Value one{nullptr};  // input of each sequence
+    Ort::Value one{nullptr};  // one input per sequence
     std::vector<Ort::Value> result_values;
     std::map<std::pair<Wanted, int>, Ort::IoBinding> bindings;
 };

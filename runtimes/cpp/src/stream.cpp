@@ -7,12 +7,12 @@ namespace t2r {
 
 namespace {
 
-constexpr std::string_view unfinished = "\xEF\xBF\xBD";  // for bytes that are no character, or not yet one
+constexpr std::string_view unfinished = "\xEF\xBF\xBD";  // for bytes of an invalid or incomplete character
 constexpr std::size_t most_unfinished = 16, longest_context = 32;
 
 bool starts_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
 
-// How many of them stand at the end.
+// Their number at the end of the text.
 std::size_t count_unfinished(std::string_view text) {
     std::size_t count = 0;
     while (text.size() >= unfinished.size() && text.substr(text.size() - unfinished.size()) == unfinished) {
@@ -26,7 +26,7 @@ std::size_t count_unfinished(std::string_view text) {
 
 TextStream::TextStream(std::shared_ptr<Tokenizer> shared, const Ids &prompt) : tokenizer(std::move(shared)) {
     Ids tail(prompt.end() - static_cast<std::ptrdiff_t>(std::min(prompt.size(), longest_context)), prompt.end());
-    // not from inside a character: its stray bytes would spoil those that follow them
+    // start at a character boundary: stray bytes would corrupt the characters after them
     for (std::size_t skipped = 0; skipped < 4; skipped++) {
         const Ids cut(tail.begin() + static_cast<std::ptrdiff_t>(std::min(skipped, tail.size())), tail.end());
         if (starts_with(tokenizer->decode(cut), unfinished)) continue;
@@ -47,7 +47,7 @@ std::string TextStream::pending_text() {
     Ids both = context;
     both.insert(both.end(), pending.begin(), pending.end());
     const std::string text = tokenizer->decode(both);
-    // bytes that continue the context's last bytes can spoil them together: on their own they read right
+    // together with the context's last bytes, the new bytes may be invalid; then decode them alone
     return starts_with(text, before) ? text.substr(before.size()) : tokenizer->decode(pending);
 }
 
@@ -58,7 +58,7 @@ std::string TextStream::feed(std::int64_t token) {
     const std::size_t whole = text.size() - (waiting > most_unfinished ? 0 : waiting * unfinished.size());
     std::string fresh = given < whole ? text.substr(given, whole - given) : "";
     given = std::max(given, whole);
-    if (!text.empty() && whole == text.size()) start_from(pending);  // without text, only special tokens came
+    if (!text.empty() && whole == text.size()) start_from(pending);  // no text: only special tokens so far
     return fresh;
 }
 

@@ -6,7 +6,7 @@ namespace t2r {
 
 namespace {
 
-constexpr std::size_t block = 1 << 16;  // bytes that are read at a time
+constexpr std::size_t block = 1 << 16;  // bytes read at a time
 
 std::size_t hash(std::uint32_t key) {
     const std::uint64_t mixed = key * 0xBF58476D1CE4E5B9;

@@ -7,7 +7,7 @@ namespace t2r {
 
 namespace {
 
-// What a decoder does with the tokens of one text: what it writes goes on, and is counted.
+// A decoder's run over the tokens of one text: passes its output on and counts it.
 class Step : public TextSink {
 public:
     explicit Step(TextSink &next) : next(next) {}
@@ -24,7 +24,7 @@ private:
     std::size_t written = 0;
 };
 
-// A decoder without options, and one with. Growth is of bytes.
+// A decoder without options, and one with options. growth: most output bytes per input byte.
 template <class Run, int growth = 1> class Plain : public TokenDecoder {
 public:
     std::unique_ptr<TextSink> start(TextSink &next) const override { return std::make_unique<Run>(next); }
@@ -48,7 +48,7 @@ public:
         for (std::size_t at = 0; at < token.size();) {
             const Decoded character = decode_utf8(token, at);
             const int byte = character_byte(character.code);
-            if (byte < 0) {  // a token that is no bytes stands for itself
+            if (byte < 0) {  // a token with other characters is copied unchanged
                 bytes.resize(before);
                 bytes += token;
                 break;
@@ -94,7 +94,7 @@ private:
 
     static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1; }
 
-    // Of <0x0A>, 10.
+    // The byte of a token: 10 for <0x0A>.
     static int byte_of(std::string_view token) {
         if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') return -1;
         const int high = digit(token[3]), low = digit(token[4]);
@@ -206,7 +206,7 @@ private:
     const Options &options;
 };
 
-// Where there is no decoder, tokens are words.
+// Without a decoder, tokens are words, separated by spaces.
 class Words : public Step {
 public:
     using Step::Step;
@@ -230,7 +230,7 @@ public:
     }
 
 private:
-    // All parts' steps, each of which goes on to the one before it here.
+    // The steps of all parts, last part first; each passes its output to the step before it.
     class Run : public TextSink {
     public:
         Run(const std::vector<std::unique_ptr<TokenDecoder>> &parts, TextSink &next) : front(&next) {

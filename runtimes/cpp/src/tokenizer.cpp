@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t the_text = -1;
 constexpr double max_inserted = 256;
 
-// The pieces of a text of so many bytes to the model, as long as they are not too much for it.
+// Passes the pieces of a text of `bytes` bytes to the model, and refuses too much work for it.
 class Encoding : public PieceSink {
 public:
     Encoding(Model &model, std::size_t bytes, Ids &tokens) : model(model), most(std::max(free_work, max_work * bytes) / model.looks), tokens(tokens) {}
@@ -29,7 +29,7 @@ private:
     Ids &tokens;
 };
 
-// The texts of tokens in a row.
+// Concatenates the texts of tokens.
 class Joined : public TextSink {
 public:
     void take(std::string_view piece) override { text += piece; }
@@ -44,7 +44,7 @@ Ids roberta(Json::Value part) {
 
 Ids single(Json::Value part) {
     Ids made;
-    std::size_t pieces = 0;  // one without ids too is looked for
+    std::size_t pieces = 0;  // counted since a piece without ids is looked up too
     const auto add = [&](std::int64_t id) {
         made.push_back(id);
         require_at_most(max_inserted, static_cast<double>(made.size() - 1), "ids that a post_processor inserts");
@@ -82,7 +82,7 @@ Tokenizer::Tokenizer(std::string source, std::int64_t bos) : bos(bos) {
     }
 }
 
-// The post-processor: each of its parts puts its tokens around those of the parts before it.
+// The post-processor: each part adds its tokens around those of the parts before it.
 void Tokenizer::add_templates(Json::Value component) {
     each_part(component, "processors", [&](std::string_view type, Json::Value part) {
         if (type == "ByteLevel") return;  // changes no token
@@ -100,7 +100,7 @@ void Tokenizer::add_templates(Json::Value component) {
 
 void Tokenizer::encode_text(std::string_view text, bool first, PieceSink &encoding, Ids &tokens) {
     const std::string normal = normalizer->normalize(std::string(text));
-    if (tokens.size() <= before.size()) tokens.reserve(normal.size() / 3);  // often enough; what is not written is not there
+    if (tokens.size() <= before.size()) tokens.reserve(normal.size() / 3);  // often enough; unused pages cost no memory
     added->cut(normal, true, [&](const AddedTokens::Part &part) {
         if (part.id >= 0) return tokens.push_back(part.id);
         pre_tokenizer->cut({std::string_view(normal).substr(part.begin, part.end - part.begin), first && part.begin == 0}, encoding);

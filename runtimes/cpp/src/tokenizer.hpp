@@ -1,4 +1,4 @@
-// A tokenizer.json: text to tokens and back, as the tokenizers library does it, and text as tokens come.
+// A tokenizer.json: encoding and decoding as in the tokenizers library, and streaming.
 #pragma once
 
 #include <mutex>
@@ -9,10 +9,10 @@ namespace t2r {
 
 class Tokenizer {
 public:
-    // bos: what an empty text becomes, or -1. Throws Error of the kind tokenizer.
+    // bos: the token of an empty text, or -1. Throws Error of the kind tokenizer.
     Tokenizer(std::string json, std::int64_t bos);
 
-    // Throws Error of the kind tokenizer: text that is no UTF-8, or an empty one without a BOS token.
+    // Throws Error of the kind tokenizer if the text is not UTF-8, or is empty and there is no BOS token.
     Ids encode(std::string_view text, bool special);
     std::string decode(const std::int64_t *tokens, std::size_t count) const;
     std::string decode(const Ids &tokens) const { return decode(tokens.data(), tokens.size()); }
@@ -28,10 +28,10 @@ private:
     std::unique_ptr<AddedTokens> added;
     Ids before, behind;  // the special tokens around a text
     std::int64_t bos;
-    std::mutex mutex;  // of the model's memory: a tokenizer may be shared by streams
+    std::mutex mutex;  // guards the model's buffers: streams may share a tokenizer
 };
 
-// The text of the tokens that follow a prompt, never with half a character in it: runtimes/contract/text.md.
+// The text of the tokens that follow a prompt, without partial characters: runtimes/contract/text.md.
 class TextStream {
 public:
     TextStream(std::shared_ptr<Tokenizer> tokenizer, const Ids &prompt);
@@ -43,9 +43,9 @@ private:
     std::string pending_text();
 
     std::shared_ptr<Tokenizer> tokenizer;
-    Ids context, pending;    // what is out, and what is perhaps not
+    Ids context, pending;    // tokens whose text was returned, and tokens whose text may not all be
     std::string before;      // the text of the context
-    std::size_t given = 0;   // bytes of the pending tokens' text that are out
+    std::size_t given = 0;   // bytes of the pending tokens' text that were returned
 };
 
 }  // namespace t2r

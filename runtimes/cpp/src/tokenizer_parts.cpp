@@ -17,7 +17,7 @@ struct ByteCharacters {
     std::array<std::string, 256> of;
     std::unordered_map<char32_t, int> back;
 
-    // Printable characters of Latin-1 stand for themselves, and what is left for those from U+0100 on.
+    // Printable Latin-1 characters represent themselves; the other bytes are represented by U+0100 and up.
     ByteCharacters() {
         char32_t next = 256;
         for (int byte = 0; byte < 256; byte++) {

@@ -1,5 +1,5 @@
-// The parts of a tokenizer.json, each made of its JSON. What is not in the table of runtimes/contract/text.md, and in
-// ours, is refused by name with the kind tokenizer. What each does is what the tokenizers library (0.23) does.
+// The parts of a tokenizer.json, each created from its JSON. Parts that are not in the table of runtimes/contract/text.md are
+// refused by name with the kind tokenizer. Each part behaves as in the tokenizers library (0.23).
 #pragma once
 
 #include <cstdint>
@@ -17,33 +17,33 @@ namespace t2r {
 
 // Bounds of runtimes/contract/text.md.
 constexpr std::size_t max_parts = 64;                   // of a normalizer, a decoder, ...
-constexpr std::size_t max_text = std::size_t{1} << 26;  // bytes, of all that a part writes
+constexpr std::size_t max_text = std::size_t{1} << 26;  // bytes that a part writes in all
 constexpr std::size_t max_tokenizer_bytes = std::size_t{1} << 24;
-constexpr std::size_t max_work = 1 << 10, free_work = 1 << 24;  // for a byte of a text; for a short one, whatever its length
+constexpr std::size_t max_work = 1 << 10, free_work = 1 << 24;  // per byte of a text; for a short text, whatever its length
 constexpr std::int64_t max_ids = std::int64_t{1} << 24;
 
 [[noreturn]] void refuse_part(const char *component, std::string_view name);
 [[noreturn]] void refuse_tokenizer(std::string_view expected, std::string_view received);
-// Of what a part has written.
+// Checks the bytes that a part has written.
 void require_text(std::size_t bytes);
-// At most so many of something.
+// Refuses more than `most` of something.
 void require_at_most(double most, double found, const char *of);
-// The text of at most 256 bytes that a part looks for or inserts.
+// The text of at most 256 bytes that a part searches for or inserts.
 std::string inserted(Json::Value part, const char *name);
-// The one character that a part looks for or inserts.
+// The one character that a part searches for or inserts.
 std::string one_character(Json::Value part, const char *name, const char *component);
-// The parts of a component, with their types: what lies in a Sequence's list takes the place of the Sequence.
+// Call with the parts of a component and their types; a Sequence is replaced by the parts in its list.
 void each_part(Json::Value component, const char *list, const std::function<void(std::string_view, Json::Value)> &call);
-// The field's boolean, or what it is where it is not there.
+// The field's boolean, or `otherwise` if there is no such field.
 bool flag(Json::Value part, const char *name, bool otherwise);
 
-// What a Split or a Replace looks for: a text, or one of the regular expressions of the contract.
+// The pattern of a Split or a Replace: a text, or one of the contract's regular expressions.
 class Pattern {
 public:
     explicit Pattern(Json::Value pattern, const char *component);
-    // Of a Replace, which must look for something: as a Replace with this content grows a text.
+    // The factor by which a Replace with this content may grow a text. The pattern must not be empty.
     double growth(std::string_view content) const;
-    // The next match at or behind `at`, and not empty; begin is the text's size if there is none.
+    // The next match from `at` on, not empty; begin is the text's size if there is none.
     std::pair<std::size_t, std::size_t> find(std::string_view text, std::size_t at) const;
 
 private:
@@ -51,26 +51,26 @@ private:
     std::size_t (*match)(std::string_view text, std::size_t at) = nullptr;  // the end of a match at `at`, or `at`
 };
 
-// The end of GPT-2's pattern at a place in the text: it always matches something.
+// The end of the match of GPT-2's pattern at `at`; it always matches something.
 std::size_t match_gpt2(std::string_view text, std::size_t at);
 
 class Normalizer {
 public:
     virtual ~Normalizer() = default;
     virtual std::string normalize(std::string text) const = 0;
-    // What so many bytes become at most.
+    // The most bytes that `bytes` bytes can become.
     virtual double grown(double bytes) const { return bytes; }
 };
-// Of null too: nothing is done. What several parts do, one does after the other.
+// A null part does nothing. Several parts are applied in order.
 std::unique_ptr<Normalizer> make_normalizer(Json::Value part);
 std::unique_ptr<Normalizer> make_precompiled(std::string_view base64);
 // NFD; NFKD with `compatibility`; NFC or NFKC with `compose`.
 std::unique_ptr<Normalizer> make_normalization(bool compatibility, bool compose);
 
-// A part of a text, which whoever takes it must copy or be done with.
+// A part of a text, valid only during `take`.
 struct Piece {
     std::string_view text;
-    bool first;  // it begins where the whole text does
+    bool first;  // whether it begins the whole text
 };
 
 class PieceSink {
@@ -82,7 +82,7 @@ public:
 class PreTokenizer {
 public:
     virtual ~PreTokenizer() = default;
-    // Hand out what becomes of a piece, in order.
+    // Pass the parts of a piece to `next`, in order.
     virtual void cut(Piece piece, PieceSink &next) const = 0;
     virtual double grown(double bytes) const { return bytes; }
 };
@@ -90,10 +90,10 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(Json::Value part);
 
 using Ids = std::vector<std::int64_t>;
 
-// Numbers of texts, which it keeps.
+// Ids of texts. It owns copies of the texts.
 class Vocabulary {
 public:
-    // Of a text that is there already, the last number counts. Throws Error of the kind tokenizer: a number twice.
+    // The last id of a duplicate text counts. Throws Error of the kind tokenizer for a duplicate id.
     void add(std::string_view text, std::int64_t id);
     std::int64_t find(std::string_view text) const;    // -1: none
     std::string_view text(std::int64_t id) const;      // empty: none
@@ -113,32 +113,32 @@ public:
     virtual void encode(std::string_view piece, Ids &tokens) = 0;
 
     Vocabulary vocabulary;
-    std::size_t looks = 16;  // at each byte that reaches it, at most: of a Unigram the bytes of its longest piece
+    std::size_t looks = 16;  // most look-ups per byte of a text: of a Unigram the bytes of its longest piece
 };
 std::unique_ptr<Model> make_model(Json::Value part);
 std::unique_ptr<Model> make_bpe(Json::Value part);
 std::unique_ptr<Model> make_unigram(Json::Value part);
-// The tokens <0x00> to <0xFF>, or -1, where a model may fall back on them.
+// The tokens <0x00> to <0xFF> for byte fallback; -1 for a missing one.
 std::vector<std::int64_t> byte_tokens(const Vocabulary &vocabulary);
 
-// Takes the texts of tokens one by one.
+// Receives the texts of tokens one by one.
 class TextSink {
 public:
     virtual ~TextSink() = default;
     virtual void take(std::string_view text) = 0;
-    virtual void end() = 0;  // there are no more
+    virtual void end() = 0;  // after the last one
 };
 
 class TokenDecoder {
 public:
     virtual ~TokenDecoder() = default;
-    // What makes of the tokens of one text what `next` takes, and must outlive it.
+    // A sink for the tokens of one text, which passes its output to `next`. This and `next` must outlive it.
     virtual std::unique_ptr<TextSink> start(TextSink &next) const = 0;
     virtual double grown(double bytes) const { return bytes; }
 };
 std::unique_ptr<TokenDecoder> make_decoder(Json::Value part);
 
-// What stands in the place of each byte in a vocabulary of ByteLevel, and back: -1 of what stands for none.
+// The character that represents a byte in a ByteLevel vocabulary, and back: -1 if a character represents none.
 const std::string &byte_character(unsigned char byte);
 int character_byte(char32_t code);
 

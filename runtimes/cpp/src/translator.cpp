@@ -88,7 +88,7 @@ void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
         lengths.push_back(static_cast<std::int64_t>(sources[row].size()));
     }
     std::vector<const char *> outputs;
-    std::vector<std::size_t> numbers;  // of the states that come out
+    std::vector<std::size_t> numbers;  // indices of the encoder's output states
     for (std::size_t i = 0; i < signature.states.size(); i++) {
         const StateSpec &spec = signature.states[i];
         const bool started = std::count(source.start_states.begin(), source.start_states.end(), spec.name) > 0;
@@ -105,7 +105,7 @@ void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
     for (std::size_t i = 0; i < numbers.size(); i++) {
         const StateSpec &spec = signature.states[numbers[i]];
         const auto form = found[i].GetTensorTypeAndShapeInfo();
-        if (form.GetShape() != spec.dims(batch, 0, length))  // its type was compared when it was opened
+        if (form.GetShape() != spec.dims(batch, 0, length))  // dtypes were checked when the graph was opened
             fail(T2R_GRAPH, "states of the sources' sizes from the encoder", spec.name, "export the model again");
         std::byte *to = fresh->place(numbers[i], form.GetShape());
         std::memcpy(to, found[i].GetTensorRawData(), fresh->state(numbers[i]).bytes);

@@ -1,4 +1,4 @@
-// Translators: a source becomes states that a step reads, and a beam search its translation
+// Translators: the encoder turns a source into states, and beam search generates its translation
 // (runtimes/contract/translators.md).
 #pragma once
 
@@ -7,19 +7,18 @@
 namespace t2r {
 
 struct Translation {
-    std::vector<std::int64_t> tokens;  // one that ended it the last of them
-    double score;                      // more is better
+    std::vector<std::int64_t> tokens;  // including the EOS token, if one ended it
+    double score;                      // higher is better
 };
 
-// The decoder then stands before the start tokens of a translation of each source (of so many tokens, at least one).
-// Throws Error: of the kinds graph, token, position, batch and metadata; all is as before then.
+// Encode sources of at least one token each. The decoder is then before the start tokens of their translations.
+// Throws Error of the kinds graph, token, position, batch and metadata, and the decoder is unchanged.
 void encode_sources(Decoder &decoder, const std::vector<std::vector<std::int64_t>> &sources);
 
-// The n best of one source. Throws Error: as for
-// encode_sources, and of the kind sampling.
+// The n best translations of one source. Throws Error as encode_sources, and of the kind sampling.
 std::vector<Translation> translate(Decoder &decoder, const std::vector<std::int64_t> &source, const Beam &beam);
 
-// The search itself, from where a decoder of one sequence stands, before the start tokens. `beam` has been checked.
+// The search itself. The decoder has one sequence, before the start tokens; `beam` has been checked.
 std::vector<Translation> search(Decoder &decoder, const Beam &beam);
 
 }  // namespace t2r

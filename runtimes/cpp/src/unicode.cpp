@@ -17,13 +17,13 @@ Break break_of(char32_t code, std::uint16_t flags) {
     return static_cast<Break>(flags >> 12);
 }
 
-// What the rules look back on.
+// The context before a character that the rules need.
 struct Before {
     Break kind;
-    unsigned regionals;     // in a row, up to here
-    bool pictographic;      // a pictograph and extensions, and
-    bool joined;            // a joiner behind them
-    bool consonant, linked;  // a consonant and extensions, with a linker among them
+    unsigned regionals;     // consecutive regional indicators
+    bool pictographic;      // a pictograph and extensions
+    bool joined;            // a joiner after them
+    bool consonant, linked;  // a consonant and extensions; linked: with a linker among them
 };
 
 bool breaks(const Before &before, Break next, std::uint16_t flags) {

@@ -1,4 +1,4 @@
-// What tokenizers ask of a character, from generated tables; and where graphemes end (Unicode, annex 29).
+// Character properties for tokenizers, from generated tables; and grapheme boundaries (Unicode, annex 29).
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ enum CharacterFlag : std::uint16_t {
     is_space = 4,        // \s
     is_word = 8,         // \w
     is_punctuation = 16,
-    is_digit = 32,       // of the pre-tokenizer Digits
+    is_digit = 32,       // for the pre-tokenizer Digits
     is_pictographic = 64,
     is_linker = 128,     // Indic conjuncts
     is_consonant = 256,
@@ -23,12 +23,12 @@ enum CharacterFlag : std::uint16_t {
 
 struct CharacterRange {
     std::uint32_t first;
-    std::uint16_t flags;  // those above; and shifted by 12, how graphemes break
+    std::uint16_t flags;  // those above; and from bit 12 on, the grapheme break property
 };
 extern const CharacterRange character_ranges[];
 extern const std::size_t character_range_count;
 
-// The range that a character is in, of a sorted table's, each of which goes from its `first` up to the next.
+// The range of a sorted table that contains a character. Each range ends at the `first` of the next.
 template <class Range> const Range &range_of(const Range *ranges, std::size_t count, char32_t code) {
     const auto lower = [](char32_t value, const Range &range) { return value < range.first; };
     return *(std::upper_bound(ranges, ranges + count, code, lower) - 1);

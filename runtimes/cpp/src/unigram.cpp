@@ -1,4 +1,4 @@
-// A unigram model (Kudo 2018): of all ways to cut a text into pieces of the vocabulary, the most probable (Viterbi).
+// A unigram model (Kudo 2018): the most probable segmentation of a text into pieces of the vocabulary (Viterbi).
 #include <algorithm>
 #include <limits>
 
@@ -31,7 +31,7 @@ public:
             looks = std::max(looks, text.size());
         }
         std::size_t places = 1;
-        while (places <= std::max<std::size_t>(looks, 4)) places *= 2;  // 4: of a character
+        while (places <= std::max<std::size_t>(looks, 4)) places *= 2;  // 4: bytes of a character
         sums.resize(places);
         std::sort(sorted.begin(), sorted.end(), [](const Entry &a, const Entry &b) { return a.text < b.text; });
         if (const auto found = part.find("unk_id"); found && !found->is_null()) {
@@ -42,11 +42,11 @@ public:
     }
 
     void encode(std::string_view text, Ids &tokens) override {
-        std::size_t begin = 0;  // of what has no tokens yet
+        std::size_t begin = 0;  // of the text without tokens yet
         ways.assign(1, 0);
         sums[0] = 0;
         for (std::size_t at = 0; at < text.size();) {
-            const bool is_edge = ways.size() == at - begin + 1;  // no piece lies across
+            const bool is_edge = ways.size() == at - begin + 1;  // no piece crosses this position
             if (is_edge && at - begin > kept && !(ways.back() & is_unknown)) {
                 write(text.substr(begin, at - begin), tokens);
                 ways.assign(1, 0);
@@ -59,7 +59,7 @@ public:
     }
 
 private:
-    // The best way to a place: where its last piece begins, and whether that is unknown.
+    // The best segmentation up to a position: the beginning of its last piece, and whether that is unknown.
     static constexpr std::uint32_t place = 0x7FFFFFFF, is_unknown = 0x80000000, none = place;
     static constexpr std::size_t kept = 1 << 14;
     struct Entry {
@@ -67,7 +67,8 @@ private:
         std::size_t id;
     };
 
-    // Go on from a place with each piece that begins there; `from` is its place in the whole text. The size of its character.
+    // Extend the segmentation by each piece that begins at `at`, which is `from` in the whole text. Returns the size of the
+    // character there.
     std::size_t extend(std::string_view text, std::size_t at, double before, std::size_t from) {
         const auto reach = [&](std::size_t size, double score, std::int64_t id) {
             if (at + size >= ways.size()) ways.resize(at + size + 1, none);
@@ -90,9 +91,9 @@ private:
         return character;
     }
 
-    // The tokens of the best way to the end of the text.
+    // Append the tokens of the best segmentation of the text.
     void write(std::string_view text, Ids &tokens) {
-        for (std::size_t end = text.size(), behind = none; end > 0;) {  // each place gets to know the next one
+        for (std::size_t end = text.size(), behind = none; end > 0;) {  // reverse the links: each position gets the next one
             const std::uint32_t way = ways[end];
             ways[end] = static_cast<std::uint32_t>(behind) | (way & is_unknown);
             behind = end;
@@ -101,14 +102,14 @@ private:
         }
         for (std::size_t begin = 0; begin < text.size();) {
             std::size_t end = ways[begin] & place;
-            if (ways[end] & is_unknown)  // what is unknown joins what is unknown behind it
+            if (ways[end] & is_unknown)  // fuse adjacent unknown pieces
                 while (end < text.size() && (ways[ways[end] & place] & is_unknown)) end = ways[end] & place;
             add(text.substr(begin, end - begin), tokens);
             begin = end;
         }
     }
 
-    // The pieces that the text begins with, shortest first: those with the same first bytes lie side by side.
+    // The pieces that are prefixes of the text, shortest first. Sorted pieces with the same first bytes are adjacent.
     template <class F> void each_prefix(std::string_view text, F call) const {
         auto low = sorted.begin(), high = sorted.end();
         for (std::size_t depth = 0; depth < text.size() && low != high; depth++) {
@@ -141,7 +142,7 @@ private:
     std::int64_t unknown = -1;
     double least = std::numeric_limits<double>::infinity();
     std::vector<std::uint32_t> ways;
-    std::vector<double> sums;  // of the best ways to the last places, as many as a piece may reach
+    std::vector<double> sums;  // of the best segmentations up to the last positions: a ring as long as a piece may be
 };
 
 }  // namespace

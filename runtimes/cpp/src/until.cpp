@@ -25,7 +25,7 @@ std::string Until::feed(std::string_view piece) {
     return certain;
 }
 
-// How many bytes at the end of what waits begin this stop.
+// The number of bytes at the end of `waiting` that begin this stop text.
 std::size_t Until::begun(std::string_view stop) const {
     std::size_t count = std::min(stop.size() - 1, waiting.size());
     while (waiting.compare(waiting.size() - count, count, stop, 0, count) != 0) count--;

@@ -1,4 +1,4 @@
-// Texts that end a text: what is written is held back where it may be the beginning of one.
+// Stop texts: output that may be the beginning of one is held back.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace t2r {
 
-// A text that comes in pieces, up to the first of `stops` that is complete in it; of those that are complete at the same
-// byte, up to the longest. How the text is cut into pieces changes nothing.
+// Cuts a text, fed in pieces, before the first stop text that is complete in it; before the longest if several are complete
+// at the same byte. The result does not depend on the pieces.
 class Until {
 public:
     Until() = default;
     explicit Until(std::vector<std::string> stops) : stops(std::move(stops)) {}
 
-    // What of the text is certain now; nothing when it has ended.
+    // The text that is certain now; empty after the end.
     std::string feed(std::string_view piece);
-    // What was held back, when nothing more comes.
+    // The text that was held back, at the end of the input.
     std::string end() { return std::exchange(waiting, {}); }
     bool found() const { return ended; }
 

@@ -8,7 +8,7 @@ constexpr char32_t replacement = 0xFFFD;
 
 struct Form {
     std::size_t size;
-    unsigned char low, high;  // of the second byte: Unicode, table 3-7
+    unsigned char low, high;  // range of the second byte: Unicode, table 3-7
 };
 
 Form form_of(unsigned char first) {

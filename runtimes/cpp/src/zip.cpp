@@ -10,7 +10,7 @@ namespace t2r {
 
 namespace {
 
-constexpr std::uint64_t largest = (std::uint64_t{1} << 31) - 1;  // a number above it is written as zip64 has it
+constexpr std::uint64_t largest = (std::uint64_t{1} << 31) - 1;  // larger numbers are written as zip64
 constexpr std::uint32_t elsewhere = 0xFFFFFFFF;
 constexpr std::uint32_t header_mark = 0x04034B50, entry_mark = 0x02014B50, end_mark = 0x06054B50, end64_mark = 0x06064B50,
                         locator_mark = 0x07064B50;
@@ -36,7 +36,7 @@ struct Directory {
     std::uint64_t count, bytes, offset;
 };
 
-// The end of the archive, wherever its comment begins.
+// Finds the end record of the archive, before a comment of any length.
 Directory find_directory(ByteSource &file) {
     const std::uint64_t size = file.size(), tail = std::min(size, end_bytes + max_comment);
     const std::string bytes = file.text(size - tail, static_cast<std::size_t>(tail));
@@ -57,7 +57,7 @@ Directory find_directory(ByteSource &file) {
     throw ZipError{"no zip archive, or one that is cut short"};
 }
 
-// What an entry's extra fields say instead of the numbers that 32 bits do not hold.
+// Reads the numbers that do not fit 32 bits from an entry's extra fields.
 void read_zip64(std::string_view extra, std::uint64_t &size, std::uint64_t &stored, std::uint64_t &offset) {
     while (extra.size() >= 4) {
         const std::uint64_t kind = get(extra, 0, 2), bytes = get(extra, 2, 2);
@@ -72,7 +72,7 @@ void read_zip64(std::string_view extra, std::uint64_t &size, std::uint64_t &stor
     }
 }
 
-// Where the content of the member begins, by its own header.
+// The offset of the member's content, according to its own header.
 std::uint64_t content_of(ByteSource &file, std::uint64_t offset, const std::string &name) {
     if (offset > file.size() || file.size() - offset < header_bytes) throw ZipError{"a member outside of the file"};
     const std::string header = file.text(offset, header_bytes);

@@ -1,5 +1,5 @@
-// Zip archives whose members are stored, not compressed: a small file cannot become a large one. They are written as
-// runtimes/contract/snapshots.md says: the same members give the same bytes in every language.
+// Zip archives with stored, not compressed members, so a small file cannot expand. They are written as in
+// runtimes/contract/snapshots.md: the same members give the same bytes in every language.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace t2r {
 
 class ZipWriter {
 public:
-    // `write` is called with one part of the archive after the other.
+    // `write` is called with the parts of the archive in order.
     explicit ZipWriter(std::function<void(std::string_view)> write) : write(std::move(write)) {}
-    // A member of these parts, one behind the other.
+    // Add a member whose content is the concatenation of these parts.
     void add(const std::string &name, const std::vector<std::string_view> &parts);
     void end();
 
@@ -40,7 +40,7 @@ struct ZipError {
 };
 std::vector<ZipMember> read_zip(ByteSource &file, std::size_t most_members);
 
-// The member's content, whose CRC-32 is right. Throws ZipError.
+// The member's content, after a check of its CRC-32. Throws ZipError.
 std::string read_member(ByteSource &file, const ZipMember &member);
 
 std::uint32_t crc32(std::string_view bytes, std::uint32_t before = 0);

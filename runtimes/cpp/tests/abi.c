@@ -1,6 +1,5 @@
-/* abi FOLDER: what a program of this t2r.h gets of the libt2r that it runs with, which may be of another release. Every
-   structure stands before bytes that no call may write, and that none may take for options. With GROWN, the header is one
-   whose structures have a field more, `grown`. */
+/* abi FOLDER: calls the libt2r that it runs with, which may be of another release than this t2r.h. After every structure are
+   bytes that no call may write or read as options. With GROWN, the header's structures have one more field, `grown`. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +7,7 @@
 
 #define GUARD 0xA5
 
-/* A structure of this type, and the bytes behind it. */
+/* A structure of this type, and the bytes after it. */
 #define GUARDED(type) \
     struct {          \
         type made;    \
@@ -62,7 +61,7 @@ int main(int count, char **arguments) {
     for (size_t i = 0; i < length; i++) printf("%d ", (int)tokens[i]);
 #ifdef GROWN
     EXPECT(options.made.grown == 0 && sampling.made.grown == 0 && beam.made.grown == 0 && info.made.grown == 0);
-    sampling.made.grown = 5; /* which a library of today must not pass over */
+    sampling.made.grown = 5; /* today's library must not ignore it */
     printf("%s", t2r_kind_name(t2r_generate(decoder, prompt, 2, 5, &sampling.made, NULL, NULL, &tokens, &length)));
 #endif
     puts("");

@@ -1,5 +1,5 @@
-// A step allocates nothing of ours after warm-up: operator new and malloc are replaced, and whatever does not come out of
-// ONNX Runtime is counted.
+// After warm-up, a step allocates none of our memory: operator new and malloc are replaced, and count the allocations that
+// ONNX Runtime did not make.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <unistd.h>
@@ -65,12 +65,13 @@ void operator delete(void *memory, std::size_t, std::align_val_t) noexcept { std
 
 int go_on(std::int64_t, void *) { return 1; }
 
-// allocations GRAPH BATCH STEPS [WHAT]: how many there were in so many steps of a batch, and the bytes of the largest. WHAT:
-// "one", that one is seen; "stay", of t2r_reorder with rows that all stay; "greedy", of t2r_generate, one token a call.
+// allocations GRAPH BATCH STEPS [WHAT]: prints the number of allocations in STEPS steps, and the bytes of the largest. WHAT:
+// "one" makes one allocation, to be counted; "stay" calls t2r_reorder with rows that keep their places; "greedy" calls
+// t2r_generate for one token at a time.
 int main(int count, char **arguments) {
     t2r_decoder *decoder;
     void *frames[4];
-    backtrace(frames, 4);  // which allocates once
+    backtrace(frames, 4);  // its first call allocates
     if (count < 4 || t2r_open(arguments[1], nullptr, &decoder)) return std::fprintf(stderr, "%s\n", t2r_error()), 2;
     const auto batch = static_cast<std::size_t>(std::atoi(arguments[2]));
     const std::string what = count > 4 ? arguments[4] : "";

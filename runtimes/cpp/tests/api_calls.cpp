@@ -1,6 +1,6 @@
-// api_calls FOLDER SEED CALLS: random calls of libt2r on the golden files of FOLDER, with arguments in range and far from
-// it, handles that are closed or never were any, and structures of wrong sizes. Each call succeeds, or is an error with a
-// line; a sanitizer sees the rest. Prints how many succeeded and failed.
+// api_calls FOLDER SEED CALLS: random calls of libt2r on the golden files of FOLDER, with arguments in and far out of range,
+// closed and invalid handles, and structures of wrong sizes. Each call must succeed or be an error with a line; a sanitizer
+// checks the rest. Prints how many succeeded and failed.
 #include <t2r.h>
 
 #include <cstdio>
@@ -52,7 +52,7 @@ std::string path() {
     return folder + "/" + names[below(std::size(names))] + (seldom() ? ".state" : ".onnx");
 }
 
-// What a call says: a kind that has a name, and a line if it failed.
+// Checks a call's result: a kind with a name, and a line if it failed.
 bool told(t2r_kind kind) {
     const char *line = t2r_error();
     if (kind < T2R_OK || kind > T2R_CANCELLED || (kind != T2R_OK && (std::strncmp(line, "expected ", 9) != 0 || std::strchr(line, '\n')))) {
@@ -63,7 +63,7 @@ bool told(t2r_kind kind) {
     return kind == T2R_OK;
 }
 
-// Handles of a kind: a few that are open, and some that were closed.
+// Handles of one type: a few open ones, and some closed ones.
 template <class T> struct Open {
     std::vector<T *> handles = {nullptr};
 
@@ -78,7 +78,7 @@ Open<t2r_decoder> decoders;
 Open<t2r_tokenizer> tokenizers;
 Open<t2r_stream> streams;
 
-// Every byte of what a call hands out.
+// Reads every byte of what a call returns.
 volatile unsigned char seen;
 void read(const void *memory, std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; i++) seen = static_cast<const unsigned char *>(memory)[i];
@@ -91,7 +91,7 @@ t2r_info info_of(t2r_decoder *decoder) {
     return info;
 }
 
-// A structure of the API, with room behind it for one of a newer header.
+// A structure of the API, with room after it for one of a newer header.
 template <class T> struct Roomy {
     T made = {};
     unsigned char behind[sizeof(T)] = {};
@@ -210,7 +210,7 @@ void choose() {
 }
 
 int callback(std::int64_t token, void *user) {
-    if (seldom()) {  // from inside of the call, which must be told so
+    if (seldom()) {  // a call from the callback, which must be an error
         const float *logits;
         if (t2r_step(static_cast<t2r_decoder *>(user), &token, 1, &logits) == T2R_OK) std::abort();
         if (below(2)) told(t2r_cancel(static_cast<t2r_decoder *>(user)));
@@ -247,7 +247,7 @@ void states() {
     for (std::size_t i = 0; i < found.size(); i++)
         if (told(t2r_state(decoder, i, &found[i]))) read(found[i].data, found[i].bytes);
     std::vector<std::vector<char>> bytes;
-    for (t2r_tensor &state : found) {  // copies, which a call does not overwrite
+    for (t2r_tensor &state : found) {  // copies, as later calls overwrite the data
         bytes.emplace_back(static_cast<const char *>(state.data), static_cast<const char *>(state.data) + state.bytes);
         state.data = seldom() && bytes.back().empty() ? nullptr : bytes.back().data();
         if (below(40) == 0) state.bytes = static_cast<std::size_t>(number());

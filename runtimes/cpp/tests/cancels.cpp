@@ -1,4 +1,4 @@
-// cancels GRAPH: one thread writes texts, another ends them: each is whole or cancelled, and what was written of it is right.
+// cancels GRAPH: one thread generates texts, another cancels them: each is complete or cancelled, and its tokens are correct.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>

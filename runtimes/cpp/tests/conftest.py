@@ -1,4 +1,4 @@
-"""The builds that the tests share, and how their programs are run."""
+"""Builds that the tests share, and a fixture that runs their programs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def release() -> Path:
 
 @pytest.fixture(scope="session")
 def checked() -> Path:
-    """Built with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    """A build with AddressSanitizer and UndefinedBehaviorSanitizer."""
     targets = ["t2r", "t2r_conformance", "api_calls", "misuse_c", "misuse_cpp", "header"]
     return build("address", "-DT2R_SANITIZE=address", *CHECKED, targets=targets)
 
 
 @pytest.fixture(scope="session")
 def raced() -> Path:
-    """Built with ThreadSanitizer."""
+    """A build with ThreadSanitizer."""
     return build("thread", "-DT2R_SANITIZE=thread", *CHECKED, targets=["threads", "cancels"])
 
 
 @pytest.fixture(scope="session")
 def run() -> Run:
-    """Run a program: what it returned and wrote."""
+    """Run a program and return its exit code and output."""
 
     def runs(
         *command: object, status: int | None = 0, text: str | None = None, timeout: int = 300
@@ -55,5 +55,5 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def library(release: Path) -> Library:
-    """libt2r, or the one that a run under a sanitizer names."""
+    """libt2r, or the sanitized one that the environment names."""
     return Library(Path(os.environ.get("T2R_LIBRARY") or release / "libt2r.so"))

@@ -20,21 +20,21 @@ ROOT = HERE.parents[1]
 GOLDEN = ROOT / "models" / "tiny"
 BUILDS = Path(os.environ.get("T2R_CPP_BUILD") or ROOT / "build" / "cpp")
 STRICT = os.environ.get("T2R_STRICT") == "1"
-SANITIZERS = {  # of a run; leaks are looked for in our own code, not in what libraries keep until the end
+SANITIZERS = {  # environment of runs; leaks.txt ignores what libraries keep until exit
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
     "LSAN_OPTIONS": f"suppressions={HERE / 'tests' / 'leaks.txt'}:print_suppressions=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
-    # of ONNX Runtime's own locks only the release is seen
+    # ThreadSanitizer sees only the unlocking of ONNX Runtime's own mutexes
     "TSAN_OPTIONS": f"suppressions={HERE / 'tests' / 'races.txt'}:report_mutex_bugs=0",
 }
-# of builds that are checked by a sanitizer, or counted
+# options of builds with a sanitizer or with counters
 CHECKED = ("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def onnxruntime_options() -> list[str]:
-    """Where ONNX Runtime is: the library of this Python's package, and headers of $T2R_ONNXRUNTIME_ROOT."""
+    """CMake options for ONNX Runtime: the library of the Python package, and headers of $T2R_ONNXRUNTIME_ROOT."""
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
     options = [f"-DT2R_ONNXRUNTIME_LIBRARY={library}"]
     if root := os.environ.get("T2R_ONNXRUNTIME_ROOT"):
@@ -43,13 +43,13 @@ def onnxruntime_options() -> list[str]:
 
 
 def headers() -> list[str]:
-    """The compiler's options for ONNX Runtime's headers, where $T2R_ONNXRUNTIME_ROOT says where they are."""
+    """Compiler options for ONNX Runtime's headers, if $T2R_ONNXRUNTIME_ROOT is set."""
     root = os.environ.get("T2R_ONNXRUNTIME_ROOT")
     return [f"-I{Path(root) / 'include' / part}" for part in ("", "onnxruntime")] if root else []
 
 
 def clang() -> Path:
-    """A compiler for other systems, and of fuzzers. Skips where there is none."""
+    """A compiler for other systems and for fuzzers. Skips the test if there is none."""
     unpacked = Path(os.environ.get("T2R_CLANG", "/nowhere")) / "usr/bin/clang++-14"
     if not (shutil.which("clang++") or unpacked.exists()):
         (pytest.fail if STRICT else pytest.skip)("no clang++ on the PATH, nor unpacked where $T2R_CLANG says")
@@ -57,7 +57,7 @@ def clang() -> Path:
 
 
 def build(name: str, *options: str, source: Path = HERE, targets: Sequence[str] = ("all",)) -> Path:
-    """The folder of a finished build; `name` is one in $T2R_CPP_BUILD, or a whole path. Other processes wait for it."""
+    """Build and return the folder: `name` in $T2R_CPP_BUILD, or an absolute path. Locked against other processes."""
     folder = BUILDS / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     configure = ["cmake", "-S", str(source), "-B", str(folder), *onnxruntime_options(), *options]

@@ -1,6 +1,6 @@
-// T2R_FUZZ=TARGET fuzz OPTION... FOLDER...: libFuzzer, which reads files as strangers make them out of those in the folders.
-// Nothing may crash, hang, or take more memory than four times the file and 256 MiB; that an error has a kind and a line is
-// checked too. T2R_FUZZ_MEMORY is another number of bytes than those.
+// T2R_FUZZ=TARGET fuzz OPTION... FOLDER...: libFuzzer, which mutates the files in the folders. No file may cause a crash, a
+// hang, or more memory than four times the file plus 256 MiB; every error must have a kind and a line. T2R_FUZZ_MEMORY
+// replaces the 256 MiB by another number of bytes.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -28,10 +28,10 @@ namespace {
 
 using namespace t2r;
 
-std::size_t memory_bytes = std::size_t{256} << 20;  // beside four times the file
+std::size_t memory_bytes = std::size_t{256} << 20;  // in addition to four times the file
 
 const std::string &scratch() {
-    // memory where there is some: a disk is a hundred times slower
+    // in memory if possible: a disk is a hundred times slower
     static const std::string path = (access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp") + ("/t2r-fuzz-" + std::to_string(getpid()));
     return path;
 }
@@ -41,25 +41,25 @@ std::string in_file(const std::string &bytes) {
     return scratch();
 }
 
-// In memory, where a sanitizer sees what is read behind the end; of every other length in a file.
+// Even lengths in memory, where a sanitizer detects reads past the end; odd lengths in a file.
 ByteSource opened(const std::string &bytes) {
     return bytes.size() % 2 ? ByteSource(in_file(bytes), "a file") : ByteSource(bytes);
 }
 
-// Metadata, from the bytes of a graph's file.
+// Metadata from the bytes of a graph's file.
 void metadata(const std::string &bytes) {
     ByteSource source = opened(bytes);
     signature_of(read_onnx_file(source).metadata, default_state_bytes);
 }
 
-// A tokenizer.json, and what it makes of a text.
+// A tokenizer.json, and encoding and decoding with it.
 void tokenizer(const std::string &bytes) {
     Tokenizer made(bytes, 0);
     made.decode(made.encode("Once upon a time, 12 été 日本 e\u0323\u0301 한글 ﬁ <s> 😀\n  it's", true));
     made.decode({0, 1, 2, 300, 5, 77});
 }
 
-// Text, with a tokenizer that is good; and tokens, which come one by one.
+// Text, with a valid tokenizer; and tokens, one by one.
 Tokenizer *good_tokenizer = nullptr;
 void text(const std::string &bytes) {
     const Ids ids = good_tokenizer->encode(bytes, true);
@@ -92,12 +92,12 @@ void run(const std::string &bytes) {
     }
 }
 
-// ---- Memory: what lives at once because of a file. A sanitizer tells of every allocation, and of the end of each.
+// ---- Memory: live bytes during one file. The sanitizer reports every allocation and deallocation.
 std::atomic<std::size_t> living{0}, most{std::numeric_limits<std::size_t>::max()};
 
 void taken(const volatile void *, std::size_t size) {
     if ((living += size) <= most) return;
-    most = std::numeric_limits<std::size_t>::max();  // what follows takes memory too
+    most = std::numeric_limits<std::size_t>::max();  // reporting allocates too
     std::fprintf(stderr, "more memory than four times the file and %zu bytes\n", memory_bytes);
     std::abort();
 }

@@ -1,4 +1,4 @@
-"""Faults in a copy of the golden files, and in the sampler, that every conformance program must see."""
+"""Faults in a copy of the golden files, and in the sampler, that every conformance program must detect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from golden.mutants import MUTANTS, changed
 
 
 def cross_states(folder: Path) -> None:
-    """Make tiny.onnx one that gives one layer's sums to another."""
+    """Exchange the states S.0 and S.1 of two layers in tiny.onnx."""
     model = onnx.load(folder / "tiny.onnx")
     names = {"present_S.0": "present_S.1", "present_S.1": "present_S.0"}
     for output in model.graph.output:
@@ -35,7 +35,7 @@ def exchange_merges(folder: Path, name: str) -> None:
 
 
 def write_mutants(folder: Path) -> list[str]:
-    """Write the sources of the runtime that are wrong, each where $T2R_MUTANT asks for it: the compiler's arguments."""
+    """Write sources with faults that $T2R_MUTANT selects at run time, and return the compiler's arguments."""
     sources = dict[str, str]()
     for name, mutant in MUTANTS.items():
         file, old, new = mutant["cpp"]
@@ -54,7 +54,7 @@ def write_mutants(folder: Path) -> list[str]:
 
 
 def write_late_sampler(path: Path) -> None:
-    """Write a sampler.cpp of whose noise each draw takes the next but one."""
+    """Write a sampler.cpp in which each draw uses the noise of the next one."""
     source = (HERE / "src" / "sampler.cpp").read_text()
     assert source.count("(draws - 1)") == 1
     path.write_text(source.replace("(draws - 1)", "draws"))

@@ -1,4 +1,4 @@
-// header FOLDER: every method of t2r.hpp on the golden files of FOLDER. Ends with 1 where one does not do what t2r.h says.
+// header FOLDER: every method of t2r.hpp on the golden files of FOLDER. Exits with 1 if one does not do what t2r.h says.
 #include <algorithm>
 #include <fstream>
 #include <iostream>
@@ -33,7 +33,7 @@ t2r::Tokens alone(const t2r::Decoder &like, const t2r::Tokens &prompt, std::int6
     return like.fork().generate(prompt, most, sampling, [](std::int64_t) { return true; });
 }
 
-// Texts that come and go are those that are written alone.
+// Texts of a changing batch equal those generated alone.
 void batches(const std::string &folder) {
     const t2r::Decoder decoder(folder + "/tiny.onnx");
     t2r::Batch batch(decoder);
@@ -94,7 +94,7 @@ void prefixes(const std::string &folder) {
     EXPECT(none.reused == 0 && none.kept_bytes() == 0 && cache.kept_bytes() > 0);
     t2r::PrefixCache many(t2r::Decoder(folder + "/tiny.onnx"), std::size_t{1} << 30, 1);
     for (int n = 0; n < 2; n++) many.read(t2r::Tokens(1030, 3));
-    EXPECT(many.reused == 1024);  // of 4,096 handles there is room for others
+    EXPECT(many.reused == 1024);  // leaves most of the 4,096 handles to others
     EXPECT(told([&] { t2r::PrefixCache(decoder, 0, 0); }) == T2R_SNAPSHOT && told([&] { cache.read({}); }) == T2R_TOKEN);
 }
 
@@ -171,7 +171,7 @@ void translating(const std::string &folder) {
     EXPECT(found.size() == 2 && !found[0].tokens.empty() && found[0].score >= found[1].score);
     decoder.encode_sources({{1, 2, 3}, {4}});
     EXPECT(decoder.info().batch == 2 && decoder.info().position == 0);
-    EXPECT(told([&] { t2r::Tokenizer::of_source(decoder); }) == T2R_TOKENIZER);  // it has none
+    EXPECT(told([&] { t2r::Tokenizer::of_source(decoder); }) == T2R_TOKENIZER);  // the graph has none
 }
 
 void text(const std::string &folder) {

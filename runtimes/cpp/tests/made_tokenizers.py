@@ -1,4 +1,4 @@
-"""Tokenizers that the tests are run with: the storyteller's, GPT-2's, and some that are made here."""
+"""Tokenizers for the tests: the storyteller's, GPT-2's, and some that are created here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gpt2(data: Path) -> str:
 
 @functools.cache
 def unigram(byte_fallback: bool) -> str:
-    """A SentencePiece model of a page, with its own normalizer, as an import makes a tokenizer of it."""
+    """The tokenizer imported from a SentencePiece model, trained on a page, with its own normalizer."""
     from t2r_export.checkpoints.piece_file import read_pieces
     from t2r_export.checkpoints.piece_tokenizer import piece_tokenizer
 
@@ -71,13 +71,13 @@ def _trained() -> str:
 
 
 def bpe() -> dict[str, Any]:
-    """The same as data, without any other part."""
+    """The same tokenizer as parsed JSON, without its pre-tokenizer."""
     made: dict[str, Any] = json.loads(_trained())
     return made | {"pre_tokenizer": None}
 
 
 def fallback() -> str:
-    """Byte-pair encoding with tokens of all bytes, in Llama's manner."""
+    """Byte-pair encoding with byte fallback, as in Llama."""
     made = bpe()
     model = made["model"]
     for byte in range(256):
@@ -100,7 +100,7 @@ def added_token(content: str, number: int, **flags: bool) -> dict[str, Any]:
 
 @functools.cache
 def parts() -> dict[str, dict[str, Any]]:
-    """Every part of the contract's table by a name: what it changes in `bpe`."""
+    """Every part of the contract's table, by name: the changes that it makes to `bpe`."""
     found: dict[str, dict[str, Any]] = {"nothing": {}}
     model = bpe()["model"]
     for options in ({"fuse_unk": True}, {"unk_token": None}, {"ignore_merges": True}):

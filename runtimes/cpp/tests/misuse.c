@@ -1,4 +1,4 @@
-/* misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it. */
+/* misuse FOLDER NAME: one misuse of the API with the golden files of FOLDER; prints its error. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 static const char *folder;
 static const int64_t tokens[] = {1, 2};
 
-/* One line, which begins with the kind, and the program's exit code. */
+/* Prints one line, which begins with the kind, and returns the program's exit code. */
 static int told(t2r_kind kind) {
     if (kind == T2R_OK) return 0;
     fprintf(stderr, "%s: %s\n", t2r_kind_name(kind), t2r_error());
@@ -154,7 +154,7 @@ static int after_close_tokenizer(void) {
     return told(encoded(tokenizer, "a"));
 }
 
-static int status; /* of what was done inside of a callback */
+static int status; /* of the call made in a callback */
 
 static void *step(void *decoder) {
     status = told(t2r_step(decoder, tokens, 1, NULL));

@@ -1,4 +1,4 @@
-// misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it.
+// misuse FOLDER NAME: one misuse of the API with the golden files of FOLDER; prints its error.
 #include <functional>
 #include <iostream>
 #include <map>
@@ -35,7 +35,7 @@ void moved() {
     decoder.step({1});
 }
 
-// What the second thread is told is thrown in this one.
+// Throws the second thread's error in this one.
 void two_threads() {
     t2r::Decoder decoder = opened("tiny");
     std::exception_ptr told;
@@ -109,7 +109,7 @@ void callback() {
     } catch (const std::string &thrown) {
         std::cout << thrown << "\n";
     }
-    decoder.step({1});  // it is not in use for ever
+    decoder.step({1});  // no longer in use
 }
 
 const std::map<std::string, std::function<void()>> misuses = {

@@ -1,6 +1,6 @@
-"""What no program should do, by the names of every language's program `misuse FOLDER NAME`, and what comes of it.
+"""Misuses of the API, by the names that each language's program `misuse FOLDER NAME` takes, and their errors.
 
-Each is one line, which begins with the kind, and the exit code 2.
+The program must print one line, which begins with the kind, and exit with 2.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ UNSAYABLE = {
         "rows",
         "state-name",
         "moved",
-    },  # texts end at a zero byte, rows are one array, nothing is moved
-    "cpp": {"rows", "state-name"},  # those are t2r.h's
-    # they do not compile: lib.rs has them tried
+    },  # C: texts end at a zero byte, rows are one array, nothing is moved
+    "cpp": {"rows", "state-name"},  # these use the types of t2r.h
+    # these do not compile, which lib.rs tests
     "rust": {"closed", "closed-tokenizer", "moved", "two-threads", "from-a-callback"},
     "go": {"moved"},
     "java": {*_PATHS, "moved"},  # no java.nio.file.Path has a zero byte
@@ -53,10 +53,10 @@ UNSAYABLE = {
 
 
 def sayable(language: str) -> list[str]:
-    """The misuses that a program of this language can say."""
+    """The misuses that a program of this language can express."""
     return [name for name in MISUSES if name not in UNSAYABLE[language]]
 
 
 def check(name: str, written: str, told: str) -> None:
-    """What the program wrote to its standard output, and what to the other."""
+    """Check the program's standard output, `written`, and its standard error, `told`."""
     assert told.startswith(MISUSES[name]) and told.endswith("\n") and told.count("\n") == 1 and not written

@@ -59,7 +59,7 @@ PIECES += [
 
 
 def texts(seed: int, count: int, words: Sequence[str]) -> Iterator[str]:
-    """So many texts, the same for the same seed."""
+    """Random texts, reproducible by the seed."""
     chance = random.Random(seed)
     for _ in range(count):
         made = []

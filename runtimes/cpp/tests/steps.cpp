@@ -1,6 +1,6 @@
 // steps TOKENIZER TEXT: counts the work of opening a tokenizer, encoding a text, and decoding its tokens. Prints STEPS and
-// BYTES of each. STEPS: basic blocks executed (the compiler makes each one call us), and one step per 16 bytes that the C
-// library reads or copies. BYTES: peak heap memory of the call.
+// BYTES of each. STEPS: basic blocks executed (instrumented by the compiler), and one step per 16 bytes that the C library
+// reads or copies. BYTES: peak heap memory of the call.
 #include <malloc.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void free(void *memory) {
 
 void *memmove(void *to, const void *from, std::size_t bytes) {
     read_or_moved(bytes);
-    auto *out = static_cast<volatile char *>(to);  // volatile: not turned into a call of memmove
+    auto *out = static_cast<volatile char *>(to);  // volatile: not compiled into a call of memmove
     const auto *in = static_cast<const char *>(from);
     if (out < in) for (std::size_t i = 0; i < bytes; i++) out[i] = in[i];
     else for (std::size_t i = bytes; i-- > 0;) out[i] = in[i];

@@ -86,7 +86,7 @@ LOG = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 
 
 class Failed(Exception):
-    """What a call returned and said."""
+    """The kind and the line of a failed call."""
 
     def __init__(self, kind: str, line: str) -> None:
         super().__init__(f"{kind}: {line}")
@@ -94,7 +94,7 @@ class Failed(Exception):
 
 
 class Library:
-    """The functions of one libt2r, each of which raises Failed."""
+    """The functions of one libt2r, which raise Failed."""
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -127,7 +127,7 @@ class Library:
     def sampling(
         self, decoder: c_void_p | None = None, stop_tokens: Sequence[int] | None = None, **values: float
     ) -> Sampling:
-        """The graph's options, the contract's where there is no decoder; and those that are given."""
+        """The graph's options, or the contract's without a decoder, changed by the arguments."""
         made = Sampling()
         self.call("t2r_sampling_defaults", decoder, byref(made), c_size_t(ctypes.sizeof(made)))
         for name, value in values.items():
@@ -150,7 +150,7 @@ class Decoder:
 
     @classmethod
     def in_memory(cls, library: Library, *files: tuple[str, bytes], **options: int) -> Decoder:
-        """Of files that are in memory, the step graph first; their bytes are gone once it is open."""
+        """Open files in memory, the step graph first. Their bytes are freed after opening."""
         handle = c_void_p()
         copies = [ctypes.create_string_buffer(content, len(content)) for _, content in files]
         given = (File * len(files))()
@@ -241,7 +241,7 @@ class Decoder:
         try:
             self.library.call("t2r_generate", self.handle, *arguments, *out)
         finally:
-            self.written = tokens[: count.value]  # those before it failed, if it did
+            self.written = tokens[: count.value]  # on failure, the tokens chosen before
         return self.written
 
     def translate(self, source: Sequence[int], **options: float) -> list[tuple[list[int], float]]:
@@ -314,7 +314,7 @@ class Tokenizer:
     def stream(
         self, prompt: Sequence[int], tokens: Sequence[int], stops: Sequence[str] | None = None, at: int = 0
     ) -> list[str]:
-        """The pieces, one a token, and the end; with stops from the token `at` on."""
+        """The text pieces, one per token, and the rest; stop texts apply from token `at` on."""
         handle, text, size, pieces = c_void_p(), c_char_p(), c_size_t(), []
         self.library.call("t2r_open_stream", self.handle, numbers(prompt), c_size_t(len(prompt)), byref(handle))
         for place, token in enumerate(tokens):

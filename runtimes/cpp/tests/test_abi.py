@@ -1,4 +1,4 @@
-"""The library as a binary: what it exports, what its soname says, and programs of an older and a newer header."""
+"""The library's ABI: exported symbols, soname, and programs compiled with an older or a newer header."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_only_the_header_is_exported(release: Path, run: Run) -> None:
 
 
 def test_versions_agree(release: Path, run: Run, library: Library) -> None:
-    """Of the header, the library, its soname and the CMake package: the soname is of what is taken for compatible."""
+    """Versions of the header, the library, its soname and the CMake package; the soname has major and minor."""
     major, minor, patch = VERSION
     assert library.version() == major * 1_000_000 + minor * 1000 + patch
     assert f"[libt2r.so.{major}.{minor}]" in run("readelf", "--dynamic", release / "libt2r.so").stdout
@@ -41,7 +41,7 @@ class Later(ctypes.Structure):
 
 
 def test_libraries_of_other_onnx_runtimes_fit(release: Path, run: Run) -> None:
-    """Each has a version in its one symbol, for which a program asks that was linked with it, and libt2r does not."""
+    """Each release versions its one symbol. A program linked with it needs that version; libt2r does not."""
     asks = {
         name: "libonnxruntime" in run("readelf", "--version-info", release / name).stdout
         for name in ("libt2r.so", "stream")
@@ -51,7 +51,7 @@ def test_libraries_of_other_onnx_runtimes_fit(release: Path, run: Run) -> None:
 
 
 def full(header: Path, target: str) -> subprocess.CompletedProcess[str]:
-    """Compile t2r.h for another system, and that none of its structures ends in padding."""
+    """Compile t2r.h for another system, and assert that none of its structures ends in padding."""
     without_comments = re.sub(r"/\*.*?\*/", "", header.read_text("utf-8"), flags=re.DOTALL)
     lines = ["#include <t2r.h>"]
     for name in STRUCTURES:
@@ -76,7 +76,7 @@ TARGETS = [
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_structure_ends_in_padding(target: str) -> None:
-    """A field that is added would lie there, and leave the size as it was."""
+    """An added field could be placed in the padding, and the size would not change."""
     done = full(HERE / "include" / "t2r.h", target)
     assert done.returncode == 0, done.stderr
 
@@ -87,7 +87,7 @@ def test_padding_is_seen(tmp_path: Path) -> None:
 
 
 def grow(folder: Path) -> Path:
-    """A folder with today's header, in which every structure that has a size has one field more."""
+    """A folder with today's header, in which every structure with a size has one more field."""
     text = HEADER
     for name in STRUCTURES:
         assert text.count(f"}} {name};") == 1
@@ -99,7 +99,7 @@ def grow(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def grown(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the header of a later release, and a libt2r made with it that wants `grown` to be 0."""
+    """A folder with the header of a later release, and a libt2r built with it that requires `grown` to be 0."""
     folder = tmp_path_factory.mktemp("grown")
     header = grow(folder / "include")
     wants = 'if (found.grown != 0) fail(T2R_ARGUMENT, "0 in grown", number(found.grown), "set it");\n    '
@@ -139,18 +139,18 @@ def said(program: Path, library: Path, *loaded: Path) -> str:
 
 
 def test_an_older_program_with_a_newer_library(release: Path, grown: Path, tmp_path: Path) -> None:
-    """Its structures are shorter: nothing is written behind them, nor read there."""
+    """Its structures are shorter: nothing is written or read past their end."""
     today = program(release, tmp_path, HERE / "include")
     assert said(today, grown) == said(today, release) != ""
 
 
 def test_a_newer_program_with_an_older_library(release: Path, grown: Path, tmp_path: Path) -> None:
-    """Its structures are longer: what the library does not know is filled in with 0, and refused when it is set."""
+    """Its structures are longer: the library fills in unknown fields with 0, and refuses other values in them."""
     tomorrow = program(release, tmp_path, grown / "include", "-DGROWN")
     (tmp_path / "today").mkdir()
     tokens = said(program(release, tmp_path / "today", HERE / "include"), release).strip()
     assert said(tomorrow, release).strip() == f"{tokens} argument"
-    assert said(tomorrow, grown).strip() == f"{tokens} ok"  # which has the field
+    assert said(tomorrow, grown).strip() == f"{tokens} ok"  # this library has the field
 
 
 def test_what_is_set_and_not_known_is_named(library: Library) -> None:

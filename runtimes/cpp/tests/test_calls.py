@@ -1,4 +1,4 @@
-"""Calls that another thread ends, and decoders that go on where another stands."""
+"""Calls that another thread cancels, and decoders that are copies of others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cpp_build import GOLDEN, Run
 from numpy.typing import NDArray
 from t2r_library import Decoder, Failed, Library
 
-MOST = 1 << 24  # tokens: hours of them
+MOST = 1 << 24  # tokens, which would take hours
 
 
 def cancelled(decoder: Decoder, call: Callable[[], object]) -> Failed:
-    """What a call in another thread fails with that is cancelled from here."""
+    """Run a call in another thread, cancel it from this one, and return its error."""
     failed: list[Failed] = []
 
     def run() -> None:
@@ -30,7 +30,7 @@ def cancelled(decoder: Decoder, call: Callable[[], object]) -> Failed:
     thread.start()
     for _ in range(600):
         thread.join(0.1)
-        decoder.cancel()  # nothing until the call has begun
+        decoder.cancel()  # no effect until the call has begun
         if not thread.is_alive():
             break
     assert not thread.is_alive() and len(failed) == 1
@@ -46,11 +46,11 @@ def fresh(decoder: Decoder, tokens: list[int], next_token: int) -> NDArray[np.fl
 
 
 def test_a_text_that_is_cancelled(library: Library) -> None:
-    """Tokens that were chosen come out, and the decoder has read all but the last of them."""
+    """The chosen tokens are returned, and the decoder has read all but the last."""
     decoder = Decoder(library, GOLDEN / "tiny.onnx")
     options = {"temperature": 0.0, "stop_tokens": []}
     written = list[int]()
-    while not written:  # until it is cancelled after its prompt
+    while not written:  # until a call is cancelled after its prompt
         decoder.reset()
         failed = cancelled(decoder, lambda: decoder.generate([1, 3], MOST, **options))
         written = list(decoder.written)
@@ -58,11 +58,11 @@ def test_a_text_that_is_cancelled(library: Library) -> None:
     assert decoder.info.position == 1 + len(written)
     again = decoder.fork().generate([1, 3], len(written) + 5, **options)
     assert again[: len(written)] == written
-    assert decoder.generate(written[-1:], 5, **options) == again[len(written) :]  # as if nothing had happened
+    assert decoder.generate(written[-1:], 5, **options) == again[len(written) :]  # as without the cancellation
 
 
 def test_a_text_in_one_run_that_is_cancelled(library: Library) -> None:
-    """Within the run: ONNX Runtime ends it, and the decoder stands where it stood."""
+    """ONNX Runtime ends the run, and the decoder's states are unchanged."""
     decoder = Decoder(library, GOLDEN / "loop.onnx")
     assert decoder.info.generates
     failed = cancelled(decoder, lambda: decoder.generate([1], MOST, temperature=0.0, stop_tokens=[]))
@@ -72,7 +72,7 @@ def test_a_text_in_one_run_that_is_cancelled(library: Library) -> None:
 
 
 def test_a_prompt_that_is_cancelled(library: Library) -> None:
-    """What position says has been read, and nothing else."""
+    """Exactly `position` tokens have been read."""
     decoder = Decoder(library, GOLDEN / "tiny.onnx")
     prompt = [place % 17 for place in range(1 << 21)]
     assert cancelled(decoder, lambda: decoder.prefill([prompt])).kind == "cancelled"
@@ -82,7 +82,7 @@ def test_a_prompt_that_is_cancelled(library: Library) -> None:
 
 
 def test_a_prompt_that_fails_has_been_read_up_to_there(library: Library, tmp_path: Path) -> None:
-    """The table has fewer positions than the metadata promises: the graph itself refuses the token behind the last."""
+    """The graph's table has fewer positions than its metadata: the graph itself refuses the token after the last."""
     model = onnx.load(GOLDEN / "ends.onnx")
     (promised,) = (entry for entry in model.metadata_props if entry.key == "t2r.max_positions")
     most, promised.value = int(promised.value), "99"
@@ -99,7 +99,7 @@ def test_a_prompt_that_fails_has_been_read_up_to_there(library: Library, tmp_pat
 
 
 def test_logits_that_are_not_finite_have_been_read(library: Library) -> None:
-    """The prompt has been read, whoever chooses the tokens; no token was chosen."""
+    """The prompt has been read, and no token was chosen."""
     decoder = Decoder(library, GOLDEN / "bad" / "not-finite.onnx")
     with pytest.raises(Failed, match="^graph: expected finite logits; "):
         decoder.generate([4, 3, 2], 6)
@@ -121,7 +121,7 @@ def test_a_callback_cancels(library: Library) -> None:
 
 
 def test_nothing_to_cancel(library: Library) -> None:
-    """Between calls it does nothing to the next one; a handle that is closed is an error."""
+    """Between calls, cancel has no effect on the next one; with a closed handle it is an error."""
     decoder = Decoder(library, GOLDEN / "tiny.onnx")
     decoder.cancel()
     decoder.step([1])
@@ -134,7 +134,7 @@ def test_nothing_to_cancel(library: Library) -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-hybrid", "window", "translator"])
 def test_a_copy_goes_on_where_it_is_taken(library: Library, name: str) -> None:
-    """In a batch, with what penalties look back on; each goes its own way from there."""
+    """A copy of a batch continues from the same states; later steps of the two are independent."""
     decoder = Decoder(library, GOLDEN / f"{name}.onnx")
     decoder.reset(2)
     decoder.prefill([[1, 2, 3], [4, 5, 6]])
@@ -159,5 +159,5 @@ def test_a_copy_looks_back(library: Library) -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "loop"])
 def test_threads_that_cancel(raced: Path, run: Run, name: str) -> None:
-    """A thread that decodes and one that cancels it, under ThreadSanitizer."""
+    """One thread decodes and another cancels it, under ThreadSanitizer."""
     assert run(raced / "cancels", GOLDEN / f"{name}.onnx").stdout == "good\n"

@@ -1,4 +1,4 @@
-"""The golden files of models/tiny through the C++ runtime; and faults in them, which it must see."""
+"""The golden files of models/tiny with the C++ runtime; and faults, which the program must detect."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_a_wrong_runtime_does_is_seen(release: Path, run: Run, copy: Path, 
 
 
 def linked(release: Path, program: Path, *sources: str) -> Path:
-    """The conformance program with other sources of the library."""
+    """Link the conformance program with other sources of the library."""
     objects = map(str, (release / "CMakeFiles" / "t2r_conformance.dir").rglob("*.o"))
     libraries = [str(release / "libt2r.a"), f"-L{release / 'onnxruntime'}", "-lonnxruntime", "-lpthread"]
     flags = ["-std=c++17", f"-Wl,-rpath,{release / 'onnxruntime'}"]
@@ -60,7 +60,7 @@ def linked(release: Path, program: Path, *sources: str) -> Path:
 
 
 def test_a_sampler_off_by_one_draw(release: Path, run: Run, tmp_path: Path) -> None:
-    """The program, linked with a sampler of whose noise each draw takes the next but one."""
+    """The program, linked with a sampler in which each draw uses the noise of the next one."""
     write_late_sampler(tmp_path / "sampler.cpp")
     includes = [f"-I{HERE / 'src'}", f"-I{HERE / 'include'}", *headers()]
     wrong = linked(release, tmp_path / "wrong", *includes, str(tmp_path / "sampler.cpp"))
@@ -69,7 +69,7 @@ def test_a_sampler_off_by_one_draw(release: Path, run: Run, tmp_path: Path) -> N
 
 @pytest.fixture(scope="session")
 def wrong(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, linked with sources of which $T2R_MUTANT chooses what is wrong."""
+    """The program, linked with sources whose fault $T2R_MUTANT selects."""
     folder = tmp_path_factory.mktemp("mutants")
     return linked(release, folder / "wrong", *write_mutants(folder))
 
@@ -78,7 +78,7 @@ def wrong(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wrong_runtime_fails(
     wrong: Path, run: Run, copy: Path, name: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The case of what is wrong, and no case where nothing is."""
+    """With a fault its case fails; without a fault no case fails."""
     if name is None:
         only(copy, *(mutant["case"] for mutant in MUTANTS.values()))
         run(wrong, copy)

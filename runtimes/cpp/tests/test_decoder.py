@@ -1,4 +1,4 @@
-"""Decoding against the Python runtime; and bad use, each one line and its kind."""
+"""Decoding compared with the Python runtime; and misuse, each with its kind and one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from t2r_runtime import Sampling
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-hybrid", "prefill", "loop", "top3"])
 def test_texts_equal_pythons(library: Library, name: str) -> None:
-    """Prompts, options and seeds at random: the same tokens, with a callback and without."""
+    """Random prompts, options and seeds give the same tokens, with and without a callback."""
     ours, theirs, chance = (
         Decoder(library, GOLDEN / f"{name}.onnx"),
         Python(GOLDEN / f"{name}.onnx"),
@@ -48,7 +48,7 @@ def test_texts_equal_pythons(library: Library, name: str) -> None:
 
 
 def test_penalties_look_back_on_long_texts(library: Library) -> None:
-    """On all that was read: also in a batch, of which a row stays, and more than there is room for at first."""
+    """Penalties use all tokens read: also of a row kept from a batch, and beyond the history's initial capacity."""
     chance = random.Random(5)
     prompt = [chance.randrange(17) for _ in range(1500)]
     ours, theirs = Decoder(library, GOLDEN / "tiny.onnx"), Python(GOLDEN / "tiny.onnx")
@@ -66,7 +66,7 @@ def test_penalties_look_back_on_long_texts(library: Library) -> None:
 
 
 def test_memory_of_many_rows(library: Library) -> None:
-    """A row takes what its states and its logits take, and not the room for a long text's history."""
+    """A row takes memory for its states and logits, but not for the history of a long text."""
     decoder = Decoder(library, GOLDEN / "tiny.onnx")
 
     def virtual() -> int:
@@ -79,7 +79,7 @@ def test_memory_of_many_rows(library: Library) -> None:
 
 
 def test_options_of_a_graph(library: Library) -> None:
-    """None, or a structure that was filled in and not changed, are the graph's options; what is given counts more."""
+    """NULL and a structure of defaults are the graph's options; the caller's options take precedence."""
     path = GOLDEN / "options.onnx"
     ours, theirs = Decoder(library, path), Python(path)
     graph, contract = library.sampling(ours.handle), library.sampling()
@@ -94,7 +94,7 @@ def test_options_of_a_graph(library: Library) -> None:
 
 
 def test_structures_of_an_older_header(library: Library) -> None:
-    """One that ends before its last fields has the graph's options there."""
+    """Fields that a shorter structure lacks get the graph's options."""
     decoder, size = Decoder(library, GOLDEN / "options.onnx"), Structure.temperature.offset + 8
     whole, older = library.sampling(decoder.handle), Structure(top_p=7.0)
     library.call("t2r_sampling_defaults", decoder.handle, ctypes.byref(older), ctypes.c_size_t(size))
@@ -102,14 +102,14 @@ def test_structures_of_an_older_header(library: Library) -> None:
         size,
         whole.temperature,
         7.0,
-    )  # nothing is written behind it
+    )  # nothing is written past its end
     older.temperature = whole.temperature = 0.5
     older.seed, whole.seed = 3, -1
-    older.size = Structure.seed.offset  # top_p, which is not in range, lies in it
+    older.size = Structure.seed.offset  # includes top_p, which is out of range
     with pytest.raises(Failed, match="^sampling: expected top_p"):
         decoder.generate_with([1], 5, older)
     older.top_p = 0.5
-    older.size = size  # and now behind it
+    older.size = size  # excludes top_p
     whole.temperature = 0.0
     older.temperature = 0.0
     assert decoder.generate_with([1], 9, older) == (decoder.reset() or decoder.generate_with([1], 9, whole))
@@ -181,7 +181,7 @@ def test_bad_use(library: Library, tmp_path: Path) -> None:
     with fails("argument", "the size of a structure"):
         library.call("t2r_get_info", decoder.handle, ctypes.byref(Info()), ctypes.c_size_t(3))
     decoder.step([1])
-    assert decoder.info.position == 1  # nothing of all that was read
+    assert decoder.info.position == 1  # the failed calls read nothing
 
 
 def test_the_end_of_positions(library: Library, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_the_end_of_positions(library: Library, tmp_path: Path) -> None:
 
 
 def test_an_empty_cache_has_no_data(library: Library) -> None:
-    """States that hold nothing may be given as NULL, which is not copied from: UndefinedBehaviorSanitizer sees that."""
+    """Empty states may be NULL, which must not be passed to memcpy: UndefinedBehaviorSanitizer would report it."""
     decoder = Decoder(library, GOLDEN / "tiny-hybrid.onnx")
     given = (Tensor * decoder.info.states)()
     for index, state in enumerate(given):
@@ -223,11 +223,11 @@ def test_closed_handles(library: Library) -> None:
     decoder = Decoder(library, GOLDEN / "bytes.onnx")
     tokenizer, other = Tokenizer(library, decoder), decoder.fork()
     decoder.close()
-    assert other.step([1]).shape == (1, other.info.vocab_size)  # a fork does not need what it is of
+    assert other.step([1]).shape == (1, other.info.vocab_size)  # a fork does not need the original decoder
     for use in (lambda: decoder.step([1]), decoder.close, lambda: decoder.fork(), lambda: Tokenizer(library, decoder)):
         with pytest.raises(Failed, match="^state: expected an open decoder; received one that was closed"):
             use()
-    assert tokenizer.encode("a")  # nor a tokenizer
+    assert tokenizer.encode("a")  # nor does a tokenizer
     tokenizer.close()
     with pytest.raises(Failed, match="^state: expected an open tokenizer"):
         tokenizer.encode("a")
@@ -237,7 +237,7 @@ def test_closed_handles(library: Library) -> None:
 
 
 def test_two_threads_in_one_decoder(library: Library) -> None:
-    """The second is told so, while the first is in its callback; and the first goes on."""
+    """The second thread gets an error while the first is in its callback; the first continues."""
     decoder, inside, done = Decoder(library, GOLDEN / "tiny.onnx"), threading.Event(), threading.Event()
 
     def wait(_: int) -> int:

@@ -1,4 +1,4 @@
-"""Files of strangers: libFuzzer, with AddressSanitizer, UndefinedBehaviorSanitizer and a bound on memory."""
+"""Untrusted files: libFuzzer, with AddressSanitizer, UndefinedBehaviorSanitizer and a bound on memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 from cpp_build import CHECKED, GOLDEN, SANITIZERS, Run, build, clang
 from made_tokenizers import added_token, fallback, storyteller, unigram
 
-RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "20000"))  # of each fuzzer; a release has 1,000,000
-LONGEST = 1 << 16  # bytes of a file that is made
-SLOWEST = 20  # seconds for one
+RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "20000"))  # per target; a release makes 1,000,000
+LONGEST = 1 << 16  # bytes of a generated file
+SLOWEST = 20  # seconds per file
 
 
 @pytest.fixture(scope="session")
 def fuzzer() -> Path:
-    """The program, by clang."""
+    """The fuzzing program, compiled by clang."""
     options = ["-DT2R_SANITIZE=fuzzer", f"-DCMAKE_CXX_COMPILER={clang()}"]
     return build("fuzzer", *options, *CHECKED, targets=["fuzz"]) / "fuzz"
 
@@ -32,7 +32,7 @@ def fuzzer() -> Path:
 def ran(
     fuzzer: Path, place: Path, target: str, seeds: Iterable[Path], *options: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """A run over copies of the seeds in `place`, which gets what it finds of use."""
+    """Run the fuzzer on copies of the seeds in `place`, where it also stores its findings."""
     corpus = place / "corpus"
     corpus.mkdir()
     for number, seed in enumerate(seeds):
@@ -55,10 +55,10 @@ def fuzz(fuzzer: Path, place: Path, target: str, seeds: Iterable[Path], **enviro
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_calls(checked: Path, run: Run, tmp_path: Path, seed: int) -> None:
-    """Of the whole C API, with wrong arguments and closed handles: an error with a line, and no sanitizer's report."""
+    """Random calls of the C API, also with wrong arguments and closed handles, which must be errors with a line."""
     folder = Path(shutil.copytree(GOLDEN, tmp_path / "tiny"))
     said = run(checked / "api_calls", folder, seed, RUNS // 40, timeout=3600 if RUNS > 50000 else 580).stdout.split()
-    assert int(said[0]) > RUNS // 200 and int(said[2]) > RUNS // 200, said  # neither all refused nor all in range
+    assert int(said[0]) > RUNS // 200 and int(said[2]) > RUNS // 200, said  # enough calls succeed, and enough fail
 
 
 def test_damaged_metadata(fuzzer: Path, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_damaged_snapshots(fuzzer: Path, tmp_path: Path) -> None:
 
 
 def test_damaged_tokenizers(fuzzer: Path, tmp_path: Path) -> None:
-    """Small ones: a change of a large vocabulary seldom matters."""
+    """Small tokenizers: in a large vocabulary, a change seldom has an effect."""
     sources = {"bytes": fallback(), "unigram": unigram(byte_fallback=False)}
     sources |= {form: json.dumps(normalized(form)) for form in FORMS} | {"growing": json.dumps(growing())}
     seeds = [tmp_path / name for name in sources]
@@ -86,12 +86,12 @@ FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 
 def normalized(form: str) -> dict[str, Any]:
-    """Byte-pair encoding with tokens of all bytes, of a form's text."""
+    """Byte-pair encoding with byte fallback, after a normalization form."""
     return json.loads(fallback()) | {"normalizer": {"type": form}}
 
 
 def growing() -> dict[str, Any]:
-    """Parts that each make many of one, just within the bounds, and added tokens that are grown by them."""
+    """Parts that each multiply a text, just within the bounds, and added tokens that they multiply too."""
     several = [replaced("a", "b" * 16), replaced("b", "a" * 16), {"type": "Prepend", "prepend": "a" * 9}]
     marks = [{"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True} for mark in "_▁"]
     content = "a" * 3
@@ -108,7 +108,7 @@ def replaced(pattern: str, content: str) -> dict[str, Any]:
 
 
 def small(source: str) -> str:
-    """A tokenizer with less of a vocabulary."""
+    """A tokenizer with a smaller vocabulary or fewer merges."""
     made = json.loads(source)
     if made["model"]["type"] == "Unigram":
         made["model"]["vocab"] = made["model"]["vocab"][:60]
@@ -120,7 +120,7 @@ def small(source: str) -> str:
 
 
 PLAIN = "Once upon a time, 12 été 日本 <s> 😀\n  it's"
-# what forms take apart, put in order and join
+# characters that the forms decompose, reorder and compose
 MARKED = "e\u0323\u0301 \u0301\u0323x \u1100\u1161\u11a8각 ﬁ ½ \u0344\ufdfa\u1e9b\u0323"
 
 
@@ -139,13 +139,13 @@ def test_damaged_text(fuzzer: Path, tmp_path: Path, name: str) -> None:
     "text, memory",
     [
         ("\u0323\u0301" * (1 << 20), 16 << 20),  # a sixteenth of the most marks that a text may have, and of the bound
-        ("\u0344" * (1 << 20), 16 << 20),  # each comes apart into two
-        ("\u0344" * (1 << 24) + "\u0344", 256 << 20),  # into more than a text may have
+        ("\u0344" * (1 << 20), 16 << 20),  # each decomposes into two marks
+        ("\u0344" * (1 << 24) + "\u0344", 256 << 20),  # decompose into more bytes than a text may have
     ],
     ids=["many", "twice", "too-many"],
 )
 def test_memory_of_marks(fuzzer: Path, tmp_path: Path, form: str, text: str, memory: int) -> None:
-    """A text of nothing but marks takes no more than any other; what is measured is the form's, no token is made."""
+    """A text of only marks takes no more memory than others. Measures normalization only: no tokens are made."""
     empty = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "normalizer": {"type": form}}
     (tmp_path / "tokenizer").write_text(json.dumps(empty), "utf-8")
     (tmp_path / "text").write_text(text, "utf-8")
@@ -161,7 +161,7 @@ def test_memory_of_marks(fuzzer: Path, tmp_path: Path, form: str, text: str, mem
 
 
 def test_memory_past_the_bound_is_seen(fuzzer: Path, tmp_path: Path) -> None:
-    """The bound as small as a tokenizer takes: it is what lives at once that counts."""
+    """A bound below a tokenizer's live memory makes the run fail."""
     (tmp_path / "bytes").write_text(small(fallback()), "utf-8")
     done = ran(fuzzer, tmp_path, "tokenizer", [tmp_path / "bytes"], T2R_FUZZ_MEMORY="1000")
     assert done.returncode != 0

@@ -1,4 +1,4 @@
-"""Graphs and snapshots that a program has in memory, and what a graph says of itself."""
+"""Graphs and snapshots in memory, and metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def file(name: str) -> tuple[str, bytes]:
 
 
 def files(name: str, *roles: str) -> list[tuple[str, bytes]]:
-    """A graph, its companions of these roles, and the weights beside them."""
+    """A graph, its companions of these roles, and their external weights."""
     entries = {entry.key: entry.value for entry in onnx.load(GOLDEN / name).metadata_props}
     beside = json.loads(entries["t2r.graphs"])
     weights = [path.name for path in GOLDEN.glob(f"{name}.*.data")]
@@ -26,7 +26,7 @@ def files(name: str, *roles: str) -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("name, roles", [("tiny", []), ("prefill", ["prefill"]), ("loop", ["generate"])])
 def test_a_graph_in_memory(library: Library, name: str, roles: list[str]) -> None:
-    """It writes what the graph in a file writes, with its companions and without; and its weights are beside it."""
+    """It generates the same text as from a file, with and without companions, and with external weights."""
     on_disk, seen = Decoder(library, GOLDEN / f"{name}.onnx"), []
     for used in ([], roles):
         decoder = Decoder.in_memory(library, *files(f"{name}.onnx", *used))
@@ -37,7 +37,7 @@ def test_a_graph_in_memory(library: Library, name: str, roles: list[str]) -> Non
 
 
 def test_a_translator_in_memory(library: Library) -> None:
-    """With its encoder it reads sources, and says what is missing without."""
+    """It reads sources with its encoder; without, the error names the missing file."""
     with_encoder = Decoder.in_memory(library, *files("translator.onnx", "encoder"))
     without = Decoder.in_memory(library, *files("translator.onnx"))
     assert [decoder.info.translates for decoder in (with_encoder, without)] == [1, 1]
@@ -82,7 +82,7 @@ def of_another_checkpoint(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-hybrid", "packed"])
 def test_a_snapshot_in_memory(library: Library, tmp_path: Path, name: str) -> None:
-    """The bytes of the file, and the same states and token of them."""
+    """Saving gives the bytes of the file; loading them gives the same states and token."""
     decoder, other = Decoder(library, GOLDEN / f"{name}.onnx"), Decoder(library, GOLDEN / f"{name}.onnx")
     decoder.reset(2)
     decoder.prefill([[1, 2, 3], [4, 5, 6]])
@@ -106,7 +106,7 @@ def test_a_damaged_snapshot_in_memory(library: Library) -> None:
 
 
 def test_metadata(library: Library, tmp_path: Path) -> None:
-    """Values as the file has them; none for what it does not say, and none for tokenizers."""
+    """Values equal those in the file; there are none for missing keys and for tokenizers."""
     model = onnx.load(GOLDEN / "bytes.onnx")
     template = json.dumps({"template": "{{ messages[0] }} é", "tokens": {}})
     model.metadata_props.add(key="t2r.chat_template", value=template)

@@ -1,4 +1,4 @@
-"""Kinds of errors that no golden file has: arguments, memory, and what a run of ONNX Runtime says."""
+"""Kinds of errors that no golden file has: arguments, memory, and failed runs of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from t2r_library import Decoder, Failed, Library, Tensor, Tokenizer, numbers
 
 
 def test_null_is_named(library: Library) -> None:
-    """Each argument that may not be NULL says so; none is taken for a graph, a token or a state that is wrong."""
+    """For each argument that must not be NULL, the error names it, with the kind argument."""
     decoder = Decoder(library, GOLDEN / "bytes.onnx")
     tokenizer, handle = Tokenizer(library, decoder), decoder.handle
     none, one, out = ctypes.c_size_t(0), ctypes.c_size_t(1), ctypes.byref(ctypes.c_void_p())
@@ -92,14 +92,14 @@ print(decoder.info.batch, decoder.info.position)
 
 
 def test_memory_that_there_is_not(release: Path, run: Run) -> None:
-    """In a process that may have little more: its own kind, and the decoder goes on."""
+    """In a process with a memory limit: the error has the kind memory, and the decoder can continue."""
     place = f"import sys; sys.path.insert(0, {str(HERE / 'tests')!r})"
     said = run(sys.executable, "-c", place + LITTLE, release / "libt2r.so", GOLDEN / "tiny.onnx").stdout.splitlines()
     assert said[0].startswith("memory: expected memory; received none; ") and said[1] == "1 2"
 
 
 def test_a_run_that_fails(library: Library, tmp_path: Path) -> None:
-    """A graph that ONNX Runtime opens, and cannot run: not the kind of one that it does not open."""
+    """A graph that ONNX Runtime opens but cannot run: the kind is runtime, not graph."""
     model = onnx.load(GOLDEN / "tiny.onnx")
     broken = onnx.helper.make_node("Reshape", ["input_ids", "too_many"], ["broken"])
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([7]), "too_many"))
@@ -118,7 +118,7 @@ def test_a_run_that_fails(library: Library, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_is_too_large_leaves_the_graph_open(library: Library, tmp_path: Path) -> None:
-    """Token numbers need none."""
+    """Token ids can be read without the tokenizer."""
     model = onnx.load(GOLDEN / "bytes.onnx")
     for entry in model.metadata_props:
         entry.value = json.dumps(" " * (1 << 24) + "{}") if entry.key == "t2r.tokenizer" else entry.value

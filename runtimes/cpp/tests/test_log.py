@@ -1,4 +1,4 @@
-"""What ONNX Runtime says, where somebody listens."""
+"""The log of ONNX Runtime's messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def heard(library: Library) -> Iterator[list[tuple[int, str]]]:
 
 
 def test_a_log(library: Library, heard: list[tuple[int, str]]) -> None:
-    """Messages of its level and above, of graphs that are opened while there is one."""
+    """The log receives messages of its level and above, of graphs opened while it is set."""
     Decoder(library, GOLDEN / "tiny.onnx").step([1])
     counts = []
     for level in (VERBOSE, INFO, FATAL):
@@ -31,7 +31,7 @@ def test_a_log(library: Library, heard: list[tuple[int, str]]) -> None:
 
 
 def test_nobody_listens(library: Library, heard: list[tuple[int, str]], capfd: pytest.CaptureFixture[str]) -> None:
-    """After NULL the hook is called no more, by graphs that were opened before it either; and nothing is printed."""
+    """After NULL the hook is not called, not even by graphs opened before, and nothing is printed."""
     library.log(VERBOSE, lambda said, message: heard.append((said, message)))
     decoder = Decoder(library, GOLDEN / "tiny.onnx")
     library.log(VERBOSE, None)
@@ -42,7 +42,7 @@ def test_nobody_listens(library: Library, heard: list[tuple[int, str]], capfd: p
 
 
 def test_a_log_that_calls_us(library: Library, heard: list[tuple[int, str]]) -> None:
-    """It is told so where that would wait for itself."""
+    """A hook that calls t2r_set_log gets an error instead of a deadlock."""
     failed: list[Failed] = []
 
     def hook(said: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Bad use by programs in C and in C++: one line, its kind, the exit code 2."""
+"""Misuse by programs in C and C++: one line with its kind, and the exit code 2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_bad_use(checked: Path, run: Run, language: str, name: str) -> None:
 
 
 def test_a_callback_that_throws(checked: Path, run: Run) -> None:
-    """What it throws comes out, not through C, and the decoder goes on."""
+    """Its exception is rethrown, but not through C, and the decoder can continue."""
     assert run(checked / "misuse_cpp", GOLDEN, "callback").stdout == "mine\n"
 
 

@@ -1,4 +1,4 @@
-"""Execution providers in libraries of their own, opened by path: ours, onnxruntime-ep-t2r."""
+"""Execution providers in plugin libraries, opened by path: onnxruntime-ep-t2r."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plugin() -> str:
 
 @pytest.mark.parametrize("name", ["tiny", "gated", "packed", "window", "prefill", "top3", "w4", "w8"])
 def test_logits_are_those_of_the_cpu(library: Library, plugin: str, name: str) -> None:
-    """Each token alone and many at once: the prefill graph runs where the plugin takes it, else on the CPU."""
+    """In steps and in prefills: the prefill graph runs on the plugin if it supports the graph, else on the CPU."""
     graph = GOLDEN / f"{name}.onnx"
     plain, other = Decoder(library, graph), Decoder(library, graph, provider=[plugin, "threads", "2"])
     tokens = random.integers(0, plain.info.vocab_size, 11).tolist()
@@ -40,7 +40,7 @@ def test_logits_are_those_of_the_cpu(library: Library, plugin: str, name: str) -
 
 
 def test_forks_and_a_second_opening(library: Library, plugin: str) -> None:
-    """The library is registered once for all."""
+    """The library is registered only once."""
     graph = GOLDEN / "tiny.onnx"
     decoders = [Decoder(library, graph, provider=[plugin]) for _ in range(3)]
     decoders.append(decoders[0].fork())
@@ -54,7 +54,7 @@ def test_a_path_from_the_working_directory(library: Library, plugin: str, monkey
 
 
 def test_the_plugin_runs_the_step(library: Library, plugin: str, tmp_path: Path) -> None:
-    """A graph of an operator that it has not is refused, unless the CPU may run nodes."""
+    """A graph with an operator that the plugin lacks is refused, unless the CPU may run nodes."""
     model = onnx.load(GOLDEN / "tiny.onnx")
     last = model.graph.node[-1]
     inner, last.output[0] = last.output[0], "before"
@@ -72,7 +72,7 @@ def test_its_options_are_its_own(library: Library, plugin: str) -> None:
 
 
 def test_libraries_that_are_none(library: Library, release: Path, plugin: str, tmp_path: Path) -> None:
-    """No file, a file that is no library, and a library that is no plugin; again with the same words."""
+    """No file, a file that is no library, and a library that is no plugin; a second try gives the same error."""
     text = tmp_path / "text.so"
     text.write_text("no library")
     other = tmp_path / "other.so"

@@ -1,4 +1,4 @@
-"""Programs of C and C++: counted allocations, threads that race, timed programs, and the examples, installed."""
+"""Programs in C and C++: counted allocations, data races, timed programs, and the examples after an install."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from t2r_runtime import Decoder, Sampling, Tokenizer
 
 
 def allocated(run: Run, release: Path, *arguments: object) -> tuple[int, int]:
-    """How often, and the bytes of the largest."""
+    """The number of allocations, and the bytes of the largest."""
     count, largest = run(release / "allocations", *arguments).stdout.split()
     return int(count), int(largest)
 
@@ -36,12 +36,12 @@ def test_caches_allocate_seldom(release: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-hybrid"])
 def test_rows_that_stay_take_nothing(release: Path, run: Run, name: str) -> None:
-    """The list of rows alone is copied, of 8 bytes each, and no state."""
+    """Only the list of rows is copied, 8 bytes each, and no state."""
     assert allocated(run, release, GOLDEN / f"{name}.onnx", 5, 20, "stay") == (20, 5 * 8)
 
 
 def test_a_greedy_token_makes_no_candidates(release: Path, run: Run) -> None:
-    """Nothing as large as one byte for each of the 17 tokens is made to choose the largest logit."""
+    """Choosing the largest logit allocates less than one byte for each of the 17 tokens."""
     assert 0 < allocated(run, release, GOLDEN / "tiny.onnx", 1, 20, "greedy")[1] < 17
 
 
@@ -52,7 +52,7 @@ def test_every_method_of_the_cpp_header(checked: Path, run: Run) -> None:
 def test_the_cpp_header_has_every_function() -> None:
     header, wrapper = ((HERE / "include" / name).read_text("utf-8") for name in ("t2r.h", "t2r.hpp"))
     declared = set(re.findall(r"^T2R_API [^;(]*?(t2r_\w+)\(", header, re.MULTILINE))
-    assert declared - set(re.findall(r"t2r_\w+", wrapper)) == {"t2r_kind_name", "t2r_version"}  # which need no wrapping
+    assert declared - set(re.findall(r"t2r_\w+", wrapper)) == {"t2r_kind_name", "t2r_version"}  # these need no wrapping
 
 
 @pytest.mark.parametrize("name", ["tiny-hybrid", "prefill", "loop"])
@@ -62,7 +62,7 @@ def test_two_threads_share_a_session(raced: Path, run: Run, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["step", "floor"])
 def test_a_timed_program_writes_what_python_does(release: Path, run: Run, tmp_path: Path, name: str) -> None:
-    """Those of benchmarks/embedding, which get no speed otherwise."""
+    """The programs of benchmarks/embedding, whose speeds are reported only with the right text."""
     program, graph = timed(release, run, tmp_path, name), GOLDEN / "tiny.onnx"
     said = run(program, graph, 1, 3, text="check 12\ntime 2\ncheck 5\n").stdout.splitlines()
     written = [str(token) for token in Decoder(graph).generate([3], 12, Sampling(temperature=0, stop_tokens=()))]
@@ -96,23 +96,23 @@ def timed(release: Path, run: Run, tmp_path: Path, name: str) -> Path:
     ids=lambda files: files.split()[0],
 )
 def test_whatever_the_library_reads_under_sanitizers(checked: Path, files: str) -> None:
-    """The tests of the C API once more, in a Python that the sanitizers are loaded into first."""
+    """Runs the tests of the C API again, in a Python process with preloaded sanitizers."""
     compiler = os.environ.get("CXX", "c++")
     loaded = [
         subprocess.run(
             [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
         ).stdout.strip()
-        for name in ("libasan.so", "libstdc++.so")  # whose exceptions the former must find
+        for name in ("libasan.so", "libstdc++.so")  # libasan must find the latter's exceptions
     ]
     environment = {
         **os.environ,
         **SANITIZERS,
         "LD_PRELOAD": " ".join(loaded),
-        "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python itself leaks
         "T2R_LIBRARY": str(checked / "libt2r.so"),
     }
     slow = ("gpt2", "storyteller", "sentencepiece", "test_unigram")
-    elsewhere = ("test_threads_that", "test_memory", "test_nobody_listens")  # of processes, memory or output
+    elsewhere = ("test_threads_that", "test_memory", "test_nobody_listens")  # test processes, memory or output
     chosen = " and ".join(f"not {name}" for name in (*slow, *elsewhere))
     tests = [str(HERE / "tests" / f"test_{name}.py") for name in files.split()]
     command = ["python", "-m", "pytest", "-q", "-x", "-k", chosen, *tests]
@@ -136,7 +136,7 @@ def test_pages_show_the_examples() -> None:
 
 
 def test_find_package(release: Path, run: Run, tmp_path: Path) -> None:
-    """The page's programs after an install, C with the shared library and C++ with the static one: as Python writes."""
+    """The page's programs after an install generate Python's text: C with the shared library, C++ with the static."""
     prefix, source = tmp_path / "installed", tmp_path / "project"
     run("cmake", "--install", release, "--prefix", prefix)
     source.mkdir()
@@ -155,7 +155,7 @@ def test_find_package(release: Path, run: Run, tmp_path: Path) -> None:
 
 
 def test_an_installed_folder_can_be_moved(release: Path, run: Run, tmp_path: Path) -> None:
-    """The page's program, compiled with pkg-config in a folder that was moved, and run without a variable."""
+    """The page's program, compiled with pkg-config in a moved folder, and run without environment variables."""
     if shutil.which("pkg-config") is None:
         (pytest.fail if STRICT else pytest.skip)("no pkg-config on the PATH")
     run("cmake", "--install", release, "--prefix", tmp_path / "installed")
@@ -174,7 +174,7 @@ def test_an_installed_folder_can_be_moved(release: Path, run: Run, tmp_path: Pat
 
 
 def test_make_libt2r(tmp_path: Path) -> None:
-    """The commands of the target: configured with a release of ONNX Runtime, built, installed into PREFIX."""
+    """The commands of the target: configure with a release of ONNX Runtime, build, install into PREFIX."""
     asked = ["make", "--dry-run", "libt2r", "T2R_ONNXRUNTIME_ROOT=/unpacked", f"PREFIX={tmp_path}"]
     written = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=HERE.parents[1]).stdout
     configure, compile_, install = (line.split() for line in written.splitlines())

@@ -1,4 +1,4 @@
-"""Rows of a batch that stay, move, are repeated and dropped; and the beam search, which moves them."""
+"""Rows of a batch that are kept, moved, repeated and dropped; and beam search, which moves them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from t2r_runtime import Decoder as Python
 
 
 def test_rows_go_on_as_alone(library: Library) -> None:
-    """Rows that were dropped, repeated and exchanged go on as they would alone."""
+    """After rows are dropped, repeated and exchanged, each continues as it would alone."""
     alone = [Decoder(library, GOLDEN / "tiny-hybrid.onnx") for _ in range(3)]
     together = Decoder(library, GOLDEN / "tiny-hybrid.onnx")
     together.reset(3)
@@ -32,7 +32,7 @@ def test_rows_go_on_as_alone(library: Library) -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-hybrid", "packed", "window", "translator"])
 def test_states_move_with_their_rows(library: Library, name: str) -> None:
-    """To the bit, and again after steps: in cycles, from rows that stay, and from rows that move themselves."""
+    """Bit-exactly, and again after steps: in cycles, from rows that stay, and from rows that also move."""
     chance, decoder = random.Random(name), Decoder(library, GOLDEN / f"{name}.onnx")
     decoder.reset(4)
     axis = {spec.name: spec.shape.index("B") for spec in Python(GOLDEN / f"{name}.onnx").signature.states}
@@ -47,7 +47,7 @@ def test_states_move_with_their_rows(library: Library, name: str) -> None:
 
 
 def test_rows_of_several_decoders(library: Library) -> None:
-    """To the bit, of a decoder itself and of others, with what penalties look back on."""
+    """Bit-exactly, from a decoder itself and from others, with the history for penalties."""
     ours = Decoder(library, GOLDEN / "tiny.onnx")
     other = ours.fork()
     ours.prefill([[5, 6, 5, 6]])
@@ -103,7 +103,7 @@ def test_penalties_look_back_on_a_row_that_moved(library: Library) -> None:
     texts = [[1, 2, 3, 4], [5, 6, 5, 6], [7, 8, 9, 7]]
     ours.prefill(texts)
     ours.reorder([2, 0, 1])
-    ours.reorder([2])  # what was in row 1
+    ours.reorder([2])  # originally row 1
     theirs.prefill([texts[1]])
     options = {"temperature": 0.0, "repetition_penalty": 1.7, "no_repeat_ngram": 2}
     assert ours.generate([5], 15, **options) == theirs.generate([5], 15, Sampling(**options))
@@ -111,7 +111,7 @@ def test_penalties_look_back_on_a_row_that_moved(library: Library) -> None:
 
 @pytest.mark.parametrize("name", ["translator", "translator-options"])
 def test_translations_equal_pythons(library: Library, name: str) -> None:
-    """Of the search by steps, with and without penalties: the same tokens in the same order."""
+    """Beam search by steps gives the same tokens in the same order, with and without penalties."""
     chance = random.Random(name)
     ours = Decoder(library, GOLDEN / f"{name}.onnx", companions=0)
     theirs = Translator(GOLDEN / f"{name}.onnx")

@@ -1,4 +1,4 @@
-"""Threads that graphs share, ONNX Runtime's own options of a session, and its execution providers."""
+"""Threads shared by graphs, ONNX Runtime's session options, and its execution providers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(kept[1].generate([1], 5, temperature=0.0) == kept[0].generate([1], 5, temp
 
 @pytest.mark.parametrize("shared, more", [(0, "4 4 2"), (5, "0 0 2")])
 def test_threads_that_graphs_share(release: Path, run: Run, shared: int, more: str) -> None:
-    """Of so many one fewer is started, as the caller's is one; those that are shared are there with the first graph."""
+    """N threads start N - 1, as the caller is one of them; shared threads are started with the first graph."""
     place = f"import sys; sys.path.insert(0, {str(HERE / 'tests')!r})"
     said = run(sys.executable, "-c", place + COUNT, release / "libt2r.so", GOLDEN, shared).stdout.splitlines()
     assert said[0] == more and said[2] == "True"
@@ -47,7 +47,7 @@ def test_a_number_of_threads_that_there_is_not(library: Library) -> None:
 
 
 def test_options_of_a_session(library: Library) -> None:
-    """They reach ONNX Runtime, which says what is wrong with them."""
+    """Session options reach ONNX Runtime, whose message names an invalid one."""
     graph = GOLDEN / "tiny.onnx"
     spinning = Decoder(library, graph, config=["session.intra_op.allow_spinning", "0"], threads=2)
     assert spinning.generate([1], 5, seed=1) == Decoder(library, graph).generate([1], 5, seed=1)
@@ -71,7 +71,7 @@ ANYWHERE = ["session.disable_cpu_ep_fallback", "0"]
 
 
 def test_a_provider(library: Library) -> None:
-    """It is used, by its name; what it leaves to the CPU is refused, or runs there; it runs no generation graph."""
+    """A provider by name is used; nodes left to the CPU are refused, or run there; it runs no generation graph."""
     graph = GOLDEN / "loop.onnx"
     with pytest.raises(Failed, match="^provider: expected every node of the step graph on AZURE; received .*fallback"):
         Decoder(library, graph, provider=["AZURE"])
@@ -81,7 +81,7 @@ def test_a_provider(library: Library) -> None:
 
 
 def test_providers_that_are_none(library: Library) -> None:
-    """One that is not known or not built in, in the words of ONNX Runtime; names and options that are not there."""
+    """An unknown provider or one not built in, with ONNX Runtime's message; missing names and options."""
     graph, handle = GOLDEN / "tiny.onnx", ctypes.c_void_p()
     for name in ("", "xnn", "XNNPACK"):
         line = (

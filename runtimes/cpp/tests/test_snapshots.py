@@ -1,4 +1,4 @@
-"""Snapshots: the bytes of Python's, loaded in either language; and lies in them."""
+"""Snapshots: the same bytes as Python's, loaded in either language; and invalid content."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def snapshot(library: Library, tmp_path_factory: pytest.TempPathFactory) -> byte
 
 
 def rewritten(content: bytes, change: Callable[[dict[str, bytes]], None], method: int = zipfile.ZIP_STORED) -> bytes:
-    """The snapshot with other members."""
+    """The snapshot with changed members."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     change(members)
@@ -116,7 +116,7 @@ def test_cut_short(library: Library, tmp_path: Path, snapshot: bytes) -> None:
 
 
 def test_any_byte_of_the_directory(library: Library, tmp_path: Path, snapshot: bytes) -> None:
-    """Whatever is changed there, the snapshot is refused, or is the same."""
+    """With any byte changed there, the snapshot is refused, or its content is the same."""
     decoder = Decoder(library, GOLDEN / "tiny.onnx")
     (tmp_path / "good").write_bytes(snapshot)
     decoder.load(tmp_path / "good")
@@ -135,7 +135,7 @@ def test_any_byte_of_the_directory(library: Library, tmp_path: Path, snapshot: b
 
 
 def refuse(library: Library, folder: Path, content: bytes) -> None:
-    """It is an error of its kind, and the decoder is as before."""
+    """Loading is an error of the kind snapshot, and the decoder is unchanged."""
     decoder = Decoder(library, GOLDEN / "tiny.onnx")
     decoder.step([5])
     before = decoder.states()

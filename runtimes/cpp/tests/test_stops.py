@@ -1,4 +1,4 @@
-"""Texts that end a stream, as Python's Until has them; and what they must be."""
+"""Stop texts of a stream, compared with Python's Until; and invalid ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LETTERS = "abé€ \n"
 
 @pytest.fixture(scope="module")
 def tokenizer(library: Library) -> Tokenizer:
-    """One of bytes: half a character is a token of its own."""
+    """A tokenizer of bytes: a part of a character is a token."""
     return Tokenizer(library, Decoder(library, GOLDEN / "bytes.onnx"))
 
 
@@ -26,7 +26,7 @@ def text_of(chance: random.Random, most: int) -> str:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pieces_are_pythons(tokenizer: Tokenizer, seed: int) -> None:
-    """Of few letters, so that stops overlap, begin in vain and come at once; from any token on."""
+    """Texts of few letters, so that stop texts overlap, match partially and end together; from any token on."""
     chance, stopped = random.Random(seed), 0
     for _ in range(100):
         tokens = tokenizer.encode(text_of(chance, 40), special=False)

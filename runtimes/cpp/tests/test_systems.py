@@ -1,4 +1,4 @@
-"""CMake for macOS and Windows: configured with this machine's compiler, which can build for neither."""
+"""CMake for macOS and Windows: only configured, as this machine's compiler cannot build for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
 set(CMAKE_INSTALL_NAME_TOOL /bin/true)
 set(CMAKE_RC_COMPILER /bin/true)
 """
-SYSTEMS = {  # what is installed where, by the names of the system's loader, and how the library is linked
+SYSTEMS = {  # per system: installed files (folder, kind, name)
     "Darwin": (
         ("lib", "FILE", "libonnxruntime.1.32.0.dylib"),
         ("lib", "SHARED_LIBRARY", "libt2r.dylib"),
@@ -30,9 +30,9 @@ SYSTEMS = {  # what is installed where, by the names of the system's loader, and
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_system_is_configured(tmp_path: Path, system: str) -> None:
-    """ONNX Runtime is installed beside the library, which finds it there and exports t2r.h alone."""
+    """ONNX Runtime is installed beside the library, which finds it there and exports only t2r.h."""
     (tmp_path / "toolchain.cmake").write_text(TOOLCHAIN.format(system))
-    (tmp_path / "sw_vers").write_text("#!/bin/sh\necho 14.0\n")  # that of macOS, which CMake asks
+    (tmp_path / "sw_vers").write_text("#!/bin/sh\necho 14.0\n")  # replaces the macOS tool, which CMake runs
     (tmp_path / "sw_vers").chmod(0o755)
     beside = [tmp_path / name for _, kind, name in SYSTEMS[system] if kind == "FILE"]
     for path in beside:

@@ -1,4 +1,4 @@
-"""Tokenizers against the tokenizers library: 10,000 random texts each; every part of the contract's table; refusals."""
+"""Tokenizers compared with the tokenizers library: 10,000 random texts each; the contract's parts; refusals."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from made_tokenizers import GPT2, WORDS, bpe, fallback, gpt2, parts, storyteller
 from random_texts import texts
 from t2r_library import Failed, Library, Tokenizer
 
-# under a sanitizer, which sees what few texts do as well, fewer
+# fewer under a sanitizer, which needs few texts
 MANY, SOME = (1_000, 100) if "T2R_LIBRARY" in os.environ else (10_000, 1_000)
 
 
 def compare(library: Library, source: str, count: int, seed: int = 1) -> None:
-    """Encoding and decoding of so many random texts, and decoding of random tokens."""
+    """Compare encoding and decoding of `count` random texts, and decoding of random tokens."""
     theirs, ours = tokenizers.Tokenizer.from_str(source), Tokenizer(library, source, bos_token=0)
     theirs.no_truncation()
     theirs.no_padding()
@@ -101,7 +101,7 @@ JOINED = [
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 def test_normalization_form(library: Library, form: str) -> None:
-    """Each byte of what the form makes of every character, alone and beside others, and of marks in any order."""
+    """The form's bytes for every character, alone and beside others, and for marks in any order."""
     source = json.dumps(json.loads(fallback()) | {"normalizer": {"type": form}})
     theirs, ours = tokenizers.Tokenizer.from_str(source), Tokenizer(library, source, bos_token=0)
     every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
@@ -138,7 +138,7 @@ def test_refused_by_name(library: Library, change: dict[str, Any], named: str) -
 
 
 def many_merges(count: int) -> str:
-    """A rule for every pair of so many texts."""
+    """A merge for every pair of `count` texts."""
     names = [f"{i:x}" for i in range(count)]
     vocab = {name: i for i, name in enumerate(dict.fromkeys([*names, *(a + b for a in names for b in names)]))}
     pairs = ",".join(f'"{a} {b}"' for a in names for b in names)
@@ -153,7 +153,7 @@ def many_merges(count: int) -> str:
         lambda: "[" * 10_000 + "]" * 10_000,
         lambda: '{"model":' * 10_000,
         lambda: '{"normalizer":' + '{"type":"Sequence","normalizers":[' * 10_000,
-        lambda: '{"model":{"type":"BPE","vocab":{"a":0},"merges":["a a"]}}',  # a cycle: what it makes is not there
+        lambda: '{"model":{"type":"BPE","vocab":{"a":0},"merges":["a a"]}}',  # a cycle: "aa" is not in the vocabulary
         lambda: '{"model":{"type":"BPE","vocab":{"a":4294967296},"merges":[]}}',
         lambda: '{"model":{"type":"BPE","vocab":{"a":-1},"merges":[]}}',
         lambda: '{"model":{"type":"Unigram","vocab":[]}}',
@@ -169,7 +169,7 @@ def test_bad_tokenizers(library: Library, source: Callable[[], str]) -> None:
 
 
 def test_many_merges(library: Library) -> None:
-    """A million rules fill the bound of a tokenizer's text, which is an error; a quarter of them is read and used."""
+    """A million rules exceed the bound of a tokenizer's text, which is an error; a quarter of them works."""
     with pytest.raises(Failed, match="^tokenizer: expected"):
         Tokenizer(library, many_merges(1000))
     assert Tokenizer(library, many_merges(500)).encode("1f3")
@@ -198,7 +198,7 @@ def test_bounds(library: Library, name: str) -> None:
 
 
 def test_text_that_multiplies(library: Library) -> None:
-    """Parts each of which writes much in the place of what the one before wrote."""
+    """Parts that each multiply the output of the one before."""
     more = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 16}
     several = [{"type": "Sequence", "normalizers": [more] * count} for count in (3, 4)]
     made = Tokenizer(library, json.dumps(bpe() | {"normalizer": several[0]}))
@@ -209,7 +209,7 @@ def test_text_that_multiplies(library: Library) -> None:
 
 
 def test_a_text_costs_a_unigram_the_bytes_of_its_longest_piece(library: Library) -> None:
-    """Of 256 a text may grow 4 times, and a short one to 64 KiB."""
+    """With pieces of 256 bytes, a text may grow 4 times, and a short one to 64 KiB."""
     model = BOUNDS.unigram("b", *("a" * size for size in range(1, 257)))
     grows = BOUNDS.sequence(*[BOUNDS.replace("a", "aa")] * 5)
     made = Tokenizer(library, BOUNDS.with_parts(model=model, normalizer=grows))
@@ -239,7 +239,7 @@ def streamed(tokenizer: Any, prompt: list[int], tokens: list[int]) -> Iterator[s
 
 @pytest.mark.parametrize("make", [storyteller, fallback, lambda: unigram(byte_fallback=True)])
 def test_streams(library: Library, make: Callable[[], str]) -> None:
-    """Pieces equal those of the Python runtime, and joined the text of decode."""
+    """Pieces equal those of the Python runtime; joined, they equal the text of decode."""
     from t2r_runtime import Tokenizer as Python
 
     source = make()
@@ -256,7 +256,7 @@ def test_streams(library: Library, make: Callable[[], str]) -> None:
 
 
 def test_the_contracts_patterns_are_known(library: Library) -> None:
-    """Every regular expression that the contract lists."""
+    """Every regular expression in the contract is accepted."""
     contract = (ROOT / "runtimes" / "contract" / "text.md").read_text("utf-8")
     block = contract.split("to the letter:")[1].split("```")[1].strip("\n")
     for line in block.split("\n"):

@@ -1,4 +1,4 @@
-"""Graphs that read vectors: libt2r against t2r_runtime, and what is refused."""
+"""Graphs that read vectors: libt2r compared with t2r_runtime, and refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["steps", "ear", "embeds"])
 def test_equal_to_python(name: str, graphs: Path, library: Library) -> None:
-    """In steps, in prompts longer than a run, and of rows that are reordered, copied and saved."""
+    """In steps, in prompts longer than a run, and with rows that are reordered, copied and saved."""
     ours, theirs = Decoder(library, graphs / f"{name}.onnx"), t2r_runtime.Decoder(graphs / f"{name}.onnx")
     size = theirs.signature.input_size
     assert (ours.info.input_size, bool(ours.info.prefills)) == (size, name != "steps")
@@ -92,7 +92,7 @@ int main(int, char **arguments) {
 
 
 def test_the_cpp_header_reads_vectors(graphs: Path, release: Path, run: Run, tmp_path: Path) -> None:
-    """Two of each of two sequences; and what is no whole number of vectors."""
+    """Two vectors of each of two sequences; and data that is no whole number of vectors."""
     (tmp_path / "p.cpp").write_text(PROGRAM)
     here = [f"-I{HERE / 'include'}", f"-L{release}", "-lt2r", f"-Wl,-rpath,{release}"]
     run(os.environ.get("CXX", "c++"), "-std=c++17", tmp_path / "p.cpp", "-o", tmp_path / "p", *here)
@@ -106,7 +106,7 @@ def test_the_cpp_header_reads_vectors(graphs: Path, release: Path, run: Run, tmp
 
 
 def test_tokens_behind_vectors(graphs: Path, library: Library, tmp_path: Path) -> None:
-    """A prefix that one form of a model reads, and the text that the other writes behind it."""
+    """The vector form of a model reads a prefix, and the token form generates the text after it."""
     reader, writer = Decoder(library, graphs / "embeds.onnx"), Decoder(library, graphs / "words.onnx")
     picture = random.normal(size=(1, 4, 8)).astype(np.float32)
     reader.read_vectors(picture)
@@ -121,7 +121,7 @@ def test_tokens_behind_vectors(graphs: Path, library: Library, tmp_path: Path) -
 
 
 def test_what_is_refused(graphs: Path, library: Library, tmp_path: Path) -> None:
-    """Nothing has been read then."""
+    """Refused calls have read nothing."""
     ear, words = Decoder(library, graphs / "ear.onnx"), Decoder(library, GOLDEN / "tiny.onnx")
     rows, one = np.zeros((1, 2, SIZE), np.float32), ctypes.c_size_t(1)
     only = "^graph: expected a graph that reads token ids; received one that reads vectors of 5 elements"
@@ -148,7 +148,7 @@ def test_what_is_refused(graphs: Path, library: Library, tmp_path: Path) -> None
             call()
         assert ear.info.position == words.info.position == 0
     library.call("t2r_read_vectors", ear.handle, (ctypes.c_float * SIZE)(), one, one, ctypes.c_size_t(SIZE), None)
-    assert ear.info.position == 1  # whoever wants no logits
+    assert ear.info.position == 1  # logits may be NULL
     model = onnx.load(graphs / "ear.onnx")
     for value, message in (
         ("6", "interface"),

@@ -14,7 +14,7 @@ from made_tokenizers import added_token, bpe, fallback, storyteller, unigram
 
 @pytest.fixture(scope="session")
 def counted() -> Path:
-    """The program, of a library whose every basic block reports itself."""
+    """The program, with a library in which every basic block is counted."""
     return build("steps", "-DT2R_SANITIZE=steps", *CHECKED, targets=["steps"]) / "steps"
 
 
@@ -48,7 +48,7 @@ def _part(name: str, **part: Any) -> str:
 
 
 def _nested(count: int) -> str:
-    """A Unigram model of so many pieces, each of which begins with all that are shorter."""
+    """A Unigram model of `count` pieces, each of which begins with all shorter ones."""
     pieces = [["<unk>", 0], *(["a" * size, -float(size)] for size in range(1, count + 1))]
     return json.dumps({"model": {"type": "Unigram", "unk_id": 0, "vocab": pieces}})
 
@@ -87,7 +87,7 @@ WORK: dict[str, tuple[Callable[[], str], str]] = {
 
 
 def many_a() -> dict[str, Any]:
-    """Every piece of "a"s up to 64, made of two halves."""
+    """Pieces of 1, 2, 4 … 64 "a"s, each merged from two halves."""
     sizes = [1 << exponent for exponent in range(7)]
     vocab = {"a" * size: number for number, size in enumerate(sizes)}
     return {"type": "BPE", "vocab": vocab, "merges": [f"{'a' * size} {'a' * size}" for size in sizes[:-1]]}
@@ -104,12 +104,12 @@ def test_twice_the_text_is_twice_the_work(count: Count, name: str) -> None:
     once, twice = count(source, unit * size), count(source, unit * 2 * size)
     for call in ("encode", "decode"):
         assert twice[f"steps {call}"] <= 2.2 * once[f"steps {call}"], (once, twice)
-        assert once[f"steps {call}"] <= 3000 * len(unit) * size, once  # no constant hides a square
+        assert once[f"steps {call}"] <= 3000 * len(unit) * size, once  # so that no constant hides quadratic work
 
 
 @pytest.mark.parametrize("name", WORK)
 def test_memory_of_one_long_text(count: Count, name: str) -> None:
-    """Tokens of 8 bytes each are counted too; a text of one token a character is the worst."""
+    """Tokens, of 8 bytes each, are counted too; the worst text has one token per character."""
     make, unit = WORK[name]
     text = unit * (2_000_000 // len(unit))
     found, size = count(make(), text), len(text.encode())
@@ -118,12 +118,12 @@ def test_memory_of_one_long_text(count: Count, name: str) -> None:
 
 
 def test_added_tokens_cost_what_they_are(count: Count) -> None:
-    """Many added tokens that begin alike are opened in time that is linear in their characters."""
+    """Many added tokens with a common prefix are opened in time linear in their characters."""
     once, twice = (count(_added(_letters(size)), "a")["steps open"] for size in (10_000, 20_000))
     assert twice <= 2.3 * once
 
 
 def test_a_square_is_seen(count: Count) -> None:
-    """The counts see a text that is gone through once for each of its characters: pieces as long as the text."""
+    """The counts detect quadratic work: pieces as long as the text are looked up at each of its characters."""
     once, twice = (count(_nested(size), "a" * size)["steps encode"] for size in (125, 250))
     assert twice > 3.2 * once

@@ -1,4 +1,4 @@
-// Two decoders of one session in two threads: each writes what one alone writes.
+// Two decoders of one session in two threads: each generates the same texts as alone.
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -12,7 +12,7 @@ using Texts = std::vector<std::vector<std::int64_t>>;
 
 int go_on(std::int64_t, void *) { return 1; }
 
-// Texts of one decoder, each with another seed; by steps or as the graphs beside it allow.
+// Generates texts with one decoder, each with another seed; by steps, or with the companions of the graph.
 Texts write(t2r_decoder *decoder, bool by_steps) {
     Texts texts;
     t2r_sampling sampling;
@@ -42,7 +42,7 @@ int main(int count, char **arguments) {
         other.join();
         if (found[0] != wanted || found[1] != wanted) return std::puts("other texts"), 1;
     }
-    // in one decoder: every call either does what it does alone, or is told that another is inside
+    // two threads in one decoder: every call either succeeds as alone, or is refused since another is running
     long done = 0, refused = 0;
     const auto use = [&](long *good, long *bad) {
         const std::int64_t token = 1;

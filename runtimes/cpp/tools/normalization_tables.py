@@ -1,9 +1,9 @@
-"""Write src/normalization_tables.cpp: what NFC, NFD, NFKC and NFKD make of each character.
+"""Write src/normalization_tables.cpp: the tables of NFC, NFD, NFKC and NFKD.
 
     python runtimes/cpp/tools/normalization_tables.py > runtimes/cpp/src/normalization_tables.cpp
 
-Decompositions, combining classes and compositions are what the tokenizers library does, which is asked itself, so that
-both agree whatever version of Unicode it knows. Hangul is arithmetic and stands in no table.
+Decompositions, combining classes and compositions are read from the tokenizers library's output, so that both agree in
+any version of Unicode. Hangul is computed and is in no table.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tokenizers import normalizers
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 HANGUL = range(0xAC00, 0xD7A4)
 NFC, NFD, NFKD = normalizers.NFC(), normalizers.NFD(), normalizers.NFKD()
-FIRST, LAST = 0x334, 0x345  # marks of the lowest class and of the highest
+FIRST, LAST = 0x334, 0x345  # marks of the lowest and of the highest class
 WIDTH = 118
 
 
 class Decomposition(NamedTuple):
-    """What one character becomes, whole; `compatibility` where NFKD alone does that."""
+    """The full decomposition of a character; `compatibility`: of NFKD only."""
 
     code: int
     compatibility: bool
@@ -42,12 +42,12 @@ def decompositions() -> Iterator[Decomposition]:
 
 
 def before(first: int, second: int) -> bool:
-    """Whether `second` is put in front of `first`, which stands in front of it."""
+    """Whether normalization moves `second` before a preceding `first`."""
     return NFD.normalize_str("a" + chr(first) + chr(second)) == "a" + chr(second) + chr(first)
 
 
 def classes() -> list[tuple[int, int]]:
-    """The marks, characters whose combining class is not 0, and the rank of their class among all: it alone counts."""
+    """The marks (combining class not 0) with the rank of their class, as only the order of classes matters."""
     marks = [code for code in CODES if plain(code) and (before(LAST, code) or before(code, FIRST))]
     marks.sort(key=cmp_to_key(lambda one, other: before(one, other) - before(other, one)))
     higher = [before(after, mark) for mark, after in itertools.pairwise(marks)]  # than that of the mark before it
@@ -59,7 +59,7 @@ def plain(code: int) -> bool:
 
 
 def compositions(found: Iterable[Decomposition]) -> Iterator[tuple[int, int, int]]:
-    """First, second, and what they become together."""
+    """First, second, and their composition."""
     for code, compatibility, text in found:
         if compatibility or len(text) < 2 or NFC.normalize_str(text) != chr(code):
             continue
@@ -69,7 +69,7 @@ def compositions(found: Iterable[Decomposition]) -> Iterator[tuple[int, int, int
 
 
 def ranges(found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Where another class begins, with 0 behind each run."""
+    """Beginnings of ranges of one class, with class 0 after each run."""
     last, number = -1, 0
     for code, value in found:
         if code != last + 1 and number:

@@ -1,9 +1,9 @@
-"""Write src/unicode_tables.cpp: what tokenizers and graphemes need to know of each character.
+"""Write src/unicode_tables.cpp: properties of characters for tokenizers and graphemes.
 
     python runtimes/cpp/tools/unicode_tables.py > runtimes/cpp/src/unicode_tables.cpp
 
-What a letter, a number, white space, a word's character and punctuation are, the tokenizers library is asked itself, so
-that both agree whatever versions of Unicode its parts know; where graphemes end is the package regex's knowledge.
+Letters, numbers, white space, word characters and punctuation are read from the tokenizers library's output, so that
+both agree in any version of Unicode; grapheme properties are those of the package regex.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ BREAKS = ("CR", "LF", "Control", "Extend", "ZWJ", "Regional_Indicator", "Prepend
 
 
 def removed(cut: pre_tokenizers.PreTokenizer) -> set[str]:
-    """The characters of which `cut` leaves nothing."""
+    """The characters that `cut` removes."""
     return set(TEXT).difference(*(piece for piece, _ in cut.pre_tokenize_str(TEXT)))
 
 
 def digits() -> set[str]:
-    """Runs that are digits and runs that are none alternate, and the first is none."""
+    """The digits: runs of digits and other runs alternate, and the first has no digits."""
     return set().union(*(piece for piece, _ in pre_tokenizers.Digits().pre_tokenize_str(TEXT)[1::2]))
 
 
 def words() -> set[str]:
-    """The characters that stay with a letter before them."""
+    """The characters that are not split from a letter before them."""
     text = " ".join(f"a{c}" for c in CHARACTERS)
     return {
         piece[1]
@@ -41,7 +41,7 @@ def matched(pattern: str) -> set[str]:
 
 
 def flags() -> dict[str, int]:
-    """Each character's flags; those of src/unicode.hpp."""
+    """Each character's flags, as in src/unicode.hpp."""
     sets = [removed(pre_tokenizers.Split(Regex(pattern), "removed")) for pattern in (r"\p{L}", r"\p{N}", r"\s")]
     sets += [words(), removed(pre_tokenizers.Punctuation("removed")), digits(), matched(r"\p{Extended_Pictographic}")]
     sets += [matched(rf"\p{{InCB={name}}}") for name in ("Linker", "Consonant", "Extend")]

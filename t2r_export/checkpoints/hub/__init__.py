@@ -1,4 +1,4 @@
-"""A model as a folder for transformers: its own class where transformers has one, and otherwise ours beside it."""
+"""A model as a folder for transformers: with the native class if transformers has one, else with our code."""
 
 from __future__ import annotations
 

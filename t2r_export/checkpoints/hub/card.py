@@ -1,6 +1,6 @@
-"""README.md of a folder for transformers: what the model says of itself, and what verify, evaluate and bench measured.
+"""README.md of a folder for transformers: the model's properties, and results of verify, evaluate and bench.
 
-Nothing is invented: a section without a measurement names the command that makes it.
+A section without a measurement names the command that makes it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def model_card(loaded: Checkpoint, config: Mapping[str, Any], code: bool, report
 
     Args:
         config: the folder's config.json. code: whether it needs modeling_t2r.py.
-        reports: of `read_report`, by the verb that wrote them.
+        reports: results of `read_report`, by verb.
     """
     use = USE.format(trust=", trust_remote_code=True" * code, prompt="Once upon a time")
     parts = [
@@ -90,7 +90,7 @@ def _about(loaded: Checkpoint, config: Mapping[str, Any]) -> str:
 
 
 def _making(provenance: Mapping[str, Any]) -> str:
-    """Conversion and training, as the checkpoint's provenance has them."""
+    """Conversion and training, from the checkpoint's provenance."""
     lines = []
     convert, finetunes = provenance.get("convert"), provenance.get("finetune")
     if isinstance(convert, dict):
@@ -152,7 +152,7 @@ def _benched(report: Report) -> str:
     return f"{machine}\n\n{_table(['graph', 'ms per step', 'prompt tokens/s', 'memory'], rows)}"
 
 
-# verb -> title of its section, what writes it, and the command that makes a report
+# verb -> title of its section, function that writes it, and command that makes a report
 SECTIONS: dict[str, tuple[str, Callable[[Report], str], str]] = {
     "verify": ("Verification", _verified, "t2r verify MODEL GRAPH --json"),
     "evaluate": ("Quality", _evaluated, "t2r evaluate MODEL TEXT --json"),

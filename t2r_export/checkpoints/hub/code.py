@@ -1,6 +1,6 @@
-"""modeling_t2r.py, which computes a model of a folder without us: the modules of remote/ in one file.
+"""modeling_t2r.py, which runs a saved model without t2r-export: the modules of remote/ in one file.
 
-transformers copies one file of a folder that it is to run, and a person reads one before trusting it.
+transformers copies a single code file of a folder, and one file is easier to review before trusting it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MODULES = ("base", "linear", "softmax", "layers", "model")  # each after those t
 
 
 def modeling_code() -> str:
-    """The package's docstring, all imports but those among the modules, and what is below these in each."""
-    names: dict[str, set[str]] = defaultdict(set)  # of each module that is imported from
+    """The package's docstring, all external imports, and each module's code below its imports."""
+    names: dict[str, set[str]] = defaultdict(set)  # imported names, by module
     lines, bodies = set(), []
     for name in MODULES:
         source = (FOLDER / f"{name}.py").read_text(encoding="utf-8")

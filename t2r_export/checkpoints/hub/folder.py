@@ -31,7 +31,7 @@ from t2r_runtime.text.tokenizer_file import Library
 
 @dataclass(frozen=True)
 class Saved:
-    """What was written. `code`: whether it needs trust_remote_code=True."""
+    """The written folder. `code`: whether it needs trust_remote_code=True."""
 
     files: tuple[Path, ...]
     model_type: str
@@ -40,11 +40,11 @@ class Saved:
 
 
 def save_transformers(loaded: Checkpoint, folder: Path, how: TransformersForm | None = None) -> Saved:
-    """Write a folder for transformers: the class of the family that a model is of, or modeling_t2r.py.
+    """Write a folder for transformers, with the class of the model's family or with modeling_t2r.py.
 
     Args:
         folder: must not exist, or be empty.
-        how: the precision of its weights, and reports for the model card; None: float32, and none.
+        how: the precision of the weights, and reports for the model card; None: float32, no reports.
 
     Raises:
         UserError: a translator, or a form that modeling_t2r.py does not compute; a weight that is not finite in that
@@ -57,7 +57,7 @@ def save_transformers(loaded: Checkpoint, folder: Path, how: TransformersForm | 
     code = config is None
     config = student_config(loaded) if config is None else config
     generation = generation_config(loaded.config)
-    # an absent token is said, since families have tokens where a config says none
+    # absent tokens are written as null, since families have defaults for absent keys
     tokens = {key: generation.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     config = {**config, **tokens, "dtype": how.weights}
     texts = {CONFIG: _json(config), GENERATION: _json(generation), **_tokenizer(loaded)}
@@ -103,7 +103,7 @@ def _tokenizer(loaded: Checkpoint) -> dict[str, str]:
 
 
 def _special(loaded: Checkpoint) -> dict[str, str]:
-    """The texts of the model's first and last tokens."""
+    """The texts of the model's begin and end tokens."""
     library, config = Library(str(loaded.tokenizer)).tokenizer, loaded.config
     numbers = {"bos_token": config.bos_token, "eos_token": next(iter(config.eos_tokens), None)}
     texts = {name: None if token is None else library.id_to_token(token) for name, token in numbers.items()}

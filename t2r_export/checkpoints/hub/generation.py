@@ -1,4 +1,4 @@
-"""generation_config.json of a decoder: what `importers.generation` reads, written."""
+"""generation_config.json of a decoder: the inverse of `importers.generation`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from t2r_export.config.model import ModelConfig
 
 
 def generation_config(config: ModelConfig) -> dict[str, Any]:
-    """Special tokens and options. The end is also the padding token, which transformers asks for.
+    """Special tokens and options. The end token is also the padding token, which transformers requires.
 
-    Without options transformers chooses the largest logit. An option that is not set is written as what it means, since
-    transformers' own default may be another: it draws from 50 tokens.
+    Without options transformers decodes greedily. Unset options are written explicitly, since transformers' defaults
+    may differ: it samples from 50 tokens.
     """
     ends = list(config.eos_tokens)
     said: dict[str, Any] = {"bos_token_id": config.bos_token, "eos_token_id": ends[0] if len(ends) == 1 else ends}

@@ -1,7 +1,7 @@
-"""Models that transformers has a class for: the config.json of a family, made by its importer's table in reverse.
+"""Models with a native transformers class: the config.json of a family, from its importer's table in reverse.
 
-A family's importer says which keys it reads; what the folder would be read as must be the model, or it is none of the
-family. Weights go back by the same table of names.
+A family's importer lists the keys that it reads. A model belongs to the family if importing the folder would give the
+same model. Weights are renamed by the same table of names, in reverse.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.scalings import LinearScaling, Llama3Scaling, ScalingConfig, YarnScaling
 from t2r_runtime.errors import UserError
 
-# family → class of transformers; those whose importers multiply no stored weight
+# family → class of transformers; only families whose importers scale no weights
 CLASSES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
@@ -39,11 +39,11 @@ CLASSES = {
     "gpt_neox": "GPTNeoXForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
 }
-EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")  # one in each family
+EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")  # each family has one
 
 
 def native_config(loaded: Checkpoint) -> dict[str, Any] | None:
-    """config.json of the family that a model was imported from, else of the first that it fits; None: of none."""
+    """config.json of the family that a model was imported from, else of the first that fits; None: none fits."""
     origin = loaded.provenance.get("origin")
     own = origin.get("model_type") if isinstance(origin, dict) else None
     found = (_of(family, loaded) for family in ([own] if own in CLASSES else CLASSES))
@@ -51,7 +51,7 @@ def native_config(loaded: Checkpoint) -> dict[str, Any] | None:
 
 
 def _of(family: str, loaded: Checkpoint) -> dict[str, Any] | None:
-    """config.json of a family, None where an import of it would be another model."""
+    """config.json of a family; None if importing it would give another model."""
     model, importer = loaded.config, IMPORTERS[family]
     try:
         keys = {name: value for name, value in _keys(loaded).items() if name in importer.keys.read}
@@ -67,11 +67,11 @@ def _of(family: str, loaded: Checkpoint) -> dict[str, Any] | None:
 
 
 class _NoKey(Exception):
-    """A layer, scaling or activation that no key says."""
+    """A layer, scaling or activation that no key expresses."""
 
 
 def _keys(loaded: Checkpoint) -> dict[str, Any]:
-    """The model in keys of all families, each of which reads some of them."""
+    """The model as keys of all families; each family reads some of them."""
     model = loaded.config
     parts = [part for layer in model.layers for part in layer.parts]
     heads = next((part for part in parts if isinstance(part, AttentionConfig)), None)
@@ -80,7 +80,7 @@ def _keys(loaded: Checkpoint) -> dict[str, Any]:
         raise _NoKey
     activation = next((theirs for theirs, ours in ACTIVATIONS.items() if ours == dense.activation), None)
     norm = model.last_norm
-    if activation is None or norm is None or model.width % heads.heads:  # which transformers' classes refuse
+    if activation is None or norm is None or model.width % heads.heads:  # transformers' classes refuse these
         raise _NoKey
     return {
         "vocab_size": model.vocab_size,
@@ -104,7 +104,7 @@ def _keys(loaded: Checkpoint) -> dict[str, Any]:
 
 
 def _lengths(loaded: Checkpoint) -> dict[str, Any]:
-    """How far positions go: of a table, and what an imported config said."""
+    """The number of positions: of a table, else from the imported config."""
     origin = loaded.provenance.get("origin")
     trained = origin.get("trained_positions") if isinstance(origin, dict) else None
     end = loaded.config.max_positions or trained
@@ -113,7 +113,7 @@ def _lengths(loaded: Checkpoint) -> dict[str, Any]:
 
 
 def _windows(model: ModelConfig) -> dict[str, Any]:
-    """Which layers see a window of the last tokens, and where they begin (Qwen2)."""
+    """Which layers have a sliding window, and the first of them (Qwen2)."""
     insides = [mixer_of(layer.mixers[0]) if layer.mixers else None for layer in model.layers]
     windows = [inside.window if isinstance(inside, WindowConfig) else None for inside in insides]
     sizes = {size for size in windows if size is not None}
@@ -131,7 +131,7 @@ def _windows(model: ModelConfig) -> dict[str, Any]:
 
 
 def _rope(model: ModelConfig) -> dict[str, Any]:
-    """Rotary parameters, of all layers alike, and which layers have them (SmolLM3)."""
+    """Rotary parameters, shared by all layers, and which layers rotate (SmolLM3)."""
     positions = [part.positions for layer in model.layers for part in layer.parts if isinstance(part, HeadsConfig)]
     rotary = [one for one in positions if isinstance(one, RotaryConfig)]
     if not rotary:
@@ -173,7 +173,7 @@ def _scaling(scaling: ScalingConfig | None) -> Mapping[str, Any]:
 
 
 def _convolutions(model: ModelConfig) -> dict[str, Any]:
-    """Of LFM2."""
+    """Keys of LFM2's convolutions."""
     found = [part for layer in model.layers for part in layer.parts if isinstance(part, ShortConvConfig)]
     if not found:
         return {}

@@ -1,6 +1,6 @@
-"""The config.json of a model that transformers has no class for: it is computed by modeling_t2r.py, beside it.
+"""The config.json of a model without a native transformers class, which modeling_t2r.py beside it computes.
 
-`COVERED` has what that file computes; anything else is refused by name.
+`COVERED` lists what that file computes; anything else is refused by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from t2r_export.model.stack import rotations
 from t2r_runtime.errors import UserError, shown
 
 CLASS = "T2RForCausalLM"
-ANY: tuple[Any, ...] = ()  # every value of a field
+ANY: tuple[Any, ...] = ()  # any value of a field
 NONE, OFF = (None,), (False,)
 
 PART = {
@@ -69,7 +69,7 @@ LAYER: dict[str, tuple[Any, ...]] = {"parts": ANY, "rk2": OFF}
 
 
 def not_covered(config: ModelConfig) -> list[str]:
-    """What of a model modeling_t2r.py does not compute, each once. A field of no table may have its default alone."""
+    """Features that modeling_t2r.py does not compute, each once. Fields in no table must have their defaults."""
     data = to_plain(config, short=True)
     found = [*_others("model", data, MODEL), *_kind(data.get("positions"))]
     for layer in data["layers"]:
@@ -83,7 +83,7 @@ def not_covered(config: ModelConfig) -> list[str]:
 
 
 def _kind(data: Any) -> Iterator[str]:
-    """Of a config with a kind, or of no config."""
+    """The features of a config with a kind; none if it is not a config."""
     if not isinstance(data, Mapping):
         return
     kind = data["kind"]
@@ -127,7 +127,7 @@ def student_config(loaded: Checkpoint) -> dict[str, Any]:
 
 
 def _without_template(provenance: dict[str, Any]) -> dict[str, Any]:
-    """The folder has the chat template as a file of its own."""
+    """Omit the chat template, which has its own file in the folder."""
     origin = provenance.get("origin")
     if not isinstance(origin, dict) or "chat_template" not in origin:
         return provenance
@@ -135,9 +135,9 @@ def _without_template(provenance: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rotations(config: ModelConfig) -> dict[str, Any]:
-    """The frequencies of every rotation, and which each part has for q and k and for features: 0 for none, then from 1.
+    """The frequencies of every rotation, and each part's indices for q and k and for features: 0 for none, then from 1.
 
-    They are numbers, so that no scaling of frequencies is written a second time.
+    Frequencies are stored as numbers, so that modeling_t2r.py implements no scaling.
     """
     known = rotations(config)
     tables = [

@@ -1,4 +1,4 @@
-"""Checkpoints that others made: one family per file, named in one table by config.json's `model_type`."""
+"""Importers of foreign checkpoints: one family per file, in one table by config.json's `model_type`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AFM (Arcee AI 2025): Llama with a feed-forward of squared relu, without a gate."""
+"""AFM (Arcee AI 2025): Llama with an ungated feed-forward with squared ReLU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bamba (IBM, Princeton, UIUC 2024): Mamba-2 layers, a few softmax whose positions rotate half of each head."""
+"""Bamba (IBM, Princeton, UIUC 2024): Mamba-2 layers, and a few softmax layers that rotate half of each head."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEYS = keys(
         "bos_token_id": 1,
         "eos_token_id": 2,
     },
-    refused={"layers_block_type": (None,)},  # the class computes it
+    refused={"layers_block_type": (None,)},  # transformers' class computes it
     harmless="mamba_chunk_size num_logits_to_keep z_loss_coefficient",
     aliases={"layer_types": "layers_block_type"},
 )

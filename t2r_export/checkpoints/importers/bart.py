@@ -1,7 +1,7 @@
-"""BART (Lewis et al. 2020, arXiv 1910.13461): an encoder and a decoder with a norm behind each sum and the embeddings.
+"""BART (Lewis et al. 2020, arXiv 1910.13461): an encoder and a decoder with a norm after each sum and the embeddings.
 
-Marian and Pegasus are of its shape with a few options, and read their files with what stands here. A learned table of
-positions has two rows in front that no token has. A bias of the head is stored beside it as one row.
+Marian and Pegasus use this module with a few options. A learned table of positions begins with two unused rows. The
+head's bias is stored separately, as one row.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ HARMLESS = """
     force_bos_token_to_be_generated gradient_checkpointing init_std save_step
 """
 SHARED, BIAS, OFFSET = "model.shared.weight", "final_logits_bias", 2
-SIDES = {"encoder": "encoder.", "decoder": ""}  # theirs and ours
+SIDES = {"encoder": "encoder.", "decoder": ""}  # their stack -> our prefix
 
 
 def refused(pre_norm: bool, embedding_norm: bool, fixed_positions: bool) -> dict[str, tuple[Any, ...]]:
-    """What older versions wrote of a family's shape, and the values that say what transformers makes of it."""
+    """Shape keys that older versions wrote, and the values that agree with transformers' class."""
     shape = {
         "normalize_before": pre_norm,
         "add_final_layer_norm": pre_norm,
@@ -68,11 +68,11 @@ KEYS = keys(
 
 
 def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> ModelConfig:
-    """What the families of this shape have in common, from their config.json.
+    """The config of a BART-like model, from its config.json.
 
     Args:
-        own_source: sources have a vocabulary of their own, vocab_size, and targets decoder_vocab_size.
-        shape: of the family: fields of UniformConfig.
+        own_source: sources have their own vocabulary, vocab_size, and targets decoder_vocab_size.
+        shape: the family's fields of UniformConfig.
     """
     width, vocabulary, tied = fields.size("d_model"), fields.size("vocab_size"), fields.flag("tie_word_embeddings")
     if not tied and not own_source:
@@ -81,7 +81,7 @@ def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> Mod
     layers = fields.layers("decoder_layers")
     learned = fields.size("max_position_embeddings") if shape["position"] == "learned" else None
     if learned is None:
-        fields.get("max_position_embeddings")  # how far its training went
+        fields.get("max_position_embeddings")  # marks the training length as read
     return UniformConfig(
         vocab_size=fields.size("decoder_vocab_size", vocabulary) if own_source else vocabulary,
         width=width,
@@ -101,7 +101,7 @@ def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> Mod
         embedding_scale=width**0.5 if fields.flag("scale_embedding", null=False) else 1.0,
         tied_head=tied,
         head_bias=True,
-        start_tokens=(0,),  # what generation goes by says which
+        start_tokens=(0,),  # placeholder, set by `with_generation`
         **shape,
     ).build()
 
@@ -114,7 +114,7 @@ def _attention(fields: Fields, key: str, width: int) -> HeadsConfig:
 
 
 def _names(own_source: bool) -> dict[str, str]:
-    """A table of names; norms stand before or behind a part as the family has them."""
+    """A table of names; norms are before or after a part, depending on the family."""
     found = {"embedding": SHARED.removesuffix(".weight"), "head": "lm_head", "head.bias": BIAS}
     if own_source:
         found |= {f"{ours}embedding": f"model.{side}.embed_tokens" for side, ours in SIDES.items()}
@@ -151,7 +151,7 @@ def copies(config: ModelConfig) -> dict[str, str]:
 
 
 def importer(keys: Keys, config: Callable[[Fields], ModelConfig], sines: bool = False) -> Importer:
-    """An importer of tensors that are named and shaped as BART's."""
+    """An importer of tensors with BART's names and shapes."""
     return Importer(
         keys=keys,
         config=config,

@@ -1,7 +1,7 @@
-"""What an importer offers, and how it reads a config.json: the interface written once.
+"""The interface of importers, and checked reading of config.json.
 
-An importer is a file a checkpoint family. It says what the family's config.json means as a `ModelConfig`, and which
-tensor of the family's files holds which of our weights. It never touches a file.
+An importer is a module per checkpoint family. It converts the family's config.json to a `ModelConfig`, and maps tensors
+of the family's files to our weights. It never touches a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import MAX_LAYERS, finite
 from t2r_runtime.errors import UserError, printable
 
-# transformers' names -> ours; several names stand for one formula
+# transformers' names -> ours; several names can mean one formula
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -41,29 +41,27 @@ class Importer:
     """One checkpoint family.
 
     Attributes:
-        keys: what each key of its config.json is.
-        config: config.json -> our config. Raises UserError for what is missing, wrong, or a feature that we lack.
-        sources: our config and the names of its weights -> every tensor that a checkpoint with this config has, by
-            its full name.
-        prefix: what full names begin with; a checkpoint of the bare backbone leaves it out.
-        outside: full names that have no prefix.
-        renamed: other full names that checkpoints have for tensors, with {} for the number of a layer -> the names.
-        joined: our config -> full names, with {}, of tensors that may be stored in pieces, one below the other -> the
-            pieces' names.
-        copies: our config -> tensors that may be stored beside what they are tied to: full name -> the full name of the
-            source that it is equal to.
-        sines: it computes positions, and its files may store a table of them (stored_positions.py).
-        factors: config.json -> by what tensors are multiplied that are stored without it: full names, with {} for the
-            number of a layer, -> a number, or a column with one for each row.
-        repeated: config.json -> what names of tensors begin with that a checkpoint does not store, since they are the
-            ones of another layer -> what those begin with.
-        sums: config.json -> full names -> two tensors, B and A: the weight is the stored one and B A.
-        buffers: full names of tensors that are no weights (masks, frequencies) and are passed over.
-        drafts: layers behind the last one draft tokens, and are passed over.
-        nested: the key of the object in config.json that describes the decoder, where it is a part of a larger model.
-        text: the model_type that this object has to have; None: whatever it has.
-        wrapper: what full names begin with in a larger model, in place of `prefix`: one of these.
-        provenance: config.json -> where its model is from, where the folder is not the origin (t2r.py).
+        keys: the role of each key of config.json.
+        config: config.json -> our config. Raises UserError for missing or wrong values, and for unsupported features.
+        sources: our config and the names of its weights -> every tensor of a checkpoint with this config, by full name.
+        prefix: the prefix of full names; a checkpoint of the bare backbone omits it.
+        outside: full names without the prefix.
+        renamed: alternative full names of tensors, with {} for the layer number -> full names.
+        joined: our config -> full names, with {}, of tensors that may be stored in pieces along the first axis -> names
+            of the pieces.
+        copies: our config -> tied tensors that may be stored nevertheless: full name -> full name of the equal source.
+        sines: the model computes positions, and its files may store a table of them (stored_positions.py).
+        factors: config.json -> factors to multiply stored tensors by: full names, with {} for the layer number, -> a
+            number, or a column with one number per row.
+        repeated: config.json -> name prefixes of tensors that are stored only for another layer -> prefixes of that
+            layer's tensors.
+        sums: config.json -> full names -> names of two tensors, B and A: the weight is the stored one plus B A.
+        buffers: full names of tensors that are not weights (masks, frequencies), which are ignored.
+        drafts: layers after the last one draft tokens, and are ignored.
+        nested: the key of the object in config.json that describes the decoder of a larger model.
+        text: the required model_type of this object; None: any.
+        wrapper: prefixes of full names in a larger model, in place of `prefix`.
+        provenance: config.json -> the model's provenance, if the folder is not the origin (t2r.py).
     """
 
     keys: Keys
@@ -86,10 +84,10 @@ class Importer:
     provenance: Callable[[Fields], dict[str, Any]] | None = None
 
     def fields(self, data: Mapping[str, Any], where: str) -> Fields:
-        """A config.json of the family, keys of a nested config beside those around it.
+        """The fields of a config.json of the family, with the keys of a nested config merged in.
 
         Raises:
-            UserError: as `Fields`; or a key that is read, and has another value in the nested config.
+            UserError: as `Fields`; or a key that is read has another value in the nested config.
         """
         if self.nested is None:
             return Fields(data, where, self.keys)
@@ -107,21 +105,21 @@ class Importer:
 
 
 def tied_head(embedding: str) -> Callable[[ModelConfig], dict[str, str]]:
-    """`Importer.copies` of a family that stores the embedding by that name, and may store a tied head too."""
+    """`Importer.copies` of a family that stores the embedding as `embedding`, and may store a tied head too."""
     return lambda config: {HEAD: embedding} if config.tied_head else {}
 
 
 class Fields:
-    """A config.json (or an object in it) read key by key, each with its check. Knows which keys nobody read.
+    """Checked access to the keys of a config.json, or of an object in it. Tracks which keys were read.
 
-    A key that is absent has its family's default; null is a value, which `null` of a method gives a meaning.
+    An absent key has its family's default; null is replaced by the argument `null` of a method.
     """
 
     def __init__(self, data: Mapping[str, Any], where: str, keys: Keys | None = None) -> None:
         """`keys` are the family's.
 
         Raises:
-            UserError: a key that changes the function, or two spellings of one that contradict each other.
+            UserError: a key that changes the function, or contradictory spellings of one key.
         """
         self.data = dict(data)
         self.where = where
@@ -132,7 +130,7 @@ class Fields:
             self._refuse(keys)
 
     def _spell(self, keys: Keys) -> None:
-        """Every alias under the key that it stands for."""
+        """Replace aliases by their keys."""
         for alias, key in keys.aliases.items():
             if alias not in self.data:
                 continue
@@ -160,7 +158,7 @@ class Fields:
         return self.keys is None or key in self.keys.read
 
     def get(self, key: str, null: Any = None) -> Any:
-        """The value, unchecked; `null` where it is null."""
+        """The unchecked value; `null` if it is null."""
         assert self.reads(key), f"{key} is in no table"
         self.read.add(key)
         default = None if self.keys is None else self.keys.read[key]
@@ -174,7 +172,7 @@ class Fields:
         return value
 
     def layers(self, key: str) -> int:
-        """A number of layers, bounded, because a tuple is made of them before anything else can check it."""
+        """A number of layers, bounded here because a tuple of this size is made before other checks."""
         count = self.size(key)
         if count > MAX_LAYERS:
             raise self.wrong(key, f"at most {MAX_LAYERS}", count)
@@ -193,7 +191,7 @@ class Fields:
         return value
 
     def choice(self, key: str, known: Mapping[str, str], null: str | None = None) -> str:
-        """`known[value]`, where `value` is the key's."""
+        """`known[value]` for the key's value."""
         value = self.get(key, null)
         if not isinstance(value, str) or value not in known:
             raise self.wrong(key, f"one of {', '.join(known)}", value, "this is the list of those that can be read")
@@ -206,7 +204,7 @@ class Fields:
         return value
 
     def tokens(self, key: str) -> list[int]:
-        """A token, or a list of tokens, or none, whatever the vocabulary."""
+        """A token, a list of tokens or none, as a list; not compared with the vocabulary."""
         value = self.get(key, [])
         tokens = value if isinstance(value, list) else [value]
         if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
@@ -214,7 +212,7 @@ class Fields:
         return tokens
 
     def unread(self) -> list[str]:
-        """Keys that have no effect here, and are not known to have none elsewhere."""
+        """Keys that were not read and are not known to be harmless."""
         known = frozenset() if self.keys is None else self.keys.harmless | self.keys.refused.keys()
         return sorted(set(self.data) - self.read - known)
 
@@ -224,12 +222,12 @@ class Fields:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON is: true is not 1."""
+    """Equality in JSON: true is not 1."""
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def spelt(value: Any) -> str:
-    """The value as the file spells it, on one line and no longer than a message can be."""
+    """The value as JSON, on one line and truncated for messages."""
     try:
         return json.dumps(value)[:100]
     except RecursionError:

@@ -1,6 +1,6 @@
 """BLOOM (BigScience Workshop 2022, arXiv 2211.05100): softmax with linear biases, and a layer norm of the embeddings.
 
-Rows of the packed projection are of each head its query, key and value.
+Rows of the packed projection are grouped by head: its query, key and value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEYS = keys(
         "bos_token_id": 1,
         "eos_token_id": 2,
     },
-    # transformers leaves biases out where it is slow and exact
+    # transformers omits biases if slow_but_exact is true
     refused={"apply_residual_connection_post_layernorm": (False,), "slow_but_exact": (False,)},
     harmless="hidden_dropout offset_alibi pretraining_tp seq_length skip_bias_add skip_bias_add_qkv",
     aliases={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
@@ -74,6 +74,6 @@ NAMES = {
 BLOOM = dataclasses.replace(
     importer(KEYS, _config, NAMES, packed_by_heads(PACKED)),
     prefix="transformer.",
-    buffers=re.compile(r"(?!)"),  # none
+    buffers=re.compile(r"(?!)"),  # matches nothing
     copies=tied_head("transformer.word_embeddings.weight"),
 )

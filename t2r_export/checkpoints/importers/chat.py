@@ -9,13 +9,13 @@ from t2r_runtime.contract.chat import MAX_TEMPLATE, MAX_TOKEN, TOKENS, fault
 
 CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 LIMITS = {CONFIG: 1 << 23, TEMPLATE: 1 << 20}  # bytes
-DEFAULT = "default"  # of several templates, the one for talking
+DEFAULT = "default"  # name of the chat template among several
 
 
 def chat_template(files: Folder) -> tuple[dict[str, Any] | None, list[str]]:
-    """The template as the contract has it, of its own file before that of the tokenizer's config; and notes.
+    """The template as in the contract, and notes. Its own file overrides the tokenizer's config.
 
-    One that is larger than a graph may hold, or that jinja2 does not take, is passed over, with a note.
+    A template that is larger than a graph may hold, or that is invalid in jinja2, is skipped with a note.
 
     Raises:
         UserError: a file that is damaged or too large.
@@ -34,7 +34,7 @@ def chat_template(files: Folder) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def _default(value: object) -> str | None:
-    """The template that talks, where there are several under names."""
+    """The template, or the default one of several named templates."""
     if isinstance(value, list):
         named = [entry for entry in value if isinstance(entry, dict) and entry.get("name") == DEFAULT]
         value = named[0].get("template") if named else None
@@ -42,6 +42,6 @@ def _default(value: object) -> str | None:
 
 
 def _text(value: object) -> str | None:
-    """A token's text, which may stand by itself or with how it is found in a text."""
+    """A token's text, stored as a string or as the `content` of an object."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else None

@@ -1,7 +1,7 @@
-"""Cohere's Command R (Cohere 2024), and Command R7B and A (`cohere2`, arXiv 2504.00698): attention and feed-forward
-beside each other behind one layer norm without a bias, and positions that rotate neighbours together.
+"""Cohere's Command R (Cohere 2024), and Command R7B and A (`cohere2`, arXiv 2504.00698): attention and feed-forward in
+parallel after one layer norm without a bias, and rotation of adjacent dimensions.
 
-In the latter most layers are windows, and those that see all tokens have no positions.
+In the latter most layers are windows, and full-attention layers have no positions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": (None, "rope", "rope_gptj"),
     **dict.fromkeys(("use_parallel_block", "use_gated_activation"), (None, True)),
 }
-HARMLESS = "mlp_bias"  # which the classes do not have
+HARMLESS = "mlp_bias"  # absent from transformers' classes
 
 
 def _decoder(fields: Fields, layers: tuple[MixerConfig, ...] | None = None) -> ModelConfig:

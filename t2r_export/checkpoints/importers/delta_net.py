@@ -25,7 +25,7 @@ NAMES = {"z": "g_proj", "b": "b_proj", "norm_weight": "o_norm.weight"}
 
 
 def shared(fields: Fields) -> dict[str, Any]:
-    """What the parts of this family and of gated delta nets have in common."""
+    """Options that the parts of this family and of gated delta nets share."""
     return {
         "taps": taps(fields),
         "norm_eps": fields.number("norm_eps"),

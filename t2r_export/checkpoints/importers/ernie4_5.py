@@ -1,4 +1,4 @@
-"""ERNIE 4.5 without experts (Baidu 2025): Llama whose positions rotate neighbours of a head together."""
+"""ERNIE 4.5 without experts (Baidu 2025): Llama with rotation of adjacent dimensions of a head."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEYS = keys(
         "eos_token_id": 2,
     },
     refused=POSITIONS,
-    harmless="attention_bias mlp_bias",  # which the class does not have
+    harmless="attention_bias mlp_bias",  # absent from transformers' class
 )
 
 

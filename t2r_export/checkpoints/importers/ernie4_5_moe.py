@@ -1,5 +1,5 @@
-"""ERNIE 4.5 with experts (Baidu 2025): ERNIE 4.5 of which some layers have experts, chosen by their weights and a bias,
-and one that all tokens read."""
+"""ERNIE 4.5 with experts (Baidu 2025): ERNIE 4.5 with experts in some layers, chosen by weight plus bias, and a
+shared expert."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ KEYS = keys(
         "moe_layer_interval": 1,
     },
     refused={**REFUSED, "moe_norm_min": (1e-12,)},
-    harmless=f"{TRAINING} attention_bias mlp_bias",  # the class does not have the last two
+    harmless=f"{TRAINING} attention_bias mlp_bias",  # the last two are absent from transformers' class
     aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
 )
-WEIGHTS_EPS = 1e-12  # of the class, which divides by no less
+WEIGHTS_EPS = 1e-12  # smallest divisor in transformers' class
 
 
 def _config(fields: Fields) -> ModelConfig:

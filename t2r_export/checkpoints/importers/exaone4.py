@@ -1,6 +1,6 @@
-"""EXAONE 4 (LG AI Research 2025, arXiv 2507.11407): norms of what the parts give, and of the heads of q and k.
+"""EXAONE 4 (LG AI Research 2025, arXiv 2507.11407): norms of the parts' outputs, and of the heads of q and k.
 
-In those with windows, layers that see all tokens have no positions.
+In models with windows, full-attention layers have no positions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEYS = keys(
         "eos_token_id": 2,
     },
     refused=POSITIONS,
-    harmless="attention_bias mlp_bias",  # which the class does not have
+    harmless="attention_bias mlp_bias",  # absent from transformers' class
 )
 
 

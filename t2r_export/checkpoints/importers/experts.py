@@ -28,7 +28,7 @@ def experts(
     """The experts of a layer.
 
     Args:
-        count, size, top: keys of their number, of the hidden size of one, and of how many a token has.
+        count, size, top: keys of the number of experts, their hidden size, and the experts per token.
         activation: None: that of `hidden_act`.
         router: further options of MoEConfig.
     """
@@ -43,11 +43,11 @@ def experts(
 
 
 def beside(model: ModelConfig, moe: MoEConfig, sparse: Sequence[bool] = (), **shared: Any) -> ModelConfig:
-    """The model with experts beside the dense feed-forward, which reads what their norm gives.
+    """The model with experts beside the dense feed-forward, which shares their norm.
 
     Args:
-        sparse: of each layer whether it has them; (): all have.
-        shared: options of the dense feed-forward there; a size of 0: none is there.
+        sparse: whether each layer has experts; (): all have.
+        shared: options of the dense feed-forward in these layers; size 0: none.
     """
 
     def with_experts(layer: LayerConfig) -> LayerConfig:
@@ -62,7 +62,7 @@ def beside(model: ModelConfig, moe: MoEConfig, sparse: Sequence[bool] = (), **sh
 
 
 def sparse_layers(fields: Fields) -> list[bool]:
-    """Which layers have experts: each decoder_sparse_step-th that mlp_only_layers does not name."""
+    """Which layers have experts: every decoder_sparse_step-th that is not in mlp_only_layers."""
     step, dense = fields.size("decoder_sparse_step"), fields.get("mlp_only_layers", [])
     if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
         raise fields.wrong("mlp_only_layers", "numbers of layers", dense)
@@ -70,7 +70,7 @@ def sparse_layers(fields: Fields) -> list[bool]:
 
 
 def as_dense(shared: str) -> dict[str, str]:
-    """`Importer.renamed` of a feed-forward beside experts, whose name is its own: no layer has another dense one."""
+    """`Importer.renamed` of a feed-forward beside experts, stored as `shared`: no layer has another dense one."""
     parts = [f"{part}_proj.{kind}" for part in ("gate", "up", "down") for kind in ("weight", "bias")]
     return {f"{LAYER}.mlp.{shared}.{part}": f"{LAYER}.mlp.{part}" for part in parts}
 
@@ -85,12 +85,12 @@ def _halves(rows: Tensor) -> Tensor:
     return rows.reshape(count, size // 2, 2, width).transpose(1, 2).reshape(count, size, width)
 
 
-# (E, 2·F, D): the gates of each expert and then its ups, which are ours in turn
+# (E, 2·F, D): stored as each expert's gates before its ups; ours are interleaved
 GATES_AND_UPS = Transform(_in_turn, _halves)
 
 
 def joined(wholes: Mapping[str, Sequence[str]]) -> Callable[[ModelConfig], dict[str, tuple[str, ...]]]:
-    """`Importer.joined` of one tensor per expert and matrix: of each whole the names of its matrices, with {expert}."""
+    """`Importer.joined` of one tensor per expert and matrix: whole -> names of its matrices, with {expert}."""
     return lambda model: {
         whole: tuple(name.replace("{expert}", str(e)) for e in range(_count(model)) for name in names)
         for whole, names in wholes.items()

@@ -1,7 +1,7 @@
-"""Falcon-H1 (TII 2025, arXiv 2507.22448): attention and Mamba-2 beside each other behind one norm, and a feed-forward.
+"""Falcon-H1 (TII 2025, arXiv 2507.22448): attention and Mamba-2 in parallel after one norm, and a feed-forward.
 
-Its config multiplies what goes into a part, rows of its projections and what it gives; all of that goes into the
-weights here, but the scales of embeddings and logits, since these may share a table.
+Its config has multipliers of a part's input, projection rows and output. They are folded into the weights here, except
+the scales of embeddings and logits, which may share a table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
-ROWS = 5  # of the projection in front of a Mamba-2 part: z, x, B, C and dt
+ROWS = 5  # groups of rows in Mamba-2's input projection: z, x, B, C and dt
 KEYS = keys(
     read={
         **{key: value for key, value in DECODER.items() if key != "layer_types"},
@@ -106,7 +106,7 @@ def _factors(fields: Fields) -> dict[str, float | Tensor]:
 
 
 def _numbers(fields: Fields, key: str, count: int) -> list[float]:
-    """So many multipliers."""
+    """Read `count` multipliers."""
     values = fields.get(key, [1.0] * count)
     if not isinstance(values, list) or [type(value) in (int, float) for value in values] != [True] * count:
         raise fields.wrong(key, f"{count} numbers", values)

@@ -1,4 +1,4 @@
-"""The files of a folder that a stranger filled: by plain name, inside the folder, and no larger than their kind is."""
+"""The files of an untrusted folder: by plain name, inside the folder, and bounded in size."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from t2r_runtime.errors import UserError, no_json
 
 HASH = re.compile("[0-9a-f]{64}")
 CONFIG, GENERATION = "config.json", "generation_config.json"
-ADAPTER = "adapter_config.json"  # of a folder of peft
+ADAPTER = "adapter_config.json"  # of a peft folder
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # bytes; above the largest of their kind, and small enough to read whole
 LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, INDEX: 1 << 25}
 DOWNLOAD = "download or save the folder again"
-POINTER = b"version https://git-lfs"  # what Git leaves in the place of a large file without its extension LFS
+POINTER = b"version https://git-lfs"  # start of a Git LFS pointer, which replaces a large file
 
 
 class Folder:
-    """Reads files by name and keeps account of those it was asked for."""
+    """Reads files by name and records which were used."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,15 +32,15 @@ class Folder:
         self._hashes: dict[str, str] | None = None
 
     def has(self, name: str) -> bool:
-        """Whether there is anything of that name: a link that leads nowhere counts, so that `path` refuses it."""
+        """Whether the name exists; a broken link counts, so that `path` refuses it."""
         return (self.folder / name).is_symlink() or (self.folder / name).exists()
 
     def path(self, name: str) -> Path:
-        """Where an ordinary file of the folder is.
+        """The path of a regular file of the folder.
 
         Raises:
-            UserError: `name` has a folder in it, the file is missing, not an ordinary one or a pointer of Git LFS, or
-                a link leads out.
+            UserError: `name` is not a plain file name, the file is missing, not regular or a Git LFS pointer, or a link
+                leads out of the folder.
         """
         if name in ("", ".", "..") or any(c in name for c in "/\\:") or not name.isprintable():
             raise UserError(f"plain names of files in {self.folder}", ascii(name)[:200], DOWNLOAD)
@@ -59,7 +59,7 @@ class Folder:
         return path
 
     def _places(self) -> list[Path]:
-        """Where files may lie: the folder, and in Hugging Face's cache the blobs that its snapshots are links to."""
+        """Allowed locations: the folder, and in Hugging Face's cache the blobs that its snapshots link to."""
         here = self.folder.resolve()
         return [here, here.parent.parent / "blobs"] if here.parent.name == "snapshots" else [here]
 
@@ -71,7 +71,7 @@ class Folder:
             raise UserError(f"a text in UTF-8 in {self.folder / name}", str(error)[:200], DOWNLOAD) from error
 
     def content(self, name: str, limit: int) -> bytes:
-        """What is in a file of at most `limit` bytes."""
+        """The content of a file of at most `limit` bytes."""
         path = self.path(name)
         with _opened(path) as file:
             data = file.read(limit + 1)
@@ -87,8 +87,8 @@ class Folder:
         """SHA-256 of every file that was used, by name.
 
         Raises:
-            UserError: one that Hugging Face's cache has under its hash differs from that. Other files have no checksum:
-                a damaged weight that is still a finite number is found nowhere else than in a comparison of hashes.
+            UserError: a file's hash differs from its name in Hugging Face's cache. Other files have no checksum: only a
+                comparison of hashes detects a damaged weight that is still finite.
         """
         if self._hashes is None:
             self._hashes = {name: sha256(path) for name, path in sorted(self.used.items())}
@@ -100,14 +100,14 @@ class Folder:
         return self._hashes
 
     def sha256(self) -> str:
-        """One hash of them all: of the lines "<sha256>  <name>", as sha256sum prints them, sorted by name."""
+        """Hash of all used files: of the lines "<sha256>  <name>", as sha256sum prints them, sorted by name."""
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.hashes().items()))
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The file, whose bytes are read; UserError if they cannot be."""
+    """Open a file to read bytes; raises UserError for any OSError."""
     try:
         with path.open("rb") as file:
             yield file
@@ -116,7 +116,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:
-    """A JSON object from its text; UserError if it is none."""
+    """Parse a JSON object; raises UserError for other text."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What folders of flash-linear-attention have in common. transformers has no classes of these families.
+"""The common parts of flash-linear-attention's families. transformers has no classes of these families.
 
 A layer is linear attention and a gated feed-forward, each behind an RMS norm. Layers of softmax attention among them
 (`attn`) and attention over the residual stream (`attnres_block_size`) are refused.
@@ -37,26 +37,26 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("swish",),
     "conv_bias": (None, False),
 }
-# the same function by other kernels
+# other kernels for the same function
 HARMLESS = """
 attn_mode fuse_cross_entropy fuse_linear_cross_entropy fuse_norm fuse_swiglu max_position_embeddings use_l2warp
 """
 ATTENTION = f"{LAYER}.attn"
 QKV, CONV = f"{ATTENTION}.qkv_proj.weight", f"{ATTENTION}.qkv_conv1d.weight"
 JOINED = {
-    whole: tuple(whole.replace("qkv", part) for part in ("q", "k", "v"))  # which files have apart
+    whole: tuple(whole.replace("qkv", part) for part in ("q", "k", "v"))  # files store these separately
     for whole in (QKV, CONV)
 }
-MULTIPLE = 256  # of the feed-forward's size, where the file does not say it
+MULTIPLE = 256  # the feed-forward's default size is a multiple of this
 
 
 def family_keys(read: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]] = MappingProxyType({})) -> Keys:
-    """A family's keys over those of all."""
+    """A family's keys, which override the common ones."""
     return keys(read={**READ, **read}, refused={**REFUSED, **refused}, harmless=HARMLESS)
 
 
 def stacked(fields: Fields, part: LinearPartConfig) -> ModelConfig:
-    """A model of one such part and a feed-forward a layer."""
+    """A model with this part and a feed-forward per layer."""
     width = fields.size("hidden_size")
     implied = int(width * fields.size("hidden_ratio", 4) * 2 / 3)
     return UniformConfig(
@@ -75,8 +75,8 @@ def stacked(fields: Fields, part: LinearPartConfig) -> ModelConfig:
 
 
 def taps(fields: Fields) -> int:
-    """Of the convolutions; 0: none."""
-    fields.get("conv_size")  # known, also where it is not used
+    """Kernel size of the convolutions; 0: none."""
+    fields.get("conv_size")  # marks the key as read
     return fields.size("conv_size", least=2) if fields.flag("use_short_conv") else 0
 
 
@@ -90,7 +90,7 @@ def expanded(fields: Fields, key: str, size: int, parts: int = 1) -> int:
 
 
 def of_width(fields: Fields) -> dict[str, Any]:
-    """Sizes of heads that cover `expand_k` and `expand_v` times the width."""
+    """Sizes of heads that sum to `expand_k` and `expand_v` times the width."""
     width, heads = fields.size("hidden_size"), fields.size("num_heads")
     return {
         "heads": heads,
@@ -101,7 +101,7 @@ def of_width(fields: Fields) -> dict[str, Any]:
 
 
 def of_heads(fields: Fields) -> dict[str, Any]:
-    """Sizes of heads of `head_dim`, which may be more of values than of keys."""
+    """Sizes of heads from `head_dim`; there may be more value heads than key heads."""
     key_heads, size = fields.size("num_heads"), fields.size("head_dim")
     heads = fields.size("num_v_heads", key_heads)
     if heads % key_heads:
@@ -110,7 +110,7 @@ def of_heads(fields: Fields) -> dict[str, Any]:
 
 
 def own_keys(fields: Fields) -> None:
-    """Refuse keys and values that heads share."""
+    """Refuse keys and values shared by several heads."""
     heads = fields.size("num_heads")
     if fields.size("num_kv_heads", heads) != heads:
         raise fields.wrong("num_kv_heads", f"absent or num_heads={heads}", fields.get("num_kv_heads"))
@@ -123,7 +123,7 @@ def importer(
     names: Mapping[str, str],
     renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> Importer:
-    """Args: kind: of the part. names: of its weights beside q, k, v and o -> theirs in a layer's `attn`."""
+    """Args: kind: the part's kind. names: its weights other than q, k, v and o -> theirs in a layer's `attn`."""
     ours = {
         "embedding": "model.embeddings",
         "norm": "model.norm",

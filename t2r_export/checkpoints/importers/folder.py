@@ -1,7 +1,7 @@
 """A Hugging Face folder: config.json, weights as safetensors (one file, or shards with an index), tokenizer.json.
 
-Nothing in the folder is trusted: texts are bounded, a shard is a plain file name inside the folder, names and shapes
-are compared with the config by the headers alone, and only then are weights read.
+The folder is untrusted: texts are bounded, a shard is a plain file name inside the folder, and weights are read only
+after names and shapes in the headers were compared with the config.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BEFORE = "use the model from before it was quantized"
 
 @dataclass(frozen=True)
 class Imported:
-    """What a folder gives: `weights` by our names, float32, complete and finite."""
+    """The imported model: `weights` by our names, float32, complete and finite."""
 
     config: ModelConfig
     weights: dict[str, Tensor]
@@ -47,7 +47,7 @@ class Imported:
     provenance: dict[str, Any]
     sha256: str  # of all files that were read, see Folder.sha256
     source_tokenizer: str | None  # of a translator's sources; None: one for both sides
-    notes: tuple[str, ...]  # what a person should know of this import, a line each
+    notes: tuple[str, ...]  # for the user, one line each
 
 
 def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
@@ -109,14 +109,14 @@ def _kept(provenance: dict[str, Any], chat: dict[str, Any] | None) -> dict[str, 
 
 
 def _name(folder: Path) -> str:
-    """The folder's name; of a snapshot in the hub's cache the model's."""
+    """The folder's name, or the model's for a snapshot in the hub's cache."""
     if folder.parent.name == "snapshots":
         return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
     return folder.name
 
 
 def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
-    """How far its training went: what a model without a table of positions can be asked for beyond it is untried."""
+    """The training length in tokens; beyond it, a model without a table of positions is untested."""
     key = "max_position_embeddings"
     said = fields.keys is not None and key in fields.keys.read and fields.data.get(key) is not None
     return fields.size(key) if said else config.max_positions
@@ -130,7 +130,7 @@ def _weights(
     factors: Mapping[str, float | Tensor],
     added: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Our weights, cut out of the stored tensors once names and shapes are known to fit."""
+    """Our weights, split from the stored tensors after names and shapes were checked."""
     ours = weight_shapes(config)
     sources = importer.sources(config, ours)
     shapes = {name: source.shape(ours) for name, source in sources.items()}
@@ -168,10 +168,10 @@ def _weights(
 def _stored_positions(
     config: ModelConfig, fields: Fields, tensors: dict[str, Stored]
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The model with the tables of positions that the folder stores, where they are not the sines that it computes.
+    """The model with the folder's stored tables of positions, unless they equal the sines that it computes.
 
     Returns:
-        The config, and the tables that are not stored. Sines are taken out of `tensors`.
+        The config, and the tables that are not stored. Sines are removed from `tensors`.
     """
     stored = {name: tensor for name, tensor in tensors.items() if name in SIDES}
     values = dict(read_values(stored))

@@ -1,7 +1,7 @@
 """Gemma (Gemma Team 2024, arXiv 2403.08295): Llama with norms that scale by 1 + w, and Gemma 2 (arXiv 2408.00118): such
-norms before and behind the parts, caps of scores and logits, and windows in every other layer.
+norms before and after the parts, capped scores and logits, and windows in every other layer.
 
-Embeddings are multiplied by the root of their size, which transformers rounds to the type of the weights.
+Embeddings are multiplied by the square root of their size, which transformers rounds to the type of the weights.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ KEYS = keys(
         "num_key_value_heads": 16,
     },
     refused=POSITIONS,
-    harmless="hidden_activation mlp_bias",  # which the class passes over
+    harmless="hidden_activation mlp_bias",  # ignored by transformers' class
 )
 KEYS2 = keys(read=READ2, refused=POSITIONS, harmless="hidden_act mlp_bias")
 NAMES2 = {
@@ -71,7 +71,7 @@ NAMES2 = {
 
 
 def decoder_of(fields: Fields, layers: tuple[MixerConfig, ...] | None, activation: str, **others: Any) -> ModelConfig:
-    """With these mixers. Args: layers, others: arguments of `decoder`."""
+    """A decoder with these mixers. Args: layers, others: arguments of `decoder`."""
     scale = fields.size("hidden_size") ** 0.5
     return decoder(fields, layers, activation=activation, embedding_scale=scale, **others)
 
@@ -79,7 +79,7 @@ def decoder_of(fields: Fields, layers: tuple[MixerConfig, ...] | None, activatio
 def second(
     fields: Fields, layers: tuple[MixerConfig, ...], heads: Mapping[str, Any], rotates: bool = True
 ) -> ModelConfig:
-    """With what Gemma 2 and 3 have in common."""
+    """A decoder with the options that Gemma 2 and 3 share."""
     return decoder_of(
         fields,
         layers,
@@ -92,7 +92,7 @@ def second(
 
 
 def _gemma(fields: Fields) -> ModelConfig:
-    # transformers takes gelu for the approximation that the models were trained with
+    # transformers maps gelu to the tanh approximation, with which the models were trained
     activation = fields.choice("hidden_act", {**ACTIVATIONS, "gelu": "gelu_tanh"})
     return decoder_of(fields, None, activation)
 

@@ -1,5 +1,5 @@
 """Gemma 3's text model (Gemma Team 2025, arXiv 2503.19786): Gemma 2 with norms of q and k in place of capped scores,
-and windows in most layers, whose positions rotate by a theta of their own."""
+and windows with their own rotary theta in most layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = keys(
         "final_logit_softcapping": None,
     },
     refused={**POSITIONS, "attn_logit_softcapping": (None,)},
-    harmless="_sliding_window_pattern hidden_act mlp_bias",  # which the class passes over
+    harmless="_sliding_window_pattern hidden_act mlp_bias",  # ignored by transformers' class
 )
 
 

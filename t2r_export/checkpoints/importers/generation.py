@@ -1,8 +1,8 @@
-"""How a folder's model generates, by the one file that transformers 5.23 goes by: generation_config.json if there is
-one, and config.json otherwise. A key that is null is absent there.
+"""Generation settings of a folder, from the file that transformers 5.23 uses: generation_config.json if there is one,
+else config.json. A null key counts as absent.
 
-What runtimes can do becomes the model's special tokens and its options (GenerationOptions). What they cannot, and what
-would change the text of transformers, is a note by name. generation_keys.py has the tables.
+Settings that runtimes support become the model's special tokens and options (GenerationOptions). Other settings that
+would change the text of transformers are noted by name. generation_keys.py has the tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from t2r_runtime.errors import printable
 
 
 def with_generation(config: ModelConfig, fields: Fields, own: Fields | None) -> tuple[dict[str, Any], list[str]]:
-    """What generation makes of a model.
+    """The generation settings of a model.
 
     Args:
         fields: config.json. own: generation_config.json, if there is one.
@@ -28,13 +28,13 @@ def with_generation(config: ModelConfig, fields: Fields, own: Fields | None) -> 
         Fields of `config`, and notes, a line each.
 
     Raises:
-        UserError: tokens that are no tokens.
+        UserError: invalid tokens.
     """
     return _Reader(config, fields, own).read()
 
 
 class _Reader:
-    """One folder's settings; what they need of the model comes from `config`."""
+    """Reads one folder's settings for the model of `config`."""
 
     def __init__(self, config: ModelConfig, fields: Fields, own: Fields | None) -> None:
         data = fields.data if own is None else own.data
@@ -62,7 +62,7 @@ class _Reader:
         return {**made, "generation": GenerationOptions(**options) if options else None}, self.notes
 
     def _decoder(self) -> dict[str, Any]:
-        """As transformers applies them: without do_sample, the largest logit is chosen."""
+        """Options as transformers applies them: greedy without do_sample."""
         said = self.said.data
         drawn: dict[str, Any] = {"temperature": ("temperature", 0)}
         if said.get("do_sample") is True:
@@ -75,14 +75,14 @@ class _Reader:
         return {**drawn, **self._penalties()}
 
     def _translator(self, made: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Special tokens, and options: name → the key that they are from, and the value."""
+        """Special tokens, and options: name → source key and value."""
         said = self.said.data
         start = self._known("decoder_start_token_id") or self._known("bos_token_id")
         start = start or (*self.of_config["decoder_start_token_id"], *self.of_config["bos_token_id"])
         if not start:
             raise self.fields.wrong("decoder_start_token_id", "a token", said.get("decoder_start_token_id"))
         ends, forced, suppressed = made["eos_tokens"], *map(self._known, ("forced_bos_token_id", "suppress_tokens"))
-        if forced[1:] or not {*ends, *suppressed}.isdisjoint(forced):  # an end that is forced ends each text there
+        if forced[1:] or not {*ends, *suppressed}.isdisjoint(forced):  # a forced end would end every text
             self._not_carried("forced_bos_token_id")
             forced = ()
         last = self._known("forced_eos_token_id")
@@ -90,7 +90,7 @@ class _Reader:
             self._not_carried("forced_eos_token_id")
             last = ()
         if last:
-            ends = (*last, *(token for token in ends if token not in last))  # the first is the one that is forced
+            ends = (*last, *(token for token in ends if token not in last))  # the first end is forced
         tokens = {
             "eos_tokens": ends,
             "start_tokens": (*start[:1], *forced),
@@ -105,7 +105,7 @@ class _Reader:
         return {**made, **tokens}, options
 
     def _lengths(self, forced: int) -> dict[str, Any]:
-        """transformers' lengths count the start token; a length that is new does not."""
+        """transformers' max_length and min_length count the start token, max_new_tokens and min_new_tokens do not."""
         said, found = self.said.data, {}
         for name, new, whole in (
             ("max_tokens", "max_new_tokens", "max_length"),
@@ -127,7 +127,7 @@ class _Reader:
         return {name: (key, self.said.data.get(key)) for name, key in keys.items()}
 
     def _in_range(self, options: Mapping[str, tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-        """The options that runtimes take; of others a note."""
+        """The options that runtimes support; others are noted."""
         for name, (key, value) in options.items():
             if value is not None and is_generation({name: value}, self.translates):
                 yield name, value
@@ -135,7 +135,7 @@ class _Reader:
                 self._not_carried(key)
 
     def _note(self) -> None:
-        """Of keys that runtimes do not have, one note each."""
+        """Add a note per key that runtimes lack."""
         said = self.said.data
         lacking = {**NOTED, **(TRANSLATORS if self.translates else DECODERS)}
         for key, neutral in sorted(lacking.items()):
@@ -148,11 +148,11 @@ class _Reader:
         self.notes.append(f"{key} {value} in {self.said.where} changes the text of transformers, and is not carried")
 
     def _states(self, keys: frozenset[str]) -> bool:
-        """Whether the folder says how its texts are chosen: any of these keys."""
+        """Whether the folder sets any of these keys."""
         return not keys.isdisjoint(self.said.data)
 
     def _known(self, key: str) -> tuple[int, ...]:
-        """Tokens of the file that is read; those that the vocabulary does not have are passed over, with a note."""
+        """Tokens of a key; tokens outside the vocabulary are skipped with a note."""
         tokens = self.said.tokens(key)
         if self._outside(key):
             size = self.config.vocab_size
@@ -164,7 +164,7 @@ class _Reader:
         return not all(0 <= token < self.config.vocab_size for token in self.said.tokens(key))
 
     def _bad_words(self, ends: tuple[int, ...]) -> list[int]:
-        """The tokens that are never chosen; an end alone is none of them. Longer words are passed over, with a note."""
+        """Banned tokens, except end tokens. Longer words are skipped with a note."""
         words = self.said.get("bad_words_ids", [])
         if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
             raise self.said.wrong("bad_words_ids", "a list of lists of tokens", words)

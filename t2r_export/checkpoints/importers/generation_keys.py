@@ -1,6 +1,6 @@
-"""What each field of transformers' GenerationConfig is to an import: carried, noted, or harmless.
+"""The role of each field of transformers' GenerationConfig in an import: carried, noted, or harmless.
 
-A test compares the tables with the fields of the class, so that a new one is looked at.
+A test compares the tables with the fields of the class, to detect new fields.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ TOKENS = _words(
     "bad_words_ids"
 )
 CHOICE = _words("do_sample num_beams temperature top_k top_p min_p repetition_penalty no_repeat_ngram_size")
-# of a translator: how long another text is, a caller says
+# for translators; the length of other texts is set by the caller
 SEARCH = _words("early_stopping length_penalty max_length max_new_tokens min_length min_new_tokens")
 CARRIED = TOKENS | CHOICE | SEARCH
-# keys that runtimes do not have, and the values under which they change nothing
+# keys that runtimes lack -> values without effect
 NOTED: dict[str, tuple[Any, ...]] = {
     "begin_suppress_tokens": ([],),
     "constraints": (),
@@ -44,8 +44,8 @@ NOTED: dict[str, tuple[Any, ...]] = {
     "typical_p": (1,),
     "watermarking_config": (),
 }
-SAMPLED = _words("epsilon_cutoff eta_cutoff top_h typical_p")  # of those, what acts where tokens are drawn
-DECODERS: dict[str, tuple[Any, ...]] = {  # what only translators have
+SAMPLED = _words("epsilon_cutoff eta_cutoff top_h typical_p")  # keys of NOTED that act in sampling only
+DECODERS: dict[str, tuple[Any, ...]] = {  # supported for translators only
     "bad_words_ids": ([],),
     "forced_bos_token_id": (),
     "forced_eos_token_id": (),
@@ -54,7 +54,7 @@ DECODERS: dict[str, tuple[Any, ...]] = {  # what only translators have
     "num_beams": (1,),
     "suppress_tokens": ([],),
 }
-TRANSLATORS: dict[str, tuple[Any, ...]] = {"do_sample": (False,)}  # what only decoders have
+TRANSLATORS: dict[str, tuple[Any, ...]] = {"do_sample": (False,)}  # supported for decoders only
 HARMLESS = _words(
     """
     assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight assistant_lookbehind cache_config

@@ -3,8 +3,8 @@
     int32: magic, version, vocabulary, width, layers, data type
     then each tensor, int32: dimensions, length of its name, data type, sizes (the last axis first); name; numbers
 
-Nothing in a file is trusted: every size is compared with what is left of the file before anything is read by it, names
-and shapes with the config, and only then are weights read.
+Files are untrusted: every size is compared with the rest of the file before it is used, and names and shapes with the
+config before weights are read.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from t2r_runtime.errors import UserError, printable
 
 VERSION = 101
 DTYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
-MARK = "blocks.0.att.x_rwkvag"  # of RWKV-7
+MARK = "blocks.0.att.x_rwkvag"  # only in RWKV-7
 MAX_NAME, MAX_DIMENSIONS, MAX_TENSORS = 256, 4, 64 * MAX_LAYERS
-HEAD_SIZE = 64  # of RWKV-7; the format's programs have no other
+HEAD_SIZE = 64  # of RWKV-7; the format's programs support no other
 OPEN = "download or convert the file again"
 BLOCK = "blocks.{}"
 NAMES: dict[str, str] = {
@@ -69,7 +69,7 @@ TRANSFORMS = {
 class _Stored:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    start: int  # in the file
+    start: int  # offset in the file
 
 
 def read_file(path: Path) -> Imported:
@@ -116,7 +116,7 @@ def _header(file: BinaryIO, path: Path) -> dict[str, int]:
 
 
 def _next(file: BinaryIO, path: Path, size: int) -> tuple[str, _Stored] | None:
-    """The next tensor's name and place; the file then stands behind it. None at the end."""
+    """The next tensor's name and location; moves the file past it. None at the end."""
     if file.tell() == size:
         return None
     dimensions, length, kind = _integers(file, 3, path)
@@ -145,7 +145,7 @@ def _known(kind: int, path: Path) -> np.dtype[Any]:
 
 
 def _config(header: dict[str, int], tensors: dict[str, _Stored], path: Path) -> tuple[str, ModelConfig]:
-    """The version, and the model, by a tensor that each version has alone."""
+    """The version, identified by a tensor that only it has, and the model."""
     fields = Fields(_keys(header, tensors), path.name, KEYS)
     if MARK in tensors:
         return "rwkv7", config_of(fields)
@@ -157,7 +157,7 @@ def _config(header: dict[str, int], tensors: dict[str, _Stored], path: Path) -> 
 
 
 def _keys(header: dict[str, int], tensors: dict[str, _Stored]) -> dict[str, Any]:
-    """What a config.json would say, out of the header and the shapes of the first layers."""
+    """The equivalent of a config.json, from the header and the shapes of the first layers."""
 
     def rows(name: str, otherwise: int = 1) -> int:
         return tensors[name].shape[0] if name in tensors else otherwise

@@ -26,7 +26,7 @@ RENAMED = {APART: FUSED}  # without fuse_norm, and without an output gate
 
 
 def shared(fields: Fields) -> dict[str, Any]:
-    """What the parts of GLA and of RetNet have in common."""
+    """Options that the parts of GLA and RetNet share."""
     own_keys(fields)
     return {
         **of_width(fields),

@@ -1,6 +1,6 @@
-"""GLM-4 (GLM Team 2024, arXiv 2406.12793): Llama whose positions rotate a part of each head, neighbours together.
+"""GLM-4 (GLM Team 2024, arXiv 2406.12793): Llama with rotation of adjacent dimensions in a part of each head.
 
-GLM-4-0414 (`glm4`) also has norms of what the parts give.
+GLM-4-0414 (`glm4`) also has norms of the parts' outputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEYS = keys(
         "attention_bias": True,
     },
     refused=POSITIONS,
-    harmless="mlp_bias",  # which the class does not have
+    harmless="mlp_bias",  # absent from transformers' class
 )
 OURS = {
     **NAMES,

@@ -1,5 +1,5 @@
-"""GLM-4.5 (GLM-4.5 Team 2025, arXiv 2508.06471): Llama whose feed-forwards, but for the first, are experts that are
-chosen by sigmoids and a bias (DeepSeek-V3, arXiv 2412.19437, eq. 12 to 16), and one that all tokens read."""
+"""GLM-4.5 (GLM-4.5 Team 2025, arXiv 2508.06471): Llama whose feed-forwards, except the first, are experts that are
+chosen by sigmoids and a bias (DeepSeek-V3, arXiv 2412.19437, eq. 12 to 16), and a shared expert."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from t2r_export.checkpoints.importers.olmoe import REFUSED, with_experts
 from t2r_export.checkpoints.importers.rotary import PARTIAL
 from t2r_export.config.model import ModelConfig
 
-# of families with such experts: one group of them
+# keys of families with such experts, in one group
 OF_EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 1408,
     "n_routed_experts": 128,
@@ -26,7 +26,7 @@ OF_EXPERTS: dict[str, Any] = {
     "routed_scaling_factor": 1.0,
 }
 OTHERS = {**REFUSED, "n_group": (1,), "topk_group": (1,)}
-WEIGHTS_EPS = 1e-20  # of the class
+WEIGHTS_EPS = 1e-20  # constant in transformers' class
 KEYS = keys(
     read={
         **DECODER,
@@ -54,7 +54,7 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def by_sigmoids(fields: Fields, model: ModelConfig) -> ModelConfig:
-    """The model with such experts."""
+    """The model with experts chosen by sigmoids."""
     normed, size = fields.flag("norm_topk_prob"), fields.size("moe_intermediate_size")
     each = experts(
         fields,
@@ -72,7 +72,7 @@ def by_sigmoids(fields: Fields, model: ModelConfig) -> ModelConfig:
 
 
 def importer(known: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:
-    """An importer of the names of such experts."""
+    """An importer with the names of such experts."""
     bias = {"moe.choice_bias": f"{LAYER}.mlp.gate.e_score_correction_bias"}
     return dataclasses.replace(with_experts(known, config, bias), renamed=as_dense("shared_experts"), drafts=True)
 

@@ -62,7 +62,7 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def _layers(fields: Fields) -> tuple[MixerConfig, ...]:
-    """Of attention_layers, or of attention_types: names, and how often they come one after the other."""
+    """Mixers from attention_layers, or from attention_types: names and their repetition counts."""
     count, window = fields.layers("num_layers"), fields.size("window_size")
     said = fields.get("attention_types", [[[*KINDS], 12]])
     kinds = fields.get("attention_layers", _repeated(fields, said))

@@ -1,7 +1,7 @@
-"""GPT-NeoX (Black et al. 2022, arXiv 2204.06745), as Pythia is: attention and feed-forward beside each other, each
-behind a layer norm of its own, and rotary positions for a part of each head.
+"""GPT-NeoX (Black et al. 2022, arXiv 2204.06745), as in Pythia: attention and feed-forward in parallel, each after
+its own layer norm, and rotary positions for a part of each head.
 
-Rows of the packed projection are of each head its query, key and value.
+Rows of the packed projection are grouped by head: its query, key and value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from t2r_export.checkpoints.importers.sources import HEAD, Transform, permuted
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
-LLAMAS = ("head_dim", "layer_types", "num_key_value_heads", "rms_norm_eps", "rope_theta")  # keys that it has otherwise
+LLAMAS = ("head_dim", "layer_types", "num_key_value_heads", "rms_norm_eps", "rope_theta")  # differing Llama keys
 KEYS = keys(
     read={
         **{key: value for key, value in DECODER.items() if key not in LLAMAS},
@@ -35,7 +35,7 @@ KEYS = keys(
         "bos_token_id": 0,
         "eos_token_id": 2,
     },
-    # transformers takes them for the rotation alone, or passes over them
+    # transformers uses these for the rotation only, or ignores them
     refused={"head_dim": (None,), "rope_theta": (None,), "num_key_value_heads": (None,)},
 )
 
@@ -72,7 +72,7 @@ NAMES = {
 
 
 def packed_by_heads(packed: str) -> Callable[[ModelConfig], dict[str, Transform]]:
-    """Transforms of a packed projection whose rows are of each head its query, key and value."""
+    """Transforms of a packed projection with rows grouped by head: query, key and value."""
 
     def transforms(config: ModelConfig) -> dict[str, Transform]:
         of_heads = permuted((config.heads[0].heads, 3, -1), (1, 0, 2))

@@ -1,6 +1,6 @@
 """Granite 3 (IBM 2024): Llama with multipliers of embeddings, scores, parts and logits.
 
-What a part gives is multiplied by residual_multiplier, which goes into the part's last matrix here.
+A part's output is multiplied by residual_multiplier, which is folded into the part's last matrix here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEYS = keys(
 
 
 def scales(fields: Fields) -> dict[str, Any]:
-    """What the multipliers are as arguments of `decoder`, but for that of the parts."""
+    """The multipliers as arguments of `decoder`, except residual_multiplier."""
     return {
         "heads": {"scale": fields.number("attention_multiplier")},
         "embedding_scale": fields.number("embedding_multiplier"),
@@ -37,7 +37,7 @@ def scales(fields: Fields) -> dict[str, Any]:
 
 
 def last_matrices(*ends: str) -> Callable[[Fields], dict[str, float]]:
-    """`Importer.factors` of residual_multiplier, in the matrices of those names in a layer."""
+    """`Importer.factors` of residual_multiplier, for the matrices of these names in each layer."""
     names = [f"{LAYER}.{end}.{kind}" for end in ends for kind in ("weight", "bias")]
     return lambda fields: dict.fromkeys(names, fields.number("residual_multiplier"))
 

@@ -1,7 +1,7 @@
 """Granite 4.0 (IBM, 2025): Mamba-2 and attention layers, each with a gated feed-forward, beside experts or alone.
 
-Its attention rotates by `position_embedding_type`. What a part gives is multiplied by residual_multiplier, which goes
-into the part's last matrix here.
+Its attention rotates by `position_embedding_type`. A part's output is multiplied by residual_multiplier, which
+is folded into the part's last matrix here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEYS = keys(
         "eos_token_id": 2,
     },
     refused={"output_router_logits": (None, False)},
-    harmless="mamba_chunk_size mlp_bias router_aux_loss_coef",  # of training, or of no meaning to the class
+    harmless="mamba_chunk_size mlp_bias router_aux_loss_coef",  # for training, or ignored by transformers' class
     aliases={"layers_block_type": "layer_types"},
 )
 
@@ -59,13 +59,13 @@ def _config(fields: Fields) -> ModelConfig:
     )
     if fields.get("num_local_experts") == 0:
         for key in ("num_experts_per_tok", "intermediate_size"):
-            fields.get(key)  # known, and without effect
+            fields.get(key)  # marks the key as read
         return model
     return beside(model, experts(fields))
 
 
 def _layers(fields: Fields) -> list[str]:
-    """What each layer mixes by."""
+    """The kind of each layer's mixer."""
     count = fields.layers("num_hidden_layers")
     types = fields.get("layer_types", ["mamba"] * count)
     if not isinstance(types, list) or len(types) != count or not all(kind in MIXERS for kind in types):

@@ -1,5 +1,5 @@
-"""Granite 3 with experts (IBM 2024): Granite whose feed-forwards are mixtures of experts; `granitemoeshared` has one
-beside them that all tokens read."""
+"""Granite 3 with experts (IBM 2024): Granite whose feed-forwards are mixtures of experts; `granitemoeshared` also has
+a shared expert."""
 
 from __future__ import annotations
 

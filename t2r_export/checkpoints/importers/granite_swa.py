@@ -1,5 +1,5 @@
-"""Granite with windows (IBM 2026): softmax in each fourth layer and windows in the others, a trained logit in each
-head's softmax, and a theta per layer, of which 0 is no rotation."""
+"""Granite with windows (IBM 2026): softmax in every fourth layer and windows in the others, a trained logit in each
+head's softmax, and a theta per layer, where 0 means no rotation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def _positions(fields: Fields, model: ModelConfig) -> list[RotaryConfig | None]:
-    """Of each layer: the model's, with a theta of the layer's own."""
+    """The model's positions with each layer's own theta."""
     rotary, count = model.heads[0].rotary, len(model.layers)
     assert rotary is not None
     thetas = fields.get("layer_rope_theta", [rotary.theta] * count)

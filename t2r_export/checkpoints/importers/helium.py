@@ -1,4 +1,4 @@
-"""Helium (Kyutai 2025): Llama whose positions rotate neighbours of a head together."""
+"""Helium (Kyutai 2025): Llama with rotation of adjacent dimensions of a head."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """HunYuan's dense models (Tencent 2025): Llama with norms of q and k after the rotation.
 
-Their files call the scaling of the rotation dynamic; with an alpha it is a fixed one.
+Their files call the scaling of the rotation dynamic; with an alpha it is fixed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ KEYS = keys(
         "eos_token_id": 2,
     },
     refused={"position_embedding_type": (None, "rope"), "use_qk_norm": (None, True), "num_experts": (None, 0, 1)},
-    harmless="eod_token_id mlp_bias pretraining_tp",  # of no text, which the class does not have, products in pieces
+    harmless="eod_token_id mlp_bias pretraining_tp",  # not in texts, absent from transformers' class, split products
 )
 OURS = {
     **NAMES,
     "attention.q_norm": f"{LAYER}.self_attn.query_layernorm",
     "attention.k_norm": f"{LAYER}.self_attn.key_layernorm",
 }
-UNUSED = ("beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim")  # rotary parameters beside alpha
+UNUSED = ("beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim")  # rotary parameters, ignored beside alpha
 
 
 def _config(fields: Fields) -> ModelConfig:

@@ -1,6 +1,6 @@
-"""Models that see images, whose text model is read: its config stands in text_config, its tensors have a longer prefix.
+"""Vision models, of which the text model is read: its config is in text_config, its tensors have a longer prefix.
 
-Of the larger sizes of Gemma 3 and of Ministral 3 there are no others. What sees images is passed over.
+The larger sizes of Gemma 3 and of Ministral 3 exist only in this form. Vision tensors are ignored.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ OUTSIDE = (
 
 
 def with_images(importer: Importer, text: str) -> Importer:
-    """Of the model around a text model of the type `text`, which the importer reads."""
+    """An importer of the model around a text model of type `text`, which `importer` reads."""
     return dataclasses.replace(
         importer,
         keys=dataclasses.replace(importer.keys, harmless=importer.keys.harmless | words(OUTSIDE)),
         nested="text_config",
         text=text,
-        wrapper=("model.language_model.", "language_model.model."),  # of now, and before
+        wrapper=("model.language_model.", "language_model.model."),  # current, and former
         renamed={"model.language_model.lm_head.weight": HEAD},
         buffers=re.compile(rf"model\.(vision_tower|multi_modal_projector)\..*|{importer.buffers.pattern}"),
     )

@@ -1,7 +1,7 @@
-"""InternLM3 (Shanghai AI Laboratory 2025): Llama whose keys of biases have other names.
+"""InternLM3 (Shanghai AI Laboratory 2025): Llama with other names of the keys of biases.
 
-transformers has it as its Llama, so that the output has a bias where q, k and v have one, and only where the
-feed-forward has one too.
+transformers reads it as Llama, so the output has a bias if q, k and v have one, which requires that the feed-forward
+has one too.
 """
 
 from __future__ import annotations

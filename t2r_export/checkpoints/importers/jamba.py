@@ -1,4 +1,4 @@
-"""Jamba (Lieber et al. 2024, arXiv 2403.19887): Mamba layers, each eighth softmax without positions, and experts."""
+"""Jamba (Lieber et al. 2024, arXiv 2403.19887): Mamba layers, every eighth softmax without positions, and experts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _config(fields: Fields) -> ModelConfig:
     )
     softmax, sparse = (_each(fields, name, count) for name in ("attn", "expert"))
     each = Dense() if fields.size("num_experts", least=0) < 2 else experts(fields, "num_experts", renormalize=False)
-    fields.get("num_experts_per_tok")  # known, also where there are none
+    fields.get("num_experts_per_tok")  # marks the key as read
     return decoder(
         fields,
         tuple(SoftmaxConfig() if attends else mamba for attends in softmax),
@@ -77,7 +77,7 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def _each(fields: Fields, name: str, count: int) -> list[bool]:
-    """Of each layer whether it is one of those at an offset in every period."""
+    """Whether each layer is at the offset in its period."""
     period, key = fields.size(f"{name}_layer_period"), f"{name}_layer_offset"
     offset = fields.size(key, least=0)
     if offset >= period:

@@ -1,8 +1,8 @@
-"""What each key of a config.json is to a family: read, refused where it changes the function, or without effect on it.
+"""The role of each key of a config.json for a family: read, refused if it changes the function, or without effect.
 
-transformers passes over a key that its class of a family does not use, whatever that key means to the class that it
-was written for: a model with one of them is then another model, and nothing says so. So what changes a neighbouring
-family's function is refused by name, what is known to change nothing is listed, and the rest is shown to the user.
+transformers silently ignores keys that its class of a family does not use, even if they were written for a class that
+uses them, and then computes another model. So keys that change a related family's function are refused by name, keys
+known to change nothing are listed, and the rest is shown to the user.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.generation_keys import GENERATION
 
-# keys of any family, and the values under which they change nothing
+# keys of any family -> values without effect
 REFUSED: dict[str, tuple[Any, ...]] = {
     # which tokens a token sees
-    "is_causal": (True,),  # null is false to transformers
+    "is_causal": (True,),  # transformers reads null as false
     "use_bidirectional_attention": (None, False),
     "is_encoder_decoder": (None, False),
     "add_cross_attention": (None, False),
@@ -40,7 +40,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "rotary_dim": (None,),
     "rope_interleaved": (None, False),
     "rope_local_base_freq": (None,),
-    # scales and caps; those that end in multiplier or softcap are refused by that, below
+    # scales and caps; names that end in multiplier or softcap: NAMED, below
     "attn_scale": (None,),
     "attn_temperature_tuning": (None, False, 0),
     "query_pre_attn_scalar": (None,),
@@ -52,7 +52,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "logit_scale": (None, 1),
     "logits_scaling": (None, 1),
     "clip_qkv": (None,),
-    # norms and how a block adds up
+    # norms and residual sums
     "qk_layernorm": (None, False),
     "qk_norm": (None, False),
     "use_qk_norm": (None, False),
@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "q_lora_rank": (None,),
     "attn_output_gate": (None, False),
 }
-# what new families call such things: an unknown key of one of these names is refused, too
+# names of such keys in new families: unknown keys that match are refused too
 NAMED = {
     re.compile(r"\w*_multipliers?"): (None, 1),
     re.compile(r"\w*(softcap|soft_cap|softcapping)"): (None,),
@@ -88,18 +88,18 @@ HARMLESS = words(
     torchscript transformers_version use_bfloat16 use_cache
     """
 )
-# what every family reads
+# keys that every family reads
 READ: dict[str, Any] = {"model_type": None, "quantization_config": None, "bos_token_id": None, "eos_token_id": None}
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Every key that a family knows, each in one of the three tables, and other spellings of those that are read."""
+    """Every key that a family knows, each in one of three tables, and aliases of the keys that are read."""
 
-    read: Mapping[str, Any]  # and what transformers' class of the family takes where the key is absent
-    refused: Mapping[str, tuple[Any, ...]]  # and the values under which it changes nothing
+    read: Mapping[str, Any]  # key -> default in transformers' class of the family
+    refused: Mapping[str, tuple[Any, ...]]  # key -> values without effect
     harmless: frozenset[str]
-    aliases: Mapping[str, str]  # another spelling: the key
+    aliases: Mapping[str, str]  # alias -> key
 
     def neutral(self, key: str) -> tuple[Any, ...] | None:
         """The values that a key may have without being refused; None: any."""
@@ -116,7 +116,7 @@ def keys(
     harmless: str = "",
     aliases: Mapping[str, str] | None = None,
 ) -> Keys:
-    """A family's tables over those of all families; `harmless` are names with spaces between them."""
+    """A family's tables, which override those of all families; `harmless` is separated by spaces."""
     read = {**READ, **read}
     others = {**REFUSED, **(refused or {})}
     known = {*read, *words(harmless), *(aliases or {})}

@@ -34,7 +34,7 @@ READ: dict[str, Any] = {
 KEYS = keys(
     read=READ,
     refused={"block_use_swiglu": (True,), "use_pos_enc": (True,)},
-    # which say again what others say, or how weights were drawn
+    # repeat other keys, or set the initialization of weights
     harmless="""
     block_dim block_mlp_init_scale block_norm_eps block_out_init_scale block_use_xavier_init conv_dim conv_dim_out
     conv_use_xavier_init num_heads
@@ -72,7 +72,7 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
-    """From layer_types, or else from the numbers of the attention layers; all are, where neither is there."""
+    """Mixers from layer_types, else from the numbers of the attention layers; by default all are attention."""
     count = fields.layers("num_hidden_layers")
     numbers = fields.get("full_attn_idxs", [*range(count)])
     if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
@@ -85,9 +85,9 @@ def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
 
 
 def _ffn_size(fields: Fields) -> int:
-    """The hidden size: two thirds of what the config says, times a factor, up to a multiple, unless it says otherwise.
+    """The hidden size: two thirds of the config's value, times a factor, rounded up to a multiple, unless disabled.
 
-    A multiplier of null leaves factor and multiple out.
+    A null multiplier skips factor and rounding.
     """
     size, multiple = fields.size("intermediate_size"), fields.size("block_multiple_of")
     factor = None if fields.get("block_ffn_dim_multiplier") is None else fields.number("block_ffn_dim_multiplier")

@@ -1,4 +1,4 @@
-"""LFM2 with experts (Liquid AI 2025, arXiv 2511.23404): LFM2 whose feed-forwards, but for the first, are experts."""
+"""LFM2 with experts (Liquid AI 2025, arXiv 2511.23404): LFM2 whose feed-forwards, except the first, are experts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = keys(
     refused={"output_router_logits": (None, False)},
     aliases={"tie_embedding": "tie_word_embeddings", "num_local_experts": "num_experts"},
 )
-WEIGHTS_EPS = 1e-6  # of the class
+WEIGHTS_EPS = 1e-6  # constant in transformers' class
 
 
 def _config(fields: Fields) -> ModelConfig:

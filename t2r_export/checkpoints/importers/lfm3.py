@@ -1,7 +1,7 @@
-"""LFM3 (Liquid AI 2026): LFM2's gated short convolutions, softmax in each fourth layer and windows in another fourth.
+"""LFM3 (Liquid AI 2026): LFM2's gated short convolutions, softmax in every fourth layer and windows in another fourth.
 
-Norms are before and behind the parts, attention has a gate per head, and its layers rotate by their kind: those of
-softmax by the frequencies of a whole head, of which the last ones are 0.
+Norms are before and after the parts, and attention has a gate per head. Rotation depends on the layer's kind: softmax
+layers use the frequencies of a whole head, of which the last ones are 0.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
 def _proportional(rope: Fields, length: Callable[[], int], trained: Any) -> ProportionalScaling:
     factor = 1.0 if rope.get("factor") is None else rope.number("factor")
     share = 1.0 if rope.get(SHARE) is None else rope.number(SHARE)
-    rope.data.pop(SHARE, None)  # it is no share of the head
+    rope.data.pop(SHARE, None)  # not a share of the head here
     return ProportionalScaling(share, factor)
 
 

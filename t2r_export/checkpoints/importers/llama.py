@@ -1,7 +1,6 @@
 """Llama (Touvron et al. 2023): RMS norm, rotary positions, grouped key/value heads, a gated feed-forward.
 
-SmolLM, TinyLlama and many others are of this family; Qwen2, Qwen3 and Mistral are it with a few options, and read
-their files with what stands here.
+SmolLM, TinyLlama and many others are of this family; Qwen2, Qwen3 and Mistral use this module with a few options.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from t2r_export.config.positions import PositionConfig
 from t2r_export.config.uniform import UniformConfig
 
 LAYER = "model.layers.{}"
-MULTIPLE = ("mrope_section", "mrope_interleaved")  # positions of images: in a text all are the token's
+MULTIPLE = ("mrope_section", "mrope_interleaved")  # positions of images; in a text all equal the token's
 DECODER: dict[str, Any] = {
     **ROTARY,
     "vocab_size": 32000,
@@ -40,11 +39,11 @@ DECODER: dict[str, Any] = {
     "tie_word_embeddings": False,
     "layer_types": None,
 }
-POSITIONS = {"position_embedding_type": (None, "rope")}  # refused otherwise
+POSITIONS = {"position_embedding_type": (None, "rope")}  # other values are refused
 KEYS = keys(
     read={**DECODER, "attention_bias": False, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2},
     refused=POSITIONS,
-    harmless="pretraining_tp",  # the same products in pieces
+    harmless="pretraining_tp",  # the same products, split
 )
 
 
@@ -62,15 +61,15 @@ def decoder(
     heads: Mapping[str, Any] = MappingProxyType({}),
     **others: Any,
 ) -> ModelConfig:
-    """What the families of this shape have in common, from their config.json.
+    """The config of a Llama-like model, from its config.json.
 
     Args:
-        layers: None: softmax layers alone.
-        qkv_bias: None: attention_bias says it. output_bias: None: as qkv_bias.
+        layers: None: softmax layers only.
+        qkv_bias: None: from attention_bias. output_bias: None: as qkv_bias.
         eps, ffn: the keys of the norms' eps and of the feed-forward's size.
-        activation: the feed-forward's, where the key hidden_act does not say it.
+        activation: the feed-forward's; None: from hidden_act.
         rotates: whether positions are rotary. rope: arguments of `rotary`.
-        heads: fields of HeadsConfig, and others: of UniformConfig, that the family has otherwise.
+        heads, others: fields of HeadsConfig and UniformConfig that differ in the family.
     """
     layers = sliding_layers(fields, window=None, stated=False) if layers is None else layers
     qkv_bias = fields.flag("attention_bias") if qkv_bias is None else qkv_bias
@@ -103,12 +102,12 @@ def decoder(
 
 
 def cap(fields: Fields, key: str) -> float | None:
-    """Of scores or logits; null: none."""
+    """A cap of scores or logits; null: none."""
     return None if fields.get(key) is None else fields.number(key)
 
 
 def head_sizes(fields: Fields) -> tuple[int, int, int]:
-    """Heads of queries, heads of keys and values, and numbers of a head."""
+    """Number of query heads, number of key/value heads, and head size."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     kv_heads = fields.size("num_key_value_heads", heads) if fields.reads("num_key_value_heads") else heads
     if heads % kv_heads:
@@ -125,9 +124,9 @@ def sliding_layers(
     """Softmax layers, and windows of `window` tokens without sinks.
 
     Args:
-        window: None: there are none.
-        slides: whether the layer of this number has the window, where layer_types does not say.
-        stated: layer_types may say otherwise; false: transformers passes it over, so it must say the same.
+        window: None: no windows.
+        slides: whether the layer of this number has the window, if layer_types is absent.
+        stated: layer_types may differ from that; false: transformers ignores it, so it must agree.
     """
     count = fields.layers("num_hidden_layers")
     known = (FULL, SLIDING)
@@ -145,15 +144,15 @@ def sliding_layers(
 
 
 def all_but_each(fields: Fields, default: int | None = None) -> Callable[[int], bool]:
-    """`slides` of a family in which each layer of number sliding_window_pattern, counted from 1, has no window."""
-    fields.get("sliding_window_pattern")  # known, also where layer_types goes before it
+    """`slides` of a family in which every sliding_window_pattern-th layer has no window."""
+    fields.get("sliding_window_pattern")  # marks the key as read, even if layer_types overrides it
     stated = fields.get("layer_types") is not None
     pattern = 1 if stated else fields.size("sliding_window_pattern", default)
     return lambda layer: (layer + 1) % pattern != 0
 
 
 def with_positions(model: ModelConfig, positions: Sequence[PositionConfig | None]) -> ModelConfig:
-    """The model with other positions of attention, one a layer; those of other layers are not used."""
+    """The model with other positions of attention, one per layer; ignored in layers without attention."""
     layers = []
     for layer, own in zip(model.layers, positions, strict=True):
         first, *rest = layer.parts
@@ -163,25 +162,25 @@ def with_positions(model: ModelConfig, positions: Sequence[PositionConfig | None
 
 
 def windows_rotate(model: ModelConfig) -> ModelConfig:
-    """The model whose windows alone have the positions of its attention."""
+    """The model with the positions of its attention in window layers only."""
     insides = [mixer_of(layer.mixers[0]) for layer in model.layers]
     first = model.heads[0].positions
     return with_positions(model, [first if isinstance(one, WindowConfig) else None for one in insides])
 
 
 def with_one_norm(model: ModelConfig) -> ModelConfig:
-    """The model whose feed-forwards, beside attention, read what its norm gives."""
+    """The model with feed-forwards beside attention that share its norm."""
     pairs = (layer.parts for layer in model.layers)
     return replace(model, layers=tuple(LayerConfig(parts=(mixer, replace(dense, norm=None))) for mixer, dense in pairs))
 
 
 def by_neighbours(config: ModelConfig) -> dict[str, Transform]:
-    """Transforms of q and k where neighbours of a head rotate together, and not its halves."""
+    """Transforms of q and k for rotation of adjacent dimensions of a head instead of its halves."""
     return q_and_k(of_neighbours(config))
 
 
 def q_and_k(transform: Transform) -> dict[str, Transform]:
-    """The transform of both projections."""
+    """The transform for the projections of q and k."""
     return {f"{NAMES[f'attention.{part}']}.{kind}": transform for part in "qk" for kind in ("weight", "bias")}
 
 
@@ -204,7 +203,7 @@ def importer(
     transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
     constants: Mapping[str, float] = MappingProxyType({}),
 ) -> Importer:
-    """An importer of tensors that are named as Llama's, or as the table says. Args: constants: as of `named`."""
+    """An importer of tensors with Llama's names, or with `names`. Args: constants: as in `named`."""
     return Importer(
         keys=keys,
         config=config,

@@ -55,14 +55,14 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def mixer_names(where: str) -> dict[str, str]:
-    """A part's tensors under the name of their module, for `named`."""
+    """Names of a part's tensors in the module `where`, for `named`."""
     modules = {"project": "in_proj", "conv": "conv1d", "select": "x_proj", "dt": "dt_proj", "o": "out_proj"}
     weights = {"dt_bias": "dt_proj.bias", "A_log": "A_log", "D": "D"}
     return {f"mamba.{ours}": f"{where}.{theirs}" for ours, theirs in {**modules, **weights}.items()}
 
 
 def mixer_transforms(where: str) -> dict[str, Transform]:
-    """How a part's tensors are stored, for `named`."""
+    """Transforms of a part's tensors, for `named`."""
     return {f"{where}.conv1d.weight": CONVOLUTION, f"{where}.A_log": TRANSPOSED}
 
 

@@ -1,6 +1,6 @@
-"""Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): one state-space part a layer, and nothing else.
+"""Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): one state-space part per layer, and nothing else.
 
-Other families have such parts among others, and read theirs with what stands here.
+Families with such parts among others use this module too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEYS = keys(
         "bos_token_id": 0,
         "eos_token_id": 2,
     },
-    # the class passes over the last two
+    # transformers' class ignores the last two
     harmless="""
     chunk_size rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max time_step_min time_step_rank
     norm_before_gate rms_norm
@@ -45,7 +45,7 @@ KEYS = keys(
 )
 
 
-# of a family with such parts among others, for `part_of`
+# keys of a family with such parts among others, for `part_of`
 PARTS: dict[str, Any] = {
     "mamba_n_heads": 128,
     "mamba_n_groups": 1,
@@ -78,7 +78,7 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def stacked(fields: Fields, part: PartConfig) -> ModelConfig:
-    """A model of one such part a layer, and nothing else."""
+    """A model with one such part per layer, and nothing else."""
     count = fields.layers("num_hidden_layers")
     return UniformConfig(
         vocab_size=fields.size("vocab_size"),
@@ -93,7 +93,7 @@ def stacked(fields: Fields, part: PartConfig) -> ModelConfig:
 
 
 def part_of(fields: Fields, inner: float, eps: float, **others: Any) -> Mamba2Config:
-    """A part from the keys that begin with mamba_, of so many channels; `others` are fields of its config."""
+    """A part with `inner` channels, from the keys that begin with mamba_; `others` are fields of its config."""
     fields.choice("hidden_act", {"silu": "silu"})
     groups, bias = fields.size("mamba_n_groups"), fields.flag("mamba_proj_bias")
     values: dict[str, Any] = {
@@ -112,7 +112,7 @@ def part_of(fields: Fields, inner: float, eps: float, **others: Any) -> Mamba2Co
 
 
 def heads(fields: Fields, count: str, size: str, inner: float) -> dict[str, Any]:
-    """Heads of a part as those keys have them, which together have `inner` channels."""
+    """Heads of a part, from the keys `count` and `size`, with `inner` channels in total."""
     number = fields.size(count)
     each = int(inner) // number if fields.get(size) == "auto" else fields.size(size)
     if number * each != int(inner):
@@ -132,7 +132,7 @@ def time_steps(fields: Fields) -> dict[str, Any]:
 
 
 def mixer_names(where: str) -> dict[str, str]:
-    """A part's tensors under the name of their module, for `named`."""
+    """Names of a part's tensors in the module `where`, for `named`."""
     same = {f"mamba2.{name}": f"{where}.{name}" for name in ("A_log", "dt_bias", "D")}
     modules = {"project": "in_proj", "conv": "conv1d", "o": "out_proj"}
     return {
@@ -143,7 +143,7 @@ def mixer_names(where: str) -> dict[str, str]:
 
 
 def mixer_transforms(where: str) -> dict[str, Transform]:
-    """How a part's tensors are stored, for `named`."""
+    """Transforms of a part's tensors, for `named`."""
     return {f"{where}.conv1d.weight": CONVOLUTION}
 
 
@@ -157,7 +157,7 @@ def importer(
     names: Callable[[str], dict[str, str]],
     transforms: Callable[[str], dict[str, Transform]],
 ) -> Importer:
-    """An importer of models of `stacked`. Args: kind: of the part; names, transforms: its `mixer_names` and
+    """An importer of models of `stacked`. Args: kind: the part's; names, transforms: its `mixer_names` and
     `mixer_transforms`."""
     ours = {
         "embedding": "backbone.embeddings",
@@ -171,7 +171,7 @@ def importer(
         config=config,
         sources=lambda model, weights: named(model, weights, ours, transforms(f"{LAYER}.mixer")),
         prefix="backbone.",
-        buffers=re.compile(r"(?!)"),  # none
+        buffers=re.compile(r"(?!)"),  # matches nothing
         copies=tied_head("backbone.embeddings.weight"),
     )
 

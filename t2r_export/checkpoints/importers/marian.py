@@ -1,6 +1,6 @@
-"""Marian (Junczys-Dowmunt et al. 2018, arXiv 1804.00344): BART with sines for positions and no norm of the embeddings.
+"""Marian (Junczys-Dowmunt et al. 2018, arXiv 1804.00344): BART with sinusoidal positions and no norm of the embeddings.
 
-Its sources may have a vocabulary of their own.
+Its sources may have their own vocabulary.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ministral 3 (Mistral AI 2025): Mistral whose queries are scaled by their position, as Llama 4's are."""
+"""Ministral 3 (Mistral AI 2025): Mistral with queries scaled by their position, as in Llama 4."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from t2r_export.config.attention import PositionScale
 from t2r_export.config.model import ModelConfig
 
 FACTOR = "llama_4_scaling_beta"
-# what the class has where the config says nothing
+# defaults of transformers' class
 ROPE = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, LENGTH: 16384, "mscale_all_dim": 1.0, "mscale": 1.0}
 KEYS = keys(
     read={
@@ -37,7 +37,7 @@ def _config(fields: Fields) -> ModelConfig:
     scaling = rotary(fields, head_sizes(fields)[2], **rope).scaling
     said = Fields(fields.get("rope_parameters", fields.get("rope_scaling")), f"the rotary parameters of {fields.where}")
     length = getattr(scaling, "original_max_positions", None) or said.size(LENGTH)
-    scales = said.get(FACTOR) != 0  # which is 0 in Devstral 2
+    scales = said.get(FACTOR) != 0  # 0 in Devstral 2
     scale = PositionScale(factor=said.number(FACTOR), length=length) if scales else None
     return decoder(fields, layers(fields), qkv_bias=False, heads={"position_scale": scale}, rope=rope)
 

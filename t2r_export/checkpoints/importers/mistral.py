@@ -1,6 +1,6 @@
-"""Mistral (Jiang et al. 2023, arXiv 2310.06825): Llama whose layers see a window of the last tokens, if it has one.
+"""Mistral (Jiang et al. 2023, arXiv 2310.06825): Llama with an optional sliding window.
 
-Ministral 8B (Mistral AI 2024) says of each layer whether it has the window.
+Ministral 8B (Mistral AI 2024) states for each layer whether it has the window.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ READ: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-HARMLESS = "attention_bias mlp_bias"  # which the class does not have
+HARMLESS = "attention_bias mlp_bias"  # absent from transformers' class
 KEYS = keys(read=READ, refused=POSITIONS, harmless=HARMLESS)
 
 
 def layers(fields: Fields, stated: bool = False) -> tuple[MixerConfig, ...]:
-    """Windows in all layers, or in none. Args: stated: as of `sliding_layers`."""
+    """Windows in all layers, or in none. Args: stated: as in `sliding_layers`."""
     window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
     return sliding_layers(fields, window, stated=stated)
 

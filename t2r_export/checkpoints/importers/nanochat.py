@@ -1,7 +1,7 @@
-"""nanochat (Karpathy 2025): norms without weights, of the embeddings and of q and k too; squared relu, capped logits.
+"""nanochat (Karpathy 2025): norms without weights, also of the embeddings and of q and k; squared ReLU, capped logits.
 
-transformers rotates by the negative angle, which is the rotation of exchanged halves; and normalizes q and k after it,
-which is the same before it where nothing is weighted.
+transformers rotates by the negative angle, which equals a rotation of swapped halves. It normalizes q and k after the
+rotation, which equals normalization before it, since the norms have no weights.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ KEYS = keys(
         "bos_token_id": 0,
         "eos_token_id": 1,
     },
-    refused={**POSITIONS, "logits_soft_cap": (None, 15), "qkv_bias": (None, False)},  # of older versions
-    harmless="mlp_bias",  # which the class does not have
+    refused={**POSITIONS, "logits_soft_cap": (None, 15), "qkv_bias": (None, False)},  # keys of older versions
+    harmless="mlp_bias",  # absent from transformers' class
 )
 OURS = {
     **NAMES,

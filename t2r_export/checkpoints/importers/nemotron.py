@@ -1,5 +1,5 @@
-"""Nemotron-4 and Minitron (Parmar et al. 2024, arXiv 2402.16819): layer norms that scale by 1 + w, a feed-forward of
-squared relu without a gate, and positions that rotate a part of each head."""
+"""Nemotron-4 and Minitron (Parmar et al. 2024, arXiv 2402.16819): layer norms that scale by 1 + w, an ungated
+feed-forward with squared ReLU, and rotary positions for a part of each head."""
 
 from __future__ import annotations
 

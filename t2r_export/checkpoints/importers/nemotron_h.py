@@ -1,8 +1,8 @@
 """Nemotron-H (NVIDIA 2025, arXiv 2504.03624): a layer is one part: Mamba-2, attention without positions, or a dense
 feed-forward; those with experts are refused.
 
-transformers bounds dt by time_step_min in a prompt, whatever time_step_limit says, and not at all in a step. Here a
-step is as the prompt.
+transformers bounds dt by time_step_min in a prompt, whatever time_step_limit is, and not at all in a step. Here steps
+bound dt as prompts do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KEYS = keys(
         "eos_token_id": 2,
     },
     refused={"tie_word_embeddings": (False,), "num_nextn_predict_layers": (0,), "output_router_logits": (None, False)},
-    # the class passes over these, experts read them, or weights were drawn by them
+    # ignored by transformers' class, for experts, or for the initialization of weights
     harmless="""
     attention_bias chunk_size expand mamba_proj_bias mamba_ssm_cache_dtype max_position_embeddings moe_intermediate_size
     moe_latent_size moe_shared_expert_intermediate_size moe_shared_expert_overlap mtp_layers_block_type n_group
@@ -73,7 +73,7 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def _pattern(fields: Fields) -> str:
-    """A letter a layer."""
+    """One letter per layer."""
     types, pattern = fields.get("layers_block_type"), fields.get("hybrid_override_pattern")
     key = "hybrid_override_pattern" if types is None else "layers_block_type"
     known = ", ".join(TYPES) if key == "layers_block_type" else "M, * and -"
@@ -139,6 +139,6 @@ NEMOTRON_H = Importer(
     config=_config,
     sources=lambda model, weights: named(model, weights, NAMES, mixer_transforms(f"{LAYER}.mixer")),
     prefix="backbone.",
-    buffers=re.compile(r"(?!)"),  # none
+    buffers=re.compile(r"(?!)"),  # matches nothing
     copies=lambda _: {},
 )

@@ -13,9 +13,9 @@ KEYS = keys(
         "eos_token_id": 50279,
     },
     refused={**POSITIONS, "head_dim": (None,)},
-    harmless="mlp_bias rms_norm_eps",  # which the class does not have
+    harmless="mlp_bias rms_norm_eps",  # absent from transformers' class
 )
-NORM_EPS = 1e-5  # of the class
+NORM_EPS = 1e-5  # constant in transformers' class
 NORMS = [theirs for ours, theirs in NAMES.items() if "norm" in ours]
 CONSTANTS = {**{f"{name}.weight": 1.0 for name in NORMS}, **{f"{name}.bias": 0.0 for name in NORMS}}
 

@@ -1,5 +1,5 @@
-"""OLMo 2 (OLMo et al. 2025, arXiv 2501.00656): Llama with norms of what the parts give in place of those before them,
-and norms of q and k over all heads at once."""
+"""OLMo 2 (OLMo et al. 2025, arXiv 2501.00656): Llama with norms after the parts instead of before them, and
+norms of q and k over all heads at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = keys(
         "eos_token_id": 50279,
     },
     refused=POSITIONS,
-    harmless="mlp_bias",  # which the class does not have
+    harmless="mlp_bias",  # absent from transformers' class
 )
 OURS = {
     **NAMES,
@@ -30,7 +30,7 @@ OURS = {
 
 
 def decoder_of(fields: Fields, layers: tuple[MixerConfig, ...] | None = None, **others: Any) -> ModelConfig:
-    """With these mixers. Args: layers, others: arguments of `decoder`."""
+    """A decoder with these mixers. Args: layers, others: arguments of `decoder`."""
     return decoder(fields, layers, heads={"qk_norm": True, "qk_norm_wide": True}, norm_position="after", **others)
 
 

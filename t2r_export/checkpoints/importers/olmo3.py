@@ -1,4 +1,4 @@
-"""OLMo 3 (Team OLMo 2025, arXiv 2512.13961): OLMo 2 with windows in most layers, whose positions are not stretched."""
+"""OLMo 3 (Team OLMo 2025, arXiv 2512.13961): OLMo 2 with windows in most layers, whose positions are unscaled."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ KEYS = keys(
         "eos_token_id": 50279,
     },
     refused=POSITIONS,
-    harmless="mlp_bias",  # which the class does not have
+    harmless="mlp_bias",  # absent from transformers' class
 )
 
 
 def _config(fields: Fields) -> ModelConfig:
     layers = sliding_layers(fields, fields.size("sliding_window"), lambda layer: (layer + 1) % 4 != 0)
     model = decoder_of(fields, layers, rotates=False)
-    # transformers takes a rope_theta beside the rotary parameters for the full layers alone
+    # transformers uses a rope_theta outside the rotary parameters for full layers only
     return with_positions(model, rotary_by_kind(fields, layers, model.heads[0].head_size, THETA))
 
 

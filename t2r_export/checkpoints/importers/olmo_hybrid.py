@@ -1,7 +1,7 @@
-"""Olmo-Hybrid (Ai2, 2026): gated delta nets, and softmax in each fourth layer.
+"""Olmo-Hybrid (Ai2, 2026): gated delta nets, and softmax in every fourth layer.
 
-Delta layers have norms before their parts, attention layers behind them. Attention rotates unless rope_theta is null.
-Files have the projections of q, k and v apart, and their convolutions apart or as one.
+Delta layers have norms before their parts, attention layers after them. Attention rotates unless rope_theta is null.
+Files store the projections of q, k and v separately, and their convolutions separately or joined.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ KEYS = keys(
         "linear_conv_kernel_dim": 4,
         "linear_allow_neg_eigval": True,
     },
-    # which the class does not have, or weights were drawn by
+    # absent from transformers' class, or for the initialization of weights
     harmless="mlp_bias linear_a_log_max linear_a_log_min linear_dt_init_floor linear_dt_max linear_dt_min",
 )
 KINDS = ("linear_attention", "full_attention")
 DELTA = f"{LAYER}.linear_attn"
-NORM_EPS = 1e-5  # of a delta net's output, whatever rms_norm_eps is
+NORM_EPS = 1e-5  # of a delta net's output, independent of rms_norm_eps
 
 
 def _config(fields: Fields) -> ModelConfig:
@@ -51,7 +51,7 @@ def _config(fields: Fields) -> ModelConfig:
         output_bias=bias,
         heads={"qk_norm": True, "qk_norm_wide": True},
         rotates=_rotates(fields),
-        activation=fields.choice("hidden_act", {"silu": "silu", "swish": "silu"}),  # of the convolution, too
+        activation=fields.choice("hidden_act", {"silu": "silu", "swish": "silu"}),  # also of the convolution
     )
     return dataclasses.replace(model, layers=tuple(map(_with_norms_behind, model.layers)))
 

@@ -63,7 +63,7 @@ def with_experts(
     """An importer of Llama's names, or of other `names`, with a tensor for each matrix of an expert.
 
     Args:
-        transforms: as of `importer`, of other tensors.
+        transforms: as in `importer`, for other tensors.
     """
     ups = [f"{EXPERT}.{name}_proj.weight" for name in ("gate", "up")]
     whole = joined({UP: ups, DOWN: [f"{EXPERT}.down_proj.weight"]})

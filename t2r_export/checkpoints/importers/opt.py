@@ -1,5 +1,5 @@
-"""OPT (Zhang et al. 2022, arXiv 2205.01068): layer norms before the parts, or behind the sums, and learned positions,
-whose table begins with two rows that no token has. Embeddings narrower than the model (OPT-350M) are refused."""
+"""OPT (Zhang et al. 2022, arXiv 2205.01068): layer norms before the parts or after the sums, and learned positions,
+whose table begins with two unused rows. Embeddings narrower than the model (OPT-350M) are refused."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ OPT = Importer(
     config=_config,
     sources=lambda model, weights: named(model, weights, NAMES, {f"{TABLE}.weight": skipped(OFFSET)}),
     prefix="model.",
-    buffers=re.compile(r"(?!)"),  # none
+    buffers=re.compile(r"(?!)"),  # matches nothing
     copies=tied_head("model.decoder.embed_tokens.weight"),
 )

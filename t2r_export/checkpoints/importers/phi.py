@@ -1,5 +1,5 @@
-"""Phi-1.5 and Phi-2 (Li et al. 2023, arXiv 2309.05463): attention and feed-forward beside each other behind one norm,
-biases everywhere, and positions that rotate a part of each head."""
+"""Phi-1.5 and Phi-2 (Li et al. 2023, arXiv 2309.05463): attention and feed-forward in parallel after one norm, biases
+everywhere, and rotary positions for a part of each head."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = keys(
         "eos_token_id": 2,
     },
     refused=POSITIONS,
-    harmless="attention_bias embd_pdrop mlp_bias resid_pdrop",  # two of which the class does not have
+    harmless="attention_bias embd_pdrop mlp_bias resid_pdrop",  # two are absent from transformers' class
 )
 OURS = {
     **NAMES,

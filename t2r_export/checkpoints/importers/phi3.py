@@ -1,5 +1,5 @@
-"""Phi-3 (Abdin et al. 2024, arXiv 2404.14219): Llama with packed projections, for which q, k and v stand one below the
-other, and a window in some. Their longrope was once called su or yarn."""
+"""Phi-3 (Abdin et al. 2024, arXiv 2404.14219): Llama with packed projections, in which the rows of q, k and v follow
+each other, and a window in some models. Older files call longrope su or yarn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = keys(
         "eos_token_id": 32000,
     },
     refused=POSITIONS,
-    harmless="attention_bias embd_pdrop mlp_bias resid_pdrop",  # two of which the class does not have
+    harmless="attention_bias embd_pdrop mlp_bias resid_pdrop",  # two are absent from transformers' class
 )
 OURS = {
     **NAMES,

@@ -20,11 +20,11 @@ READ: dict[str, Any] = {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
-KEYS = keys(read=READ, refused=POSITIONS, harmless="attention_bias mlp_bias")  # which the class does not have
+KEYS = keys(read=READ, refused=POSITIONS, harmless="attention_bias mlp_bias")  # absent from transformers' class
 
 
 def layers(fields: Fields) -> tuple[MixerConfig, ...]:
-    """The first max_window_layers are softmax, the others windows, where use_sliding_window says so."""
+    """The first max_window_layers are softmax, the others windows if use_sliding_window is true."""
     first, used = fields.size("max_window_layers", least=0), fields.flag("use_sliding_window")
     used = used and fields.get("sliding_window") is not None
     window = fields.size("sliding_window") if used else None

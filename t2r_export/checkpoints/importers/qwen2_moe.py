@@ -1,5 +1,5 @@
 """Qwen1.5 and Qwen2 with experts (Yang et al. 2024, arXiv 2407.10671, section 2.2.2): Qwen2 whose feed-forwards are
-experts in all or some layers, and one that each token reads, weighed by a sigmoid."""
+experts in all or some layers, with a shared expert weighted by a sigmoid."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from t2r_export.config.model import ModelConfig
 KEYS = keys(
     read={**READ, "head_dim": 128, "attention_bias": False},
     refused=POSITIONS,
-    harmless="mlp_bias",  # which the class does not have
+    harmless="mlp_bias",  # absent from transformers' class
 )
 
 

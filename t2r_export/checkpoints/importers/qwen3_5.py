@@ -1,8 +1,8 @@
-"""Qwen3.5's text model: gated delta nets, and gated attention in each fourth layer.
+"""Qwen3.5's text model: gated delta nets, and gated attention in every fourth layer.
 
-A checkpoint of text and images wraps the same decoder: its config stands in text_config, its tensors have a longer
-prefix, and what sees images is passed over, as are the layers that draft tokens (mtp). Norms scale by 1 + w, those of
-the delta nets' outputs by w. Rows of q_proj are of each head its query, then its gate.
+A checkpoint of text and images wraps the same decoder: its config is in text_config, its tensors have a longer prefix.
+Vision tensors and layers that draft tokens (mtp) are ignored. Norms scale by 1 + w, those of the delta nets' outputs by
+w. Rows of q_proj are grouped by head: its query, then its gate.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ READ: dict[str, Any] = {
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
 }
-SHAPE = {"attn_output_gate": (None, True), "mlp_only_layers": (None, [])}  # which the class has, whatever they say
+SHAPE = {"attn_output_gate": (None, True), "mlp_only_layers": (None, [])}  # fixed in transformers' class
 HARMLESS = "mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings"
-OUTSIDE = "image_token_id video_token_id vision_config vision_end_token_id vision_start_token_id"  # of images
+OUTSIDE = "image_token_id video_token_id vision_config vision_end_token_id vision_start_token_id"  # for images
 DELTA = f"{LAYER}.linear_attn"
 NAMES_OF_QWEN = {
     **NAMES,
@@ -55,13 +55,13 @@ KINDS = ("linear_attention", "full_attention")
 
 
 def decoder_of(fields: Fields, ffn: str = "intermediate_size") -> ModelConfig:
-    """Args: ffn: as of `decoder`."""
+    """Args: ffn: as in `decoder`."""
     return decoder(
         fields,
         _layers(fields),
         heads={"qk_norm": True, "gate": True},
         rope={"partial": 0.25},
-        activation=fields.choice("hidden_act", {"silu": "silu", "swish": "silu"}),  # of the convolution, too
+        activation=fields.choice("hidden_act", {"silu": "silu", "swish": "silu"}),  # also of the convolution
         ffn=ffn,
     )
 
@@ -86,7 +86,7 @@ def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
 
 
 def transforms(config: ModelConfig) -> dict[str, Transform]:
-    """Of norms, convolutions and rows of queries."""
+    """Transforms of norms, convolutions and rows of queries."""
     norms = ("norm", "attention.norm", "dense.norm", "attention.q_norm", "attention.k_norm")
     found = {f"{NAMES_OF_QWEN[name]}.weight": ONE_PLUS for name in norms}
     found[f"{DELTA}.conv1d.weight"] = CONVOLUTION

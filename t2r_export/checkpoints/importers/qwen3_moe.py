@@ -30,7 +30,7 @@ KEYS = keys(
         "norm_topk_prob": False,
     },
     refused=REFUSED,
-    harmless=f"{TRAINING} max_window_layers mlp_bias",  # the class does not have the last two
+    harmless=f"{TRAINING} max_window_layers mlp_bias",  # the last two are absent from transformers' class
     aliases={"num_experts": "num_local_experts"},
 )
 

@@ -1,8 +1,8 @@
-"""Qwen3-Next (Qwen Team 2025) and Qwen3.5 with experts: Qwen3.5's layers, whose feed-forwards are experts and one that
-each token reads, weighed by a sigmoid.
+"""Qwen3-Next (Qwen Team 2025) and Qwen3.5 with experts: Qwen3.5's layers, whose feed-forwards are experts, with a
+shared expert weighted by a sigmoid.
 
-Rows of Qwen3-Next's two projections in a delta net are of each key head its query, key, values and gates, and its β
-and decays.
+Rows of Qwen3-Next's two projections in a delta net are grouped by key head: query, key, values and gates; and β and
+decays.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NEXT = keys(
         "norm_topk_prob": True,
     },
     refused={**REFUSED, "attn_output_gate": (None, True)},
-    harmless=f"{TRAINING} mlp_bias",  # the class does not have the last
+    harmless=f"{TRAINING} mlp_bias",  # the last is absent from transformers' class
 )
 READ = {
     **{key: value for key, value in WITHOUT.items() if key != "intermediate_size"},
@@ -89,7 +89,7 @@ PACKED = {f"gated_delta.{part}": QKVZ for part in ("qkv", "z")} | {f"gated_delta
 
 
 def _packed(model: ModelConfig) -> dict[str, Transform]:
-    """Rows of both projections of the delta nets."""
+    """Transforms of both packed projections of the delta nets."""
     parts = (part for layer in model.layers for part in layer.parts)
     delta = next((part for part in parts if isinstance(part, GatedDeltaConfig)), None)
     if delta is None:
@@ -101,7 +101,7 @@ def _packed(model: ModelConfig) -> dict[str, Transform]:
 
 
 def _of_key_heads(heads: int, sizes: tuple[int, ...]) -> Transform:
-    """Rows that are of each key head its parts in turn: ours are the first part of all heads, then the second, …"""
+    """Rows grouped by key head -> the first part of all heads, then the second, …"""
     each = torch.arange(heads * sum(sizes)).unflatten(0, (heads, -1)).split(sizes, dim=1)
     return in_heads(torch.cat([rows.flatten() for rows in each]).tolist())
 

@@ -1,7 +1,7 @@
-"""RecurrentGemma (Botev et al. 2024, arXiv 2404.07839): Griffin's recurrent blocks, and windows in each third layer.
+"""RecurrentGemma (Botev et al. 2024, arXiv 2404.07839): Griffin's recurrent blocks, and windows in every third layer.
 
-Norms scale by 1 + w. Embeddings are multiplied by the root of their size as bfloat16 has it. The feed-forward has half
-of intermediate_size. transformers' class returns no cache: a step is as its full forward.
+Norms scale by 1 + w. Embeddings are multiplied by the square root of their size in bfloat16. The feed-forward has half
+of intermediate_size. transformers' class returns no cache: a step equals its full forward pass.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""RetNet (Sun et al. 2023, arXiv 2307.08621), as flash-linear-attention saves it: rotary positions without the scale of
-xpos, and an RMS norm per head."""
+"""RetNet (Sun et al. 2023, arXiv 2307.08621), as flash-linear-attention saves it: rotary positions without xpos
+scaling, and an RMS norm per head."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rotary positions of a config.json.
 
-transformers 5 keeps all in `rope_parameters`; before, there were `rope_theta` and `rope_scaling`. Both places are read.
+transformers 5 has all in `rope_parameters`; older versions have `rope_theta` and `rope_scaling`. Both are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from t2r_export.config.validation import finite
 from t2r_runtime.errors import UserError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-# what makes the scaling of a rope type of the rotary parameters, the length before it was stretched, and that after
+# rotary parameters of a rope type, original length, and extended length -> scaling
 Scaling = Callable[[Fields, Callable[[], int], Any], ScalingConfig | None]
 SHARE, LENGTH = "partial_rotary_factor", "original_max_position_embeddings"
 ROTARY: dict[str, Any] = {
@@ -30,7 +30,7 @@ ROTARY: dict[str, Any] = {
     "rope_scaling": None,
     "rope_theta": 10000.0,
 }
-PARTIAL = {**ROTARY, SHARE: None}  # of a family that may rotate a part of each head
+PARTIAL = {**ROTARY, SHARE: None}  # keys of a family that may rotate a part of each head
 
 
 def rotary(
@@ -45,25 +45,25 @@ def rotary(
     """Rotary positions of heads of this size.
 
     Args:
-        partial: the share of a head that rotates where the config does not say; None: transformers' class of the
-            family rotates whole heads, so that the config may not say otherwise.
-        others: rotary parameters that change nothing in a text.
-        types: rope types that the family has beside `TYPES`, or otherwise.
-        theta, share: what these are called where they stand beside the rotary parameters and not among them.
+        partial: the default share of a head that rotates; None: transformers' class of the family rotates whole heads,
+            so the config must not differ.
+        others: rotary parameters without effect in a text.
+        types: rope types of the family that extend or override `TYPES`.
+        theta, share: the keys of these outside the rotary parameters.
     """
     new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
     if new and old and new != old:
         raise fields.wrong("rope_scaling", "absent beside rope_parameters", old)
     for key in (theta, *([] if partial is None else [share])):
-        fields.get(key)  # known, also where the one among them goes before it
+        fields.get(key)  # marks the key as read, even if a rotary parameter overrides it
     trained, preferred = fields.get("max_position_embeddings"), fields.get(LENGTH)
     rope = Fields(new or old, f"the rotary parameters of {fields.where}")
     types = {**TYPES, **types}
     kind = rope.choice("rope_type", {name: name for name in types}, rope.get("type", "default"))
     base = fields.number(theta) if rope.get("rope_theta") is None else rope.number("rope_theta")
-    # as transformers has it: a length beside the rotary parameters goes before the one among them
+    # as in transformers: a length outside the rotary parameters overrides the one among them
     for key in (LENGTH, *others):
-        rope.get(key)  # the first is of no meaning to some types
+        rope.get(key)  # LENGTH has no meaning for some types
     scaling = types[kind](rope, lambda: (fields if preferred is not None else rope).size(LENGTH, trained), trained)
     size = _size(fields, rope, head_size, partial, share)
     known = rope.read - {"rope_type", "type", LENGTH, SHARE, *others}
@@ -80,18 +80,18 @@ def rotary_by_kind(
     sliding_theta: str | float,
     **others: Any,
 ) -> list[RotaryConfig]:
-    """Rotary positions of each layer: rope_parameters has those of each kind, and before, rope_scaling was of the full
-    ones.
+    """Rotary positions of each layer: rope_parameters has an object per kind; older rope_scaling is that of the full
+    layers.
 
     Args:
-        sliding_theta: that of windows where rope_parameters does not say, or its key.
+        sliding_theta: the default theta of windows, or its key.
         others: arguments of `rotary`.
     """
     both, scaling = fields.object("rope_parameters"), fields.object("rope_scaling")
     if both.keys() - {FULL, SLIDING} or not all(isinstance(one, dict) for one in both.values()) or (both and scaling):
         expected = f"an object for {FULL}, one for {SLIDING}, and no rope_scaling beside them"
         raise fields.wrong("rope_parameters", expected, both)
-    if scaling and "rope_type" not in scaling:  # which transformers takes for default, whatever its type is
+    if scaling and "rope_type" not in scaling:  # transformers then uses default and ignores `type`
         raise fields.wrong("rope_scaling", "an object with a rope_type", scaling)
     trained = fields.get("max_position_embeddings")
     thetas = {
@@ -122,8 +122,8 @@ def _yarn(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfi
 
 
 def dynamic(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
-    """Beyond its trained length transformers computes another theta for every length of the text, and keeps keys in its
-    cache that were rotated by the thetas before: a prompt is then not its tokens one after the other."""
+    """Refused: beyond the trained length transformers computes another theta for every text length, but keeps cached
+    keys that were rotated with earlier thetas, so a prompt differs from its tokens one by one."""
     raise UserError(
         f"a rope_type in {rope.where} whose frequencies do not depend on the length of the text",
         "dynamic, whose theta grows with the text beyond max_position_embeddings",
@@ -132,7 +132,7 @@ def dynamic(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingCon
 
 
 def longrope(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
-    """Texts beyond the length before it was stretched rotate by long_factor, and others by short_factor."""
+    """Texts longer than the original length rotate by long_factor, others by short_factor."""
     original = length()
     short, long = (_factors(rope, name) for name in ("short_factor", "long_factor"))
     stretched = rope.get("factor") is None and isinstance(trained, int)
@@ -166,14 +166,14 @@ TYPES: dict[str, Scaling] = {
 
 
 def _size(fields: Fields, rope: Fields, head_size: int, partial: float | None, key: str) -> int | None:
-    """Numbers of a head that rotate; None: all."""
+    """Number of rotated dimensions of a head; None: all."""
     if partial is None:
         if rope.get(SHARE, 1) != 1:
             raise rope.wrong(SHARE, "absent or 1", rope.get(SHARE))
         return None
-    absent = None if key in fields.data else partial  # null is 1 to transformers, whatever the family's own share is
+    absent = None if key in fields.data else partial  # transformers reads null as 1, whatever the family's default
     share = rope.number(SHARE) if rope.get(SHARE) is not None else fields.number(key, absent)
     size = int(head_size * share)
-    if not 0 < size <= head_size or size % 2:  # of an odd number transformers rotates one more, by other frequencies
+    if not 0 < size <= head_size or size % 2:  # if odd, transformers rotates one more, by other frequencies
         raise rope.wrong(SHARE, f"a share of a head's {head_size} numbers that is an even number of them", share)
     return None if share == 1 else size

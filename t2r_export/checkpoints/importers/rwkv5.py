@@ -1,4 +1,4 @@
-"""RWKV-5.2 "Eagle" (Peng et al. 2024, arXiv 2404.05892) by the names of rwkv.cpp's files, which `ggmf` reads."""
+"""RWKV-5.2 "Eagle" (Peng et al. 2024, arXiv 2404.05892) with the names of rwkv.cpp's files, which `ggmf` reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from t2r_export.config.norm import NormConfig
 from t2r_export.config.parts import ChannelMixConfig, RWKV5Config
 
 BLOCK = "blocks.{}"
-EAGLE = "blocks.0.att.time_mix_g"  # which other versions do not have
+EAGLE = "blocks.0.att.time_mix_g"  # absent from other versions
 DECAY = "blocks.0.att.time_decay"
 EAGLE_NAMES: dict[str, str] = {
     "rwkv5.norm": f"{BLOCK}.ln1",
@@ -33,9 +33,9 @@ EAGLE_NAMES: dict[str, str] = {
     "channel_mix.down": f"{BLOCK}.ffn.value",
     "channel_mix.gate": f"{BLOCK}.ffn.receptance",
 }
-# the token's own share (D), where ours is (1, D) and that of the token before
+# stored: the share of the token (D); ours: that of the previous token (1, D)
 SHARE = Transform(lambda x: 1 - x[None], lambda x: 1 - x[0])
-# the decay (H, K, 1) as it is, where ours is of exp(-exp(ω))
+# stored: the decay (H, K, 1); ours: ω of exp(-exp(ω))
 DECAYS = Transform(lambda x: torch.log(-torch.log(x[..., 0])), lambda x: torch.exp(-torch.exp(x))[..., None])
 EAGLE_TRANSFORMS = {
     **{f"{BLOCK}.att.time_mix_{part}": SHARE for part in "rkvg"},
@@ -46,7 +46,7 @@ EAGLE_TRANSFORMS = {
 
 
 def eagle_config(said: Mapping[str, Any], heads: int) -> ModelConfig:
-    """The model of what a config.json would say, checked, with so many heads."""
+    """The model of checked config.json keys, with `heads` heads."""
     norm = NormConfig("layer", 1e-5)
     part = RWKV5Config(norm=norm, heads=heads, head_size=max(1, said["hidden_size"] // max(heads, 1)))
     mix = ChannelMixConfig(said["intermediate_size"], gated=True, norm=norm)

@@ -1,6 +1,6 @@
-"""RWKV-7 "Goose" (Peng et al. 2025, arXiv 2503.14456), by the names of flash-linear-attention's folders.
+"""RWKV-7 "Goose" (Peng et al. 2025, arXiv 2503.14456), with the names of flash-linear-attention's folders.
 
-transformers has no class of it. Files of rwkv.cpp are read by `ggmf`, with the config that is made here.
+transformers has no class for it. `ggmf` reads files of rwkv.cpp with the config made here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEYS = keys(
         "num_hidden_layers": 24,
         "head_dim": 64,
         "num_heads": None,
-        # whose defaults differ by the library's version
+        # defaults depend on the library's version
         **{f"{name}_low_rank_dim": None for name in ("decay", "a", "gate", "v")},
         "value_dim": None,
         "norm_first": True,

@@ -1,4 +1,4 @@
-"""Seed-OSS (ByteDance 2025): Llama with biases of q, k and v, and of the output where its config says so."""
+"""Seed-OSS (ByteDance 2025): Llama with biases of q, k and v, and optionally of the output."""
 
 from __future__ import annotations
 

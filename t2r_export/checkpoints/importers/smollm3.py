@@ -1,4 +1,4 @@
-"""SmolLM3 (Hugging Face 2025): Llama some of whose layers have no positions (Yang et al. 2025, arXiv 2501.18795).
+"""SmolLM3 (Hugging Face 2025): Llama with some layers without positions (Yang et al. 2025, arXiv 2501.18795).
 
 no_rope_layers has a 1 for each layer that rotates. Layers without positions may have a window.
 """
@@ -43,7 +43,7 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def _rotating(fields: Fields) -> list[int]:
-    """Of each layer whether its queries and keys rotate."""
+    """Whether the queries and keys of each layer rotate."""
     count, interval = fields.layers("num_hidden_layers"), fields.size("no_rope_layer_interval")
     found = fields.get("no_rope_layers", [int((layer + 1) % interval != 0) for layer in range(count)])
     if not isinstance(found, list) or len(found) != count or not all(one in (0, 1) for one in found):

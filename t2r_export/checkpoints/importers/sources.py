@@ -1,6 +1,6 @@
-"""Which tensor of a checkpoint holds which of our weights, and in what form it is stored.
+"""The mapping of a checkpoint's tensors to our weights, and their storage layouts.
 
-A family writes a table of names, ours to theirs, once for all layers; `named` reads it for each weight of a model.
+A family has one table of names, ours to theirs, for all layers; `named` applies it to each weight of a model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLACED = re.compile(r"((?:encoder\.)?)blocks\.(\d+)\.(parts|norms|norms_after|no
 
 @dataclass(frozen=True)
 class Transform:
-    """How a tensor is stored: two functions, each the inverse of the other. Shapes alone go through them first."""
+    """The storage layout of a tensor: two inverse functions. They are first applied to meta tensors for shapes."""
 
     load: Callable[[Tensor], Tensor]  # as stored -> ours
     store: Callable[[Tensor], Tensor]
@@ -36,7 +36,7 @@ CONVOLUTION = Transform(lambda x: x[:, 0].T, lambda x: x.T[:, None])  # (channel
 
 
 def skipped(rows: int) -> Transform:
-    """Rows before the first of ours, which no token has."""
+    """Skip leading rows that no token uses."""
     return Transform(lambda x: x[rows:], lambda x: F.pad(x, (*[0, 0] * (x.ndim - 1), rows, 0)))
 
 
@@ -45,9 +45,9 @@ def scaled(factor: float) -> Transform:
 
 
 def permuted(sizes: Sequence[int], order: Sequence[int]) -> Transform:
-    """Rows that are stored as axes of `sizes` (-1: what is left), and are ours in another order of them.
+    """Rows stored as axes of `sizes` (-1: inferred), which are permuted to `order`.
 
-    permuted((H, 2, -1), (1, 0, 2)): of each head two parts in turn -> the first part of all heads, then the second.
+    permuted((H, 2, -1), (1, 0, 2)): two parts per head -> the first part of all heads, then the second.
     """
     back = [order.index(axis) for axis in range(len(order))]
     turned = [sizes[axis] for axis in order]
@@ -55,7 +55,7 @@ def permuted(sizes: Sequence[int], order: Sequence[int]) -> Transform:
 
 
 def of_neighbours(config: ModelConfig) -> Transform:
-    """Rows of q and k where neighbours rotate together, for halves that do."""
+    """Reorder rows of q and k from rotation of adjacent dimensions to rotation of halves."""
     heads = config.heads[0]
     size = heads.head_size
     rotated = size if heads.rotary is None else heads.rotary.rotated(size)
@@ -63,7 +63,7 @@ def of_neighbours(config: ModelConfig) -> Transform:
 
 
 def in_heads(order: Sequence[int]) -> Transform:
-    """Rows of each head in another order: ours is the stored order[0], order[1], …"""
+    """Reorder the rows of each head: ours are the stored order[0], order[1], …"""
     back = [order.index(row) for row in range(len(order))]
     return Transform(
         *(lambda x, rows=rows: x.unflatten(0, (-1, len(rows)))[:, rows].flatten(0, 1) for rows in (order, back))
@@ -77,22 +77,22 @@ def _reordered(x: Tensor, sizes: Sequence[int], order: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Source:
-    """One tensor of a checkpoint: our weights that it holds, one below the other, and how it is stored."""
+    """One tensor of a checkpoint: our weights that it concatenates along the first axis, and its layout."""
 
     parts: tuple[str, ...]
     transform: Transform = PLAIN
-    optional: bool = False  # zeros where it is absent
-    constant: float | None = None  # what ours are, which no tensor holds
+    optional: bool = False  # zeros if absent
+    constant: float | None = None  # value of our weights, which are not stored
 
     def shape(self, ours: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-        """As stored, for weights of the shapes `ours`. Nothing is allocated."""
+        """The stored shape, for weights of the shapes `ours`. Nothing is allocated."""
         return tuple(self.stored({part: torch.empty(*ours[part], device="meta") for part in self.parts}).shape)
 
     def stored(self, ours: Mapping[str, Tensor]) -> Tensor:
         return self.transform.store(torch.cat([ours[part] for part in self.parts]))
 
     def cut(self, tensor: Tensor, ours: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-        """Our weights out of the stored tensor: each has its own memory, in the order it is used in."""
+        """Our weights from the stored tensor, each contiguous in its own storage."""
         parts = self.transform.load(tensor).split([ours[part][0] for part in self.parts])
         return {name: _own(part) for name, part in zip(self.parts, parts, strict=True)}
 
@@ -110,14 +110,14 @@ def named(
     optional: Collection[str] = (),
     constants: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Source]:
-    """Their tensors by their full names, from a table of names.
+    """Sources by their full names, from a table of names.
 
     Args:
-        weights: names of ours, as `weight_shapes(config)` has them.
-        names: of a module or of a weight in it, as `place` writes it -> theirs, with {} for the number of the layer.
-            What several have for a name holds them one below the other.
-        transforms: of theirs, with {}, weight or bias included. optional: theirs that may be absent, likewise.
-        constants: of names that no tensor has, likewise: what all numbers of ours are.
+        weights: our names, as in `weight_shapes(config)`.
+        names: our module, or a weight in it, as `place` returns it -> their name, with {} for the layer number.
+            Weights with the same name are concatenated along the first axis.
+        transforms: by their names, with {}, weight or bias included. optional: names that may be absent, likewise.
+        constants: by names that are not stored, likewise: the value of all elements of our weight.
     """
     found: dict[str, Source] = {}
     for weight in weights:
@@ -132,10 +132,10 @@ def named(
 
 
 def place(config: ModelConfig, weight: str) -> tuple[str, str]:
-    """What a weight is called in a table of names, and the number of its layer.
+    """The name of a weight in a table of names, and the number of its layer.
 
-    A part goes by its kind: `attention.q.weight`; so do its norms: `dense.norm.weight`, `dense.norm_sum.weight`. An
-    encoder's begin with `encoder.`, and what is in no layer has its own name.
+    Parts are named by kind: `attention.q.weight`; so are their norms: `dense.norm.weight`, `dense.norm_sum.weight`.
+    Names of an encoder begin with `encoder.`, and weights outside layers keep their names.
     """
     match = PLACED.fullmatch(weight)
     if match is None:

@@ -1,6 +1,6 @@
 """StableLM (Stability AI 2024, arXiv 2402.17834): Llama with layer norms and rotary positions for a part of each head.
 
-In some, attention and feed-forward stand beside each other behind one norm. Norms of single heads are refused.
+In some, attention and feed-forward are parallel after one norm. Norms of single heads are refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from t2r_export.checkpoints.importers.rotary import PARTIAL
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
-LLAMAS = ("head_dim", "layer_types", "rms_norm_eps")  # keys that it does not have
+LLAMAS = ("head_dim", "layer_types", "rms_norm_eps")  # Llama's keys that it lacks
 KEYS = keys(
     read={
         **{key: value for key, value in DECODER.items() if key not in LLAMAS},
@@ -28,7 +28,7 @@ KEYS = keys(
         "bos_token_id": 0,
         "eos_token_id": 0,
     },
-    refused={"head_dim": (None,)},  # which transformers takes for the rotation alone
+    refused={"head_dim": (None,)},  # transformers uses it for the rotation only
 )
 
 

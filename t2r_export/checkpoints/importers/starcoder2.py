@@ -1,6 +1,6 @@
-"""StarCoder2 (Lozhkov et al. 2024, arXiv 2402.19173): Llama with layer norms, biases and a feed-forward without a gate.
+"""StarCoder2 (Lozhkov et al. 2024, arXiv 2402.19173): Llama with layer norms, biases and an ungated feed-forward.
 
-Its layers see a window of the last tokens, if it has one.
+Its layers may have a sliding window.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tensors as a folder stores them: found by the headers of their files, renamed, joined, and read when they are known
-to fit."""
+"""The stored tensors of a folder: listed from the headers of files, renamed, joined, and read after names and shapes
+were checked."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from t2r_export.checkpoints.weights import as_float32, compare, listed
 from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError, printable
 
-NUMBER = re.compile(r"\.\d+\.")  # of a layer
+NUMBER = re.compile(r"\.\d+\.")  # layer number
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a tensor lies, as the header of its file says; one in pieces lies where they do."""
+    """The location of a tensor, from the header of its file, or the locations of its pieces."""
 
     path: Path
     name: str  # in the file
@@ -70,7 +70,7 @@ def apart(name: str) -> tuple[str, str]:
 
 
 def _number(name: str) -> int:
-    """Of the layer of a tensor; -1: it is in none."""
+    """The layer number of a tensor; -1: none."""
     return int(apart(name)[1][:9] or -1)  # names may be of any length
 
 
@@ -80,7 +80,7 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 
 
 def _joined(tensors: dict[str, Stored], joins: Mapping[str, tuple[str, ...]]) -> dict[str, Stored]:
-    """With one tensor in place of its pieces, where all of them are there and fit, or lie in one of an axis more."""
+    """Replace pieces by one tensor if all exist and fit, or if they are stacked in a tensor with one more axis."""
     for name, tensor in tensors.items():
         count, stacked = len(joins.get(apart(name)[0], ())), len(tensor.shape) == 3 and tensor.shape[0]
         if count and stacked and count % stacked == 0:
@@ -103,7 +103,7 @@ def _joined(tensors: dict[str, Stored], joins: Mapping[str, tuple[str, ...]]) ->
 
 
 def with_repeated(tensors: dict[str, Stored], repeated: Mapping[str, str], where: str) -> dict[str, Stored]:
-    """With the tensors that another layer stores, and only that one."""
+    """Add the tensors that are stored for another layer only."""
     found = dict(tensors)
     compare({}, {name: one.shape for name, one in tensors.items() if name.startswith(tuple(repeated))}, where)
     for before, of in repeated.items():
@@ -114,7 +114,7 @@ def with_repeated(tensors: dict[str, Stored], repeated: Mapping[str, str], where
 
 
 def read_products(tensors: dict[str, Stored], sums: Mapping[str, tuple[str, str]], where: str) -> dict[str, Tensor]:
-    """What is added to weights, B A, out of `tensors`; so are those names of a B or an A that only repeat them."""
+    """The products B A to add to weights. Removes each B and A from `tensors`, and names that repeat them."""
     pairs = {name for pair in sums.values() for name in pair}
     found = {name: tensors[name] for name in pairs if name in tensors}
     for whole, (outer, inner) in sums.items():
@@ -168,7 +168,7 @@ def _header(path: Path) -> dict[str, Stored]:
 
 
 def read_values(tensors: dict[str, Stored]) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor's full name and its value in float32, file by file; one in pieces once it has them all."""
+    """Yield each tensor's full name and float32 value, file by file; a tensor in pieces after its last piece."""
     by_path: dict[Path, list[tuple[str, Stored]]] = {}
     for name, stored in tensors.items():
         for piece in stored.whole:

@@ -1,4 +1,4 @@
-"""Tables of positions stored by a family that computes sines: transformers loads them in place of its own."""
+"""Stored tables of positions in families that compute sines: transformers loads them in place of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from t2r_export.config.positions import LearnedConfig, SinusoidalConfig
 from t2r_export.model.positions.embedded import SinusoidalPositions
 from t2r_export.model.torch_ops import TorchOps
 
-# how far stored sines may be from ours, by dtype: rounding of numbers below 1, and in float32 of large angles
+# tolerance of stored sines by dtype: rounding of numbers below 1, and in float32 of large angles
 ROUNDING = {"F16": 1e-3, "BF16": 4e-3}
 FLOAT32 = 1e-4
 SIDES = {"model.encoder.embed_positions.weight": "encoder.", "model.decoder.embed_positions.weight": ""}
@@ -33,14 +33,14 @@ def are_sines(config: ModelConfig, stored: Tensor, dtype: str) -> bool:
 
 
 def with_tables(config: ModelConfig, rows: int) -> ModelConfig:
-    """The model with learned tables of so many positions in both stacks."""
+    """The model with learned tables of `rows` positions in both stacks."""
     assert config.encoder is not None
     table = LearnedConfig(rows)
     return dataclasses.replace(config, positions=table, encoder=dataclasses.replace(config.encoder, positions=table))
 
 
 def absent_tables(config: ModelConfig, stored: Mapping[str, object]) -> dict[str, Tensor]:
-    """Sines as the table of a side that stores none: our name → value."""
+    """Sines as tables for stacks that store none: our name → value."""
     assert config.max_positions is not None
     left = [side for name, side in SIDES.items() if name not in stored]
     return {f"{side}positions.table.weight": sines(config, config.max_positions) for side in left}

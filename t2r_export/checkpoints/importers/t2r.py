@@ -1,6 +1,6 @@
 """Our own folders for transformers (`t2r save MODEL FOLDER --as transformers`): a config and weights by our names.
 
-It is no family of others' checkpoints: `config.json` has the model's config as a model.pt has it, and where it is from.
+`config.json` has the model's config and provenance, as in a model.pt.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from t2r_export.config.upgrade import VERSION, upgrade, upgraded_provenance
 from t2r_runtime.errors import UserError, printable
 
 MODEL_TYPE = "t2r"
-SAID = "t2r"  # the key of what a model.pt says of a model
-FIRST = 5  # version of the first folders; an upgrade of a model.pt's weights since then has to be made here too
+SAID = "t2r"  # key of the data that a model.pt stores
+FIRST = 5  # version of the first folders; later upgrades of a model.pt's weights must be made here too
 KEYS = Keys(
     read={
         "model_type": None,
@@ -30,7 +30,7 @@ KEYS = Keys(
         SAID: None,
     },
     refused={},
-    # what other programs look for, and what transformers adds when it saves the folder again
+    # keys that other programs need, and that transformers adds when it saves the folder again
     harmless=words(
         """
         architectures auto_map dtype hidden_size is_decoder num_hidden_layers pad_token_id tie_word_embeddings
@@ -42,7 +42,7 @@ KEYS = Keys(
 
 
 def _said(fields: Fields) -> tuple[dict[str, Any], int]:
-    """What the folder says of the model, and the version of its config."""
+    """The folder's data about the model, and the version of its config."""
     said = fields.object(SAID)
     version = said.get("version")
     if type(version) is not int or not FIRST <= version <= VERSION:
@@ -78,7 +78,7 @@ T2R = Importer(
     sources=_sources,
     prefix="",
     outside=frozenset(),
-    buffers=re.compile("(?!)"),  # none
+    buffers=re.compile("(?!)"),  # matches nothing
     copies=lambda config: {HEAD: EMBEDDING} if config.tied_head else {},
     provenance=_provenance,
 )

@@ -1,4 +1,4 @@
-"""The tokenizers of a folder: its tokenizer.json, or those made of its sentencepiece models and their vocabulary."""
+"""The tokenizers of a folder: its tokenizer.json, or converted sentencepiece models and their vocabulary."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, shown
 
 TOKENIZER, MAX_TOKENIZER = "tokenizer.json", 1 << 27  # bytes
-OLDER = ("tokenizer.model", "spiece.model", "merges.txt", "vocab.txt")  # of which transformers makes one
+OLDER = ("tokenizer.model", "spiece.model", "merges.txt", "vocab.txt")  # transformers converts these
 SOURCE, TARGET = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY, MAX_VOCABULARY = "vocab.json", "target_vocab.json", 1 << 26
 
 
 def tokenizers(files: Folder, config: ModelConfig) -> tuple[str | None, str | None, list[str]]:
-    """The texts of a tokenizer.json for the model, and for a translator's sources where they have one of their own.
+    """The texts of a tokenizer.json for the model, and for a translator's sources if they differ; and notes.
 
-    Last come notes: on a tokenizer in other files, which is not read, and on one with tokens that the model lacks.
+    Notes report a tokenizer in other files, which is not read, and tokens that the model lacks.
 
     Raises:
-        UserError: one that the library does not take, some files of Marian's without the others, or a vocabulary of
-            another size than the model's.
+        UserError: an invalid tokenizer, some files of Marian's without the others, or a vocabulary of another size than
+            the model's.
     """
     if files.has(TOKENIZER):
         text = files.text(TOKENIZER, MAX_TOKENIZER)
@@ -50,7 +50,7 @@ def _pieces(files: Folder, model: str, vocabulary: str, size: int) -> str:
 
 
 def _tried(text: str) -> Tokenizer:
-    return Tokenizer(text)  # or it would be refused when the model is trained already
+    return Tokenizer(text)  # fails here instead of after training
 
 
 def _beyond(tokenizer: Tokenizer, size: int) -> list[str]:

@@ -1,9 +1,9 @@
-"""Decoders that are not read, and why: what of them no part of ours computes, or that nobody wrote their table."""
+"""Unsupported decoders, and why: a feature that no part computes, or a missing table."""
 
 from __future__ import annotations
 
 _LATENT = "latent attention (MLA), which stores low-rank keys and values"
-# what they have -> their model_type
+# feature -> model_type
 REASONS = {
     _LATENT: "axk1 bailing_hybrid deepseek_v2 deepseek_v3 glm4_moe_lite longcat_flash minicpm3 youtu",
     f"{_LATENT}, in each fourth layer; its other layers are parts of the kind kda": "kimi_linear",
@@ -49,5 +49,5 @@ REASONS = {
         hunyuan_v1_moe hy_v3 hyperclovax iquestcoder jais2 kolibri1 laguna mbart mellum minimax minimax_m2
         modernbert-decoder mvp openai-gpt plbart qwen4_exp qwen4_exp_text solar_open vaultgemma xglm""",
 }
-# model_type -> what it has
+# model_type -> feature
 UNREAD = {family: reason for reason, families in REASONS.items() for family in families.split()}

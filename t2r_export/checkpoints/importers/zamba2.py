@@ -1,7 +1,7 @@
 """Zamba2 (Glorioso et al. 2024, arXiv 2411.15242): Mamba-2, and blocks of attention whose weights several layers share.
 
-Each use of a block adds products of low rank to its projections, which are added to the weights here: a layer then has
-weights of its own. What the block gives goes into the layer's Mamba-2 and not into the stream.
+Each use of a block adds low-rank products to its projections. They are added to the weights here, so each layer has its
+own weights. The block's output is added to the input of the layer's Mamba-2 and not to the residual stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from t2r_export.config.parts import ConcatBlockConfig, Mamba2Config
 
 PLAIN, HYBRID = "linear_attention", "hybrid"
 KINDS = {PLAIN: PLAIN, "mamba": PLAIN, HYBRID: HYBRID}
-DEPTHS = (6, 12, 18, 24, 30, 36, 42, 47, 51)  # of the hybrid layers among 54, where the file does not say
+DEPTHS = (6, 12, 18, 24, 30, 36, 42, 47, 51)  # default hybrid layers among 54
 KEYS = keys(
     read={
         **ROTARY,
@@ -47,7 +47,7 @@ KEYS = keys(
         "use_shared_attention_adapter": False,
         "use_mem_rope": False,
         "rms_norm_eps": 1e-5,
-        # of the others, and where a file says another value the class takes that one
+        # implied by other keys; transformers' class uses a file's differing value
         **dict.fromkeys(("attention_head_dim", "attention_hidden_size", "hybrid_layer_ids", "mamba_headdim")),
         "bos_token_id": 1,
         "eos_token_id": 2,
@@ -60,7 +60,7 @@ KEYS = keys(
     """,
     aliases={"layer_types": "layers_block_type", "head_dim": "attention_head_dim"},
 )
-EPS = 1e-5  # of Mamba-2's norm, whatever rms_norm_eps is
+EPS = 1e-5  # of Mamba-2's norm, independent of rms_norm_eps
 
 
 def _config(fields: Fields) -> ModelConfig:
@@ -162,7 +162,7 @@ OF_MIXER += [f"mamba.{name}.{kind}" for name in ("in_proj", "conv1d", "out_proj"
 
 
 def _uses(fields: Fields) -> list[tuple[int, int]]:
-    """Each hybrid layer, and the first that uses its block."""
+    """Each hybrid layer, and the first layer with the same block."""
     layers, blocks = [n for n, kind in enumerate(_types(fields)) if kind == HYBRID], fields.size("num_mem_blocks")
     return [(layer, layers[use % blocks]) for use, layer in enumerate(layers)]
 

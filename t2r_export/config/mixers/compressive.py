@@ -1,4 +1,4 @@
-"""A window and a compressed memory of what has left it. Imports without torch."""
+"""A window and a compressed memory of older tokens. Imports without torch."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class HybridConfig(MixerConfig):
         "sum",
         MERGES,
     )
-    guard: Guard = None  # type: ignore[assignment]  # of the gates' linear part; default as LinearConfig's
+    guard: Guard = None  # type: ignore[assignment]  # of the linear part, unless merge is sum; default as LinearConfig
     update_rule: str = option("Update rule for tokens that leave the window.", "linear", UPDATE_RULES)
     gate: str = option(GATE, "none", LinearConfig.GATES)
     sinks: int = option("Number of first tokens that stay visible (attention sinks).", 0)
@@ -40,7 +40,7 @@ class HybridConfig(MixerConfig):
         "Rotary models: rotate before the feature map (keep), or rotate the features (after).", "keep", POSITIONS
     )
     rotary_size: int | None = option("positions after: number of rotated features per head; default all.", None)
-    rotary_pairs: tuple[int, ...] = ()  # positions after: the pairs that were kept of `rotary_of` features; empty: all
+    rotary_pairs: tuple[int, ...] = ()  # positions after: the pairs kept of `rotary_of` features; empty: all
     rotary_of: int = limited(0, bounds=(0, MAX_TURNED))
     frequency_scale: float = option("positions after: factor on the model's rotary frequencies.", 1.0)
     map_scale: float = option(

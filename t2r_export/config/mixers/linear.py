@@ -48,7 +48,7 @@ class LinearConfig(MixerConfig):
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after", "drop")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated", "delta", "gated_delta")
     GATES: ClassVar[tuple[str, ...]] = ("none", "fixed", "data", "pair")
-    # option, and the option with the values that it requires
+    # (option, option that it requires, values of the latter)
     ONLY: ClassVar[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
         ("shared_features", "feature_map", LEARNED),
         ("sigma", "feature_map", ("rfa",)),
@@ -90,7 +90,7 @@ class LinearConfig(MixerConfig):
     )
     moving_average: bool = option("gated: weight the new token by 1 - gate.", False, causal=True)
     rotary_size: int | None = option("positions after: number of rotated features per head; default all.", None)
-    rotary_pairs: tuple[int, ...] = ()  # positions after: the pairs that were kept of `rotary_of` features; empty: all
+    rotary_pairs: tuple[int, ...] = ()  # positions after: the pairs kept of `rotary_of` features; empty: all
     rotary_of: int = limited(0, bounds=(0, MAX_TURNED))
     frequency_scale: float = option("positions after: factor on the model's rotary frequencies.", 1.0)
     conv: int = option("Kernel size of a short causal convolution over φ's arguments and v; 0: none.", 0, causal=True)

@@ -58,13 +58,13 @@ class SpanConfig(MixerConfig):
     """Softmax attention with a learned span per head (Sukhbaatar et al. 2019, arXiv 1905.07799)."""
 
     kind: ClassVar[str] = "span"
-    takes_norm_after: ClassVar[bool] = False  # its states are keys before the rotation
+    takes_norm_after: ClassVar[bool] = False  # the states store keys before the rotation
     takes_sink: ClassVar[bool] = False
 
     span: int = option("Maximum attention span in tokens, including the current one.")
     ramp: int = option("Length in tokens of the soft mask's ramp from 1 to 0 beyond the span.", 32)
     span_loss: float = option("Weight of the mean span in the loss.", 0.02, bounds=(0, math.inf))
-    folded: bool = False  # constant masks, and a buffer length per kv head
+    folded: bool = False  # masks are constant, and each kv head has its own buffer length
     spans: tuple[int, ...] = ()  # the buffer lengths if folded
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class SpanConfig(MixerConfig):
 
     @property
     def scored(self) -> bool:
-        return not self.folded  # what positions add is in the masks then
+        return not self.folded  # folded masks include the position terms
 
     def takes(self, positions: PositionConfig) -> bool:
         return positions.adds

@@ -132,7 +132,7 @@ class MergedConfig(InsideConfig):
     reads_source: ClassVar[bool] = True
 
     shared: bool = False  # the prefix's projections also compute the source's keys and values
-    hidden: int = 0  # of the feed-forward inside; 0: none
+    hidden: int = 0  # hidden size of the inner feed-forward; 0: none
     hidden_bias: bool = True
     activation: str = limited("relu", choices=ACTIVATIONS)
 

@@ -16,11 +16,11 @@ from t2r_export.config.validation import need
 
 @dataclass(frozen=True, kw_only=True)
 class PartConfig(Kind):
-    """One sublayer: norm_sum(x + multiplier · norm_after(f(norm(x)))); x is left out without a residual, and
-    a `residual_gate` takes the place of the sum. `rezero` makes it x + α · …, with α trained and 0 at first (ReZero,
+    """One sublayer: norm_sum(x + multiplier · norm_after(f(norm(x)))). Without a residual x is omitted; a
+    `residual_gate` replaces the sum. With `rezero` the sum is x + α · …, with α trained and initially 0 (ReZero,
     Bachlechner et al. 2020, arXiv 2003.04887).
 
-    What a part `aside` gives is added to what the next part reads, and not to x.
+    The output of a part `aside` is added to the next part's input and not to x.
 
     A part `beside` the previous one reads the same x, and both outputs are added to it. Without a norm it reads the
     previous part's normalized input.
@@ -31,8 +31,8 @@ class PartConfig(Kind):
     TABLE: ClassVar[str] = "t2r_export.config.parts:PARTS"
     mixes: ClassVar[bool] = True  # a mixer, which has states or reads a source; false: a feed-forward
     reads_past: ClassVar[bool] = False  # a feed-forward with states
-    reads_source: ClassVar[bool] = False  # the part has a `read`; translators only
-    group: ClassVar[str] = "layers"  # of the reports: layers, crosses or encoder
+    reads_source: ClassVar[bool] = False  # the part has a method `read`; translators only
+    group: ClassVar[str] = "layers"  # group in reports: layers, crosses or encoder
 
     norm: NormConfig | None = None
     norm_after: NormConfig | None = None
@@ -55,7 +55,7 @@ class PartConfig(Kind):
 
     @property
     def label(self) -> str:
-        """The kind as users select it: of attention, its mixer's kind."""
+        """The kind as users select it; for attention, its mixer's kind."""
         return self.kind
 
     @property
@@ -80,11 +80,11 @@ class PartConfig(Kind):
 
     @property
     def cache_size(self) -> int:
-        """Numbers per token of a key/value cache that would replace the part; 0 if there is none."""
+        """Elements per token of a key/value cache that would replace the part; 0 if there is none."""
         return 0
 
     def check_below(self, below: Sequence[PartConfig], layer: int) -> None:
-        """Raise UserError unless the parts `below` lend what this part of layer number `layer` needs of them."""
+        """Raise UserError unless the parts `below` lend what this part of layer `layer` borrows."""
 
     def rotations(self) -> list[tuple[RotaryConfig, int]]:
         """Rotations that the part uses, each with the number of rotated dimensions per head."""

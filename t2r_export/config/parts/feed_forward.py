@@ -17,17 +17,17 @@ MAX_KEYS = 1024  # per query half: the largest memory of the paper has 1024² va
 class DenseConfig(PartConfig):
     """down(act(up(x))), or down(act(gate(x)) · up(x)) if gated (Shazeer 2020); with a rank each matrix is a product.
 
-    With `token_gate` the result is multiplied by sigmoid(w x), a number per token, as of Qwen1.5-MoE's shared expert.
+    With `token_gate` the result is multiplied by sigmoid(w x), a scalar per token, as in Qwen1.5-MoE's shared expert.
     """
 
     kind: ClassVar[str] = "dense"
     mixes: ClassVar[bool] = False
 
-    size: int  # hidden
+    size: int  # hidden size
     activation: str = limited("gelu_tanh", choices=ACTIVATIONS)
     gated: bool = False
     bias: bool = True
-    rank: int = 0  # of each matrix, W = outer inner; 0: one matrix
+    rank: int = 0  # rank of each matrix, W = outer inner; 0: not factored
     token_gate: bool = False
 
     def summary(self) -> str:
@@ -42,7 +42,7 @@ class ProductKeyConfig(PartConfig):
     mixes: ClassVar[bool] = False
 
     keys: int  # sub-keys per query half
-    query_size: int  # of a head, both halves
+    query_size: int  # per head, both halves
     heads: int = 4
     top: int = 32  # values per head
 

@@ -1,4 +1,4 @@
-"""Delta rules without decay, with one per head, and with one per key channel. Imports without torch."""
+"""Delta rules without decay, with a decay per head, and with a decay per key channel. Imports without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DeltaNetConfig(LinearPartConfig):
 
     kind: ClassVar[str] = "delta_net"
 
-    allow_neg_eigval: bool = False  # β from 0 to 2, not to 1 (Grazzi et al. 2024, arXiv 2411.12537)
+    allow_neg_eigval: bool = False  # β from 0 to 2 instead of 1 (Grazzi et al. 2024, arXiv 2411.12537)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class KDAConfig(DeltaNetConfig):
 
     kind: ClassVar[str] = "kda"
 
-    decay_rank: int  # of the low-rank projections
+    decay_rank: int  # rank of the low-rank projections
     gate_rank: int
     gate: str = limited("sigmoid", choices=GATES)
     gate_bias: bool = False

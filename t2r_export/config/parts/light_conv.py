@@ -13,12 +13,12 @@ from t2r_export.config.validation import need
 
 @dataclass(frozen=True, kw_only=True)
 class LightConvConfig(PartConfig):
-    """W_o conv(a ⊙ σ(b)), [a, b] = W x, by softmax-normalized kernels of heads (Wu et al. 2019, arXiv 1901.10430)."""
+    """W_o conv(a ⊙ σ(b)), [a, b] = W x, with softmax-normalized kernels per head (Wu et al. 2019, arXiv 1901.10430)."""
 
     kind: ClassVar[str] = "light_conv"
 
     size: int  # channels; the model's width in the paper
-    heads: int  # whose channels share a kernel
+    heads: int  # the channels of a head share a kernel
     taps: int = limited(bounds=(2, MAX_TAPS))  # kernel size
     dynamic: bool = False  # kernels computed from each token
 

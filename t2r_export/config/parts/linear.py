@@ -20,9 +20,9 @@ class LinearPartConfig(PartConfig):
     key_heads: int  # of queries and keys; each is shared by H / key_heads consecutive value heads
     key_size: int  # K
     value_size: int  # V
-    taps: int = limited(4, bounds=(0, MAX_TAPS))  # of the convolution over q, k and v; 0: none
+    taps: int = limited(4, bounds=(0, MAX_TAPS))  # kernel size of the convolution over q, k and v; 0: none
     norm_eps: float = 1e-6  # of the RMS norm of each head's output
-    gate: str = limited("silu", choices=GATES)  # of the normalized output
+    gate: str = limited("silu", choices=GATES)  # gate of the normalized output
 
     def __post_init__(self) -> None:
         super().__post_init__()

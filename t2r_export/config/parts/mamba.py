@@ -19,11 +19,11 @@ class MambaConfig(PartConfig):
 
     size: int  # channels
     state_size: int  # per channel
-    step_rank: int  # of the low-rank projection of dt
-    taps: int = limited(4, bounds=(2, MAX_TAPS))  # of the convolution
+    step_rank: int  # rank of the projection of dt
+    taps: int = limited(4, bounds=(2, MAX_TAPS))  # kernel size of the convolution
     conv_bias: bool = True
     bias: bool = False  # of the input and output projections
-    inner_norm_eps: float | None = None  # of RMS norms of dt's low rank, B and C; None: no norms
+    inner_norm_eps: float | None = None  # of the RMS norms of low-rank dt, B and C; None: no norms
     inner_norm_weights: bool = False  # whether those norms have trained scales
 
     def __post_init__(self) -> None:

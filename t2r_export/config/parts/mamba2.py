@@ -20,14 +20,14 @@ class Mamba2Config(PartConfig):
     heads: int  # H
     head_size: int  # V, channels per head
     state_size: int  # K, state per channel
-    groups: int = 1  # of heads that share B and C; divides heads
-    taps: int = limited(4, bounds=(2, MAX_SIZE))  # of the convolution over x, B and C
+    groups: int = 1  # groups of heads that share B and C; divides heads
+    taps: int = limited(4, bounds=(2, MAX_SIZE))  # kernel size of the convolution over x, B and C
     conv_bias: bool = True
     bias: bool = False  # of the input projection
     output_bias: bool = False
     least_step: float = limited(0.0, bounds=(0, math.inf))  # dt is clamped to this range
     largest_step: float | None = None
-    norm_groups: int = limited(1, bounds=(0, MAX_SIZE))  # of the gated RMS norm; 0: no norm
+    norm_groups: int = limited(1, bounds=(0, MAX_SIZE))  # groups of the gated RMS norm; 0: no norm
     norm_eps: float = 1e-5
     norm_before_gate: bool = False
 

@@ -16,23 +16,23 @@ MAX_EXPERTS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class MoEConfig(PartConfig):
-    """The `top` of so many experts for each token, each a dense feed-forward without biases.
+    """A mixture of dense feed-forwards without biases: each token uses the `top` experts.
 
-    Top 1 of Switch (Fedus et al. 2021, arXiv 2101.03961), renormalized ones of Mixtral (Jiang et al. 2024, arXiv
-    2401.04088), or a router of sigmoids; a bias may take part in the choice alone (DeepSeek-V3, arXiv 2412.19437).
+    Top 1 as in Switch (Fedus et al. 2021, arXiv 2101.03961), renormalized weights as in Mixtral (Jiang et al. 2024,
+    arXiv 2401.04088), or a sigmoid router; a bias may affect the choice only (DeepSeek-V3, arXiv 2412.19437).
     """
 
     kind: ClassVar[str] = "moe"
     mixes: ClassVar[bool] = False
 
     experts: int = limited(bounds=(1, MAX_EXPERTS))
-    size: int  # hidden, of an expert
+    size: int  # hidden size of an expert
     top: int = 2
-    renormalize: bool = True  # weights of the chosen: their share of those of all the chosen
+    renormalize: bool = True  # the weights of the chosen experts sum to 1
     router: str = limited("softmax", choices=("softmax", "sigmoid"))
-    choice_bias: bool = False  # added to the weights that are compared, not to those of the sum
+    choice_bias: bool = False  # bias added to the weights for the choice only
     scale: float = limited(1.0, bounds=(0, math.inf))  # factor of the weights
-    eps: float = limited(0.0, bounds=(0, 1))  # added to the sum that weights are divided by; not of softmax alone
+    eps: float = limited(0.0, bounds=(0, 1))  # added to the divisor of the weights; not with softmax alone
     activation: str = limited("silu", choices=ACTIVATIONS)
     gated: bool = True
     balance: float = limited(0.0, bounds=(0, math.inf))  # weight of the load-balancing loss in training

@@ -1,4 +1,4 @@
-"""Gated sums: a decay per key channel that depends on the token, or a fixed one per head. Imports without torch."""
+"""Gated sums: a token-dependent decay per key channel, or a fixed decay per head. Imports without torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class GLAConfig(LinearPartConfig):
 
     kind: ClassVar[str] = "gla"
 
-    decay_rank: int = 16  # of the low-rank projection
-    decay_divisor: float = 16.0  # of log σ: decays begin near 1
+    decay_rank: int = 16  # rank of the projection
+    decay_divisor: float = 16.0  # divisor of log σ: decays start near 1
 
 
 @dataclass(frozen=True, kw_only=True)

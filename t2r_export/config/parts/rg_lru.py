@@ -19,8 +19,8 @@ class RGLRUConfig(PartConfig):
     kind: ClassVar[str] = "rg_lru"
 
     size: int  # channels
-    blocks: int  # of the block-diagonal gates
-    taps: int = limited(4, bounds=(2, MAX_TAPS))  # of the convolution
+    blocks: int  # blocks of the block-diagonal gates
+    taps: int = limited(4, bounds=(2, MAX_TAPS))  # kernel size of the convolution
     activation: str = limited("gelu_tanh", choices=ACTIVATIONS)
 
     def __post_init__(self) -> None:

@@ -19,10 +19,10 @@ class RWKV7Config(PartConfig):
 
     heads: int
     head_size: int  # of keys and of values
-    decay_rank: int  # of the low-rank projections
+    decay_rank: int  # rank of the decay's projections
     erase_rank: int
     gate_rank: int
-    value_rank: int = limited(0, bounds=(0, MAX_SIZE))  # of the share of the first value; 0: this value is the first
+    value_rank: int = limited(0, bounds=(0, MAX_SIZE))  # of the mix with the first value; 0: this value is the first
     norm_eps: float = 64e-5  # of the group norm of each head's output
 
     @property
@@ -38,11 +38,11 @@ class RWKV7Config(PartConfig):
 
 @dataclass(frozen=True)
 class ChannelMixConfig(PartConfig):
-    """RWKV's feed-forward, which also reads the token before: W_v relu(W_k x')²."""
+    """RWKV's feed-forward, which also reads the previous token: W_v relu(W_k x')²."""
 
     kind: ClassVar[str] = "channel_mix"
     mixes: ClassVar[bool] = False
     reads_past: ClassVar[bool] = True
 
-    size: int  # hidden
-    gated: bool = False  # by σ(W_r x'), as before RWKV-7
+    size: int  # hidden size
+    gated: bool = False  # multiplied by σ(W_r x'), as before RWKV-7

@@ -1,4 +1,4 @@
-"""Where a sense of order comes from: one config per kind of position, in one table.
+"""Position encodings: one config per kind, in one table.
 
 Imports without torch. A new kind is a config here, a class in t2r_export.model.positions, and a line in `POSITIONS`.
 """

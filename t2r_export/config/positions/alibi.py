@@ -11,13 +11,13 @@ from t2r_export.config.validation import number
 
 @dataclass(frozen=True)
 class AlibiConfig(PositionConfig):
-    """A score falls by its head's slope with each token of distance (Press et al. 2021, arXiv 2108.12409)."""
+    """Scores decrease by the head's slope per token of distance (Press et al. 2021, arXiv 2108.12409)."""
 
     kind: ClassVar[str] = "alibi"
     biases: ClassVar[bool] = True
     adds: ClassVar[bool] = True
 
-    max_bias: float = 8.0  # slopes go down to 2^-max_bias
+    max_bias: float = 8.0  # the smallest slope is 2^-max_bias
 
     def __post_init__(self) -> None:
         number("alibi max_bias", self.max_bias)

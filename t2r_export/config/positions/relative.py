@@ -1,4 +1,4 @@
-"""Positions in the scores of attention, learned. Imports without torch."""
+"""Learned positions in attention scores. Imports without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from t2r_export.config.options import check_values, limited
 from t2r_export.config.positions.base import PositionConfig, check_rotated
 from t2r_export.config.validation import need
 
-MAX_DISTANCE = 1 << 16  # of the tables by distance
+MAX_DISTANCE = 1 << 16  # limit for tables indexed by distance
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class T5Config(PositionConfig):
     biases: ClassVar[bool] = True
     adds: ClassVar[bool] = True
 
-    buckets: int = 32  # half of them of one distance each, the others of ranges that grow exponentially
-    max_distance: int = limited(128, bounds=(1, MAX_DISTANCE))  # of the last bucket, and of all beyond
+    buckets: int = 32  # half of one distance each, half of exponentially growing ranges
+    max_distance: int = limited(128, bounds=(1, MAX_DISTANCE))  # this and longer distances share the last bucket
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -38,7 +38,7 @@ class ShawConfig(PositionConfig):
     kind: ClassVar[str] = "shaw"
     biases: ClassVar[bool] = True
 
-    max_distance: int = limited(16, bounds=(1, MAX_DISTANCE))  # k: farther keys have the vector of this distance
+    max_distance: int = limited(16, bounds=(1, MAX_DISTANCE))  # k: farther keys use the vector of this distance
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -48,7 +48,7 @@ class ShawConfig(PositionConfig):
 class TransformerXLConfig(PositionConfig):
     """Projected sinusoids of distances, and biases u and v of q (Dai et al. 2019, arXiv 1901.02860, section 3.3).
 
-    There are as many sinusoids as numbers in all heads, the model's width in the paper.
+    The number of sinusoids is the total size of all heads, which is the model's width in the paper.
     """
 
     kind: ClassVar[str] = "transformer_xl"

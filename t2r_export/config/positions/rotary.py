@@ -12,14 +12,14 @@ from t2r_export.config.validation import need, number
 
 @dataclass(frozen=True)
 class RotaryConfig(PositionConfig):
-    """Rotary positions (Su et al. 2021): pair i of what rotates of a head, d' numbers, by position · theta^(-2i/d')."""
+    """Rotary positions (Su et al. 2021): pair i of a head's d' rotated dimensions, by position · theta^(-2i/d')."""
 
     kind: ClassVar[str] = "rotary"
     rotates: ClassVar[bool] = True
 
     theta: float = 10000.0
-    scaling: ScalingConfig | None = None  # of these frequencies, for texts longer than those of training
-    size: int | None = None  # d', the first numbers of a head that rotate; None: all of them
+    scaling: ScalingConfig | None = None  # of the frequencies, for texts longer than in training
+    size: int | None = None  # d', number of first dimensions of a head that rotate; None: all
 
     def __post_init__(self) -> None:
         number("rotary theta", self.theta)
@@ -33,11 +33,11 @@ class RotaryConfig(PositionConfig):
         return None if self.scaling is None else self.scaling.end
 
     def for_length(self, length: int | None) -> RotaryConfig:
-        """Positions of texts of this length, without an end; see `ScalingConfig.for_length`."""
+        """Positions for texts of this length, without an end; see `ScalingConfig.for_length`."""
         return self if self.scaling is None else replace(self, scaling=self.scaling.for_length(length))
 
     def rotated(self, head_size: int) -> int:
-        """d', of a head of this size."""
+        """d' for a head of this size."""
         return head_size if self.size is None else self.size
 
     def check(self, width: int) -> None:

@@ -1,4 +1,4 @@
-"""How rotary frequencies are scaled for long texts: one config per kind, in one table.
+"""Scalings of rotary frequencies for long texts: one config per kind, in one table.
 
 Imports without torch. A new kind is a file here with its options and its formula, and a line in `SCALINGS`.
 """

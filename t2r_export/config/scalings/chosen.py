@@ -1,4 +1,4 @@
-"""Some of the frequencies of a larger rotation. Imports without torch."""
+"""A subset of the frequencies of a larger rotation. Imports without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from t2r_export.config.validation import MAX_TURNED, need, number, size
 
 @dataclass(frozen=True)
 class ChosenScaling(ScalingConfig):
-    """The frequencies of these pairs of `of` numbers, of which the others were pruned, divided by the factor."""
+    """The frequencies of the pairs that pruning kept of `of` dimensions, divided by the factor."""
 
     kind: ClassVar[str] = "chosen"
 

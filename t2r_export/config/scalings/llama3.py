@@ -17,8 +17,8 @@ class Llama3Scaling(ScalingConfig):
     kind: ClassVar[str] = "llama3"
 
     factor: float
-    low_freq_factor: float = 1.0  # turns in a text of the original length, below which a frequency is slow
-    high_freq_factor: float = 4.0  # and above which it is fast
+    low_freq_factor: float = 1.0  # frequencies with fewer turns over the original length are slow
+    high_freq_factor: float = 4.0  # frequencies with more turns are fast
     original_max_positions: int = 8192
 
     def __post_init__(self) -> None:

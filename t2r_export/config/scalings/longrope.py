@@ -11,17 +11,17 @@ from t2r_export.config.validation import MAX_WHOLE, need, number, size
 
 @dataclass(frozen=True)
 class LongropeScaling(ScalingConfig):
-    """Each frequency divided by a factor of its own; cosines and sines, and so scores, are larger.
+    """Divides each frequency by its own factor, and scales up cosines and sines, and thus scores.
 
-    Texts of more than `original_max_positions` tokens have `long_factors` from their first token on. No step can turn
-    keys again that it has stored, so a model with both sets ends there, and one for longer texts has only these.
+    Texts longer than `original_max_positions` use `long_factors` from their first token on. Stored keys cannot be
+    rotated again, so a model with both sets ends at that length; a model for longer texts has only the long factors.
     """
 
     kind: ClassVar[str] = "longrope"
 
     factors: tuple[float, ...]  # one per pair
-    attention_factor: float = 1.0  # of cosines and sines
-    long_factors: tuple[float, ...] = ()  # of longer texts; empty: the same
+    attention_factor: float = 1.0  # factor of cosines and sines
+    long_factors: tuple[float, ...] = ()  # for longer texts; empty: the same
     original_max_positions: int | None = None
 
     def __post_init__(self) -> None:

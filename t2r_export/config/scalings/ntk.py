@@ -1,4 +1,4 @@
-"""A theta stretched by a fixed factor, "NTK-aware" as HunYuan's models have it. Imports without torch."""
+"""A theta scaled by a fixed factor, "NTK-aware" as in HunYuan's models. Imports without torch."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from t2r_export.config.validation import need, number
 
 @dataclass(frozen=True)
 class ProportionalScaling(ScalingConfig):
-    """The first pairs, a share of all, keep the whole head's frequencies; those of the others are 0 (LFM3, Gemma 4)."""
+    """The first `share` of the pairs keeps the whole head's frequencies; the others are 0 (LFM3, Gemma 4)."""
 
     kind: ClassVar[str] = "proportional"
 
     share: float
-    factor: float = 1.0  # by which the frequencies are divided
+    factor: float = 1.0  # divisor of the frequencies
 
     def __post_init__(self) -> None:
         number("rotary share", self.share)

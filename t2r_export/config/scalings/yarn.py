@@ -12,16 +12,16 @@ from t2r_export.config.validation import flag, need, number, size
 
 @dataclass(frozen=True)
 class YarnScaling(ScalingConfig):
-    """Slow frequencies divided by the factor, fast ones kept, and a ramp over the pairs between (section 3.2); cosines
-    and sines, and so scores, are larger (section 3.4)."""
+    """Divides slow frequencies by the factor, keeps fast ones, with a ramp over the pairs between (section 3.2), and
+    scales up cosines and sines, and thus scores (section 3.4)."""
 
     kind: ClassVar[str] = "yarn"
 
     factor: float
     original_max_positions: int
-    attention_factor: float | None = None  # of cosines and sines; None: the paper's, 0.1 ln(factor) + 1
-    beta_fast: float = 32.0  # turns in a text of the original length, above which a frequency is fast
-    beta_slow: float = 1.0  # and below which it is slow
+    attention_factor: float | None = None  # factor of cosines and sines; None: the paper's, 0.1 ln(factor) + 1
+    beta_fast: float = 32.0  # frequencies with more turns over the original length are fast
+    beta_slow: float = 1.0  # frequencies with fewer turns are slow
     truncate: bool = True  # the ramp begins and ends at whole pairs
 
     def __post_init__(self) -> None:
@@ -52,10 +52,10 @@ class YarnScaling(ScalingConfig):
         return 1.0 / (self.factor * periods) * (1 - kept) + 1.0 / periods * kept
 
     def _pair(self, turns: float, theta: float, size: int) -> float:
-        """The number of the pair that turns so often in a text of the original length."""
+        """The (fractional) number of the pair with `turns` turns over the original length."""
         return size * math.log(self.original_max_positions / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
 
 def larger(factor: float, scale: float = 1.0) -> float:
-    """0.1 · scale · ln(factor) + 1, and 1 where nothing is stretched (section 3.4)."""
+    """0.1 · scale · ln(factor) + 1, or 1 without scaling (section 3.4)."""
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0

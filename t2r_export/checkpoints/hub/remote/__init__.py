@@ -1,8 +1,8 @@
-"""A decoder that t2r-export made, for transformers: it needs torch and transformers, and nothing else.
+"""A decoder that t2r-export made, for transformers. It requires only torch and transformers.
 
 `t2r save MODEL FOLDER --as transformers` puts this file beside the weights. Names of weights and states are those of
-t2r-export and its graphs. Linear attention and windows have states of one size, however long the text; softmax layers
-have a cache that grows. Licence: Apache-2.0.
+t2r-export and its graphs. Linear attention and windows have states of constant size; softmax layers have a cache that
+grows with the text. Licence: Apache-2.0.
 
     S_t = g_t S_{t-1} + φ(k_t) v_tᵀ      z_t = g_t z_{t-1} + φ(k_t)      o_t = φ(q_t)ᵀ S_t / guard(φ(q_t)·z_t)
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-EPS = 1e-6  # of mean squares and feature sums
+EPS = 1e-6  # added to mean squares and feature sums
 Options = Mapping[str, Any]
 States = dict[str, Tensor]
 
@@ -31,11 +31,11 @@ def wide(x: Tensor) -> torch.dtype:
 
 
 class Tokens:
-    """T tokens of each text, and what depends on their positions alone.
+    """T tokens of each text, and tensors that depend on their positions only.
 
     Args:
-        start: (B,), tokens that were read before, without padding.
-        real: (B, T), false for padding; None: there is none.
+        start: (B,), number of tokens read before, without padding.
+        real: (B, T), false for padding; None: no padding.
     """
 
     def __init__(self, ids: Tensor, start: Tensor, real: Tensor | None) -> None:
@@ -47,7 +47,7 @@ class Tokens:
         self._rotations: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def masked(self, x: Tensor) -> Tensor:
-        """x (B, heads, T, ·), 0 for padding."""
+        """x (B, heads, T, ·) with zeros at padding."""
         return x if self.real is None else x * self.real[:, None, :, None]
 
     def rotation(self, rope: Rope, ahead: int = 0) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ class Rope:
 
 
 def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """x (B, heads, T, d): of its first 2F numbers the first half rotates against the second."""
+    """Rotate x (B, heads, T, d): the first F elements pair with the next F."""
     cos, sin = rotation
     half = cos.shape[-1]
     a, b = x[..., :half], x[..., half : 2 * half]
@@ -91,12 +91,12 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def repeated(x: Tensor, heads: int) -> Tensor:
-    """Heads (B, G, …) for as many queries as share each."""
+    """Repeat heads (B, G, …) for the query heads that share them."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
 class Norm(nn.Module):
-    """Layer norm, RMS norm, or without options the identity."""
+    """Layer norm, RMS norm, or the identity without options."""
 
     def __init__(self, options: Options | None, size: int) -> None:
         super().__init__()

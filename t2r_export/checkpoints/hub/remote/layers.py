@@ -1,4 +1,4 @@
-"""Parts of a layer, and the sums between them."""
+"""Parts of a layer, and their residual sums."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Block(nn.Module):
             nn.ModuleList(Norm(part[name], width) for part in self.options)
             for name in ("norm", "norm_after", "norm_sum")
         )
-        self.names: list[dict[str, str]] = []  # of states: a suffix tells parts apart
+        self.names: list[dict[str, str]] = []  # of states: a suffix distinguishes parts
         for n, part in enumerate(self.parts):
             own: dict[str, tuple[int, ...]] = part.shapes()
             shared = any(not names.keys().isdisjoint(own) for names in self.names)

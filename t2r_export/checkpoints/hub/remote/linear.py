@@ -67,7 +67,7 @@ class FeatureMaps(nn.Module):
 
 
 class Gates(nn.Module):
-    """log g (B, G, T, 1 or K) and β (B, G, T, 1), and 1 - g where a new token is weighted by it."""
+    """log g (B, G, T, 1 or K) and β (B, G, T, 1), and 1 - g if it weights the new token."""
 
     def __init__(self, width: int, heads: int, options: Options) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class OutputGate(nn.Module):
 
 
 def summed(q: Tensor, k: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None) -> tuple[Tensor, Tensor]:
-    """φ(q)ᵀS for T tokens, and S after; with ones for v it is φ(q)·z.
+    """φ(q)ᵀS for T tokens, and the new S; φ(q)·z if v is ones.
 
     Args:
         q: (B, H, T, K). k: (B, G, T, K). v: (B, G, T, V). S: (B, G, K, V). log_gate: (B, G, T, 1 or K) or None.
@@ -120,7 +120,7 @@ def summed(q: Tensor, k: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None) 
     o = q @ repeated(S, H)
     if log_gate is None:
         return o + scores @ repeated(v, H), S + k.mT @ v
-    L = log_gate.double().cumsum(2)  # of long sums differences are taken
+    L = log_gate.double().cumsum(2)  # float64: differences of long sums
     since = (L - L.mT).tril().exp().to(q.dtype)  # (B, G, T, T)
     from_start, to_end = L.exp().to(q.dtype), (L[:, :, -1:] - L).exp().to(q.dtype)
     o = repeated(from_start, H) * o + (scores * repeated(since, H)) @ repeated(v, H)
@@ -130,7 +130,7 @@ def summed(q: Tensor, k: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None) 
 def stepped(
     q: Tensor, k: Tensor, v: Tensor, S: Tensor, log_gate: Tensor | None, beta: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Token by token: S_t = g S_{t-1} + k vᵀ, or with a rate g S_{t-1} + β k (v - g S_{t-1}ᵀ k)ᵀ. Arguments as of
+    """Token by token: S_t = g S_{t-1} + k vᵀ, or with β, g S_{t-1} + β k (v - g S_{t-1}ᵀ k)ᵀ. Arguments as in
     `summed`."""
     outputs = []
     for t in range(q.shape[2]):
@@ -166,7 +166,7 @@ class Linear(nn.Module):
 
     @property
     def channels(self) -> list[int]:
-        """Of the convolution: arguments of φ(q) and φ(k), and v."""
+        """Channels of the convolution: arguments of φ(q) and φ(k), and v."""
         of_q, of_k = self.maps.q.argument_size, self.maps.of_keys.argument_size
         return [self.heads * of_q, self.kv_heads * of_k, self.kv_heads * self.size]
 

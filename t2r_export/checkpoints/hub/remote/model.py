@@ -13,7 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from t2r_export.checkpoints.hub.remote.base import Norm, Options, Rope, States, Tokens, wide
 from t2r_export.checkpoints.hub.remote.layers import Block
 
-CHUNK = 128  # tokens that are computed at once: memory is that of so many, whatever the length
+CHUNK = 128  # tokens computed at once, which bounds memory for any length
 
 
 class T2RConfig(PretrainedConfig):
@@ -33,10 +33,10 @@ class T2RCache:
     is_compileable = False
 
     def __init__(self, states: States) -> None:
-        self.states, self.tokens = states, 0  # padding is counted among the tokens
+        self.states, self.tokens = states, 0  # `tokens` includes padding
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens that were read."""
+        """Number of tokens read."""
         return self.tokens
 
     def nbytes(self) -> int:
@@ -44,11 +44,11 @@ class T2RCache:
         return sum(state.nbytes for state in self.states.values())
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """The states of these texts, for beams."""
+        """Select the states of these texts, for beam search."""
         self.states = {name: state.index_select(0, beam_idx) for name, state in self.states.items()}
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each text so often."""
+        """Repeat each text's states."""
         self.states = {name: state.repeat_interleave(repeats, 0) for name, state in self.states.items()}
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -79,7 +79,7 @@ class Positions(nn.Module):
 
 
 class T2RForCausalLM(PreTrainedModel, GenerationMixin):
-    """A decoder with explicit states. `past_key_values` is a `T2RCache`, which a call reads and moves on."""
+    """A decoder with explicit states. `past_key_values` is a `T2RCache`, which a call updates in place."""
 
     blocks: Sequence[Any]
     config_class = T2RConfig
@@ -123,7 +123,7 @@ class T2RForCausalLM(PreTrainedModel, GenerationMixin):
         self.head = new_embeddings
 
     def empty_cache(self, batch: int) -> T2RCache:
-        """The states before the first token."""
+        """The initial states."""
         weight = self.head.weight
         states = {
             f"{name}.{layer}": torch.zeros(batch, *shape, dtype=wide(weight), device=weight.device)
@@ -147,14 +147,14 @@ class T2RForCausalLM(PreTrainedModel, GenerationMixin):
         """Logits (B, T, vocabulary) for ids (B, T).
 
         Args:
-            attention_mask: (B, T) or with the columns of earlier calls before them; 0 for padding, which may stand
-                before a text, and behind one where no cache is asked for.
-            past_key_values: the states before; None: those before the first token.
-            labels: (B, T), as transformers has them.
-            logits_to_keep: of so many last tokens; 0: of all.
+            attention_mask: (B, T), or with the columns of earlier calls before them; 0 for padding, which may precede
+                a text, and may follow it if no cache is requested.
+            past_key_values: the current states; None: the initial ones.
+            labels: (B, T), as in transformers.
+            logits_to_keep: number of last tokens, or their indices; 0: all.
 
         Raises:
-            ValueError: padding within or behind a text whose states are asked for.
+            ValueError: padding within or after a text whose states are requested.
         """
         cache = self.empty_cache(len(input_ids)) if past_key_values is None else past_key_values
         real = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :].bool()
@@ -180,7 +180,7 @@ class T2RForCausalLM(PreTrainedModel, GenerationMixin):
         return output.to_tuple() if return_dict is False else output
 
     def _read(self, ids: Tensor, real: Tensor | None, cache: T2RCache) -> Tensor:
-        """Normalized rows (B, T, D) of at most CHUNK tokens; the cache moves on."""
+        """Normalized rows (B, T, D) of at most CHUNK tokens; updates the cache."""
         tokens = Tokens(ids, cache.states["position"], real)
         x = self.embedding(ids) * self.options["embedding_scale"]
         x = self.embedding_norm(self.positions(x, tokens.position))

@@ -1,4 +1,4 @@
-"""Softmax attention: over all tokens, over a window, and over one beside linear attention."""
+"""Softmax attention over all tokens, over a window, and over a window with linear attention."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Softmax(nn.Module):
         k, v = (torch.cat([state[name], new.to(state[name].dtype)], 2) for name, new in (("k", k), ("v", v)))
         seen = torch.ones(T, past + T, dtype=torch.bool, device=q.device).tril(past)[None, None]
         slots = torch.arange(past, device=q.device)
-        there = slots >= past - tokens.start[:, None]  # what was read before ends with so many tokens
+        there = slots >= past - tokens.start[:, None]  # only the last `start` slots hold tokens
         new = torch.ones_like(tokens.position, dtype=torch.bool) if tokens.real is None else tokens.real
         seen = seen & torch.cat([there, new], 1)[:, None, None]
         o, _ = weighed(self.scores(q.to(k.dtype), k), seen, v, self.sink)
@@ -84,12 +84,12 @@ class Near:
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, state: States, tokens: Tokens
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], States]:
-        """o, the largest weight, the keys and values (B, G, T, ·) that leave the window, and the states after."""
+        """o, the largest weight, the keys and values (B, G, T, ·) that leave the window, and the new states."""
         W, T, position = self.window, q.shape[2], tokens.position
         q, k, v = q.to(state["k"].dtype), tokens.masked(k).to(state["k"].dtype), tokens.masked(v).to(state["v"].dtype)
         keys, values = torch.cat([state["k"], k], 2), torch.cat([state["v"], v], 2)
         before = tokens.start[:, None] - W + torch.arange(W, device=q.device)
-        places = torch.cat([before, position], 1)  # (B, W + T); below 0 there is no token
+        places = torch.cat([before, position], 1)  # (B, W + T); negative: no token
         distance = position[:, :, None] - places[:, None]
         seen = (distance >= 0) & (distance < W) & (places >= self.sinks)[:, None]
         seen = seen & ((distance < self.local) | (distance % self.dilation == 0))
@@ -131,7 +131,7 @@ class Window(nn.Module):
 
 
 class Hybrid(nn.Module):
-    """Softmax over a window, and linear attention to what has left it."""
+    """Softmax over a window, and linear attention to tokens that have left it."""
 
     scales = True
 
@@ -154,14 +154,14 @@ class Hybrid(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: States, tokens: Tokens
     ) -> tuple[Tensor, States]:
         near, largest, (k, v), after = self.near(q, k, v, None, state, tokens)
-        gone = (tokens.position >= self.full)[:, None, :, None].to(near.dtype)  # what leaves exists and is no sink
+        gone = (tokens.position >= self.full)[:, None, :, None].to(near.dtype)  # the leaving token is real and no sink
         maps, window = self.maps, self.options["window"]
         q = maps.q(maps.q.arguments(q.to(near.dtype)))
         k = tokens.masked(maps.of_keys(maps.of_keys.arguments(k)) * gone)
         log_gate, _, _ = self.gates(x)
         log_gate = None if log_gate is None else tokens.masked(log_gate)
         turned_q, turned_k = q, k
-        if self.rope is not None:  # W tokens apart, and both W ahead
+        if self.rope is not None:  # leaving keys are W tokens older: both positions + W
             turned_q = rotated(q, tokens.rotation(self.rope, window))
             turned_k = rotated(k, tokens.rotation(self.rope))
         far, after["S"] = summed(turned_q, turned_k, v, state["S"], log_gate)
@@ -171,7 +171,7 @@ class Hybrid(nn.Module):
         if self.options["merge"] == "token":
             merge = merge + split_heads(F.linear(x, self.merge_weight).to(near.dtype), len(self.merge))
         if self.options["merge"] == "sum":
-            factor = merge.exp() / largest  # the sum of exp(score - the largest) is 1 / the largest weight
+            factor = merge.exp() / largest  # the sum of exp(score - maximum) is 1 / largest
             o = (near * factor + far) / (factor + weight)
         else:
             closed = torch.sigmoid(-merge) * gone
