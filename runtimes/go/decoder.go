@@ -1,8 +1,8 @@
 // Package t2r runs the graphs of t2r-export: tokens in, logits out, states kept between them.
 //
-// It is a layer over libt2r (runtimes/cpp). Every failure is an *[Error]: a kind, and one line. What a call returns is the
-// caller's own. A handle is of one goroutine at a time: a second one in it is told so, and so is who uses one that was
-// closed. What is not closed keeps its memory until the program ends.
+// It is a layer over libt2r (runtimes/cpp). Every failure is an *[Error]: a kind, and one line. The caller owns what a call
+// returns. A handle is used by one goroutine at a time: concurrent use is an error, and so is use after Close. A handle that
+// is not closed keeps its memory until the program ends.
 package t2r
 
 // #cgo LDFLAGS: -lt2r
@@ -24,23 +24,23 @@ type Decoder struct {
 
 // Options say how a graph is opened.
 type Options struct {
-	Threads       int32 // inside an operator; 0: those of ShareThreads, else one a core
-	Companions    bool  // whether the prefill and generation graphs that lie beside are used
-	MaxStateBytes int64 // what a graph may ask for, at batch 1
-	// ONNX Runtime's own options of a session, each a key and behind it its value.
+	Threads       int32 // in an operator; 0: those of ShareThreads, else one per core
+	Companions    bool  // whether to use the prefill and generation graphs beside the graph
+	MaxStateBytes int64 // limit of a graph's state bytes, at batch 1
+	// ONNX Runtime's session options, keys and values alternating.
 	Config []string
-	// An execution provider, as ONNX Runtime names it or by its library's path, then its options as in Config; nil: the CPU. It
+	// An execution provider, by its name in ONNX Runtime or its library's path, then its options as in Config; nil: the CPU. It
 	// runs all nodes, unless Config has "session.disable_cpu_ep_fallback", "0".
 	Provider []string
 }
 
-// ShareThreads has one set of threads for all graphs but those that are opened with a number of their own: as many; 0: one a
-// core. Before the first is opened.
+// ShareThreads shares this number of threads among all graphs opened without their own; 0: one per core. Call it before the
+// first graph is opened.
 func ShareThreads(threads int32) error {
 	return try(func() C.t2r_kind { return C.t2r_share_threads(C.int32_t(threads)) })
 }
 
-// DefaultOptions are the library's.
+// DefaultOptions are the library's defaults.
 func DefaultOptions() Options {
 	var made C.t2r_options
 	C.t2r_defaults(&made, C.sizeof_t2r_options)
@@ -59,14 +59,14 @@ func OpenWith(path string, options Options) (*Decoder, error) {
 	})
 }
 
-// File is a file that is in memory.
+// File is a file in memory.
 type File struct {
 	Name string // as it would have in a folder
 	Data []byte
 }
 
-// OpenMemory opens a step graph that is in memory, the first of the files. The others are weights and companions, each under
-// the name that it would have beside it.
+// OpenMemory opens a step graph from memory, the first of the files. The others are weights and companions, named as they
+// would be beside it.
 func OpenMemory(files []File, options Options) (*Decoder, error) {
 	return options.open(func(given *C.t2r_options, handle **C.t2r_decoder) error {
 		var pinner runtime.Pinner
@@ -110,7 +110,7 @@ func (o Options) open(open func(*C.t2r_options, **C.t2r_decoder) error) (*Decode
 	return opened(handle)
 }
 
-// Fork is another decoder of the same opened graph, at the start of a text, for another goroutine: the weights are shared.
+// Fork makes another decoder of the same opened graph, at the start of a text, for another goroutine: the weights are shared.
 func (d *Decoder) Fork() (*Decoder, error) {
 	var handle *C.t2r_decoder
 	if err := d.do(func() C.t2r_kind { return C.t2r_fork(d.handle, &handle) }, nil); err != nil {
@@ -119,7 +119,7 @@ func (d *Decoder) Fork() (*Decoder, error) {
 	return opened(handle)
 }
 
-// Copy is the same with the states of this one: it goes on where this one stands.
+// Copy is Fork with a copy of this decoder's states.
 func (d *Decoder) Copy() (*Decoder, error) {
 	var handle *C.t2r_decoder
 	if err := d.do(func() C.t2r_kind { return C.t2r_copy(d.handle, &handle) }, nil); err != nil {
@@ -128,13 +128,13 @@ func (d *Decoder) Copy() (*Decoder, error) {
 	return opened(handle)
 }
 
-// Cancel ends the call that is in the decoder, from another goroutine or a callback: it fails with KindCancelled, within a
-// step too. Where none is in it, nothing happens.
+// Cancel ends the decoder's running call, from another goroutine or a callback: it fails with KindCancelled, even within a
+// step. Without one, nothing happens.
 func (d *Decoder) Cancel() error {
 	return try(func() C.t2r_kind { return C.t2r_cancel(d.handle) })
 }
 
-// Metadata is what the graph's file says under a key, as in "t2r.chat_template"; "" where it says nothing.
+// Metadata is the graph's metadata under a key, such as "t2r.chat_template"; "" if there is none.
 func (d *Decoder) Metadata(key string) (value string, err error) {
 	name := C.CString(key)
 	defer C.free(unsafe.Pointer(name))
@@ -150,30 +150,30 @@ func opened(handle *C.t2r_decoder) (*Decoder, error) {
 	return decoder, err
 }
 
-// Close gives the memory back. A decoder that is closed is an error in all calls from then on.
+// Close releases the memory. All later calls of the decoder are errors.
 func (d *Decoder) Close() error {
 	return d.do(func() C.t2r_kind { return C.t2r_close(d.handle) }, nil)
 }
 
-// Info is what a graph says of itself, and where its decoder stands.
+// Info has the properties of a graph, and the progress of its decoder.
 type Info struct {
 	VocabSize    int64
-	Batch        int   // sequences side by side, now
-	FixedBatch   int   // the only number of them that the graph takes; 0: any
+	Batch        int   // current number of sequences
+	FixedBatch   int   // the only batch that the graph takes; 0: any
 	Position     int64 // tokens read by the furthest sequence
-	MaxPositions int64 // after which a step is refused; 0: there is no end
+	MaxPositions int64 // position after which a step is refused; 0: no limit
 	BOSToken     int64 // -1: none
 	EOSTokens    []int64
-	TopK         int // how many Decoder.TopK gives; 0: the graph has no such outputs
+	TopK         int // how many logits Decoder.TopK returns; 0: the graph has no such outputs
 	States       int
 	Checkpoint   string // its SHA-256
-	Prefills     bool   // whether a prefill graph lies beside
-	Generates    bool   // whether a generation graph does
-	Translates   bool   // whether it is a translator's
+	Prefills     bool   // whether there is a prefill graph
+	Generates    bool   // whether there is a generation graph
+	Translates   bool   // whether the graph is a translator's
 	Chats        bool   // whether Decoder.Metadata has "t2r.chat_template"
 }
 
-// Info tells where the decoder stands.
+// Info returns the current Info.
 func (d *Decoder) Info() (info Info, err error) {
 	var found C.t2r_info
 	err = d.do(func() C.t2r_kind { return C.t2r_get_info(d.handle, &found, C.sizeof_t2r_info) }, func() {
@@ -197,12 +197,12 @@ func (d *Decoder) Info() (info Info, err error) {
 	return info, err
 }
 
-// Reset goes back to the start of a text, of so many sequences; 0 leaves their number as it is.
+// Reset goes back to the start of a text, for batch sequences; 0 keeps the batch.
 func (d *Decoder) Reset(batch int) error {
 	return d.do(func() C.t2r_kind { return C.t2r_reset(d.handle, C.size_t(batch)) }, nil)
 }
 
-// Step reads one token of each sequence. The logits of what comes next, (batch, VocabSize), row by row.
+// Step reads one token per sequence. It returns the logits of the next token, (batch, VocabSize), row-major.
 func (d *Decoder) Step(tokens ...int64) (logits []float32, err error) {
 	var found *C.float
 	err = d.do(func() C.t2r_kind {
@@ -211,8 +211,8 @@ func (d *Decoder) Step(tokens ...int64) (logits []float32, err error) {
 	return logits, err
 }
 
-// Prefill reads many tokens of each sequence, as many of each; many in one run where there is a prefill graph. The logits
-// of what comes next, (batch, VocabSize).
+// Prefill reads equally many tokens of each sequence, many per run if there is a prefill graph. It returns the logits of
+// the next token, (batch, VocabSize).
 func (d *Decoder) Prefill(rows ...[]int64) (logits []float32, err error) {
 	tokens, length, err := flat(rows)
 	if err != nil {
@@ -225,7 +225,7 @@ func (d *Decoder) Prefill(rows ...[]int64) (logits []float32, err error) {
 	return logits, err
 }
 
-// TopK is Prefill, of whose logits only the largest come out, (batch, TopK), and their tokens.
+// TopK is Prefill, but returns only the largest logits, (batch, TopK), and their tokens.
 func (d *Decoder) TopK(rows ...[]int64) (logits []float32, chosen []int64, err error) {
 	tokens, length, err := flat(rows)
 	if err != nil {
@@ -242,18 +242,18 @@ func (d *Decoder) TopK(rows ...[]int64) (logits []float32, chosen []int64, err e
 	return logits, chosen, err
 }
 
-// Reorder goes on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number.
+// Reorder drops, repeats or reorders the sequences. The batch becomes the number of rows.
 func (d *Decoder) Reorder(rows ...int64) error {
 	return d.do(func() C.t2r_kind { return C.t2r_reorder(d.handle, numbers(rows), C.size_t(len(rows))) }, nil)
 }
 
-// A Row is one of a decoder's.
+// A Row is a row of a decoder.
 type Row struct {
 	Decoder *Decoder
 	Row     int64
 }
 
-// Take becomes rows of decoders of one opened graph, forks and copies, and of this one too.
+// Take replaces the states with rows of decoders of the same graph: forks, copies and this one.
 func (d *Decoder) Take(rows ...Row) error {
 	from, places := make([]*C.t2r_decoder, len(rows)+1), make([]int64, len(rows))
 	for i, row := range rows {

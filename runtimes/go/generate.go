@@ -10,19 +10,19 @@ import (
 	"unsafe"
 )
 
-// Sampling says how tokens are chosen. [Decoder.Sampling] gives the graph's.
+// Sampling says how tokens are chosen. [Decoder.Sampling] returns the graph's.
 type Sampling struct {
-	Temperature       float64 // 0: the largest logit, of equals the lowest token
+	Temperature       float64 // 0: the largest logit, the lowest token on ties
 	TopK              int64   // 0: all
 	TopP              float64 // 1: all
 	MinP              float64 // 0: all
 	RepetitionPenalty float64 // 1: none
 	NoRepeatNgram     int64   // 0: no limit
-	Seed              int64   // the same seed gives the same text; -1: a new one for each
+	Seed              int64   // the same seed gives the same text; -1: a new seed for each
 	StopTokens        []int64 // the text ends with the first of them; nil: the graph's own
 }
 
-// Sampling is the graph's options, for a caller to change.
+// Sampling returns the graph's options, which the caller may change.
 func (d *Decoder) Sampling() (Sampling, error) {
 	var made C.t2r_sampling
 	err := d.do(func() C.t2r_kind { return C.t2r_sampling_defaults(d.handle, &made, C.sizeof_t2r_sampling) }, nil)
@@ -32,13 +32,13 @@ func (d *Decoder) Sampling() (Sampling, error) {
 	}, err
 }
 
-// Greedy is the same with the likeliest token each time.
+// Greedy is the same, but always chooses the most likely token.
 func (s Sampling) Greedy() Sampling {
 	s.Temperature = 0
 	return s
 }
 
-// given is the options for C. The stop tokens stay where they are until the pinner lets go of them.
+// given is the options for C. The stop tokens stay pinned until the pinner releases them.
 func (s Sampling) given(pinner *runtime.Pinner) C.t2r_sampling {
 	made := C.t2r_sampling{size: C.sizeof_t2r_sampling}
 	made.temperature = C.double(s.Temperature)
@@ -55,9 +55,9 @@ func (s Sampling) given(pinner *runtime.Pinner) C.t2r_sampling {
 	return made
 }
 
-// Generate reads a prompt, and writes up to maxTokens tokens. The last has been chosen and not read: the next call begins
-// with it. Each is handed to callback as it is chosen, and false ends the text there; it may be nil, and then a generation
-// graph does all in one run, where there is one. With an error come the tokens that were chosen before it.
+// Generate reads a prompt, and generates up to maxTokens tokens. The last is chosen but not read: begin the next call with
+// it. callback gets each token as it is chosen, and false ends the text there. If callback is nil, a generation graph, if
+// there is one, generates all in one run. On an error, the tokens chosen before it are returned too.
 func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, callback func(token int64) bool) (written []int64, err error) {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
@@ -83,8 +83,8 @@ func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, c
 	return written, err
 }
 
-// Choose gives the token that Generate would choose of a row's logits, or of what the program has made of them. draw: how many
-// tokens were chosen in its text before.
+// Choose returns the token that Generate would choose from a row's logits, which the caller may modify. draw: how many tokens
+// were chosen in its text before.
 func (d *Decoder) Choose(logits []float32, row int, sampling Sampling, draw int64) (int64, error) {
 	if len(logits) != d.vocabSize {
 		return 0, failed(KindArgument, "expected %d logits of one row; received %d; cut them", d.vocabSize, len(logits))
@@ -99,7 +99,7 @@ func (d *Decoder) Choose(logits []float32, row int, sampling Sampling, draw int6
 	return int64(token), err
 }
 
-// progress is a callback on its way through C, through which no panic may go.
+// progress is a callback passed through C. A panic must not unwind through C.
 type progress struct {
 	callback func(int64) bool
 	panicked any

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 )
 
-// Tensor is a state: its bytes, row by row, in this machine's order.
+// Tensor is a state: its bytes, row-major, in native byte order.
 type Tensor struct {
 	Name  string
 	Dtype string // float32, float16, int32 or int64
@@ -18,7 +18,7 @@ type Tensor struct {
 	Data  []byte
 }
 
-// States are copies of all states.
+// States returns copies of all states.
 func (d *Decoder) States() ([]Tensor, error) {
 	info, err := d.Info()
 	states := make([]Tensor, info.States)
@@ -39,8 +39,7 @@ func (d *Decoder) state(index int) (state Tensor, err error) {
 	return state, err
 }
 
-// SetStates goes on from these states, all of them; the batch becomes theirs. position: tokens that were read, where no
-// state says it.
+// SetStates continues from a complete set of states; the batch becomes theirs. position: tokens read, if no state says it.
 func (d *Decoder) SetStates(states []Tensor, position int64) error {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
@@ -68,14 +67,14 @@ func (d *Decoder) SetStates(states []Tensor, position int64) error {
 	}, nil)
 }
 
-// Save writes the states to a file, and a token that was chosen and has not been read, or -1.
+// Save writes the states to a file, and a token that was chosen but not read, or -1.
 func (d *Decoder) Save(path string, token int64) error {
 	return onPath(path, func(name *C.char) error {
 		return d.do(func() C.t2r_kind { return C.t2r_save(d.handle, name, C.int64_t(token)) }, nil)
 	})
 }
 
-// Load goes on from such a file, of any language's runtime. The token that was saved, or -1.
+// Load continues from such a file, of any language's runtime. It returns the saved token, or -1.
 func (d *Decoder) Load(path string) (int64, error) {
 	token := C.int64_t(-1)
 	err := onPath(path, func(name *C.char) error {
@@ -84,7 +83,7 @@ func (d *Decoder) Load(path string) (int64, error) {
 	return int64(token), err
 }
 
-// SaveMemory is the bytes that Save would write.
+// SaveMemory returns the bytes that Save would write.
 func (d *Decoder) SaveMemory(token int64) (snapshot []byte, err error) {
 	var data unsafe.Pointer
 	var size C.size_t
@@ -94,7 +93,7 @@ func (d *Decoder) SaveMemory(token int64) (snapshot []byte, err error) {
 	return snapshot, err
 }
 
-// LoadMemory is Load, of such bytes.
+// LoadMemory is Load, from such bytes.
 func (d *Decoder) LoadMemory(snapshot []byte) (int64, error) {
 	token := C.int64_t(-1)
 	data := unsafe.Pointer(&nothing)

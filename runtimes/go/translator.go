@@ -7,25 +7,25 @@ import "C"
 type EarlyStopping int32
 
 const (
-	Unlikely EarlyStopping = iota // when Width hypotheses are finished, and none that goes on looks better
+	Unlikely EarlyStopping = iota // when Width hypotheses are finished, and no unfinished one looks better
 	Finished                      // when Width hypotheses are finished
-	Never                         // not before none can become better
+	Never                         // when no unfinished hypothesis can become better
 )
 
-// Beam says how translations are searched for. [Decoder.Beam] gives the graph's.
+// Beam has the options of beam search. [Decoder.Beam] returns the graph's.
 type Beam struct {
 	Width             int64 // 1 is greedy
-	MaxTokens         int64 // 0: the graph's, lowered to where positions end
+	MaxTokens         int64 // 0: the graph's, capped at the model's positions
 	MinTokens         int64
 	EarlyStopping     EarlyStopping
-	ForcedEnd         bool // whether the last of MaxTokens is an end
+	ForcedEnd         bool // whether the last of MaxTokens is forced to be an end token
 	NBest             int64
 	LengthPenalty     float64
 	RepetitionPenalty float64 // 1: none
 	NoRepeatNgram     int64   // 0: no limit
 }
 
-// Beam is the graph's options, for a caller to change.
+// Beam returns the graph's options, which the caller may change.
 func (d *Decoder) Beam() (Beam, error) {
 	var made C.t2r_beam
 	err := d.do(func() C.t2r_kind { return C.t2r_beam_defaults(d.handle, &made, C.sizeof_t2r_beam) }, nil)
@@ -50,13 +50,13 @@ func (b Beam) given() C.t2r_beam {
 	return made
 }
 
-// Translation is one that a search found.
+// Translation is a translation that a search found.
 type Translation struct {
 	Tokens []int64
 	Score  float64
 }
 
-// EncodeSources reads sources, and stands before the start tokens of their translations: the batch becomes their number.
+// EncodeSources reads sources; the start tokens of their translations come next. The batch becomes the number of sources.
 func (d *Decoder) EncodeSources(sources ...[]int64) error {
 	longest, lengths := 0, make([]int64, len(sources))
 	for row, source := range sources {
@@ -72,7 +72,7 @@ func (d *Decoder) EncodeSources(sources ...[]int64) error {
 	}, nil)
 }
 
-// Translate searches for a source's translations, best first.
+// Translate translates a source by beam search, best first.
 func (d *Decoder) Translate(source []int64, beam Beam) ([]Translation, error) {
 	given := beam.given()
 	var found C.size_t

@@ -12,13 +12,13 @@ import (
 	"unsafe"
 )
 
-// use is a handle's turn: it is of one goroutine at a time, until what a call handed out has been copied.
+// use lets one goroutine at a time use a handle, until a call's results have been copied.
 type use struct {
 	name  string
 	mutex sync.Mutex
 }
 
-// do makes a call, and then takes what it handed out. then may be nil.
+// do makes a call, and then copies its results with then, which may be nil.
 func (u *use) do(call func() C.t2r_kind, then func()) error {
 	if !u.mutex.TryLock() {
 		return failed(KindState, "expected one call at a time in a %s; received another, from a second goroutine or a callback; "+
@@ -34,7 +34,7 @@ func (u *use) do(call func() C.t2r_kind, then func()) error {
 	return nil
 }
 
-// try makes a call. The line that says what went wrong is its thread's.
+// try makes a call. The error message is thread-local.
 func try(call func() C.t2r_kind) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -46,7 +46,7 @@ func try(call func() C.t2r_kind) error {
 
 var nothing C.int64_t
 
-// numbers is a slice's first number for C, and never NULL.
+// numbers is a pointer to a slice's first element for C, never NULL.
 func numbers(tokens []int64) *C.int64_t {
 	if len(tokens) == 0 {
 		return &nothing
@@ -54,12 +54,12 @@ func numbers(tokens []int64) *C.int64_t {
 	return (*C.int64_t)(unsafe.SliceData(tokens))
 }
 
-// copied is what the library hands out, as a slice of one's own.
+// copied is a copy of the library's memory.
 func copied[T, F any](pointer *F, count int) []T {
 	return slices.Clone(unsafe.Slice((*T)(unsafe.Pointer(pointer)), count))
 }
 
-// flat is rows of one length, one behind the other, and the length.
+// flat is rows of one length, concatenated, and the length.
 func flat(rows [][]int64) ([]int64, int, error) {
 	if len(rows) == 0 {
 		return nil, 0, nil
@@ -72,7 +72,7 @@ func flat(rows [][]int64) ([]int64, int, error) {
 	return slices.Concat(rows...), len(rows[0]), nil
 }
 
-// words are texts for C, which stay where they are until the pinner lets go of them.
+// words are texts for C, which stay pinned until the pinner releases them.
 func words(texts []string, pinner *runtime.Pinner) (**C.char, error) {
 	if len(texts) == 0 {
 		return nil, nil

@@ -1,5 +1,5 @@
-// An Android library: Kotlin, and libt2r_jni.so for each processor. Not run. ONNX Runtime's headers and library are those of
-// its Android package (an .aar is a zip), unpacked where -Ponnxruntime=FOLDER says: FOLDER/headers, FOLDER/jni/ABI.
+// An Android library: Kotlin, and libt2r_jni.so for each processor. Not run. ONNX Runtime's headers and library come from
+// its Android package (an .aar is a zip), unpacked in -Ponnxruntime=FOLDER: FOLDER/headers, FOLDER/jni/ABI.
 plugins {
     id("com.android.library") version "8.7.0"
     id("org.jetbrains.kotlin.android") version "2.1.0"

@@ -12,7 +12,7 @@ import t2r.Sampling;
 import t2r.T2rException;
 import t2r.Tensor;
 
-/** Misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it. */
+/** Misuse FOLDER NAME: one misuse of the golden files of FOLDER, and its result. */
 public class Misuse {
     private static Path folder;
 
@@ -164,6 +164,6 @@ public class Misuse {
         } catch (IllegalStateException error) {
             System.out.println(error.getMessage());
         }
-        decoder.step(1); // it is not in use for ever
+        decoder.step(1); // no longer in use
     }
 }

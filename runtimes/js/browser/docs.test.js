@@ -1,4 +1,4 @@
-/** The programs of docs/embedding.md, run as they stand there. */
+/** Runs the programs of docs/embedding.md verbatim. */
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -24,7 +24,7 @@ function program(language) {
 }
 
 test("the program for Node", async () => {
-  const folder = await mkdtemp(join(js, ".docs-")); // inside of the package, which it imports by its name
+  const folder = await mkdtemp(join(js, ".docs-")); // inside the package, which it imports by name
   try {
     await writeFile(join(folder, "story.js"), program("js"));
     const { stdout } = await promisify(execFile)(process.execPath, [join(folder, "story.js")], { cwd: web });

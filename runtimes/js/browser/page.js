@@ -1,4 +1,4 @@
-/** A page in a headless Chromium, over a server of the test's own, which can be told to answer otherwise. */
+/** A page in a headless Chromium, served by the test's own server, whose responses can be replaced. */
 
 import { fileURLToPath } from "node:url";
 
@@ -7,7 +7,7 @@ import { chromium } from "playwright-core";
 import { serve } from "../demo/serve.js";
 
 const EXECUTABLE = fileURLToPath(new URL("../../../.ci/chromium", import.meta.url));
-const OPENED = 240_000; // ms, at the most: several tests may share two cores
+const OPENED = 240_000; // ms, timeout: several tests may share two cores
 export const WEBGPU = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan"];
 
 export function launch(more = []) {
@@ -15,10 +15,10 @@ export function launch(more = []) {
 }
 
 /**
- * A server and a page of it in a context of its own; all that it asks of another host, and what goes wrong in it, is noted.
- * @param options `query` behind the address: without one the page itself finds the best way to run, which on a busy machine
- *   may be slow; `answers`, path → a function of the response; `wait`, until the model is there or some trouble; and what a
- *   context of the browser takes
+ * Start a server and open its page in a new context. Requests to other hosts and page errors are recorded.
+ * @param options `query` after the address: without one the page itself finds the best way to run, which on a busy machine
+ *   may be slow; `answers`, path → a function of the response; `wait`, until the model is ready or has failed; and options
+ *   of a browser context
  */
 async function visit(browser, folder, { query = "?way=wasm", answers = {}, wait = true, ...context } = {}) {
   const server = await serve(folder, 0, (path, response) => {
@@ -51,7 +51,7 @@ async function visit(browser, folder, { query = "?way=wasm", answers = {}, wait 
   return { page, visitor, address, asked, strangers, errors, answers, server, open, close };
 }
 
-/** Visit, work there, and leave, whatever happens. Options as of visit. */
+/** Visit, run `work`, and always close. Options as of visit. */
 export async function visitIn(browser, folder, options, work) {
   const place = await visit(browser, folder, options);
   try {

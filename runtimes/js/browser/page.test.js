@@ -1,4 +1,4 @@
-/** The page in a real browser, as a visitor meets it. $T2R_WEB is a folder of `t2r save --as web`, beside which greedy.txt lies. */
+/** The page in a real browser, as a visitor sees it. $T2R_WEB is a folder of `t2r save --as web`, with greedy.txt beside it. */
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
@@ -18,7 +18,7 @@ after(() => browser.close());
 
 const visited = (options, work) => visitIn(browser, web, options, work);
 
-/** The page again, with no file of it kept. */
+/** Reopen the page with empty caches. */
 async function openedAnew({ page, address }) {
   await page.evaluate(async () => Promise.all((await caches.keys()).map((name) => caches.delete(name))));
   await page.goto(`${address}?way=wasm`);
@@ -45,7 +45,7 @@ test("Escape while the model is loaded is no trouble", async () => {
 test("how much of the model has come is said", async () => {
   await visited({}, async (place) => {
     const { page, answers } = place, ofGraph = list.files.filter(({ name }) => name === list.graph || name.startsWith(`${list.graph}.`));
-    const weights = ofGraph.reduce((most, file) => (file.size > most.size ? file : most)); // in a file of their own, or in the graph
+    const weights = ofGraph.reduce((most, file) => (file.size > most.size ? file : most)); // in a separate file, or in the graph
     const bytes = await readFile(join(web, weights.name)), half = Math.floor(0.6 * bytes.length);
     const asked = new Promise((resolve) => (answers[`/${weights.name}`] = resolve));
     await openedAnew(place);
@@ -85,7 +85,7 @@ test("a reload that passes the service worker by opens the model, with threads o
 
 test("the greedy text begins as Python's, and nobody else is asked", async () => {
   const expected = await readFile(join(dirname(web), "greedy.txt"), "utf8");
-  const [beginning] = /^.*?named \w+\./.exec(expected); // int8 rounds activations, which differ in the last bit: a close call may follow
+  const [beginning] = /^.*?named \w+\./.exec(expected); // int8 rounds activations, which differ in the last bit: later tokens may differ
   await visited({ query: "" }, async ({ page, strangers, errors }) => {
     await settings(page, { temperature: 0, tokens: 200 });
     assert.ok((await written(page, "Once upon a time")).startsWith(beginning), beginning);
@@ -126,7 +126,7 @@ test("what is written on has noise of its own", async () => {
       await worker.ask("open", name, "wasm");
       for (let n = 0; n < 2; n++) {
         written.push([]);
-        await worker.ask("write", "", { temperature: 1e9, seed: 5 }, 12); // the noise alone chooses
+        await worker.ask("write", "", { temperature: 1e9, seed: 5 }, 12); // only the noise chooses
       }
       return written;
     }, list.graph);
@@ -190,7 +190,7 @@ test("it opens again without a net, and a changed file alone is fetched anew", a
     answers["/style.css"] = (response) => response.writeHead(200, { "Content-Type": "text/css" }).end(content);
     asked.length = 0;
     await open();
-    const always = ["/files.json", "/sw.js", "/translate/files.json"]; // lists, and what the browser itself looks after
+    const always = ["/files.json", "/sw.js", "/translate/files.json"]; // lists, and the script that the browser itself checks
     assert.deepEqual([...new Set(asked)].filter((path) => !always.includes(path)), ["/style.css"]);
   });
 });

@@ -1,6 +1,6 @@
 /**
- * node browser/pictures.js WEB: pictures of a packed page, with the numbers that it has come to after TOKENS tokens: demo/page/card.png
- * for those who share its address, and docs/plots/page.png. WEB is a folder that demo/make_web.py wrote.
+ * node browser/pictures.js WEB: pictures of a packed page, with its numbers after TOKENS tokens: demo/page/card.png
+ * for link previews, and docs/plots/page.png. WEB is a folder that demo/make_web.py wrote.
  */
 
 import { fileURLToPath } from "node:url";
@@ -26,7 +26,7 @@ try {
     await settings(page, { tokens: TOKENS });
     await page.click("#write");
     for (let read = await readSoFar(page); read < TOKENS; read = await readSoFar(page)) {
-      await settings(page, { tokens: TOKENS - read }); // a story may end before
+      await settings(page, { tokens: TOKENS - read }); // a story may end early
       await page.click("#continue");
     }
     await page.evaluate(() => (document.body.className = "picture"));

@@ -14,8 +14,8 @@ const web = process.env.T2R_WEB;
 assert.ok(web, "T2R_WEB names a packed folder: run `make test-js`");
 const js = fileURLToPath(new URL("..", import.meta.url));
 const SLOW = { timeout: 580_000 };
-const ON_GPU = ["tiny-hybrid", "window", "int8", "w4"]; // of each kind of state and product; a GPU in software is slow
-// a table's last row is repeated there; 131,076 tokens; float16, which software has not; no generation graph is opened
+const ON_GPU = ["tiny-hybrid", "window", "int8", "w4"]; // one per kind of state and product; a software GPU is slow
+// repeats a table's last row; has 131,076 tokens; float16, which a software GPU lacks; opens no generation graph
 const NOT_ON_GPU = ["calls-fails", "sampling-history", "sampling-states", "bad"];
 let folder, server, address;
 
@@ -35,7 +35,7 @@ after(async () => {
   await rm(folder, { recursive: true });
 });
 
-/** What a function gives in a new page, which has `ort` and the runtime. */
+/** The result of `work` in a new page with `ort` and the runtime. */
 async function inBrowser(flags, work, ...given) {
   const browser = await launch(flags);
   try {
@@ -139,7 +139,7 @@ test("a text is one run on wasm, or one a token", SLOW, async () => {
   assert.deepEqual(found, [[1, 12], [12, 12]]);
 });
 
-// V8 compiles what has run often, which stays in the heap: as much as a whole text of ours. The interpreter alone does not.
+// V8 compiles hot code and keeps it in the heap, as large as a whole text. The interpreter does not.
 const INTERPRETED = "--no-opt --no-maglev --no-sparkplug --no-lazy-feedback-allocation";
 const GROWN = 1.01; // 16 bytes a token
 

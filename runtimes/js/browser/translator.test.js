@@ -1,4 +1,4 @@
-/** The translator's page, as a visitor meets it: $T2R_WEB/translate, beside translated.txt. */
+/** The translator's page, as a visitor sees it: $T2R_WEB/translate, beside translated.txt. */
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";

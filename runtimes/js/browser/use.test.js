@@ -1,4 +1,4 @@
-/** Every button of the page, pressed as people do it; odd texts; and hosts that send no headers and keep nothing. */
+/** Every button of the page, pressed as users do; odd texts; and hosts that send no headers and cache nothing. */
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";

@@ -1,4 +1,4 @@
-/** What a runtime must compute, case by case: contract/conformance.md. The same file runs in Node and in a browser. */
+/** Runs the conformance cases: contract/conformance.md. The same file runs in Node and in a browser. */
 
 import { Decoder, T2RError, Translator } from "../src/index.js";
 import { camelCased } from "../src/names.js";
@@ -8,11 +8,11 @@ const SCORE = 1e-4;
 const ROUNDING = 1e-9; // of the nine digits of golden numbers
 
 /**
- * @param {{json: Function, bytes: Function, source: Function}} folder a file's JSON, its bytes, and what opens a graph
+ * @param {{json: Function, bytes: Function, source: Function}} folder functions for a file's JSON, its bytes, and a graph's source
  * @param {object} options of Decoder.open
  * @param {(line: string) => void} print
- * @param {(name: string) => boolean} chosen the cases to go through
- * @returns {Promise<number>} how many failed
+ * @param {(name: string) => boolean} chosen the cases to run
+ * @returns {Promise<number>} number of failures
  */
 export async function conform(folder, options, print, chosen = () => true) {
   const cases = (await folder.json("index.json")).cases.filter(({ case: name }) => chosen(name));
@@ -101,7 +101,7 @@ async function sampling(golden, folder, options) {
   });
 }
 
-/** What a call is, by the key that names it. */
+/** Calls by the key that names them. */
 const CALLS = {
   reset: (decoder, { reset }) => decoder.reset(reset),
   reorder: (decoder, { reorder }) => decoder.reorder(reorder),

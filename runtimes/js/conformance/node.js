@@ -1,4 +1,4 @@
-/** node conformance/node.js FOLDER [PROVIDER]: a line a case, then `N passed, N failed`; exit 1 if any failed. */
+/** node conformance/node.js FOLDER [PROVIDER]: one line per case, then `N passed, N failed`; exit 1 if any failed. */
 
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";

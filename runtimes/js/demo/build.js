@@ -1,7 +1,7 @@
 /**
  * node demo/build.js FOLDER [translator] [ADDRESS]: the page with all that it loads, for `t2r save --as web:page=FOLDER`; a
- * translator has its own. ADDRESS is where the folder will be, which those who show a picture of a page want to know. Nothing is
- * bundled: files are copied, and names of packages in imports become places beside them, since a worker knows no others.
+ * translator has its own. ADDRESS is where the folder will be, for link previews. Nothing is
+ * bundled: files are copied, and package names in imports become relative paths, since a worker resolves no others.
  */
 
 import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
@@ -42,9 +42,9 @@ const vendor = [
 ];
 for (const [place, name] of vendor) {
   const content = await readFile(join(packages, place, name));
-  // a map of the sources would be looked for beside it
+  // browsers would look for a source map beside it
   const whole = name.endsWith("js") ? content.toString().replace(/\/\/# sourceMappingURL=.*\s*$/, "") : content;
   await writeFile(join(folder, "vendor", name), whole);
 }
 await cp(join(packages, "@huggingface/tokenizers/LICENSE"), join(folder, "vendor/tokenizers.LICENSE"));
-await cp(join(js, "../../NOTICE"), join(folder, "vendor/NOTICE")); // the licence of ONNX Runtime is in it
+await cp(join(js, "../../NOTICE"), join(folder, "vendor/NOTICE")); // it contains ONNX Runtime's licence

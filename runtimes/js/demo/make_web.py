@@ -2,8 +2,8 @@
 
 Beside it, greedy.txt and translated.txt are what Python writes.
 
-A softmax model of the same size is packed too, to run beside it. What a token costs does not depend on the weights, so
-its own are random: nobody has to train it, and nobody reads what it would say.
+A softmax model of the same size is packed too, to run beside it. The cost of a token does not depend on the weights, so
+it is untrained, with random weights; its output is not read.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ const TYPES = {
 /**
  * @param {string} folder
  * @param {number} port 0 is any free one
- * @param {(path: string, response: import("node:http").ServerResponse) => boolean} onRequest sees every decoded path; true: it has answered
+ * @param {(path: string, response: import("node:http").ServerResponse) => boolean} onRequest gets every decoded path; true: it has responded
  * @returns {Promise<import("node:http").Server>} listening
  * @throws {Error} the folder does not exist, or the port is taken
  */
@@ -21,7 +21,7 @@ export async function serve(folder, port = 0, onRequest = () => false) {
   const root = await realpath(folder);
   if (!(await stat(root)).isDirectory()) throw new Error(`${folder} is not a folder`);
   const server = createServer(async (request, response) => {
-    let status = 400; // until the request has been understood
+    let status = 400; // until the request is parsed
     try {
       const path = pathOf(request.url);
       status = 404;
@@ -43,12 +43,12 @@ function pathOf(target) {
   return decodeURIComponent(encoded);
 }
 
-/** @throws {Error} no such file, or one outside of the root: links are followed first */
+/** @throws {Error} no such file, or one outside the root after resolving links */
 async function answer(root, path, response) {
   const file = await realpath(join(root, path)), found = await stat(file);
   if (file !== root && !file.startsWith(root.endsWith(sep) ? root : root + sep)) throw new Error("outside of the folder");
   if (found.isDirectory() && !path.endsWith("/")) {
-    // relative to the folder above, so that no path can lead to another host
+    // relative to the parent folder, so that no path redirects to another host
     response.writeHead(301, { Location: `./${encodeURIComponent(basename(path))}/` }).end();
   } else if (found.isDirectory()) {
     await answer(root, `${path}index.html`, response);

@@ -1,4 +1,4 @@
-/** Tokens that are found before a text is cut: `added_tokens` of a tokenizer.json, the longest first. */
+/** Finds the `added_tokens` of a tokenizer.json before a text is split; the longest match wins. */
 
 import { blanksAfter, blanksBefore } from "./blanks.js";
 import { LETTER } from "./text_splitter.js";
@@ -14,7 +14,7 @@ export class AddedTokens {
 
   /**
    * @param {object[]} added tokens of a tokenizer.json
-   * @param {string[]} contents what each is in a text: as it is written, or normalized
+   * @param {string[]} contents each token's content: verbatim, or normalized
    * @param {(text: string) => string} normalize
    */
   constructor(added, contents, normalize) {
@@ -25,8 +25,8 @@ export class AddedTokens {
   }
 
   /**
-   * The text, normalized, around the tokens that were found in it.
-   * @returns {(number | {text: string, first: boolean})[]} their ids, and what lies between; whether it begins the text
+   * Split a text at its added tokens. The parts between them are normalized.
+   * @returns {(number | {text: string, first: boolean})[]} token ids, and the parts between; `first`: whether a part begins the text
    */
   split(text) {
     const out = [], budget = new Budget();
@@ -48,9 +48,9 @@ export class AddedTokens {
   }
 }
 
-/** What finds these tokens in a text: their ids and the texts between them, in order. Each letter is looked at a few times. */
+/** Returns a function that splits a text into these tokens' ids and the texts between. It visits each letter only a few times. */
 function finder(entries) {
-  const tokens = entries.filter(([content]) => content).reverse(); // of equals the first
+  const tokens = entries.filter(([content]) => content).reverse(); // the first of equal tokens wins
   if (!tokens.length) return (text) => (text ? [text] : []);
   const trie = new Trie(tokens), beginnings = new Set(tokens.map(([content]) => content.charCodeAt(0)));
   const begins = new RegExp(`[${Array.from(beginnings, (unit) => `\\u${unit.toString(16).padStart(4, "0")}`).join("")}]`, "g");
@@ -60,7 +60,7 @@ function finder(entries) {
     for (const [from, to, { id, single_word: single, lstrip, rstrip }] of occurrences(text, begins, trie)) {
       if (single && (ENDS_WITH_LETTER.test(before(text, from)) || STARTS_WITH_LETTER.test(text.slice(to, to + 2)))) continue;
       const start = lstrip ? Math.max(end, blanksBefore(text, from, end)) : from;
-      // tokens of blanks may lie inside of what another has stripped: those end where it does
+      // a token of blanks may lie in blanks that another has stripped: it ends where they do
       if (rstrip && blanksEnd <= to) blanksEnd = blanksAfter(text, to);
       if (start > end) out.push(text.slice(end, start));
       out.push(id);
@@ -71,7 +71,7 @@ function finder(entries) {
   };
 }
 
-/** Where the tokens of a trie are, the longest at each place, none over another: [start, end, token]. */
+/** Matches of a trie's tokens, the longest at each place, non-overlapping: [start, end, token]. */
 function* occurrences(text, begins, trie) {
   for (let at = 0; ; ) {
     begins.lastIndex = at;

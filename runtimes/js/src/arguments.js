@@ -1,4 +1,4 @@
-/** What a caller gives, checked for its kind before anything is made of it: a length may be any number, an array full of holes. */
+/** Checks the types of a caller's arguments before use: a length may be any number, an array full of holes. */
 
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 
@@ -10,22 +10,22 @@ export function isList(value) {
 /**
  * A copy of a list of numbers.
  * @param {any} value an array, or a typed array, of int64 too
- * @param {string} what it is, as a message says it
- * @throws {T2RError} token: another thing, or an array of others
+ * @param {string} what its name in messages
+ * @throws {T2RError} token: not a list, or an element that is not a number
  */
 export function numbersOf(value, what) {
   if (!isList(value)) throw notNumbers(what, shown(value));
   if (!Array.isArray(value)) return Array.from(value, Number);
-  const wrong = value.findIndex((one) => typeof one !== "number"); // of holes it stops at the first
+  const wrong = value.findIndex((one) => typeof one !== "number"); // stops at the first hole
   if (wrong >= 0) throw notNumbers(what, `${shown(value[wrong])} at place ${wrong}`);
   return value.slice();
 }
 
 /**
- * A copy of numbers of vectors.
+ * A copy of the elements of vectors.
  * @param {ArrayLike<number>} value an array, or a typed array
  * @returns {Float32Array}
- * @throws {T2RError} token: another thing, none, or a number that is not finite
+ * @throws {T2RError} token: not a list of numbers, an empty one, or a number that is not finite
  */
 export function vectorsOf(value) {
   const numbers = isList(value) && Array.prototype.every.call(value, (one) => typeof one === "number") ? Float32Array.from(value) : null;
@@ -35,8 +35,8 @@ export function vectorsOf(value) {
 }
 
 /**
- * Who watches a text, {onToken, signal}, or a search, {onStep, signal}.
- * @throws {T2RError} sampling: of another kind; the signal's reason, where it has been aborted
+ * Check the callback and signal of a generation, {onToken, signal}, or of a search, {onStep, signal}.
+ * @throws {T2RError} sampling: a wrong type; the signal's reason, if it is aborted
  */
 export function watchersOf(watchers, call) {
   if (typeof watchers !== "object" || watchers === null || isList(watchers)) {
@@ -65,7 +65,7 @@ const OPEN = {
   ort: [(x) => typeof x?.InferenceSession?.create === "function" && typeof x?.Tensor === "function", "the module of ONNX Runtime"],
 };
 
-/** The options of opening a graph, without those that are not given. @throws {T2RError} provider: an unknown or bad one */
+/** The options of opening a graph, without undefined ones. @throws {T2RError} provider: an unknown or bad one */
 export function openOptions(options) {
   if (typeof options !== "object" || options === null || Array.isArray(options)) throw badOption("options as an object", shown(options));
   const given = Object.entries(options).filter(([, value]) => value !== undefined);

@@ -1,4 +1,4 @@
-/** Continuous batching: texts that are added and removed between steps, of which each reads the weights once for all. */
+/** Continuous batching: texts are added and removed between steps; a step reads the weights once for all of them. */
 
 import { Decoder } from "./decoder.js";
 import { T2RError, isWhole, shown } from "./errors.js";
@@ -8,21 +8,21 @@ import { Sampler } from "./sampler.js";
 import { requireReadsTokens } from "./signature.js";
 
 /**
- * Several texts at once, each a row of every state, and each the one that `generate` writes alone, but for rounding.
+ * Generates several texts at once, each in one row of the states. Each equals what `generate` writes alone, up to rounding.
  *
  *     const batch = new Batch(decoder);
  *     for (const prompt of prompts) await batch.add(tokenizer.encode(prompt), 100);
  *     while (batch.sequences.length) for (const [handle, token] of await batch.step()) …
  */
 export class Batch {
-  #rows; // a decoder, of whose rows each is a text
+  #rows; // a decoder with one row per text
   #texts = []; // {handle, request, history, token, left}
   #count = 0;
   #inUse = false;
 
   /**
-   * @param {Decoder} decoder whose sessions are used, one call at a time; its own text is left alone
-   * @throws {T2RError} batch: a graph of a fixed batch, or one whose caches grow, which would have to be of one length
+   * @param {Decoder} decoder whose sessions are used, one call at a time; its states do not change
+   * @throws {T2RError} batch: a graph of a fixed batch, or with growing caches, which would all need one length
    */
   constructor(decoder) {
     if (!(decoder instanceof Decoder)) throw new T2RError("graph", "a Decoder", shown(decoder), "open one, in this thread");
@@ -40,12 +40,12 @@ export class Batch {
   }
 
   /**
-   * Add a text: read its prompt but for the last token, which the next step reads.
+   * Add a text: read its prompt except the last token, which the next step reads.
    * @param {import("./types.js").Tokens} prompt
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
    * @returns {Promise<number>} its handle: 0, 1, 2, …
-   * @throws {T2RError} as Decoder.generate; batch: more than fit into the limit of the states. All is as before then
+   * @throws {T2RError} as Decoder.generate; batch: more than the limit of state bytes. Nothing has changed then
    */
   async add(prompt, maxTokens, options = {}) {
     return this.#alone(async () => {
@@ -64,7 +64,7 @@ export class Batch {
   }
 
   /**
-   * One token of every text. A text leaves the batch behind a stop token or `maxTokens`; and with -1 where its logits are not finite.
+   * Choose one token per text. A text leaves the batch after a stop token or `maxTokens`, or with -1 if its logits are not finite.
    * @returns {Promise<Map<number, number>>} handle → token, oldest first
    * @throws {T2RError} runtime: the graph does not run; no text has changed then
    */
@@ -83,7 +83,7 @@ export class Batch {
    * Remove a text.
    * @param {number} handle
    * @returns {Promise<Map<string, import("./types.js").State>>} its states, for Decoder.setState: all but its newest token have been read
-   * @throws {T2RError} batch: none of this handle
+   * @throws {T2RError} batch: no such handle
    */
   async remove(handle) {
     return this.#alone(async () => {
@@ -100,26 +100,26 @@ export class Batch {
     });
   }
 
-  /** Give the states back; the decoder stays open. @returns {Promise<void>} */
+  /** Release the states; the decoder stays open. @returns {Promise<void>} */
   async close() {
     await this.#alone(() => this.#rows.close());
     this.#texts = [];
   }
 
-  /** Rows of texts, in their order; of an empty batch there is none. @returns {[Decoder, number[]][]} */
+  /** Rows as parts for Decoder.take; none for an empty batch. @returns {[Decoder, number[]][]} */
   #parts(rows) {
     const chosen = [...rows];
     return chosen.length ? [[this.#rows, chosen]] : [];
   }
 
-  /** Leave the other texts out. */
+  /** Drop all texts but those that `stays` accepts. */
   async #keep(stays) {
     const rows = [...this.#texts.keys()].filter((row) => stays(this.#texts[row]));
     if (rows.length && rows.length < this.#texts.length) await this.#rows.reorder(rows);
     this.#texts = rows.map((row) => this.#texts[row]);
   }
 
-  /** Do one thing at a time: a decoder guards each of its calls, not what lies between two. */
+  /** Run one operation at a time: a decoder guards single calls, not sequences of them. */
   async #alone(work) {
     if (this.#inUse) throw new T2RError("state", "a batch that nobody else uses", "one in use", "wait for its end");
     this.#inUse = true;
@@ -131,7 +131,7 @@ export class Batch {
   }
 }
 
-/** A text's next token, which it goes on with; -1 where its logits are not finite. */
+/** Choose a text's next token and update the text; -1 if its logits are not finite. */
 function chosen(text, logits) {
   const { request: { sampler, banned }, history } = text;
   history.add([text.token]);

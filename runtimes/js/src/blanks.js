@@ -1,10 +1,10 @@
-/** White space at the ends of a text, looked at letter by letter: a regular expression may try again from every blank. */
+/** Scans white space letter by letter: a regular expression may retry from every blank. */
 
 import { work } from "./trie.js";
 
-const BLANK = /\p{White_Space}/u; // each of them is one code unit
+const BLANK = /\p{White_Space}/u; // each match is one code unit
 
-/** Where the blanks before a place begin, not below `least`. */
+/** Start of the blanks before `place`, at least `least`. */
 export function blanksBefore(text, place, least = 0) {
   const from = place;
   while (place > least && BLANK.test(text[place - 1])) place--;
@@ -12,7 +12,7 @@ export function blanksBefore(text, place, least = 0) {
   return place;
 }
 
-/** Where the blanks behind a place end. */
+/** End of the blanks after `place`. */
 export function blanksAfter(text, place) {
   const from = place;
   while (place < text.length && BLANK.test(text[place])) place++;

@@ -6,12 +6,12 @@ import { T2RError, printable, shown } from "./errors.js";
 
 const MAX_TEMPLATE = 1 << 16; // characters
 const MAX_TOKEN = 256; // characters of a special token
-const MAX_OUTPUT = 1 << 16; // characters, and four times those of the messages
-const MEGABYTES = 256; // of a template's values, in Node
-export const SECONDS = 10; // the start of the worker included
+const MAX_OUTPUT = 1 << 16; // characters, plus four times those of the messages
+const MEGABYTES = 256; // heap limit of a template's worker, in Node
+export const SECONDS = 10; // including the worker's start
 const TOKENS = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/** Whether this is `{template, tokens}` as the contract bounds it. @param {any} value @returns {boolean} */
+/** Whether this is `{template, tokens}` within the contract's bounds. @param {any} value @returns {boolean} */
 export function isChatTemplate(value) {
   if (typeof value !== "object" || value === null || Object.keys(value).sort().join() !== "template,tokens") return false;
   const { template, tokens } = value, text = (one, most) => typeof one === "string" && one.length <= most;
@@ -20,14 +20,14 @@ export function isChatTemplate(value) {
 }
 
 /**
- * Messages as a text. A template is a stranger's program: it runs in a worker of its own, which is ended when it takes too long.
+ * Render messages as text. A template is an untrusted program: it runs in its own worker, which is terminated on timeout.
  * @param {import("./types.js").ChatTemplate} template
  * @param {readonly object[]} messages
  * @param {boolean} addGenerationPrompt
  * @param {any} [worker] as in WorkerOptions
  * @param {number} [seconds]
  * @returns {Promise<string>}
- * @throws {T2RError} tokenizer: messages of another form, a template that refuses them or takes too much, no @huggingface/jinja
+ * @throws {T2RError} tokenizer: malformed messages, a template that refuses them or exceeds a limit, no @huggingface/jinja
  */
 export async function render({ template, tokens }, messages, addGenerationPrompt, worker, seconds = SECONDS) {
   const said = plain(messages);
@@ -49,7 +49,7 @@ function plain(messages) {
   }
 }
 
-/** The answer of a worker, {text}, or {why} there is none. @returns {Promise<{ text?: string, why?: string }>} */
+/** The worker's result: {text}, or {why} there is none. @returns {Promise<{ text?: string, why?: string }>} */
 async function rendered(args, given, seconds) {
   let worker = /** @type {any} */ (null), timer;
   try {

@@ -1,4 +1,4 @@
-/** A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them. */
+/** A step graph as a decoder: tokens in, logits out. The decoder keeps the states. */
 
 import { isList, numbersOf, openOptions, vectorsOf, watchersOf } from "./arguments.js";
 import { T2RError, isWhole, shown } from "./errors.js";
@@ -13,7 +13,7 @@ import { requireBatch, requireReadsTokens, requireRoom, requireTokens } from "./
 import { States } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
-const ROWS = 512; // tokens in one run: enough for a matrix product to be at its fastest, and a bound on its memory
+const ROWS = 512; // tokens per run: enough for full matrix product speed, and a bound on memory
 
 export class Decoder {
   #graphs;
@@ -42,17 +42,17 @@ export class Decoder {
     return Graphs.open("decoder", source, checked, roles, refuseTranslator, (graphs) => new Decoder(graphs, checked));
   }
 
-  /** What the graph's metadata says. @returns {import("./types.js").Signature} */
+  /** The graph's metadata. @returns {import("./types.js").Signature} */
   get signature() {
     return this.#graphs.step.signature;
   }
 
-  /** Where it runs: cpu, wasm or webgpu. @returns {string} */
+  /** Execution provider: cpu, wasm or webgpu. @returns {string} */
   get provider() {
     return this.#graphs.step.provider;
   }
 
-  /** Whether `generate` is one run of a generation graph where nobody looks at each token. @returns {boolean} */
+  /** Whether `generate` without watchers is one run of a generation graph. @returns {boolean} */
   get hasGenerationGraph() {
     return this.#options.generation !== false && this.#graphs.has("generate");
   }
@@ -72,13 +72,13 @@ export class Decoder {
     return this.#states.bytes;
   }
 
-  /** The tokenizer in the graph. @throws {T2RError} tokenizer: there is none, or it has a part that is not known here */
+  /** The tokenizer in the graph. @throws {T2RError} tokenizer: there is none, or one with an unknown part */
   tokenizer() {
     return Tokenizer.of(this.signature);
   }
 
   /**
-   * Go back to the start of a text, with so many sequences from now on.
+   * Reset the states to the start of a text, for `batch` sequences.
    * @param {number} [batch]
    * @returns {Promise<void>}
    * @throws {T2RError} batch
@@ -91,7 +91,7 @@ export class Decoder {
   }
 
   /**
-   * Read one token of each sequence: a number, or (B,). The logits of what comes next, (B · vocabulary).
+   * Read one token per sequence: a number, or (B,). Returns the logits of the next token, (B · vocabulary).
    * @param {number | import("./types.js").Tokens} ids
    * @returns {Promise<Float32Array>}
    * @throws {T2RError} token, batch, position
@@ -101,7 +101,7 @@ export class Decoder {
   }
 
   /**
-   * Read a prompt (T,), or (B, T). The logits after its last token.
+   * Read a prompt (T,), or (B, T). Returns the logits after its last token.
    * @param {import("./types.js").Tokens | readonly import("./types.js").Tokens[]} ids
    * @returns {Promise<Float32Array>}
    * @throws {T2RError} token, batch, position
@@ -111,7 +111,7 @@ export class Decoder {
   }
 
   /**
-   * Of a graph that reads vectors: as `prefill`, of vectors (B · T · inputSize), row after row.
+   * As `prefill`, for a graph that reads vectors: (B · T · inputSize), row-major.
    * @param {Float32Array | Float64Array | readonly number[]} vectors
    * @returns {Promise<Float32Array>}
    * @throws {T2RError} token, batch, position
@@ -121,10 +121,10 @@ export class Decoder {
   }
 
   /**
-   * Read ids as `prefill` does; the largest logits and their tokens, that the graph itself chose: (B · topK) each.
+   * As `prefill`, but returns the largest logits and their tokens, chosen by the graph: (B · topK) each.
    * @param {import("./types.js").Tokens | readonly import("./types.js").Tokens[]} ids
    * @returns {Promise<{ logits: Float32Array, tokens: Int32Array }>}
-   * @throws {T2RError} token, batch, position; graph: one that does not choose them
+   * @throws {T2RError} token, batch, position; graph: one without top-k outputs
    */
   async topK(ids) {
     return this.#graphs.alone(() => {
@@ -141,7 +141,7 @@ export class Decoder {
   }
 
   /**
-   * Go on from states of the same graph, after so many tokens.
+   * Continue from states of the same graph, after `position` tokens.
    * @param {Map<string, import("./types.js").State> | Record<string, import("./types.js").State>} states
    * @param {number} [position]
    * @returns {Promise<void>}
@@ -152,16 +152,16 @@ export class Decoder {
   }
 
   /**
-   * Another decoder of the same sessions, at the start of a text, to be closed by itself. One call at a time is in all of them.
+   * Another decoder of the same sessions, at the start of a text. The caller closes it. Only one of them runs a call at a time.
    * @returns {Decoder}
-   * @throws {T2RError} state: this one is closed
+   * @throws {T2RError} state: this decoder is closed
    */
   fork() {
     return new Decoder(this.#graphs.share(), this.#options);
   }
 
   /**
-   * The rows of the states in this order: dropped, repeated or moved.
+   * Reorder the rows of the states. Rows may be dropped or repeated.
    * @param {readonly number[] | Int32Array | Uint32Array} rows
    * @returns {Promise<void>}
    * @throws {T2RError} batch
@@ -171,11 +171,11 @@ export class Decoder {
   }
 
   /**
-   * Become rows of decoders of the same sessions (`fork`), of this one too: those of each part behind those of the one before.
-   * On WebGPU they are copied there.
+   * Replace the states with rows of decoders of the same sessions (`fork`), including this one, concatenated in order.
+   * On WebGPU the copy stays on the GPU.
    * @param {readonly (readonly [Decoder, readonly number[] | Int32Array | Uint32Array])[]} parts
    * @returns {Promise<void>}
-   * @throws {T2RError} batch: no such rows, no such decoders, or caches of different lengths; state: a closed one
+   * @throws {T2RError} batch: invalid rows or decoders, or caches of different lengths; state: a closed decoder
    */
   async take(parts) {
     return this.#graphs.alone(async () => {
@@ -188,7 +188,7 @@ export class Decoder {
   }
 
   /**
-   * The states as a snapshot's bytes, which every runtime reads; `token` is one that was chosen and not read.
+   * The states as a snapshot's bytes, which every runtime reads; `token` is one that was chosen but not read.
    * @param {number | null} [token]
    * @returns {Promise<Uint8Array>}
    * @throws {T2RError} snapshot
@@ -198,7 +198,7 @@ export class Decoder {
   }
 
   /**
-   * Go on from a snapshot: its bytes, or where it is. Gives its token, or null.
+   * Continue from a snapshot: its bytes, path or address. Returns its token, or null.
    * @param {Uint8Array | string | URL} source
    * @returns {Promise<number | null>}
    * @throws {T2RError} file, snapshot
@@ -213,13 +213,13 @@ export class Decoder {
   }
 
   /**
-   * The tokens that follow a prompt, as they come; a loop may break off. The last has been chosen and not read. Options are those of
+   * Yield the tokens that follow a prompt. The caller may break early. The last token is chosen but not read. Options are those of
    * contract/generation.md.
    * @param {import("./types.js").Tokens} prompt
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
    * @returns {AsyncGenerator<number, void, void>}
-   * @throws {T2RError} sampling, batch, token, position: nothing has been read then
+   * @throws {T2RError} sampling, batch, token, position: before anything is read
    */
   async *stream(prompt, maxTokens, options = {}) {
     this.#graphs.enter();
@@ -232,8 +232,8 @@ export class Decoder {
   }
 
   /**
-   * All of them. The last has been chosen and not read: the next call begins with it. Unwatched, a generation
-   * graph, opened the first time, does all in one run; the tokens are the same.
+   * All tokens of `stream`. The last is chosen but not read: begin the next call with it. Without watchers, a generation
+   * graph, opened on first use, generates all in one run; the tokens are the same.
    * @param {import("./types.js").Tokens} prompt
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
@@ -248,7 +248,7 @@ export class Decoder {
     return collected(this.stream(prompt, maxTokens, options), { watch, signal });
   }
 
-  /** Give back what ONNX Runtime holds; whatever is asked of the decoder afterwards is an error of the kind state. */
+  /** Release what ONNX Runtime holds; later calls throw an error of kind state. */
   async close() {
     await this.#graphs.close(() => this.#states.dispose());
   }
@@ -273,11 +273,11 @@ export class Decoder {
     this.#history = Array.from({ length: batch }, () => new History());
   }
 
-  /** Parts as decoders and a row of each. @returns {[Decoder, number][]} */
+  /** Parts as pairs of a decoder and a row, checked. @returns {[Decoder, number][]} */
   #rowsOf(parts) {
     if (!Array.isArray(parts)) throw batch("decoders and rows of each", shown(parts));
     const { signature } = this, { maxStateBytes: most } = this.#options, found = /** @type {[Decoder, number][]} */ ([]);
-    requireBatch({ ...signature, batch: null }, parts.length, most); // so that no list is longer than rows may be
+    requireBatch({ ...signature, batch: null }, parts.length, most); // bounds the length of the list
     for (const part of parts) {
       if (!(Array.isArray(part) && part[0] instanceof Decoder)) throw batch("a decoder and its rows in each part", shown(part));
       const [decoder, rows] = part;
@@ -294,7 +294,7 @@ export class Decoder {
     return found;
   }
 
-  /** Vectors as rows of them, checked. */
+  /** Vectors as rows, checked. */
   #vectors(given) {
     const size = this.signature.inputSize, rows = this.batch;
     if (size === null) throw new T2RError("token", "token ids", "vectors", "give token ids, or export with inputs_embeds");
@@ -305,7 +305,7 @@ export class Decoder {
     return Array.from({ length: rows }, (_, row) => Array.from({ length }, (_, t) => at(row, t)));
   }
 
-  /** A token of each sequence, as rows, checked. */
+  /** One token per sequence, as rows, checked. */
   #column(ids) {
     requireReadsTokens(this.signature);
     if (isList(ids)) this.#requireRows(ids.length);
@@ -353,15 +353,15 @@ export class Decoder {
     return tokens;
   }
 
-  /** These rows have been read. */
+  /** Record that these rows have been read. */
   #passed(rows) {
     rows.forEach((row, n) => {
       this.#positions[n] += row.length;
-      if (this.signature.inputSize === null) this.#history[n].add(row); // penalties look back on tokens alone
+      if (this.signature.inputSize === null) this.#history[n].add(row); // penalties apply to tokens only
     });
   }
 
-  /** Read rows of tokens. A run that fails leaves what those before it have read. */
+  /** Read rows of tokens. If a run fails, the effects of earlier runs remain. */
   async #read(rows, wanted) {
     const length = rows[0].length, prefill = this.#graphs.opened("prefill"), whole = prefill !== null && length > 1;
     const graph = whole ? prefill : this.#graphs.step, piece = whole ? Math.max(1, Math.floor(ROWS / rows.length)) : 1;
@@ -382,7 +382,7 @@ function refuseTranslator({ sourceStates: sources }) {
   if (sources) throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "open it as a Translator");
 }
 
-/** States by name, of which each has what a state has. */
+/** States by name; checks the fields of each. */
 function givenStates(states) {
   const isObject = (value) => typeof value === "object" && value !== null;
   const entries = states instanceof Map ? [...states] : isObject(states) && !isList(states) ? Object.entries(states) : null;

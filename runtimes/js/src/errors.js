@@ -1,4 +1,4 @@
-/** Errors as the contract has them: a kind of a closed list, and one line of what was expected, received and to do. */
+/** Errors of the contract: a kind of a closed list, and one line of what was expected, what was received and what to do. */
 
 /** @type {readonly import("./types.js").Kind[]} */
 export const KINDS = Object.freeze([
@@ -6,9 +6,9 @@ export const KINDS = Object.freeze([
   "sampling", "provider", "argument", "state", "memory", "runtime", "cancelled",
 ]);
 
-const MOST = 300; // characters of somebody else's text
+const MOST = 300; // characters of untrusted text
 
-/** What a user can put right. */
+/** An error that the user can fix. */
 export class T2RError extends Error {
   /**
    * @param {import("./types.js").Kind} kind
@@ -22,14 +22,14 @@ export class T2RError extends Error {
   }
 }
 
-/** A text of somebody else's for one line: without what a terminal would obey, and not without end. */
+/** Untrusted text as one line: without control characters, truncated. */
 export function printable(value, most = MOST) {
   const text = String(value instanceof Error ? value.message : value).slice(0, 4 * most);
   const line = text.replace(/[\p{C}\p{Zl}\p{Zp}\s]+/gu, " ").trim();
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
-/** An argument of a caller's in a few words: what it is, where it is long. */
+/** A caller's argument in a few words; of arrays and objects only type and size. */
 export function shown(value) {
   if (typeof value === "string") return `"${printable(value, 40)}"`;
   if (typeof value === "function") return "a function";
@@ -38,12 +38,12 @@ export function shown(value) {
   return ArrayBuffer.isView(value) ? `${value.constructor.name} of ${value.byteLength} bytes` : "an object";
 }
 
-/** A whole number of JavaScript in lowest … highest. */
+/** Whether a value is an integer in lowest … highest. */
 export function isWhole(value, lowest = 0, highest = Number.MAX_SAFE_INTEGER) {
   return Number.isInteger(value) && value >= lowest && value <= highest;
 }
 
-/** A file that is not there, or cannot be read. */
+/** The error of a missing or unreadable file. */
 export function missing(name, why) {
   return new T2RError("file", `a file at ${printable(name, 200)}`, printable(why, 100), "check the path");
 }

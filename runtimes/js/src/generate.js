@@ -1,12 +1,12 @@
-/** A text of one sequence, token by token, as a decoder and a translator write it: contract/generation.md. */
+/** Generates one sequence token by token, for decoders and translators: contract/generation.md. */
 
 import { numbersOf } from "./arguments.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { requireRoom, requireTokens } from "./signature.js";
 
 /**
- * What a text needs, found to be in order. Nothing is read.
- * @param {{signature: import("./types.js").Signature, batch: number, position: number}} at where it goes on from
+ * Check the arguments of a generation. Nothing is read.
+ * @param {{signature: import("./types.js").Signature, batch: number, position: number}} at where to continue from
  * @param {import("./sampler.js").Sampler} sampler
  * @param {import("./types.js").Tokens} prompt
  * @param {number} maxTokens
@@ -26,14 +26,14 @@ export function requestOf({ signature, batch, position }, sampler, prompt, maxTo
 }
 
 /**
- * The tokens of a request, as they are chosen. The last has been chosen and not read.
+ * Yield the tokens of a request as they are chosen. The last is not read.
  * @param {ReturnType<typeof requestOf>} request
- * @param {(rows: number[][], wanted: import("./states.js").Wanted) => Promise<any>} read gives the logits, or the largest, as States.run does
- * @param {() => ArrayLike<number>} occurred what has been read, oldest first
+ * @param {(rows: number[][], wanted: import("./states.js").Wanted) => Promise<any>} read returns the logits, or the largest, as States.run does
+ * @param {() => ArrayLike<number>} occurred returns the tokens read so far, oldest first
  */
 export async function* tokensOf(request, read, occurred) {
   const { ids, sampler, stop, maxTokens, banned, largest } = request;
-  const few = sampler.limit > 0 && sampler.limit + banned.length <= largest; // the graph's own choice is enough
+  const few = sampler.limit > 0 && sampler.limit + banned.length <= largest; // the graph's top-k is enough
   if (ids.length > 1) await read([ids.slice(0, -1)], null);
   let next = ids.slice(-1);
   for (let left = maxTokens; ; ) {
@@ -45,7 +45,7 @@ export async function* tokensOf(request, read, occurred) {
   }
 }
 
-/** All that a stream gives. A watcher that gives false ends it; the signal does too, and its reason is thrown. */
+/** Collect a stream's tokens. It ends when `watch` returns false; an aborted signal's reason is thrown. */
 export async function collected(stream, { watch, signal }) {
   const tokens = [];
   for await (const token of stream) {

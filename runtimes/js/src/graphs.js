@@ -1,4 +1,4 @@
-/** A step graph and those beside it that it names: opened when they are wanted, used by one at a time, given back together. */
+/** A step graph and the companions it names: opened on demand, used by one caller at a time, released together. */
 
 import { T2RError } from "./errors.js";
 import { beside, openGraph } from "./session.js";
@@ -8,7 +8,7 @@ export class Graphs {
   #what;
   #source;
   #options;
-  #all; // what those who share them have together: the others (role → graph), whether they are in use, and by how many
+  #all; // shared by all users: companions (role → graph), whether they are in use, number of users
   #closed = false;
 
   /** Use Graphs.open, or share. */
@@ -21,20 +21,20 @@ export class Graphs {
     all.users++;
   }
 
-  /** The same graphs for somebody else, to be closed by each. @throws {T2RError} state: they are closed */
+  /** The same graphs for another user; each user closes them. @throws {T2RError} state: they are closed */
   share() {
     this.requireOpen();
     return new Graphs(this.#what, this.#source, this.#options, this.step, this.#all);
   }
 
   /**
-   * Open the graphs and make something of them; they are given back if that fails.
+   * Open the graphs and pass them to `make`; they are released if that fails.
    * @template T
-   * @param {string} what a word for who uses them, as messages say it
+   * @param {string} what name of the graphs' user in messages
    * @param {any} source as of openGraph
    * @param {import("./types.js").OpenOptions} options
-   * @param {string[]} roles of the others to open at once, where the step graph names them
-   * @param {(signature: import("./types.js").Signature) => void} check throws where the step graph is of another kind
+   * @param {string[]} roles of the companions to open now, if the step graph names them
+   * @param {(signature: import("./types.js").Signature) => void} check throws if the step graph is of another kind
    * @param {(graphs: Graphs) => T} make
    * @returns {Promise<T>}
    */
@@ -50,18 +50,18 @@ export class Graphs {
     }
   }
 
-  /** Whether the step graph names one of this role, which can be used here: the CPU alone runs those that choose tokens. */
+  /** Whether the step graph names a usable graph of this role: generation graphs run on the CPU only. */
   has(role) {
     const choosing = role === "generate";
     return this.step.signature.graphs[role] !== undefined && !(choosing && this.step.provider === "webgpu");
   }
 
-  /** The graph of a role, or null where it is not open. */
+  /** The graph of a role, or null if it is not open. */
   opened(role) {
     return this.#all.others.get(role) ?? null;
   }
 
-  /** The graph of a role that there is, opened if it is not. @throws {T2RError} as openGraph; graph: of another model */
+  /** The graph of an existing role, opened on first use. @throws {T2RError} as openGraph; graph: of another model */
   async other(role) {
     const { others } = this.#all;
     if (!others.has(role)) others.set(role, await this.#openBeside(role));
@@ -77,7 +77,7 @@ export class Graphs {
     throw new T2RError("graph", `the ${role} graph of ${place.name || "this graph"}`, `another ${key}`, "copy all files together");
   }
 
-  /** Do one thing while nobody else uses them. @throws {T2RError} state: they are in use, or closed */
+  /** Run `work` with exclusive use of the graphs. @throws {T2RError} state: they are in use, or closed */
   async alone(work) {
     this.enter();
     try {
@@ -101,7 +101,7 @@ export class Graphs {
     this.#all.inUse = false;
   }
 
-  /** Give back the sessions, after `work`, unless somebody else has them too; a second time is nothing. */
+  /** Run `work`, then release the sessions if there is no other user. Idempotent. */
   async close(work) {
     if (this.#closed) return;
     await this.alone(async () => {

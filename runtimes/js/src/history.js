@@ -1,4 +1,4 @@
-/** The last tokens of a sequence, on which penalties look back. */
+/** The last tokens of a sequence, for penalties. */
 
 const MOST = 1 << 16;
 
@@ -13,7 +13,7 @@ export class History {
     this.#length = tokens.length;
   }
 
-  /** The last 65,536, or fewer, oldest first: a view, until the next are added. */
+  /** The last 65,536 tokens or fewer, oldest first: a view, valid until the next `add`. */
   get latest() {
     return this.#tokens.subarray(Math.max(0, this.#length - MOST), this.#length);
   }
@@ -25,7 +25,7 @@ export class History {
     }
   }
 
-  /** Twice the room, or, where that is enough, without those that nobody looks back on. */
+  /** Double the buffer; from 2 * MOST tokens on, keep `latest` only. */
   #makeRoom() {
     const kept = this.#length < 2 * MOST ? this.#tokens : this.latest, room = new Int32Array(2 * kept.length);
     room.set(kept);

@@ -1,11 +1,11 @@
-/** What a graph's inputs and outputs must be for its metadata, and what those take that choose tokens: CONTRACT.md. */
+/** Inputs and outputs that a graph's metadata requires, and the feeds of generation graphs: CONTRACT.md. */
 
 import { T2RError, printable } from "./errors.js";
 
 const FORMS = { encoder: encoderForms, generate: generationForms };
 const WHOLE = ["int64", []], REAL = ["float64", []], LIST = ["int64", ["N"]];
 
-/** Refuse a graph whose inputs and outputs are not those of its metadata, both ways. */
+/** Refuse a graph whose inputs and outputs do not match its metadata exactly. */
 export function checkInterface(signature, session) {
   const { inputs, outputs } = (FORMS[signature.role] ?? stepForms)(signature);
   const problems = [
@@ -19,11 +19,11 @@ export function checkInterface(signature, session) {
 }
 
 /**
- * What a generation graph takes beside the states.
+ * Feeds of a generation graph beside the states.
  * @param {any} ort
  * @param {number} token the newest, not yet read
  * @param {import("./sampler.js").Sampler} sampler
- * @param {number} maxTokens @param {Iterable<number>} stop @param {Iterable<number>} occurred read before, where penalties look back
+ * @param {number} maxTokens @param {Iterable<number>} stop @param {Iterable<number>} occurred tokens read before, for penalties
  */
 export function generationFeeds(ort, token, { options, seed, draws }, maxTokens, stop, occurred) {
   return {
@@ -52,7 +52,7 @@ function reals(ort, numbers) {
   return Object.fromEntries(Object.entries(numbers).map(made));
 }
 
-/** Of a step or prefill graph: name → [dtype, shape]. */
+/** Inputs and outputs of a step or prefill graph: name → [dtype, shape]. */
 function stepForms({ role, vocabSize, inputSize: size, topK, states, sourceStates: source }) {
   const read = role === "step" ? ["B"] : ["B", "N"], outputs = { logits: ["float32", ["B", vocabSize]] };
   const inputs = size === null ? { input_ids: ["int64", read] } : { inputs_embeds: ["float32", [...read, size]] };
@@ -87,10 +87,10 @@ function encoderForms({ states, sourceStates: source, startStates: started, sour
 function compared(wanted, names, metadata, what, batch) {
   const problems = Object.keys(wanted).filter((name) => !names.includes(name)).map((name) => `missing ${what} ${name}`);
   names.forEach((name, n) => {
-    if (name === "hidden") return; // which nothing here asks for
+    if (name === "hidden") return; // unused here
     if (!Object.hasOwn(wanted, name)) return problems.push(`unexpected ${what} ${name}`);
     const form = metadata?.[n];
-    if (!form) return; // an ONNX Runtime that does not tell
+    if (!form) return; // an ONNX Runtime without this metadata
     const [dtype, shape] = wanted[name];
     const fits = (want, have) => (want === "B" && batch !== null ? batch === have
       : typeof want === "number" ? want === have : typeof have !== "number" || have < 0);

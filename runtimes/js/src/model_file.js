@@ -1,6 +1,6 @@
 /**
- * What a program has to know of an .onnx file before ONNX Runtime opens it, read from its bytes: ONNX Runtime's interface
- * for JavaScript hands out neither the metadata nor the names of external weights (contract/file.md).
+ * Reads the metadata and the names of external weights from the bytes of an .onnx file: ONNX Runtime's JavaScript API
+ * exposes neither (contract/file.md).
  */
 
 import { T2RError, printable, shown } from "./errors.js";
@@ -15,7 +15,7 @@ const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 /**
  * @param {Uint8Array} bytes the file
  * @returns {{metadata: Map<string, string>, weights: string[]}} its metadata, and the names of files with weights
- * @throws {T2RError} graph: no ONNX file, a damaged one, or one that says something twice; metadata: more than 64 MiB;
+ * @throws {T2RError} graph: not an ONNX file, a damaged one, or one with duplicate entries; metadata: more than 64 MiB;
  *   weights: a name with a folder
  */
 export function readModelFile(bytes) {
@@ -36,7 +36,7 @@ export function readModelFile(bytes) {
   return { metadata, weights };
 }
 
-/** The fields of a message between two places: number, and of wire type 2 where its content begins and ends. */
+/** The fields of wire type 2 in a protobuf message: number, and the start and end of the content. */
 function* fields(bytes, start, end) {
   let at = start;
   const varint = () => {
@@ -100,7 +100,7 @@ function weightFiles(bytes, start, end) {
   return [...names];
 }
 
-/** Whether this names a file in a graph's own folder: a stranger's graph must not lead anywhere else. */
+/** Whether this names a file in a graph's own folder: an untrusted graph must not reference others. */
 export function isFileName(name) {
   return typeof name === "string" && name !== "" && name !== "." && name !== ".." && !/[/\\:\p{C}\p{Zl}\p{Zp}]/u.test(name);
 }

@@ -1,19 +1,19 @@
 /**
- * The options of the contract's two tables, in generation.md and translators.md: what the caller gives counts, else what the graph's
- * metadata says (`t2r.generation`), else the table's default.
+ * The options of the contract's two tables, in generation.md and translators.md: the caller's value, else that of the graph's
+ * metadata (`t2r.generation`), else the table's default.
  */
 
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { camel, snake } from "./names.js";
 
-const WHOLE = 2 ** 31 - 1; // the largest whole number of a search, and of a graph's metadata
-const STEEPEST = 10; // the largest exponent of a length
+const WHOLE = 2 ** 31 - 1; // largest integer option of a search, and of a graph's metadata
+const STEEPEST = 10; // largest magnitude of lengthPenalty
 const PENALTIES = {
   repetitionPenalty: [1, (x) => Number.isFinite(x) && x >= 0.01 && x <= 100, "a repetitionPenalty from 0.01 to 100"],
   noRepeatNgram: [0, (x) => isWhole(x, 0, 64), "noRepeatNgram from 0 (no limit) to 64"],
 };
 
-/** Of each option its default, which values it takes, and that in words. */
+/** Option → its default, a check of its values, and their range in words. */
 const SAMPLING = {
   temperature: [1, (x) => Number.isFinite(x) && x >= 0, "a temperature of 0 or more"],
   topK: [0, (x) => isWhole(x), "topK of 0 (no limit) or more"],
@@ -39,9 +39,9 @@ const BEAM = {
 const SEARCH = { ...BEAM, nBest: [1, (x) => isWhole(x, 1, WHOLE), "nBest of at least 1"] };
 
 /**
- * All options of a text.
- * @param {import("./types.js").SamplingOptions} given null and undefined are options that are not given
- * @param {Record<string, any> | null} generation the graph's; what is not in the table is passed over
+ * All options of a generation.
+ * @param {import("./types.js").SamplingOptions} given null and undefined count as missing
+ * @param {Record<string, any> | null} generation the graph's options; unknown ones are ignored
  * @returns {Readonly<Required<import("./types.js").SamplingOptions>>}
  * @throws {T2RError} sampling: an option that is unknown or out of range
  */
@@ -50,7 +50,7 @@ export function samplingOf(given, generation = null) {
 }
 
 /**
- * All options of a search, as samplingOf; `maxTokens` null where nobody says more.
+ * All options of a search, as samplingOf; `maxTokens` is null if nothing sets it.
  * @returns {Required<import("./types.js").BeamOptions>}
  */
 export function beamOf(given, generation = null) {
@@ -59,7 +59,7 @@ export function beamOf(given, generation = null) {
   return options;
 }
 
-/** Whether a graph may have this as its options: known names, as the metadata has them, and values in range. */
+/** Whether a graph's options are valid: known names in snake_case, and values in range. */
 export function isGeneration(value, translates) {
   if (typeof value !== "object" || value === null || Array.isArray(value)) return false;
   const table = translates ? BEAM : SAMPLING;

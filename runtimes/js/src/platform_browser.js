@@ -1,4 +1,4 @@
-/** What a browser has in the place of platform_node.js: no files, and another package of ONNX Runtime. */
+/** The browser's counterpart of platform_node.js: no files, and another package of ONNX Runtime. */
 
 export const PROVIDERS = ["webgpu", "wasm"];
 export const DEFAULT_PROVIDER = "wasm";
@@ -7,20 +7,20 @@ export const KEEPS_ON_GPU = true;
 
 /** The module of ONNX Runtime. @returns {Promise<any>} */
 export function loadOrt() {
-  // @ts-ignore a peer, which need not be there where types are written
+  // @ts-ignore an optional peer dependency
   return import("onnxruntime-web/webgpu");
 }
 
-/** Everything is at an address. @returns {null} */
+/** A browser has no paths. @returns {null} */
 export function inFolder() {
   return null;
 }
 
 /**
- * A worker, seen from the thread that made it.
- * @param {Worker | undefined} given where a bundler does not find the script, the caller's own
+ * The owner's side of a worker.
+ * @param {Worker | undefined} given the caller's own, if a bundler does not find the script
  * @param {(message: any) => void} hear @param {(error: any) => void} lost
- * @param {number} [_megabytes] of its values, which a browser bounds itself
+ * @param {number} [_megabytes] unused: a browser limits the heap itself
  */
 export function connect(given, hear, lost, _megabytes) {
   const worker = given ?? new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
@@ -32,7 +32,7 @@ export function connect(given, hear, lost, _megabytes) {
   return { post: (message) => worker.postMessage(message), end: () => worker.terminate(), hold: () => {} };
 }
 
-/** The worker's own side: calls `hear` with each message, and gives what sends one. */
+/** The worker's side: calls `hear` with each message, and returns a function that sends one. */
 export function workerPort(hear) {
   self.onmessage = ({ data }) => hear(data);
   return (message) => self.postMessage(message);

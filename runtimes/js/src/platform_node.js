@@ -1,4 +1,4 @@
-/** What Node has: files, and a package of ONNX Runtime. `imports` in package.json gives bundlers platform_browser.js instead. */
+/** Node's files and package of ONNX Runtime. `imports` in package.json gives bundlers platform_browser.js instead. */
 
 import { readFile, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -10,18 +10,18 @@ import { missing } from "./errors.js";
 export const PROVIDERS = ["cpu", "webgpu"];
 export const DEFAULT_PROVIDER = "cpu";
 export const PACKAGE = "onnxruntime-node";
-export const KEEPS_ON_GPU = false; // its WebGPU gives states back to the CPU
+export const KEEPS_ON_GPU = false; // its WebGPU provider returns states to the CPU
 
 /** The module of ONNX Runtime. @returns {Promise<any>} */
 export function loadOrt() {
-  // @ts-ignore a peer, which need not be there where types are written
+  // @ts-ignore an optional peer dependency
   return import("onnxruntime-node");
 }
 
 /**
- * A file with those beside it.
+ * A file and those beside it.
  * @param {string | URL} source a path, or an address of a file
- * @returns {import("./session.js").Place | null} null where it is no path
+ * @returns {import("./session.js").Place | null} null if it is not a path
  */
 export function inFolder(source) {
   if (/^https?:/.test(String(source))) return null;
@@ -53,13 +53,13 @@ export function inFolder(source) {
 }
 
 /**
- * A worker, seen from the thread that made it. The process may end while no call waits.
+ * The owner's side of a worker. An idle worker does not keep the process alive.
  * @param {Worker | undefined} given the caller's own
  * @param {(message: any) => void} hear @param {(error: any) => void} lost
- * @param {number} [megabytes] of its values, at most
+ * @param {number} [megabytes] heap limit
  */
 export function connect(given, hear, lost, megabytes) {
-  const resourceLimits = megabytes ? { maxOldGenerationSizeMb: megabytes } : {}, execArgv = []; // --input-type is not for files
+  const resourceLimits = megabytes ? { maxOldGenerationSizeMb: megabytes } : {}, execArgv = []; // drops --input-type, which is invalid for files
   const worker = given ?? new Worker(new URL("./worker.js", import.meta.url), { execArgv, resourceLimits });
   worker.on("message", hear);
   worker.on("error", lost);
@@ -69,7 +69,7 @@ export function connect(given, hear, lost, megabytes) {
   return { post: (message) => worker.postMessage(message), end: () => void worker.terminate(), hold };
 }
 
-/** The worker's own side: calls `hear` with each message, and gives what sends one. */
+/** The worker's side: calls `hear` with each message, and returns a function that sends one. */
 export function workerPort(hear) {
   parentPort.on("message", hear);
   return (message) => parentPort.postMessage(message);

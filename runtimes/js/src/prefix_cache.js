@@ -1,4 +1,4 @@
-/** Texts that begin alike: what they have in common is read once. */
+/** Caches decoder states of shared text prefixes. */
 
 import { numbersOf } from "./arguments.js";
 import { Decoder } from "./decoder.js";
@@ -6,16 +6,16 @@ import { T2RError, isWhole, shown } from "./errors.js";
 import { requireReadsTokens, requireRoom, requireTokens } from "./signature.js";
 
 /**
- * Keeps the states behind blocks of tokens, which have one size however many tokens are before them. A state cannot be cut, so
- * it serves only texts that have all that it has read.
+ * Keeps the states after blocks of tokens. Their size does not grow with the position. A state cannot be truncated, so
+ * it serves only texts that begin with all tokens it has read.
  *
  *     const cache = new PrefixCache(decoder);
  *     await cache.generate([...system, ...question], 200); // reads all
- *     await cache.generate([...system, ...another], 200); // reads what is behind the blocks that both have
+ *     await cache.generate([...system, ...another], 200); // reads what follows the shared blocks
  */
 export class PrefixCache {
   #decoder;
-  #kept = new Map(); // a block and the one before it → {id, decoder}, the least recently used first
+  #kept = new Map(); // id of the previous block and this block → {id, decoder}, least recently used first
   #count = 0;
   #maxBytes;
   #block;
@@ -24,9 +24,9 @@ export class PrefixCache {
   reused = 0;
 
   /**
-   * @param {Decoder} decoder which the cache has for itself
-   * @param {{ maxBytes?: number, block?: number }} [options] bytes of states that are kept, 2^28, and tokens between them, 256
-   * @throws {T2RError} snapshot: an option out of its range; graph: no decoder
+   * @param {Decoder} decoder for the cache's exclusive use
+   * @param {{ maxBytes?: number, block?: number }} [options] limit of the kept states' bytes, 2^28, and tokens per block, 256
+   * @throws {T2RError} snapshot: an option out of its range; graph: not a decoder
    */
   constructor(decoder, options = {}) {
     if (!(decoder instanceof Decoder)) throw new T2RError("graph", "a Decoder", shown(decoder), "open one, in this thread");
@@ -38,7 +38,7 @@ export class PrefixCache {
     [this.#decoder, this.#maxBytes, this.#block] = [decoder, maxBytes, block];
   }
 
-  /** Bytes of the states that are kept. @returns {number} */
+  /** Bytes of the kept states. @returns {number} */
   get keptBytes() {
     return [...this.#kept.values()].reduce((all, { decoder }) => all + decoder.stateBytes, 0);
   }
@@ -46,8 +46,8 @@ export class PrefixCache {
   /**
    * Read a text from its start.
    * @param {import("./types.js").Tokens} ids
-   * @returns {Promise<Float32Array>} the logits behind it
-   * @throws {T2RError} as Decoder.prefill; the decoder stands at the start of a text then, or behind a block of this one
+   * @returns {Promise<Float32Array>} the logits after it
+   * @throws {T2RError} as Decoder.prefill; the decoder is then at the start of a text, or after a block of this one
    */
   async read(ids) {
     const decoder = this.#decoder, text = numbersOf(ids, "tokens");
@@ -75,7 +75,7 @@ export class PrefixCache {
   }
 
   /**
-   * As Decoder.generate, of a text from its start.
+   * As Decoder.generate, from the start of a text.
    * @param {import("./types.js").Tokens} ids
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
@@ -89,13 +89,13 @@ export class PrefixCache {
     return this.#decoder.generate(text.slice(-1), maxTokens, options, watchers);
   }
 
-  /** Forget all; the decoder stays open. @returns {Promise<void>} */
+  /** Empty the cache; the decoder stays open. @returns {Promise<void>} */
   async clear() {
     for (const { decoder } of this.#kept.values()) await decoder.close();
     this.#kept.clear();
   }
 
-  /** The blocks of a text are the most recently used, the first of them most of all; those that are too many go. */
+  /** Mark a text's blocks as most recently used, the first block as the newest; then evict down to `maxBytes`. */
   async #used(keys) {
     for (const key of keys.toReversed()) {
       const found = this.#kept.get(key);

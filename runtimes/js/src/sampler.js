@@ -1,21 +1,21 @@
-/** From logits to a token, to the bit as contract/generation.md has it. */
+/** Chooses a token from logits, bit-exact to contract/generation.md. */
 
 import { isList, numbersOf } from "./arguments.js";
 import { T2RError, shown } from "./errors.js";
 import { samplingOf } from "./options.js";
 
 const GOLDEN = 0x9e3779b9; // 2^32 over the golden ratio
-const FEW = 256; // of which keeping order is cheaper than a sort
+const FEW = 256; // up to this k, insertion is cheaper than a sort
 
-/** Chooses the tokens of one text: the rules, and the noise of one seed, of which each draw takes the next. */
+/** Chooses the tokens of one text, by its options and the noise of one seed; each draw takes the next noise. */
 export class Sampler {
   /**
    * @param {import("./types.js").SamplingOptions} options
-   * @param {import("./types.js").Signature["generation"]} generation those of the graph, where `options` has none
+   * @param {import("./types.js").Signature["generation"]} generation the graph's options, for those missing in `options`
    * @throws {T2RError} sampling
    */
   constructor(options = {}, generation = null) {
-    /** All of them: the graph's and the defaults in the place of those that are not given. @readonly */
+    /** All options, completed by the graph's and the defaults. @readonly */
     this.options = samplingOf(options, generation);
     const { seed } = this.options;
     /** @readonly @type {number} of 32 bits */
@@ -23,21 +23,21 @@ export class Sampler {
     this.draws = 0;
   }
 
-  /** Whether a choice depends on what has occurred before. @returns {boolean} */
+  /** Whether a choice depends on earlier tokens. @returns {boolean} */
   get looksBack() {
     return this.options.repetitionPenalty !== 1 || this.options.noRepeatNgram > 0;
   }
 
-  /** How many of the largest logits are enough to choose from; 0 is all of them, as where penalties come first. @returns {number} */
+  /** How many of the largest logits are enough to choose from; 0: all, as penalties need. @returns {number} */
   get limit() {
     return this.looksBack ? 0 : this.options.temperature === 0 ? 1 : this.options.topK;
   }
 
   /**
-   * One token for logits (vocabulary,); a logit of -inf is never chosen.
+   * Choose a token from logits (vocabulary,); a logit of -inf is never chosen.
    * @param {Float32Array} logits
-   * @param {ArrayLike<number>} text what has occurred, oldest first
-   * @param {ArrayLike<number> | null} tokens whose logits these are, where they are not all: the `limit` largest, or more
+   * @param {ArrayLike<number>} text earlier tokens, oldest first
+   * @param {ArrayLike<number> | null} tokens those of the logits, if these are only the `limit` largest, or more; else null
    * @returns {number}
    * @throws {T2RError} graph: logits that are not finite
    */
@@ -74,7 +74,7 @@ function refused(expected, received) {
   return new T2RError("sampling", expected, received, "correct it");
 }
 
-/** The place of the largest, of equals the lowest. */
+/** Argmax, the lowest index on ties. */
 export function largest(logits) {
   let best = 0;
   for (let i = 0; i < logits.length; i++) {
@@ -110,31 +110,31 @@ export function penalized(logits, text, penalty, ngram) {
   return left.some((logit) => logit > -Infinity) ? left : changed;
 }
 
-/** Logits and their tokens by rising token. @returns {[Float32Array, number[]]} */
+/** Logits and their tokens, sorted by ascending token. @returns {[Float32Array, number[]]} */
 function rising(logits, tokens) {
   const order = Array.from(tokens, (_, place) => place).sort((a, b) => tokens[a] - tokens[b]);
   return [Float32Array.from(order, (place) => logits[place]), order.map((place) => tokens[place])];
 }
 
-/** Of a place its score: (logit - largest) / temperature. */
+/** Maps a place to its score: (logit - largest) / temperature. */
 function scored(logits, best, { temperature }) {
   const top = logits[best];
   return (place) => (logits[place] - top) / temperature;
 }
 
-/** Places of logits that may be chosen, rising; a large vocabulary has no room for objects. */
+/** Places of logits that may be chosen, ascending. Typed arrays: a large vocabulary leaves no room for objects. */
 function allowed(logits, score, { topK, topP, minP }) {
   let places = new Uint32Array(logits.length).map((_, place) => place);
   if (topK > 0 && topK < places.length) {
     const edge = kthLargest(logits, topK);
-    let ties = edge > -Infinity ? topK - logits.filter((logit) => logit > edge).length : 0; // the lowest tokens stay
+    let ties = edge > -Infinity ? topK - logits.filter((logit) => logit > edge).length : 0; // ties keep the lowest tokens
     places = places.filter((place) => logits[place] > edge || (logits[place] === edge && ties-- > 0));
   }
   if (topP < 1) places = nucleus(places, logits, score, topP);
   return minP > 0 ? places.filter((place) => score(place) >= Math.log(minP)) : places;
 }
 
-/** The k-th largest: a few are kept in order while one passes, many are sorted. */
+/** The k-th largest: one pass over a sorted buffer for small k, else a sort. */
 function kthLargest(logits, k) {
   if (k > FEW) return logits.slice().sort()[logits.length - k];
   const most = logits.slice(0, k).sort();
@@ -147,12 +147,12 @@ function kthLargest(logits, k) {
   return most[0];
 }
 
-/** Of these places the most probable that together reach `topP`, rising. */
+/** The most probable of these places whose sum reaches `topP`, ascending. */
 function nucleus(places, logits, score, topP) {
   const weights = new Float64Array(places.length);
   let total = 0;
   for (let n = 0; n < places.length; n++) total += weights[n] = Math.exp(score(places[n]));
-  // those below this weight add up to less than 1 - topP: left out before the sort, which takes longest
+  // weights below this sum to less than 1 - topP: dropped before the sort, the slowest part
   const least = ((1 - topP) * total) / places.length, order = places.filter((_, n) => weights[n] >= least);
   order.sort((a, b) => logits[b] - logits[a] || a - b);
   let before = 0, kept = 0;

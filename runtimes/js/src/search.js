@@ -1,22 +1,22 @@
-/** Beam search of one sentence, numbers alone: contract/translators.md. */
+/** Beam search of one sentence, without model calls: contract/translators.md. */
 
 import { T2RError } from "./errors.js";
 import { beamOf } from "./options.js";
 import { largest, penalized } from "./sampler.js";
 
-const MAX_TOKENS = 256; // of a translation, where nobody says more and the model has no fewer positions
+const MAX_TOKENS = 256; // default limit of a translation, if the model has no fewer positions
 
 export class Search {
   #rules;
   #model;
-  #candidates; // that stay after each step
+  #candidates; // kept after each step
   #hypotheses;
   #finished = [];
 
   /**
    * @param {object} options of a beam
    * @param {import("./types.js").Signature} model a translator's
-   * @throws {T2RError} sampling; position: more tokens than the model has
+   * @throws {T2RError} sampling; position: more tokens than the model has positions
    */
   constructor(options, model) {
     const rules = beamOf(options, model.generation);
@@ -31,7 +31,7 @@ export class Search {
     const enough = this.#candidates + banned.length + (rules.minTokens ? ends.length : 0);
     const few = rules.repetitionPenalty === 1 && !rules.noRepeatNgram && Math.min(enough, model.vocabSize) <= (topK ?? 0);
     /**
-     * What `advance` takes of a step: all logits, or the largest, where those are enough.
+     * What `advance` needs of a step: all logits, or the largest if they are enough.
      * @type {"largest" | "logits"}
      */
     this.wanted = few ? "largest" : "logits";
@@ -42,21 +42,21 @@ export class Search {
     return this.#rules;
   }
 
-  /** The newest token of each hypothesis, which no step has read. */
+  /** The newest token of each hypothesis, not yet read by a step. */
   get newest() {
     return this.#hypotheses.map(({ text }) => text.at(-1));
   }
 
-  /** The best translations that are finished: their tokens and scores. */
+  /** The best finished translations: their tokens and scores. */
   get translations() {
     return this.#finished.slice(0, this.#rules.nBest);
   }
 
   /**
-   * One more token for every hypothesis.
-   * @param {Float32Array | {logits: Float32Array, tokens: Int32Array, sums: Float32Array}} found of all of them, one behind the
-   *   other: logits; or of each the largest, their tokens, and the logarithm of the sum of the exponentials of all
-   * @returns {number[] | null} the rows from which those come that go on; null when the sentence is done
+   * Extend every hypothesis by one token.
+   * @param {Float32Array | {logits: Float32Array, tokens: Int32Array, sums: Float32Array}} found for all hypotheses,
+   *   concatenated: logits; or the largest, their tokens, and the log-sum-exp of all logits
+   * @returns {number[] | null} the source row of each hypothesis that continues; null when the sentence is done
    * @throws {T2RError} graph: logits that are not finite
    */
   advance(found) {
@@ -77,7 +77,7 @@ export class Search {
     return this.#hypotheses.map(({ row }) => row);
   }
 
-  /** What each token adds to the score of a row: of these tokens, or of all. */
+  /** What each token adds to the score of a row: for `tokens`, or for all if null. */
   #choices(found, row, text) {
     const { minTokens: least, maxTokens: most, forcedEnd: forced } = this.#rules, { ends, banned, vocabulary } = this.#model;
     if (this.wanted === "logits") {
@@ -92,16 +92,16 @@ export class Search {
     return { added, tokens };
   }
 
-  /** The first end alone. */
+  /** Only the first end token. */
   get #end() {
     return { added: [0], tokens: [this.#model.ends.values().next().value] };
   }
 
-  /** What each token of the vocabulary adds. */
+  /** What each token of the vocabulary adds to the score. */
   #added(logits, text) {
     const { width, minTokens: least, repetitionPenalty: penalty, noRepeatNgram: ngram } = this.#rules;
     const { ends, banned, start } = this.#model;
-    const sum = logSum(logits), before = width === 1 ? 0 : sum; // of a greedy search penalties act on logits
+    const sum = logSum(logits), before = width === 1 ? 0 : sum; // in a greedy search penalties act on logits
     let values = new Float64Array(logits.length);
     for (let token = 0; token < logits.length; token++) values[token] = logits[token] - before;
     for (const token of banned) values[token] = -Infinity;
@@ -126,7 +126,7 @@ export class Search {
   }
 }
 
-/** The largest of what is offered, of equals the first. */
+/** Keeps the largest offers, the first on ties. */
 class Best {
   entries = [];
   #most;
@@ -151,7 +151,7 @@ function logSum(logits) {
   return top + Math.log(sum);
 }
 
-/** `maxTokens`: what the caller gives or the graph says, of which the latter is lowered to the model's positions. */
+/** `maxTokens` of the caller, else that of the graph, the latter capped at the model's positions. */
 function longest(given, wanted, { pastEnd: end, maxPositions: positions }, forced) {
   if (wanted !== null && wanted <= forced) throw refused(`maxTokens of more than ${forced}`, wanted);
   const reach = end === "refuse" ? positions : null, least = given ?? forced + 1;

@@ -1,4 +1,4 @@
-/** Opening a graph with ONNX Runtime, in Node or in a browser, and what can be wrong with it. */
+/** Opens a graph with ONNX Runtime, in Node or in a browser, and classifies failures. */
 
 import { DEFAULT_PROVIDER, KEEPS_ON_GPU, PACKAGE, PROVIDERS, inFolder, loadOrt } from "#platform";
 
@@ -8,7 +8,7 @@ import { readModelFile } from "./model_file.js";
 import { readSignature, requireMemory } from "./signature.js";
 
 /**
- * What ONNX Runtime says of a file, in the order in which it is looked through.
+ * Error kinds by patterns of ONNX Runtime's messages; the first match wins.
  * @type {[import("./types.js").Kind, RegExp][]}
  */
 const FAULTS = [
@@ -21,12 +21,12 @@ const FAULTS = [
  * An opened graph.
  * @typedef {{session: any, ort: any, signature: import("./types.js").Signature, provider: string, place: Place}} Graph
  *
- * Where files are: beside a path or an address, or in memory by their names.
+ * Where files are: beside a path or an address, or in memory by name.
  * @typedef {object} Place
- * @property {string} name of the graph among them; "": it is at the path, or the address
+ * @property {string} name of the graph among them; "" for the file at the path or address
  * @property {string | null} path
  * @property {(name: string) => Promise<Uint8Array>} read
- * @property {(name: string) => Promise<string>} [find] where ONNX Runtime reads a file itself: its path, if it is there
+ * @property {(name: string) => Promise<string>} [find] path of an existing file, if ONNX Runtime reads files itself
  */
 
 /**
@@ -94,7 +94,7 @@ export function readFile(source) {
   return placeOf(source, undefined).read("");
 }
 
-/** Where a source's files are; what is fetched is told to `onProgress`. @returns {Place} */
+/** Where a source's files are; downloads report to `onProgress`. @returns {Place} */
 function placeOf(source, onProgress) {
   if (source && typeof source === "object" && "files" in source) {
     const { graph, files } = source;
@@ -139,7 +139,7 @@ function atAddress(source, onProgress) {
   return { name: "", path: null, read };
 }
 
-/** An answer whose bytes are counted as they come. The length that a server names is that of what it packed, if it packed. */
+/** A response whose bytes are counted as they arrive. If compressed, its content-length is the compressed size. */
 function counted(answer, file, onProgress) {
   const total = answer.headers.has("content-encoding") ? null : Number(answer.headers.get("content-length")) || null;
   let loaded = 0;
@@ -151,7 +151,7 @@ function counted(answer, file, onProgress) {
   return new Response(answer.body.pipeThrough(new TransformStream({ transform })));
 }
 
-/** A file of weights: in a folder ONNX Runtime maps it itself, and it need only be there. */
+/** A file of weights: in a folder ONNX Runtime maps it itself, so it need only exist. */
 async function weightsOf(place, name) {
   try {
     if (place.find) return void (await place.find(name));
@@ -161,7 +161,7 @@ async function weightsOf(place, name) {
   }
 }
 
-/** The same place with another file of its folder as the graph. */
+/** The source of another graph file in the same folder. */
 export function beside(graph, source, name) {
   if (source && typeof source === "object" && "files" in source) return { ...source, graph: name };
   if (graph.place.path !== null) return graph.place.path.replace(/[^/\\]*$/, () => name);

@@ -10,7 +10,7 @@ const CONTRACT = 1;
 const PREFIX = "t2r.";
 const MAX_VOCABULARY = 1 << 24;
 export const MAX_STATE_BYTES = 2 ** 31; // of all states at a batch of 1
-const BATCH_STATES = 8; // times that, of all sequences side by side
+const BATCH_STATES = 8; // times the limit of one sequence: that of a batch
 export const ROLES = ["step", "prefill", "draft_check", "generate", "encoder"];
 const MOST = { float32: 3.4028234663852886e38, float16: 65504, int32: 2 ** 31 - 1, int64: 2 ** 53 };
 const MAX_DIMENSIONS = 16;
@@ -28,8 +28,8 @@ const OPTIONAL = ["generation", "chat_template", "input_size"];
 
 /**
  * @param {Map<string, string>} metadata
- * @param {number} maxStateBytes the most that the states of one sequence may take
- * @returns {import("./types.js").Signature} frozen; its names are those of the keys, as JavaScript has them
+ * @param {number} maxStateBytes limit of one sequence's states
+ * @returns {import("./types.js").Signature} frozen; its names are the keys in camelCase
  * @throws {T2RError} metadata: a missing key (named), a malformed value, larger states; version: another contract
  */
 export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
@@ -67,7 +67,7 @@ function read(metadata, key) {
   }
 }
 
-/** The first key whose value is not of the contract's form; JSON from a stranger can hold anything. */
+/** The first key with a malformed value; untrusted JSON can hold anything. */
 function malformed(s) {
   const text = (value) => typeof value === "string";
   const optional = (value, check) => value === null || check(value);
@@ -124,13 +124,13 @@ function unique(names) {
   return new Set(names).size === names.length;
 }
 
-/** A state's shape with numbers for its letters. */
+/** A state's shape with its letters replaced by numbers. */
 export function dimensions(state, batch, length = 0, source = 1) {
   const letters = { B: batch, T: length, M: source };
   return state.shape.map((d) => (typeof d === "string" ? letters[d] : d));
 }
 
-/** Numbers in a tensor of this shape. */
+/** Number of elements of a tensor of this shape. */
 export function product(shape) {
   return shape.reduce((all, d) => all * d, 1);
 }
@@ -145,7 +145,7 @@ function requireBounded(states, most) {
   }
 }
 
-/** Refuse a number of sequences that the graph does not take; `source` is the length of a translator's longest. */
+/** Refuse a batch that the graph does not take; `source` is the length of a translator's longest source. */
 export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES, source = 1) {
   const fixed = signature.batch;
   if (!isWhole(batch, 1) || (fixed !== null && batch !== fixed)) {
@@ -155,7 +155,7 @@ export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES, 
   requireMemory(signature, batch, maxStateBytes, source);
 }
 
-/** Refuse sequences whose states and logits are too large together. */
+/** Refuse a batch whose states and logits are together too large. */
 export function requireMemory(signature, batch, maxStateBytes = MAX_STATE_BYTES, source = 1) {
   const bytes = (state) => SIZES[state.dtype] * product(dimensions(state, 1, 0, source));
   const one = signature.allStates.reduce((all, state) => all + bytes(state), 0);
@@ -164,14 +164,14 @@ export function requireMemory(signature, batch, maxStateBytes = MAX_STATE_BYTES,
   }
 }
 
-/** Refuse a graph that reads vectors, where tokens are to be read. */
+/** Refuse a graph that reads vectors instead of tokens. */
 export function requireReadsTokens({ inputSize: size }) {
   if (size === null) return;
   const received = `one that reads vectors of ${size} elements (inputs_embeds)`;
   throw new T2RError("graph", "a graph that reads token ids", received, "read vectors with readVectors, or export a graph of tokens");
 }
 
-/** Refuse tokens that the model has not, or fewer than `least`. */
+/** Refuse tokens outside the vocabulary, or fewer than `least`. */
 export function requireTokens(signature, ids, what, least = 1) {
   const most = signature.vocabSize - 1;
   const wrong = ids.findIndex((id) => !isWhole(id, 0, most));
@@ -181,7 +181,7 @@ export function requireTokens(signature, ids, what, least = 1) {
   }
 }
 
-/** Refuse more tokens behind those that have been read than the model has positions for. */
+/** Refuse to read `more` tokens if the model's positions end before. */
 export function requireRoom({ maxPositions: most, pastEnd: end }, position, more) {
   if (most !== null && end === "refuse" && position + more > most) {
     const received = `${position} read and ${more} more`;
@@ -189,11 +189,11 @@ export function requireRoom({ maxPositions: most, pastEnd: end }, position, more
   }
 }
 
-/** What a companion's metadata must be beside the step graph's: a name of one that differs, or undefined. */
+/** The first metadata key in which a companion differs from the step graph, or undefined. */
 export function differs(step, other, role) {
   if (other.role !== role) return "role";
   const own = ["role", "graphs", "tokenizer", "source_tokenizer"];
-  const wanted = { ...step, generation: null, ...(role === "generate" && { topK: null }) }; // it gives no logits
+  const wanted = { ...step, generation: null, ...(role === "generate" && { topK: null }) }; // a generation graph outputs no logits
   const shared = [...KEYS, ...OF_SOURCES, "generation", "input_size"].filter((key) => !own.includes(key));
   return shared.find((key) => JSON.stringify(wanted[camel(key)]) !== JSON.stringify(other[camel(key)]));
 }

@@ -1,4 +1,4 @@
-/** States as a file that every language writes to the byte: contract/snapshots.md. */
+/** Snapshot files of states, byte-identical in every language: contract/snapshots.md. */
 
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { SIZES, product } from "./signature.js";
@@ -7,13 +7,13 @@ import { crc32, join, readZip, writeZip } from "./zip.js";
 const HEAD = "t2r.json";
 const MAX_HEAD = 1 << 16; // bytes
 const MAGIC = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0];
-const MAX_HEADER = 10000; // characters, as NumPy's own reader has it
+const MAX_HEADER = 10000; // characters, as in NumPy's reader
 const DESCRS = { float32: "<f4", float16: "<f2", int32: "<i4", int64: "<i8" };
 const DTYPES = Object.fromEntries(Object.entries(DESCRS).map(([dtype, descr]) => [descr, dtype]));
 const HEADER = /^\{'descr': '(<[fi]\d)', 'fortran_order': (True|False), 'shape': \(((?:\d+, )*(?:\d+,?)?)\), \} *\n$/;
 
 /**
- * @typedef {{dtype: string, dims: number[], bytes: Uint8Array}} State little-endian numbers, row after row
+ * @typedef {{dtype: string, dims: number[], bytes: Uint8Array}} State little-endian, row-major
  *
  * @param {import("./types.js").Signature} signature
  * @param {Map<string, State>} states in the signature's order
@@ -46,7 +46,7 @@ function npyHeader({ dtype, dims }) {
  * @param {Uint8Array} bytes the file
  * @param {import("./types.js").Signature} signature
  * @returns {{states: Map<string, State>, position: number, token: number | null}}
- * @throws {T2RError} snapshot: none, a damaged one, or one of another model
+ * @throws {T2RError} snapshot: not a snapshot, a damaged one, or one of another model
  */
 export function readSnapshot(bytes, signature) {
   try {
@@ -106,7 +106,7 @@ function readNpy(name, bytes) {
 }
 
 /**
- * Whether these are the states of a graph, with one batch, one cache length and one source length in all of them.
+ * Refuse states that are not the graph's, or differ in batch, cache length or source length.
  * @param {Map<string, State>} states
  * @returns {{batch: number, length: number}}
  */

@@ -1,4 +1,4 @@
-/** The states of a graph between its runs: two buffers each where their size is constant, swapped; on the GPU they stay there. */
+/** The states of a graph between runs. Those of constant size have two buffers, which are swapped; on the GPU they stay there. */
 
 import { T2RError, printable } from "./errors.js";
 import { ARRAYS, bytesOf, gathered } from "./rows.js";
@@ -11,15 +11,15 @@ const OUTPUTS = { logits: ["logits"], top: ["top_logits", "top_tokens"], largest
 export class States {
   #graph;
   #past = new Map(); // name → tensor
-  #source = new Map(); // of a translator: what no step changes
-  #spare = new Map(); // tensors to write to, of states of constant size
-  #slots; // of each state its name, those of its input and output, and whether its size is constant
+  #source = new Map(); // a translator's source states, which no step changes
+  #spare = new Map(); // output tensors of states of constant size
+  #slots; // per state: its name, its input, its output, and whether its size is constant
 
   constructor(graph) {
     this.#graph = graph;
     const slot = ({ name, shape }) => ({ name, past: `past_${name}`, present: `present_${name}`, constant: !shape.includes("T") });
     this.#slots = graph.signature.states.map(slot);
-    // only ONNX Runtime for Node writes to buffers that it is given
+    // only onnxruntime-node writes to preallocated outputs
     this.swaps = graph.provider === "cpu";
   }
 
@@ -27,13 +27,13 @@ export class States {
     return [...this.#past.values(), ...this.#source.values()].reduce((all, { type, dims }) => all + SIZES[type] * product(dims), 0);
   }
 
-  /** Every state as at the start of a text. */
+  /** Set every state to its initial value. */
   reset(batch) {
     const fresh = this.#graph.signature.states.map((spec) => [spec.name, initialState(spec, dimensions(spec, batch))]);
     this.#replace(fresh.map(([name, state]) => [name, this.#made(state)]));
   }
 
-  /** States that are given, which fit. */
+  /** Replace the states by given ones, which fit. */
   set(states) {
     const made = ({ name }) => [name, this.#made(states.get(name))];
     const { states: chained, sourceStates: constant } = this.#graph.signature;
@@ -41,7 +41,7 @@ export class States {
     this.#source = new Map((constant ?? []).map(made));
   }
 
-  /** Copies of all of them: name → {dtype, dims, bytes}. */
+  /** Copies of all states: name → {dtype, dims, bytes}. */
   async fetch() {
     const found = new Map();
     for (const { name } of this.#graph.signature.allStates) {
@@ -52,9 +52,9 @@ export class States {
   }
 
   /**
-   * Become these rows of states of the same graph, of these ones too.
+   * Replace the states with rows of States of the same graph, including this one.
    * @param {[States, number][]} rows
-   * @throws {T2RError} batch: caches, or sources, of different lengths; all is as before then
+   * @throws {T2RError} batch: caches, or sources, of different lengths; nothing has changed then
    */
   async take(rows) {
     const { states, allStates } = this.#graph.signature, parts = new Map(); // name → its tensors, and a row of each
@@ -75,7 +75,7 @@ export class States {
    * @param {import("./session.js").Graph} graph
    * @param {number[][]} rows
    * @param {Wanted} wanted
-   * @returns {Promise<any>} the logits, the caller's own; of "top" the largest, {logits, tokens}, of "largest" with {sums} too; or undefined
+   * @returns {Promise<any>} the logits, owned by the caller; for "top" the largest, {logits, tokens}; for "largest" also {sums}; or undefined
    */
   async run(graph, rows, wanted) {
     const dims = graph.signature.role === "step" ? [rows.length] : [rows.length, rows[0].length];
@@ -84,13 +84,13 @@ export class States {
     return tokens ? { logits, tokens: Int32Array.from(tokens, Number), ...(sums && { sums }) } : logits;
   }
 
-  /** One run of a generation graph, from the states of one sequence: the tokens that it has chosen. */
+  /** One run of a generation graph, from the states of one sequence. Returns the tokens it chose. */
   async generate(graph, feeds) {
     const [tokens] = await this.#chained(graph, feeds, ["tokens"]);
     return Array.from(tokens, Number);
   }
 
-  /** One run, from the states and to the states: the numbers of the outputs with these names, which nobody else holds. */
+  /** One run that reads and updates the states. Returns the data of the named outputs, owned by the caller. */
   async #chained(graph, feeds, names) {
     const fetches = {};
     for (const { name, past, present, constant } of this.#slots) {
@@ -102,7 +102,7 @@ export class States {
     const found = await this.#ran(graph, feeds, this.swaps ? fetches : Object.keys(fetches));
     for (const { name, present } of this.#slots) {
       const old = this.#past.get(name), written = fetches[present];
-      this.#past.set(name, written ?? found[present]); // what is found of a buffer of ours is a copy
+      this.#past.set(name, written ?? found[present]); // the result for a preallocated output is a copy
       if (written) this.#spare.set(name, old);
       else old.dispose?.();
     }
@@ -148,7 +148,7 @@ export class States {
   }
 }
 
-/** What a run reads: tokens, or vectors, one behind the other. */
+/** The input of a run: tokens, or vectors, flattened. */
 function inputsOf({ ort, signature: { inputSize: size } }, read, dims) {
   if (size === null) return { input_ids: new ort.Tensor("int64", BigInt64Array.from(read, BigInt), dims) };
   const numbers = new Float32Array(read.length * size);
@@ -156,13 +156,13 @@ function inputsOf({ ort, signature: { inputSize: size } }, read, dims) {
   return { inputs_embeds: new ort.Tensor("float32", numbers, [...dims, size]) };
 }
 
-/** A state as at the start of a text. */
+/** The initial value of a state. */
 export function initialState({ dtype, initial }, dims) {
   const value = dtype === "int64" ? BigInt(initial) : dtype === "float16" ? halfOf(initial) : initial;
   return { dtype, dims, bytes: new Uint8Array(new ARRAYS[dtype](product(dims)).fill(value).buffer) };
 }
 
-/** The bits of the number of float16 that is nearest to another, of two the even one. */
+/** The bits of a number rounded to float16, ties to even. */
 function halfOf(number) {
   const size = Math.abs(number), exponent = Math.max(Math.floor(Math.log2(size)), -14);
   const units = size / 2 ** (exponent - 10), whole = Math.floor(units), rest = units - whole;

@@ -1,4 +1,4 @@
-/** Tokens back to text, by the `decoder` of a tokenizer.json, to the letter as the tokenizers library does it. */
+/** Decodes tokens to text by the `decoder` of a tokenizer.json, exactly as the tokenizers library does. */
 
 import { byteOf } from "./byte_letters.js";
 import { replacing } from "./text_splitter.js";
@@ -33,7 +33,7 @@ function chain(tokens, decoder) {
   return DECODERS[decoder.type](requireTexts(tokens), decoder);
 }
 
-/** The bytes that a token's letters stand for; of one with a letter that stands for none, its own. */
+/** The bytes that a token's letters stand for; if one stands for none, the token's UTF-8. */
 function bytesOf(token) {
   const bytes = Array.from(token, byteOf);
   return bytes.includes(undefined) ? [...utf8.encode(token)] : bytes;

@@ -1,10 +1,10 @@
-/** A text before it is cut, by the `normalizer` of a tokenizer.json, to the letter as the tokenizers library does it. */
+/** Normalizes a text by the `normalizer` of a tokenizer.json, exactly as the tokenizers library does. */
 
 import { blanksAfter, blanksBefore } from "./blanks.js";
 import { replacing } from "./text_splitter.js";
 import { Budget, requireTexts } from "./tokenizer_bounds.js";
 
-const MAX_GRAPHEME = 5; // bytes of a cluster of letters that a map may know as a whole
+const MAX_GRAPHEME = 5; // bytes of a grapheme cluster that is looked up as a whole
 const SLICE = 1 << 20; // characters
 const WINDOW = 128; // characters
 const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
@@ -35,7 +35,7 @@ export function normalizerOf(part) {
   return (text) => requireTexts([change(text)])[0];
 }
 
-/** A normalization form of Unicode; of a long text tried in slices first, since one letter may become eighteen. */
+/** A normalization form of Unicode. A long text is measured in slices first: one letter may become eighteen. */
 function unicode(form) {
   return (text) => {
     const budget = new Budget();
@@ -49,8 +49,8 @@ function same(text) {
 }
 
 /**
- * SentencePiece's map of characters: the length of a double-array trie (Aoe 1989), the trie, and the texts that its leaves
- * point to, each up to a zero.
+ * SentencePiece's character map: the length of a double-array trie (Aoe 1989), the trie, and the texts that its leaves
+ * point to, each zero-terminated.
  */
 function precompiled(base64) {
   const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
@@ -60,7 +60,7 @@ function precompiled(base64) {
   if (!(size % 4 === 0 && 4 + size <= bytes.length && size > 0)) throw new Error("a Precompiled normalizer that is cut off");
   const trie = Uint32Array.from({ length: size / 4 }, (_, n) => view.getUint32(4 + 4 * n, true));
   const texts = bytes.subarray(4 + size);
-  const known = new Map(); // what a cluster or letter becomes, of the few that a text has
+  const known = new Map(); // cache: cluster or letter → its replacement
   const mapped = (part) => {
     if (!known.has(part)) known.set(part, lookedUp(trie, texts, utf8.encode(part)));
     return known.get(part);
@@ -82,8 +82,8 @@ function precompiled(base64) {
 }
 
 /**
- * The grapheme clusters of a text. What Intl.Segmenter takes for a cluster grows with its text, so it is given windows. A window
- * begins where a cluster does, and its last cluster, which may go on behind it, is left to the next one.
+ * The grapheme clusters of a text. Intl.Segmenter's cost per cluster grows with its text, so it gets windows. A window begins
+ * where a cluster does. Its last cluster may continue past the window and is left to the next one.
  */
 function* clusters(text) {
   for (let at = 0, size = WINDOW; at < text.length; ) {
@@ -100,7 +100,7 @@ function isHigh(unit) {
   return unit >= 0xd800 && unit < 0xdc00;
 }
 
-/** The text of the shortest beginning of `key` that the trie knows; null if it knows none. */
+/** The text of the shortest prefix of `key` in the trie, or null. */
 function lookedUp(trie, texts, key) {
   const offset = (unit) => (unit >>> 10) << ((unit & 512) >>> 6);
   let at = offset(trie[0]);

@@ -1,17 +1,17 @@
-/** A text cut before its pieces are looked up, by the `pre_tokenizer` of a tokenizer.json, as the tokenizers library does it. */
+/** Splits a text by the `pre_tokenizer` of a tokenizer.json, as the tokenizers library does. */
 
 import { letterOf } from "./byte_letters.js";
 import { Budget, madeOf } from "./tokenizer_bounds.js";
 
-const SPACE = String.raw`\p{White_Space}`, NO_SPACE = String.raw`\P{White_Space}`; // JavaScript's \s knows one more
+const SPACE = String.raw`\p{White_Space}`, NO_SPACE = String.raw`\P{White_Space}`; // JavaScript's \s matches one more
 const ENDINGS = String.raw`'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])`;
 const rest = (digits) =>
   String.raw`${ENDINGS}|[^\r\n\p{L}\p{N}]?\p{L}+|${digits}| ?[^${SPACE}\p{L}\p{N}]+[\r\n]*|${SPACE}*[\r\n]+|${SPACE}+(?!${NO_SPACE})|${SPACE}+`;
-// of Unicode 8 two are no punctuation any more
+// two characters of Unicode 8's punctuation have left that category
 const PUNCTUATION = /[\p{P}!-/:-@[-`{-~\u166d\u{111c9}]/gu;
 const WORDS = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^${SPACE}\p{L}\p{N}]+|${SPACE}+(?!${NO_SPACE})|${SPACE}+`;
 
-/** The regular expressions that a graph may carry, to the letter, and as JavaScript has them. */
+/** The regular expressions that a graph may contain, verbatim → their JavaScript equivalents. */
 export const REGEXES = new Map([
   [String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`, WORDS],
   [
@@ -22,16 +22,16 @@ export const REGEXES = new Map([
     String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
     rest(String.raw`\p{N}`),
   ],
-  ["^ +| +$", String.raw`(?<![^\n]) +|(?<! ) +(?![^\n])`], // tried at the first blank of a run alone
+  ["^ +| +$", String.raw`(?<![^\n]) +|(?<! ) +(?![^\n])`], // tried only at the first blank of a run
   [" {2,}", " {2,}"],
 ]);
 
-/** The pattern of a part of a tokenizer.json, to be looked for everywhere. */
+/** A pattern of a tokenizer.json as a global regular expression. */
 function patternOf({ String: text, Regex: regex }) {
   return new RegExp(regex === undefined ? text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&") : REGEXES.get(regex), "gu");
 }
 
-/** What puts a text in the place of a pattern. */
+/** Returns a function that replaces a pattern with a text. */
 export function replacing(pattern, content) {
   const wanted = patternOf(pattern);
   return (text) => {
@@ -75,7 +75,7 @@ const SPLITTERS = {
   Whitespace: () => each((text) => text.match(WORD) ?? []),
   WhitespaceSplit: () => each((text) => split(text, /\p{White_Space}/gu, "Removed")),
 };
-/** Letters of a word, inside of [] of a regular expression. */
+/** Letters of a word, for use inside [] of a regular expression. */
 export const LETTER = String.raw`\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}`;
 const WORD = new RegExp(`[${LETTER}]+|[^${LETTER}${SPACE}]+`, "gu");
 
@@ -91,9 +91,9 @@ function each(cut) {
   return (parts) => madeOf(parts, cut);
 }
 
-/** The text cut where the pattern is, and what becomes of what it found: `behavior` as the library calls it. */
+/** Split a text at a pattern; `behavior`, by the library's name, treats the matches. */
 function split(text, pattern, behavior, invert = false) {
-  const found = []; // [text, whether the pattern found it]
+  const found = []; // [text, whether it is a match]
   let end = 0;
   for (const match of text.matchAll(pattern)) {
     if (match.index > end) found.push([text.slice(end, match.index), invert]);

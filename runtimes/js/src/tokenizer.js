@@ -1,6 +1,6 @@
-/** Text to tokens and back, with the tokenizer that travels inside the graph: contract/text.md. */
+/** Text to tokens and back, with the tokenizer stored in the graph: contract/text.md. */
 
-// @ts-expect-error its types leave out what it exports
+// @ts-expect-error its types lack this export
 import { BPE } from "@huggingface/tokenizers";
 
 import { AddedTokens } from "./added_tokens.js";
@@ -16,9 +16,9 @@ import { readParts } from "./tokenizer_parts.js";
 import { Unigram } from "./unigram.js";
 import { Until } from "./until.js";
 
-const UNFINISHED = /(?<!\ufffd)\ufffd+$/; // what a decoder writes for bytes that are no character, or not yet one
-const MAX_UNFINISHED = 16; // characters: a longer row of these will never be any
-const CONTEXT = 32; // tokens of a prompt that may matter for the text of the next one
+const UNFINISHED = /(?<!\ufffd)\ufffd+$/; // decoded from invalid or incomplete bytes
+const MAX_UNFINISHED = 16; // characters: a longer run never completes
+const CONTEXT = 32; // tokens of a prompt that may affect the text of the next one
 
 export class Tokenizer {
   #added;
@@ -28,8 +28,8 @@ export class Tokenizer {
   #process;
   #decoder;
   #bos;
-  #ids; // of each text
-  #written; // what each id decodes to, special ones left out; an added token that is normalized is written as it is found
+  #ids; // text → id
+  #written; // id → decoded text, without special tokens; a normalized added token decodes to its normalized content
   #unknown;
   #chat;
 
@@ -82,7 +82,7 @@ export class Tokenizer {
   }
 
   /**
-   * Token numbers, with the special tokens around a text unless told otherwise. An empty text is the BOS token.
+   * Token numbers, by default with special tokens around the text. An empty text is the BOS token.
    * @param {string} text
    * @param {{ specialTokens?: boolean }} [options]
    * @returns {number[]}
@@ -107,12 +107,12 @@ export class Tokenizer {
   }
 
   /**
-   * Messages as the model's chat template writes them; encode that with `specialTokens: false`, as the template adds them.
+   * Messages rendered by the model's chat template. Encode the result with `specialTokens: false`: the template adds them.
    * @param {readonly { role: string, content?: unknown }[]} messages oldest first, of plain JSON data
-   * @param {{ addGenerationPrompt?: boolean, worker?: any }} [options] whether the beginning of the model's answer is added, which
-   *   it is unless told otherwise; and a worker as in WorkerOptions
+   * @param {{ addGenerationPrompt?: boolean, worker?: any }} [options] whether to add the beginning of
+   *   the model's answer, true by default; and a worker as in WorkerOptions
    * @returns {Promise<string>}
-   * @throws {T2RError} tokenizer: no template, or one that refuses these messages or takes too much; no @huggingface/jinja
+   * @throws {T2RError} tokenizer: no template, or one that refuses these messages or exceeds a limit; no @huggingface/jinja
    */
   async chat(messages, options = {}) {
     if (this.#chat === null) throw new T2RError("tokenizer", "a model with a chat template", "one without", "write the prompt yourself");
@@ -120,7 +120,7 @@ export class Tokenizer {
     return render(this.#chat, messages, options.addGenerationPrompt ?? true, options.worker);
   }
 
-  /** The token that ends a turn, beside the graph's; null where the template names none. @returns {number | null} */
+  /** The token that ends a turn, in addition to the graph's; null if the template names none. @returns {number | null} */
   get endOfTurn() {
     return this.#ids.get(this.#chat?.tokens.eos_token) ?? null;
   }
@@ -138,7 +138,7 @@ export class Tokenizer {
   }
 
   /**
-   * Text of the tokens that follow a prompt, as they come: `feed` each, and `end` at last.
+   * Streams the text of tokens that follow a prompt: `feed` each, then `end`.
    * @param {Iterable<number>} [prompt]
    * @returns {TextStream}
    */
@@ -149,8 +149,8 @@ export class Tokenizer {
 }
 
 /**
- * Turns tokens into text one by one, and never hands out half a character: new tokens are decoded together with a few
- * before them (the context, whose text is out already), and what may wait for its last bytes stays inside.
+ * Turns tokens into text one by one, and never returns half a character: new tokens are decoded together with a few
+ * before them (the context, whose text is returned already), and incomplete characters are held back.
  */
 export class TextStream {
   #tokenizer;
@@ -162,14 +162,14 @@ export class TextStream {
 
   constructor(tokenizer, prompt) {
     this.#tokenizer = tokenizer;
-    const tail = prompt.slice(-CONTEXT); // not beginning inside a character
+    const tail = prompt.slice(-CONTEXT); // must not begin inside a character
     const cuts = [0, 1, 2, 3].map((skipped) => tail.slice(skipped));
     this.#startFrom(cuts.find((cut) => !tokenizer.decode(cut).startsWith("\ufffd")) ?? tail);
   }
 
   /**
-   * End the text, from here on, before the first of these texts to be complete, of several the longest. What may be the
-   * beginning of one waits until it is known.
+   * End the text, from here on, before the first stop text that completes, the longest on ties. A possible beginning of
+   * one is held back.
    * @param {readonly string[]} stops
    * @throws {T2RError} argument
    */
@@ -177,7 +177,7 @@ export class TextStream {
     this.#until = new Until(stops);
   }
 
-  /** Whether such a text has come, behind which nothing is given. @returns {boolean} */
+  /** Whether a stop text has occurred; no text is returned after it. @returns {boolean} */
   get stopped() {
     return this.#until.found;
   }
@@ -199,7 +199,7 @@ export class TextStream {
     return out;
   }
 
-  /** What was still waiting: for the rest of a character, or of a stop. @returns {string} */
+  /** The text held back, for the rest of a character or of a stop. @returns {string} */
   end() {
     return this.#until.feed(this.#rest()) + this.#until.end();
   }
@@ -220,11 +220,11 @@ export class TextStream {
   #new() {
     const both = this.#tokenizer.decode([...this.#context, ...this.#pending]);
     if (both.startsWith(this.#before)) return both.slice(this.#before.length);
-    return this.#tokenizer.decode(this.#pending); // bytes that spoil the context's last ones: alone they read right
+    return this.#tokenizer.decode(this.#pending); // its bytes change the context's text: decode it alone
   }
 }
 
-/** What cuts texts to tokens of the vocabulary. */
+/** Returns a function that splits texts into pieces of the vocabulary. */
 function piecesOf(model) {
   if (model.type === "Unigram") {
     const unigram = new Unigram(model);

@@ -3,17 +3,17 @@
 import { T2RError, isWhole, printable } from "./errors.js";
 
 export const MAX_TOKENIZER = 1 << 24; // bytes of its text
-export const MAX_PARTS = 64; // of a component, its Sequences counted
-const MAX_TEXT = 1 << 26; // bytes of a text, and of what any part makes of it
+export const MAX_PARTS = 64; // of a component, including its Sequences
+const MAX_TEXT = 1 << 26; // bytes of a text, and of any part's output
 const MAX_ID = (1 << 24) - 1;
-const MAX_PIECE = 1 << 12, MAX_UNIGRAM_PIECE = 1 << 8; // bytes; Unigram looks for a piece at every letter of a text
+const MAX_PIECE = 1 << 12, MAX_UNIGRAM_PIECE = 1 << 8; // bytes; Unigram looks up pieces at every letter of a text
 const MAX_ADDED = 1 << 16, MAX_ADDED_BYTES = 1 << 10, MAX_ADDED_TOTAL = 1 << 22;
 const MAX_INSERTED = 1 << 8; // bytes that one part looks for, or inserts
 const MAX_INSERTED_IDS = 1 << 8;
-const MERGING = 16; // what a byte costs a BPE, in bytes of the longest piece of a Unigram
-const MAX_WORK = 1 << 10, FREE_WORK = 1 << 24; // for a byte of a text; for a short text, whatever its length
-const MAX_GROWTH = { normalizer: 1 << 12, pre_tokenizer: 1 << 6, decoder: 1 << 6 }; // bytes for one
-/** How many bytes a part makes of one, at most; of others it is 1. */
+const MERGING = 16; // cost of a byte in a BPE, in bytes of a Unigram's longest piece
+const MAX_WORK = 1 << 10, FREE_WORK = 1 << 24; // per byte of a text; minimum for any text
+const MAX_GROWTH = { normalizer: 1 << 12, pre_tokenizer: 1 << 6, decoder: 1 << 6 }; // output bytes per input byte
+/** Maximum output bytes per input byte of a part; 1 for parts not listed. */
 const GROWTH = {
   normalizer: { NFC: () => 3, NFD: () => 3, NFKC: () => 11, NFKD: () => 11, Replace: ofReplace, Precompiled: ofPrecompiled },
   pre_tokenizer: { ByteLevel: ({ add_prefix_space: prefix = true }) => (prefix ? 4 : 2), Metaspace: ofMetaspace },
@@ -21,7 +21,7 @@ const GROWTH = {
 };
 
 /**
- * @param {object} model of a tokenizer.json, whose form is known
+ * @param {object} model of a tokenizer.json, with a checked form
  * @param {Map<string, number>} pieces of its vocabulary, with their ids
  * @param {object[]} added its added tokens
  * @param {Record<string, object[]>} parts of each component, without its Sequences
@@ -90,7 +90,7 @@ function requireShort(component, part) {
   if (one !== undefined && Array.from(one).length !== 1) throw refused(`one character in a ${type}`, printable(one, 40));
 }
 
-/** How many bytes parts make of so many, at most: a function of those. */
+/** Returns a function from input bytes to maximum output bytes of all parts. */
 function growthOf(component, parts) {
   const steps = parts.map((part) => {
     if (part.type === "Prepend") return [1, sizeOf(part.prepend)];
@@ -103,7 +103,7 @@ function ofReplace({ pattern, content }) {
   return Math.max(1, sizeOf(content) / (pattern.String === undefined ? 1 : sizeOf(pattern.String)));
 }
 
-/** The longest of its replacements, each of which ends with a zero byte, behind the trie. */
+/** The longest replacement; they follow the trie, zero-terminated. */
 function ofPrecompiled({ precompiled_charsmap: map }) {
   const bytes = atob(map ?? ""), trie = [3, 2, 1, 0].reduce((all, n) => 256 * all + bytes.charCodeAt(n), 0);
   let longest = 1;
@@ -119,7 +119,7 @@ function ofMetaspace({ replacement, prepend_scheme: scheme }) {
   return sizeOf(replacement) * (scheme === "never" ? 1 : 2);
 }
 
-/** What a part makes of texts, as one list. @throws {T2RError} tokenizer: more than the bound, before all of it is made */
+/** A part's outputs of all texts, as one list. @throws {T2RError} tokenizer: more than the bound, before all of it is made */
 export function madeOf(texts, part) {
   const out = [], budget = new Budget();
   texts.forEach((text, n) => {
@@ -131,14 +131,14 @@ export function madeOf(texts, part) {
   return requireTexts(out);
 }
 
-/** Texts that are together no longer than the bound. @throws {T2RError} tokenizer */
+/** Refuse texts whose total exceeds the bound. @throws {T2RError} tokenizer */
 export function requireTexts(texts) {
   const units = texts.reduce((all, text) => all + text.length, 0);
   if (3 * units > MAX_TEXT) requireSmall(texts.reduce((all, text) => all + sizeOf(text), 0));
   return texts;
 }
 
-/** Throws as soon as what is taken cannot be within the bound: a code unit is a byte or more. */
+/** Throws as soon as the total must exceed the bound: a code unit is a byte or more. */
 export class Budget {
   #units = 0;
 
@@ -151,7 +151,7 @@ function requireSmall(bytes) {
   require(MAX_TEXT, bytes, "bytes of a text, and of what any part makes of it");
 }
 
-/** How often a model looks at each byte that reaches it. */
+/** How often a model visits each byte that reaches it. */
 export function looksOf({ type }, pieces) {
   if (type !== "Unigram") return MERGING;
   let longest = 1;
@@ -159,7 +159,7 @@ export function looksOf({ type }, pieces) {
   return longest;
 }
 
-/** A function that takes the texts that reach a model, of one that is encoded. @throws {T2RError} tokenizer: too much for it */
+/** Returns a function that bounds the texts that reach a model while one is encoded. @throws {T2RError} tokenizer: too much work */
 export function workOf(text, looks) {
   const most = Math.floor(Math.max(FREE_WORK, MAX_WORK * sizeOf(text)) / looks);
   let made = 0;
@@ -174,12 +174,12 @@ function sizeOf(text) {
   let bytes = text.length;
   for (let n = 0; n < text.length; n++) {
     const unit = text.charCodeAt(n);
-    if (unit > 0x7f) bytes += unit > 0x7ff && (unit < 0xd800 || unit > 0xdfff) ? 2 : 1; // half of four bytes: two
+    if (unit > 0x7f) bytes += unit > 0x7ff && (unit < 0xd800 || unit > 0xdfff) ? 2 : 1; // a surrogate: half of four bytes
   }
   return bytes;
 }
 
-/** Those, or fewer where it is clear that they are not more than `most`. */
+/** As sizeOf, or a lower bound if the size is at most `most`. */
 function sizeUpTo(text, most) {
   return 3 * text.length <= most ? text.length : sizeOf(text);
 }

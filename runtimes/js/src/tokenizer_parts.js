@@ -1,4 +1,4 @@
-/** The parts of a tokenizer.json that this runtime takes: contract/text.md. What else there is, is refused by name. */
+/** The parts of a tokenizer.json that this runtime supports: contract/text.md. Others are refused by name. */
 
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { BEHAVIORS, REGEXES } from "./text_splitter.js";
@@ -11,22 +11,22 @@ const TYPES = {
   post_processor: ["Sequence", "TemplateProcessing", "RobertaProcessing", "ByteLevel"],
 };
 const LISTS = { normalizer: "normalizers", pre_tokenizer: "pretokenizers", decoder: "decoders", post_processor: "processors" };
-const NONE_OF = ["continuing_subword_prefix", "end_of_word_suffix", "dropout"]; // what a BPE may not have
+const NONE_OF = ["continuing_subword_prefix", "end_of_word_suffix", "dropout"]; // unsupported in a BPE
 
 /**
  * @param {string} text a tokenizer.json
- * @returns {object} what it says, all of whose parts are known and within the bounds, and `pieces`, the ids of its vocabulary
- * @throws {T2RError} tokenizer: malformed, past a bound, or a part that is not known here, by its name
+ * @returns {object} its content, all parts known and within the bounds, and `pieces`, the ids of its vocabulary
+ * @throws {T2RError} tokenizer: malformed, above a bound, or an unknown part, by its name
  */
 export function readParts(text) {
-  // a character of JavaScript's has 3 bytes at most
+  // a UTF-16 code unit has at most 3 bytes of UTF-8
   if (typeof text !== "string" || (text.length * 3 > MAX_TOKENIZER && new TextEncoder().encode(text).length > MAX_TOKENIZER)) {
     throw refused(`the text of a tokenizer.json, of at most ${MAX_TOKENIZER} bytes`, typeof text === "string" ? `${text.length}` : shown(text));
   }
   let found;
   try {
     found = JSON.parse(text);
-    // a half of a character, which no text has; JSON.stringify escapes those alone
+    // lone surrogates are invalid; JSON.stringify escapes only those
     const halves = /\\u[dD][89a-fA-F]/.test(text) && /\\ud[89a-f]/.test(JSON.stringify(found).replaceAll("\\\\", ""));
     if (halves || !text.isWellFormed()) throw new Error("half a character");
   } catch (error) {
@@ -46,7 +46,7 @@ function addedOf(added) {
   return added.filter(({ content }) => content).map((token) => ({ ...token, normalized: token.normalized ?? !token.special }));
 }
 
-/** The id of each piece of a model, whose form is found to be known. Merges are pairs from here on. */
+/** The id of each piece of a model, whose form is checked. Merges become pairs, in place. */
 function piecesOf(model) {
   const { type, vocab } = model;
   if (type === "Unigram") {
@@ -74,7 +74,7 @@ function mergeOf(merge, pieces) {
   throw refused("merges of tokens in the vocabulary", printable(`${left} ${right}`, 60));
 }
 
-/** The parts of a component in their order, those of a Sequence in its place. */
+/** The parts of a component in order, Sequences flattened. */
 function partsOf(place, component) {
   const found = [], waiting = component === null ? [] : [component];
   let count = waiting.length;
@@ -99,7 +99,7 @@ function partsOf(place, component) {
 
 const NEEDED = { Prepend: ["prepend"], Replace: ["content"], Metaspace: ["replacement"] };
 
-/** That a part has what it needs, of the right kinds. */
+/** Check the required fields of a part and their types. */
 function checkPart(place, part) {
   const { type, pattern, behavior = "Isolated" } = part;
   const needed = [...(NEEDED[type] ?? []), ...(type === "Strip" && place === "decoder" ? ["content"] : [])];
@@ -118,7 +118,7 @@ function checkPart(place, part) {
   if (regex !== undefined && literal !== undefined) throw refused(`one pattern in ${type}`, "two");
 }
 
-/** Special tokens around one text, all of them known. */
+/** Check that all special tokens are known, around one text. */
 function checkProcessor({ type, single, special_tokens: special, cls, sep }) {
   const isPair = (pair) => Array.isArray(pair) && isWhole(pair[1]);
   const isIds = (entry) => isObject(entry) && Array.isArray(entry.ids) && entry.ids.every((id) => isWhole(id));

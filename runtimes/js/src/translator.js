@@ -38,12 +38,12 @@ export class Translator {
     return Graphs.open("translator", source, checked, ["encoder"], requireTranslator, made);
   }
 
-  /** What the step graph's metadata says. @returns {import("./types.js").Signature} */
+  /** The step graph's metadata. @returns {import("./types.js").Signature} */
   get signature() {
     return this.#graphs.step.signature;
   }
 
-  /** Where it runs. @returns {string} */
+  /** Execution provider. @returns {string} */
   get provider() {
     return this.#graphs.step.provider;
   }
@@ -53,14 +53,14 @@ export class Translator {
     return Tokenizer.of(this.signature);
   }
 
-  /** The sources' tokenizer, which is the translations' where they have none of their own. */
+  /** The sources' tokenizer; the translations' if there is no separate one. */
   sourceTokenizer() {
     const own = this.signature.sourceTokenizer;
     return own === null ? this.tokenizer() : new Tokenizer(own);
   }
 
   /**
-   * Read sources, tokens of each: all states that their translations start from.
+   * Read sources, tokens of each. Returns all states that their translations start from.
    * @param {readonly import("./types.js").Tokens[]} sources
    * @returns {Promise<Map<string, import("./types.js").State>>}
    * @throws {T2RError} token, position, batch
@@ -70,8 +70,8 @@ export class Translator {
   }
 
   /**
-   * One translation, greedy or sampled, as Decoder.stream writes a text: no token is forced, and the start tokens are not
-   * given. Of the graph's options its penalties hold. Options are those of
+   * One translation, greedy or sampled, as Decoder.stream: no token is forced, and the start tokens are not yielded. Of
+   * the graph's options only penalties apply. Options are those of
    * contract/generation.md.
    * @param {import("./types.js").Tokens} source
    * @param {number} maxTokens
@@ -98,7 +98,7 @@ export class Translator {
   }
 
   /**
-   * All of its tokens.
+   * All tokens of `stream`.
    * @param {import("./types.js").Tokens} source
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
@@ -147,7 +147,7 @@ export class Translator {
     if (!Array.isArray(sources)) throw new T2RError("token", "an array of sources", shown(sources), "give the tokens of each");
     if (!sources.length) throw new T2RError("token", "at least one source", "none", "give some");
     const rows = [];
-    for (const source of sources) rows.push(this.#checked(source)); // of holes the first ends it
+    for (const source of sources) rows.push(this.#checked(source)); // stops at the first hole
     const longest = Math.max(...rows.map((row) => row.length)), length = signature.sourceLength ?? longest;
     requireBatch(signature, rows.length, this.#maxStateBytes, longest);
     const ids = new BigInt64Array(rows.length * length);

@@ -1,17 +1,17 @@
-/** Texts that are found at a place of another text: a radix tree, whose size is that of the texts' number, not of their letters. */
+/** A radix tree that finds texts at a place of another text. Its size grows with the number of texts, not of their letters. */
 
-/** Letters that the tokenizer's own loops have compared, ever. Tests check that twice the text is twice the work. */
+/** Total letters compared by the tokenizer's own loops. Tests check that twice the text is twice the work. */
 export const work = { letters: 0 };
 
 export class Trie {
   #root = { label: "", value: undefined, children: null };
 
-  /** @param {Iterable<[string, any]>} entries texts, none of them empty, and what each stands for; of equals the last */
+  /** @param {Iterable<[string, any]>} entries non-empty texts and their values; the last of equal texts wins */
   constructor(entries) {
     for (const [text, value] of entries) this.#insert(text, value);
   }
 
-  /** All texts that stand at this place, the shortest first, each given to `visit` with the place where it ends. */
+  /** Call `visit` with the value and end of each text at this place, shortest first. */
   each(text, at, visit) {
     let node = this.#root, place = at;
     for (;;) {
@@ -23,7 +23,7 @@ export class Trie {
     }
   }
 
-  /** The longest of them. @returns {{value: any, end: number} | null} */
+  /** The longest text at this place. @returns {{value: any, end: number} | null} */
   longest(text, at) {
     let found = null;
     this.each(text, at, (value, end) => (found = { value, end }));
@@ -49,7 +49,7 @@ export class Trie {
   }
 }
 
-/** A node between a node and its child, behind so many letters of the child's label. */
+/** Insert a node between a node and its child, after `same` letters of the child's label. */
 function split(node, key, child, same) {
   const { label } = child;
   node.children.set(key, { label: label.slice(0, same), value: undefined, children: new Map([[label.charCodeAt(same), child]]) });

@@ -1,5 +1,5 @@
 /**
- * The public types that are no classes. `npm run types` writes the declarations of all files into types/.
+ * The public types other than classes. `npm run types` writes the declarations of all files into types/.
  *
  * @typedef {"file" | "graph" | "version" | "metadata" | "interface" | "weights" | "tokenizer" | "token" | "position" | "batch"
  *   | "snapshot" | "sampling" | "provider" | "argument" | "state" | "memory" | "runtime" | "cancelled"} Kind of an error
@@ -7,7 +7,7 @@
  * @typedef {"float32" | "float16" | "int32" | "int64"} Dtype
  *
  * @typedef {readonly number[] | Int8Array | Uint8Array | Int16Array | Uint16Array | Int32Array | Uint32Array | Float32Array
- *   | Float64Array | BigInt64Array | BigUint64Array} Tokens an array or a typed array; nothing is made into a number
+ *   | Float64Array | BigInt64Array | BigUint64Array} Tokens an array or a typed array; other types are not converted to numbers
  *
  * @typedef {string | URL | { graph: string, files: Record<string, Uint8Array> }} Source
  *   a path (Node), an address, or files in memory by their names
@@ -24,7 +24,7 @@
  */
 
 /**
- * Numbers of a state: little-endian, row after row.
+ * Data of a state: little-endian, row-major.
  * @typedef {object} State
  * @property {Dtype} dtype
  * @property {number[]} dims
@@ -32,7 +32,7 @@
  */
 
 /**
- * A program in jinja2's language, and the texts of the special tokens that it names.
+ * A jinja2 template, and the texts of the special tokens that it names.
  * @typedef {object} ChatTemplate
  * @property {string} template
  * @property {Readonly<Record<string, string>>} tokens
@@ -60,9 +60,9 @@
  * @property {number | null} topK
  * @property {"step" | "prefill" | "draft_check" | "generate" | "encoder"} role
  * @property {Readonly<Record<string, string>>} graphs
- * @property {Readonly<SamplingOptions & BeamOptions> | null} generation the options that hold where a caller gives none: of
- *   a text, or of a translator's search; null: the graph has none
- * @property {readonly StateSpec[] | null} sourceStates of a translator, as the next seven; null in a decoder alone's
+ * @property {Readonly<SamplingOptions & BeamOptions> | null} generation default options of a
+ *   generation, or of a translator's search; null: the graph has none
+ * @property {readonly StateSpec[] | null} sourceStates of a translator, as the next seven; null for a decoder
  * @property {readonly string[]} [startStates]
  * @property {number} [sourceVocabSize]
  * @property {string | null} [sourceTokenizer]
@@ -79,22 +79,22 @@
  * @typedef {object} OpenOptions
  * @property {"cpu" | "wasm" | "webgpu"} [provider] cpu (the default) or webgpu in Node; wasm (the default) or webgpu in a browser
  * @property {number} [threads] inside an operator, in Node; in a browser set `ort.env.wasm.numThreads`
- * @property {boolean} [prefill] whether the prefill graph is opened where there is one; true unless told otherwise
- * @property {boolean} [generation] whether `generate` uses the generation graph where there is one; true unless told otherwise
- * @property {number} [maxStateBytes] the most that the states of one sequence may take; 2 GiB unless told otherwise
+ * @property {boolean} [prefill] whether to open the prefill graph, if there is one; true by default
+ * @property {boolean} [generation] whether `generate` uses the generation graph, if there is one; true by default
+ * @property {number} [maxStateBytes] limit of one sequence's states; 2 GiB by default
  * @property {(progress: { file: string, loaded: number, total: number | null }) => void} [onProgress] called as the bytes of a
- *   file come from an address; total is null where the server does not say it
- * @property {object} [ort] the module of ONNX Runtime, where it is not onnxruntime-node or onnxruntime-web/webgpu
+ *   file arrive from an address; total is null if the server does not report it
+ * @property {object} [ort] the module of ONNX Runtime, if not onnxruntime-node or onnxruntime-web/webgpu
  */
 
 /**
- * As OpenOptions, but `ort` is the address of a module, which the worker imports; and the worker itself, whose script is
- * t2r-runtime/worker, where a bundler does not find that by itself.
+ * As OpenOptions, but `ort` is the address of a module, which the worker imports; `worker` runs the script
+ * t2r-runtime/worker, for bundlers that do not find it.
  * @typedef {Omit<OpenOptions, "ort"> & { ort?: string | URL, worker?: any }} WorkerOptions
  */
 
 /**
- * contract/generation.md. An option that is not given, undefined or null, is the graph's, or else the default.
+ * Options of contract/generation.md. One that is undefined or null takes the graph's value, else the default.
  * @typedef {object} SamplingOptions
  * @property {number | null} [temperature]
  * @property {number | null} [topK]
@@ -107,7 +107,7 @@
  */
 
 /**
- * How a translation is searched: contract/translators.md. What is not given is as in SamplingOptions.
+ * Options of beam search: contract/translators.md. Missing ones are as in SamplingOptions.
  * @typedef {object} BeamOptions
  * @property {number | null} [width]
  * @property {number | null} [lengthPenalty]
@@ -121,14 +121,14 @@
  */
 
 /**
- * Who watches a text.
+ * Callback and signal of a generation.
  * @typedef {object} TextWatchers
  * @property {((token: number) => unknown) | null} [onToken] called with each token; false ends the text
- * @property {AbortSignal | null} [signal] ends the text within a token; its reason is thrown, an AbortError unless told otherwise
+ * @property {AbortSignal | null} [signal] ends the text within a token; its reason is thrown, an AbortError by default
  */
 
 /**
- * Who watches a search.
+ * Callback and signal of a search.
  * @typedef {object} SearchWatchers
  * @property {((newest: number[]) => unknown) | null} [onStep] called with the newest token of each hypothesis after each step;
  *   false ends the search
@@ -136,7 +136,7 @@
  */
 
 /**
- * Its tokens, one that ended it the last of them, and its score, of which more is better.
+ * Tokens of a translation, a final end token included, and its score; higher is better.
  * @typedef {object} Translation
  * @property {number[]} tokens
  * @property {number} score

@@ -1,8 +1,8 @@
-/** The pieces of a text that together are most probable (Kudo 2018, Viterbi), as the tokenizers library finds them. */
+/** The most probable segmentation of a text (Kudo 2018, Viterbi), as in the tokenizers library. */
 
 import { Trie } from "./trie.js";
 
-const UNKNOWN = 10; // by how much less than the least probable piece a letter that there is none for counts
+const UNKNOWN = 10; // how far an unknown letter scores below the least probable piece
 
 export class Unigram {
   #trie;
@@ -20,7 +20,7 @@ export class Unigram {
     this.#trie = new Trie(this.#texts);
   }
 
-  /** Texts of the pieces; what stands for nothing in the vocabulary is one text as long as it goes, or its bytes. */
+  /** Texts of the pieces; a run of unknown letters is one text, or its bytes. */
   encode(text) {
     const scores = new Float64Array(text.length + 1), starts = new Int32Array(text.length + 1).fill(-1), ids = new Int32Array(text.length + 1);
     const offer = (end, score, start, id) => {
@@ -41,7 +41,7 @@ export class Unigram {
   }
 
   #pieces(text, starts, ids) {
-    const found = []; // where pieces begin and end, the last first; unknown ones are joined
+    const found = []; // [start, end] of pieces, the last first; adjacent unknown ones are joined
     let unknown = false;
     for (let end = text.length; end > 0; end = starts[end]) {
       const joins = unknown && ids[end] === this.#unknown.id;

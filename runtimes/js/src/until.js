@@ -1,11 +1,11 @@
-/** Texts that end a streamed text. */
+/** Stop texts of a streamed text. */
 
 import { T2RError, shown } from "./errors.js";
 
 const MOST = 256; // texts
 const LONGEST = 1024; // of each, in UTF-16 units
 
-/** Cuts a text that comes in pieces before the first of its stops to be complete, of several the longest. */
+/** Cuts a streamed text before the first stop that completes, the longest on ties. */
 export class Until {
   #stops;
   #waiting = "";
@@ -19,7 +19,7 @@ export class Until {
     this.found = false;
   }
 
-  /** The text that is certain now; what may be the beginning of a stop waits. */
+  /** The text that is certain now; a possible beginning of a stop is held back. */
   feed(piece) {
     if (this.found) return "";
     this.#waiting += piece;
@@ -37,14 +37,14 @@ export class Until {
     return certain;
   }
 
-  /** What waited, at the end. */
+  /** The text held back, at the end. */
   end() {
     const rest = this.#waiting;
     this.#waiting = "";
     return rest;
   }
 
-  /** How many units at the end of what waits begin this stop. */
+  /** How many units at the end of the text held back begin this stop. */
   #begun(stop) {
     let count = Math.min(stop.length - 1, this.#waiting.length);
     while (!this.#waiting.endsWith(stop.slice(0, count))) count--;

@@ -1,11 +1,11 @@
-/** The script of workers: of a WorkerDecoder one decoder, and the calls that come for it; or one text of a chat template. */
+/** The script of workers: serves the calls of one WorkerDecoder, or renders one chat template. */
 
 import { workerPort } from "#platform";
 
 import { Decoder } from "./decoder.js";
 import { T2RError } from "./errors.js";
 
-const acknowledged = new Map(); // call → what ends the wait for the other side's answer to a token
+const acknowledged = new Map(); // call → resolver of the owner's answer to a token
 let decoder = null;
 
 const post = workerPort(async ({ id, call, args, answer }) => {
@@ -50,7 +50,7 @@ const CALLS = {
 
 async function jinja() {
   try {
-    // @ts-ignore a peer, which need not be there
+    // @ts-ignore an optional peer dependency
     return await import("@huggingface/jinja");
   } catch (error) {
     throw new T2RError("tokenizer", "the package @huggingface/jinja", String(error.message ?? error), "npm install @huggingface/jinja");

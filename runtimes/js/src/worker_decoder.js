@@ -1,4 +1,4 @@
-/** A decoder in a worker: the thread that asks is free while a text is written. */
+/** A decoder in a worker: the calling thread stays free during generation. */
 
 import { connect } from "#platform";
 
@@ -6,14 +6,14 @@ import { numbersOf, watchersOf } from "./arguments.js";
 import { T2RError, shown } from "./errors.js";
 import { Tokenizer } from "./tokenizer.js";
 
-/** As Decoder, of which it has all but `fork` and `take`: each call is done in a worker of its own, and what it gives is a copy. */
+/** As Decoder, without `fork` and `take`: each call runs in the decoder's own worker, and results are copies. */
 export class WorkerDecoder {
   #worker;
-  #waiting = new Map(); // call → what is done with its end, and with what comes before
+  #waiting = new Map(); // call → its promise's functions, and handlers of earlier messages
   #count = 0;
   #now = { batch: 1, position: 0, stateBytes: 0 };
   #opened = null;
-  #broken = null; // why no call can be done any more
+  #broken = null; // the error of all further calls
 
   /** @private use WorkerDecoder.open */
   constructor(worker) {
@@ -45,12 +45,12 @@ export class WorkerDecoder {
     }
   }
 
-  /** What the graph's metadata says. @returns {import("./types.js").Signature} */
+  /** The graph's metadata. @returns {import("./types.js").Signature} */
   get signature() {
     return this.#opened.signature;
   }
 
-  /** Where it runs: cpu, wasm or webgpu. @returns {string} */
+  /** Execution provider: cpu, wasm or webgpu. @returns {string} */
   get provider() {
     return this.#opened.provider;
   }
@@ -177,7 +177,7 @@ export class WorkerDecoder {
   }
 
   /**
-   * As Decoder.generate. Watched, the worker waits at each token for what `onToken` says, so a text ends at the same token.
+   * As Decoder.generate. With watchers, the worker waits at each token for `onToken`, so a text ends at the same token.
    * @param {import("./types.js").Tokens} prompt
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
@@ -202,7 +202,7 @@ export class WorkerDecoder {
     return tokens;
   }
 
-  /** Give back what ONNX Runtime holds, and end the worker; a second time is nothing. */
+  /** Release what ONNX Runtime holds, and end the worker. Idempotent. */
   async close() {
     if (this.#broken) return;
     await this.#ask("close", []);
@@ -242,7 +242,7 @@ export class WorkerDecoder {
     if (!this.#waiting.size) this.#worker.hold(false);
   }
 
-  /** No call is answered any more. */
+  /** Reject all calls, pending and later. */
   #break(error) {
     this.#broken ??= error;
     for (const { reject } of this.#waiting.values()) reject(this.#broken);
@@ -255,7 +255,7 @@ export class WorkerDecoder {
   }
 }
 
-/** A source as a worker finds it, whose own address is another. */
+/** A source with an absolute address: the worker's own address differs. */
 function placed(source) {
   const named = source && typeof source === "object" && "files" in source;
   return named || (typeof source !== "string" && !(source instanceof URL)) ? source : absolute(source);
@@ -266,7 +266,7 @@ function absolute(source) {
   return base ? new URL(String(source), base).href : String(source);
 }
 
-/** An error of the worker's, here. */
+/** Rebuild an error from the worker. */
 function remade({ kind, message, stack }) {
   const error = kind ? new T2RError(kind, "", "", "") : new Error();
   return Object.assign(error, { message, stack });

@@ -1,7 +1,7 @@
-/** Stored zip archives as contract/snapshots.md has them: written to the byte, and read with bounds. */
+/** Uncompressed zip archives of contract/snapshots.md: written byte-exactly, read with bounds. */
 
 const LOCAL = 0x04034b50, ENTRY = 0x02014b50, END = 0x06054b50, END64 = 0x06064b50, LOCATOR = 0x07064b50;
-const LIMIT = 2 ** 31 - 1; // of a number that stands in 32 bits
+const LIMIT = 2 ** 31 - 1; // largest value of a 32-bit field
 const FULL = 0xffffffff;
 const MAX_MEMBERS = 1 << 16;
 const encoder = new TextEncoder();
@@ -18,7 +18,7 @@ export function crc32(bytes) {
   return (crc ^ FULL) >>> 0;
 }
 
-/** Little-endian numbers one after the other. */
+/** Consecutive little-endian numbers. */
 class Record {
   bytes = [];
   add(bits, ...values) {
@@ -89,7 +89,7 @@ export function join(parts) {
 /**
  * @param {Uint8Array} bytes
  * @returns {Map<string, {content: Uint8Array, crc: number}>} the members, views of `bytes`; nothing is unpacked
- * @throws {Error} not an archive, a member that is compressed, has two sizes, lies outside or over another
+ * @throws {Error} not an archive, or a member that is compressed, has two sizes, is out of bounds or overlaps another
  */
 export function readZip(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
@@ -119,7 +119,7 @@ export function readZip(bytes) {
   return members;
 }
 
-/** Where the directory is: the last end of a directory in the file. */
+/** Locates the directory by the last end-of-directory record of the file. */
 function directory(view) {
   const lowest = Math.max(0, view.byteLength - 22 - 0xffff);
   let end = view.byteLength - 22;
@@ -136,7 +136,7 @@ function directory(view) {
   return { count, start, size };
 }
 
-/** Size, packed size and offset, of which those that are full stand in the extra field. */
+/** Size, packed size and offset; those of FULL are read from the extra field. */
 function wide(view, extra, numbers) {
   for (let at = extra.at; at + 4 <= extra.at + extra.length; ) {
     const length = view.getUint16(at + 2, true);

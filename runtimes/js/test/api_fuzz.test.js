@@ -1,4 +1,4 @@
-/** Arguments of every kind for every public method: what is thrown is a T2RError, nothing hangs, and the decoder is as before. */
+/** Arguments of every kind for every public method: only T2RErrors are thrown, nothing hangs, and the decoder does not change. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,9 +6,9 @@ import { test } from "node:test";
 import { Batch, Decoder, KINDS, PrefixCache, Sampler, T2RError, Tokenizer, Translator, readModelFile, readSignature } from "../src/index.js";
 import { bytesOf, golden, random, refused } from "./files.js";
 
-const CALLS = 12; // of each method
+const CALLS = 12; // per method
 
-/** Values of all kinds; lengths that are not there must not be allocated. */
+/** Values of all kinds; fake lengths must not be allocated. */
 const ANY = [
   undefined, null, true, 0, 1, -1, 1.5, NaN, Infinity, 1e9, 2 ** 53, 3n, -1n, "", "abc", "1", Symbol("s"), () => false, [], [1], [3, 1], [99], [-1], ["1"],
   [undefined], [null], [[1]], [[1], [3]], [[]], [Symbol("s")], new Array(1e9), { length: 1e9 }, { length: -1 }, {}, { 0: 1, length: 1 }, Object.create(null),
@@ -18,7 +18,7 @@ const ANY = [
   { stopTokens: { length: 1e9 } }, { stopTokens: "abc" }, { nBest: new Array(1e9) }, { threads: "2" }, { ort: {} }, { prefill: 1 }, { maxStateBytes: NaN },
   { tokenizer: 7, bosToken: {} }, { tokenizer: "{}" }, { specialTokens: 3 },
 ];
-const FEW = [0, 1, 2, -1, 1.5, NaN, "3", null, undefined, {}, 2n, [2], Symbol("s")]; // so that no text is long
+const FEW = [0, 1, 2, -1, 1.5, NaN, "3", null, undefined, {}, 2n, [2], Symbol("s")]; // keeps texts short
 const STATES = [
   { dtype: "float32", dims: [1], bytes: new Uint8Array(4) }, { dtype: Symbol("s"), dims: [Symbol("s")], bytes: new Uint8Array() },
   { dtype: "float32", dims: new Array(1e9), bytes: new Uint8Array() }, { dtype: "float32", dims: [1n, 1], bytes: new Uint8Array() }, {}, null, 7,
@@ -41,7 +41,7 @@ async function tried(what, call) {
   }
 }
 
-/** The arguments that `note` is given, called. */
+/** Calls a method with random arguments, which `note` records. */
 const calling = (object, name, ...kinds) => (note) => object[name](...note(...kinds.map((kind) => kind())));
 
 test("a decoder", async () => {

@@ -1,4 +1,4 @@
-/** What a user or a stranger's file can do wrong: one line, its kind, and the decoder as it was. */
+/** Errors of users and of untrusted files: one line, its kind, and an unchanged decoder. */
 
 import assert from "node:assert/strict";
 import { writeFile } from "node:fs/promises";

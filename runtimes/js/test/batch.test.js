@@ -1,4 +1,4 @@
-/** Texts that join and leave a batch, rows of several decoders, and what texts have in common: as if each were alone. */
+/** Texts that join and leave a batch, rows of several decoders, and shared prefixes: as if each text were alone. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -120,7 +120,7 @@ for (const graph of ["prefill.onnx", "tiny-hybrid.onnx"]) {
     for (const [n, reused] of [[0, 0], [1, 20], [2, 20], [0, 25]]) {
       const text = [...system, n, n + 1, n + 2, 3];
       await alone.reset();
-      for (let at = 0; at < 25; at += 5) await alone.prefill(text.slice(at, at + 5)); // so that rounding is the same
+      for (let at = 0; at < 25; at += 5) await alone.prefill(text.slice(at, at + 5)); // for the same rounding
       const whole = [...(await alone.prefill(text.slice(25, -1)))];
       assert.deepEqual([...(await cache.read(text.slice(0, -1)))], whole);
       assert.equal(cache.reused, reused);

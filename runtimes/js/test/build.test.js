@@ -1,4 +1,4 @@
-/** demo/build.js: a page with all that it loads, which knows where it will be. */
+/** demo/build.js: a page with all that it loads, which knows its address. */
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";

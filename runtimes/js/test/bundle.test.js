@@ -1,4 +1,4 @@
-/** What bundlers make of the package: for a browser nothing of Node is in it, and a program for Node runs. */
+/** Bundles of the package: a browser's contains nothing of Node, and a program for Node runs. */
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -23,10 +23,10 @@ const decoder = await Decoder.open(${JSON.stringify(golden("tiny.onnx"))});
 console.log(String(await decoder.generate([1, 3], 9, { temperature: 0 })));
 `;
 let folder;
-before(async () => (folder = await mkdtemp(join(js, ".docs-")))); // inside of the package, which it imports by its name
+before(async () => (folder = await mkdtemp(join(js, ".docs-")))); // inside the package, which it imports by name
 after(() => rm(folder, { recursive: true }));
 
-/** A program that esbuild has made of ours, and the names of the files in it. */
+/** A program bundled by esbuild, and the names of the files in it. */
 async function bundled(platform) {
   await writeFile(join(folder, "program.js"), PROGRAM);
   const outfile = join(folder, `${platform}.mjs`);

@@ -1,4 +1,4 @@
-/** Chat templates: as the contract has them, and within bounds whatever a stranger wrote. */
+/** Chat templates: as in the contract, and bounded even if untrusted. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

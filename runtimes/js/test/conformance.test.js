@@ -1,4 +1,4 @@
-/** The golden cases; and faults that the conformance program must see. */
+/** The golden cases, and faults that the conformance program must detect. */
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -125,7 +125,7 @@ for (const [name, { case: wanted, js: [file, old, other] }] of Object.entries(MU
 
 const ofTokenizer = (change) => ({ "t2r.tokenizer": (text) => JSON.stringify(change(JSON.parse(text))) });
 const noFlags = { lstrip: false, rstrip: false, single_word: false, normalized: false };
-// what a wrong runtime does, done to a case: its graphs' metadata, or what its file says
+// faults of a wrong runtime, simulated in a case's graph metadata or file
 const WRONG = {
   "states start as 0": ["sampling-states", /^states\.onnx$/, { "t2r.states": (specs) => specs.map((spec) => ({ ...spec, initial: 0 })) }],
   "one start token is read": ["translator-starts", /^translator-starts.*onnx$/, { "t2r.start_tokens": ([first]) => [first] }],

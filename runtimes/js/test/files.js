@@ -1,4 +1,4 @@
-/** Golden graphs as bytes, which tests damage, and what they look for in an error. */
+/** Golden graphs as bytes, helpers to damage them, and checks of errors. */
 
 import assert from "node:assert/strict";
 import { cp, mkdtemp, readFile, rm } from "node:fs/promises";
@@ -18,7 +18,7 @@ export async function bytesOf(name) {
   return new Uint8Array(await readFile(golden(name)));
 }
 
-/** A folder with copies of all golden files, gone when `work` is done. */
+/** Run `work` in a temporary folder with copies of all golden files. */
 export async function inCopy(work) {
   const folder = await mkdtemp(join(tmpdir(), "t2r-"));
   try {
@@ -29,7 +29,7 @@ export async function inCopy(work) {
   }
 }
 
-/** The bytes with every one of `from` in the place of `to`, and the other way round; both have one length. */
+/** The bytes with all occurrences of `from` and `to` swapped; both have the same length. */
 export function exchanged(bytes, from, to) {
   assert.equal(Buffer.byteLength(from), Buffer.byteLength(to));
   const out = Buffer.from(bytes);
@@ -39,7 +39,7 @@ export function exchanged(bytes, from, to) {
   return new Uint8Array(out);
 }
 
-/** A graph's bytes with other values in its metadata, which stand before the graph as they did. */
+/** A graph's bytes with changed metadata values, placed before the graph as they were. */
 export function withMetadata(bytes, changes) {
   const varint = (n) => (n < 128 ? [n] : [(n % 128) | 128, ...varint(Math.floor(n / 128))]);
   const field = (number, content) => [Buffer.from([number * 8 + 2, ...varint(content.length)]), content];
@@ -69,7 +69,7 @@ function* withoutMetadata(bytes) {
   }
 }
 
-/** One line, of this kind. */
+/** Check that `work` throws a one-line error of this kind. */
 export async function refused(work, kind, said = /./) {
   await assert.rejects(async () => work(), (error) => {
     assert.ok(error instanceof T2RError, String(error.stack));
@@ -81,7 +81,7 @@ export async function refused(work, kind, said = /./) {
   });
 }
 
-/** Numbers in 0 … 1 that a seed gives (mulberry32), so that a failure can be seen again. */
+/** Seeded random numbers in 0 … 1 (mulberry32), so that failures are reproducible. */
 export function random(seed) {
   let state = seed >>> 0;
   return () => {

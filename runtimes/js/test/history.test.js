@@ -1,4 +1,4 @@
-/** What penalties look back on: the last 65,536 tokens, however they came. */
+/** Penalties look back on the last 65,536 tokens, however they were added. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

@@ -1,6 +1,6 @@
 /**
- * Twice the text is twice the work, whatever it is: letters that the tokenizer's own loops compare are counted. What a regular
- * expression does cannot be counted; its texts here are so long that work that grew with their square would not end.
+ * Twice the text is twice the work, for any text: letters that the tokenizer's own loops compare are counted. Work of regular
+ * expressions cannot be counted; their texts here are so long that quadratic work would not end.
  */
 
 import assert from "node:assert/strict";

@@ -1,4 +1,4 @@
-/** Texts in one run of a generation graph, and searches from the largest logits alone: those of many runs, or refused. */
+/** Texts in one run of a generation graph, and searches from the largest logits only: equal to those of many runs, or refused. */
 
 import assert from "node:assert/strict";
 import { copyFile, readFile, readdir, rm, writeFile } from "node:fs/promises";
@@ -17,7 +17,7 @@ const RULES = [
   { repetitionPenalty: 1.4, noRepeatNgram: 2, seed: 7, stopTokens: [] },
 ];
 
-/** ONNX Runtime, and how often a session of it has run. */
+/** ONNX Runtime with counters of opened sessions and runs. */
 function counted() {
   const counts = { opened: 0, runs: 0 };
   const create = async (...given) => {
@@ -168,7 +168,7 @@ const BEAMS = [
 
 test("a search from the largest logits is the one from all", async () => {
   const translator = await Translator.open(golden("translator.onnx"));
-  const all = { repetitionPenalty: 1 + 1e-9 }; // a penalty looks at all logits; this one changes nothing that is seen
+  const all = { repetitionPenalty: 1 + 1e-9 }; // a penalty needs all logits; this one has no visible effect
   for (const source of [[8, 12, 10, 10, 5, 9, 7], [3], [1, 2, 3, 4]]) {
     for (const beam of BEAMS) {
       const [few, whole] = [await translator.translate(source, beam), await translator.translate(source, { ...beam, ...all })];

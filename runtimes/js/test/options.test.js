@@ -1,4 +1,4 @@
-/** The graph's own options (`t2r.generation`): each holds where the caller does not give that option. */
+/** The graph's own options (`t2r.generation`): each applies if the caller does not give that option. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -61,7 +61,7 @@ test("a translation of a graph with options is that of the same options given", 
 const BAD = [
   [], "x", null, { seed: 1 }, { stop_tokens: [] }, { top_k: null }, { top_k: true }, { top_k: 2.5 }, { top_k: 2 ** 31 }, { temperature: -1 },
   { temperature: "1" }, { top_p: 0 }, { no_repeat_ngram: 65 }, { n_best: 1 }, { toString: 1 }, { to_string: 1 },
-  { noRepeatNgram: 2 }, // a name as JavaScript has it
+  { noRepeatNgram: 2 }, // a name in camelCase
 ];
 for (const [file, more] of [["tiny.onnx", [{ width: 2 }]], ["translator.onnx", [{ temperature: 1 }, { width: 0 }, { early_stopping: 1 }]]]) {
   test(`bad options of ${file}`, async () => {

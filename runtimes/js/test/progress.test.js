@@ -1,4 +1,4 @@
-/** What is told of files that come from an address: their bytes, as they come. */
+/** Progress of downloads: bytes as they arrive. */
 
 import assert from "node:assert/strict";
 import { readFile, stat } from "node:fs/promises";
@@ -10,7 +10,7 @@ import { gzipSync } from "node:zlib";
 import { Decoder } from "../src/index.js";
 import { golden, refused } from "./files.js";
 
-/** The golden files at an address, while `work` runs. */
+/** Serve the golden files while `work` runs. */
 async function served(answer, work) {
   const server = createServer(async (request, response) => answer(await readFile(golden(basename(request.url))), response));
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
@@ -22,7 +22,7 @@ async function served(answer, work) {
   }
 }
 
-const waiting = []; // what goes on when something has been told
+const waiting = []; // continued after the next progress report
 
 async function opened(address) {
   const told = new Map();

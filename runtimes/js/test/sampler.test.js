@@ -1,4 +1,4 @@
-/** The choice of a token where a graph has chosen the largest logits itself, and in a large vocabulary. */
+/** Choosing a token from a graph's top-k logits, and in a large vocabulary. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -11,17 +11,17 @@ const RULES = [
   { topK: 12, minP: 0.1, temperature: 0.7 }, { topK: 9, topP: 0.8, minP: 0.02 },
 ];
 
-/** Numbers in 0 … 1, the same every time. */
+/** Deterministic numbers in 0 … 1. */
 function* numbers() {
   for (let x = 1; ; yield x / 2 ** 31) x = Math.imul(x, 1103515245) + 12345 & 0x7fffffff;
 }
 
 function drawn(length, number) {
-  const levels = 40; // so few that many are equal
+  const levels = 40; // few, for many ties
   return Float32Array.from({ length }, () => Math.floor(levels * number.next().value) / 5);
 }
 
-/** The k largest, largest first, of equals the lowest token first. */
+/** The k largest, largest first, on ties the lowest token first. */
 function top(logits, k) {
   const tokens = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a] || a - b).slice(0, k);
   return [Float32Array.from(tokens, (token) => logits[token]), Int32Array.from(tokens)];

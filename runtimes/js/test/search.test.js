@@ -1,4 +1,4 @@
-/** A search from the largest logits of each step, beside one from all: rows, tokens and scores. */
+/** A search from the largest logits of each step against one from all: rows, tokens and scores. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -11,12 +11,12 @@ const BEAMS = [
   { width: 3, nBest: 3, earlyStopping: "never", lengthPenalty: 0.4 },
 ];
 
-/** Logits of some rows, the same every time, no two of a row equal. */
+/** Deterministic logits of some rows, no two of a row equal. */
 function logitsOf(rows, step) {
   return Float32Array.from({ length: rows * VOCABULARY }, (_, n) => 3 * Math.sin((n + 1) * 12.9898 + step * 78.233 + rows));
 }
 
-/** Of each row the k largest, largest first, and the logarithm of the sum of the exponentials of all. */
+/** The k largest of each row, largest first, and the log-sum-exp of all. */
 function largest(logits, k) {
   const found = { logits: [], tokens: [], sums: [] };
   for (let at = 0; at < logits.length; at += VOCABULARY) {

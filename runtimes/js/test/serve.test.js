@@ -1,4 +1,4 @@
-/** demo/serve.js: no request ends it, and nothing outside of its folder is served. */
+/** demo/serve.js: no request stops it, and nothing outside its folder is served. */
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -32,7 +32,7 @@ after(async () => {
   await rm(above, { recursive: true });
 });
 
-/** What comes back for these bytes, sent as they are. */
+/** The response to these raw bytes. */
 function sent(bytes) {
   return new Promise((resolve) => {
     const socket = connect(server.address().port, "127.0.0.1"), parts = [];

@@ -1,4 +1,4 @@
-/** Snapshots: the same bytes, and lies in them. */
+/** Snapshots: the same bytes, and forged contents. */
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -17,7 +17,7 @@ after(() => decoder.close());
 const utf8 = new TextEncoder();
 const members = () => [...readZip(bytes)].map(([name, { content }]) => [name, content]);
 
-/** The archive with some members changed; null takes one out. */
+/** The archive with some members changed; null removes one. */
 function changed(change) {
   return writeZip(members().map(([name, content]) => [name, name in change ? change[name] : content]).filter(([, content]) => content));
 }

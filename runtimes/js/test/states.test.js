@@ -1,4 +1,4 @@
-/** What a step on Node's CPU is given: two buffers a state, which change places, and nothing made anew; and a prompt that fails. */
+/** Buffers of steps on Node's CPU: two per state, swapped, without new allocations; and a prompt that fails. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

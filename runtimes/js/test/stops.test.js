@@ -1,4 +1,4 @@
-/** Texts that end a stream, against what is known of the whole text. */
+/** Stop texts of a stream, checked against the whole text. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -9,7 +9,7 @@ import { golden, random, refused } from "./files.js";
 
 const LETTERS = [..."abé€🎉 \n"];
 
-/** A text up to the first place at which a stop ends, without the longest that ends there. */
+/** A text cut before the first stop that completes, the longest on ties. */
 function cut(text, stops) {
   for (let end = 1; end <= text.length; end++) {
     const ended = stops.filter((stop) => text.slice(0, end).endsWith(stop)).map(({ length }) => length);

@@ -1,4 +1,4 @@
-/** Tokenizers from strangers: what is not known is refused by name, and nothing grows without bound. */
+/** Untrusted tokenizers: unknown parts are refused by name, and nothing grows without bound. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -21,7 +21,7 @@ test("text and tokens", () => {
   assert.equal(tokenizer.decode([]), "");
 });
 
-// what the library of Rust says: such a token is looked for, and written, as its text is normalized
+// from the Rust library: such a token is found and decoded in its normalized form
 const added = [
   { id: 11, content: "ab", normalized: true }, { id: 12, content: "xb", normalized: false },
   { id: 13, content: "c x", normalized: true, single_word: true }, { id: 14, content: "xj", normalized: true, lstrip: true },

@@ -1,4 +1,4 @@
-/** contract/text.md: each bound is taken, and one more is refused before anything is built. */
+/** contract/text.md: each bound is accepted, and one more is refused before anything is built. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -25,14 +25,14 @@ const inserting = (count) => ({
     type: "TemplateProcessing", single: [{ SpecialToken: { id: "x" } }, { Sequence: { id: "A" } }], special_tokens: { x: { ids: new Array(count).fill(1) } },
   },
 });
-/** A map of characters without a trie that knows any, and replacements of these lengths. */
+/** A character map with an empty trie, and replacements of these lengths. */
 const precompiled = (...lengths) => {
   const bytes = [4, 0, 0, 0, 0, 0, 0, 0, ...lengths.flatMap((length) => [...new Array(length).fill(97), 0])];
   return { type: "Precompiled", precompiled_charsmap: btoa(String.fromCharCode(...bytes)) };
 };
 const mark = (replacement, prepend_scheme = "always") => ({ type: "Metaspace", replacement, prepend_scheme, split: false });
 
-// what is within a bound, what is past it, and what the error says of it
+// within a bound, beyond it, and the error's message
 const BOUNDS = {
   "the largest id": [bpe({ a: 2 ** 24 - 1 }), bpe({ a: 2 ** 24 }), /token ids in 0/],
   "an id that would fill an array": [bpe({ a: 0 }), bpe({ a: 0, b: 2147483646 }), /token ids in 0/],

@@ -10,13 +10,13 @@ let translator;
 before(async () => (translator = await Translator.open(golden("translator.onnx"))));
 after(() => translator.close());
 
-// what `Translator.generate` of t2r_runtime gives
+// results of `Translator.generate` of t2r_runtime
 const TEXTS = [
   [{ temperature: 0 }, [1, 3], [16, 4, 4, 16, 4, 16, 4, 4, 16, 4]],
-  // with other tokens where banned ones may be chosen
+  // would differ if banned tokens could be chosen
   [{ temperature: 1.3, seed: 7 }, [1, 3], [16, 13, 10, 15, 2, 15, 3, 2, 14, 11]],
   [{ temperature: 2, topK: 14, seed: 0 }, [1, 3], [7, 13, 10, 15, 2, 13, 2, 10, 15, 4]],
-  // and where the start token has not occurred
+  // would differ if the start token did not count as occurred
   [
     { temperature: 1.5, topP: 0.9, minP: 0.02, seed: 11, repetitionPenalty: 1.3, noRepeatNgram: 3 },
     [2, 5, 4, 7], [16, 15, 4, 1, 7, 2, 2, 3, 16, 7],

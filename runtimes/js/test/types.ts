@@ -1,10 +1,10 @@
-/** What the types promise, for the compiler alone: nothing here is run. */
+/** Compile-time checks of the types: nothing here is run. */
 
 import { Batch, Decoder, KINDS, PrefixCache, Sampler, T2RError, Tokenizer, Translator, WorkerDecoder, readModelFile, readSignature } from "t2r-runtime";
 import type { BeamOptions, Kind, OpenOptions, SamplingOptions, Signature, State, StateSpec, Translation } from "t2r-runtime";
 
 type IsAny<T> = 0 extends 1 & T ? true : false;
-/** The members of T whose type is any, or that take or give any. */
+/** The members of T whose type is any, or that take or return any. */
 type Untyped<T> = {
   [K in keyof T]-?: T[K] extends (...given: infer A) => infer R
     ? true extends IsAny<A[number]> | IsAny<Awaited<R>> ? K : never
@@ -19,7 +19,7 @@ export const typed: [
   Typed<Pick<typeof Decoder, "open">>, Typed<Pick<typeof Translator, "open">>, Typed<Sampler>,
   Typed<WorkerDecoder>, Typed<Pick<typeof WorkerDecoder, "open">>, Typed<Batch>, Typed<PrefixCache>,
 ] = [true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true];
-// @ts-expect-error and one that is would be seen
+// @ts-expect-error any is detected
 export const untyped: Typed<{ decode(ids: any): string }> = true;
 
 export async function used(bytes: Uint8Array): Promise<string> {

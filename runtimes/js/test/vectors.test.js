@@ -27,7 +27,7 @@ const value = (name, shape) => [
 const tensor = (name, dims, data, type = 1) => [...dims.map((d) => [1, d]), [2, type], [8, name], [9, Buffer.from(data.buffer)]];
 const node = (type, inputs, output, ...attributes) => [...inputs.map((i) => [1, i]), [2, output], [4, type], ...attributes];
 
-/** The graph's bytes, with the metadata of a golden one but for these values. */
+/** The graph's bytes, with a golden graph's metadata except these values. */
 async function graphOf(role, changes) {
   const { metadata } = readModelFile(await bytesOf("tiny.onnx")), many = role === "prefill";
   const states = [{ name: "S", dtype: "float32", shape: ["B", UNITS], initial: 0, constant: false }];
@@ -72,7 +72,7 @@ function assertNear(found, wanted) {
   wanted.forEach((number, n) => assert.ok(Math.abs(found[n] - number) < 1e-4, `${found[n]} for ${number} at ${n}`));
 }
 
-/** The vectors of each sequence, one list behind another. */
+/** The vectors of each sequence, concatenated. */
 const joined = (parts, rows) => Float32Array.from(Array.from({ length: rows }, (_, b) => parts.flatMap((part) => {
   const size = part.length / rows;
   return [...part.subarray(b * size, (b + 1) * size)];

@@ -11,7 +11,7 @@ import { golden, refused } from "./files.js";
 
 const RULES = { seed: 3, stopTokens: [] };
 
-/** Do the same with a decoder here and one in a worker, of the same graph. */
+/** Run `work` with a decoder in this thread and one in a worker, of the same graph. */
 async function both(name, work) {
   const results = [];
   for (const kind of [Decoder, WorkerDecoder]) {

@@ -5,7 +5,7 @@ import t2r.Decoder
 import t2r.Sampling
 import t2r.T2rException
 
-/** Misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it. */
+/** Misuse FOLDER NAME: one misuse of the golden files of FOLDER, and its result. */
 object Misuse {
     private lateinit var folder: String
 
@@ -49,7 +49,7 @@ object Misuse {
         } catch (error: IllegalStateException) {
             println(error.message)
         }
-        decoder.step(1) // it is not in use for ever
+        decoder.step(1) // no longer in use
     }
 
     @JvmStatic

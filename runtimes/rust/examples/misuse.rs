@@ -1,5 +1,5 @@
-//! misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it. A closed
-//! decoder and one in two threads are not among them: they do not compile (src/lib.rs).
+//! misuse FOLDER NAME: one misuse of the golden files of FOLDER, and its result. Use of a closed decoder, or of one in
+//! two threads, is not among them: it does not compile (src/lib.rs).
 use std::env::args;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -81,7 +81,7 @@ fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
             let broken = |_| panic!("mine");
             let panic = catch_unwind(AssertUnwindSafe(|| decoder.generate_with(&[1], 5, &Sampling::default(), broken)));
             println!("{}", panic.unwrap_err().downcast_ref::<&str>().unwrap());
-            decoder.step(&[1])?; // it is not in use for ever
+            decoder.step(&[1])?; // no longer in use
         }
         _ => eprintln!("no such misuse"),
     }

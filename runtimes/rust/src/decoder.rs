@@ -1,4 +1,4 @@
-//! The decoder: reading, writing and states.
+//! The decoder: reading, generation and states.
 
 use std::any::Any;
 use std::ffi::{c_int, c_void, CString};
@@ -20,40 +20,40 @@ pub struct Decoder {
     written: Vec<i64>,
 }
 
-// A handle is of one thread at a time, which `&mut self` sees to, and of no thread in particular.
+// A handle may move between threads; `&mut self` ensures that one thread at a time uses it.
 unsafe impl Send for Decoder {}
 
-/// What a graph says of itself, and where its decoder stands.
+/// Properties of a graph, and the progress of its decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     pub vocab_size: i64,
-    /// Sequences side by side, now.
+    /// Current number of sequences.
     pub batch: usize,
-    /// The only number of them that the graph takes; None: any.
+    /// The only batch that the graph takes; None: any.
     pub fixed_batch: Option<usize>,
     /// Tokens read by the furthest sequence.
     pub position: i64,
-    /// After which a step is refused; None: there is no end.
+    /// Position after which a step is refused; None: no limit.
     pub max_positions: Option<i64>,
     pub bos_token: Option<i64>,
     pub eos_tokens: Vec<i64>,
-    /// How many [`Decoder::top_k`] gives; None: the graph has no such outputs.
+    /// How many logits [`Decoder::top_k`] returns; None: the graph has no such outputs.
     pub top_k: Option<usize>,
-    /// How many states there are.
+    /// Number of states.
     pub states: usize,
     /// The checkpoint's SHA-256.
     pub checkpoint: String,
-    /// Whether a prefill graph lies beside.
+    /// Whether there is a prefill graph.
     pub prefills: bool,
-    /// Whether a generation graph does.
+    /// Whether there is a generation graph.
     pub generates: bool,
-    /// Whether it is a translator's.
+    /// Whether the graph is a translator's.
     pub translates: bool,
     /// Whether [`Decoder::metadata`] has `t2r.chat_template`.
     pub chats: bool,
 }
 
-/// A state: its bytes, row by row, in this machine's order.
+/// A state: its bytes, row-major, in native byte order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     pub name: String,
@@ -63,18 +63,18 @@ pub struct Tensor {
     pub data: Vec<u8>,
 }
 
-/// Ends the call that is in a decoder, from any thread.
+/// Cancels a decoder's running call, from any thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Canceller {
     handle: *mut sys::t2r_decoder,
 }
 
-// The library guards what it does, and knows a handle that was closed.
+// The library's cancel is thread-safe and detects closed handles.
 unsafe impl Send for Canceller {}
 unsafe impl Sync for Canceller {}
 
 impl Canceller {
-    /// The call fails with [`Kind::Cancelled`], within a step too. Where none is in the decoder, nothing happens.
+    /// The running call fails with [`Kind::Cancelled`], even within a step. Without one, nothing happens.
     pub fn cancel(&self) -> Result<()> {
         check(unsafe { sys::t2r_cancel(self.handle) })
     }
@@ -98,8 +98,8 @@ impl Decoder {
         Self::of(handle)
     }
 
-    /// Open a step graph that is in memory, the first of the files: their names, and their bytes. The others are weights and
-    /// companions, each under the name that it would have beside it.
+    /// Open a step graph from memory, the first of the files: their names, and their bytes. The others are weights and
+    /// companions, named as they would be beside it.
     pub fn open_memory<B: AsRef<[u8]>>(files: &[(&str, B)], options: &Options) -> Result<Self> {
         let names = Words::new(files.iter().map(|(name, _)| name))?;
         let given: Vec<sys::t2r_file> = files
@@ -122,19 +122,19 @@ impl Decoder {
         Self::of(handle)
     }
 
-    /// The same, with the states of this one: it goes on where this one stands.
+    /// As [`Decoder::fork`], with a copy of this decoder's states.
     pub fn copy(&mut self) -> Result<Self> {
         let mut handle = ptr::null_mut();
         check(unsafe { sys::t2r_copy(self.handle, &mut handle) })?;
         Self::of(handle)
     }
 
-    /// What ends this decoder's calls, for another thread or a callback.
+    /// Cancels this decoder's calls, for another thread or a callback.
     pub fn canceller(&self) -> Canceller {
         Canceller { handle: self.handle }
     }
 
-    /// What the graph's file says under a key, as in `t2r.chat_template`.
+    /// The graph's metadata under a key, such as `t2r.chat_template`.
     pub fn metadata(&mut self, key: &str) -> Result<Option<String>> {
         let Ok(key) = CString::new(key) else { return Ok(None) };
         let (mut value, mut size) = (ptr::null(), 0);
@@ -171,20 +171,20 @@ impl Decoder {
         })
     }
 
-    /// Back to the start of a text, of so many sequences; 0 leaves their number as it is.
+    /// Reset to the start of a text, for `batch` sequences; 0 keeps the batch.
     pub fn reset(&mut self, batch: usize) -> Result<()> {
         check(unsafe { sys::t2r_reset(self.handle, batch) })
     }
 
-    /// Read one token of each sequence. The logits of what comes next, (batch, vocab_size).
+    /// Read one token per sequence. Returns the logits of the next token, (batch, vocab_size).
     pub fn step(&mut self, tokens: &[i64]) -> Result<&[f32]> {
         let mut logits = ptr::null();
         check(unsafe { sys::t2r_step(self.handle, tokens.as_ptr(), tokens.len(), &mut logits) })?;
         Ok(unsafe { list(logits, tokens.len() * self.vocab_size) })
     }
 
-    /// Read many tokens of each sequence, as many of each; many in one run where there is a prefill graph. The logits of
-    /// what comes next, (batch, vocab_size).
+    /// Read equally many tokens of each sequence, many per run if there is a prefill graph. Returns the logits of the
+    /// next token, (batch, vocab_size).
     pub fn prefill<R: AsRef<[i64]>>(&mut self, rows: &[R]) -> Result<&[f32]> {
         let (tokens, length) = flat(rows)?;
         let mut logits = ptr::null();
@@ -192,7 +192,7 @@ impl Decoder {
         Ok(unsafe { list(logits, rows.len() * self.vocab_size) })
     }
 
-    /// [`Decoder::prefill`], of whose logits only the largest come out, (batch, top_k), and their tokens.
+    /// As [`Decoder::prefill`], but returns only the largest logits, (batch, top_k), and their tokens.
     pub fn top_k<R: AsRef<[i64]>>(&mut self, rows: &[R]) -> Result<(&[f32], &[i64])> {
         let (tokens, length) = flat(rows)?;
         let (mut logits, mut chosen) = (ptr::null(), ptr::null());
@@ -201,19 +201,19 @@ impl Decoder {
         Ok(unsafe { (list(logits, size), list(chosen, size)) })
     }
 
-    /// Go on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number.
+    /// Drop, repeat or reorder the sequences. The batch becomes the number of `rows`.
     pub fn reorder(&mut self, rows: &[i64]) -> Result<()> {
         check(unsafe { sys::t2r_reorder(self.handle, rows.as_ptr(), rows.len()) })
     }
 
-    /// Become rows of decoders of one opened graph ([`Decoder::fork`], [`Decoder::copy`]); `None` is this one.
+    /// Replace the states with rows of decoders of the same graph ([`Decoder::fork`], [`Decoder::copy`]); `None` is this one.
     pub fn take(&mut self, rows: &[(Option<&Decoder>, i64)]) -> Result<()> {
         let from: Vec<_> = rows.iter().map(|(other, _)| other.map_or(self.handle, |other| other.handle)).collect();
         let rows: Vec<_> = rows.iter().map(|(_, row)| *row).collect();
         check(unsafe { sys::t2r_take(self.handle, from.as_ptr(), rows.as_ptr(), rows.len()) })
     }
 
-    /// The token that [`Decoder::generate`] would choose of a row's logits, or of what the program has made of them. `draw`: how
+    /// The token that [`Decoder::generate`] would choose from a row's logits, which the caller may modify. `draw`: how
     /// many tokens were chosen in its text before.
     pub fn choose(&mut self, logits: &[f32], row: usize, sampling: &Sampling, draw: i64) -> Result<i64> {
         if logits.len() != self.vocab_size {
@@ -226,13 +226,13 @@ impl Decoder {
         Ok(token)
     }
 
-    /// Read a prompt, and write up to `max_tokens` tokens: in one run of the generation graph where there is one. The
-    /// last has been chosen and not read: the next call begins with it.
+    /// Read a prompt, and generate up to `max_tokens` tokens, in one run if there is a generation graph. The last is
+    /// chosen but not read: begin the next call with it.
     pub fn generate(&mut self, prompt: &[i64], max_tokens: i64, sampling: &Sampling) -> Result<Vec<i64>> {
         self.write(prompt, max_tokens, sampling, None, ptr::null_mut())
     }
 
-    /// [`Decoder::generate`], and each token is handed to `callback` as it is chosen; false ends the text there.
+    /// As [`Decoder::generate`], passing each token to `callback` as it is chosen; false ends the text there.
     pub fn generate_with<F: FnMut(i64) -> bool>(
         &mut self,
         prompt: &[i64],
@@ -277,12 +277,12 @@ impl Decoder {
         done.map(|()| self.written.clone())
     }
 
-    /// The tokens that the last [`Decoder::generate`] chose, where it failed too.
+    /// The tokens that the last [`Decoder::generate`] chose, even if it failed.
     pub fn written(&self) -> &[i64] {
         &self.written
     }
 
-    /// All states, copied.
+    /// Copies of all states.
     pub fn states(&mut self) -> Result<Vec<Tensor>> {
         (0..self.info()?.states).map(|index| self.state(index)).collect()
     }
@@ -298,8 +298,7 @@ impl Decoder {
         })
     }
 
-    /// Go on from these states, all of them; the batch becomes theirs. `position`: tokens that were read, where no state
-    /// says it.
+    /// Continue from a complete set of states; the batch becomes theirs. `position`: tokens read, if no state says it.
     pub fn set_states(&mut self, states: &[Tensor], position: i64) -> Result<()> {
         let words: Vec<[CString; 2]> =
             states.iter().map(|state| Ok([word(&state.name)?, word(&state.dtype)?])).collect::<Result<_>>()?;
@@ -318,12 +317,12 @@ impl Decoder {
         check(unsafe { sys::t2r_set_states(self.handle, given.as_ptr(), given.len(), position) })
     }
 
-    /// Write the states to a file, and a token that was chosen and has not been read.
+    /// Write the states to a file, and a token that was chosen but not read.
     pub fn save(&mut self, path: impl AsRef<Path>, token: Option<i64>) -> Result<()> {
         check(unsafe { sys::t2r_save(self.handle, name(path.as_ref())?.as_ptr(), token.unwrap_or(-1)) })
     }
 
-    /// Go on from such a file, of any language's runtime. The token that was saved.
+    /// Continue from such a file, of any language's runtime. Returns the saved token.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<Option<i64>> {
         let mut token = -1;
         check(unsafe { sys::t2r_load(self.handle, name(path.as_ref())?.as_ptr(), &mut token) })?;
@@ -337,7 +336,7 @@ impl Decoder {
         Ok(unsafe { list(data.cast(), bytes) }.to_vec())
     }
 
-    /// [`Decoder::load`], of such bytes.
+    /// As [`Decoder::load`], from such bytes.
     pub fn load_memory(&mut self, snapshot: &[u8]) -> Result<Option<i64>> {
         let mut token = -1;
         check(unsafe { sys::t2r_load_memory(self.handle, snapshot.as_ptr().cast(), snapshot.len(), &mut token) })?;
@@ -345,7 +344,7 @@ impl Decoder {
     }
 }
 
-/// A callback on its way through C, through which no panic may go.
+/// A callback passed through C. A panic must not unwind through C.
 struct Call<F> {
     callback: F,
     panic: Option<Box<dyn Any + Send>>,
@@ -362,7 +361,7 @@ extern "C" fn called<F: FnMut(i64) -> bool>(token: i64, user: *mut c_void) -> c_
     }
 }
 
-/// What the library hands out; where it is nothing, the pointer may be NULL.
+/// A view of the library's memory; the pointer may be NULL if `count` is 0.
 pub(crate) unsafe fn list<'a, T>(pointer: *const T, count: usize) -> &'a [T] {
     if count == 0 {
         return &[];
@@ -370,7 +369,7 @@ pub(crate) unsafe fn list<'a, T>(pointer: *const T, count: usize) -> &'a [T] {
     slice::from_raw_parts(pointer, count)
 }
 
-/// Rows of one length, one behind the other, and the length.
+/// Rows of one length, concatenated, and the length.
 fn flat<R: AsRef<[i64]>>(rows: &[R]) -> Result<(Vec<i64>, usize)> {
     let length = rows.first().map_or(0, |row| row.as_ref().len());
     match rows.iter().map(|row| row.as_ref().len()).find(|other| *other != length) {

@@ -1,11 +1,11 @@
-//! What can go wrong: a kind, and one line.
+//! Errors: a kind, and one line.
 
 use std::ffi::{c_char, CStr, CString};
 use std::fmt;
 
 use crate::sys;
 
-/// The same kinds, by the same names, in every language's runtime.
+/// Error kinds, with the same names in every language's runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -15,33 +15,33 @@ pub enum Kind {
     Graph,
     /// Another contract version, or a newer opset than ONNX Runtime reads.
     Version,
-    /// Metadata that is missing, malformed or too large; states that are.
+    /// Metadata that is missing, malformed or too large; states that are too large.
     Metadata,
-    /// Other inputs or outputs than the metadata says.
+    /// Inputs or outputs that differ from the metadata.
     Interface,
     /// Weights beside the graph that are missing, too short, or outside of its folder.
     Weights,
-    /// None, one of parts that are not known, or text that is no UTF-8.
+    /// No tokenizer, one with unknown parts, or text that is not UTF-8.
     Tokenizer,
-    /// A token that the model has not.
+    /// A token outside the vocabulary.
     Token,
     /// More tokens than the model has positions.
     Position,
-    /// Another number of sequences.
+    /// A wrong number of sequences.
     Batch,
-    /// Anything wrong with a snapshot, or with states that are given.
+    /// An invalid snapshot, or invalid states.
     Snapshot,
     /// An option out of range.
     Sampling,
     /// An execution provider, its options, or threads.
     Provider,
-    /// NULL, an index or a structure's size where a function of C cannot take it.
+    /// NULL, an index or a structure's size that a C function does not accept.
     Argument,
     /// A handle that is closed, or in use.
     State,
     /// No more memory, or too many open handles.
     Memory,
-    /// ONNX Runtime failed in a run; and a kind that this crate does not know.
+    /// ONNX Runtime failed in a run; also a kind unknown to this crate.
     Runtime,
     /// [`crate::Canceller`] ended the call.
     Cancelled,
@@ -74,7 +74,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What went wrong. It is displayed as `kind: message`.
+/// An error, displayed as `kind: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     pub kind: Kind,
@@ -98,7 +98,7 @@ impl Error {
     }
 }
 
-/// Texts for C, each with a 0 behind it.
+/// Zero-terminated texts for C.
 pub(crate) struct Words {
     _texts: Vec<CString>,
     pub(crate) pointers: Vec<*const c_char>,
@@ -115,7 +115,7 @@ impl Words {
     }
 }
 
-/// What a call returned, as a Result. The line is this thread's, so it is taken at once.
+/// A call's kind as a Result. The message is thread-local, so it is read at once.
 pub(crate) fn check(kind: sys::t2r_kind) -> Result<()> {
     if kind == sys::T2R_OK {
         return Ok(());
@@ -124,7 +124,7 @@ pub(crate) fn check(kind: sys::t2r_kind) -> Result<()> {
     Err(Error { kind: known, message: text(unsafe { sys::t2r_error() }) })
 }
 
-/// The text that a pointer of the library's leads to.
+/// The text at a pointer of the library.
 pub(crate) fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }

@@ -2,8 +2,8 @@
 //!
 //! A safe layer over libt2r (runtimes/cpp), whose header is [`sys`]. Every failure is an [`Error`]: a kind, and one line.
 //!
-//! A [`Decoder`] is of one thread at a time, and what it hands out is good until its next call: here the compiler holds
-//! both. It may be moved to another thread; [`Decoder::fork`] is one more of the same opened graph.
+//! A [`Decoder`] is used by one thread at a time, and its slices are valid until its next call; the compiler ensures
+//! both. It may be moved to another thread; [`Decoder::fork`] makes one more of the same opened graph.
 //!
 //! ```no_run
 //! let mut decoder = t2r::Decoder::open("story.onnx")?;

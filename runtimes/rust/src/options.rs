@@ -1,4 +1,4 @@
-//! Options. One of generating or of the search that is None is the graph's.
+//! Options. In generation and search, None means the graph's value.
 
 use std::iter::once;
 use std::mem::size_of;
@@ -6,7 +6,7 @@ use std::mem::size_of;
 use crate::error::{check, Result, Words};
 use crate::sys;
 
-/// What a C function puts into a struct of so many bytes.
+/// A struct that a C function fills, given its size.
 fn filled<T>(fill: impl FnOnce(*mut T, usize) -> sys::t2r_kind) -> Result<T> {
     let mut made = unsafe { std::mem::zeroed::<T>() };
     check(fill(&mut made, size_of::<T>()))?;
@@ -23,8 +23,8 @@ fn flat(pairs: &[(String, String)]) -> impl Iterator<Item = &String> {
     pairs.iter().flat_map(|(key, value)| [key, value])
 }
 
-/// One set of threads for all graphs but those that are opened with a number of their own: as many; 0: one a core. Before
-/// the first is opened.
+/// Share this number of threads among all graphs opened without their own; 0: one per core. Call before the first graph
+/// is opened.
 pub fn share_threads(threads: i32) -> Result<()> {
     check(unsafe { sys::t2r_share_threads(threads) })
 }
@@ -36,18 +36,18 @@ fn opening() -> sys::t2r_options {
 /// How a graph is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Inside an operator; 0: those of [`share_threads`], else one a core.
+    /// Threads in an operator; 0: those of [`share_threads`], else one per core.
     pub threads: i32,
-    /// Whether the prefill and generation graphs that lie beside are used.
+    /// Whether to use the prefill and generation graphs beside the graph.
     pub companions: bool,
-    /// What a graph may ask for, at batch 1.
+    /// Limit of a graph's state bytes, at batch 1.
     pub max_state_bytes: i64,
-    /// ONNX Runtime's own options of a session: keys and values.
+    /// ONNX Runtime's session options: keys and values.
     pub config: Vec<(String, String)>,
-    /// An execution provider, as ONNX Runtime names it or by its library's path, which runs all nodes, unless
+    /// An execution provider, by its name in ONNX Runtime or its library's path. It runs all nodes, unless
     /// `config` has `session.disable_cpu_ep_fallback` as `0`. None: the CPU.
     pub provider: Option<String>,
-    /// Its options: keys and values.
+    /// The provider's options: keys and values.
     pub provider_options: Vec<(String, String)>,
 }
 
@@ -66,7 +66,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Open what `open` does with these.
+    /// Call `open` with these options for C.
     pub(crate) fn open(&self, open: impl FnOnce(&sys::t2r_options) -> sys::t2r_kind) -> Result<()> {
         let config = Words::new(flat(&self.config))?;
         let provider =
@@ -84,10 +84,10 @@ impl Options {
     }
 }
 
-/// How tokens are chosen. What is None is the graph's.
+/// How tokens are chosen. None means the graph's value.
 #[derive(Clone, Debug, Default)]
 pub struct Sampling {
-    /// 0: the largest logit, of equals the lowest token.
+    /// 0: the largest logit, the lowest token on ties.
     pub temperature: Option<f64>,
     /// 0: all.
     pub top_k: Option<i64>,
@@ -99,7 +99,7 @@ pub struct Sampling {
     pub repetition_penalty: Option<f64>,
     /// 0: no limit.
     pub no_repeat_ngram: Option<i64>,
-    /// 0 or more: the same seed gives the same text. None: a new one for each.
+    /// 0 or more: the same seed gives the same text. None: a new seed for each.
     pub seed: Option<i64>,
     /// The text ends with the first of them. None: the graph's own.
     pub stop_tokens: Option<Vec<i64>>,
@@ -111,7 +111,7 @@ impl Sampling {
         Self { temperature: Some(0.0), ..Self::default() }
     }
 
-    /// Over the graph's; good for as long as `self` is.
+    /// These over the graph's options, valid as long as `self`.
     pub(crate) fn raw(&self, decoder: *mut sys::t2r_decoder) -> Result<sys::t2r_sampling> {
         let mut made = filled(|made, size| unsafe { sys::t2r_sampling_defaults(decoder, made, size) })?;
         set(&mut made.temperature, self.temperature);
@@ -130,24 +130,24 @@ impl Sampling {
 /// When a search ends before `max_tokens`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlyStopping {
-    /// When as many hypotheses as the width are finished, and none that goes on looks better.
+    /// When `width` hypotheses are finished, and no unfinished one looks better.
     No,
-    /// When as many hypotheses as the width are finished.
+    /// When `width` hypotheses are finished.
     Yes,
-    /// Not before none can become better.
+    /// When no unfinished hypothesis can become better.
     Never,
 }
 
-/// How translations are searched for. What is None is the graph's.
+/// Options of beam search. None means the graph's value.
 #[derive(Clone, Debug, Default)]
 pub struct Beam {
     /// 1 is greedy.
     pub width: Option<i64>,
-    /// None: the graph's, lowered to where positions end.
+    /// None: the graph's, capped at the model's positions.
     pub max_tokens: Option<i64>,
     pub min_tokens: Option<i64>,
     pub early_stopping: Option<EarlyStopping>,
-    /// Whether the last of `max_tokens` is an end.
+    /// Whether the last of `max_tokens` is forced to be an end token.
     pub forced_end: Option<bool>,
     pub n_best: Option<i64>,
     pub length_penalty: Option<f64>,

@@ -1,4 +1,4 @@
-//! t2r.h, to the letter: what is safe stands in the rest of the crate.
+//! Raw bindings of t2r.h. The rest of the crate is safe.
 #![allow(non_camel_case_types)]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -1,4 +1,4 @@
-//! Text to tokens and back, whole and as it comes.
+//! Text to tokens and back, whole and streamed.
 
 use std::ffi::c_char;
 use std::ptr;
@@ -7,13 +7,13 @@ use crate::decoder::{list, Decoder};
 use crate::error::{check, Result, Words};
 use crate::sys;
 
-/// A tokenizer. It outlives the decoder that it is of.
+/// A tokenizer. It may outlive its decoder.
 #[derive(Debug)]
 pub struct Tokenizer {
     handle: *mut sys::t2r_tokenizer,
 }
 
-/// Text as tokens come, never with half a character in it. It outlives its tokenizer.
+/// Streams text token by token, never half a character. It may outlive its tokenizer.
 #[derive(Debug)]
 pub struct Stream {
     handle: *mut sys::t2r_stream,
@@ -43,7 +43,7 @@ impl Decoder {
         Ok(Tokenizer { handle })
     }
 
-    /// That of a translator's sources; the graph's own where they have none.
+    /// The tokenizer of a translator's sources; the graph's own if there is no other.
     pub fn source_tokenizer(&mut self) -> Result<Tokenizer> {
         let mut handle = ptr::null_mut();
         check(unsafe { sys::t2r_open_source_tokenizer(self.handle, &mut handle) })?;
@@ -52,7 +52,7 @@ impl Decoder {
 }
 
 impl Tokenizer {
-    /// One of the text of a tokenizer.json. `bos_token`: what an empty text becomes.
+    /// A tokenizer from the text of a tokenizer.json. `bos_token`: what an empty text becomes.
     pub fn of_json(json: &str, bos_token: Option<i64>) -> Result<Self> {
         let mut handle = ptr::null_mut();
         let bos_token = bos_token.unwrap_or(-1);
@@ -60,13 +60,12 @@ impl Tokenizer {
         Ok(Self { handle })
     }
 
-    /// The tokens of a text, with those around it that the tokenizer itself puts there. Bytes that are no UTF-8 are an
-    /// error.
+    /// The tokens of a text, with the tokenizer's special tokens around it. Bytes that are not UTF-8 are an error.
     pub fn encode(&mut self, text: impl AsRef<[u8]>) -> Result<Vec<i64>> {
         self.tokens(text.as_ref(), true)
     }
 
-    /// [`Tokenizer::encode`], without special tokens around it.
+    /// As [`Tokenizer::encode`], without special tokens around it.
     pub fn encode_plain(&mut self, text: impl AsRef<[u8]>) -> Result<Vec<i64>> {
         self.tokens(text.as_ref(), false)
     }
@@ -84,7 +83,7 @@ impl Tokenizer {
         text_of(|text, size| unsafe { sys::t2r_decode(self.handle, tokens.as_ptr(), tokens.len(), text, size) })
     }
 
-    /// The text of tokens that follow a prompt, which is not handed out again.
+    /// Streams the text of tokens that follow a prompt, without the prompt's text.
     pub fn stream(&mut self, prompt: &[i64]) -> Result<Stream> {
         let mut handle = ptr::null_mut();
         check(unsafe { sys::t2r_open_stream(self.handle, prompt.as_ptr(), prompt.len(), &mut handle) })?;
@@ -93,26 +92,25 @@ impl Tokenizer {
 }
 
 impl Stream {
-    /// End before the first of these that comes to be in the text, from here on. What may be the beginning of one is held
-    /// back.
+    /// From here on, end the text before the first of these that occurs. A possible beginning of one is held back.
     pub fn stop_at(&mut self, texts: &[impl AsRef<str>]) -> Result<()> {
         let given = Words::new(texts)?;
         check(unsafe { sys::t2r_stop_at(self.handle, given.pointers.as_ptr(), given.pointers.len()) })
     }
 
-    /// Whether one of them has come: what is fed then gives no text.
+    /// Whether one of them has occurred; later tokens give no text.
     pub fn stopped(&mut self) -> Result<bool> {
         let mut found = 0;
         check(unsafe { sys::t2r_stopped(self.handle, &mut found) })?;
         Ok(found != 0)
     }
 
-    /// What this token completes; perhaps nothing.
+    /// The text that this token completes, perhaps empty.
     pub fn feed(&mut self, token: i64) -> Result<String> {
         text_of(|text, size| unsafe { sys::t2r_feed(self.handle, token, text, size) })
     }
 
-    /// What was still waiting for the rest of a character.
+    /// The text held back for the rest of a character.
     pub fn end(&mut self) -> Result<String> {
         text_of(|text, size| unsafe { sys::t2r_end_stream(self.handle, text, size) })
     }

@@ -7,7 +7,7 @@ use crate::error::{check, Result};
 use crate::options::Beam;
 use crate::sys;
 
-/// One that a search found.
+/// A translation that a search found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Translation {
     pub tokens: Vec<i64>,
@@ -15,7 +15,7 @@ pub struct Translation {
 }
 
 impl Decoder {
-    /// Read sources, and stand before the start tokens of their translations: the batch becomes their number.
+    /// Read sources; the start tokens of their translations come next. The batch becomes the number of sources.
     pub fn encode_sources<R: AsRef<[i64]>>(&mut self, sources: &[R]) -> Result<()> {
         let longest = sources.iter().map(|source| source.as_ref().len()).max().unwrap_or(0);
         let lengths: Vec<i64> = sources.iter().map(|source| source.as_ref().len() as i64).collect();

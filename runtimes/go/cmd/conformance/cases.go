@@ -23,7 +23,7 @@ type tolerance struct {
 	State  float64 `json:"state_relative_to_its_largest"`
 }
 
-// golden is a case; each kind has some of this.
+// golden is a case; each kind has some of these fields.
 type golden struct {
 	Graph      string
 	Tolerance  tolerance
@@ -45,7 +45,7 @@ type golden struct {
 	Files      []file
 }
 
-// call is one of a decoder, by what of this is there, and what it gives.
+// call is a call of a decoder, named by the fields that are present, and its result.
 type call struct {
 	Reset     *int
 	Reorder   *[]int64
@@ -96,7 +96,7 @@ func trace(g golden, folder string) {
 	}
 }
 
-// pieces reads from the start of a trace, so many tokens at once: the logits after each, and the states after the last.
+// pieces reads a trace in pieces of these lengths; it checks the logits after each, and the states after the last.
 func pieces(decoder *t2r.Decoder, g golden, lengths []int) {
 	set(decoder, g.Start)
 	read := 0
@@ -114,7 +114,7 @@ func pieces(decoder *t2r.Decoder, g golden, lengths []int) {
 	compare(decoder, g.end(), g.Tolerance)
 }
 
-// end is states here, and a text in a stream's case.
+// end is the final states; in a stream's case the field is a text.
 func (g golden) end() (states map[string]array) {
 	ok(json.Unmarshal(g.End, &states))
 	return states
@@ -155,7 +155,7 @@ func sampling(g golden, folder string) {
 	}
 }
 
-// options are t2r.Sampling, by the names that golden files have for it.
+// options are t2r.Sampling, by the names in golden files.
 type options struct {
 	Temperature       float64
 	TopK              int64   `json:"top_k"`
@@ -167,7 +167,7 @@ type options struct {
 	StopTokens        []int64 `json:"stop_tokens"`
 }
 
-// decode refuses what this program does not know.
+// decode refuses unknown fields.
 func decode(raw json.RawMessage, into any) {
 	reader := json.NewDecoder(strings.NewReader(string(raw)))
 	reader.DisallowUnknownFields()
@@ -304,7 +304,7 @@ func stream(g golden, folder string) {
 	}
 }
 
-// stops is a stream that stops at all of its text, and gives none of it.
+// stops checks that a stream that stops at all of its text gives none of it.
 func stops(stream *t2r.Stream, tokens []int64, whole string) {
 	ok(stream.StopAt(whole))
 	for _, token := range tokens {
@@ -321,7 +321,7 @@ type search struct {
 	Translations []t2r.Translation
 }
 
-// translator goes with companions and without: the encoder is there both times.
+// translator runs with and without companions: the encoder exists in both cases.
 func translator(g golden, folder string) {
 	for _, companions := range []bool{false, true} {
 		options := t2r.DefaultOptions()
@@ -341,7 +341,7 @@ func translator(g golden, folder string) {
 	}
 }
 
-// beam is t2r.Beam of the names that golden files have for its options.
+// beam is t2r.Beam, from the option names in golden files.
 func beam(decoder *t2r.Decoder, raw json.RawMessage) t2r.Beam {
 	made := struct {
 		Width             int64
@@ -380,7 +380,7 @@ func bad(g golden, folder string) {
 	}
 }
 
-// attempt does what must show what is wrong with a file.
+// attempt makes the call that must fail on a bad file.
 func attempt(one file, folder string) error {
 	path := filepath.Join(folder, one.File)
 	if one.Call == "snapshot" {

@@ -35,13 +35,13 @@ func same[T any](found, wanted T, what string) {
 	require(reflect.DeepEqual(found, wanted), "%s: %.100s for %.100s", what, fmt.Sprint(found), fmt.Sprint(wanted))
 }
 
-// array is of the golden files, row by row.
+// array is an array of a golden file, row-major.
 type array struct {
 	Shape []int64
 	Data  []float64
 }
 
-// column is, of an array (B, T, N) or (B, T), that of one T: a row behind the other.
+// column is one T of an array (B, T, N) or (B, T), rows concatenated.
 func (a array) column(t int) (found []float64) {
 	size := 1
 	if len(a.Shape) == 3 {
@@ -54,7 +54,7 @@ func (a array) column(t int) (found []float64) {
 	return found
 }
 
-// tokens are, of an array (B, T), those from one T to another: a list a sequence.
+// tokens are a range of T of an array (B, T): one list per sequence.
 func (a array) tokens(from, to int) [][]int64 {
 	rows := make([][]int64, a.Shape[0])
 	for row := range rows {
@@ -72,7 +72,7 @@ func whole(numbers []float64) []int64 {
 	return found
 }
 
-// step reads one token of each sequence, those of one T.
+// step reads one token per sequence, those of one T.
 func step(decoder *t2r.Decoder, ids array, t int) []float32 {
 	return got(decoder.Step(whole(ids.column(t))...))
 }
@@ -85,7 +85,7 @@ func near(found []float32, wanted []float64, bound float64, what string) {
 	}
 }
 
-// compare compares states with those that a case has.
+// compare compares states with those of a case.
 func compare(decoder *t2r.Decoder, wanted map[string]array, bound tolerance) {
 	found := map[string]t2r.Tensor{}
 	for _, state := range got(decoder.States()) {
@@ -101,7 +101,7 @@ func compare(decoder *t2r.Decoder, wanted map[string]array, bound tolerance) {
 	}
 }
 
-// numbers are a state's. No golden file has an integer that float32 rounds, nor states of float16.
+// numbers are a state's elements. No golden file has an integer that float32 rounds, nor states of float16.
 func numbers(state t2r.Tensor) []float32 {
 	values := made(state.Dtype, state.Shape)
 	ok(binary.Read(bytes.NewReader(state.Data), binary.NativeEndian, values.Interface()))
@@ -112,7 +112,7 @@ func numbers(state t2r.Tensor) []float32 {
 	return found
 }
 
-// made is a slice of a dtype's numbers, as many as a shape has.
+// made is a slice of a dtype, with as many elements as a shape.
 func made(dtype string, shape []int64) reflect.Value {
 	types := map[string]reflect.Type{
 		"float32": reflect.TypeFor[float32](), "int32": reflect.TypeFor[int32](), "int64": reflect.TypeFor[int64](),
@@ -124,7 +124,7 @@ func made(dtype string, shape []int64) reflect.Value {
 	return reflect.MakeSlice(reflect.SliceOf(types[dtype]), count, count)
 }
 
-// set goes on from golden states.
+// set sets the states to golden ones.
 func set(decoder *t2r.Decoder, golden map[string]array) {
 	given := got(decoder.States())
 	for i, state := range given {

@@ -1,4 +1,4 @@
-// conformance FOLDER: all cases of FOLDER/index.json. A line a case, then `N passed, N failed`; 1 if any failed.
+// conformance FOLDER: runs all cases of FOLDER/index.json. One line per case, then `N passed, N failed`; exit 1 if any failed.
 package main
 
 import (
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// conform tries a case. A check that fails panics with wrong.
+// conform runs a case. A failed check panics with wrong.
 func conform(folder, kind, file string) (err error) {
 	defer func() {
 		if found := recover(); found != nil {

@@ -1,4 +1,4 @@
-// misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it.
+// misuse FOLDER NAME: one misuse of the golden files of FOLDER, and its result.
 package main
 
 import (
@@ -113,7 +113,7 @@ var misuses = map[string]func(folder string) error{
 			defer func() { fmt.Println(recover()) }()
 			decoder.Generate([]int64{1}, 5, greedy(decoder), func(int64) bool { panic("mine") })
 		}()
-		return second(decoder.Step(1)) // it is not in use for ever
+		return second(decoder.Step(1)) // no longer in use
 	},
 }
 

@@ -68,7 +68,7 @@ final class Cases {
         }
     }
 
-    /** From the start of a trace, in pieces of so many tokens: the logits after each, and the states after the last. */
+    /** Reads a trace in pieces of these lengths; checks the logits after each, and the states after the last. */
     private static void pieces(Decoder decoder, Golden golden, long[] lengths) {
         Array ids = golden.array("ids"), logits = golden.array("logits");
         golden.object("start").set(decoder);
@@ -111,7 +111,7 @@ final class Cases {
         }
     }
 
-    /** A text that its callback cancels with the first token. */
+    /** A text that its callback cancels at the first token. */
     private static void cancelled(Decoder decoder, long[] prompt, long maxTokens, Sampling options) {
         try {
             decoder.generate(prompt, maxTokens, options, token -> {
@@ -261,7 +261,7 @@ final class Cases {
         }
     }
 
-    /** With companions and without: the encoder is there both times. */
+    /** With and without companions: the encoder exists in both cases. */
     private static void translator(Golden golden, Path folder) {
         Options options = new Options();
         for (boolean companions : new boolean[] {false, true}) {
@@ -321,7 +321,7 @@ final class Cases {
         }
     }
 
-    /** What is wrong with a file must show in this. */
+    /** Makes the call that must fail on a bad file. */
     private static void attempt(Golden file, Path folder) {
         String call = file.text("call");
         Path path = folder.resolve(file.text("file"));

@@ -7,7 +7,7 @@ import java.nio.file.Path;
 import java.util.List;
 import t2r.T2rException;
 
-/** Conformance FOLDER: all cases of FOLDER/index.json. A line a case, then `N passed, N failed`; 1 if any failed. */
+/** Conformance FOLDER: runs all cases of FOLDER/index.json. One line per case, then `N passed, N failed`; exit 1 if any failed. */
 public final class Conformance {
     private Conformance() {}
 

@@ -78,7 +78,7 @@ record Golden(Map<String, Object> pairs) {
         return new Array(value.wholes("shape"), data);
     }
 
-    /** Row by row. */
+    /** Row-major. */
     record Array(long[] shape, double[] data) {
         Array {
             long count = LongStream.of(shape).reduce(1, (one, other) -> one * other);
@@ -89,7 +89,7 @@ record Golden(Map<String, Object> pairs) {
             return (int) shape[1];
         }
 
-        /** Of an array (B, T, N) or (B, T), that of one T: a row behind the other. */
+        /** One T of an array (B, T, N) or (B, T), rows concatenated. */
         double[] column(int t) {
             int size = shape.length == 3 ? (int) shape[2] : 1;
             double[] found = new double[(int) shape[0] * size];
@@ -99,7 +99,7 @@ record Golden(Map<String, Object> pairs) {
             return found;
         }
 
-        /** Of tokens (B, T), those from one T to another: a list a sequence. */
+        /** Tokens (B, T) of a range of T: one list per sequence. */
         long[][] tokens(int from, int to) {
             long[][] rows = new long[(int) shape[0]][to - from];
             for (int row = 0; row < shape[0]; row++) {
@@ -120,7 +120,7 @@ record Golden(Map<String, Object> pairs) {
         }
     }
 
-    /** Compares the states that stand here with a decoder's. */
+    /** Compares these states with a decoder's. */
     void compare(Decoder decoder, double relative) {
         for (Tensor state : decoder.states()) {
             if (has(state.name())) {
@@ -134,7 +134,7 @@ record Golden(Map<String, Object> pairs) {
         require(names.containsAll(pairs.keySet()), "states that the graph has not");
     }
 
-    /** Sets a decoder's states to those that stand here. */
+    /** Sets a decoder's states to these. */
     void set(Decoder decoder) {
         List<Tensor> given = new ArrayList<>();
         for (Tensor state : decoder.states()) {
@@ -152,7 +152,7 @@ record Golden(Map<String, Object> pairs) {
         decoder.setStates(given, 0);
     }
 
-    /** A state's. No golden file has an integer that float rounds, nor states of float16. */
+    /** A state's elements. No golden file has an integer that float rounds, nor states of float16. */
     static float[] numbers(Tensor state) {
         ByteBuffer bytes = ByteBuffer.wrap(state.data()).order(ByteOrder.nativeOrder());
         float[] found = new float[state.data().length / size(state)];

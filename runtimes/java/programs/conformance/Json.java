@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.Supplier;
 
-/** As much of JSON as golden files have, as Map, List, String, Long, Double, Boolean and null. It trusts them. */
+/** Parses the JSON of golden files to Map, List, String, Long, Double, Boolean and null. It trusts them. */
 final class Json {
     private final String text;
     private int at;
@@ -28,7 +28,7 @@ final class Json {
         return new Wrong("expected " + wanted + " at character " + at + " of the golden file");
     }
 
-    /** The next character that is no space; 0 at the end. */
+    /** The next character that is not a space; 0 at the end. */
     private char peek() {
         while (at < text.length() && Character.isWhitespace(text.charAt(at))) {
             at++;
@@ -123,7 +123,7 @@ final class Json {
         }
     }
 
-    /** The character, or half of one, that stands behind a backslash. */
+    /** The character, or half of one, of an escape sequence. */
     private char escaped() {
         char letter = ++at < text.length() ? text.charAt(at) : 0;
         if (letter == 'u' && at + 4 < text.length()) {

@@ -3,7 +3,7 @@ package t2r;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
-/** How translations are searched for. What is null is the graph's. */
+/** Options of beam search. null means the graph's value. */
 public final class Beam {
     private static final Fields<Beam> FIELDS = new Fields<Beam>(Native.BEAM)
             .whole("width", made -> made.width)
@@ -18,21 +18,21 @@ public final class Beam {
 
     /** When a search ends before its maxTokens. */
     public enum EarlyStopping {
-        /** When width hypotheses are finished, and none that goes on looks better. */
+        /** When width hypotheses are finished, and no unfinished one looks better. */
         NO,
         /** When width hypotheses are finished. */
         YES,
-        /** Not before none can become better. */
+        /** When no unfinished hypothesis can become better. */
         NEVER
     }
 
     /** 1 is greedy. */
     public Long width;
-    /** 0, and null: the graph's, lowered to where positions end. */
+    /** 0, and null: the graph's, capped at the model's positions. */
     public Long maxTokens;
     public Long minTokens;
     public EarlyStopping earlyStopping;
-    /** Whether the last of maxTokens is an end. */
+    /** Whether the last of maxTokens is forced to be an end token. */
     public Boolean forcedEnd;
     public Long nBest;
     public Double lengthPenalty;

@@ -49,9 +49,9 @@ public final class Decoder extends Handle {
     }
 
     /**
-     * Opens a step graph that is in memory, the first of the files. The others are weights and companions.
+     * Opens a step graph from memory, the first of the files. The others are weights and companions.
      *
-     * @param files their bytes, by the names that they would have beside it, in order
+     * @param files their bytes, by the names they would have beside it, in order
      */
     public static Decoder openMemory(SequencedMap<String, byte[]> files, Options options) {
         return new Decoder(make(arena -> {
@@ -78,7 +78,7 @@ public final class Decoder extends Handle {
         }));
     }
 
-    /** The same, with the states of this one: it goes on where this one stands. */
+    /** As {@link #fork}, with a copy of this decoder's states. */
     public Decoder copy() {
         return new Decoder(use(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);
@@ -88,8 +88,8 @@ public final class Decoder extends Handle {
     }
 
     /**
-     * Ends the call that is in this decoder, from another thread or a callback: it fails with {@link Kind#CANCELLED}, within a
-     * step too. Where none is in it, nothing happens.
+     * Ends this decoder's running call, from another thread or a callback: it fails with {@link Kind#CANCELLED}, even within
+     * a step. Without one, nothing happens.
      */
     public void cancel() {
         make(arena -> {
@@ -98,7 +98,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** What the graph's file says under a key, as in "t2r.chat_template"; null where it says nothing. */
+    /** The graph's metadata under a key, such as "t2r.chat_template"; null if there is none. */
     public String metadata(String key) {
         return use(arena -> {
             MemorySegment value = arena.allocate(ADDRESS);
@@ -130,7 +130,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** Back to the start of a text, of so many sequences; 0 leaves their number as it is. */
+    /** Resets to the start of a text, for batch sequences; 0 keeps the batch. */
     public void reset(long batch) {
         use(arena -> {
             check((int) Native.RESET.invokeExact(handle, batch));
@@ -138,7 +138,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** Reads one token of each sequence. The logits of what comes next, (batch, vocabSize), row by row. */
+    /** Reads one token per sequence. Returns the logits of the next token, (batch, vocabSize), row-major. */
     public float[] step(long... tokens) {
         return use(arena -> {
             MemorySegment logits = arena.allocate(ADDRESS);
@@ -148,8 +148,8 @@ public final class Decoder extends Handle {
     }
 
     /**
-     * Reads many tokens of each sequence, as many of each; many in one run where there is a prefill graph. The logits of what
-     * comes next, (batch, vocabSize).
+     * Reads equally many tokens of each sequence, many per run if there is a prefill graph. Returns the logits of the next
+     * token, (batch, vocabSize).
      */
     public float[] prefill(long[]... rows) {
         return use(arena -> {
@@ -159,7 +159,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** {@link #prefill}, of whose logits only the largest come out. */
+    /** As {@link #prefill}, but returns only the largest logits. */
     public Top topK(long[]... rows) {
         return use(arena -> {
             MemorySegment tokens = flat(arena, rows), logits = arena.allocate(ADDRESS), chosen = arena.allocate(ADDRESS);
@@ -169,7 +169,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** Goes on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number. */
+    /** Drops, repeats or reorders the sequences. The batch becomes the number of rows. */
     public void reorder(long... rows) {
         use(arena -> {
             check((int) Native.REORDER.invokeExact(handle, numbers(arena, rows), (long) rows.length));
@@ -177,10 +177,10 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** A row of a decoder's. */
+    /** A row of a decoder. */
     public record Row(Decoder decoder, long row) {}
 
-    /** Becomes rows of decoders of one opened graph, forks and copies, and of this one too. */
+    /** Replaces the states with rows of decoders of the same graph: forks, copies and this one. */
     public void take(Row... rows) {
         use(arena -> {
             MemorySegment from = arena.allocate(ADDRESS, Math.max(rows.length, 1));
@@ -194,7 +194,7 @@ public final class Decoder extends Handle {
     }
 
     /**
-     * The token that {@link #generate} would choose of a row's logits, or of what the program has made of them.
+     * The token that {@link #generate} would choose from a row's logits, which the caller may modify.
      *
      * @param draw how many tokens were chosen in its text before
      */
@@ -212,14 +212,14 @@ public final class Decoder extends Handle {
     }
 
     /**
-     * Reads a prompt, and writes up to maxTokens tokens: in one run of the generation graph where there is one. The last has
-     * been chosen and not read: the next call begins with it.
+     * Reads a prompt, and generates up to maxTokens tokens, in one run if there is a generation graph. The last is chosen
+     * but not read: begin the next call with it.
      */
     public long[] generate(long[] prompt, long maxTokens, Sampling sampling) {
         return use(arena -> write(arena, prompt, maxTokens, sampling, MemorySegment.NULL));
     }
 
-    /** The same, and each token is handed to callback as it is chosen; false ends the text there. */
+    /** The same, passing each token to callback as it is chosen; false ends the text there. */
     public long[] generate(long[] prompt, long maxTokens, Sampling sampling, LongPredicate callback) {
         Progress progress = new Progress(callback);
         long[] written = use(arena -> write(arena, prompt, maxTokens, sampling, progress.stub(arena)));
@@ -239,7 +239,7 @@ public final class Decoder extends Handle {
         return written();
     }
 
-    /** The tokens that the last {@link #generate} chose, where it failed too. */
+    /** The tokens that the last {@link #generate} chose, even if it failed. */
     public long[] written() {
         return written.clone();
     }
@@ -266,9 +266,9 @@ public final class Decoder extends Handle {
     }
 
     /**
-     * Goes on from these states, all of them; the batch becomes theirs.
+     * Continues from a complete set of states; the batch becomes theirs.
      *
-     * @param position tokens that were read, where no state says it
+     * @param position tokens read, if no state says it
      */
     public void setStates(List<Tensor> states, long position) {
         use(arena -> {
@@ -296,7 +296,7 @@ public final class Decoder extends Handle {
         return arena.allocateFrom(text);
     }
 
-    /** Writes the states to a file, and a token that was chosen and has not been read, or -1. */
+    /** Writes the states to a file, and a token that was chosen but not read, or -1. */
     public void save(Path path, long token) {
         use(arena -> {
             check((int) Native.SAVE.invokeExact(handle, arena.allocateFrom(path.toString()), token));
@@ -304,7 +304,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** Goes on from such a file, of any language's runtime. The token that was saved, or -1. */
+    /** Continues from such a file, of any language's runtime. Returns the saved token, or -1. */
     public long load(Path path) {
         return use(arena -> {
             MemorySegment token = arena.allocateFrom(JAVA_LONG, -1);
@@ -322,7 +322,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** {@link #load}, of such bytes. */
+    /** As {@link #load}, from such bytes. */
     public long loadMemory(byte[] snapshot) {
         return use(arena -> {
             MemorySegment data = Native.bytes(arena, snapshot), token = arena.allocateFrom(JAVA_LONG, -1);
@@ -331,7 +331,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** Reads a translator's sources, and stands before the start tokens of their translations: the batch becomes their number. */
+    /** Reads sources; the start tokens of their translations come next. The batch becomes the number of sources. */
     public void encodeSources(long[]... sources) {
         use(arena -> {
             long[] lengths = Stream.of(sources).mapToLong(source -> source.length).toArray();
@@ -346,7 +346,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** Searches for a source's translations, best first. */
+    /** Translates a source by beam search, best first. */
     public List<Translation> translate(long[] source, Beam beam) {
         return use(arena -> {
             MemorySegment found = arena.allocate(JAVA_LONG);
@@ -372,7 +372,7 @@ public final class Decoder extends Handle {
         }));
     }
 
-    /** That of a translator's sources; the graph's own where they have none. */
+    /** The tokenizer of a translator's sources; the graph's own if there is no other. */
     public Tokenizer sourceTokenizer() {
         return new Tokenizer(use(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);

@@ -12,9 +12,9 @@ import java.util.List;
 import java.util.function.BiConsumer;
 import java.util.function.Function;
 
-/** A struct of options, field by field: what an object has goes over defaults. A field that is null is left alone. */
+/** Writes an object's options over a struct's defaults, field by field. A field that is null keeps its default. */
 final class Fields<T> {
-    /** What fills a struct with defaults. */
+    /** Fills a struct with defaults. */
     interface Fill {
         int call(MemorySegment struct, long size) throws Throwable;
     }
@@ -55,7 +55,7 @@ final class Fields<T> {
         return this;
     }
 
-    /** A struct with what an object has, and the defaults in all other fields. */
+    /** A struct with an object's options, and defaults in all other fields. */
     MemorySegment given(T options, Arena arena, Fill defaults) throws Throwable {
         MemorySegment made = arena.allocate(layout);
         Native.check(defaults.call(made, layout.byteSize()));

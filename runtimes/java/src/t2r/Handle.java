@@ -6,8 +6,8 @@ import java.lang.invoke.MethodHandle;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
- * What is opened and closed. It is of one thread at a time: another in it at once is an error there, and so is whatever is
- * done with one that was closed.
+ * A native handle that is opened and closed. It is used by one thread at a time: concurrent use is an error, and so is use
+ * after {@link #close}.
  */
 abstract sealed class Handle implements AutoCloseable permits Decoder, Tokenizer, TextStream {
     final MemorySegment handle;
@@ -21,12 +21,12 @@ abstract sealed class Handle implements AutoCloseable permits Decoder, Tokenizer
         this.close = close;
     }
 
-    /** A call, and the copying of what it hands out. */
+    /** A call, and the copying of its results. */
     interface Call<T> {
         T run(Arena arena) throws Throwable;
     }
 
-    /** Makes a call while no other thread is in one. */
+    /** Makes a call; fails if another one is running. */
     final <T> T use(Call<T> call) {
         if (!busy.compareAndSet(false, true)) {
             throw new T2rException(Kind.STATE, "expected one call at a time in a " + name
@@ -45,7 +45,7 @@ abstract sealed class Handle implements AutoCloseable permits Decoder, Tokenizer
         } catch (RuntimeException | Error error) {
             throw error;
         } catch (Throwable error) {
-            throw new AssertionError(error); // a method handle of another type than its function
+            throw new AssertionError(error); // a method handle's type differs from its function
         }
     }
 

@@ -1,19 +1,19 @@
 package t2r;
 
 /**
- * What a graph says of itself, and where its decoder stands.
+ * Properties of a graph, and the progress of its decoder.
  *
- * @param batch sequences side by side, now
- * @param fixedBatch the only number of them that the graph takes; 0: any
+ * @param batch current number of sequences
+ * @param fixedBatch the only batch that the graph takes; 0: any
  * @param position tokens read by the furthest sequence
- * @param maxPositions after which a step is refused; 0: there is no end
+ * @param maxPositions position after which a step is refused; 0: no limit
  * @param bosToken -1: none
- * @param topK how many {@link Decoder#topK} gives; 0: the graph has no such outputs
- * @param states how many states there are
+ * @param topK how many logits {@link Decoder#topK} returns; 0: the graph has no such outputs
+ * @param states number of states
  * @param checkpoint its SHA-256
- * @param prefills whether a prefill graph lies beside
- * @param generates whether a generation graph does
- * @param translates whether it is a translator's
+ * @param prefills whether there is a prefill graph
+ * @param generates whether there is a generation graph
+ * @param translates whether the graph is a translator's
  * @param chats whether {@link Decoder#metadata} has "t2r.chat_template"
  */
 public record Info(

@@ -2,7 +2,7 @@ package t2r;
 
 import java.util.Locale;
 
-/** What can go wrong: the same kinds, by the same names, in every language's runtime. */
+/** Error kinds, with the same names in every language's runtime. */
 public enum Kind {
     /** No such file, or one that cannot be read or written. */
     FILE,
@@ -10,29 +10,29 @@ public enum Kind {
     GRAPH,
     /** Another contract version, or a newer opset than ONNX Runtime reads. */
     VERSION,
-    /** Metadata that is missing, malformed or too large; states that are. */
+    /** Metadata that is missing, malformed or too large; states that are too large. */
     METADATA,
-    /** Other inputs or outputs than the metadata says. */
+    /** Inputs or outputs that differ from the metadata. */
     INTERFACE,
     /** Weights beside the graph that are missing, too short, or outside of its folder. */
     WEIGHTS,
-    /** None, one of parts that are not known, or text that is no UTF-8. */
+    /** No tokenizer, one with unknown parts, or text that is not UTF-8. */
     TOKENIZER,
-    /** A token that the model has not. */
+    /** A token outside the vocabulary. */
     TOKEN,
     /** More tokens than the model has positions. */
     POSITION,
-    /** Another number of sequences. */
+    /** A wrong number of sequences. */
     BATCH,
-    /** Anything wrong with a snapshot, or with states that are given. */
+    /** An invalid snapshot, or invalid states. */
     SNAPSHOT,
     /** An option out of range. */
     SAMPLING,
     /** An execution provider, its options, or threads. */
     PROVIDER,
-    /** NULL, an index or a structure's size where a function of C cannot take it. */
+    /** NULL, an index or a structure's size that a C function does not accept. */
     ARGUMENT,
-    /** What is closed, or in use by another thread or by the call whose callback this is. */
+    /** A handle that is closed, or in use by another thread or by the call that runs the callback. */
     STATE,
     /** No more memory, or too many open handles. */
     MEMORY,

@@ -17,7 +17,7 @@ import java.lang.invoke.MethodHandle;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 
-/** t2r.h, to the letter: what is safe stands in the public classes. */
+/** Raw bindings of t2r.h. The public classes are safe. */
 @SuppressWarnings("restricted")
 final class Native {
     private Native() {}
@@ -111,7 +111,7 @@ final class Native {
         }
     }
 
-    /** A library that is looked up by its short name may be of any release, which elsewhere its soname says. */
+    /** Checks the release: a library found by its short name may be of any, as no soname is compared. */
     private static SymbolLookup fitting(SymbolLookup library, String name) {
         int minor;
         try {
@@ -135,12 +135,12 @@ final class Native {
         return LINKER.downcallHandle(LIBRARY.find(name).orElseThrow(), descriptor);
     }
 
-    /** One that returns a kind. */
+    /** A function that returns a kind. */
     private static MethodHandle function(String name, ValueLayout... arguments) {
         return link(name, FunctionDescriptor.of(JAVA_INT, arguments));
     }
 
-    /** A C function that calls one of Java's with a token and a pointer. */
+    /** A C function that calls a Java method with a token and a pointer. */
     static MemorySegment callback(MethodHandle target, Arena arena) {
         return LINKER.upcallStub(target, FunctionDescriptor.of(JAVA_INT, JAVA_LONG, ADDRESS), arena);
     }
@@ -149,7 +149,7 @@ final class Native {
         return layout.byteOffset(MemoryLayout.PathElement.groupElement(name));
     }
 
-    /** Throws what a kind other than 0 says. The line is this thread's, so it is taken at once. */
+    /** Throws if the kind is not 0. The message is thread-local, so it is read at once. */
     static void check(int kind) throws Throwable {
         if (kind == 0) {
             return;
@@ -169,7 +169,7 @@ final class Native {
         return made;
     }
 
-    /** Texts, each with a 0 behind it. */
+    /** Zero-terminated texts. */
     static MemorySegment words(Arena arena, List<String> texts) {
         MemorySegment made = arena.allocate(ADDRESS, Math.max(texts.size(), 1));
         for (int index = 0; index < texts.size(); index++) {
@@ -182,7 +182,7 @@ final class Native {
         return made;
     }
 
-    /** A copy of the numbers to which a pointer leads. */
+    /** A copy of the numbers at a pointer. */
     static long[] numbers(MemorySegment pointer, long count) {
         return pointer.reinterpret(count * Long.BYTES).toArray(JAVA_LONG);
     }

@@ -9,23 +9,23 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 
-/** How a graph is opened. What is null is the library's default. */
+/** How a graph is opened. null means the library's default. */
 public final class Options {
     private static final Fields<Options> FIELDS = new Fields<Options>(Native.OPTIONS)
             .small("threads", made -> made.threads)
             .small("companions", made -> made.companions == null ? null : Integer.valueOf(made.companions ? 1 : 0))
             .whole("max_state_bytes", made -> made.maxStateBytes);
 
-    /** Inside an operator; 0: those of {@link #shareThreads}, else one a core. */
+    /** Threads in an operator; 0: those of {@link #shareThreads}, else one per core. */
     public Integer threads;
-    /** Whether the prefill and generation graphs that lie beside are used. */
+    /** Whether to use the prefill and generation graphs beside the graph. */
     public Boolean companions;
-    /** What a graph may ask for, at batch 1. */
+    /** Limit of a graph's state bytes, at batch 1. */
     public Long maxStateBytes;
-    /** ONNX Runtime's own options of a session, each a key and behind it its value. */
+    /** ONNX Runtime's session options, keys and values alternating. */
     public List<String> config = List.of();
     /**
-     * An execution provider, as ONNX Runtime names it or by its library's path, then its options as in config; nothing: the
+     * An execution provider, by its name in ONNX Runtime or its library's path, then its options as in config; empty: the
      * CPU. It runs all nodes, unless config has "session.disable_cpu_ep_fallback", "0".
      */
     public List<String> provider = List.of();
@@ -34,8 +34,8 @@ public final class Options {
     public Options() {}
 
     /**
-     * One set of threads for all graphs but those that are opened with a number of their own: as many; 0: one a core. Before
-     * the first is opened.
+     * Shares this number of threads among all graphs opened without their own; 0: one per core. Call before the first graph
+     * is opened.
      */
     public static void shareThreads(int threads) {
         Handle.make(arena -> {

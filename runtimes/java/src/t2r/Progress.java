@@ -7,7 +7,7 @@ import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
 import java.util.function.LongPredicate;
 
-/** A callback on its way through C, through which nothing may be thrown. */
+/** A callback passed through C. An exception must not unwind through C. */
 final class Progress {
     private final LongPredicate callback;
     private Throwable thrown;
@@ -31,7 +31,7 @@ final class Progress {
         }
     }
 
-    /** Throws what the callback has thrown: it declares nothing that is checked. */
+    /** Rethrows the callback's exception, which is unchecked: it declares no others. */
     void rethrow() {
         if (thrown instanceof Error error) {
             throw error;

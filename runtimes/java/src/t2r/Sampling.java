@@ -8,7 +8,7 @@ import static t2r.Native.at;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
-/** How tokens are chosen. What is null is the graph's. */
+/** How tokens are chosen. null means the graph's value. */
 public final class Sampling {
     private static final Fields<Sampling> FIELDS = new Fields<Sampling>(Native.SAMPLING)
             .real("temperature", made -> made.temperature)
@@ -19,7 +19,7 @@ public final class Sampling {
             .whole("no_repeat_ngram", made -> made.noRepeatNgram)
             .whole("seed", made -> made.seed);
 
-    /** 0: the largest logit, of equals the lowest token. */
+    /** 0: the largest logit, the lowest token on ties. */
     public Double temperature;
     /** 0: all. */
     public Long topK;
@@ -31,7 +31,7 @@ public final class Sampling {
     public Double repetitionPenalty;
     /** 0: no limit. */
     public Long noRepeatNgram;
-    /** The same seed gives the same text; -1, and null: a new one for each. */
+    /** The same seed gives the same text; -1, and null: a new seed for each. */
     public Long seed;
     /** The text ends with the first of them; null: the graph's own. */
     public long[] stopTokens;

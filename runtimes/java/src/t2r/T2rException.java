@@ -1,6 +1,6 @@
 package t2r;
 
-/** What every failure is: a kind, and one line that says what was expected, what was received, what to do. */
+/** Every failure: a kind, and one line that says what was expected, what was received, what to do. */
 public final class T2rException extends RuntimeException {
     private static final long serialVersionUID = 1;
     private final Kind kind;

@@ -8,13 +8,13 @@ import static t2r.Native.check;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 
-/** Text as tokens come, never with half a character in it. It outlives its tokenizer. */
+/** Streams text token by token, never half a character. It may outlive its tokenizer. */
 public final class TextStream extends Handle {
     TextStream(MemorySegment handle) {
         super(handle, "stream", Native.CLOSE_STREAM);
     }
 
-    /** Ends the text before the first of these that comes to be in it, from here on. What may be the beginning of one is held back. */
+    /** From here on, ends the text before the first of these that occurs. A possible beginning of one is held back. */
     public void stopAt(String... texts) {
         use(arena -> {
             check((int) Native.STOP_AT.invokeExact(handle, Native.words(arena, List.of(texts)), (long) texts.length));
@@ -22,7 +22,7 @@ public final class TextStream extends Handle {
         });
     }
 
-    /** Whether one of them has come: what is fed then gives no text. */
+    /** Whether one of them has occurred; later tokens give no text. */
     public boolean stopped() {
         return use(arena -> {
             MemorySegment found = arena.allocate(JAVA_INT);
@@ -31,7 +31,7 @@ public final class TextStream extends Handle {
         });
     }
 
-    /** What this token completes; perhaps nothing. */
+    /** The text that this token completes, perhaps empty. */
     public String feed(long token) {
         return use(arena -> {
             MemorySegment text = arena.allocate(ADDRESS), size = arena.allocate(JAVA_LONG);
@@ -40,7 +40,7 @@ public final class TextStream extends Handle {
         });
     }
 
-    /** What was still waiting for the rest of a character. */
+    /** The text held back for the rest of a character. */
     public String end() {
         return use(arena -> {
             MemorySegment text = arena.allocate(ADDRESS), size = arena.allocate(JAVA_LONG);

@@ -12,14 +12,14 @@ import java.nio.CharBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 
-/** Text to tokens and back. It outlives the decoder that it is of. */
+/** Text to tokens and back. It may outlive its decoder. */
 public final class Tokenizer extends Handle {
     Tokenizer(MemorySegment handle) {
         super(handle, "tokenizer", Native.CLOSE_TOKENIZER);
     }
 
     /**
-     * One of the text of a tokenizer.json.
+     * A tokenizer from the text of a tokenizer.json.
      *
      * @param bosToken what an empty text becomes, or -1
      */
@@ -31,7 +31,7 @@ public final class Tokenizer extends Handle {
         }));
     }
 
-    /** The tokens of a text, with those around it that the tokenizer itself puts there. */
+    /** The tokens of a text, with the tokenizer's special tokens around it. */
     public long[] encode(String text) {
         return encode(text, 1);
     }
@@ -58,7 +58,7 @@ public final class Tokenizer extends Handle {
         });
     }
 
-    /** The text of the tokens that follow a prompt, which is not handed out again. */
+    /** Streams the text of tokens that follow a prompt, without the prompt's text. */
     public TextStream stream(long... prompt) {
         return new TextStream(use(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);

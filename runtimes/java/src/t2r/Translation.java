@@ -1,4 +1,4 @@
 package t2r;
 
-/** One that a search found. */
+/** A translation that a search found. */
 public record Translation(long[] tokens, double score) {}

@@ -1,11 +1,11 @@
-/** A page's side: a worker that is asked, and one thing done at a time. */
+/** The page's side: requests to a worker, and one operation at a time. */
 
 import { sentence } from "./sentences.js";
 
 /**
- * What does one thing at a time: a second is passed over. What goes wrong is said in the page's `trouble`, in a sentence.
- * Buttons are dimmed by `aria-disabled` and keep the focus, so that nobody who uses a keyboard is thrown back to the top.
- * @param {(busy: boolean, stoppable: boolean) => void} show called before it and after it
+ * Returns a function that runs one operation at a time and ignores a second. Errors appear in the page's `trouble`, as a sentence.
+ * Buttons are dimmed by `aria-disabled` and keep the focus, so that keyboard users are not thrown back to the top.
+ * @param {(busy: boolean, stoppable: boolean) => void} show called before and after an operation
  * @returns {(work: () => Promise<void>, stoppable?: boolean) => Promise<void>}
  */
 export function oneAtATime(show) {
@@ -42,14 +42,14 @@ export function pressed(button, work) {
   });
 }
 
-/** A worker: `ask` it and wait, or `tell` it. */
+/** A worker: `ask` it and wait, or `tell` it without waiting. */
 export class Asker {
   #worker;
   #waiting = new Map();
   #count = 0;
   #broken = null;
 
-  /** @param {URL} address @param {(data: object) => void} onEvent what it says of its own accord */
+  /** @param {URL} address @param {(data: object) => void} onEvent receives its unsolicited messages */
   constructor(address, onEvent = () => {}) {
     this.#worker = new Worker(address, { type: "module" });
     this.#worker.onmessage = ({ data }) => {
@@ -61,7 +61,7 @@ export class Asker {
     };
     this.#worker.onerror = (event) => {
       event.preventDefault();
-      // an error without a message: a script of the worker did not come
+      // an error without a message: a script of the worker did not load
       const kind = event.message ? "other" : "script";
       this.#broken = Object.assign(new Error(event.message ?? "a script of the worker did not come"), { kind });
       for (const { reject } of this.#waiting.values()) reject(this.#broken);

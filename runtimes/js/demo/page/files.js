@@ -1,8 +1,8 @@
-/** The files of a page: their list, how much of them has come, and keeping them for the next visit. */
+/** The files of a page: their list, download progress, and caching for the next visit. */
 
 import { failure } from "./sentences.js";
 
-/** files.json, and how large the model is. @throws {Error} file, list */
+/** files.json, and the model's size. @throws {Error} file, list */
 export async function listed() {
   const answer = await fetch("files.json", { cache: "no-store" }).catch((error) => {
     throw Object.assign(error, { kind: "file" });
@@ -17,8 +17,8 @@ export async function listed() {
 }
 
 /**
- * How much of the model and of ONNX Runtime has come, until `done` is called: the service worker tells. Where there is none,
- * the bar has no end.
+ * Show download progress of the model and of ONNX Runtime, reported by the service worker, until the returned function is
+ * called. Without a service worker, the bar is indeterminate.
  */
 export function showDownload(list, status, bar) {
   const sizes = new Map(list.files.map(({ name, size }) => [name, size]));
@@ -49,12 +49,12 @@ function isOfModel({ graph }, name) {
   return name === graph || name.startsWith(`${graph}.`);
 }
 
-const PATIENCE = 3000; // ms: a browser may register what never becomes ready
-const RELOADED = "t2r-reloaded"; // in the tab's storage: it is done once, whatever comes of it
+const PATIENCE = 3000; // ms: a registered service worker may never become ready
+const RELOADED = "t2r-reloaded"; // in the tab's storage: reload only once
 
 /**
- * Files are kept for later by a service worker; its answers also carry the headers that threads need, on any host. The first
- * visit, and a reload that passes the service worker by, are without them: the page is loaded once more, and runs in one thread
+ * A service worker caches files; its responses also carry the headers that threads need, on any host. The first
+ * visit, and a reload that bypasses the service worker, lack them: the page reloads once, and runs in one thread
  * if that does not help.
  */
 export async function keepFiles() {

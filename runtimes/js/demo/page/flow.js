@@ -1,7 +1,7 @@
-/** Text that flows into an element: evenly, however unevenly it comes, and spoken by whole sentences. */
+/** Text that flows evenly into an element, however unevenly it arrives, and is spoken by whole sentences. */
 
-const LAG = 400; // ms: how far what is shown is behind what has come, at most about
-const NEAR = 60; // pixels: who is this near to the end is kept there
+const LAG = 400; // ms: approximate maximum delay of the shown text
+const NEAR = 60; // pixels: closer to the end than this, the view stays at the end
 const SPOKEN = 12; // sentences that a screen reader may still have to read
 const END = /[.!?…]["'”’)]*\s/;
 
@@ -20,12 +20,12 @@ export class Flow {
     this.#log = log;
   }
 
-  /** What was asked for, shown at once. */
+  /** Show the prompt at once. */
   ask(text) {
     this.#append(Object.assign(document.createElement("span"), { className: "asked", textContent: text }));
   }
 
-  /** Where a story has ended and another begins. */
+  /** Mark the end of a story and the beginning of another. */
   separate() {
     this.#append(Object.assign(document.createElement("span"), { className: "break", textContent: "\n\n* * *\n\n" }));
   }
@@ -40,7 +40,7 @@ export class Flow {
     }
   }
 
-  /** Show and speak all that has come. */
+  /** Show and speak all that has arrived. */
   flush() {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
@@ -64,7 +64,7 @@ export class Flow {
 
   #show(length) {
     if (!length) return;
-    // never half of a character that is two units long
+    // never split a surrogate pair
     const end = /[\ud800-\udbff]/.test(this.#coming[length - 1]) ? length + 1 : length;
     this.#append(document.createTextNode(this.#coming.slice(0, end)));
     this.#coming = this.#coming.slice(end);

@@ -1,4 +1,4 @@
-/** A worker's side of its messages: calls one after the other, and a stop that passes them by. */
+/** A worker's message handler: calls run one after the other; a stop bypasses the queue. */
 
 import { T2RError } from "./t2r/index.js";
 
@@ -21,7 +21,7 @@ export function answer(calls, stop) {
   };
 }
 
-/** Let other messages in; a timer would wait for 4 ms. */
+/** Yield to pending messages; a timer would wait for 4 ms. */
 export function turn() {
   return new Promise((resolve) => {
     const { port1, port2 } = new MessageChannel();

@@ -1,4 +1,4 @@
-/** The storyteller's page: what is typed goes to the worker, what comes back is shown. */
+/** The storyteller's page: sends typed text to the worker, and shows the result. */
 
 import { Asker, dim, oneAtATime, pressed } from "./asker.js";
 import { keepFiles, listed, showDownload } from "./files.js";
@@ -44,7 +44,7 @@ async function open() {
     $("about-way").textContent = `${whereItRuns(way, found.threads)}, by ONNX Runtime`;
     $("race-card").hidden = !list.peer;
     showCost({ position: 0, bytes: found.bytes });
-    // where a translator is packed beside it
+    // if a translator is packed beside it
     fetch("translate/files.json").then(({ ok }) => ($("translator").hidden = !ok), () => {});
   } finally {
     done();
@@ -60,9 +60,9 @@ function rules() {
   return { temperature: Number($("temperature").value), topP: 0.9, seed: Number($("seed").value) };
 }
 
-/** Read what stands in the box, and write on. */
+/** Read the prompt, and continue it. */
 async function write() {
-  const text = $("prompt").value.replace(/^\ufeff/, "").toWellFormed(); // a byte order mark that was pasted is no text, half of a pair neither
+  const text = $("prompt").value.replace(/^\ufeff/, "").toWellFormed(); // drop a pasted byte order mark and lone surrogates
   if (text.length > MOST) throw failure("length", `${text.length} letters`);
   const chosen = rules(), most = Number($("tokens").value);
   if (ended) flow.separate();
@@ -112,7 +112,7 @@ async function forget() {
 }
 
 async function begin(text) {
-  rules(); // nothing is forgotten for a setting that is wrong
+  rules(); // a wrong setting must not reset the text
   await forget();
   $("prompt").value = text;
   await write();
@@ -182,5 +182,5 @@ pressed($("save"), () => alone(save));
 pressed($("race"), () => alone(() => race.run(list.peer, way), true));
 $("load").addEventListener("change", () => alone(load));
 
-await keepFiles().catch(() => {}); // a browser that keeps nothing runs the model all the same
+await keepFiles().catch(() => {}); // without a cache the model still runs
 await alone(open);

@@ -16,9 +16,9 @@ export class Plot {
 
   /**
    * @param {SVGElement} svg
-   * @param {string} what is drawn, for somebody who does not see it
+   * @param {string} what is drawn, for screen readers
    * @param {(value: number) => string} shown a value with its unit
-   * @param {boolean} smooth draw medians: what a busy machine does to one token is no cost of the model
+   * @param {boolean} smooth draw medians: delays of single tokens by a busy machine are not the model's cost
    */
   constructor(svg, what, shown, smooth = false) {
     [this.#svg, this.#what, this.#shown, this.#smooth] = [svg, what, shown, smooth];
@@ -31,7 +31,7 @@ export class Plot {
     this.#draw();
   }
 
-  /** Another point of a curve. Neighbours are averaged two by two where they become more than POINTS. */
+  /** Add a point to a curve. Beyond POINTS points, neighbours are averaged in pairs. */
   add(name, position, value) {
     const curve = (this.#curves[name] ??= { points: [], step: 1, waiting: [] });
     curve.waiting.push([position, value]);
@@ -82,7 +82,7 @@ export class Plot {
   }
 }
 
-/** The name of each curve behind its end, or above it where there is no room. */
+/** The name of each curve after its end, or above it if there is no room. */
 function labels(curves, x, y) {
   const ends = curves.filter(([, points]) => points.length).map(([name, points]) => [name, x(points.at(-1)[0]), y(points.at(-1)[1])]);
   return ends.map(([name, right, height]) => {

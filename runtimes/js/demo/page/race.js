@@ -1,4 +1,4 @@
-/** The race: what a token costs this model and a softmax model of its size, both in the same time. */
+/** The race: cost of a token in this model and in a softmax model of its size, with equal time for both. */
 
 import { amount, counted } from "./sentences.js";
 
@@ -13,7 +13,7 @@ export class Race {
   /**
    * @param {import("./asker.js").Asker} worker
    * @param {{time: import("./plot.js").Plot, memory: import("./plot.js").Plot}} plots
-   * @param {(listener: (said: object) => void) => void} listen to what the worker says of its own accord
+   * @param {(listener: (said: object) => void) => void} listen to the worker's unsolicited messages
    */
   constructor(worker, plots, listen) {
     [this.#worker, this.#plots, this.#listen] = [worker, plots, listen];
@@ -48,7 +48,7 @@ export class Race {
   }
 }
 
-/** Who was first, whoever it was. */
+/** The result in a sentence. */
 function said([ours, peer], stopped) {
   const [first, second] = ours.position >= peer.position ? [["This model", ours], ["the softmax model", peer]] : [["The softmax model", peer], ["this model", ours]];
   const begun = stopped ? "Stopped. " : "";

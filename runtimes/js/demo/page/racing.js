@@ -1,4 +1,4 @@
-/** Two models that read the same tokens and get the same time: in the worker, where both are. */
+/** Races two models in the worker: both read the same tokens with equal time. */
 
 import { turn } from "./messages.js";
 import { T2RError } from "./t2r/index.js";
@@ -7,8 +7,8 @@ const NEWS = 60; // ms between two messages
 const WARM = 4; // tokens that are not counted: the first runs of a graph are slower
 
 /**
- * Each token is read by the model that has had less time so far, until one of them has read them all. What is read does not
- * matter for what it costs. Both begin at the start of a text.
+ * The model with less time so far reads its next token, until one of them has read all tokens. The cost does not depend
+ * on the tokens. Both begin at the start of a text.
  * @param {import("./t2r/index.js").Decoder[]} models @param {number} most tokens
  * @param {(lanes: {position: number, bytes: number, ms: number}[]) => void} tell ms: a token, since the last time
  * @param {() => boolean} stopped
@@ -23,7 +23,7 @@ export async function race(models, most, tell, stopped) {
     for (let n = 0; n < WARM; n++) await model.step(n);
     await model.reset();
   }
-  const lanes = models.map((model) => ({ model, spent: 0, since: [0, 0] })); // since: the time and the position of the last news
+  const lanes = models.map((model) => ({ model, spent: 0, since: [0, 0] })); // since: time and position at the last message
   let told = performance.now();
   while (lanes.every(({ model }) => model.position < most) && !stopped()) {
     const lane = lanes.reduce((first, other) => (other.spent < first.spent ? other : first));
@@ -34,7 +34,7 @@ export async function race(models, most, tell, stopped) {
     if (now - told < NEWS) continue;
     told = now;
     tell(lanes.map(news));
-    await turn(); // so that a stop arrives
+    await turn(); // lets a stop arrive
   }
   return lanes.map(news);
 }

@@ -1,4 +1,4 @@
-/** What a person reads: where the model runs, how much something is, and what went wrong. */
+/** Texts for users: where the model runs, amounts, and errors. */
 
 const TELL = "tell whoever runs this page";
 const OTHER_KIND = `The model's file is damaged or of another kind. Please ${TELL}.`;
@@ -25,7 +25,7 @@ const SENTENCES = {
   runtime: "The model stopped while it ran. Load the page again.",
 };
 
-/** What went wrong, for a person. */
+/** An error as a sentence for users. */
 export function sentence({ kind }) {
   return SENTENCES[kind] ?? OURS;
 }
@@ -41,13 +41,13 @@ export function whereItRuns(way, threads) {
   return `on the processor (WebAssembly, ${threads === 1 ? "one thread" : `${threads} threads`})`;
 }
 
-/** Bytes for a person: 67.6 kB, 4.9 MB. */
+/** Bytes for display: 67.6 kB, 4.9 MB. */
 export function amount(bytes) {
   if (bytes < 1000) return `${bytes} bytes`;
   return bytes < 999_950 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-/** A number for a person: 10,000. */
+/** A number for display: 10,000. */
 export function counted(number) {
   return number.toLocaleString("en");
 }

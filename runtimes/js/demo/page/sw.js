@@ -1,4 +1,4 @@
-/** Keeps the files of the list for use without a net, each under its hash: what has changed is fetched anew, and no more. */
+/** Caches the listed files for offline use, each under its hash: only changed files are fetched again. */
 
 const LIST = "files.json";
 const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" }; // for threads
@@ -14,7 +14,7 @@ self.addEventListener("fetch", (event) => {
   event.respondWith(name === LIST ? freshList() : file(name, event.request));
 });
 
-/** The list of the server; without a net, the one of the last time. Files that it no longer names are forgotten. */
+/** The server's list; offline, the cached one. Files no longer listed are removed from the cache. */
 async function freshList() {
   const cache = await caches.open(CACHE);
   try {
@@ -43,7 +43,7 @@ async function file(name, request) {
     if (!answer.ok) return isolated(answer);
     const bytes = await whole(answer, name);
     const wrong = bytes.byteLength !== entry.size || (await sha256(bytes)) !== entry.sha256;
-    if (wrong) return made(bytes, answer.headers.get("Content-Type")); // the page says what it thinks of it; it is not kept
+    if (wrong) return made(bytes, answer.headers.get("Content-Type")); // the page reports the error; the file is not cached
     const kept = made(bytes, answer.headers.get("Content-Type"));
     await cache.put(key(entry), kept.clone());
     return kept;
@@ -52,7 +52,7 @@ async function file(name, request) {
   }
 }
 
-/** All bytes of an answer; the pages hear how many have come. */
+/** All bytes of a response; progress is posted to the pages. */
 async function whole(answer, name) {
   const parts = [], reader = answer.body.getReader(), pages = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
   let bytes = 0;

@@ -1,15 +1,15 @@
-/** Where a model can run in this browser, the fastest first, and ONNX Runtime for it. */
+/** Ways to run a model in this browser, the fastest first, and ONNX Runtime for each. */
 
 import { T2RError } from "./t2r/index.js";
 
 const WEBGPU = "./vendor/ort.webgpu.bundle.min.mjs", WASM = "./vendor/ort.wasm.bundle.min.mjs";
-const THREADS = 4; // at most: a small model gains nothing from more
+const THREADS = 4; // maximum: a small model gains nothing from more
 
 /**
- * Open a model on WebGPU where there is an adapter, then in threads, then in one thread.
- * @param {string | undefined} wanted this way alone
+ * Open a model on WebGPU if there is an adapter, else in threads, else in one thread.
+ * @param {string | undefined} wanted only this way
  * @param {(options: object) => Promise<void>} open with options of Decoder.open
- * @returns what was found, and what was tried in vain
+ * @returns the way, its threads, and failed attempts
  */
 export async function fastest(wanted, open) {
   const tried = [];
@@ -31,7 +31,7 @@ async function ways() {
   try {
     if (await navigator.gpu?.requestAdapter()) found.push("webgpu");
   } catch {
-    // a browser that has the interface and no driver
+    // a browser with the interface but no driver
   }
   return [...found, ...(self.crossOriginIsolated ? ["threads"] : []), "wasm"];
 }

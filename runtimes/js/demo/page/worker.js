@@ -1,4 +1,4 @@
-/** The model, away from the page: it answers one message after the other, and looks for a stop between two tokens. */
+/** The model in a worker: it handles one message after the other, and checks for a stop between tokens. */
 
 import { answer, turn } from "./messages.js";
 import { race as raced } from "./racing.js";
@@ -6,7 +6,7 @@ import { Decoder } from "./t2r/index.js";
 import { requireRoom } from "./t2r/signature.js";
 import { fastest, withOrt } from "./ways.js";
 
-const PIECE = 256; // tokens of a prompt that are read before a stop is looked for
+const PIECE = 256; // prompt tokens read between checks for a stop
 
 let decoder, peer, tokenizer, pending = null, fresh = true, stoppedAt = null; // the position at which a stop arrived
 
@@ -31,13 +31,13 @@ async function reset() {
   return cost();
 }
 
-/** Read a text and write on; a message for every token, and for every piece of a long text. */
+/** Read a text and continue it; posts a message per token, and per piece of a long text. */
 async function write(text, options, most) {
   stoppedAt = null;
   const first = pending === null ? [] : [pending];
   if (text) first.push(...tokenizer.encode(text, { specialTokens: fresh }));
   if (!first.length) first.push(...tokenizer.encode(""));
-  const rules = { ...options, seed: options.seed + decoder.position }; // what is written on has other noise than what was before
+  const rules = { ...options, seed: options.seed + decoder.position }; // a continuation must not repeat the noise
   requireRoom(decoder.signature, decoder.position, first.length + most - 1);
   const prompt = await readMost(first);
   if (!prompt) return { text: "", late: 0, ended: false, ...cost() };
@@ -49,7 +49,7 @@ async function write(text, options, most) {
     const ms = count || prompt.length === 1 ? now - before : null;
     self.postMessage({ event: "token", text: stream.feed(token), token, ms, ...cost() });
     count++;
-    await turn(); // so that a stop arrives
+    await turn(); // lets a stop arrive
     if (stoppedAt !== null) break;
     before = performance.now();
   }
@@ -57,7 +57,7 @@ async function write(text, options, most) {
   return { text: stream.end(), late, ended: decoder.signature.eosTokens.includes(pending), ...cost() };
 }
 
-/** Read a long prompt but for its last piece, which is given; null where it was stopped. */
+/** Read a long prompt except its last piece, which is returned; null if stopped. */
 async function readMost(prompt) {
   let at = 0;
   for (; prompt.length - at > PIECE; at += PIECE) {
@@ -70,7 +70,7 @@ async function readMost(prompt) {
   return prompt.slice(at);
 }
 
-/** Race the peer, which is opened the first time; the text that was being written goes on where it was. */
+/** Race the peer, opened on first use; the current text is restored afterwards. */
 async function race(name, way, most) {
   stoppedAt = null;
   peer ??= await opened(name, await withOrt(way));

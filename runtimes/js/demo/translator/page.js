@@ -1,4 +1,4 @@
-/** The translator's page: what is typed goes to the worker sentence by sentence, what comes back is listed beside its source. */
+/** The translator's page: sends text to the worker sentence by sentence, and lists each translation beside its source. */
 
 import { Asker, dim, oneAtATime, pressed } from "./asker.js";
 import { keepFiles, listed, showDownload } from "./files.js";
@@ -29,7 +29,7 @@ async function open() {
   }
 }
 
-/** The sentences of a text: lines, and what a line has of them. */
+/** The sentences of each line of a text. */
 function sentences(text) {
   const cut = "Segmenter" in Intl ? new Intl.Segmenter("de", { granularity: "sentence" }) : null;
   const lines = text.replace(/^\ufeff/, "").toWellFormed().split("\n");
@@ -48,13 +48,13 @@ async function translate() {
     if (stopped) break;
     const { texts, ms } = await worker.ask("translate", line, Number($("width").value));
     total += ms;
-    if (texts.length) $("target").append(item(line, [...new Set(texts)])); // other tokens may be the same text
+    if (texts.length) $("target").append(item(line, [...new Set(texts)])); // different tokens may have the same text
   }
   const count = $("target").children.length;
   $("numbers").textContent = lines.length ? `${count} of ${lines.length} sentences, ${counted(Math.round(total))} ms.` : "";
 }
 
-/** A source, its best translation, and the others to choose from: one that is pressed takes its place. */
+/** A source, its best translation, and the alternatives: pressing one replaces the best. */
 function item(source, texts) {
   const made = document.createElement("li"), best = document.createElement("p");
   made.append(Object.assign(document.createElement("div"), { className: "from", lang: "de", textContent: source }), best);
@@ -101,5 +101,5 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
 });
 
-await keepFiles().catch(() => {}); // a browser that keeps nothing runs the model all the same
+await keepFiles().catch(() => {}); // without a cache the model still runs
 await alone(open);

@@ -1,4 +1,4 @@
-/** The translator, away from the page: a message a sentence, and a stop is looked for between two tokens. */
+/** The translator in a worker: one message per sentence, with a check for a stop between tokens. */
 
 import { answer, turn } from "./messages.js";
 import { Translator } from "./t2r/index.js";
@@ -16,12 +16,12 @@ async function open(name, wanted) {
   return { ...found, vocabulary: translator.signature.vocabSize };
 }
 
-/** The best translations of a sentence, best first, as texts; none where it was stopped. */
+/** The best translations of a sentence, best first, as texts; none if stopped. */
 async function translate(text, width) {
   stopping = false;
   const begun = performance.now();
   const found = await translator.translate(sources.encode(text), { width, nBest: width }, { onStep: async () => {
-    await turn(); // so that a stop arrives
+    await turn(); // lets a stop arrive
     return !stopping;
   } });
   const texts = found.map(({ tokens }) => targets.decode(tokens));

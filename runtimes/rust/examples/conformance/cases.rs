@@ -46,7 +46,7 @@ fn trace(golden: &Json, folder: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// From the start of a trace, in pieces of so many tokens: the logits after each, and the states after the last.
+/// Read a trace in pieces of these lengths; check the logits after each, and the states after the last.
 fn pieces(decoder: &mut Decoder, golden: &Json, lengths: &[i64]) -> Outcome<()> {
     let (ids, logits) = (Array::of(golden.at("ids")?)?, Array::of(golden.at("logits")?)?);
     set(decoder, golden.at("start")?)?;
@@ -241,7 +241,7 @@ fn stops(tokenizer: &mut Tokenizer, text: &Json) -> Outcome<()> {
     require(stream.stopped()?, "a stream that does not stop")
 }
 
-/// With companions and without: the encoder is there both times.
+/// With and without companions: the encoder exists in both cases.
 fn translator(golden: &Json, folder: &Path) -> Outcome<()> {
     for companions in [false, true] {
         let path = folder.join(golden.at("graph")?.text()?);
@@ -303,7 +303,7 @@ fn bad(golden: &Json, folder: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// What is wrong with a bad file must show in this.
+/// Make the call that must fail on a bad file.
 fn attempt(case: &Json, folder: &Path) -> Outcome<()> {
     let file = folder.join(case.at("file")?.text()?);
     match case.at("call")?.text()? {

@@ -1,11 +1,11 @@
-//! Golden arrays, and what is compared with them.
+//! Golden arrays, and comparisons with them.
 
 use t2r::{Decoder, Tensor};
 
 use crate::json::Json;
 use crate::Outcome;
 
-/// Row by row.
+/// Row-major.
 pub struct Array {
     pub shape: Vec<usize>,
     pub data: Vec<f64>,
@@ -19,14 +19,14 @@ impl Array {
         Ok(Self { shape, data })
     }
 
-    /// Of an array (B, T, N) or (B, T), that of one T: a row behind the other.
+    /// One T of an array (B, T, N) or (B, T), rows concatenated.
     pub fn column(&self, t: usize) -> Vec<f64> {
         let size = self.shape.get(2).copied().unwrap_or(1);
         let rows = 0..self.shape[0];
         rows.flat_map(|row| &self.data[(row * self.shape[1] + t) * size..][..size]).copied().collect()
     }
 
-    /// Tokens (B, T), from one T to another: a list a sequence.
+    /// Tokens (B, T) of a range of T: one list per sequence.
     pub fn tokens(&self, from: usize, to: usize) -> Vec<Vec<i64>> {
         let rows = self.data.chunks(self.shape[1]);
         rows.map(|row| row[from..to].iter().map(|&token| token as i64).collect()).collect()
@@ -49,7 +49,7 @@ pub fn same<T: PartialEq + std::fmt::Debug>(found: T, wanted: T, what: &str) -> 
 pub fn near(found: &[f32], wanted: &[f64], bound: f64, what: &str) -> Outcome<()> {
     same(found.len(), wanted.len(), what)?;
     let worst = found.iter().zip(wanted).map(|(&one, other)| (f64::from(one) - other).abs());
-    let worst = worst.fold(0.0, |most, error| if error <= most { most } else { error }); // NaN stays
+    let worst = worst.fold(0.0, |most, error| if error <= most { most } else { error }); // NaN propagates
     require(worst <= bound, format!("{what}: off by {worst:.3e} of {bound:.3e}"))
 }
 
@@ -57,7 +57,7 @@ pub fn logits_bound(golden: &Json) -> Outcome<f64> {
     golden.at("tolerance")?.at("logits_absolute")?.real()
 }
 
-/// All states within the tolerance of the golden ones.
+/// Check all states against the golden ones, within the tolerance.
 pub fn states(decoder: &mut Decoder, golden: &Json, wanted: &Json) -> Outcome<()> {
     let relative = golden.at("tolerance")?.at("state_relative_to_its_largest")?.real()?;
     let found = decoder.states()?;
@@ -84,7 +84,7 @@ pub fn numbers(state: &Tensor) -> Vec<f32> {
         .collect()
 }
 
-/// Go on from golden states.
+/// Set the states to golden ones.
 pub fn set(decoder: &mut Decoder, golden: &Json) -> Outcome<()> {
     let mut given = decoder.states()?;
     for state in &mut given {

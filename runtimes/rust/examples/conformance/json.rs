@@ -1,4 +1,4 @@
-//! As much of JSON as golden files have. It trusts them: they come with the program.
+//! A parser of the JSON in golden files. It trusts them: they come with the program.
 
 use crate::Outcome;
 
@@ -97,7 +97,7 @@ impl Reader<'_> {
         format!("expected {wanted} at byte {} of the golden file", self.at).into()
     }
 
-    /// The next byte that is no space.
+    /// The next byte that is not a space.
     fn peek(&mut self) -> Option<u8> {
         let rest = &self.text.as_bytes()[self.at..];
         self.at += rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
@@ -177,7 +177,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The character that stands behind a backslash.
+    /// The character of an escape sequence.
     fn escaped(&mut self) -> Outcome<char> {
         let letter = self.text.as_bytes().get(self.at).copied();
         self.at += 1;

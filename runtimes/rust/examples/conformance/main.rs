@@ -1,4 +1,4 @@
-//! conformance FOLDER: all cases of FOLDER/index.json. A line a case, then `N passed, N failed`; 1 if any failed.
+//! conformance FOLDER: runs all cases of FOLDER/index.json. One line per case, then `N passed, N failed`; exit 1 if any failed.
 
 mod cases;
 mod compare;

@@ -1,2 +1,2 @@
-/* t2r.h from where the compiler finds headers: CPATH, or -Xcc -I. */
+/* t2r.h is found on the include path: CPATH, or -Xcc -I. */
 #include <t2r.h>

@@ -1,32 +1,32 @@
 import CT2R
 
-/// An opened step graph and the states of the texts that it reads. What a call returns is a copy. It is of one thread at a
-/// time, and another in it at once gets an error.
+/// An opened step graph and the states of the texts that it reads. What a call returns is a copy. It is used by one thread
+/// at a time; concurrent use is an error.
 public final class Decoder {
     let handle: OpaquePointer
     let turn = Turn("decoder")
 
-    /// What a graph says of itself, and where its decoder stands.
+    /// Properties of a graph, and the progress of its decoder.
     public struct Info {
         public let vocabSize: Int
-        /// Sequences side by side, now.
+        /// Current number of sequences.
         public let batch: Int
-        /// The only number of them that the graph takes; nil: any.
+        /// The only batch that the graph takes; nil: any.
         public let fixedBatch: Int?
         /// Tokens read by the furthest sequence.
         public let position: Int64
-        /// After which a step is refused; nil: there is no end.
+        /// Position after which a step is refused; nil: no limit.
         public let maxPositions: Int64?
         public let bosToken: Int64?
         public let eosTokens: [Int64]
-        /// How many topK gives; 0: the graph has no such outputs.
+        /// How many logits topK returns; 0: the graph has no such outputs.
         public let topK: Int
         public let states: Int
-        /// Its SHA-256.
+        /// The checkpoint's SHA-256.
         public let checkpoint: String
-        /// Whether a prefill graph lies beside.
+        /// Whether there is a prefill graph.
         public let prefills: Bool
-        /// Whether a generation graph does.
+        /// Whether there is a generation graph.
         public let generates: Bool
     }
 
@@ -36,7 +36,7 @@ public final class Decoder {
         /// float32, float16, int32 or int64.
         public var dtype: String
         public var shape: [Int64]
-        /// Row by row, in this machine's order.
+        /// Row-major, in native byte order.
         public var data: [UInt8]
 
         public init(name: String, dtype: String, shape: [Int64], data: [UInt8]) {
@@ -79,10 +79,10 @@ public final class Decoder {
             prefills: found.prefills != 0, generates: found.generates != 0)
     }
 
-    /// Back to the start of a text, of so many sequences; 0 leaves their number as it is.
+    /// Reset to the start of a text, for batch sequences; 0 keeps the batch.
     public func reset(batch: Int = 0) throws { try turn.use { try check(t2r_reset(handle, batch)) } }
 
-    /// Read one token of each sequence. The logits of what comes next, (batch, vocabSize), row by row.
+    /// Read one token per sequence. Returns the logits of the next token, (batch, vocabSize), row-major.
     public func step(_ tokens: [Int64]) throws -> [Float] {
         try turn.use {
             var logits: UnsafePointer<Float>?
@@ -91,8 +91,8 @@ public final class Decoder {
         }
     }
 
-    /// Read many tokens of each sequence, as many of each; many in one run where there is a prefill graph. The logits of
-    /// what comes next, (batch, vocabSize).
+    /// Read equally many tokens of each sequence, many per run if there is a prefill graph. Returns the logits of the
+    /// next token, (batch, vocabSize).
     public func prefill(_ rows: [[Int64]]) throws -> [Float] {
         let tokens = try flat(rows)
         return try turn.use {
@@ -103,7 +103,7 @@ public final class Decoder {
         }
     }
 
-    /// `prefill`, of whose logits only the largest come out, (batch, topK), and their tokens.
+    /// As `prefill`, but returns only the largest logits, (batch, topK), and their tokens.
     public func topK(_ rows: [[Int64]]) throws -> (logits: [Float], tokens: [Int64]) {
         let tokens = try flat(rows)
         return try turn.use {
@@ -115,10 +115,10 @@ public final class Decoder {
         }
     }
 
-    /// Go on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number.
+    /// Drop, repeat or reorder the sequences. The batch becomes the number of rows.
     public func reorder(_ rows: [Int64]) throws { try turn.use { try check(t2r_reorder(handle, rows, rows.count)) } }
 
-    /// All states, copied.
+    /// Copies of all states.
     public func states() throws -> [Tensor] {
         try turn.use {
             try (0..<(try found().states)).map { index in
@@ -132,13 +132,12 @@ public final class Decoder {
         }
     }
 
-    /// Go on from these states, all of them; the batch becomes theirs. position: tokens that were read, where no state
-    /// says it.
+    /// Continue from a complete set of states; the batch becomes theirs. position: tokens read, if no state says it.
     public func setStates(_ states: [Tensor], position: Int64 = 0) throws {
         try turn.use { try pass(states[...], [], position) }
     }
 
-    /// The states hold their memory only inside of these closures, one in another.
+    /// The states' pointers are valid only inside these nested closures.
     private func pass(_ rest: ArraySlice<Tensor>, _ given: [t2r_tensor], _ position: Int64) throws {
         guard let state = rest.first else {
             return try check(t2r_set_states(handle, given, given.count, position))
@@ -162,12 +161,12 @@ public final class Decoder {
         }
     }
 
-    /// Write the states to a file, and a token that was chosen and has not been read.
+    /// Write the states to a file, and a token that was chosen but not read.
     public func save(_ path: String, token: Int64? = nil) throws {
         try turn.use { try check(t2r_save(handle, try whole(path), token ?? -1)) }
     }
 
-    /// Go on from such a file, of any language's runtime. The token that was saved.
+    /// Continue from such a file, of any language's runtime. Returns the saved token.
     public func load(_ path: String) throws -> Int64? {
         try turn.use {
             var token: Int64 = -1
@@ -177,7 +176,7 @@ public final class Decoder {
     }
 }
 
-/// A path that C reads to its end.
+/// A path without zero bytes, at which C would cut it.
 private func whole(_ path: String) throws -> String {
     guard !path.utf8.contains(0) else {
         throw Failure(kind: .file, message: "expected a path; received one with a zero byte in it; name a file")
@@ -185,7 +184,7 @@ private func whole(_ path: String) throws -> String {
     return path
 }
 
-/// Rows of one length, one behind the other.
+/// Rows of one length, concatenated.
 func flat(_ rows: [[Int64]]) throws -> [Int64] {
     let length = rows.first?.count ?? 0
     if let other = rows.first(where: { $0.count != length }) {

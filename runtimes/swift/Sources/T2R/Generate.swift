@@ -1,6 +1,6 @@
 import CT2R
 
-/// A callback on its way through C, through which no error may go.
+/// A callback passed through C. An error must not propagate through C.
 private final class Progress {
     let callback: (Int64) throws -> Bool
     var thrown: Error?
@@ -9,9 +9,9 @@ private final class Progress {
 }
 
 extension Decoder {
-    /// Read a prompt, and write up to maxTokens tokens. The last has been chosen and not read: the next call begins with it.
-    /// Each is handed to callback as it is chosen; false ends the text there, and so does an error, which comes out of this.
-    /// Without a callback a generation graph does all in one run, where there is one.
+    /// Read a prompt, and generate up to maxTokens tokens. The last is chosen but not read: begin the next call with it.
+    /// callback gets each token as it is chosen; false ends the text there, and so does an error, which is rethrown.
+    /// Without a callback, a generation graph, if there is one, generates all in one run.
     public func generate(
         _ prompt: [Int64], maxTokens: Int64, sampling: Sampling = Sampling(), callback: ((Int64) throws -> Bool)? = nil
     ) throws -> [Int64] {

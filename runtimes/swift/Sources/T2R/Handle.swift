@@ -1,27 +1,27 @@
 import CT2R
 import Foundation
 
-/// What every failure is: a kind, and one line that says what was expected, what was received, what to do.
+/// Every failure: a kind, and one line that says what was expected, what was received, what to do.
 public struct Failure: Error, CustomStringConvertible {
     public let kind: Kind
     public let message: String
     public var description: String { "\(kind): \(message)" }
 }
 
-/// What can go wrong: the same kinds, by the same names, in every language's runtime.
+/// Error kinds, with the same names in every language's runtime.
 public enum Kind: UInt32 {
     case file = 1, graph, version, metadata, interface, weights, tokenizer, token, position, batch, snapshot, sampling, provider
     case argument, state, memory, runtime, cancelled
 }
 
-/// The line is this thread's, so it is taken at once.
+/// The message is thread-local, so it is read at once.
 func check(_ kind: t2r_kind) throws {
     if kind != T2R_OK {
         throw Failure(kind: Kind(rawValue: UInt32(kind.rawValue)) ?? .runtime, message: String(cString: t2r_error()))
     }
 }
 
-/// A handle's turn: it is of one thread at a time, until what a call handed out has been copied.
+/// Lets one thread at a time use a handle, until a call's results have been copied.
 final class Turn {
     private let name: String
     private let lock = NSLock()

@@ -2,11 +2,11 @@ import CT2R
 
 /// How a graph is opened. A new one has the library's defaults.
 public struct Options {
-    /// Inside an operator; 0: one a core.
+    /// Threads in an operator; 0: one per core.
     public var threads: Int32
-    /// Whether the prefill and generation graphs that lie beside are used.
+    /// Whether to use the prefill and generation graphs beside the graph.
     public var companions: Bool
-    /// What a graph may ask for, at batch 1.
+    /// Limit of a graph's state bytes, at batch 1.
     public var maxStateBytes: Int64
 
     public init() {
@@ -23,14 +23,14 @@ public struct Options {
     }
 }
 
-/// Put what a caller gives over what is there.
+/// Overwrite with a value that is not nil.
 private func set<T>(_ to: inout T, _ value: T?) {
     if let value { to = value }
 }
 
-/// How tokens are chosen. What is nil is the graph's.
+/// How tokens are chosen. nil means the graph's value.
 public struct Sampling {
-    /// 0: the largest logit, of equals the lowest token.
+    /// 0: the largest logit, the lowest token on ties.
     public var temperature: Double?
     /// 0: all.
     public var topK: Int64?
@@ -42,7 +42,7 @@ public struct Sampling {
     public var repetitionPenalty: Double?
     /// 0: no limit.
     public var noRepeatNgram: Int64?
-    /// The same seed gives the same text; nil: a new one for each.
+    /// The same seed gives the same text; nil: a new seed for each.
     public var seed: Int64?
     /// The text ends with the first of them; nil: the graph's own.
     public var stopTokens: [Int64]?
@@ -56,7 +56,7 @@ public struct Sampling {
         return made
     }
 
-    /// The stop tokens lie at `stops` for as long as the call lasts; it is not nil.
+    /// `stops` holds the stop tokens for the duration of the call; it is not nil.
     func given(_ decoder: OpaquePointer, _ stops: UnsafePointer<Int64>) throws -> t2r_sampling {
         var made = t2r_sampling()
         try check(t2r_sampling_defaults(decoder, &made, MemoryLayout<t2r_sampling>.size))
@@ -74,25 +74,25 @@ public struct Sampling {
     }
 }
 
-/// How translations are searched for. What is nil is the graph's.
+/// Options of beam search. nil means the graph's value.
 public struct Beam {
     /// When a search ends before its maxTokens.
     public enum EarlyStopping: Int32 {
-        /// When width hypotheses are finished, and none that goes on looks better.
+        /// When width hypotheses are finished, and no unfinished one looks better.
         case no
         /// When width hypotheses are finished.
         case yes
-        /// Not before none can become better.
+        /// When no unfinished hypothesis can become better.
         case never
     }
 
     /// 1 is greedy.
     public var width: Int64?
-    /// nil: the graph's, lowered to where positions end.
+    /// nil: the graph's, capped at the model's positions.
     public var maxTokens: Int64?
     public var minTokens: Int64?
     public var earlyStopping: EarlyStopping?
-    /// Whether the last of maxTokens is an end.
+    /// Whether the last of maxTokens is forced to be an end token.
     public var forcedEnd: Bool?
     public var nBest: Int64?
     public var lengthPenalty: Double?

@@ -1,13 +1,13 @@
 import CT2R
 
-/// Text to tokens and back. It outlives the decoder that it is of.
+/// Text to tokens and back. It may outlive its decoder.
 public final class Tokenizer {
     private let handle: OpaquePointer
     private let turn = Turn("tokenizer")
 
     fileprivate init(handle: OpaquePointer) { self.handle = handle }
 
-    /// One of the text of a tokenizer.json. bosToken: what an empty text becomes.
+    /// A tokenizer from the text of a tokenizer.json. bosToken: what an empty text becomes.
     public init(json: String, bosToken: Int64? = nil) throws {
         var opened: OpaquePointer?
         try check(t2r_make_tokenizer(json, json.utf8.count, bosToken ?? -1, &opened))
@@ -16,7 +16,7 @@ public final class Tokenizer {
 
     deinit { t2r_close_tokenizer(handle) }
 
-    /// The tokens of a text; special: with those around it that the tokenizer itself puts there.
+    /// The tokens of a text; special: with the tokenizer's special tokens around it.
     public func encode(_ text: String, special: Bool = true) throws -> [Int64] {
         try turn.use {
             var tokens: UnsafePointer<Int64>?
@@ -31,7 +31,7 @@ public final class Tokenizer {
         try turn.use { try written { t2r_decode(handle, tokens, tokens.count, &$0, &$1) } }
     }
 
-    /// The text of the tokens that follow a prompt, which is not handed out again.
+    /// Streams the text of tokens that follow a prompt, without the prompt's text.
     public func stream(_ prompt: [Int64] = []) throws -> TextStream {
         try turn.use {
             var opened: OpaquePointer?
@@ -41,7 +41,7 @@ public final class Tokenizer {
     }
 }
 
-/// Text as tokens come, never with half a character in it. It outlives its tokenizer.
+/// Streams text token by token, never half a character. It may outlive its tokenizer.
 public final class TextStream {
     private let handle: OpaquePointer
     private let turn = Turn("stream")
@@ -50,12 +50,12 @@ public final class TextStream {
 
     deinit { t2r_close_stream(handle) }
 
-    /// What this token completes; perhaps nothing.
+    /// The text that this token completes, perhaps empty.
     public func feed(_ token: Int64) throws -> String {
         try turn.use { try written { t2r_feed(handle, token, &$0, &$1) } }
     }
 
-    /// What was still waiting for the rest of a character.
+    /// The text held back for the rest of a character.
     public func end() throws -> String { try turn.use { try written { t2r_end_stream(handle, &$0, &$1) } } }
 }
 
@@ -69,7 +69,7 @@ extension Decoder {
         }
     }
 
-    /// That of a translator's sources; the graph's own where they have none.
+    /// The tokenizer of a translator's sources; the graph's own if there is no other.
     public func sourceTokenizer() throws -> Tokenizer {
         try turn.use {
             var opened: OpaquePointer?

@@ -1,13 +1,13 @@
 import CT2R
 
-/// One that a search found.
+/// A translation that a search found.
 public struct Translation {
     public let tokens: [Int64]
     public let score: Double
 }
 
 extension Decoder {
-    /// Read sources, and stand before the start tokens of their translations: the batch becomes their number.
+    /// Read sources; the start tokens of their translations come next. The batch becomes the number of sources.
     public func encodeSources(_ sources: [[Int64]]) throws {
         let longest = sources.map(\.count).max() ?? 0
         let tokens = sources.flatMap { $0 + [Int64](repeating: 0, count: longest - $0.count) }

@@ -25,7 +25,7 @@ func trace(_ golden: Golden, _ folder: String) throws {
     }
 }
 
-/// From the start of a trace, in pieces of so many tokens: the logits after each, and the states after the last.
+/// Read a trace in pieces of these lengths; check the logits after each, and the states after the last.
 private func pieces(_ decoder: Decoder, _ golden: Golden, _ lengths: [Int64]) throws {
     let ids = try golden.at("ids").array(), logits = try golden.at("logits").array()
     try decoder.set(try golden.at("start"))
@@ -156,7 +156,7 @@ func snapshot(_ golden: Golden, _ folder: String) throws {
     }
 }
 
-// Swift's == takes two spellings of a character for one, so texts are compared by their bytes.
+// Swift's == compares canonically equivalent characters as equal, so texts are compared by their bytes.
 
 func tokenizer(_ golden: Golden, _ folder: String) throws {
     let tokenizer = try open(golden, folder).tokenizer()
@@ -177,7 +177,7 @@ func stream(_ golden: Golden, _ folder: String) throws {
     }
 }
 
-/// With companions and without: the encoder is there both times.
+/// With and without companions: the encoder exists in both cases.
 func translator(_ golden: Golden, _ folder: String) throws {
     var options = Options()
     for companions in [false, true] {
@@ -229,7 +229,7 @@ func bad(_ golden: Golden, _ folder: String) throws {
     }
 }
 
-/// What is wrong with a file must show in this.
+/// Make the call that must fail on a bad file.
 private func attempt(_ file: Golden, _ name: String, _ folder: String) throws {
     let call = try file.at("call").text(), path = "\(folder)/\(name)"
     let decoder = call == "snapshot" ? try open(file, folder) : try Decoder(path)

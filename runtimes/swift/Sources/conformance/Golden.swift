@@ -58,19 +58,19 @@ struct Golden {
     }
 }
 
-/// Of a golden file, row by row.
+/// An array of a golden file, row-major.
 struct Numbers {
     let shape: [Int64]
     let data: [Double]
     var length: Int { Int(shape[1]) }
 
-    /// Of an array (B, T, N) or (B, T), that of one T: a row behind the other.
+    /// One T of an array (B, T, N) or (B, T), rows concatenated.
     func column(_ t: Int) -> [Double] {
         let size = shape.count == 3 ? Int(shape[2]) : 1
         return (0..<Int(shape[0])).flatMap { data[(($0 * length + t) * size)..<(($0 * length + t + 1) * size)] }
     }
 
-    /// Of tokens (B, T), those from one T to another: a list a sequence.
+    /// Tokens (B, T) of a range of T: one list per sequence.
     func tokens(_ range: Range<Int>) -> [[Int64]] {
         (0..<Int(shape[0])).map { row in range.map { Int64(data[row * length + $0]) } }
     }
@@ -101,7 +101,7 @@ extension Decoder.Tensor {
 }
 
 extension Decoder {
-    /// Go on from golden states.
+    /// Set the states to golden ones.
     func set(_ golden: Golden) throws {
         try setStates(try states().map { $0.with(try golden.at($0.name).array()) })
     }

@@ -1,5 +1,5 @@
-// misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it. A decoder
-// closes itself when nobody has it any more, so a closed one is not among them.
+// misuse FOLDER NAME: one misuse of the golden files of FOLDER, and its result. A decoder closes itself after its last
+// reference, so use of a closed one is not among them.
 import Foundation
 import T2R
 
@@ -32,7 +32,7 @@ func callback() throws {
     } catch is Mine {
         print("mine")
     }
-    _ = try decoder.step([1])  // it is not in use for ever
+    _ = try decoder.step([1])  // no longer in use
 }
 
 let misuses: [String: () throws -> Void] = [

@@ -1,5 +1,5 @@
-/* What t2r/Native.kt declares: t2r.h for a Java virtual machine. Handles are longs, texts are UTF-8 in byte arrays (JNI's own
-   strings are another encoding), and every failure is thrown as t2r.T2rException. */
+/* Implements t2r/Native.kt: t2r.h for a Java virtual machine. Handles are longs, texts are UTF-8 in byte arrays (JNI's own
+   strings have another encoding), and every failure is thrown as t2r.T2rException. */
 #include <float.h>
 #include <jni.h>
 #include <string.h>
@@ -26,20 +26,20 @@ static jfloatArray floats(JNIEnv *env, const float *numbers, size_t count) {
     return made;
 }
 
-/* Whether a call has failed, which is thrown then. */
+/* Whether a call has failed; throws its error. */
 static int failed(JNIEnv *env, t2r_kind kind) {
     if (kind == T2R_OK) return 0;
     const char *line = t2r_error();
     jbyteArray text = bytes(env, line, strlen(line));
     jclass type = (*env)->FindClass(env, "t2r/T2rException");
-    if (!text || !type) return 1; /* something else has been thrown */
+    if (!text || !type) return 1; /* another exception is pending */
     jmethodID make = (*env)->GetMethodID(env, type, "<init>", "(I[B)V");
     jobject made = make ? (*env)->NewObject(env, type, make, (jint)kind, text) : NULL;
     if (made) (*env)->Throw(env, made);
     return 1;
 }
 
-/* An argument's numbers for as long as a call lasts. */
+/* An argument's numbers, borrowed for a call. */
 typedef struct numbers {
     jlong *data;
     size_t count;
@@ -132,10 +132,10 @@ typedef struct progress {
 static int next(int64_t token, void *user) {
     progress *to = user;
     const jboolean go_on = (*to->env)->CallBooleanMethod(to->env, to->callback, to->next, (jlong)token);
-    return !(*to->env)->ExceptionCheck(to->env) && go_on; /* what was thrown goes on when the library has returned */
+    return !(*to->env)->ExceptionCheck(to->env) && go_on; /* a pending exception propagates after the library returns */
 }
 
-/* What the caller does not give stays the graph's: DBL_MAX and INT64_MIN. */
+/* DBL_MAX and INT64_MIN keep the graph's value. */
 static void set_real(double *to, jdouble value) {
     if (value != DBL_MAX) *to = value;
 }

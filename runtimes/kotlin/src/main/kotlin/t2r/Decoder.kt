@@ -1,9 +1,9 @@
 package t2r
 
-/** How a graph is opened. threads: inside an operator; 0: one a core. maxStateBytes: 0: the library's own bound. */
+/** How a graph is opened. threads: in an operator; 0: one per core. maxStateBytes: 0: the library's default limit. */
 data class Options(val threads: Int = 0, val companions: Boolean = true, val maxStateBytes: Long = 0)
 
-/** How tokens are chosen. What is null is the graph's. seed: null: a new one for each text. */
+/** How tokens are chosen. null means the graph's value. seed: null: a new one for each text. */
 class Sampling(
     val temperature: Double? = null,
     val topK: Long? = null,
@@ -44,13 +44,13 @@ class Decoder private constructor(private val handle: Long) : Handle("decoder") 
 
     private val vocabSize = info().vocabSize
 
-    /** Back to the start of a text, of so many sequences; 0 leaves their number as it is. */
+    /** Resets to the start of a text, for batch sequences; 0 keeps the batch. */
     fun reset(batch: Long = 0) = use { Native.reset(handle, batch) }
 
-    /** Reads one token of each sequence. The logits of what comes next, (batch, vocabSize), row by row. */
+    /** Reads one token per sequence. Returns the logits of the next token, (batch, vocabSize), row-major. */
     fun step(vararg tokens: Long): FloatArray = use { Native.prefill(handle, tokens, tokens.size.toLong(), 1, vocabSize) }
 
-    /** Reads many tokens of each sequence, as many of each. The logits of what comes next, (batch, vocabSize). */
+    /** Reads equally many tokens of each sequence. Returns the logits of the next token, (batch, vocabSize). */
     fun prefill(vararg rows: LongArray): FloatArray {
         val length = rows.firstOrNull()?.size ?: 0
         rows.find { it.size != length }?.let {
@@ -62,13 +62,13 @@ class Decoder private constructor(private val handle: Long) : Handle("decoder") 
         return use { Native.prefill(handle, tokens, rows.size.toLong(), length.toLong(), vocabSize) }
     }
 
-    /** Goes on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number. */
+    /** Drops, repeats or reorders the sequences. The batch becomes the number of rows. */
     fun reorder(vararg rows: Long) = use { Native.reorder(handle, rows) }
 
     /**
-     * Reads a prompt, and writes up to maxTokens tokens. The last has been chosen and not read: the next call begins with it.
-     * Each is handed to callback as it is chosen; false ends the text there, and so does what it throws, which comes out of
-     * this. Without a callback a generation graph does all in one run, where there is one.
+     * Reads a prompt, and generates up to maxTokens tokens. The last is chosen but not read: begin the next call with it.
+     * callback gets each token as it is chosen; false ends the text there, and so does an exception, which is rethrown.
+     * Without a callback, a generation graph, if there is one, generates all in one run.
      */
     fun generate(prompt: LongArray, maxTokens: Long, sampling: Sampling = Sampling(), callback: ((Long) -> Boolean)? = null): LongArray {
         val reals = listOf(sampling.temperature, sampling.topP, sampling.minP, sampling.repetitionPenalty)
@@ -78,10 +78,10 @@ class Decoder private constructor(private val handle: Long) : Handle("decoder") 
         return use { Native.generate(handle, prompt, maxTokens, reals, wholes, sampling.stopTokens, next) }
     }
 
-    /** Writes the states to a file, and a token that was chosen and has not been read, or -1. */
+    /** Writes the states to a file, and a token that was chosen but not read, or -1. */
     fun save(path: String, token: Long = -1) = use { Native.save(handle, forC(path), token) }
 
-    /** Goes on from such a file, of any language's runtime. The token that was saved, or -1. */
+    /** Continues from such a file, of any language's runtime. Returns the saved token, or -1. */
     fun load(path: String): Long = use { Native.load(handle, forC(path)) }
 
     /** The tokenizer in the graph's metadata. */

@@ -2,7 +2,7 @@ package t2r
 
 import java.util.concurrent.atomic.AtomicBoolean
 
-/** What can go wrong: the same kinds, by the same names, in every language's runtime. */
+/** Error kinds, with the same names in every language's runtime. */
 enum class Kind {
     FILE, GRAPH, VERSION, METADATA, INTERFACE, WEIGHTS, TOKENIZER, TOKEN, POSITION, BATCH, SNAPSHOT, SAMPLING, PROVIDER,
     ARGUMENT, STATE, MEMORY, RUNTIME, CANCELLED;
@@ -10,14 +10,14 @@ enum class Kind {
     override fun toString() = name.lowercase()
 }
 
-/** What every failure is: a kind, and one line that says what was expected, what was received, what to do. */
+/** Every failure: a kind, and one line that says what was expected, what was received, what to do. */
 class T2rException internal constructor(val kind: Kind, line: String) : RuntimeException("$kind: $line") {
     /** Called by t2r_jni.c. */
     @Suppress("unused")
     internal constructor(kind: Int, line: ByteArray) : this(Kind.entries.getOrElse(kind - 1) { Kind.RUNTIME }, String(line))
 }
 
-/** It is of one thread at a time: another in it at once is an error there, and so is what is done with one that was closed. */
+/** A native handle, used by one thread at a time: concurrent use is an error, and so is use after close. */
 abstract class Handle internal constructor(private val name: String) : AutoCloseable {
     private val busy = AtomicBoolean()
 

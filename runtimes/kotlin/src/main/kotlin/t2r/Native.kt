@@ -1,6 +1,6 @@
 package t2r
 
-/** What t2r_jni.c has. Paths end with a 0, texts are UTF-8, handles are numbers. */
+/** The functions of t2r_jni.c. Paths are zero-terminated, texts are UTF-8, handles are numbers. */
 internal object Native {
     init {
         System.loadLibrary("t2r_jni")
@@ -29,7 +29,7 @@ internal object Native {
     external fun closeStream(stream: Long)
 }
 
-/** What t2r_jni.c calls with each token. */
+/** Called by t2r_jni.c with each token. */
 internal fun interface Callback {
     fun next(token: Long): Boolean
 }

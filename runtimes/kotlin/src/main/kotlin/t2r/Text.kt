@@ -1,10 +1,10 @@
 package t2r
 
-/** Text to tokens and back. It outlives the decoder that it is of. */
+/** Text to tokens and back. It may outlive its decoder. */
 class Tokenizer internal constructor(private val handle: Long) : Handle("tokenizer") {
     override fun close() = use { Native.closeTokenizer(handle) }
 
-    /** The tokens of a text; special: with those around it that the tokenizer itself puts there. */
+    /** The tokens of a text; special: with the tokenizer's special tokens around it. */
     fun encode(text: String, special: Boolean = true): LongArray {
         val bytes = try {
             text.encodeToByteArray(throwOnInvalidSequence = true)
@@ -17,17 +17,17 @@ class Tokenizer internal constructor(private val handle: Long) : Handle("tokeniz
     /** The text of tokens, without special ones. */
     fun decode(vararg tokens: Long): String = use { Native.decode(handle, tokens) }.decodeToString()
 
-    /** The text of the tokens that follow a prompt, which is not handed out again. */
+    /** Streams the text of tokens that follow a prompt, without the prompt's text. */
     fun stream(vararg prompt: Long) = TextStream(use { Native.openStream(handle, prompt) })
 }
 
-/** Text as tokens come, never with half a character in it. It outlives its tokenizer. */
+/** Streams text token by token, never half a character. It may outlive its tokenizer. */
 class TextStream internal constructor(private val handle: Long) : Handle("stream") {
     override fun close() = use { Native.closeStream(handle) }
 
-    /** What this token completes; perhaps nothing. */
+    /** The text that this token completes, perhaps empty. */
     fun feed(token: Long): String = use { Native.feed(handle, token) }.decodeToString()
 
-    /** What was still waiting for the rest of a character. */
+    /** The text held back for the rest of a character. */
     fun end(): String = use { Native.end(handle) }.decodeToString()
 }
