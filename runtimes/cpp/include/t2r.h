@@ -52,7 +52,7 @@ typedef enum t2r_kind {
     T2R_TOKENIZER,  /* no tokenizer, one with unsupported parts, or text that is not UTF-8 */
     T2R_TOKEN,      /* a token outside the vocabulary */
     T2R_POSITION,   /* more tokens than the model has positions */
-    T2R_BATCH,      /* a wrong number of sequences */
+    T2R_BATCH,      /* a wrong number of sequences, or states too large for the limit */
     T2R_SNAPSHOT,   /* an invalid snapshot, or invalid states passed by the caller */
     T2R_SAMPLING,   /* an option out of range */
     T2R_PROVIDER,   /* an execution provider, its options, or the number of threads */
@@ -308,8 +308,8 @@ T2R_API t2r_kind t2r_decode(t2r_tokenizer *tokenizer, const int64_t *tokens, siz
 T2R_API t2r_kind t2r_open_stream(t2r_tokenizer *tokenizer, const int64_t *prompt, size_t count, t2r_stream **stream);
 
 /* End the stream's text before the first of these stop texts that occurs from now on; before the longest if several are
-   complete at once. Text that may begin a stop text is held back. At most 256 stop texts of 1,024 bytes, 0-terminated;
-   none if count is 0. */
+   complete at once. Text that may begin a stop text is held back. They replace those of a former call, whose held text
+   follows with the next token. At most 256 stop texts of 1,024 bytes, 0-terminated; none if count is 0. */
 T2R_API t2r_kind t2r_stop_at(t2r_stream *stream, const char *const *texts, size_t count);
 
 /* Whether a stop text has occurred. t2r_feed then returns no text, and a callback may end the generation. */

@@ -50,7 +50,8 @@ public:
     // Replace the batch by these rows of decoders of the same graph, also of this one. Throws Error of the kind batch, and the
     // decoder is unchanged.
     void take(const std::vector<Row> &rows);
-    // Throws Error of the kind snapshot (missing or unexpected names, wrong dtypes or shapes), and the decoder is unchanged.
+    // Throws Error of the kinds snapshot (missing or unexpected names, wrong dtypes or shapes) and batch (too many or too large),
+    // and the decoder is unchanged.
     void set_states(const std::vector<GivenState> &given, std::int64_t position);
     // Continue from these states, at the start of a text.
     void adopt(std::unique_ptr<States> fresh);

@@ -68,7 +68,7 @@ struct Signature {
     void require_tokens() const;
     // Throws Error of the kind batch.
     void require_batch(std::int64_t wanted) const;
-    // Compares states, logits and history of `wanted` sequences with batch_states times `most`. Throws Error of the kind metadata.
+    // Compares states, logits and history of `wanted` sequences with batch_states times `most`. Throws Error of the kind batch.
     void require_memory(std::int64_t wanted, std::int64_t most, std::int64_t source_length = 1) const;
     // Whether `other` fits this graph as its companion of that role.
     bool is_companion(const Signature &other, const std::string &role) const;

@@ -13,7 +13,7 @@ void save_snapshot(const Decoder &decoder, const std::string &path, std::int64_t
 // The bytes of the file that save_snapshot writes.
 std::string snapshot_of(const Decoder &decoder, std::int64_t token);
 
-// Returns the saved token, or -1. Throws Error of the kinds file and snapshot, and the decoder is unchanged.
+// Returns the saved token, or -1. Throws Error of the kinds file, snapshot and batch, and the decoder is unchanged.
 std::int64_t load_snapshot(Decoder &decoder, const std::string &path);
 // The same from bytes, which error messages call `what`.
 std::int64_t load_snapshot(Decoder &decoder, ByteSource &source, const std::string &what);

@@ -12,7 +12,7 @@ struct Translation {
 };
 
 // Encode sources of at least one token each. The decoder is then before the start tokens of their translations.
-// Throws Error of the kinds graph, token, position, batch and metadata, and the decoder is unchanged.
+// Throws Error of the kinds file, graph, token, position, batch, cancelled and runtime, and the decoder is unchanged.
 void encode_sources(Decoder &decoder, const std::vector<std::vector<std::int64_t>> &sources);
 
 // The n best translations of one source. Throws Error as encode_sources, and of the kind sampling.

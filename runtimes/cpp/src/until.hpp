@@ -13,7 +13,8 @@ namespace t2r {
 class Until {
 public:
     Until() = default;
-    explicit Until(std::vector<std::string> stops) : stops(std::move(stops)) {}
+    // held: text that was held back for former stop texts.
+    explicit Until(std::vector<std::string> stops, std::string held = "") : stops(std::move(stops)), waiting(std::move(held)) {}
 
     // The text that is certain now; empty after the end.
     std::string feed(std::string_view piece);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
@@ -312,15 +312,21 @@ class Tokenizer:
         return ctypes.string_at(text, size.value).decode()
 
     def stream(
-        self, prompt: Sequence[int], tokens: Sequence[int], stops: Sequence[str] | None = None, at: int = 0
+        self,
+        prompt: Sequence[int],
+        tokens: Sequence[int],
+        stops: Sequence[str] | None = None,
+        at: int = 0,
+        then: Mapping[int, Sequence[str]] | None = None,
     ) -> list[str]:
-        """The text pieces, one per token, and the rest; stop texts apply from token `at` on."""
+        """The text pieces, one per token, and the rest; stop texts apply from token `at` on, then others."""
+        given = ({} if stops is None else {at: stops}) | dict(then or {})
         handle, text, size, pieces = c_void_p(), c_char_p(), c_size_t(), []
         self.library.call("t2r_open_stream", self.handle, numbers(prompt), c_size_t(len(prompt)), byref(handle))
         for place, token in enumerate(tokens):
-            if stops is not None and place == at:
-                given = (c_char_p * max(len(stops), 1))(*(stop.encode() for stop in stops))
-                self.library.call("t2r_stop_at", handle, given, c_size_t(len(stops)))
+            if place in given:
+                texts = [stop.encode() for stop in given[place]]
+                self.library.call("t2r_stop_at", handle, (c_char_p * max(len(texts), 1))(*texts), c_size_t(len(texts)))
             self.library.call("t2r_feed", handle, c_int64(token), byref(text), byref(size))
             pieces.append(ctypes.string_at(text, size.value).decode())
         self.library.call("t2r_end_stream", handle, byref(text), byref(size))

@@ -46,6 +46,13 @@ def test_of_stops_that_end_together_the_longest_counts(tokenizer: Tokenizer, sto
     assert "".join(tokenizer.stream([], tokenizer.encode("caabc", special=False), stops)) == "c"
 
 
+def test_other_stops_keep_the_text_that_was_held_back(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("caabc", special=False)
+    assert tokenizer.stream([], tokens, ["aax"], 0, {3: ["c"]}) == ["c", "", "", "aab", "", ""]
+    assert tokenizer.stream([], tokens, ["aax"], 0, {2: []}) == ["c", "", "aa", "b", "c", ""]
+    assert tokenizer.stream([], tokens, ["aax"], 0, {2: ["aab"]}) == ["c", "", "", "", "", ""]
+
+
 def test_stops_that_are_refused(library: Library, tokenizer: Tokenizer) -> None:
     for stops, line in (
         ([""], "^argument: expected stop texts of 1 to 1024 bytes; received 0; "),

@@ -22,7 +22,7 @@ export class T2RError extends Error {
   }
 }
 
-/** Untrusted text as one line: without control characters, truncated. */
+/** Untrusted text as one line: runs of control characters and spaces become one space, truncated. */
 export function printable(value, most = MOST) {
   const text = String(value instanceof Error ? value.message : value).slice(0, 4 * most);
   const line = text.replace(/[\p{C}\p{Zl}\p{Zp}\s]+/gu, " ").trim();

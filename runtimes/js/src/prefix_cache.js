@@ -6,7 +6,7 @@ import { T2RError, isWhole, shown } from "./errors.js";
 import { requireReadsTokens, requireRoom, requireTokens } from "./signature.js";
 
 /**
- * Keeps the states after blocks of tokens. Their size does not grow with the position. A state cannot be truncated, so
+ * Keeps the states after blocks of tokens. The size of recurrent states does not grow with the position. A state cannot be truncated, so
  * it serves only texts that begin with all tokens it has read.
  *
  *     const cache = new PrefixCache(decoder);

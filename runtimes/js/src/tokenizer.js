@@ -169,12 +169,12 @@ export class TextStream {
 
   /**
    * End the text, from here on, before the first stop text that completes, the longest on ties. A possible beginning of
-   * one is held back.
+   * one is held back. They replace those of a former call, whose held text follows with the next token.
    * @param {readonly string[]} stops
    * @throws {T2RError} argument
    */
   stopAt(stops) {
-    this.#until = new Until(stops);
+    this.#until = new Until(stops, this.#until);
   }
 
   /** Whether a stop text has occurred; no text is returned after it. @returns {boolean} */

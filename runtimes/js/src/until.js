@@ -10,12 +10,17 @@ export class Until {
   #stops;
   #waiting = "";
 
-  /** @param {readonly string[]} stops @throws {T2RError} argument */
-  constructor(stops) {
+  /**
+   * @param {readonly string[]} stops
+   * @param {Until | null} before replaced by this one, which takes over the text that it holds back
+   * @throws {T2RError} argument
+   */
+  constructor(stops, before = null) {
     if (!Array.isArray(stops) || stops.length > MOST) throw refused(`at most ${MOST} stop texts`, shown(stops));
     const wrong = stops.findIndex((stop) => typeof stop !== "string" || !stop || stop.length > LONGEST);
     if (wrong >= 0) throw refused(`stop texts of 1 to ${LONGEST} units`, shown(stops[wrong]));
     this.#stops = stops.slice();
+    if (before) this.#waiting = before.end();
     this.found = false;
   }
 

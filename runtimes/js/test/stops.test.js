@@ -50,6 +50,12 @@ test("a stream ends before a stop, of tokens that are parts of characters too", 
   assert.equal(tokens.map((token) => whole.feed(token)).join(""), "Once upon été a ", "what may begin a stop waits");
   assert.equal(whole.end(), "time");
   assert.ok(!whole.stopped);
+  const changed = tokenizer.stream(); // other stops keep what was held back
+  changed.stopAt(["Onward"]);
+  for (const token of tokens.slice(0, 2)) assert.equal(changed.feed(token), "");
+  await refused(() => changed.stopAt([""]), "argument");
+  changed.stopAt(["upon"]);
+  assert.equal(tokens.slice(2).map((token) => changed.feed(token)).join("") + changed.end(), "Once ");
   for (const stops of [[""], [3], ["a".repeat(1025)], new Array(257).fill("a"), "a", null]) await refused(() => whole.stopAt(stops), "argument");
   await decoder.close();
 });

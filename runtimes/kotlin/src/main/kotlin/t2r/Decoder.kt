@@ -20,7 +20,7 @@ class Sampling(
     }
 }
 
-/** fixedBatch and maxPositions: 0: any. bosToken: -1: none. */
+/** fixedBatch: 0: any. maxPositions: 0: no limit. bosToken: -1: none. */
 class Info(
     val vocabSize: Long, val batch: Long, val fixedBatch: Long, val position: Long, val maxPositions: Long, val bosToken: Long,
     val topK: Long, val eosTokens: LongArray,
