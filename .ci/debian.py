@@ -1,8 +1,8 @@
-"""Unpack packages of a Debian release into a folder, whatever release runs here: debian.py RELEASE FOLDER PACKAGE...
+"""Unpack packages of any Debian release into a folder: debian.py RELEASE FOLDER PACKAGE...
 
-Needs apt-get, dpkg and the archive's keys, and no root: apt works on state of its own that lies in the folder. With
---alone the packages come without what they depend on, with --unless PROGRAM only where that is not on the path. A
-folder that is complete is left as it is; one that another process is making is waited for.
+Needs apt-get, dpkg and the archive's keys, but not root: apt keeps its state in the folder. --alone omits dependencies;
+--unless PROGRAM does nothing if that program is on the path. A complete folder is left as it is. If another process is
+filling the folder, this one waits.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""How a translator does on sentences of each kind: the table of kinds on models/translator-de-en's card.
+"""Quality of a translator by kind of sentence: the tables of kinds on models/translator-de-en's card.
 
     python benchmarks/everyday.py models/translator-de-en/model.pt models/translator-de-en/everyday.tsv [--beam 4]
         [--out TRANSLATIONS.tsv] [--save benchmarks/results/NAME.json] [--page models/translator-de-en/README.md]
 
-Lines have a source, its translation and their kind. Each source is translated by the exported graph, sentence by
-sentence as `t2r translate` does. A line for each kind and one for all: sacrebleu's BLEU and chrF; of the lines whose
-source has digits, how many have all numbers in their translation, and in that of `--check-numbers`, and of those with
-names, how many have all of them. A name is a capitalised word, no month, that source and given translation have alike.
-`--out` writes the translations.
+A line has a source, a reference translation and a kind. The exported graph translates each source sentence by
+sentence, as `t2r translate` does. A row per kind and one for all lines: BLEU and chrF (sacrebleu); of the lines whose
+source has digits, those whose translation has all numbers, without and with `--check-numbers`; of the lines with names,
+those that have all. A name is a capitalized word, no month, that is the same in source and reference. `--out` writes
+the translations.
 """
 
 from __future__ import annotations

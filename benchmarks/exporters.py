@@ -1,13 +1,12 @@
-"""Exporters side by side on tiny models with random weights: what their graphs compute, whatever the prompt's length.
+"""Compare exporters on tiny models with random weights: the error of their graphs for prompts of several lengths.
 
     python benchmarks/exporters.py [--python EXPORTER=COMMAND …] [--models NAME …] [--seconds]
         [--save benchmarks/results/exporters.json] [--page docs/comparison.md]
 
-Each exporter gets the folder that transformers writes, in a process of its own; `--python` names the interpreter that
-has it, where that is another one. Then ONNX Runtime reads prompts of 5, 12 and 29 tokens and 8 tokens after each one by
-one, and 3 texts at once; the eager model of transformers reads the same without a cache. A cell is the largest
-difference of any logit, or why there is none. `--seconds` times each export as a whole process: on a machine that does
-nothing else.
+Each exporter runs in its own process on a folder that transformers writes; `--python` names an exporter's interpreter
+if it is installed elsewhere. ONNX Runtime then reads prompts of 5, 12 and 29 tokens, each followed by 8 single tokens,
+and a batch of 3 texts; transformers' eager model reads the same texts without a cache. A cell is the largest difference
+of any logit, or the reason why the export failed. `--seconds` times each export as a whole process, on an idle machine.
 
     t2r           t2r export --prefill
     transformers  OnnxExporter, the graphs of the prompt and of a step, traced with 2 texts of 12 tokens, dynamic=True

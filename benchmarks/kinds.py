@@ -1,11 +1,10 @@
-"""The lines of a translator's test file by where they come from, for benchmarks/everyday.py.
+"""Label the lines of a translator's test file by source, for benchmarks/everyday.py.
 
     python benchmarks/kinds.py BUILD/test.tsv BUILD/train.tsv MORE.tsv OUT.tsv
 
-MORE.tsv is the second file of pairs of models/translator-de-en/recipe.toml, whose third column names the source of a
-pair: KINDS says of which kind its lines are. All other lines are "Tatoeba, near" or "Tatoeba, far": near is a source
-that a source of the training turns into by at most one word that is replaced, inserted or left out, punctuation and
-capitals aside.
+MORE.tsv is the second file of pairs of models/translator-de-en/recipe.toml. Its third column names the source of each
+pair, and KINDS maps sources to kinds. All other lines are "Tatoeba, near" or "Tatoeba, far": near if the source differs
+from a training source by at most one replaced, inserted or omitted word, ignoring punctuation and capitals.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python benchmarks/large_text.py MODEL WORK TEXT [TEXT…] [--bytes 1000000000]
 
-The text is the shuffled documents of TEXT, again and again. Prints JSON lines. Seconds are processor seconds, user and
-system, of a command with its processes. Memory is in bytes, the largest of samples: of a `process`; of `all` at once,
-where shared libraries count for each; and `anonymous`, of the command's own process without mapped files. `restart`
-ends with the first line of the log, after ten small steps.
+The text repeats the shuffled documents of TEXT. Prints JSON lines. Seconds are CPU time, user and system, of a command
+and its child processes. Memory is the peak of samples in bytes: of a single `process`; of `all` together, counting
+shared libraries in each; and `anonymous`, of the main process without mapped files. `restart` ends with the first line
+of the log, after ten small steps.
 """
 
 from __future__ import annotations
