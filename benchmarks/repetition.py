@@ -4,7 +4,7 @@
     python benchmarks/repetition.py MODEL --tokens 10000 --endless --seeds 3 --sampling 0.7,0.95 --text TEXT
 
 Samples texts with the same seeds for each setting, and prints the share of repeated 4-grams of tokens. With --text, the
-training text, it also prints the share of words that do not occur in it, and the repeated 4-grams of the text itself, in
+training text, it also prints the share of words that do not occur in it, and the repeated 4-grams of the text itself:
 `--tokens` tokens from as many places of each file as there are seeds.
 """
 
