@@ -159,7 +159,7 @@ def test_background_hash_equals_file_hash(saved: Path, tmp_path: Path) -> None:
 
 
 def test_invalid_window_is_refused(tmp_path: Path) -> None:
-    """A file of a few bytes whose states are many gigabytes: refused when it is opened."""
+    """A small file whose states take many gigabytes is refused on load."""
     long = dataclasses.replace(CONFIG, layers=(WindowConfig(1 << 20),) * 24)
     checkpoint.save(tmp_path / "long.pt", random_model(long), None, {})
     with pytest.raises(UserError, match="states of at most 2,147,483,648 bytes per sequence; received "):

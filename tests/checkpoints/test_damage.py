@@ -1,4 +1,4 @@
-"""Damaged files, and data without an end that checksums fit."""
+"""Damaged files, and unbounded data with valid checksums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from t2r_runtime.errors import UserError
 
 
 def same(found: checkpoint.Checkpoint, other: checkpoint.Checkpoint) -> bool:
-    """Whether two checkpoints are one model with one history, to the bit."""
+    """Whether two checkpoints have identical config, tokenizer, provenance and weights."""
     ours, theirs = found.model.state_dict(), other.model.state_dict()
     rest = [(one.config, one.tokenizer, one.provenance) for one in (found, other)]
     return rest[0] == rest[1] and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
@@ -26,7 +26,7 @@ def same(found: checkpoint.Checkpoint, other: checkpoint.Checkpoint) -> bool:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_flipped_bit_is_detected_or_harmless(saved: Path, seed: int) -> None:
-    """Anywhere in the file; what has no checksum (padding, times) is nothing that is read."""
+    """The bit is anywhere in the file; bytes without a checksum (padding, times) are not read."""
     before, content = checkpoint.load(saved), bytearray(saved.read_bytes())
     damaged, found = saved.with_name("damaged.pt"), 0
     generator = torch.Generator().manual_seed(seed)
@@ -43,7 +43,7 @@ def test_flipped_bit_is_detected_or_harmless(saved: Path, seed: int) -> None:
 
 
 def rewritten(saved: Path, change: Callable[[bytes], bytes]) -> Path:
-    """The archive with another data.pkl, checksums and all: damage that somebody made."""
+    """The archive with another data.pkl and valid checksums: deliberate damage."""
     path = saved.with_name("made.pt")
     with zipfile.ZipFile(saved) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
         for name in old.namelist():
@@ -64,7 +64,7 @@ def test_flipped_bit_in_weight_names_member(saved: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_damaged_pickle_is_refused(saved: Path, seed: int) -> None:
-    """Whatever the damage in the pickle, with a checksum that fits it, a load gives a model or a line."""
+    """With a valid checksum, any damage in the pickle gives a model or a one-line error."""
     generator = torch.Generator().manual_seed(seed)
 
     def change(data: bytes) -> bytes:
@@ -79,7 +79,7 @@ def test_damaged_pickle_is_refused(saved: Path, seed: int) -> None:
 
 
 def doubled(empty: Any, times: int = 60) -> Any:
-    """A list, object or tuple that holds another twice, which holds another twice: 2^60 values in 60."""
+    """A nested list, dict or tuple, each holding the next one twice: 2^60 values in 60."""
     value = empty
     for _ in range(times):
         value = {"a": value, "b": value} if isinstance(empty, dict) else type(empty)((value, value))
@@ -121,14 +121,14 @@ def test_exponential_key_is_refused(saved: Path, key: Any) -> None:
     data["provenance"]["x"] = [1]
     data["weights"] = {}
     torch.save(data, saved)
-    # saved as a list of pairs, and made an object's: Python itself could not hash the first
+    # pickled as a list, then rewritten as a dict item: Python could not hash the first key
     pair = pickle.dumps([key, 1], protocol=2)[2:-1]
     path = rewritten(saved, lambda content: b"\x80\x02}(" + keyed(pair) + b"u.")
     refused(path, "received something else: an object with keys that are no texts; give a model.pt")
 
 
 def keyed(pair: bytes) -> bytes:
-    """The instructions of a list of two values, as those of the values alone."""
+    """The pickle instructions of a list of two values, without those of the list."""
     start = pair.index(b"(") + 1
     assert pair[0:1] == b"]"
     assert pair[-1:] == b"e"

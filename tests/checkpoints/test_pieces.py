@@ -109,7 +109,7 @@ def test_token_ids_from_vocabulary() -> None:
         piece_tokenizer(model, {UNKNOWN: 0, "a": 1}, "vocab.json")
 
 
-# -- beside the library
+# -- compared with the library
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def trained(kind: str, sentences: list[str], size: int) -> bytes:
 
 
 def vocabulary(*models: Any) -> dict[str, int]:
-    """Of all models' pieces, as Marian's conversion makes it."""
+    """Vocabulary of all models' pieces, as Marian's conversion builds it."""
     found: dict[str, int] = {}
     for model in models:
         for number in range(model.get_piece_size()):

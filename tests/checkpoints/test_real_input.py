@@ -18,7 +18,7 @@ from t2r_runtime import Decoder, Sampling, Tokenizer
 from t2r_runtime.errors import UserError
 
 DIGITS, LENGTH = 3, 6
-END = 11  # positions of gpt-nano-sort: six digits in, and of six out the last is never read
+END = 11  # positions of gpt-nano-sort: six input digits and six outputs, the last of which is not read
 GREEDY = Sampling(temperature=0, stop_tokens=())
 
 
@@ -29,7 +29,7 @@ def stories(data: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def teller(stories: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """stories260K as it is, exported."""
+    """stories260K, exported unconverted."""
     loaded = checkpoint.load(stories)
     made = convert(loaded.model, LinearConfig(16), "none")
     path = tmp_path_factory.mktemp("stories") / "teacher.onnx"
@@ -43,7 +43,7 @@ def test_stories_teacher_continues_as_expected(stories: Path, teller: Path) -> N
     decoder = Decoder(teller, threads=1)
     assert expected[0] == decoder.signature.bos_token
     assert decoder.generate(expected[:1], 199, GREEDY) == expected[1:]
-    # once more from a state saved on the way
+    # again from a state saved midway
     decoder.reset()
     decoder.prefill(expected[:99])
     states, position = decoder.state(), decoder.position
@@ -63,7 +63,7 @@ def test_stories_teacher_generates_text(stories: Path, teller: Path) -> None:
 
 @pytest.fixture(scope="module")
 def sorter(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """gpt-nano-sort as it is, exported."""
+    """gpt-nano-sort, exported unconverted."""
     path = tmp_path_factory.mktemp("sort") / "sort.onnx"
     export(checkpoint.load(data / "checkpoints" / "gpt-nano-sort"), path)
     return path

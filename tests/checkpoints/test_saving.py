@@ -30,7 +30,7 @@ SOURCES = [[3, 1, 4, 1], [5, 2], [6, 1, 2, 2, 8, 7, 1]]
 
 
 def ours(family: str, **changes: Any) -> ModelConfig:
-    """A config of our own that a family has a place for."""
+    """A config of ours that the family can represent."""
     base = small.translator(base="softmax", source_vocabulary=None)
     assert base.encoder is not None
     shape = {"norm_position": "pre"} if family == "pegasus" else {"norm_position": "post", "last_norm": False}
@@ -49,10 +49,10 @@ def ours(family: str, **changes: Any) -> ModelConfig:
 
 
 def same(model: Transformer, theirs: Any) -> None:
-    """The same logits, and the same greedy translations, each read alone."""
+    """Asserts equal logits, and equal greedy translations at batch size 1."""
     assert logit_error(model, theirs, 19) < TOLERANCE
-    theirs.generation_config.forced_eos_token_id = None  # which our eager model does not do
-    found, steps = translate(model, SOURCES, 13), 11 + len(model.config.start_tokens)  # they count a forced token
+    theirs.generation_config.forced_eos_token_id = None  # our eager model does not force tokens
+    found, steps = translate(model, SOURCES, 13), 11 + len(model.config.start_tokens)  # including a forced token
     for source, tokens in zip(SOURCES, found, strict=True):
         given = theirs.generate(torch.tensor([source]), num_beams=1, do_sample=False, max_new_tokens=steps)[0].tolist()
         start, ends = model.config.start_tokens, set(model.config.eos_tokens)
@@ -92,7 +92,7 @@ def test_import_save_round_trip(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(again.model.state_dict(), loaded.model.state_dict(), rtol=0, atol=0)
     stored = json.loads((tmp_path / "ours" / "config.json").read_text())
     others = {"activation_function", "max_position_embeddings", "pad_token_id", "bos_token_id"}
-    others |= {"normalize_before", "normalize_embedding"}  # which transformers writes no longer
+    others |= {"normalize_before", "normalize_embedding"}  # no longer written by transformers
     expected = theirs.config.to_dict()
     assert {key: value for key, value in stored.items() if key not in others} == {
         key: expected[key] for key in stored if key not in others
@@ -101,7 +101,7 @@ def test_import_save_round_trip(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family, before", [("marian", False), ("pegasus", True)])
 def test_ctranslate2_converts_saved_folder(family: str, before: bool, tmp_path: Path) -> None:
-    """Where the norms stand, and the texts of the end, of the token that it starts from, and of an unknown one."""
+    """Checks norm placement, and the texts of the end, start and unknown tokens."""
     from transformers import AutoConfig, AutoTokenizer
 
     model = small.model(ours(family, start_tokens=(3,), eos_tokens=(2, 6)))
@@ -110,7 +110,7 @@ def test_ctranslate2_converts_saved_folder(family: str, before: bool, tmp_path: 
     assert (config.normalize_before, config.normalize_embedding) == (before, False)
     special = (tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token)
     assert special == tuple(texts.LETTERS[token] for token in (2, 3, 2))
-    assert len(tokenizer.get_vocab()) == len(texts.LETTERS)  # a row of the table each, and none that is new
+    assert len(tokenizer.get_vocab()) == len(texts.LETTERS)  # one embedding row each, none new
 
 
 REFUSED = {

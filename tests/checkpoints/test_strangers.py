@@ -1,4 +1,4 @@
-"""Files of strangers: other archives, code, wrong types. A load is a checkpoint or one line."""
+"""Untrusted files: other archives, code, wrong types. Loading gives a checkpoint or a one-line error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_compressed_archive_is_refused(saved: Path, tmp_path: Path) -> None:
 
 
 class Code:
-    """Pickles as a call of a function."""
+    """Pickles as a function call."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return print, ("this must never be printed",)
@@ -186,7 +186,7 @@ def test_wrong_config_types_are_refused(saved: Path, wrong: Any) -> None:
     places = [(owner, key) for owner in owners for key in owner]
     for owner, key in places:
         before, owner[key] = owner[key], wrong
-        with contextlib.suppress(UserError):  # some values fit some places
+        with contextlib.suppress(UserError):  # some values are valid for some keys
             ModelConfig.from_dict(original)
         owner[key] = before
 

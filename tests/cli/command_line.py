@@ -1,9 +1,9 @@
-"""The command line as text, a line per option: what tests/cli/command_line.txt freezes.
+"""The command line as text, one line per option, as frozen in tests/cli/command_line.txt.
 
     python tests/cli/command_line.py > tests/cli/command_line.txt
 
-writes it again; the difference to the last commit is what changed for users. With the word `verbs` behind it, it prints
-the table of docs/commands.md.
+rewrites the file; its diff shows what changed for users. With the argument `verbs`, the program prints the table of
+docs/commands.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def commands() -> dict[str, click.Command]:
 
 
 def described() -> str:
-    """All verbs with their arguments and options: names, type, default, and what may be repeated or must be given."""
+    """All verbs with their arguments and options: names, type, default, and whether repeatable or required."""
     return "\n".join(_command(verb, command) for verb, command in commands().items())
 
 
@@ -51,8 +51,8 @@ def _kinds(spelled: Spelled) -> list[str]:
 
 
 def _option(option: click.Option) -> list[str]:
-    default = option.to_info_dict()["default"]  # None where there is none, whatever click calls that
-    in_help = re.search(r"\[(.*)\]$", option.help or "")  # a default that a library function gives, or one per mixer
+    default = option.to_info_dict()["default"]  # None if unset, whatever sentinel click uses
+    in_help = re.search(r"\[(.*)\]$", option.help or "")  # a default from a library function, or one per mixer
     said = "required" if option.required else in_help[1] if in_help else f"default: {_value(default)}"
     names = ", ".join(option.opts + option.secondary_opts)
     return [names, _type(option), said, *(["may be repeated"] if option.multiple else [])]

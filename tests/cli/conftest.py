@@ -1,4 +1,4 @@
-"""A model of letters, its conversion and its graph."""
+"""A character-level model, its conversion and its graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from t2r_export.model.transformer import Transformer
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A softmax model of random weights, its conversion, and the graph of that."""
+    """Folder of a random softmax model, its conversion, and the graph of the conversion."""
     folder = tmp_path_factory.mktemp("cli")
     torch.manual_seed(1)
     checkpoint.save(folder / "model.pt", Transformer(CONFIG.build()), letter_tokenizer(), {"origin": "random weights"})

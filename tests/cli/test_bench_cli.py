@@ -49,7 +49,7 @@ def test_json_object(graph: Path, capsys: Output) -> None:
 
 
 def test_tune(graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t2r_export.providers.tune.LEAST_GAIN", 100.0)  # nothing gains so much
+    monkeypatch.setattr("t2r_export.providers.tune.LEAST_GAIN", 100.0)  # no setting gains that much
     out, _ = run(capsys, "bench", graph, *SHORT, "--tune")
     head, *rows, _, take = out.splitlines()
     assert head.split("  ")[0] == "setting"

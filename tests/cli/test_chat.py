@@ -1,4 +1,4 @@
-"""`t2r chat`: answers on stdout, and a state that stays between turns."""
+"""`t2r chat`: answers on stdout, and state kept between turns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GREEDY = Sampling(temperature=0)
 
 
 def write(folder: Path, template: str | None) -> Path:
-    """A graph of a random model that writes letters, and whose turns end with a full stop."""
+    """The graph of a random character-level model whose turns end with a full stop."""
     torch.manual_seed(1)
     origin = {} if template is None else {"chat_template": {"template": template, "tokens": {"eos_token": "."}}}
     checkpoint.save(folder / "m.pt", Transformer(CONFIG.build()).eval(), letter_tokenizer(), {"origin": origin})
@@ -39,7 +39,7 @@ def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 class Counting:
-    """A decoder that says what it was given to read."""
+    """A decoder that records the prompt length of each stream."""
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder, self.given = decoder, list[int]()
@@ -89,7 +89,7 @@ def test_the_verb(graph: tuple[Path, str], capsys: Output, monkeypatch: pytest.M
 
 
 def test_seed_per_answer(graph: tuple[Path, str]) -> None:
-    """At a temperature at which the noise alone chooses, one seed would give one answer, whatever was said."""
+    """At a temperature where noise alone chooses, one seed for all answers would repeat the answer."""
     decoder = Decoder(graph[0])
     rules = Sampling(temperature=1e9, seed=5)
     talks = [Conversation(decoder, Tokenizer.of(decoder.signature), rules, 12) for _ in range(2)]
@@ -131,7 +131,7 @@ def test_stdin_that_is_not_utf8_is_one_line(
 
 @pytest.mark.parametrize("template", ["{% for n in range(7000) %}abc{% endfor %}", "a" * 60_000])
 def test_template_output_limit(template: str, tmp_path: Path) -> None:
-    """Each token would be a step; none is read."""
+    """No token is read, as each would be a step."""
     decoder = Counting(Decoder(write(tmp_path, template)))
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 3)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="expected at most 16,384 tokens of a chat template") as caught:

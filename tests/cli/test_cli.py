@@ -1,4 +1,4 @@
-"""The command line as a person or a program meets it: what it prints where, and how it ends."""
+"""The command line from the outside: output, its stream, and exit codes."""
 
 from __future__ import annotations
 

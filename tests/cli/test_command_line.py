@@ -54,13 +54,13 @@ def test_every_option_has_help(verb: str) -> None:
     assert len((command.help or "").split()) >= 3
     for option in command.params:
         if isinstance(option, click.Option):
-            said = re.sub(r"\s*\[.*\]$|Default: .*$", "", option.help or "")  # without what holds if it is not given
+            said = re.sub(r"\s*\[.*\]$|Default: .*$", "", option.help or "")  # without the default
             assert len(said.split()) >= 3, f"--{option.name}: {option.help!r}"
             assert said.strip().endswith(".") and said[0].isupper() or ": " in said, f"--{option.name}: {option.help!r}"
 
 
 def test_help_terms() -> None:
-    """Not names of our own, which a newcomer would have to translate."""
+    """Help texts use no private terms."""
     banned = "graph for prompts|graph that writes|first other|tokens a second|ms a step|whole number"
     for verb, command in commands().items():
         texts = [command.help, *(p.help for p in command.params if isinstance(p, click.Option))]

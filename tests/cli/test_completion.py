@@ -1,4 +1,4 @@
-"""Shells learn what can be typed: by click's scripts for bash, zsh and fish, with no heavy import on the way."""
+"""Shell completion for bash, zsh and fish, by click's scripts and without heavy imports."""
 
 from __future__ import annotations
 

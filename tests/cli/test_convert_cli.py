@@ -1,4 +1,4 @@
-"""`t2r convert`: what it says of itself, of defaults and of sources; what it makes; what it refuses."""
+"""`t2r convert`: its notes on the conversion, defaults and sources; results; refusals."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_notes_follow_the_checks(tmp_path: Path, capsys: Output) -> None:
 
 
 def spaced(table: str) -> str:
-    """With one space between columns."""
+    """The table with one space between columns."""
     return " ".join(table.split())
 
 

@@ -1,4 +1,4 @@
-"""One reader of graphs: every verb refuses the same damage, in the same words, with exit code 2."""
+"""One reader of graphs: every verb refuses the same damage with the same message and exit code 2."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def edited(change: Callable[[onnx.ModelProto], None]) -> Callable[[Path], None]:
-    """The step graph with a change."""
+    """An edit that applies `change` to the step graph."""
 
     def edit(folder: Path) -> None:
         model = onnx.load(folder / "g.onnx", load_external_data=False)
@@ -53,7 +53,7 @@ def edited(change: Callable[[onnx.ModelProto], None]) -> Callable[[Path], None]:
 
 
 def says(key: str, value: Any) -> Callable[[Path], None]:
-    """The step graph with another value in its metadata."""
+    """An edit that sets a metadata value of the step graph."""
 
     def change(model: onnx.ModelProto) -> None:
         kept = {p.key: p.value for p in model.metadata_props}
@@ -80,7 +80,7 @@ def without_a_state(folder: Path) -> None:
     says("states", json.loads(props["t2r.states"])[1:])(folder)
 
 
-# what is done to the files, and how every verb's message begins
+# damage to the files, and the start of every verb's message
 REFUSED_BY_THE_RUNTIME: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (lambda f: data(f).unlink(), "expected the weights g.onnx."),
     "weights cut off": (lambda f: data(f).write_bytes(data(f).read_bytes()[:2000]), "expected an ONNX graph that ONNX"),
@@ -117,7 +117,7 @@ def flipped(file: Path) -> None:
     file.write_bytes(bytes(content))
 
 
-# what the runtime does not look for, since it would read every weight: the verbs that do
+# damage that only some verbs detect: the runtime does not, as it would have to read every weight
 REFUSED_BY_THE_READER: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped bit": (lambda f: flipped(data(f)), "to match the hash in its name; received other content: a damaged"),
     "a weight is NaN": (edited(not_finite(np.nan)), "expected finite weights in "),
@@ -126,7 +126,7 @@ REFUSED_BY_THE_READER: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 def ends(verb: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The exit code, and what is said on stderr."""
+    """Exit code and stderr."""
     before = {file.name for file in folder.iterdir()}
     code = main([str(word) for word in VERBS[verb](folder / "g.onnx", folder / "m.pt")])
     assert {file.name for file in folder.iterdir()} == before

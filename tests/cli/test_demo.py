@@ -1,4 +1,4 @@
-"""`t2r demo` on a model that takes a moment."""
+"""`t2r demo` on a small model."""
 
 from __future__ import annotations
 

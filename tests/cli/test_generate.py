@@ -1,4 +1,4 @@
-"""`t2r generate`: texts, prompts, limits, states that are saved, and streams."""
+"""`t2r generate`: texts, prompts, limits, saved states and streams."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_by_default_a_text_ends_where_positions_do(tmp_path: Path, capsys: Outpu
     assert export_main([str(tmp_path / "t2r.pt"), str(tmp_path / "short.onnx")]) == 0
     arguments = ["generate", tmp_path / "short.onnx", "--prompt", "it was", "--seed", 3]
     written = json.loads(run(capsys, *arguments, "--json")[0])["tokens"]
-    assert len(written) == 23 - len("it was") + 1  # the last one is not read
+    assert len(written) == 23 - len("it was") + 1  # the last token is not read
     (tmp_path / "in.jsonl").write_text('{"prompt": "it was"}\n' * 3)
     for rows in (1, 2):
         places = ["--jsonl", tmp_path / "in.jsonl", tmp_path / f"out{rows}.jsonl"]
@@ -128,7 +128,7 @@ def test_load_state_without_prompt(folder: Path, tmp_path: Path, capsys: Output)
     first = run(capsys, "generate", graph, "--prompt", "it", "--max-tokens", 5, *greedy, "--save-state", state)[0]
     then = ["generate", graph, "--load-state", state, "--max-tokens", 4, *greedy]
     assert first + run(capsys, *then)[0] == whole
-    assert first + run(capsys, *then, "--ids", "")[0] != whole  # as numbers
+    assert first + run(capsys, *then, "--ids", "")[0] != whole  # as token ids
     assert run(capsys, "generate", graph, "--prompt", "it", "--max-tokens", 0, "--save-state", state)[0] == ""
     assert run(capsys, *then[:-4], "--max-tokens", 9, *greedy)[0] == whole
 
@@ -165,7 +165,7 @@ def test_reports_a_split(folder: Path, capsys: Output, pretender: str) -> None:
 
 
 def test_streams(folder: Path) -> None:
-    """Text comes while it is written, Ctrl-C ends it with one line, and a closed pipe with none."""
+    """Text is streamed; Ctrl-C ends the process with one line, a closed pipe with none."""
     command = [
         sys.executable,
         "-m",
@@ -176,7 +176,7 @@ def test_streams(folder: Path) -> None:
         "100000000",
     ]
     for send, code, last in ((signal.SIGINT, 130, b"t2r: interrupted\n"), (None, 141, b"")):
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored here is ignored there
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the child inherits ignored signals
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         signal.signal(signal.SIGINT, before)
         assert process.stdout

@@ -1,4 +1,4 @@
-"""`t2r generate`, `chat` and `translate` do what the graph asks for where the command line says nothing."""
+"""`t2r generate`, `chat` and `translate` use the graph's options where the command line sets none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEMPLATE = {"template": "{{ messages[-1].content }},", "tokens": {}}
 
 
 def write(folder: Path, options: dict[str, Any] | None) -> Path:
-    """A graph of a random model that writes letters, and the checkpoint beside it."""
+    """The graph of a random character-level model, and its checkpoint beside it."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(1)
     generation = None if options is None else GenerationOptions(**options)
@@ -43,7 +43,7 @@ def text(graph: Path, prompt: str, **options: Any) -> str:
     ("options", "used"),
     [
         (ASKED, ASKED),
-        (None, {"temperature": 0.8, "top_p": 0.95}),  # the command line's, where nobody says anything
+        (None, {"temperature": 0.8, "top_p": 0.95}),  # the command line's, as neither sets any
         ({"temperature": 1.0, "top_k": 0, "top_p": 1.0}, {}),
     ],
     ids=["asked", "silent", "all tokens"],

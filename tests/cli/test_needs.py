@@ -1,4 +1,4 @@
-"""An option that means something beside another alone is refused without it; every other one stands for itself."""
+"""An option that requires another one is refused without it; every other option stands alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from t2r_export.config.options import within
 from t2r_export.config.stages import parse_plan
 from t2r_runtime.errors import UserError
 
-FREE = {  # what stands for itself, whatever else is typed; of a model is checked where the model is known
+FREE = {  # options that require no other option; what a model requires is checked where the model is known
     "finetune": """data pairs teacher stages steps learning_rates length eval_tokens scheme optimizer split loss
         every seed device precision resume force teraflops as_json""",
     "export": """batch past_end target top_k prefill draft_check generate context
@@ -27,7 +27,7 @@ FREE = {  # what stands for itself, whatever else is typed; of a model is checke
     "save": "form force as_json",
     "build": "work data anew as_json",
 }
-LINES = {  # with which an option of the table has not what it needs
+LINES = {  # command lines that lack what the options in NEEDS require
     "finetune": ["m.pt", "o.pt", "--data", "t.txt", "--stages", "transfer"],
     "export": ["m.pt", "o.onnx"],
     "evaluate": ["m.pt", "t.tsv"],
@@ -35,7 +35,7 @@ LINES = {  # with which an option of the table has not what it needs
     "sample": ["m.pt", "o.tsv", "--sources", "t.txt"],
     "save": ["m.pt", "o", "--as", "marian"],
 }
-OTHERS = {  # another line, for these options
+OTHERS = {  # command lines for these options instead
     **dict.fromkeys(["finetune batch", "finetune start_positions"], ["m.pt", "o.pt", "--pairs", "t.tsv"]),
     "evaluate bleu": ["m.pt", "t.txt"],
     "evaluate eval_tokens": ["g.onnx", "t.txt"],
@@ -43,7 +43,7 @@ OTHERS = {  # another line, for these options
     "sample beam": ["m.pt", "o.npy", "--tokens", "3"],
 }
 VALUES = {"lora": "rank=3", "split": "test=0.1", "start_positions": "4"}
-WITHIN = within(FinetuneConfig)  # options that are within others
+WITHIN = within(FinetuneConfig)  # options inside others
 
 
 def options(verb: str) -> dict[str, click.Option]:
@@ -56,7 +56,7 @@ def test_needs_table_covers_options(verb: str) -> None:
 
 
 def value(option: click.Option) -> list[str]:
-    """Its default where it has one: typed, it is an option without meaning all the same."""
+    """The option's default if it has one: given explicitly, it is refused all the same."""
     if option.is_flag:
         return []
     if isinstance(option.type, click.Choice):

@@ -1,4 +1,4 @@
-"""Every command on a plain LSTM or GRU, on averages, on Mamba-2, and on every feed-forward: nothing asks for
+"""Every command on a plain LSTM or GRU, on averages, on Mamba-2, and on every feed-forward: none requires
 attention."""
 
 from __future__ import annotations
@@ -81,5 +81,5 @@ def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
 def test_convert_to_each_mixer(mixer: str, options: str, tmp_path: Path, capsys: Output) -> None:
     checkpoint.save(tmp_path / "m.pt", initialize(CONFIG.build(), 0), letter_tokenizer(), {})
     said = run(capsys, "convert", tmp_path / "m.pt", tmp_path / "c.pt", "--mixer", mixer + options, "--layers", 1)[0]
-    assert said.endswith("train the new parameters with t2r finetune\n")  # with no more of them
+    assert said.endswith("train the new parameters with t2r finetune\n")  # even without more parameters
     assert [mixer.kind for mixer in small.mixers(checkpoint.load(tmp_path / "c.pt").config)] == ["softmax", mixer]

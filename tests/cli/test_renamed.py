@@ -1,4 +1,4 @@
-"""Older spellings end in one line with the new one, which there is."""
+"""Former verbs and options end with one line that names the new one, which exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`t2r evaluate` says of a graph what it says of its checkpoint; `t2r-run score` is the same."""
+"""`t2r evaluate` gives the same result for a graph and its checkpoint, as does `t2r-run score`."""
 
 from __future__ import annotations
 

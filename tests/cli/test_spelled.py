@@ -1,4 +1,4 @@
-"""Kinds with their options as text: what is read, what a kind's help lists, and what is refused."""
+"""Kinds with their options as text: parsing, a kind's help, and refusals."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_help_of_a_kind_has_its_own_defaults(capsys: Output) -> None:
 
 
 def test_defaults_may_be_typed_inside_an_option() -> None:
-    """Also those that their own bounds leave out: no dropout."""
+    """Including defaults outside the option's bounds: no dropout."""
     fields = {
         field.metadata["within"].partition(".")[2]: field
         for field in options(FinetuneConfig).values()

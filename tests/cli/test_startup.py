@@ -1,4 +1,4 @@
-"""The garbage collector is kept out of an import and of the end of a process, and nowhere else."""
+"""Garbage collection is disabled during imports and frozen at process exit, and nowhere else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_gc_enabled_after_failed_import() -> None:
 
 
 def test_gc_freeze_at_exit_only() -> None:
-    """A program that calls `main` with arguments goes on afterwards."""
+    """A program that calls `main` with arguments continues afterwards."""
     before = gc.get_freeze_count()
     main(["--version"])
     assert gc.get_freeze_count() == before

@@ -1,4 +1,4 @@
-"""`t2r finetune` from the command line, on models that take a moment."""
+"""`t2r finetune` from the command line, on small models."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_finetune_on_sampled_tokens(converted: Path, folder: Path, tmp_path: Pat
         result = json.loads(run(capsys, "evaluate", teacher, ids, "--lengths", 4, *shares, "--json")[0])
         assert result["part"] == part
         parts[part] = result["lengths"][0]["tokens"]
-    assert parts == {"train": 348, "valid": 136, "test": 208, "all": 696}  # of 350, 140, 210 and 700
+    assert parts == {"train": 348, "valid": 136, "test": 208, "all": 696}  # of 350, 140, 210 and 700 tokens
     out, _ = run(capsys, "evaluate", teacher, ids, "--part", "all", "--windows", 3, "--lengths", "10")
     assert out.splitlines()[0].split()[:3] == ["length", "nats/token", "perplexity"]
     words = out.splitlines()[1].split()
@@ -113,7 +113,7 @@ def test_choose(folder: Path, tmp_path: Path, capsys: Output) -> None:
     text = folder / "long.txt"
     text.write_text("the cat sat on the mat. the dog sat on the cat. " * 200)
     auto[-1] = text
-    # a window in one layer at most: the other layers learn
+    # the budget allows a window in one layer at most: the others train
     result = json.loads(run(capsys, *auto, "--budget", "1k", *options, "--json")[0])
     made = checkpoint.load(tmp_path / "auto.pt")
     assert made.config.to_dict() == result["config"]
@@ -126,7 +126,7 @@ def test_choose(folder: Path, tmp_path: Path, capsys: Output) -> None:
     assert out.splitlines()[0].split() == ["layer", "softmax", *(str(option) for option in options[1:4:2]), "chosen"]
     assert "nats/token before finetuning" in out
     assert err.count("transfer loss") == 2
-    run(capsys, "finetune", tmp_path / "auto.pt", tmp_path / "tuned.pt", "--data", text, *SMALL)  # as any conversion
+    run(capsys, "finetune", tmp_path / "auto.pt", tmp_path / "tuned.pt", "--data", text, *SMALL)  # like any conversion
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`t2r translate`: a line in, a line out."""
+"""`t2r translate`: one output line per input line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Type = Callable[[str | bytes], None]
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Type:
-    """What stdin holds from now on."""
+    """Sets the content of stdin."""
 
     def put(text: str | bytes) -> None:
         raw = text if isinstance(text, bytes) else text.encode()
@@ -59,7 +59,7 @@ def test_line_per_input_line(graph: Path, batch: int, end: str, typed: Type, cap
     assert out.split("\n") == [*expected, ""]
     cut = [one for (one,) in best(graph, beam) if len(one.tokens) == 9]
     assert err.count("was cut at 9 tokens\n") == len(cut)
-    typed("\n".join(LINES[:-1]))  # the last one has no end
+    typed("\n".join(LINES[:-1]))  # the last line has no newline
     assert run(capsys, "translate", graph, "--length-penalty", 0.6, "--max-tokens", 9)[0].split("\n") == expected
 
 
@@ -155,7 +155,7 @@ def test_missing_numbers_are_reported(counter: Path, typed: Type, capsys: Output
 def test_translations_with_all_numbers_are_preferred(
     tmp_path_factory: pytest.TempPathFactory, typed: Type, capsys: Output
 ) -> None:
-    """Of what the beam ends with, sentence by sentence: what --n-best has of a sentence alone."""
+    """Sentence by sentence, among the final hypotheses: those of --n-best for the sentence alone."""
     digits = letter_tokenizer("0123" + LETTERS[4:])
     texts = {"tokenizer": digits, "source_tokenizer": letter_tokenizer("0123efg.!?AB ")}
     graph = translators.save(tmp_path_factory.mktemp("digits") / "t", 1, **texts)
@@ -202,7 +202,7 @@ def test_translation_cut_or_repeating_noted(
 
 
 def test_empty_lines_written_at_once(graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
-    """A program that writes a line and waits for its answer is answered, whatever the line."""
+    """A program that writes any line, then waits, gets its answer."""
 
     class Typing:
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A mistake in what was typed is found before anything heavy is imported, in every verb; and nothing is written."""
+"""Every verb reports usage errors before heavy imports, and writes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ending(line):
 print(json.dumps([ending(line) for line in sys.argv[2:]]))
 """
 
-# m.pt, t.txt, g.onnx, l.jsonl and r.toml are there, but nothing that can be read is in them
+# m.pt, t.txt, g.onnx, l.jsonl and r.toml exist, but have no readable content
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "convert": [
         ("none.pt o.pt", "a checkpoint at none.pt; received nothing"),
@@ -215,7 +215,7 @@ def operands(verb: str) -> list[str]:
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if options(verb, IntParamType)])
 def test_integer_overflow_in_every_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is read; a bound of 2^31 - 1, of seeds 2^63 - 1."""
+    """Refused before any input is read; the bound is 2^31 - 1, for seeds 2^63 - 1."""
     arguments = operands(verb)
     for option in options(verb, IntParamType):
         for number in (1 << 63, -(1 << 63), 10**30, "9" * 5000, *(() if option.name == "seed" else (1 << 31,))):
@@ -227,7 +227,7 @@ def test_integer_overflow_in_every_option(verb: str, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if options(verb, FloatParamType)])
 def test_number_that_is_not_finite_in_every_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is read."""
+    """Refused before any input is read."""
     for option in options(verb, FloatParamType):
         for number in ("nan", "inf", "-inf", "1e400"):
             assert main([verb, *operands(verb), f"{option.opts[0]}={number}"]) == 2, (option.opts, number)

@@ -28,7 +28,7 @@ def test_verify_with_fallback(folder: Path, capsys: Output, pretender: str) -> N
     arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 3, "--provider"]
     _, err = run(capsys, *arguments, pretender, code=2)
     assert err.startswith("t2r: expected every node on nowhere; received ") and err.endswith("or allow fallback\n")
-    # nobody has measured a tolerance for it, which is said after its nodes were given away
+    # the provider has no measured tolerance, which is reported after its nodes fall back
     _, err = run(capsys, *arguments, f"{pretender}+cpu", code=2)
     assert err.startswith("t2r: expected a provider and quantization with a tolerance (")
 

@@ -95,7 +95,7 @@ def test_invalid_encoder(changes: dict[str, Any], message: str) -> None:
         ({"start_tokens": (17,)}, "special tokens from 0 to 16; received 17"),
         ({"banned_tokens": (-1,)}, "special tokens from 0 to 16; received -1"),
         ({"last_norm": 1}, "last_norm to be true or false; received 1"),
-        ({"position": "learned", "max_positions": 9}, "max_positions to be an integer from 1"),  # of the encoder
+        ({"position": "learned", "max_positions": 9}, "max_positions to be an integer from 1"),  # the encoder's
     ],
 )
 def test_invalid_translator(changes: dict[str, Any], message: str) -> None:

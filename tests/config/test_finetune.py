@@ -92,7 +92,7 @@ def test_messages_about_options(changes: dict[str, Any], message: str) -> None:
 def test_run_files() -> None:
     assert config().state_path == Path("out/tuned.pt.training")
     assert config().log_path == Path("out/tuned.pt.jsonl")
-    of_root = dataclasses.replace(config(), output=Path("/"))  # which is refused as an output, and not before
+    of_root = dataclasses.replace(config(), output=Path("/"))  # refused only when outputs are checked
     assert of_root.state_path == Path("/.training")
     assert config(log=Path("elsewhere")).log_path == Path("elsewhere")
 

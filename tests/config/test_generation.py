@@ -1,4 +1,4 @@
-"""The options in a model's config: checked, kept by all that makes one model from another, and absent where unsaid."""
+"""Generation options in a model's config: checked, kept by every stage, and absent if unset."""
 
 from __future__ import annotations
 

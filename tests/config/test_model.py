@@ -1,4 +1,4 @@
-"""Configs are validated where they are made, say what is wrong, and go to JSON and back unchanged."""
+"""Configs are validated on construction, with errors that name the fault, and round-trip through JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from t2r_export.model.positions.scores import ScorePositions
 from t2r_runtime.errors import UserError
 
 guards = st.builds(Guard, st.sampled_from(Guard.KINDS), st.floats(1e-9, 1e3))
-# a feature map -> sizes that it can have with heads of 4
+# feature map -> feature sizes that it allows with heads of size 4
 SIZES = {
     "relu": st.integers(1, 1 << 20),
     "relu2": st.integers(1, 1 << 20),
@@ -41,7 +41,7 @@ SIZES = {
     "dpfp": st.integers(1, 7).map(lambda n: 8 * n),
     "hedgehog": st.integers(1, 1 << 19).map(lambda half: 2 * half),
 }
-# what rotates, and how much of the features: (positions, rotary_size)
+# (positions, rotary_size): what rotates, and how many features
 ROTATED = (("keep", None), ("drop", None), ("after", 2), ("after", 4))
 linears = st.sampled_from([(name, *rotated) for name in LinearConfig.FEATURE_MAPS for rotated in ROTATED]).flatmap(
     lambda case: st.builds(
@@ -81,7 +81,7 @@ models = st.builds(
 
 
 def read(data: Any) -> ModelConfig:
-    """A model that is written in few words, as in a recipe."""
+    """The config of a model in short form, as in a recipe."""
     return from_plain(UniformConfig, data, "model").build()
 
 

@@ -1,4 +1,4 @@
-"""Options of quantization that a scheme does not take."""
+"""Quantization options that a scheme does not accept."""
 
 from __future__ import annotations
 

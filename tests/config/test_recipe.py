@@ -1,4 +1,4 @@
-"""A recipe is read whole, or refused with the file and the key; it names nothing outside of its folders."""
+"""A recipe is read completely, or refused with file and key; it names no path outside its folders."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ RESHAPED = SOURCE.replace(WINDOW, "model = { rezero = true, ffn_size = 31 }") + 
 
 
 def test_students_of_their_own_shape(tmp_path: Path) -> None:
-    """They are [model] with what they change, whether that is the teacher's or stands beside a source."""
+    """A student is [model] with its changes, whether [model] is the teacher's or accompanies a source."""
     (tmp_path / "r.toml").write_text(RESHAPED.replace('"random"', '"teacher"\nseed = 5'))
     recipe = read_recipe(tmp_path / "r.toml")
     one, two = recipe.students
@@ -111,7 +111,7 @@ def test_a_recipe_of_several_texts_cut_otherwise(tmp_path: Path) -> None:
         recipe.check_files(tmp_path)
 
 
-REFUSED = [  # what is replaced in which recipe, by what, and what is said
+REFUSED = [  # recipe, replaced text, replacement, message
     (SOURCE, 'text = "text/stories.txt"', "", "in .*r.toml the key text; received none"),
     (SOURCE, 'text = "text/stories.txt"', "text = []", "in text in .*r.toml a text or a list of texts; received"),
     (SOURCE, 'text = "text/stories.txt"', "text = [5]", "in text in .*r.toml a text or a list of texts; received"),
@@ -267,10 +267,10 @@ def test_what_is_read_has_to_be_there(tmp_path: Path) -> None:
 
 
 def test_training_has_the_options_of_a_run() -> None:
-    """But those that are no recipe's business: files, and how a run goes on."""
+    """Except those that a recipe does not set: files, and how a run resumes."""
     others = {"model", "output", "data", "pairs", "valid", "test", "plan", "teacher", "resume", "log", "force"}
-    others |= {"rounding"}  # a run of its own, on a finished student
-    others |= {"separator", "valid_share", "test_share", "split_by", "text_field"}  # the whole recipe's
+    others |= {"rounding"}  # a separate run, on a finished student
+    others |= {"separator", "valid_share", "test_share", "split_by", "text_field"}  # set once per recipe
     words = set(TRAINING) - {"stages", "steps", "lr"}
     assert words == set(FinetuneConfig.__dataclass_fields__) - others
 
@@ -281,6 +281,6 @@ def test_the_recipes_that_are_kept_can_be_read(path: Path) -> None:
 
 
 def test_a_device_is_no_recipe() -> None:
-    """It would be read for ever."""
+    """Reading it would not end."""
     with pytest.raises(UserError, match="a recipe in /dev/zero; received /dev/zero, which is not a file"):
         read_recipe(Path("/dev/zero"))

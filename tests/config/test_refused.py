@@ -1,4 +1,4 @@
-"""Systems that cannot be had are refused by their names, wherever a kind is named."""
+"""Unsupported systems are refused by name wherever a kind is named."""
 
 from __future__ import annotations
 

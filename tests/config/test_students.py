@@ -79,7 +79,7 @@ def test_hybrid_students_start_as_their_window() -> None:
     assert student_mixer("hybrid", {"window": 3}, ROTARY) == (whole, {**turned, **quiet})
     assert suited("hybrid", {"window": 3, "update_rule": "linear"}, ROTARY) == quiet
     assert suited("hybrid", {"window": 3, "map_scale": 1.0}, ROTARY) == turned
-    for loud in ({"merge": "gate"}, {"feature_map": "relu2"}):  # map_scale is for neither
+    for loud in ({"merge": "gate"}, {"feature_map": "relu2"}):  # map_scale applies to neither
         assert student_mixer("hybrid", {"window": 3, **loud}, ROTARY)[1] == turned
     assert suited("hybrid", {"window": 3, "merge": "gate", "update_rule": "linear"}, ROTARY) == {}
     assert "window alone" in reason(quiet)

@@ -1,4 +1,4 @@
-"""Checkpoints of older versions: their configs and names of weights become today's."""
+"""Checkpoints of older versions: configs and weight names are upgraded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.upgrade import VERSION, upgrade
 from t2r_runtime.errors import UserError
 
-NEWER = {"alibi", "alibi_kinds", "retention", "yarn", "yarn_span", "ntk"}  # models that version 3 could not have
+NEWER = {"alibi", "alibi_kinds", "retention", "yarn", "yarn_span", "ntk"}  # models that version 3 cannot represent
 OLD = Path(__file__).parents[2] / "models"  # files of version 1
 
 
 def of_version_3(data: Any) -> Any:
-    """Plain data of today with the positions of attention, and of a whole model, as version 3 had them."""
+    """Current plain data with the positions of attention and of the model as in version 3."""
     if isinstance(data, list):
         return [of_version_3(one) for one in data]
     if not isinstance(data, dict):
@@ -55,7 +55,7 @@ def test_a_config_of_an_older_version_is_todays(name: str, version: int) -> None
     assert ModelConfig.from_dict(upgrade(old, version)[0]) == uniform.build()
 
 
-# of a model with one norm before each part, one behind each sum, and norms on both sides of a part
+# of a model with one norm before each part, one after each sum, and norms on both sides of a part
 NAMES = {
     "pre": {"norms.0.weight": "norms.0.weight", "ffn_norm.bias": "norms.1.bias"},
     "post": {"norms.0.weight": "norms_sum.0.weight", "ffn_norm.bias": "norms_sum.1.bias"},

@@ -1,4 +1,4 @@
-"""What pairs become in training: the same on both sides, a function of seed and step, and no more than asked."""
+"""Augmentation of pairs: equal on both sides, a function of seed and step, and only as configured."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ def test_titles(pair: Pair, told: set[str]) -> None:
         ("Toms Rad", "Tom's bike"),
         ("Tom mag Tom.", "Tom likes Tom."),
         ("Tom singt.", "Mary sings."),
-        ("Otto singt.", "Otto sings."),  # not a name here
-        ("in Tom", "in Tom"),  # maybe a town
-        ("Tom gab ihr seins.", "Tom gave her his."),  # both
+        ("Otto singt.", "Otto sings."),  # not in NAMES
+        ("in Tom", "in Tom"),  # may be a town
+        ("Tom gab ihr seins.", "Tom gave her his."),  # both genders
     ],
 )
 def test_pairs_without_a_place_for_a_title(pair: Pair) -> None:
@@ -149,11 +149,11 @@ def test_surnames_are_nouns_or_made() -> None:
     assert found_nouns(pairs) == ("Brücke", "Euro", "Äpfel")
     augmenter = Augmenter(pairs, AugmentConfig(titles=1), 0)
     told = {augmenter([("Tom singt.", "Tom sings.")], step)[0][1].split()[1] for step in range(60)}
-    assert told == {"Brücke", "Euro", "Äpfel", "Tom", "Omar"}  # two names make no other ones
+    assert told == {"Brücke", "Euro", "Äpfel", "Tom", "Omar"}  # a chain of two names makes only these
 
 
 def test_two_names_stay_two() -> None:
-    """Of a chain that has one name only: both would become it."""
+    """A chain of one name would make both names equal."""
     pair = ("Tom mag Maria.", "Tom likes Maria.")
     assert with_names(pair, NAMES, letter_chain(["Eva"]), drawn(0)) == pair
 
@@ -170,15 +170,15 @@ def test_made_names_are_various_and_of_the_lengths_of_names() -> None:
 def test_which_words_are_names() -> None:
     pairs = [
         ("Wir kennen Tom.", "We know Tom."),
-        ("Was hat er?", "Was it he?"),  # at the beginning: no name
+        ("Was hat er?", "Was it he?"),  # a first word is no name
         ("Das Radio ist an.", "The Radio is on."),
-        ("Kein Radio", "no radio"),  # a word that is written small too
-        ("Wir kennen Anna", "We know Ann"),  # another word
+        ("Kein Radio", "no radio"),  # also in lowercase
+        ("Wir kennen Anna", "We know Ann"),  # different words
         ("Die USA", "the USA"),
         ("im August", "in August"),
-        ("Ich kenne Mary", "I know Mary"),  # begins as a month does
+        ("Ich kenne Mary", "I know Mary"),  # begins like a month
         *[("Er kennt Otto", "He knows Otto")] * 20,
-        ("otto", "otto"),  # one of twenty forgot the capital
+        ("otto", "otto"),  # one lowercase against twenty
     ]
     assert found_names(pairs) == {"Tom", "Mary", "Otto"}
 

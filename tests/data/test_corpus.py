@@ -68,7 +68,7 @@ def test_few_documents_are_split_at_character(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("abcdefgh" * 5)
     corpus = read_corpus([path], texts.tokenizer(), MODEL)
-    assert [len(part) for part in (corpus.train, corpus.valid, corpus.test)] == [37, 3, 3]  # one of each is BOS
+    assert [len(part) for part in (corpus.train, corpus.valid, corpus.test)] == [37, 3, 3]  # each includes one BOS
 
 
 def test_several_files_are_read_in_order(tmp_path: Path) -> None:

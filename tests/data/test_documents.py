@@ -95,7 +95,7 @@ def test_parts_by_hash_are_stable() -> None:
     grown = parted(["another", *reversed(whole)], shares)
     assert {text: part for part, text in grown if text != "another"} == parts
     more = {text: part for part, text in parted(whole, Shares(0.4, 0.1, "hash"))}
-    assert all((part == 2) == (more[text] == 2) for text, part in parts.items())  # test is the same
+    assert all((part == 2) == (more[text] == 2) for text, part in parts.items())  # the test part is unchanged
 
 
 def write_json(path: Path, rows: list[Any]) -> Path:
@@ -109,7 +109,7 @@ def write_parquet(path: Path, rows: list[Any], field: str = "text") -> Path:
 
 
 def write_arrow(path: Path, rows: list[Any], field: str = "text") -> Path:
-    """As the package datasets writes a split: a stream of batches."""
+    """Writes a split as the datasets package does: a stream of record batches."""
     table = pyarrow.table({"id": list(range(len(rows))), field: rows})
     with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table, max_chunksize=3)
@@ -198,7 +198,7 @@ def test_invalid_arrow_is_refused(tmp_path: Path) -> None:
     refused(write_arrow(tmp_path / "b.arrow", ["a"], "b"), r"a column 'text' in .*; received columns \['id', 'b'\]")
     path = write_arrow(tmp_path / "c.arrow", [f"a {n}" for n in range(9)])
     whole = path.read_bytes()
-    damaged = [whole[:size] for size in range(0, len(whole), 8)]  # every message ends at a multiple of 8
+    damaged = [whole[:size] for size in range(0, len(whole), 8)]  # every Arrow message ends at a multiple of 8
     damaged += [
         whole.replace(b"\0\0\3\0\0\0\6\0\0\0", b"\0\0\3\0\0\0\6\0\0\x7f"),
         whole[:16] + b"\xff" * 8 + whole[24:],

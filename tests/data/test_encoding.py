@@ -18,7 +18,7 @@ LEARNED = train_tokenizer([" ".join(WORDS)] * 3, 320)
 
 
 def blank() -> str:
-    """Words with a mark in front, which the beginning of a text gets too."""
+    """A tokenizer whose normalizer prepends a letter to each text."""
     made = Tokenizer.from_str(LEARNED)
     made.normalizer = normalizers.Sequence([normalizers.Prepend("a"), normalizers.Lowercase()])
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split("time", "merged_with_next"), made.pre_tokenizer])
@@ -50,7 +50,7 @@ def test_window_tokens_equal_whole_document(name: str, words: list[str], joint: 
 
 
 def test_document_is_split_without_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Tokenizer(models.WordLevel({"[UNK]": 0, "a" * 20: 1}, unk_token="[UNK]"))  # all of a text is one token
+    made = Tokenizer(models.WordLevel({"[UNK]": 0, "a" * 20: 1}, unk_token="[UNK]"))  # a whole text is one token
     monkeypatch.setattr(encoding, "WINDOW", 30)
     monkeypatch.setattr(encoding, "OVERLAP", 10)
     assert tokens([(0, "a" * 60)], Encoder(str(made.to_str()), (5,), ())) == {0: [5, 1, 1, 1]}

@@ -16,15 +16,15 @@ from t2r_export.data.batch import Batch, window_batch
 from t2r_export.data.in_order import CHUNK, in_order
 from t2r_runtime.errors import UserError
 
-STEPS = range(CHUNK - 3, 3 * CHUNK + 2)  # parts of four chunks
+STEPS = range(CHUNK - 3, 3 * CHUNK + 2)  # four chunks, the first and last in part
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),  # Python 3.12
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # where there are fewer cores
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # with fewer cores
 ]
 
 
 def batch(step: int) -> Batch:
-    """One that holds its step, who made it, and whether Ctrl-C is left to another process."""
+    """A batch of its step, the process that made it, and whether that process ignores Ctrl-C."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return window_batch(torch.tensor([[step, os.getpid(), ignored, 0]]))
 
@@ -39,7 +39,7 @@ def test_batches_come_in_order(steps: range, workers: int) -> None:
     found = rows(in_order(batch, steps, workers))
     assert [row[0] for row in found] == [*steps]
     assert all((row[1] == os.getpid()) is (workers == 0) for row in found)
-    here = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as where the tests run in the background
+    here = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # such as when tests run in the background
     assert all(row[2] == (workers > 0 or here) for row in found)
 
 

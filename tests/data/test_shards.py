@@ -140,12 +140,12 @@ def test_oldest_entries_are_removed(cache: Path, tmp_path: Path, monkeypatch: py
         assert each.folder is not None
         os.utime(each.folder / "index.json", (age, age))
     tokens = found[1].tokens.copy()
-    read(paths[0])  # used now
+    read(paths[0])  # marks it as used now
     monkeypatch.setenv("T2R_CACHE_BYTES", str(sum(found[n].tokens.nbytes for n in range(3)) + 2000))
     last = read(paths[3])
     kept = [each.folder.name for each in (found[0], found[2], last) if each.folder]
     assert entries(cache) == sorted(kept)
-    assert np.array_equal(found[1].tokens, tokens)  # who reads one goes on
+    assert np.array_equal(found[1].tokens, tokens)  # a removed entry stays readable
     monkeypatch.setenv("T2R_CACHE_BYTES", "many")
     with pytest.raises(UserError, match="a number of bytes in T2R_CACHE_BYTES; received many"):
         read(paths[1])
@@ -168,7 +168,7 @@ def test_invalid_cache_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_cache_that_is_not_writable_is_named(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = texts.write_text(tmp_path / "text")
-    monkeypatch.setattr(os, "access", lambda folder, mode: Path(folder) != cache)  # root may write everywhere
+    monkeypatch.setattr(os, "access", lambda folder, mode: Path(folder) != cache)  # root can write anywhere
     with pytest.raises(UserError, match=f"to write tokens to {cache}; received Permission denied; make room there"):
         read(path)
 
@@ -233,7 +233,7 @@ print(most() - before, len(corpus.tokens))
 """
 
 
-@pytest.mark.parametrize("lines", [300, 1 << 30])  # of documents; of one
+@pytest.mark.parametrize("lines", [300, 1 << 30])  # many documents; one
 def test_memory_is_constant(lines: int, cache: Path, tmp_path: Path) -> None:
     few, path = texts.write_text(tmp_path / "few"), tmp_path / "text"
     with path.open("w") as file:
@@ -243,7 +243,7 @@ def test_memory_is_constant(lines: int, cache: Path, tmp_path: Path) -> None:
     code, out, err = run("-c", MEASURED, str(few), str(path), env=environment)
     assert (code, err) == (0, "")
     kilobytes, tokens = map(int, out.split())
-    assert tokens > 2_500_000 and kilobytes < 90_000  # lists of them took 180 MB
+    assert tokens > 2_500_000 and kilobytes < 90_000  # lists of tokens took 180 MB
 
 
 def test_tokenize_shows_makes_and_removes(

@@ -1,4 +1,4 @@
-"""Windows within documents equal their definition on whole lists."""
+"""Windows within documents equal a definition on whole lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEITHER = dataclasses.replace(ENDS, eos_tokens=())
 
 
 def listed(documents: list[list[int]], length: int, begins: bool) -> list[list[int]]:
-    """The definition: the tokens that a window reads, with the last that it predicts."""
+    """The definition: each window's input tokens and its last target."""
     found = []
     for number, document in enumerate(documents):
         whole = [texts.BOS, *document] if begins else [*document, texts.EOS]
@@ -36,7 +36,7 @@ def listed(documents: list[list[int]], length: int, begins: bool) -> list[list[i
 
 
 def read(batch: Batch) -> list[list[int]]:
-    """The same of each row of a batch."""
+    """The same for each row of a batch."""
     rows = torch.zeros(batch.ids.numel(), dtype=torch.bool)
     rows[batch.places] = True
     counts = rows.view_as(batch.ids).sum(1).tolist()
@@ -85,7 +85,7 @@ def test_training_within_documents(tmp_path: Path, capsys: pytest.CaptureFixture
     config = texts.run(tmp_path, parse_plan("transfer,distill", "2,40", "1e-2"), pack=False)
     report = finetune(config)
     assert report.after.nats < report.before.nats - 0.02
-    assert report.tokens < 42 * config.batch * 16  # of the windows' 16, those of a document
+    assert report.tokens < 42 * config.batch * 16  # windows of 16 tokens are cut at document ends
     with pytest.raises(UserError, match="expected pack [fF]alse, as in the run saved in"):
         finetune(dataclasses.replace(config, pack=True, resume=True))
     (text,) = config.data

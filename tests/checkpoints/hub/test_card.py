@@ -1,4 +1,4 @@
-"""The model card says what was measured, and of the rest which command measures it."""
+"""The model card has all measurements and, for each missing one, its command."""
 
 from __future__ import annotations
 

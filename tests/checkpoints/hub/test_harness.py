@@ -1,4 +1,4 @@
-"""The log-likelihoods that lm-eval takes of a saved folder are the eager model's: texts padded behind, in one batch."""
+"""lm-eval's log-likelihoods of a saved folder equal the eager model's, for one right-padded batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = ROOT / "benchmarks" / "harness" / "stories.jsonl"
 
 
 def log_likelihoods(logits: Tensor, ids: Tensor) -> Tensor:
-    """Logits (B, T, V) and the tokens after them (B, T) -> (B, T)."""
+    """Logits (B, T, V) and next tokens (B, T) -> log-likelihoods (B, T)."""
     return logits.log_softmax(-1).gather(-1, ids[..., None])[..., 0]
 
 

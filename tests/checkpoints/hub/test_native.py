@@ -1,4 +1,4 @@
-"""Models of families that transformers has are written for its own classes, and read back as they were."""
+"""Models of families in transformers are saved for its own classes and load unchanged."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_page_lists_the_families() -> None:
 
 
 def test_no_family_multiplies_stored_weights() -> None:
-    """Or they would have to be divided."""
+    """Saving would have to divide them."""
     from t2r_export.checkpoints.importers.base import Importer
 
     default = Importer.__dataclass_fields__["factors"].default
@@ -89,7 +89,7 @@ def test_a_model_of_no_origin_is_of_the_first_family_that_it_fits(tmp_path: Path
     made = small.checkpoint(config)
     assert save_transformers(made, tmp_path / "f").architecture == "LlamaForCausalLM"
     assert checkpoint.load(tmp_path / "f").config == made.config
-    made = small.checkpoint(dataclasses.replace(config, width=10))  # no multiple of its 6 heads
+    made = small.checkpoint(dataclasses.replace(config, width=10))  # not a multiple of the 6 heads
     assert save_transformers(made, tmp_path / "g").architecture == "T2RForCausalLM"
 
 

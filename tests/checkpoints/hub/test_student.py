@@ -33,7 +33,7 @@ from t2r_runtime.errors import UserError
 
 STUDENT = LinearConfig(6, positions="after", update_rule="gated", gate="data", conv=2)  # as t2r convert makes it
 BESIDE = dataclasses.replace(small.LLAMA, parallel=True, norm_position="both", embedding_scale=2.0, logit_scale=0.5)
-OTHERS = {  # options of layers that no model of small.MODELS has
+OTHERS = {  # layer options that small.MODELS lacks
     "sink": small.with_layers(
         small.LLAMA.with_attention(sink=True, softcap=2.0, scale=0.7), SoftmaxConfig(), WindowConfig(3, 2), STUDENT
     ),
@@ -58,7 +58,7 @@ COMPUTED = [name for name, config in ALL.items() if not not_covered(small.built(
 
 
 def loaded(folder: Path) -> Any:
-    """The folder as transformers has it, by the class that is in it."""
+    """Loads the folder in transformers, with the class that it names."""
     from transformers import AutoModelForCausalLM
 
     from t2r_export.checkpoints.hub.remote.model import T2RForCausalLM
@@ -84,7 +84,7 @@ def by_steps(theirs: Any, ids: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
 
 @pytest.mark.parametrize("name", COMPUTED)
 def test_logits_and_states_are_ours(name: str, tmp_path: Path) -> None:
-    """In float64, where random models round by 1e-6 at the most; frequencies are float32 in both."""
+    """Compares in float64, where random models round by at most 1e-6; frequencies are float32 in both."""
     made = small.checkpoint(ALL[name])
     theirs = saved(made, tmp_path / "f").double()
     model, ids = made.model.double(), small.ids(2, 13)
@@ -102,7 +102,7 @@ def test_logits_and_states_are_ours(name: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def student(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Any]:
-    """A student beside its folder's model in float32."""
+    """A student, and transformers' float32 model of its folder."""
     layers = (STUDENT, small.HYBRID, SoftmaxConfig(), WindowConfig(4, 2))
     config = small.with_layers(small.LLAMA, *layers, eos_tokens=(), bos_token=None)
     made = small.checkpoint(config)
@@ -135,7 +135,7 @@ def test_chunks_of_a_long_text_are_the_text(student: tuple[Checkpoint, Any]) -> 
 @hypothesis.given(pads=st.lists(st.integers(0, 6), min_size=2, max_size=3), seed=st.integers(0, 99))
 @hypothesis.settings(max_examples=12, deadline=None)
 def test_padding_before_a_text_changes_nothing(student: tuple[Checkpoint, Any], pads: list[int], seed: int) -> None:
-    """Of each row the logits, and those of the tokens after it, are those of the row alone."""
+    """Each row's logits, and those of later tokens, equal those of the row alone."""
     _, theirs = student
     length = 8
     ids, more = small.ids(len(pads), length, seed), small.ids(len(pads), 3, seed + 1)
@@ -189,7 +189,7 @@ def test_the_cache_of_linear_layers_and_windows_does_not_grow(tmp_path: Path) ->
 
 
 def test_losses_and_gradients_are_ours(student: tuple[Checkpoint, Any]) -> None:
-    """So that Trainer finetunes it."""
+    """Trainer can finetune the model."""
     made, theirs = student
     ids = small.ids(2, 9)
     loss = theirs(ids, labels=ids).loss
@@ -241,7 +241,7 @@ PROVENANCE = {
 
 @pytest.mark.parametrize("name", ["conv_after", "hybrid_token", "yarn", "learned", "short_conv"])
 def test_a_saved_folder_is_the_model(name: str, tmp_path: Path) -> None:
-    """Nothing happens to config, weights, tokenizer, chat template and provenance."""
+    """Config, weights, tokenizer, chat template and provenance are unchanged."""
     made = small.checkpoint(name)
     drawn = GenerationOptions(temperature=0.7, top_k=11, top_p=0.9, min_p=0.1, repetition_penalty=1.2)
     model = small.model(dataclasses.replace(made.config, generation=drawn, vocab_size=len(texts.LETTERS)))
@@ -291,7 +291,7 @@ model.save_pretrained(again)
 
 
 def test_it_runs_without_t2r_export(tmp_path: Path) -> None:
-    """With transformers alone; and what transformers saves again is read as before."""
+    """transformers alone runs the folder; the folder that it saves again loads as before."""
     source = small.model(
         small.with_layers(small.LLAMA, *[SoftmaxConfig()] * 2, vocab_size=len(texts.LETTERS), tied_head=True)
     )

@@ -1,4 +1,4 @@
-"""transformers is the reference of these tests; it must not look for anything on the network."""
+"""transformers is the reference of these tests; it must not access the network."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Folders of flash-linear-attention's families, and what they compute: definitions in NumPy from the papers.
+"""Folders of flash-linear-attention's families, and NumPy definitions of their models from the papers.
 
-A definition reads one text token by token, in float64, by the names of a folder's tensors. It gives logits, and the
-states behind the text by our names and in our form.
+A definition reads one text token by token, in float64, with tensors named as in the folder. It returns logits, and the
+states after the text under our names and in our layout.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ def silu(x: Array) -> Array:
 
 
 def unit(x: Array) -> Array:
-    """Rows of length 1."""
+    """Rows scaled to length 1."""
     return x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6)
 
 
 def softplus_decay(logits: Array, A_log: Array, bias: Array) -> Array:
-    """exp(-exp(A) softplus(logits + b)), of heads (H) or of their channels (H, K)."""
+    """exp(-exp(A) softplus(logits + b)), per head (H) or per channel (H, K)."""
     rates = np.exp(A_log).reshape(-1, *[1] * (logits.ndim - 1))
     return np.exp(-rates * np.log1p(np.exp(logits + bias.reshape(logits.shape))))
 
 
 @dataclass(frozen=True)
 class Model:
-    """One of the families, with random weights. Args: config: what its config.json says."""
+    """A model of one family with random weights. Args: config: its config.json."""
 
     config: dict[str, Any]
 
     name: ClassVar[str] = "NumPy"
 
     def imported(self, folder: Path) -> tuple[Model, Checkpoint]:
-        """This model, and ours of the folder that it saved."""
+        """This model, and our checkpoint of its saved folder."""
         return self, checkpoint.load(self.save(folder))
 
     def of(self, key: str, default: Any = None) -> Any:
@@ -80,7 +80,7 @@ class Model:
 
     @cached_property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Heads of values, heads of keys, K and V."""
+        """Value heads, key heads, K and V."""
         heads, kind = self.config["num_heads"], self.config["model_type"]
         if kind in ("gated_deltanet", "kda"):
             size = self.config["head_dim"]
@@ -132,14 +132,14 @@ class Model:
         return found
 
     def save(self, folder: Path, **changes: Any) -> Path:
-        """A folder of it. Args: changes: of config.json."""
+        """Saves the model to a folder. Args: changes: config.json keys."""
         folder.mkdir(exist_ok=True)
         save_file(self.weights, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps({**self.config, **changes}))
         return folder
 
     def read(self, ids: Array) -> tuple[Array, dict[str, Array]]:
-        """Logits (T, V) of one text, and the states behind it."""
+        """Logits (T, V) of one text, and the states after it."""
         w = {name: tensor.astype(np.float64) for name, tensor in self.weights.items()}
         x, states = w["model.embeddings.weight"][ids], dict[str, Array]()
         for layer in range(LAYERS):
@@ -157,7 +157,7 @@ class Model:
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + self.config["norm_eps"]) * weight
 
     def mixed(self, w: Weights, x: Array) -> tuple[Array, dict[str, Array]]:
-        """What the linear attention of a layer gives of its normed rows (T, D), and its states."""
+        """Output and states of a layer's linear attention, from its normed rows (T, D)."""
         H, G, K, V_ = self.sizes
         T = len(x)
         parts, states = [x @ w[f"attn.{name}_proj.weight"].T for name in "qkv"], dict[str, Array]()
@@ -181,8 +181,8 @@ class Model:
         return self.opened(w, x, y) @ w["attn.o_proj.weight"].T, {"S": S, **states}
 
     def opened(self, w: Weights, x: Array, y: Array) -> Array:
-        """Rows y behind the output gate."""
-        if "attn.g_proj.1.bias" in w:  # of KDA
+        """Rows y after the output gate."""
+        if "attn.g_proj.1.bias" in w:  # KDA
             return y * sigmoid(x @ w["attn.g_proj.0.weight"].T @ w["attn.g_proj.1.weight"].T + w["attn.g_proj.1.bias"])
         act = sigmoid if self.of("output_gate_activation") == "sigmoid" else silu
         return y * act(x @ w["attn.g_proj.weight"].T) if self.gated else y
@@ -199,7 +199,7 @@ Rule = Callable[[Model, Weights, int, Array, Parts, Array], tuple[Array, Array]]
 
 
 def gla(model: Model, w: Weights, t: int, x: Array, parts: Parts, S: Array) -> tuple[Array, Array]:
-    """S and what reads it after token t, from its normed row."""
+    """S after token t and the vector that reads S, from the token's normed row."""
     q, k, v = parts
     logits = w["attn.gk_proj.1.weight"] @ (w["attn.gk_proj.0.weight"] @ x) + w["attn.gk_proj.1.bias"]
     return (sigmoid(logits) ** (1 / 16)).reshape(k.shape)[..., None] * S + k[..., None] * v[:, None], q
@@ -249,7 +249,7 @@ def _norm(size: int, gated: bool) -> dict[str, tuple[int, ...]]:
     return {f"{'g_norm_swish_gate' if gated else 'g_norm'}.weight": (size,)}
 
 
-# weights of a part beside those that all have, from H, K, V and whether it has an output gate
+# shapes of the weights that only this family has, from H, K, V and whether there is an output gate
 OWN: dict[str, Callable[[int, int, int, bool], dict[str, tuple[int, ...]]]] = {
     "gla": lambda H, K, V, gated: {
         "gk_proj.0.weight": (16, D),

@@ -1,4 +1,4 @@
-"""docs/config-keys.md, made of the importers' tables: `python tests/checkpoints/importers/key_tables.py` prints it."""
+"""Prints docs/config-keys.md from the importers' tables: `python tests/checkpoints/importers/key_tables.py`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def harmless(keys: Iterable[str]) -> str:
 
 
 def pattern(name: re.Pattern[str]) -> str:
-    """A pattern as a table of Markdown can hold it."""
+    """A pattern escaped for a Markdown table."""
     return name.pattern.replace(r"\w*", "…").replace("|", r"\|")
 
 

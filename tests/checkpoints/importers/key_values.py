@@ -1,4 +1,4 @@
-"""What keys of a config.json are tried with: a small model of each family, values of a key, and transformers' model."""
+"""Test inputs for config.json keys: a small model per family, values per key, and transformers' model."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ GRANITE = {
     "mamba_expand": 1,
     "mamba_chunk_size": 16,
 }
-# in transformers, so that there is nothing to compare with; test_rwkv7.py and test_fla.py have their keys
+# not in transformers, so without a reference; test_rwkv7.py and test_fla.py have their keys
 NO_CLASS = ("rwkv7", "delta_net", "gated_deltanet", "gla", "kda", "retnet")
-# nested ones have the keys of one of these
+# a nested config has the keys of one of these
 IMPORTERS = {name: one for name, one in ALL.items() if one.nested is None and name not in NO_CLASS}
 TRANSLATORS = ("bart", "marian", "pegasus")
 EXPERTS = (
@@ -72,7 +72,7 @@ EXPERTS = (
     "olmoe",
     "qwen3_moe",
 )
-SAVED = (*EXPERTS, "zamba2")  # transformers stores them in another form than it keeps them
+SAVED = (*EXPERTS, "zamba2")  # transformers stores their weights in another form than in memory
 NO_HEAD_SIZE = {key: value for key, value in LLAMA.items() if key != "head_dim"}
 LFM2 = {
     **NO_HEAD_SIZE,
@@ -158,7 +158,7 @@ OPT = {
     "ffn_dim": 11,
     "max_position_embeddings": 24,
 }
-GROWING = {  # queries scaled by their position
+GROWING = {  # scales queries by their position
     "rope_type": "yarn",
     "rope_theta": 500.0,
     "factor": 3.0,
@@ -240,7 +240,7 @@ OWN = {
     "lfm3": {**LLAMA, "head_dim": 8, "sliding_window": 6, "pad_token_id": 0, "norm_eps": 0.05},
     "mamba": MAMBA,
     "falcon_mamba": MAMBA,
-    # torch asks for 16 bytes a row
+    # torch requires rows of 16-byte multiples
     **dict.fromkeys(("granitemoe", "mixtral"), {**LLAMA, "intermediate_size": 12}),
     "olmoe": {**NO_HEAD_SIZE, "intermediate_size": 12, "num_experts": 9, "num_experts_per_tok": 2},
     "jamba": {
@@ -274,7 +274,7 @@ PROPORTIONAL = {
 }
 BY_LAYER = {FULL: {**LINEAR, "rope_theta": 50.0}, SLIDING: {"rope_type": "default", "rope_theta": 9.0}}
 
-# what a key is changed to, where its type says nothing better
+# values for keys whose type is not enough to derive them
 VALUES: dict[str, list[Any]] = {
     "activation_function": ["gelu", "relu", "silu", "mish", "relu2", "laplace"],
     "hidden_act": ["gelu", "gelu_new", "relu", "quick_gelu", "gelu_10", "laplace"],
@@ -386,7 +386,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 NOT_CHANGED = {"model_type", "quantization_config"}
-# not one without another, which PAIRS has, or which transformers' class does not take either
+# keys that only change together (see PAIRS), or that transformers' class does not accept either
 BOUND = {("mamba2", key) for key in ("expand", "hidden_size", "num_heads")}
 BOUND |= {
     ("zamba2", "layer_types"),
@@ -407,7 +407,7 @@ def config_class(family: str) -> Any:
 
 
 def values(key: str, default: Any) -> list[Any]:
-    """What to change a key to, from its name or from the type of its default."""
+    """Values to try for a key, from its name or the type of its default."""
     if key in VALUES:
         return VALUES[key]
     if isinstance(default, bool):
@@ -422,9 +422,9 @@ def classes(family: str) -> dict[str, Any]:
 
 
 def write(folder: Path, family: str, **changes: Any) -> Any:
-    """A folder with exactly this config.json, and transformers' model of it, with weights that all matter.
+    """Writes a folder with exactly this config.json and returns transformers' model of it; every weight matters.
 
-    Raises whatever transformers does where it cannot make such a model.
+    Raises any error of transformers if it cannot build the model.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -432,11 +432,11 @@ def write(folder: Path, family: str, **changes: Any) -> Any:
     torch.manual_seed(0)
     kind = AutoModelForSeq2SeqLM if family in TRANSLATORS else AutoModelForCausalLM
     model = kind.from_config(config_class(family).from_dict(json.loads(json.dumps(data))))
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]  # sines are frozen
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]  # sinusoidal tables are frozen
     for parameter in (*learned, *(buffer for name, buffer in model.named_buffers() if name == "final_logits_bias")):
         spread = (
             0.15 if family.startswith(("gemma2", "gemma3", "qwen3_5", "qwen3_next")) else 0.3
-        )  # a head whose output is small is float32's to move
+        )  # float32 rounding dominates heads with small output
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=spread)
     model.tie_weights()
     ids = torch.zeros(1, LENGTH, dtype=torch.int64)

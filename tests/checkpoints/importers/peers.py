@@ -1,4 +1,4 @@
-"""A model that was read, beside the one of transformers that wrote the folder."""
+"""Compares a loaded model with the transformers model that wrote the folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from t2r_export.model.transformer import Transformer
 
-TOLERANCE = 1e-5  # of logits; measured: 2e-6
+TOLERANCE = 1e-5  # on logits; measured: 2e-6
 BART = {
     "vocab_size": 29,
     "d_model": 12,
@@ -27,7 +27,7 @@ BART = {
 
 @torch.no_grad()
 def logit_error(ours: Transformer, theirs: Any, length: int) -> float:
-    """The largest difference of any logit over two texts of that length; a translator's encoder counts too."""
+    """Largest logit difference over two texts of that length; for a translator, of encoder outputs too."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, ours.config.vocab_size, (2, length), generator=generator)
     if ours.encoder is not None:
@@ -38,7 +38,7 @@ def logit_error(ours: Transformer, theirs: Any, length: int) -> float:
 
 
 def translation_error(ours: Transformer, theirs: Any, ids: Tensor, generator: torch.Generator) -> float:
-    """The largest difference of any output of the encoder, whose two sources have other lengths, and of any logit."""
+    """Largest difference of encoder outputs, for two sources of different lengths, and of logits."""
     assert ours.encoder is not None
     source = torch.randint(0, ours.config.source_vocab_size, (2, 7), generator=generator)
     lengths = torch.tensor([7, 4])

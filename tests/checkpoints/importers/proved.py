@@ -41,7 +41,7 @@ from t2r_runtime.contract.signature import POSITION
 Row = dict[str, Any]
 KEPT, PAGE = Path(__file__).with_name("proved.json"), Path(__file__).parents[3] / "docs" / "proved-models.md"
 LENGTHS, STEPS, CONTEXT = (1, 2, 63, 64, 65, 193), 40, 256
-FEWER = {"webgpu": 8}  # steps, where one takes half a second: a Vulkan in software
+FEWER = {"webgpu": 8}  # steps, as one takes half a second on software Vulkan
 VOCABULARY, BATCH = 31, 2
 TARGETS, SCHEMES = ("portable", "fused"), ("w8", "w4")
 PROVIDERS = ("npu", "openvino", "webgpu")  # npu: the target of that name, on the CPU
@@ -65,7 +65,7 @@ GPT2 = {"vocab_size": 31, "n_embd": 12, "n_layer": 3, "n_head": 3, "n_inner": 17
 WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
 SPREADS = dict.fromkeys(
     ("Gemma", "Gemma2", "Gemma3", "Nemotron", "Olmo"), 0.15
-)  # or float32 alone moves logits by 1e-5
+)  # else float32 rounding alone moves logits by 1e-5
 FAMILIES: dict[str, Family | fla_models.Model] = {
     "gpt2": Family("GPT2", GPT2),
     "llama": Family("Llama", {**softmax_models.GQA, "head_dim": 10}),
@@ -108,7 +108,7 @@ tox.ini.
 
 
 def measured(family: Family | fla_models.Model, folder: Path, provider: str) -> Row:
-    """The columns of a family that the provider gives."""
+    """Measures the columns of a family on the provider."""
     theirs, ours = family.imported(folder)
     if provider != "cpu":
         return {provider: on_provider(ours, folder / "provider.onnx", provider)}
@@ -123,7 +123,7 @@ def measured(family: Family | fla_models.Model, folder: Path, provider: str) -> 
 
 
 def from_full_forward(theirs: Any, ours: Checkpoint, folder: Path) -> Row:
-    """Worst differences of the eager model, of prompts and of steps from transformers' logits."""
+    """Worst logit differences from transformers: of the eager model, of prompts and of steps."""
     errors: Row = {}
     for target in TARGETS:
         export(ours, folder / f"{target}.onnx", ExportConfig(prefill=True, target=target))
@@ -146,7 +146,7 @@ def from_full_forward(theirs: Any, ours: Checkpoint, folder: Path) -> Row:
 
 
 def on_provider(ours: Checkpoint, path: Path, provider: str) -> float:
-    """The worst difference of a logit on a provider. Raises AssertionError: a loop or a Scatter for an NPU."""
+    """Worst logit difference on a provider. Raises AssertionError: a loop or a Scatter for an NPU."""
     graph = NPU if provider == "npu" else PROVIDER_GRAPHS[provider]
     grows = any(spec.dims(1, 2) != spec.dims(1, 1) for spec in ours.model.state_spec())
     config = graph.config_of(ours.config.encoder)
@@ -163,7 +163,7 @@ def _bounded(config: ExportConfig) -> ExportConfig:
 
 
 def chained(ours: Checkpoint, path: Path, provider: str) -> float:
-    """The worst difference of a logit over chained steps. Raises AssertionError: more than `t2r verify` lets pass."""
+    """Worst logit difference over chained steps. Raises AssertionError: above the tolerance of `t2r verify`."""
     checks = verify(ours, path, provider=provider, steps=FEWER.get(provider, STEPS)).checks
     logits = next(check for check in checks if check.name.endswith("logits"))
     assert logits.passed, logits
@@ -197,7 +197,7 @@ def _cell(value: float | None) -> str:
 
 
 def versions(provider: str) -> str:
-    """A line of the page: when and with what a provider was measured."""
+    """A line of the page: date and package versions of a provider's measurement."""
     found = {"torch": torch.__version__, "transformers": transformers.__version__, "onnxruntime": ort.__version__}
     for package in (f"onnxruntime-{provider}", f"onnxruntime-ep-{provider}"):
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""Random models of recurrent and hybrid families: what transformers makes of these configs. All sizes differ."""
+"""Random transformers models of recurrent and hybrid families, built from these configs. All sizes differ."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ QWEN3_5 = Family(
         "linear_num_value_heads": 6,
         "linear_key_head_dim": 5,
         "linear_value_head_dim": 4,
-        "rms_norm_eps": 0.05,  # or float32 alone moves a head whose output is small
+        "rms_norm_eps": 0.05,  # else float32 rounding dominates heads with small output
         "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
     },
     config="Qwen3_5Text",
@@ -149,7 +149,7 @@ RECURRENT_GEMMA = Family(
     {
         **HYBRID,
         "num_key_value_heads": 2,
-        "lru_width": 24,  # of another, transformers cannot read a text of one token
+        "lru_width": 24,  # with another size, transformers cannot read one token
         "intermediate_size": 22,
         "attention_window_size": 7,
         "block_types": ["recurrent", "attention", "recurrent"],

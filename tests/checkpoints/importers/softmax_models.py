@@ -1,4 +1,4 @@
-"""Random models of softmax families: what transformers makes of these configs. All sizes differ."""
+"""Random transformers models of softmax families, built from these configs. All sizes differ."""
 
 from __future__ import annotations
 

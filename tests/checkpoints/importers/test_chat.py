@@ -36,7 +36,7 @@ def test_it_travels_into_the_graph(llama: Path, tmp_path: Path) -> None:
     found = checkpoint.load(llama)
     assert found.chat_template == expected
     assert "tokenizer_config.json" in found.provenance["origin"]["files"]
-    checkpoint.save(tmp_path / "m.pt", found.model, None, provenance(found, mixer="none"))  # as a stage hands it on
+    checkpoint.save(tmp_path / "m.pt", found.model, None, provenance(found, mixer="none"))  # as a stage passes it on
     again = checkpoint.load(tmp_path / "m.pt")
     assert again.chat_template == expected
     export(again, tmp_path / "g.onnx")
@@ -85,7 +85,7 @@ def test_a_template_that_is_not_valid(template: str, why: str, llama: Path) -> N
 
 
 def passed_over(folder: Path, template: str) -> str:
-    """The note on a template that is passed over."""
+    """The note on an ignored template."""
     told(folder, chat_template=template)
     found = checkpoint.load(folder)
     assert found.chat_template is None
@@ -94,7 +94,7 @@ def passed_over(folder: Path, template: str) -> str:
 
 
 def test_a_template_that_takes_long(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its constants are computed when it is compiled."""
+    """Compiling the template evaluates its constants."""
     monkeypatch.setattr(chat, "SECONDS", 1)
     assert "longer than 1 s" in passed_over(llama, "{{ (10 ** (10 ** 10)) | string | length }}")
 

@@ -23,7 +23,7 @@ from t2r_runtime.contract.signature import POSITION
 from t2r_runtime.errors import UserError
 
 LENGTHS = (1, 2, 65, 130)
-TOLERANCE = 1e-5  # of logits, and of states relative to their largest number; measured: 3e-6
+TOLERANCE = 1e-5  # on logits, and on states relative to their largest value; measured: 3e-6
 models = pytest.mark.parametrize("name", MODELS)
 
 
@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Checkpoint
 
 
 def expected(model: Model, length: int, ours: Checkpoint) -> tuple[torch.Tensor, np.ndarray, dict[str, torch.Tensor]]:
-    """Two texts, their logits, and the states behind them."""
+    """Two texts, their logits, and the states after them."""
     ids = torch.randint(0, 31, (2, length), generator=torch.Generator().manual_seed(length))
     logits, states = zip(*(model.read(row) for row in ids.numpy()), strict=True)
     found = {name: torch.from_numpy(np.stack([of[name] for of in states])) for name in states[0]}

@@ -1,4 +1,4 @@
-"""Hugging Face folders whatever the family: their files, names, shapes and values, good and bad."""
+"""Hugging Face folders of any family: valid and invalid files, names, shapes and values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAMILIES = ", ".join(sorted([*IMPORTERS, "t2r"]))
 
 
 def refused(folder: Path, message: str) -> None:
-    """Loading fails with one line that has `message` in it."""
+    """Loading fails with one line that matches `message`."""
     with pytest.raises(UserError, match=message) as caught:
         checkpoint.load(folder)
     assert str(caught.value).isprintable()

@@ -1,4 +1,4 @@
-"""What becomes of each key that says how a model generates, beside transformers' `generate`."""
+"""Import of each generation key, compared with transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_texts_are_those_of_transformers(
 
 
 def test_a_setting_that_is_lost_is_seen(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison, and so the fuzzer, can fail."""
+    """The comparison, and so the fuzzer, detects a lost setting."""
     case = folder(made, tmp_path, "bart", {**BASE, "no_repeat_ngram_size": 1, "num_beams": 2}, {})
     monkeypatch.setattr(reader._Reader, "_penalties", lambda self: {})
     assert " for " in fuzzed.compared(case)
@@ -154,7 +154,7 @@ def test_typical_p_matters_only_where_tokens_are_drawn(made: Path, tmp_path: Pat
 def test_the_start_token_is_that_of_generation(start: dict[str, Any], made: Path, tmp_path: Path) -> None:
     case = folder(made, tmp_path, "marian", {**BASE, "decoder_start_token_id": 6}, start)
     assert checkpoint.load(case).config.start_tokens == (6,)
-    fuzzed.write(case, {**fuzzed.SPECIAL, "bos_token_id": 4}, {})  # transformers starts from BOS then
+    fuzzed.write(case, {**fuzzed.SPECIAL, "bos_token_id": 4}, {})  # then transformers starts from BOS
     assert checkpoint.load(case).config.start_tokens == (4,)
 
 

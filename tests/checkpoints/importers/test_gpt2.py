@@ -38,15 +38,14 @@ def activations(data: Path) -> dict[str, Tensor]:
 
 
 class Recorder(TorchOps):
-    """Computes, and keeps what went into ("<name") and came out of each operator that has a weight, by the weight's
-    name, and what has none."""
+    """Records input ("<name") and output of operators by the name of their weight, and activations and attention."""
 
     def __init__(self, model: Transformer, tokens: int | None) -> None:
         super().__init__(tokens, model.embedding.weight)
         self.names = {id(weight): name.removesuffix(".weight") for name, weight in model.named_parameters()}
         self.values: dict[str, Tensor] = {}
         self.activations: list[Tensor] = []
-        self.attention: list[tuple[Tensor, Tensor]] = []  # scores and weights, the future -inf and 0
+        self.attention: list[tuple[Tensor, Tensor]] = []  # scores and weights; -inf and 0 at future positions
 
     def kept(self, weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
         name = self.names[id(weight)]
@@ -79,7 +78,7 @@ class Recorder(TorchOps):
 
 @torch.no_grad()
 def sequence_values(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
-    """What a sequence (B, T) computes on its way, (B, T, ·) each, by its name in the other implementation."""
+    """Intermediate values of a sequence (B, T), (B, T, ·) each, by name in the other implementation."""
     B, T = ids.shape
     ops = Recorder(model, T)
     monkeypatch.setattr(model, "ops", lambda tokens: ops)
@@ -120,7 +119,7 @@ def sequence_values(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyP
 
 @torch.no_grad()
 def step_values(model: Transformer, ids: Tensor) -> dict[str, Tensor]:
-    """The first block's scores, attention weights and activations, step by step; the future is -inf and 0."""
+    """The first block's scores, attention weights and activations, by steps; -inf and 0 at future positions."""
     B, T = ids.shape
     attention, dense = model.config.layers[0].parts
     H, ffn = attention.heads, dense.size  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Every key of a config.json, for every family: what it does to transformers' model it does to ours, or is refused."""
+"""Every config.json key of every family changes our model as it does transformers', or is refused."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def cases(kinds: Callable[[Keys], Iterable[str]]) -> list[tuple[str, str]]:
 
 
 def refuses(family: str, key: str, value: Any) -> bool:
-    """Whether the importer refuses a config with the value, before it looks at weights."""
+    """Whether the importer refuses a config with this value, before it reads weights."""
     importer = IMPORTERS[family]
     try:
         importer.config(Fields({**SIZES[family], key: value}, "config.json", importer.keys))
@@ -251,7 +251,7 @@ def test_every_activation_of_transformers_is_obeyed_or_refused(family: str, tmp_
     for name in ACT2CLS:
         try:
             theirs = write(tmp_path, family, **{key: name})
-        except Exception:  # needs what is not installed, or has weights of its own
+        except Exception:  # needs a missing package, or has its own weights
             assert name not in ACTIVATIONS
             continue
         if name in ACTIVATIONS:

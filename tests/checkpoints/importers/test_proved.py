@@ -1,4 +1,4 @@
-"""The page of proved models: it is that of the measurements, has every family, and its program sees a fault."""
+"""The page of proved models matches the measurements and has every family; its program detects a wrong weight."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_layers_with_a_window_have_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["qwen2 windows", "mistral"])
 def test_a_window_may_be_absent_from_older_files(name: str, tmp_path: Path) -> None:
-    """Where layer_types is not written, the other keys say the same."""
+    """Without layer_types, the other keys give the same config."""
     reference(name).save_pretrained(tmp_path)
     whole = checkpoint.load(tmp_path).config
     folders.change_config(tmp_path, layer_types=None)

@@ -26,14 +26,14 @@ from t2r_export.quantize import export_quantized
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
-TOLERANCE = 1e-5  # of logits, and of states relative to their largest number
+TOLERANCE = 1e-5  # on logits, and on states relative to their largest value
 LENGTHS = (1, 2, 3, 63, 64, 65, 193)
-LONGEST = ("mamba", "mamba2", "lfm2", "qwen3.5")  # read 1,000 tokens too
+LONGEST = ("mamba", "mamba2", "lfm2", "qwen3.5")  # these also read 1,000 tokens
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Checkpoint, Path]]:
-    """Of each family transformers' model, ours and a folder with its graphs, made when they are asked for."""
+    """Per family: transformers' model, ours and a folder with its graphs, made on first access."""
 
     class Made(dict[str, tuple[Any, Checkpoint, Path]]):
         def __missing__(self, name: str) -> tuple[Any, Checkpoint, Path]:
@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Check
 
 
 STUDENTS = {"window": WindowConfig(5, sinks=2), "linear": LinearConfig(5, update_rule="gated", gate="data")}
-STATE_SPACES = ("mamba", "mamba2", "falcon-mamba")  # nothing else is in their layers
+STATE_SPACES = ("mamba", "mamba2", "falcon-mamba")  # layers without other parts
 HYBRIDS = [name for name in FAMILIES if name not in STATE_SPACES and " " not in name]  # one of each family
 families = pytest.mark.parametrize("name", FAMILIES)
 
@@ -84,7 +84,7 @@ def test_prompts_and_steps_of_the_graphs_are_transformers(name: str, target: str
 @pytest.mark.parametrize("name", LONGEST)
 @pytest.mark.parametrize("target", ["portable", "fused"])
 def test_the_graphs_read_a_thousand_tokens(name: str, target: str, made: Any) -> None:
-    """Every logit on the way of as many steps, and the states behind steps and behind a prompt."""
+    """Compares the logits of every step, and the states after the steps and after a prompt."""
     theirs, ours, folder = made[name]
     ids = text(1000, 31)
     expected, states = full_forward(theirs, ours, ids)
@@ -158,10 +158,10 @@ def test_inspect_numbers_layers_of_any_parts(made: Any) -> None:
 def test_softmax_layers_become_constant_and_train(
     name: str, kind: str, made: Any, tmp_path: Path, capsys: Output
 ) -> None:
-    """Converted, finetuned beside its teacher, exported: what is recurrent already stays a part of it."""
+    """Converts, finetunes with the teacher and exports; recurrent layers are kept."""
     model, mixer = made[name][1].model, STUDENTS[kind]
     student = convert(model, mixer, "softmax")
-    if kind == "window":  # of more tokens than the text has
+    if kind == "window":  # a window longer than the text
         ids = text(4, 31)
         with torch.no_grad():
             torch.testing.assert_close(student(ids), model(ids), rtol=1e-5, atol=1e-5)
@@ -197,7 +197,7 @@ SECTIONS = {"mrope_section": [1, 1, 0], "mrope_interleaved": True}
 
 @pytest.fixture
 def wrapped(tmp_path: Path) -> Any:
-    """A folder of the model that sees images too, with layers that draft tokens; and transformers' model of it."""
+    """transformers' vision-language model; its saved folder also has layers that draft tokens."""
     import transformers
 
     rope = {**QWEN3_5.sizes["rope_parameters"], **SECTIONS}

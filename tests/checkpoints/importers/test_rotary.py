@@ -1,4 +1,4 @@
-"""Rotary positions of config.json files, beside the frequencies of transformers."""
+"""Rotary positions of config.json files, compared with the frequencies of transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = 12
 
 
 def read(config: dict[str, Any], partial: float | None = None) -> RotaryConfig:
-    """Of a family that may rotate a part of each head, and of one that may not."""
+    """Reads a config of a family with partial rotation (`partial`: its default share), or without (None)."""
     table = ROTARY if partial is None else PARTIAL
     aliases = {"rotary_pct": "partial_rotary_factor"} if partial is not None else {}
     return rotary(Fields(config, "config.json", keys(read=table, aliases=aliases)), HEAD, partial)
@@ -34,7 +34,7 @@ def read(config: dict[str, Any], partial: float | None = None) -> RotaryConfig:
         ({"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}}, 6),
         ({"rope_parameters": {"rope_theta": 50.0}, "partial_rotary_factor": 0.4}, 4),  # int(4.8)
         ({"rope_theta": 50.0, "rotary_pct": 0.5}, 6),
-        ({"rope_theta": 50.0}, 3 * 4 // 6),  # the family's own share
+        ({"rope_theta": 50.0}, 3 * 4 // 6),  # the family's default share
         ({"rope_theta": 50.0, "partial_rotary_factor": 1}, None),
         ({"rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 50.0}, "partial_rotary_factor": 0.4}, 6),
     ],
@@ -83,13 +83,13 @@ TYPES: dict[str, dict[str, Any]] = {
 
 
 def of_size(rope: dict[str, Any], head: int) -> dict[str, Any]:
-    """With factors for a head of this size, where the type has such."""
+    """Adds longrope's factors for this head size."""
     factors = [1 + 0.1 * pair for pair in range(head // 2)]
     return {**rope, "short_factor": factors, "long_factor": factors} if rope["rope_type"] == "longrope" else rope
 
 
 def of_transformers(rope: dict[str, Any], head: int) -> tuple[Tensor, float]:
-    """Frequencies, and the factor of cosines and sines."""
+    """transformers' frequencies, and its factor on cosines and sines."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -153,7 +153,7 @@ BOTH = {**of_size(LONG, HEAD), "long_factor": [2.0] * (HEAD // 2)}
     ],
 )
 def test_up_to_a_length_a_text_has_these_frequencies(rope: dict[str, Any], instead: RotaryConfig, length: int) -> None:
-    """What a refusal says to do instead, and where longrope ends: beyond it would be another model."""
+    """The replacement that a refusal suggests, and longrope's short factors, hold up to this length only."""
     for tokens in (length, length + 1):
         assert same_turns(rope, instead, tokens) == (tokens == length)
 
@@ -168,7 +168,7 @@ def test_longrope_of_a_length_has_the_factors_of_such_texts(length: int | None, 
 
 
 def same_turns(rope: dict[str, Any], ours: RotaryConfig, tokens: int) -> bool:
-    """Whether a text of so many tokens turns as in transformers' Llama."""
+    """Whether a text of `tokens` tokens rotates as in transformers' Llama."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 

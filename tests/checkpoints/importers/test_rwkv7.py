@@ -51,7 +51,7 @@ def normed(x: Array, w: dict[str, Array], name: str, eps: float) -> Array:
 
 
 def definition(w: dict[str, Array], ids: Array, eps: float = 1e-3) -> tuple[Array, dict[str, Array]]:
-    """Logits (T, V) of one text, by the names of a folder's tensors, and the states behind it, S as (V, K)."""
+    """Logits (T, V) of one text, from tensors named as in a folder, and the states after it, S as (V, K)."""
     states: dict[str, Array] = {}
     for n in range(LAYERS):
         states |= {f"last.{n}": np.zeros(D), f"S.{n}": np.zeros((HEADS, SIZE, SIZE)), f"last_1.{n}": np.zeros(D)}
@@ -73,7 +73,7 @@ def definition(w: dict[str, Array], ids: Array, eps: float = 1e-3) -> tuple[Arra
 def mixed(
     w: dict[str, Array], name: str, n: int, row: Array, first: Array | None, states: dict[str, Array], eps: float
 ) -> tuple[Array, Array]:
-    """What time mixing gives, and the first layer's value; it changes the states."""
+    """Output of time mixing, and the first layer's value; updates `states` in place."""
 
     def low_rank(part: str, activation: Any = lambda x: x) -> Array:
         lora = f"{name}.{part}_lora.lora"
@@ -148,7 +148,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Path]:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[int, tuple[torch.Tensor, Array, dict[str, torch.Tensor]]]:
-    """Of each length: two texts, their logits, and the states behind them by our names and in our form."""
+    """Per length: two texts, their logits, and the states after them under our names and in our layout."""
     w, found = {name: tensor.astype(np.float64) for name, tensor in tensors().items()}, {}
     for length in LENGTHS:
         ids = torch.randint(0, V, (2, length), generator=torch.Generator().manual_seed(length))
@@ -221,7 +221,7 @@ def test_absent_keys_and_other_spellings(made: Any, tmp_path: Path) -> None:
     ours = made[0].config
     assert checkpoint.load(write(tmp_path, head_dim=None, num_heads=HEADS, value_dim=[D] * LAYERS)).config == ours
     write(tmp_path, intermediate_size=None, hidden_ratio=3)
-    with pytest.raises(UserError, match="ffn.key.weight 17×12 instead of 64×12"):  # up to a multiple of 32
+    with pytest.raises(UserError, match="ffn.key.weight 17×12 instead of 64×12"):  # rounded up to a multiple of 32
         checkpoint.load(tmp_path)
     assert not {*KEYS.read} & {*KEYS.refused} and not {*KEYS.read} & KEYS.harmless
 
@@ -231,7 +231,7 @@ FILE, OLDER = "tiny-rwkv-7v0-834K-FP32.bin", "tiny-rwkv-5v2-730K-FP32.bin"
 
 @pytest.fixture
 def tiny(data: Path) -> Path:
-    """Files of rwkv.cpp with trained models, and the logits that it has for them behind the three bytes "in."""
+    """Trained model files of rwkv.cpp, and its logits for them after the three bytes "in."""
     return data / "checkpoints" / "rwkv-tiny"
 
 

@@ -30,7 +30,7 @@ families = pytest.mark.parametrize("name", FAMILIES)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of each family transformers' model, ours and the folder, made when they are asked for."""
+    """Per family: transformers' model, ours and the folder, made on first access."""
 
     class Made(dict[str, Any]):
         def __missing__(self, name: str) -> Any:
@@ -148,7 +148,7 @@ def test_the_head_of_a_gpt_neox_has_two_names(made: Any, tmp_path: Path) -> None
 
 
 def test_experts_may_be_stored_one_by_one_or_together(made: Any, tmp_path: Path) -> None:
-    """transformers writes a tensor for each, and the hub has folders with all of a layer in one."""
+    """transformers writes one tensor per expert; some hub folders have one per layer."""
     theirs, ours, folder = made["qwen2-moe"]
     one_by_one = {name: None for name in load_file(folder / "model.safetensors") if ".mlp.experts." in name}
     together = {name: x for name, x in theirs.state_dict().items() if ".mlp.experts." in name}
@@ -244,7 +244,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 def changed(folder: Path, target: Path, changes: dict[str, Any]) -> Path:
-    """A copy of a folder with other keys in its config.json; None takes a key away."""
+    """A copy of a folder with changed config.json keys; None removes a key."""
     for name in ("config.json", "model.safetensors"):
         (target / name).write_bytes((folder / name).read_bytes())
     folders.change_config(target, **changes)

@@ -1,4 +1,4 @@
-"""How tensors are stored: each transform has an inverse, goes through shapes alone, and gives weights of their own."""
+"""Storage transforms: each has an inverse, works on shapes alone, and returns weights with their own storage."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_transform_and_its_inverse(name: str) -> None:
 
 
 def test_rows_of_heads_come_apart() -> None:
-    """q and gate of each of 3 heads of 4, in turn."""
+    """q and gate alternate, for 3 heads of size 4."""
     q, gate = torch.arange(12.0).view(3, 4), torch.arange(12.0).view(3, 4) + 100
     stored = torch.cat([q, gate], dim=1).flatten()
     cut = Source(("q", "gate"), permuted((3, 2, -1), (1, 0, 2))).cut(stored, {"q": (12,), "gate": (12,)})
@@ -62,7 +62,7 @@ def test_rows_of_heads_come_apart() -> None:
 
 
 def test_interleaved_pairs_come_apart() -> None:
-    """Numbers 0 2 4 of a head are the first halves of its pairs."""
+    """Elements 0 2 4 of a head are the first halves of its pairs."""
     stored = torch.arange(12.0)
     loaded: Tensor = permuted((2, -1, 2), (0, 2, 1)).load(stored)
     assert loaded.tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]

@@ -48,7 +48,7 @@ def reference(name: str, **changes: Any) -> Any:
     config = getattr(transformers, f"{family}Config")(**{**SIZES, **options, **changes})
     model = getattr(transformers, MODELS[family])(config).eval()
     for parameter in model.parameters():
-        if parameter.requires_grad:  # sines are frozen
+        if parameter.requires_grad:  # sinusoidal tables are frozen
             torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
     model.final_logits_bias.normal_()
     model.tie_weights()
@@ -92,7 +92,7 @@ def test_a_bare_backbone_and_stored_sines_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["marian", "pegasus"])
 @pytest.mark.parametrize("sides", [("encoder",), ("decoder",), ("encoder", "decoder")])
 def test_stored_positions_that_are_no_sines_are_read(family: str, sides: tuple[str, ...], tmp_path: Path) -> None:
-    """transformers loads them in place of its own; the side that stores none keeps its sines."""
+    """transformers loads them in place of its own; a side without stored positions keeps its sines."""
     theirs = reference(family)
     theirs.save_pretrained(tmp_path)
     for side in sides:
@@ -157,9 +157,9 @@ def test_generation_goes_by_its_own_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize("penalty", [0.0, 2.0])
 def test_a_forced_first_token_is_generated(width: int, penalty: float, tmp_path: Path) -> None:
-    """As transformers counts it: it is in the text, in its length and in max_new_tokens, and costs nothing."""
+    """As in transformers, it counts in the text, its length and max_new_tokens, but not in the score."""
     theirs = reference("bart")
-    theirs.final_logits_bias.zero_()  # which says more than what stands before: texts of the same tokens would be alike
+    theirs.final_logits_bias.zero_()  # it outweighs the prefix: texts of the same tokens would score alike
     options = {"decoder_start_token_id": 3, "forced_bos_token_id": 6, "forced_eos_token_id": 1, "eos_token_id": 1}
     options |= {"pad_token_id": 0, "max_new_tokens": 6, "min_new_tokens": 3, "do_sample": False}
     if width > 1:

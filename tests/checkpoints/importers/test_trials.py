@@ -1,4 +1,4 @@
-"""The program of random configs: what it draws, and that it sees a folder that is read as another model."""
+"""The program of random configs: its draws, and its detection of a folder that is read as another model."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ from t2r_export.checkpoints.importers import IMPORTERS as ALL  # noqa: E402
 from t2r_runtime.errors import UserError  # noqa: E402
 
 SHARE = 0.25  # of keys that are drawn
-SHARE_OF_REFUSED = 0.02  # of keys that an importer never takes, or no case would be compared
-TOLERANCE = 1e-4  # of the largest logit; measured: 4e-6
+SHARE_OF_REFUSED = 0.02  # of keys that an importer never accepts; more would leave no case to compare
+TOLERANCE = 1e-4  # relative to the largest logit; measured: 4e-6
 TRIES = 200  # draws for one case
 SAME, REFUSED, WRONG = "same", "refused", "wrong"
 OUTCOMES = (SAME, REFUSED, WRONG)
@@ -73,7 +73,7 @@ TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proporti
 
 
 def drawn(family: str, draw: random.Random) -> dict[str, Any]:
-    """Random keys of a config.json, over those of the family's small model."""
+    """The config.json of the family's small model with random changes."""
     keys, defaults = IMPORTERS[family].keys, {} if family in DEFINED else classes(family)
     known = keys.read.keys() | keys.aliases.keys() | defaults.keys()
     data = dict(SIZES[family])
@@ -104,7 +104,7 @@ def value(key: str, base: Any, data: dict[str, Any], draw: random.Random) -> Any
 
 
 def rotary(draw: random.Random) -> dict[str, Any]:
-    """Random parameters of rotary positions, some of them of another type."""
+    """Random rotary parameters, some of which belong to another type."""
     factors = [draw.uniform(1.0, 4.0) for _ in range(draw.choice((2, 3, 4, 5)))]
     every = {
         "rope_theta": draw.uniform(3.0, 900.0),
@@ -144,7 +144,7 @@ def tried(family: str, seed: int, number: int) -> tuple[str, dict[str, Any], str
             try:
                 theirs = defined(folder, data) if family in DEFINED else write(folder, family, **data)
                 expected = logits(theirs)
-            except Exception:  # whatever transformers says to it
+            except Exception:  # any error of transformers
                 continue
             if not bool(torch.isfinite(expected).all()) or float(expected.std()) < 1e-3:
                 continue
@@ -157,7 +157,7 @@ def tried(family: str, seed: int, number: int) -> tuple[str, dict[str, Any], str
 
 
 def defined(folder: Path, data: dict[str, Any]) -> fla_models.Model:
-    """A folder with exactly this config.json, and the definition's model of it."""
+    """Writes a folder with exactly this config.json and returns the definition's model."""
     model = fla_models.Model(data)
     model.save(folder)
     return model
