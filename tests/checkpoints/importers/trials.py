@@ -169,7 +169,7 @@ def text() -> torch.Tensor:
 
 @torch.no_grad()
 def logits(theirs: Any) -> torch.Tensor:
-    """Of transformers' full forward; of a translator from a source of ones."""
+    """Logits of transformers' full forward pass; a translator reads the same tokens as source and target."""
     given = {"decoder_input_ids": text()} if getattr(theirs.config, "is_encoder_decoder", False) else {}
     found: torch.Tensor = theirs(text(), use_cache=False, return_dict=True, **given).logits
     return found
@@ -177,7 +177,7 @@ def logits(theirs: Any) -> torch.Tensor:
 
 @torch.no_grad()
 def difference(ours: Any, theirs: Any, expected: torch.Tensor) -> float:
-    """The largest difference of a logit, relative to the largest logit."""
+    """The largest difference of a logit, relative to the largest logit; of a translator the absolute error."""
     if ours.encoder is not None:
         return translation_error(ours, theirs, text(), torch.Generator().manual_seed(2))
     return float((ours(text()) - expected).abs().max() / expected.abs().max())
