@@ -1,4 +1,4 @@
-"""Checkpoints that are written, changed, and refused."""
+"""Helpers that write, damage and load checkpoints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def random_model(config: UniformConfig = CONFIG) -> Transformer:
 
 
 def refused(path: Path, message: str) -> None:
-    """Loading fails with one line that has `message` in it."""
+    """Check that loading fails with a one-line error that contains `message`."""
     with pytest.raises(UserError, match=message) as caught:
         checkpoint.load(path)
     assert str(caught.value).isprintable()

@@ -1,4 +1,4 @@
-"""A model that reads letters, and a way to run commands, for the tests of the command line."""
+"""A model with a letter tokenizer, and a way to run commands, for the command-line tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tests share: where the data is, what a skip may be, and uninitialised memory that shows."""
+"""Shared fixtures and hooks: data folder, allowed skips, NaN-filled uninitialised memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ hypothesis.settings.load_profile("t2r")
 
 
 def pytest_configure() -> None:
-    # torch fills what it only allocates with NaN in this mode, so a value read before it is written cannot look right
+    # deterministic mode fills uninitialised tensors with NaN, so that reads before writes are visible
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         import torch
@@ -32,7 +32,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ONNX Runtime open graphs of an opset that it has and onnx has not released (t2r_export.graph.trial)."""
+    """Let ONNX Runtime open graphs of an opset that onnx has not released (t2r_export.graph.trial)."""
     monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
 
 
@@ -62,7 +62,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """With T2R_STRICT=1 a test that did not run has failed."""
+    """With T2R_STRICT=1 a skipped test fails."""
     if STRICT:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome = "failed"
@@ -71,13 +71,13 @@ def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tokens of texts go to a folder of this run."""
+    """Cache tokenized texts in a folder of this run."""
     os.environ["T2R_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of public checkpoints and texts: $T2R_DATA, or shared/data beside the repository."""
+    """The folder of public checkpoints and texts: $T2R_DATA, or shared/data next to the repository."""
     folder = Path(os.environ.get("T2R_DATA") or Path(__file__).parents[2] / "shared" / "data")
     if not (folder / "checkpoints").is_dir():
         pytest.skip(f"no test data in {folder}; set T2R_DATA")
@@ -86,7 +86,7 @@ def data() -> Path:
 
 @pytest.fixture
 def pretender(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A provider that starts but takes no node, as one does whose driver is missing."""
+    """A provider that starts but takes no node, like one whose driver is missing."""
     real = providers.open_session
     known = providers.PROVIDERS
     nowhere = dataclasses.replace(known["cpu"], ort_name="Nowhere", hint="go home")

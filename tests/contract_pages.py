@@ -1,4 +1,4 @@
-"""The pages of the contract: runtimes/CONTRACT.md and its annexes in runtimes/contract/."""
+"""The contract's pages: runtimes/CONTRACT.md and its annexes in runtimes/contract/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that is full, for what must not leave half a file."""
+"""A full disk, for tests that no partial file is left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """Writing past a size fails. Only inside of it: pytest's own output may go to a file too."""
+    """Writes past `size` bytes fail inside the context only: pytest's own output may go to a file too."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

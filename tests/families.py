@@ -1,6 +1,6 @@
-"""Random tiny models of transformers, and what their full forward gives: logits, and every state after a text.
+"""Tiny random transformers models, and the logits and states of their full forward pass.
 
-Their decode is not the definition: it leaves out what the prompt does (the clamp of Mamba-2's dt).
+Their decode step is no reference: it omits what the prefill does (the clamp of Mamba-2's dt).
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ from t2r_runtime.contract.signature import POSITION
 
 @dataclass(frozen=True)
 class Family:
-    """Args: name: what transformers' classes of it begin with. sizes: of its config, all different. config: what the
-    class of its config begins with, where that is more. spread: of random weights."""
+    """A transformers model family.
+
+    Args:
+        name: prefix of its class names.
+        sizes: config fields, all different.
+        config: prefix of its config class, if another.
+        spread: standard deviation of random weights.
+    """
 
     name: str
     sizes: dict[str, Any] = field(default_factory=dict)
@@ -33,14 +39,14 @@ class Family:
         return replace(self, sizes={**self.sizes, **changes})
 
     def imported(self, folder: Path) -> tuple[Any, Checkpoint]:
-        """transformers' model, and ours of the folder that it saved."""
+        """transformers' model, and our checkpoint of its saved folder."""
         theirs = reference(self)
         theirs.save_pretrained(folder)
         return theirs, checkpoint.load(folder)
 
 
 def reference(family: Family) -> Any:
-    """A model with weights large enough that each of them matters."""
+    """A model with weights large enough that each one matters."""
     import transformers
 
     torch.manual_seed(0)
@@ -49,7 +55,7 @@ def reference(family: Family) -> Any:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=family.spread)
     for name in model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys():
-        torch.nn.init.normal_(model.get_buffer(name), std=family.spread)  # biases of routers
+        torch.nn.init.normal_(model.get_buffer(name), std=family.spread)  # router biases
     return model
 
 
@@ -60,7 +66,7 @@ def text(length: int, vocabulary: int, batch: int = 2) -> Tensor:
 
 @torch.no_grad()
 def full_forward(theirs: Any, ours: Checkpoint, ids: Tensor) -> tuple[Tensor, State[Tensor]]:
-    """Logits of a text without a cache, and the states that its prompt leaves in one, as ours are named and shaped."""
+    """Logits without a cache, and the states after the prompt with our names and shapes."""
     logits = theirs(ids, use_cache=False, return_dict=True).logits
     projected: dict[str, Tensor] = {}
     layers = list(theirs.base_model.layers)
@@ -84,7 +90,7 @@ def full_forward(theirs: Any, ours: Checkpoint, ids: Tensor) -> tuple[Tensor, St
 
 
 def _kept(layer: Any, number: int, found: dict[str, Tensor]) -> list[Any]:
-    """Hooks that keep keys and values of a layer before they are rotated, which windows store."""
+    """Hooks that record a layer's keys and values before rotation, as windows store them."""
 
     def keep(name: str) -> Any:
         return lambda module, inputs, output: found.__setitem__(f"{name}.{number}", output.flatten(2))
@@ -95,19 +101,19 @@ def _kept(layer: Any, number: int, found: dict[str, Tensor]) -> list[Any]:
 
 
 def _window(projected: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The last tokens of rows (B, T, G · d), behind zeros."""
+    """The last tokens of rows (B, T, G · d), left-padded with zeros."""
     rows = projected.unflatten(-1, (shape[1], shape[3])).transpose(1, 2)
     return torch.nn.functional.pad(rows, (0, 0, shape[2], 0))[:, :, -shape[2] :]
 
 
 def _as_ours(name: str, layer: Any, shape: tuple[int, ...]) -> Tensor:
-    """A state of a layer of their cache, or of its modules."""
+    """A layer's state from its cache or its modules."""
     if name in "kv":
         found: Tensor = layer.keys if name == "k" else layer.values
     elif hasattr(layer, "temporal_block"):  # RecurrentGemma returns no cache
         block = layer.temporal_block
         found = block.conv1d_state.mT[:, None] if name == "conv" else block.rg_lru.recurrent_states
-    elif name == "conv":  # they keep one column more than a step reads
+    elif name == "conv":  # their cache has one more column than a step reads
         found = layer.conv_states[0].mT[:, None, -shape[2] :]
     else:
         found = layer.recurrent_states[0]

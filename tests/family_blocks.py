@@ -1,6 +1,6 @@
-"""Recurrent layers of families, written in our operators over the weights of transformers' own modules.
+"""Recurrent layers of model families, written with our operators on transformers' weights.
 
-Each block is a module with `run(rows, state, ops) -> rows, state` and the shapes of its states.
+Each block is a module with `run(rows, state, ops) -> rows, state` and its state shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ States = dict[str, Any]
 
 
 def randomised(module: nn.Module) -> nn.Module:
-    """Random weights of the same few sizes, whatever the module starts from."""
+    """Replace all weights by small random values."""
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():
         parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator)
@@ -27,7 +27,12 @@ def randomised(module: nn.Module) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Args: peer: transformers' module. conv: the convolution in it, whose weight (C, 1, n) is stored as (n, C)."""
+    """A recurrent layer over transformers' module.
+
+    Args:
+        peer: transformers' module.
+        conv: its convolution, whose weight (C, 1, n) is stored as (n, C).
+    """
 
     states: dict[str, tuple[int, ...]]
     width: int
@@ -60,7 +65,7 @@ class ShortConv(Block):
 
 
 class GatedDelta(Block):
-    """Qwen3.5: 3 heads of keys, 6 of values, K = 5, V = 4."""
+    """Qwen3.5: 3 key heads, 6 value heads, K = 5, V = 4."""
 
     width = 10
 
@@ -90,7 +95,7 @@ class GatedDelta(Block):
 
 
 class Mamba2(Block):
-    """6 heads of 4 channels, 3 groups of B and C, 5 numbers a channel; dt is clamped on both sides."""
+    """6 heads of 4 channels, 3 groups of B and C, state size 5; dt is clamped on both sides."""
 
     width = 12
     limits = (0.3, 0.9)
@@ -118,7 +123,7 @@ class Mamba2(Block):
 
 
 class KDA(Block):
-    """Kimi Linear: 3 heads of 5, a decay a key channel."""
+    """Kimi Linear: 3 heads of size 5, one decay per key channel."""
 
     width = 10
 

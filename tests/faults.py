@@ -1,4 +1,4 @@
-"""Faults for an exported graph: each makes it another function that still runs, with the same inputs and outputs."""
+"""Faults for exported graphs: each changes the function and keeps inputs and outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Graph = onnx.GraphProto
 
 
 def inject(path: Path, fault: Callable[[Graph], None]) -> Path:
-    """The graph at `path` with the fault in it, as a new file beside it."""
+    """Write the faulty graph to a new file beside `path`."""
     model = onnx.load(path)
     before = model.SerializeToString(deterministic=True)
     fault(model.graph)
@@ -26,7 +26,7 @@ def inject(path: Path, fault: Callable[[Graph], None]) -> Path:
 
 
 def swap_outputs(first: str, second: str) -> Callable[[Graph], None]:
-    """Two states come out under each other's names."""
+    """Swap the outputs of two states."""
 
     def fault(graph: Graph) -> None:
         names = {first: second, second: first}
@@ -39,7 +39,7 @@ def swap_outputs(first: str, second: str) -> Callable[[Graph], None]:
 
 
 def unchanged(state: str) -> Callable[[Graph], None]:
-    """The step uses the new state, and hands out the old one."""
+    """The step uses the new state but returns the old one."""
 
     def fault(graph: Graph) -> None:
         for node in graph.node:
@@ -52,7 +52,7 @@ def unchanged(state: str) -> Callable[[Graph], None]:
 
 
 def unread(state: str) -> Callable[[Graph], None]:
-    """Every step starts this state from nothing."""
+    """Every step reads zeros in place of this state."""
 
     def fault(graph: Graph) -> None:
         _replace_input(graph, f"past_{state}", "nothing")
@@ -62,7 +62,7 @@ def unread(state: str) -> Callable[[Graph], None]:
 
 
 def weight(name: str, change: float) -> Callable[[Graph], None]:
-    """One number of one weight is off."""
+    """Change one element of one weight."""
 
     def fault(graph: Graph) -> None:
         tensor = next(t for t in graph.initializer if t.name == name)
@@ -74,7 +74,7 @@ def weight(name: str, change: float) -> Callable[[Graph], None]:
 
 
 def constant(old: float, new: float) -> Callable[[Graph], None]:
-    """A scalar constant has another value: an eps, a scale, the 1 that the position grows by."""
+    """Change a scalar constant: an eps, a scale, or the position increment 1."""
 
     def fault(graph: Graph) -> None:
         for tensor in graph.initializer:
@@ -88,7 +88,7 @@ def constant(old: float, new: float) -> Callable[[Graph], None]:
 
 
 def regroup(name: str, shape: tuple[int, ...]) -> Callable[[Graph], None]:
-    """The first Reshape to (B, G, R, ·) becomes one to (B, R, G, ·) and a Transpose: heads change groups."""
+    """Replace the first Reshape to (B, G, R, ·) by one to (B, R, G, ·) and a Transpose: heads change groups."""
 
     def fault(graph: Graph) -> None:
         constants = {t.name: tuple(numpy_helper.to_array(t).ravel().tolist()) for t in graph.initializer}
@@ -103,7 +103,7 @@ def regroup(name: str, shape: tuple[int, ...]) -> Callable[[Graph], None]:
 
 
 def swap_parts(graph: Graph) -> None:
-    """The Split that parts cosines from sines, of what was looked up, hands them out the wrong way round."""
+    """Swap the outputs of the Split of a looked-up row into cosines and sines."""
     rows = next(n.output[0] for n in graph.node if n.op_type == "Gather" and n.input[0].endswith(".table"))
     node = next(n for n in graph.node if n.op_type == "Split" and n.input[0] == rows)
     first, second = node.output
@@ -111,7 +111,7 @@ def swap_parts(graph: Graph) -> None:
 
 
 def attribute(operator: str, name: str, value: float) -> Callable[[Graph], None]:
-    """An attribute of the first node of an operator has another value."""
+    """Change an attribute of the first node of an operator."""
 
     def fault(graph: Graph) -> None:
         node = next(n for n in graph.node if n.op_type == operator)
@@ -123,7 +123,7 @@ def attribute(operator: str, name: str, value: float) -> Callable[[Graph], None]
 
 
 def mix_batch(graph: Graph) -> None:
-    """What a token looks like depends a little on the other sequences."""
+    """Embeddings depend slightly on the other sequences."""
     node = next(n for n in graph.node if n.op_type == "Gather")
     out = node.output[0]
     node.output[0] = "alone"

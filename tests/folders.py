@@ -85,7 +85,7 @@ def random_tensors(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
 
 
 def write_llama(folder: Path, **changes: Any) -> Path:
-    """A folder with one safetensors file. `changes` go into its config.json; None takes a key away."""
+    """A folder with one safetensors file. `changes` go into its config.json; None removes a key."""
     return _write(folder, LLAMA, llama_shapes(), changes)
 
 
@@ -94,7 +94,7 @@ def write_gpt2(folder: Path, **changes: Any) -> Path:
 
 
 def change_tensors(folder: Path, **changes: Tensor | None) -> None:
-    """Replace, add or (None) take away tensors of a folder's one file; "__" in a keyword stands for a dot."""
+    """Replace, add or (None) remove tensors of a folder's one file; "__" in a keyword stands for a dot."""
     file = folder / "model.safetensors"
     tensors: dict[str, Tensor | None] = {**load_file(file)}
     tensors |= {name.replace("__", "."): tensor for name, tensor in changes.items()}
@@ -102,7 +102,7 @@ def change_tensors(folder: Path, **changes: Tensor | None) -> None:
 
 
 def change_config(folder: Path, **changes: Any) -> None:
-    """Set keys of config.json; None takes a key away."""
+    """Set keys of config.json; None removes a key."""
     file = folder / "config.json"
     config = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))

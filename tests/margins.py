@@ -1,7 +1,7 @@
-"""How much of their bounds the proofs use: T2R_MARGINS=FILE pytest tests; sort -rn FILE | head.
+"""How close proofs come to their bounds: T2R_MARGINS=FILE pytest tests; sort -rn FILE | head.
 
-Each line: error / bound, error / the model's own rounding, the test, the check. Own rounding is measured everywhere
-then, not only where a fixed bound does not hold.
+Each line: error / bound, error / the model's own rounding, test, check. With T2R_MARGINS the own rounding is measured
+for all checks, not only where a fixed bound does not hold.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FILE = os.environ.get("T2R_MARGINS")
 
 
 def noted(report: Report) -> Report:
-    """The same report, its float32 checks written to $T2R_MARGINS."""
+    """Returns the report; writes its float32 checks to $T2R_MARGINS."""
     if FILE:
         test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
         measured = [check for check in report.checks if check.rounding]

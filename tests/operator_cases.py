@@ -1,4 +1,4 @@
-"""How every operator is used, and on what: of one token of each sequence, and of many."""
+"""A call and inputs for every operator: one token per sequence, and many."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from operators import (
 )
 from small import WIDTH, B, G, H, K, T, V
 
-# "operator" or "operator: how" -> how it is used, and on what; one token of each sequence is read
+# "operator" or "operator: variant" -> the call and its inputs, one token per sequence
 CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "parameter": (lambda ops, w, x: ops.add(x[0], ops.parameter(w.shift)), [X]),
     "constant": (lambda ops, w, x: ops.add(x[0], ops.constant(np.arange(4.0), "float32", "row")), [Y]),
@@ -195,7 +195,7 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "remainder": (lambda ops, w, x: ops.remainder(x[0], 7), [PLACES]),
 }
 
-# the same where T tokens of each sequence are read
+# the same with T tokens per sequence
 MANY: dict[str, tuple[Build, list[Tensor]]] = {
     "flatten_tokens": (lambda ops, w, x: ops.flatten_tokens(x[0]), [floats(B, T, WIDTH)]),
     "last_token": (lambda ops, w, x: ops.last_token(x[0]), [ROWS]),
@@ -293,7 +293,7 @@ MANY: dict[str, tuple[Build, list[Tensor]]] = {
     "slice_from": (lambda ops, w, x: ops.slice_from(x[0], 2), [QKV[2]]),
     "slice_from: chunks": (lambda ops, w, x: ops.slice_from(ops.blocks(x[0], 4), 1), [QKV[2]]),
     "slice_last": (lambda ops, w, x: ops.slice_last(x[0], 3), [QKV[2]]),
-    # of all tokens; of the first few, tests/graph/test_draft_check.py
+    # of all tokens; tests/graph/test_draft_check.py has the first few
     "of_kept": (lambda ops, w, x: ops.mul(ops.of_kept(x[0]), 2.0), [QKV[2]]),
     "kept_cache": (lambda ops, w, x: ops.mul(ops.kept_cache(x[0]), 2.0), [QKV[2]]),
     "kept_buffer": (lambda ops, w, x: ops.kept_buffer(ops.concat(x, axis=2), 4), [Y[:, :, :4], QKV[2]]),

@@ -1,4 +1,4 @@
-"""Operators recorded in a graph, and computed; what they are given."""
+"""Records operators in a graph and computes them; their inputs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from t2r_export.graph.weights import array
 from t2r_export.model.ops import Erase, Experts
 from t2r_export.model.torch_ops import TorchOps
 
-P = 9  # tokens that came before, in a cache
-LETTERS = {"B": B, "T": T, "P": P, "N4": 2, "N7": 1, "N10": 1, "N64": 1}  # Nn: chunks of n that T tokens fill
+P = 9  # cached tokens
+LETTERS = {"B": B, "T": T, "P": P, "N4": 2, "N7": 1, "N10": 1, "N64": 1}  # Nn: number of chunks of n for T tokens
 
 Build = Callable[[Any, "Weights", list[Any]], Any]
 
 
 class Weights(nn.Module):
-    """Something for operators to take parameters from."""
+    """Parameters for operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Weights(nn.Module):
         self.shift = nn.Parameter(torch.randn(WIDTH, generator=generator))
         self.layers = nn.ModuleDict({name: nn.Linear(WIDTH, size) for name, size in {"a": 3, "b": 4, "c": 5}.items()})
         self.bare = nn.ModuleDict({name: nn.Linear(WIDTH, size, bias=False) for name, size in {"a": 3, "b": 4}.items()})
-        for name, shape in {"pairs": (5, 6, WIDTH), "up": (5, 3, WIDTH), "down": (5, WIDTH, 3)}.items():  # of experts
+        for name, shape in {"pairs": (5, 6, WIDTH), "up": (5, 3, WIDTH), "down": (5, WIDTH, 3)}.items():  # experts
             setattr(self, name, nn.Parameter(torch.randn(shape, generator=generator)))
         self.lstm, self.gru = nn.LSTM(WIDTH, WIDTH), nn.GRU(WIDTH, WIDTH)
 
@@ -46,12 +46,12 @@ WEIGHTS = Weights()
 
 
 def listed(result: Any) -> list[Any]:
-    """What an operator gave: one tensor, or several of which some may be None."""
+    """An operator's outputs as a list, without None."""
     return [x for x in (result if isinstance(result, list | tuple) else [result]) if x is not None]
 
 
 def form(x: Tensor, batch: Dim, many: bool) -> tuple[Dim, ...]:
-    """The shape of x with letters for what a graph does not know: sizes are all different, so they tell."""
+    """The shape of x with symbols for dynamic sizes; all sizes differ, so each size identifies its symbol."""
     if x.ndim == 0:
         return ()
     first = {B: batch, B * T: product([batch, "T"])}.get(x.shape[0], x.shape[0])
@@ -61,12 +61,12 @@ def form(x: Tensor, batch: Dim, many: bool) -> tuple[Dim, ...]:
 def run(
     build: Build, inputs: Sequence[Tensor], many: bool = False, target: str = "portable", letter: bool = True
 ) -> list[tuple[Value, np.ndarray]]:
-    """Record `build` over graph inputs of the tensors' forms, run it in ONNX Runtime on the tensors."""
+    """Record `build` over graph inputs of these shapes and run it in ONNX Runtime on the tensors."""
     batch: Dim = "B" if letter else B
     ops = TARGETS[target].ops(WEIGHTS, batch, "T" if many else None)
     values = [Value(f"in{i}", str(x.dtype).removeprefix("torch."), form(x, batch, many)) for i, x in enumerate(inputs)]
     given, feeds = list(values), [*inputs]
-    if many:  # a graph knows how many tokens there are from their embeddings
+    if many:  # the graph takes the number of tokens from the embeddings
         given.append(Value("embeddings", "float32", (batch, "T", 1)))
         feeds.append(torch.zeros(B, T, 1))
         ops.flatten_tokens(given[-1])
@@ -91,7 +91,7 @@ def run(
 
 @torch.no_grad()
 def assert_recorded_is_computed(build: Build, *inputs: Tensor, many: bool = False, target: str = "portable") -> None:
-    """Values, dtypes and the shapes that the recorder wrote down, with a free batch and with a fixed one."""
+    """Values, dtypes and recorded shapes agree, with a dynamic batch and with a fixed one."""
     expected = listed(build(TorchOps(T if many else None, WEIGHTS.weight), WEIGHTS, list(inputs)))
     for letter in (True, False):
         received = run(build, inputs, many, target, letter)
@@ -111,26 +111,26 @@ PLACES = torch.tensor([0, 70], dtype=torch.int32)
 X = floats(B, WIDTH)
 Y = floats(B, 3, 5, 4)
 Z = floats(B, 3, 4, 6, seed=1)
-TURNING = [0.5 * floats(WIDTH, seed=1).tanh(), floats(B, WIDTH, seed=2)]  # a factor of complex numbers, and a state
+TURNING = [0.5 * floats(WIDTH, seed=1).tanh(), floats(B, WIDTH, seed=2)]  # a complex factor, and a state
 CLAMP, ADD = Guard("clamp", 0.25), Guard("add", 0.25)
 STATE = [floats(B, G, K, V, seed=3), floats(B, G, K, seed=4)]
 
 
 def heads(tokens: int) -> list[Tensor]:
-    """q, k, v, S, z, a gate and a rate of that many tokens."""
+    """q, k, v, S, z, a log gate and a rate for that many tokens."""
     q, k, v = (floats(B, n, tokens, size, seed=n) for n, size in ((H, K), (G, K), (G, V)))
-    k = nn.functional.normalize(k, dim=-1)  # longer ones would let a delta rule grow
+    k = nn.functional.normalize(k, dim=-1)  # with longer keys a delta rule would grow
     return [q, k, v, *STATE, -floats(B, G, tokens, 1, seed=5).abs(), floats(B, G, tokens, 1, seed=6).sigmoid()]
 
 
 def erased(ops: Any, x: list[Any], many: bool = False) -> Any:
-    """Linear attention with an erase vector of its own, of a log gate a key channel and H heads that share G keys."""
+    """Linear attention with its own erase vector, one log gate per key channel, and H heads that share G keys."""
     attend = ops.linear_attention_chunks if many else ops.linear_attention
     return attend(*x[:4], None, x[4], None, Erase(*x[5:]))
 
 
 def by_channel(tokens: int, keys: int) -> list[Tensor]:
-    """q, k, v, S, log gates, read and write of that many tokens, H heads of the state and so many of q and k."""
+    """q, k, v, S, log gates, read and write vectors; the state has H heads, q and k have `keys`."""
     q, k, read = (floats(B, n, tokens, K, seed=seed) for n, seed in ((keys, 1), (keys, 2), (H, 3)))
     k, read = (nn.functional.normalize(x, dim=-1) for x in (k, read))
     gate, rate = floats(B, H, tokens, K, seed=4), floats(B, H, tokens, K, seed=5).sigmoid()
@@ -149,7 +149,7 @@ def experts(
     return ops.experts(*x, Experts(w.pairs if gated else w.up, w.down, top, renormalize, activation, gated, *router))
 
 
-# one node on target fused, but for those of gelu, whose activations it lacks
+# one node on target fused, except for gelu, an activation that it lacks
 EXPERTS = {
     "gated": (2, True, "silu", True),
     "of all": (3, False, "silu", True),

@@ -1,4 +1,4 @@
-"""A text of random tokens, for the tests of pruning."""
+"""A text of random tokens for pruning tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configs of schemes, and how near a quantized graph is."""
+"""Quantization configs, and the error of a quantized graph."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from small import VOCABULARY
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_runtime import Decoder
 
-CLOSE = {"fp16": 0.01, "int8": 0.3, "int8-static": 0.3, "w8": 0.3, "w4": 0.5}  # to the float32 graph, as median_error
+CLOSE = {"fp16": 0.01, "int8": 0.3, "int8-static": 0.3, "w8": 0.3, "w4": 0.5}  # median_error to the float32 graph
 
 
 def write_tokens(folder: Path) -> Path:
-    """Tokens to calibrate on, and to measure on."""
+    """Tokens for calibration and measurement."""
     path = folder / "tokens.npy"
     np.save(path, np.random.default_rng(0).integers(0, VOCABULARY, 1100))
     return path
@@ -29,8 +29,10 @@ def config(scheme: str, tokens: Path, **options: Any) -> QuantizeConfig:
 
 
 def median_error(old: Decoder, new: Decoder, batch: int = 1) -> float:
-    """Of the logits, relative to the largest. Where a random model's denominator comes near its guard, a little becomes
-    a lot, which a median does not see."""
+    """Median over steps of the logits' largest error, relative to the largest logit.
+
+    If a random model's denominator is near its guard, a small error becomes large; the median ignores such steps.
+    """
     for decoder in (old, new):
         decoder.reset(batch=batch)
     errors = []

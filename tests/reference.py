@@ -1,9 +1,9 @@
-"""The definition, in plain NumPy: slow, float64, readable against the papers line by line.
+"""The definition in plain NumPy: slow, float64, readable line by line against the papers.
 
 Kasai et al. 2021 (arXiv 2103.13076), eq. 4 to 6, the other feature maps of docs/mixers.md, softmax attention over the
 first and the last tokens (Xiao et al. 2023, arXiv 2309.17453) or over learned spans (Sukhbaatar et al. 2019, arXiv
-1905.07799), and a softmax window beside linear attention (Zhang et al. 2024, arXiv 2410.10254). Every other form (eager
-step, chunked, graph, runtimes) is tested against this file; where two of them disagree, this file is right.
+1905.07799), and a softmax window with linear attention (Zhang et al. 2024, arXiv 2410.10254). Every other form (eager
+step, chunked, graph, runtimes) is tested against this file; where they disagree, this file is right.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def hedgehog(x: Array, weight: Array) -> Array:
 
 
 def head_norm(o: Array, scale: Array, shift: Array | None, eps: float) -> Array:
-    """One head's output (V) with mean 0 and variance 1, scaled and shifted; without a shift: over its root mean square.
+    """One head's output (V) normalized to mean 0 and variance 1, scaled and shifted; without a shift: RMS norm.
 
-    Wu and He 2018, with a group a head; Zhang and Sennrich 2019.
+    Wu and He 2018, one group per head; Zhang and Sennrich 2019.
     """
     if shift is not None:
         o = o - o.mean()
@@ -68,14 +68,14 @@ def head_norm(o: Array, scale: Array, shift: Array | None, eps: float) -> Array:
 
 
 def guarded(denominator: float, guard: Guard) -> float:
-    """The denominator kept from zero: max(den, eps) or den + eps."""
+    """Guard the denominator against zero: max(den, eps) or den + eps."""
     return max(denominator, guard.eps) if guard.kind == "clamp" else denominator + guard.eps
 
 
 def convolved(x: Array, weight: Array, past: Array) -> Array:
     """A depthwise causal convolution: y_t = Σ_j w_j ⊙ x_{t-n+1+j}.
 
-    x (B, T, C); weight (n, C), the last of it for the present token; past (B, n - 1, C), what came before -> (B, T, C).
+    x (B, T, C); weight (n, C), the last row for the current token; past (B, n - 1, C), the inputs before -> (B, T, C).
     """
     n, joined = len(weight), np.concatenate([past, x], axis=1)
     y = np.zeros_like(x)
@@ -88,13 +88,13 @@ def convolved(x: Array, weight: Array, past: Array) -> Array:
 def recurrent(
     phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: Guard | None, angles: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """One token after another (eq. 4 and 5).
+    """Token-by-token recurrence (eq. 4 and 5).
 
     Args:
         phi_q: φ(q), (B, T, H, K). phi_k: φ(k), (B, T, G, K). v: (B, T, G, V). G divides H.
         S: (B, G, K, V) and z: (B, G, K), the state before the first token.
-        guard: of the denominator; None: there is no denominator, o is φ(q)ᵀS.
-        angles: (B, T, F), by which the first 2F features rotate in the numerator (Su et al. 2021, arXiv 2104.09864,
+        guard: of the denominator; None: no denominator, o is φ(q)ᵀS.
+        angles: (B, T, F), rotation angles of the first 2F features in the numerator (Su et al. 2021, arXiv 2104.09864,
             eq. 19).
 
     Returns:
@@ -124,9 +124,9 @@ def recurrent(
 
 
 def updated(S: Array, k: Array, v: Array, log_gate: Array | float = 0.0, beta: float | None = None) -> Array:
-    """S after one token, for one head, by the update rule that the arguments make.
+    """S of one head after one token, by the update rule of the arguments.
 
-    S (K, V), k (K), v (V). log_gate: log of the share of S that is kept, a number or one for each feature (K).
+    S (K, V), k (K), v (V). log_gate: log of the kept share of S, a scalar or per feature (K).
     beta: the delta rule's rate. Neither: the sum of the paper. Both: the gated delta rule (2412.06464, eq. 10).
     """
     S = np.exp(log_gate) * S if np.ndim(log_gate) == 0 else np.exp(log_gate)[:, None] * S
@@ -138,7 +138,7 @@ def updated(S: Array, k: Array, v: Array, log_gate: Array | float = 0.0, beta: f
 def recurrence(
     q: Array, k: Array, v: Array, S: Array, log_gate: Array | None = None, beta: Array | None = None
 ) -> tuple[Array, Array]:
-    """One token after another by any update rule, without a denominator.
+    """Token-by-token recurrence with any update rule, without a denominator.
 
     q (B, T, H, K), k (B, T, G, K), v (B, T, G, V), S (B, G, K, V); log_gate (B, T, G) or (B, T, G, K); beta (B, T, G).
     Returns q_tᵀ S_t (B, T, H, V) and S after the last token.
@@ -157,7 +157,7 @@ def recurrence(
 
 
 def parallel(phi_q: Array, phi_k: Array, v: Array, guard: Guard) -> Array:
-    """The same outputs from an empty state, as a T × T matrix of weights for each head: o (B, T, H, V)."""
+    """The same outputs from an empty state, with a T × T weight matrix per head: o (B, T, H, V)."""
     B, T, H, _ = phi_q.shape
     G, V = v.shape[2:]
     o = np.empty((B, T, H, V))
@@ -182,16 +182,16 @@ def windowed(
     dilation: int = 1,
     local: int = 1,
 ) -> Array:
-    """Softmax attention over the first `sinks` tokens and the last `window` ones, the present one among them.
+    """Softmax attention over the first `sinks` tokens and the last `window` ones, including the current one.
 
     Args:
         q: (B, T, H, d), scaled. k and v: (B, T, G, d). G divides H. From the first token of the text.
-        frequencies: (d/2), of rotary positions; None without. The distance of a token in the window is the true one;
-            that of a sink is at most what its place in a full buffer of `sinks` + `window` tokens says.
-        memory: keys and values (G, N, d) that every query sees beside the tokens, at no distance.
-        score: of a scaled query, a key, its distance and the head; their product without.
-        dilation, local: of the last ones, those nearer than `local` are seen, and those whose distance `dilation`
-            divides (Beltagy et al. 2020, arXiv 2004.05150; Child et al. 2019, arXiv 1904.10509).
+        frequencies: (d/2), of rotary positions; None without. A window token has its true distance; a sink has at most
+            that of its place in a full buffer of `sinks` + `window` tokens.
+        memory: keys and values (G, N, d) that every query attends to, at no distance.
+        score: of a scaled query, a key, its distance and the head; default: their product.
+        dilation, local: of the window, tokens nearer than `local` and those whose distance `dilation` divides are
+            attended to (Beltagy et al. 2020, arXiv 2004.05150; Child et al. 2019, arXiv 1904.10509).
 
     Returns:
         o (B, T, H, d).
@@ -219,11 +219,11 @@ def windowed(
 
 
 def spanned(q: Array, k: Array, v: Array, masks: Array) -> Array:
-    """Softmax attention whose weights are multiplied by a mask of the distance (Sukhbaatar et al. 2019, eq. 2 and 3).
+    """Softmax attention with weights multiplied by a distance mask (Sukhbaatar et al. 2019, eq. 2 and 3).
 
     Args:
         q: (B, T, H, d), scaled; k and v: (B, T, G, d). G divides H. From the first token of the text.
-        masks: (H, S), of a head at the distances 0 to S - 1; 0 from there on.
+        masks: (H, S), per head at the distances 0 to S - 1; 0 beyond.
 
     Returns:
         o (B, T, H, d).
@@ -256,13 +256,13 @@ def merged(
 
     Args:
         q: (B, T, H, d), scaled; k and v: (B, T, G, d). phi_q: (B, T, H, K) and phi_k: (B, T, G, K), their features.
-        share: what broadcasts to (B, T, H), the factor of the window's exponentials beside the sums, or, with `gate`,
+        share: broadcasts to (B, T, H), the factor of the window's exponentials relative to the sums, or, with `gate`,
             the window's share of o.
-        sinks: first tokens of the text that stand with the window, and never with the sums.
-        log_gate: (B, T, G) or (B, T, G, K), log of the share of the sums that token t leaves, before the one that it
-            pushes out of the window is added.
-        sink_q: (B, T, H, d), the queries as the sinks see them, where they rotate by another place than q.
-        turned_phi: phi_q and phi_k as they stand in the numerator, where features rotate.
+        sinks: first tokens of the text, part of the window and never of the sums.
+        log_gate: (B, T, G) or (B, T, G, K), log of the share of the sums kept at token t, before the token that
+            leaves the window is added.
+        sink_q: (B, T, H, d), the queries for the sinks, if they rotate by another position than q.
+        turned_phi: phi_q and phi_k in the numerator, if features rotate.
 
     Returns:
         o (B, T, H, d).
@@ -273,7 +273,7 @@ def merged(
     o, shares = np.empty(q.shape), np.broadcast_to(share, (B, T, H))
     for b, t, h in np.ndindex(B, T, H):
         g, share = h // (H // k.shape[2]), shares[b, t, h]
-        left = range(sinks, t - window + 1)  # the window; token i at the step i + window
+        left = range(sinks, t - window + 1)  # tokens that left the window, token i at step i + window
         seen = [i for i in range(t + 1) if i not in left]
         scores = np.array([k[b, i, g] @ (sink_q if i < sinks else q)[b, t, h] for i in seen])
         near = np.exp(scores - scores.max())
@@ -286,13 +286,13 @@ def merged(
         if not gate:
             o[b, t, h] = (share * sums[0] + sums[1]) / (share * near.sum() + far.sum())
         else:
-            open = share if left else 1.0  # while nothing is far, nothing stands beside the window
+            open = share if left else 1.0  # with no far tokens only the window counts
             o[b, t, h] = open * sums[0] / near.sum() + (1 - open) * sums[1] / guarded(far.sum(), guard)
     return o
 
 
 def turned(x: Array, angles: Array) -> Array:
-    """x (d) as d/2 complex numbers, each turned by its angle: number i is x[i] + j·x[i + d/2]."""
+    """x (d) as d/2 complex numbers, each rotated by its angle: number i is x[i] + j·x[i + d/2]."""
     half = len(x) // 2
     pairs = (x[:half] + 1j * x[half:]) * np.exp(1j * angles)
     return np.concatenate([pairs.real, pairs.imag])

@@ -1,4 +1,4 @@
-"""Update rules for tests: random tensors whose sizes are all different, and the definition, one token after another."""
+"""Update rules for tests: random tensors whose sizes are all different, and the token-by-token definition."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from t2r_export.model.ops import Erase
 
-B, KEY_HEADS, HEADS, K, V = 2, 3, 6, 5, 4  # a batch; heads of keys, and of values and the state; numbers of each
+B, KEY_HEADS, HEADS, K, V = 2, 3, 6, 5, 4  # batch; key heads; heads of values and state; head sizes
 DECAYS = {"weak": 1e-3, "middling": 1.0, "strong": 40.0, "to nothing": 2000.0}  # largest -log g
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a rule has beside q, k, v and S."""
+    """A rule's inputs beside q, k, v and S."""
 
     decay: str = ""  # "", "head" or "channel"
     delta: bool = False
@@ -36,12 +36,12 @@ RULES = {
     "erase, head": Rule("head", erase=True),
     "erase, channel": Rule("channel", erase=True),  # RWKV-7
 }
-# heads of q and k: each value head's own, a key head for two of them, and keys of fewer heads than queries
+# heads of q and k: one per value head, one per two value heads, and fewer key heads than query heads
 SHARED = {"own": (HEADS, HEADS), "shared": (KEY_HEADS, KEY_HEADS), "keys": (HEADS, KEY_HEADS), "grouped": (12, HEADS)}
 
 
 def inputs(rule: str, heads: str, T: int, decay: str = "middling", seed: int = 0) -> dict[str, Any]:
-    """The arguments of `Ops.linear_attention` without z, float64: keys of length 1, some gates nearly open."""
+    """The arguments of `Ops.linear_attention` without z, float64: unit keys, some gates nearly open."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -63,7 +63,7 @@ def inputs(rule: str, heads: str, T: int, decay: str = "middling", seed: int = 0
 
 
 def definition(given: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """o (B, H, T, V) and S after, one token and one head after another."""
+    """o (B, H, T, V) and the final S, by a loop over tokens and heads."""
     q, k, v, S = (given[name].double().numpy() for name in ("q", "k", "v", "S"))
     log_gate, beta, erase = (given.get(name) for name in ("log_gate", "beta", "erase"))
     S, T, heads = S.copy(), v.shape[2], max(q.shape[1], v.shape[1])
@@ -73,7 +73,7 @@ def definition(given: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
             key, value = k[b, g * k.shape[1] // v.shape[1], t], v[b, g, t]
             if log_gate is not None:
                 gate = log_gate.double().expand(len(v), -1, T, -1)[b, g, t].exp().numpy()
-                S[b, g] = gate[:, None] * S[b, g]  # one number, or one a key channel
+                S[b, g] = gate[:, None] * S[b, g]  # one gate, or one per key channel
             if beta is not None:
                 S[b, g] += beta[b, g, t].item() * np.outer(key, value - S[b, g].T @ key)
                 continue
@@ -87,7 +87,7 @@ def definition(given: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mapped(given: dict[str, Any], change: Any) -> dict[str, Any]:
-    """`change` of every tensor."""
+    """Apply `change` to every tensor."""
     return {
         name: Erase(*map(change, x)) if isinstance(x, Erase) else None if x is None else change(x)
         for name, x in given.items()
@@ -95,5 +95,5 @@ def mapped(given: dict[str, Any], change: Any) -> dict[str, Any]:
 
 
 def tokens(given: dict[str, Any], part: slice) -> dict[str, Any]:
-    """The arguments for a part of the tokens, with the same state before."""
+    """The arguments of a slice of tokens, with the same initial state."""
     return mapped(given, lambda x: x[:, :, part]) | {"S": given["S"]}

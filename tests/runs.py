@@ -1,4 +1,4 @@
-"""Runs of finetuning that are stopped and resumed, what they log, and what they change."""
+"""Finetuning runs that are stopped and resumed, their logs, and their changes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")
 
 
 def usual(folder: Path) -> FinetuneConfig:
-    """A run of three stages, all of its files in `folder`."""
+    """A run of three stages with all files in `folder`."""
     return texts.run(folder, PLAN, validate_every=5)
 
 
 def ended(config: FinetuneConfig) -> bytes:
-    """What the same run writes without an interruption; in whole.pt, beside its output."""
+    """Output of the same run without an interruption; written to whole.pt beside `config.output`."""
     done = dataclasses.replace(config, output=config.output.with_name("whole.pt"))
     finetune(done)
     return done.output.read_bytes()
 
 
 def resumed(config: FinetuneConfig) -> bytes:
-    """What a run writes that goes on where it was stopped."""
+    """Resume the run and return its output."""
     finetune(dataclasses.replace(config, resume=True))
     return config.output.read_bytes()
 
 
 def run_until(config: FinetuneConfig, step: int, number: int) -> None:
-    """Run until a signal comes in the middle of a step."""
+    """Run until a signal arrives in the middle of a step."""
     batches: Any = PairBatches if config.pairs else WindowBatches
     batch_of = batches.__call__
 
@@ -79,7 +79,7 @@ def records(config: FinetuneConfig) -> list[dict[str, Any]]:
 
 
 def entry(config: FinetuneConfig) -> dict[str, Any]:
-    """What the result says of the run."""
+    """The run's entry in the result's provenance."""
     found: dict[str, Any] = checkpoint.load(config.output).provenance["finetune"][-1]
     return found
 

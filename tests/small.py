@@ -1,4 +1,4 @@
-"""Small random models whose sizes are all different, so that a transposed axis fails, and the graphs of them."""
+"""Small random models whose sizes are all different, so that a transposed axis fails, and their graphs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ GATED = (
     linear(update_rule="gated", gate="data"),
     linear(update_rule="gated", gate="fixed", moving_average=True),
 )
-# Hedgehog's features are never all near zero, where dividing by their length makes much of a rounding
+# Hedgehog's features are never all near zero, where normalizing them would amplify rounding
 DELTA = (
     linear(8, "hedgehog", update_rule="delta", normalizer="none"),
     linear(8, "hedgehog", update_rule="gated_delta", gate="data", normalizer="rms_norm"),
@@ -126,9 +126,9 @@ LLAMA = dataclasses.replace(
 )
 ALIBI = dataclasses.replace(GPT2, position="alibi", max_positions=None, layers=(SOFTMAX,))
 YARN = LLAMA.with_attention(positions=RotaryConfig(500.0, YarnScaling(4.0, 12, beta_fast=2.0, beta_slow=0.2), size=2))
-# OpenVINO 1.24.1 kills the process for a root mean square norm narrower than 16, which is one vector of AVX-512
+# OpenVINO 1.24.1 crashes for an RMS norm narrower than 16, which is one vector of AVX-512
 WIDE = GPT2.with_attention(head_size=16)
-# a plain recurrent language model: nothing but its layers between the embedding and the head
+# a plain recurrent language model: only its layers between the embedding and the head
 RECURRENT = dataclasses.replace(
     GPT2,
     layers=(LSTMConfig(),),
@@ -145,7 +145,7 @@ def with_layers(base: UniformConfig, *layers: MixerConfig | PartConfig, **other:
     return dataclasses.replace(base, layers=layers, **other)
 
 
-# every kind of position and layer: what our own suites run
+# every kind of position and layer, for our own test suites
 CONFIGS = {
     "learned": GPT2,
     "sinusoidal": dataclasses.replace(GPT2, position="sinusoidal", max_positions=None, activation="relu"),
@@ -173,7 +173,7 @@ CONFIGS = {
         HybridConfig(3, 6, positions="after", update_rule="gated", gate="pair"),
     ),
     "window": with_layers(GPT2, WINDOW, WINDOW),
-    "alibi": with_layers(ALIBI, WINDOW, WINDOW),  # the other layers that have scores: alibi_kinds
+    "alibi": with_layers(ALIBI, WINDOW, WINDOW),  # other layers with scores: alibi_kinds
     "window_rotary": with_layers(LLAMA, LINEAR, WINDOW),
     "hybrid_sum": with_layers(LLAMA, HYBRID, HYBRID),
     "hybrid_gate": with_layers(GPT2, dataclasses.replace(HYBRID, merge="gate"), LINEAR),
@@ -223,7 +223,7 @@ CONFIGS = {
         feed_forwards=(MOE, MoEConfig(experts=5, size=3, top=1, renormalize=False, activation="relu", gated=False)),
     ),
     "shared_weights": with_layers(LLAMA, SOFTMAX, SHARED, SHARED),
-    # all-attention: a memory in each layer, and nothing behind it
+    # all-attention: a memory in each layer, and no feed-forward
     "memory_softmax": with_layers(LLAMA, SoftmaxConfig(memory=3), LINEAR),
     "memory_window": with_layers(GPT2, WindowConfig(3, 2, memory=4)),
     "memory": with_layers(
@@ -234,7 +234,7 @@ CONFIGS = {
     ),
     "mixed": with_layers(LLAMA, LSTMConfig(), LINEAR, DROPPED, feed_forwards=(Dense(), MEMORY, NO_FFN)),
 }
-# forms of one layer, which have suites of their own; every provider is asked to run them too
+# variants of one layer with test suites of their own; providers are tested with them too
 FORMS = {
     "conv": with_layers(GPT2, linear(conv=2), linear(conv=2, output_gate=True)),
     "elu": with_layers(GPT2, linear(4, "elu")),
@@ -271,13 +271,13 @@ FORMS = {
     "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(Dense(), MEMORY)),
 }
 MODELS = CONFIGS | FORMS
-SOURCE_VOCABULARY, M = 13, 9  # of a source, and the length of the longest
+SOURCE_VOCABULARY, M = 13, 9  # source vocabulary, and length of the longest source
 
 
 def translator(
     cross: MixerConfig = SOFTMAX, encoder: MixerConfig = SOFTMAX, base: UniformConfig | str = "sinusoidal", **other: Any
 ) -> UniformConfig:
-    """A model with an encoder in front: one whose heads are others', with a vocabulary of its own unless told."""
+    """A model with an encoder that has other heads, and its own vocabulary by default."""
     base = MODELS[base] if isinstance(base, str) else base
     asked: dict[str, Any] = {
         "layers": (encoder, encoder),
@@ -332,30 +332,30 @@ MODELS |= {f"translator_{name}": config for name, config in TRANSLATORS.items()}
 
 
 def float64_tolerance(name: str) -> float:
-    """Of MODELS[name] in float64, two ways: the turns of a rotary window are tables of float32, others each way."""
+    """Tolerance between two float64 forms of MODELS[name]: a rotary window's float32 tables differ per form."""
     return 1e-6 if name == "window_rotary" else 1e-10
 
 
 def built(config: UniformConfig | ModelConfig | str) -> ModelConfig:
-    """The config of a model: of MODELS by its name, or as it is written in few words."""
+    """The config of a model: a name in MODELS, a short config, or a full one."""
     config = MODELS[config] if isinstance(config, str) else config
     return config if isinstance(config, ModelConfig) else config.build()
 
 
 def mixers(config: ModelConfig, group: str = "layers") -> list[MixerConfig | PartConfig]:
-    """What each layer mixes by: what is inside its attention of the group, or another part."""
+    """Each layer's mixer in a group: the inner mixer of its attention, or another part."""
     return [mixer_of(next(part for part in layer.mixers if part.group == group)) for layer in config.layers]
 
 
 def described(layer: dict[str, Any], place: int = 0) -> dict[str, Any]:
-    """What a described layer says of the mixer in that part."""
+    """The described mixer of a layer's part."""
     part: dict[str, Any] = layer["parts"][place]
     inside: dict[str, Any] = part.get("inside", part)
     return inside
 
 
 def owner(name: str, config: ModelConfig) -> str:
-    """The name of a weight by its layer's mixers and feed-forward, not by where those stand in the layer."""
+    """A weight's name by its layer's mixers and feed-forward, independent of their place in the layer."""
     match = re.fullmatch(r"((?:encoder\.)?)blocks\.(\d+)\.(parts|norms|norms_after|norms_sum)\.(\d+)\.(.+)", name)
     if match is None:
         return name
@@ -368,10 +368,10 @@ def owner(name: str, config: ModelConfig) -> str:
 
 
 def model(config: UniformConfig | ModelConfig | str = GPT2, seed: int = 0) -> Transformer:
-    """A model of random weights, biases and scales too: what is zero or one cannot show that it was forgotten."""
+    """A model with random weights, also in biases and norms: a forgotten zero or one would go unnoticed."""
     made = Transformer(built(config)).eval()
     for name, weight in made.named_parameters():
-        # by what it belongs to: a weight is the same wherever it stands among the others
+        # seeded by owner: a weight is the same at any place
         generator = torch.Generator().manual_seed(zlib.crc32(f"{owner(name, made.config)} {seed}".encode()))
         centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
         weight.data = centre + 0.4 * torch.randn(weight.shape, generator=generator)
@@ -379,7 +379,7 @@ def model(config: UniformConfig | ModelConfig | str = GPT2, seed: int = 0) -> Tr
 
 
 def checkpoint(config: UniformConfig | ModelConfig | str = GPT2, seed: int = 0) -> Checkpoint:
-    """A checkpoint that was never a file."""
+    """A checkpoint that was never saved."""
     made = model(config, seed)
     return Checkpoint(made.config, made, None, {}, f"{seed:064x}")
 
@@ -393,7 +393,7 @@ def graph(
 
 
 def newer_opset(path: Path) -> None:
-    """Give a graph the opset behind the last one of ONNX Runtime."""
+    """Give a graph the first opset that ONNX Runtime does not support."""
     model = onnx.load(path)
     (ours,) = (opset for opset in model.opset_import if opset.domain == "")
     ours.version = 29
@@ -401,7 +401,7 @@ def newer_opset(path: Path) -> None:
 
 
 def proof(made: Checkpoint, path: Path, steps: int) -> Report:
-    """What `verify` says of the graph."""
+    """The report of `verify` for the graph."""
     return margins.noted(verify(made, path, steps=steps, rounding=bool(margins.FILE)))
 
 
@@ -412,13 +412,13 @@ def ids(batch: int = B, length: int = T, seed: int = 0, vocabulary: int = VOCABU
 def sources(
     batch: int = B, length: int = M, seed: int = 0, vocabulary: int = SOURCE_VOCABULARY
 ) -> tuple[Tensor, Tensor]:
-    """Source tokens (B, M) and lengths (B,), the first row of them full, each other one shorter."""
+    """Source tokens (B, M) and lengths (B,): the first row is full, each other one shorter."""
     lengths = torch.tensor([max(1, length - 3 * row) for row in range(batch)])
     return ids(batch, length, seed + 1, SOURCE_VOCABULARY), lengths
 
 
 def states(made: Transformer, batch: int = B, seed: int = 0) -> State:
-    """Random states, none of them zero; every row at its own position, caches of `CACHED` tokens."""
+    """Random nonzero states; every row at its own position, caches of `CACHED` tokens."""
     generator = torch.Generator().manual_seed(seed)
     out: State = {}
     for spec in made.state_spec():
@@ -427,7 +427,7 @@ def states(made: Transformer, batch: int = B, seed: int = 0) -> State:
             out[spec.name] = torch.arange(M, M - batch, -1, dtype=torch.int32)
         elif spec.dtype == "int32":
             out[spec.name] = torch.arange(CACHED, CACHED + 2 * batch, 2, dtype=torch.int32)
-        elif spec.name.startswith(("z", "source_z")):  # a sum of what is never negative
+        elif spec.name.startswith(("z", "source_z")):  # a sum of non-negative features
             out[spec.name] = 0.5 + torch.rand(shape, generator=generator)
         else:
             out[spec.name] = torch.randn(shape, generator=generator)
@@ -440,7 +440,7 @@ def in_precision_of(made: Transformer, values: State) -> State:
 
 
 def by_steps(made: Transformer, tokens: Tensor, start: State) -> tuple[Tensor, State]:
-    """`prefill`, one step a token."""
+    """`prefill` by one step per token."""
     logits = []
     for column in tokens.T:
         row, start = made.step(column, start)
@@ -453,7 +453,7 @@ def arrays(values: State) -> dict[str, np.ndarray]:
 
 
 def assert_states(received: State, expected: State, tolerance: float) -> None:
-    """Every state within `tolerance` of its largest value, and no state missing or new."""
+    """All states are within `tolerance` of their largest value, and the names are equal."""
     assert received.keys() == expected.keys()
     for name, value in expected.items():
         found = torch.as_tensor(received[name])
@@ -463,7 +463,7 @@ def assert_states(received: State, expected: State, tolerance: float) -> None:
 
 
 def assert_learns(module: torch.nn.Module, y: Tensor) -> None:
-    """Every weight of the module that computed y has a gradient of it."""
+    """Every weight of the module gets a gradient from y."""
     y.square().sum().backward()
     for name, weight in module.named_parameters():
         assert weight.grad is not None and weight.grad.abs().sum() > 0, name

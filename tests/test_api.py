@@ -24,7 +24,7 @@ from t2r_runtime import Decoder, UserError
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A softmax model with a byte tokenizer, as a file."""
+    """A folder with a softmax model and a byte tokenizer."""
     made = small.checkpoint("softmax")
     checkpoint.save(tmp_path / "source.pt", made.model, None, {"origin": "a test"})
     return tmp_path

@@ -83,7 +83,7 @@ def test_recipe_builds_students_once(place: Path) -> None:
 
 
 def test_student_of_another_shape(place: Path) -> None:
-    """Its file is that of its shape: another one is refused."""
+    """The student's file records its shape: a file of another shape is refused."""
     one = 'convert = { feature_size = 5, guard = { kind = "add", eps = 1e-3 } }'
     own = 'model = { rk2 = true, layers = [{ kind = "s4d", state_size = 4 }, { kind = "lstm" }] }\nseed = 3'
     recipe = RECIPE[: RECIPE.rindex("[[student]]")].replace(one, own).replace('"transfer,distill"', '"distill"')
@@ -140,10 +140,10 @@ def test_recipe_trains_model_with_alibi(place: Path) -> None:
     kinds = [[mixer.kind for mixer in small.mixers(made.config)] for made in built]
     assert kinds == [["hybrid", "hybrid"], ["linear", "softmax"]]
     export(built[0], place / "g.onnx", ExportConfig(prefill=True))
-    assert verify(built[0], place / "g.onnx", steps=60).passed  # far past the 16 tokens of its training
+    assert verify(built[0], place / "g.onnx", steps=60).passed  # far past its training length of 16 tokens
 
 
-CHANGES = {  # of the recipe: what to replace by what, what is refused, and what the message says of it
+CHANGES = {  # per section: old text, new text, refused file, and message
     "[teacher]": ('steps = "4"', 'steps = "5"', "teacher.pt", r"made of \[teacher\] stages.0.steps 4;"),
     "[model]": ("ffn_size = 20", "ffn_size = 22", "teacher.pt", r"made of \[model\] ffn_size 20"),
     "[convert]": ("feature_size = 7", "feature_size = 8", "two.pt", r"made of \[convert\] feature_size 7"),
@@ -164,7 +164,7 @@ def contents(work: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("section", CHANGES)
 def test_files_of_another_recipe_are_refused(section: str, built: Path) -> None:
-    """It is refused without a trace, or made again with all that depends on it."""
+    """The file is refused without side effects; with `anew`, it and all files that depend on it are made again."""
     old, new, refused, said = CHANGES[section]
     assert RECIPE.count(old) == 1
     (built / "recipe.toml").write_text(RECIPE.replace(old, new))
@@ -207,7 +207,7 @@ def test_folder_without_record_is_refused(built: Path, record: str | None) -> No
 
 
 def test_record_has_what_the_recipe_changes(built: Path) -> None:
-    """So that an option which comes later, with a default, does not refuse a folder of today."""
+    """Options added later, with defaults, do not invalidate existing folders."""
     model = json.loads((built / "work" / "made.json").read_text())["teacher.pt"]["[model]"]
     plan = read_recipe(built / "recipe.toml")
     assert plan.model is not None
@@ -231,7 +231,7 @@ def test_concurrent_builds_are_refused(built: Path) -> None:
 
 
 def test_text_from_several_files(place: Path) -> None:
-    """One after the other; the tokenizer learns nothing from the last documents of the last file."""
+    """Files are joined in order; the tokenizer does not see the last documents of the last file."""
     stories = [STORY.replace("hen", name).partition("\n")[0] for name in ("dog", "cat", "cow", "pig") * 10]
     for name, part in (("text.txt", stories[:20]), ("more.txt", [*stories[20:36], "zz" * 40, "zz" * 40])):
         (place / name).write_text("\n--\n".join(part))
@@ -246,7 +246,7 @@ def test_text_from_several_files(place: Path) -> None:
 
 
 def test_random_student_keeps_no_weights(place: Path) -> None:
-    """What conversion leaves of a teacher, products of its weights among it, is not what training begins with."""
+    """Training starts from fresh weights, without any teacher weights or their products."""
     random = RECIPE.replace('name = "one"', 'name = "one"\nweights = "random"')
     (place / "recipe.toml").write_text(random)
     build(place / "recipe.toml", place / "work", place)
@@ -287,7 +287,7 @@ def test_build_reports_import_notes(place: Path) -> None:
 
 
 def test_tokenizer_from_single_document(place: Path) -> None:
-    """The last tenth is held out, and not all there is."""
+    """The last tenth of the document is held out."""
     text = STORY.replace("<|endoftext|>\n", "") * 40
     (place / "text.txt").write_text(text + "zzzz" * 20)
     build(place / "recipe.toml", place / "work", place)

@@ -1,4 +1,4 @@
-"""Recipes of pairs: translators, what is held out, and sequence distillation."""
+"""Recipes of pairs: translators, held-out pairs, and sequence distillation."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_is_held_out_has_to_be_there(pairs_place: Path) -> None:
 
 
 def test_sequence_distillation(pairs_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece of it that is there is not made again."""
+    """An existing piece of the translated pairs is not made again."""
     monkeypatch.setattr("t2r_export.build.PIECE", 11)
     said = '\n[[student]]\nname = "two"\nweights = "random"\nsequence_beam = 3\n'
     recipe = pairs_place / "recipe.toml"

@@ -53,7 +53,7 @@ def test_strict_skips_are_failures(inner: pytest.Pytester, monkeypatch: pytest.M
     monkeypatch.setenv("T2R_STRICT", "1")
     inner.makepyfile(SKIPS)
     result = inner.runpytest_subprocess("-rs")
-    # skipped in the body and by a mark: failed; in a fixture: an error; no GPU: the one skip that is allowed
+    # skipped in the body and by a mark: failed; in a fixture: an error; no GPU: the one allowed skip
     result.assert_outcomes(passed=1, failed=1, errors=2, skipped=1, xfailed=1)
     result.stdout.fnmatch_lines(["*T2R_STRICT=1 allows no skip here: *no weather today"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED

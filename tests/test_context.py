@@ -1,4 +1,4 @@
-"""A context turns growing caches into states of fixed size: the same function up to its end."""
+"""A context turns growing caches into fixed-size states: the same function up to its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from t2r_export.verify import verify
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
-N = 11  # the context, in tokens
+N = 11  # context length in tokens
 DECODERS = ["softmax", "hybrid", "mamba2", "gated_delta", "memory_softmax", "yarn", "ntk"]
 TRANSLATORS = ["translator_softmax"]
 REFUSED = ["shared_weights", "alibi_kinds", "translator_shared", "translator_merged_softmax"]
@@ -40,7 +40,7 @@ def test_same_function_up_to_the_context(name: str) -> None:
         logits.append(model.prefill(ids, model.start(*sources) if sources else model.init_state(len(ids)))[0])
     torch.testing.assert_close(logits[1], logits[0], rtol=EPS, atol=EPS)
     torch.testing.assert_close(logits[3][:, :N], logits[2][:, :N], rtol=EPS, atol=EPS)
-    assert (logits[3] - logits[2]).abs().max() > 1e-3  # what has left the context mattered
+    assert (logits[3] - logits[2]).abs().max() > 1e-3  # tokens that left the context mattered
 
 
 @pytest.mark.parametrize("options", [{}, {"prefill": True, "draft_check": True, "generate": True}, {"target": "npu"}])

@@ -76,7 +76,7 @@ def test_convert_none_is_identity() -> None:
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("layers", ["all", "none", "1"])
 def test_to_reshape_is_to_convert(layers: str, rotary: bool) -> None:
-    """Where a conversion has no random weights, its config alone gives the same model."""
+    """Without random weights, `reshape` to the converted config gives the same model."""
     source = teacher(rotary, layers=2)
     made = convert(source, WindowConfig(3, 1), layers)
     again = reshape(source, made.config, seed=3)
@@ -85,7 +85,7 @@ def test_to_reshape_is_to_convert(layers: str, rotary: bool) -> None:
 
 
 def test_weights_go_to_parts_of_their_kind() -> None:
-    """An output projection of the same name and shape says something else in a convolution, and is random there."""
+    """A convolution's output projection of equal name and shape is not copied: it is random."""
     source = teacher(layers=2)
     conv = LightConvConfig(size=GPT2.width, heads=2, taps=3)
     config = dataclasses.replace(GPT2, layers=(SOFTMAX, conv), rezero=True, vocab_size=source.config.vocab_size).build()
@@ -146,7 +146,7 @@ def test_shared_features_need_as_many_kv_heads() -> None:
 
 @torch.no_grad()
 def test_translator_layers() -> None:
-    """Each part alone: what is not converted keeps its weights, and what is keeps its projections."""
+    """Each part alone: unconverted parts keep their weights, converted ones their projections."""
     made = small.model("translator_softmax")
     cross, encoder = linear(7), linear(6)
     converted = convert(made, linear(3), "1", cross=cross, encoder=encoder)
@@ -166,11 +166,11 @@ def test_translator_layers() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("mixer", [small.SOFTMAX, linear(3)])
 def test_cross_attention_is_merged(mixer: MixerConfig, shared: bool) -> None:
-    """Query, prefix and output keep their weights, and the source the keys and values that it had."""
+    """Query, prefix and output keep their weights, and the source its keys and values."""
     made = small.model("translator_softmax")
     converted = convert(made, mixer, "1", cross=MergeConfig(shared=shared))
     before, after = made.state_dict(), converted.state_dict()
-    # the part that looked at the source is gone, and what stood behind it has moved up
+    # cross attention is gone, and the parts behind it have moved up
     expected = {n: n for n in before if not n.startswith(("blocks.1.parts.1.", "blocks.1.norms.1."))}
     moving = ("blocks.1.parts.2.", "blocks.1.norms.2.")
     behind = {n: n.replace(".2.", ".1.", 1) for n in expected if n.startswith(moving)}
@@ -190,7 +190,7 @@ def test_cross_attention_is_merged(mixer: MixerConfig, shared: bool) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("shared", [False, True])
 def test_feed_forward_is_merged(shared: bool) -> None:
-    """Its first matrix is in the values, behind the output of the layer that they were of; its second is the output."""
+    """The first matrix is folded into the values after the output projection; the second is the output."""
     base = dataclasses.replace(small.MODELS["translator_merged_hidden"], crosses=(small.SOFTMAX,) * 2, feed_forwards=())
     made = small.model(base).double()
     converted = convert(made, small.SOFTMAX, "0", cross=MergeConfig(shared=shared, feed_forward=True))

@@ -24,12 +24,12 @@ from t2r_runtime.errors import UserError
 
 
 def lines(description: Description) -> list[str]:
-    """What a person reads, with one space between columns."""
+    """The printed lines, with one space between columns."""
     return [" ".join(line.split()) for line in text(description).splitlines()]
 
 
 def both(folder: Path, config: Any = GPT2, **options: Any) -> tuple[Description, Description]:
-    """The descriptions of a checkpoint and of its graph."""
+    """Descriptions of a checkpoint and its graph."""
     checkpoint.save(folder / "m.pt", small.model(config), None, {"origin": "dice"})
     export(checkpoint.load(folder / "m.pt"), folder / "g.onnx", ExportConfig(**options))
     return describe(folder / "m.pt"), describe(folder / "g.onnx")
@@ -62,7 +62,7 @@ def test_checkpoint_and_graph_descriptions_agree(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["moe", "product_keys"])
 def test_parameters_that_a_token_reads(name: str, tmp_path: Path) -> None:
-    """Those of two experts of four and one of five, or of the values that its heads choose."""
+    """Active parameters: two experts of four and one of five, or the values that its heads choose."""
     made, graph = both(tmp_path, name)
     quantize(tmp_path / "g.onnx", tmp_path / "w8.onnx", QuantizeConfig(scheme="w8"))
     idle = {"moe": 2 * 3 * 7 * WIDTH + 4 * 2 * 3 * WIDTH, "product_keys": (25 - 2 * 3) * WIDTH}[name]
@@ -82,7 +82,7 @@ def test_fold_status(tmp_path: Path) -> None:
 def test_memory_and_break_even(tmp_path: Path) -> None:
     recurrent, _ = both(tmp_path)
     layer = 4 * G * K * (V + 1)
-    assert recurrent.state_bytes == 2 * layer + 4  # and the position
+    assert recurrent.state_bytes == 2 * layer + 4  # plus the position
     assert recurrent.growth_bytes == 0
     assert recurrent.memory == "constant"
     # a cache of 13 tokens: 2 layers · 2 · 3 · 4 · 4 bytes · 13 = 2,496; of 3 tokens 576 and of 4 768
@@ -179,7 +179,7 @@ def test_parameter_count_equals_export(name: str, tmp_path: Path) -> None:
     assert describe(tmp_path / "g.onnx").parameters == report.parameters
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
     assert describe(tmp_path / "q.onnx").parameters == report.parameters
-    for strange in ("-1", "9" * 30, "many", ""):  # and where nobody says it, those of the file
+    for strange in ("-1", "9" * 30, "many", ""):  # without a valid count, the file's
         claiming(tmp_path / "q.onnx")
         model = onnx.load(tmp_path / "q.onnx")
         kept = {p.key: p.value for p in model.metadata_props} | {"t2r.parameters": strange}
@@ -227,7 +227,7 @@ ATTENTION = {
 
 
 def layer(**changes: Any) -> dict[str, Any]:
-    """A described layer whose attention has other values."""
+    """A described layer with changed attention values."""
     return {"parts": [ATTENTION | changes, {"kind": "dense", "size": 11}]}
 
 

@@ -23,18 +23,18 @@ PATH = re.compile(
 )
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(?:#[^)]*)?\)")
 FILE = re.compile(r"[\w/]+\.(?:py|md|toml|h|hpp|cpp|js)")
-TEST = re.compile(r"(?<![\w/:])test(?:_[a-z0-9]+){3,}(?!\.py|\w|/)")  # a function, without its file
+TEST = re.compile(r"(?<![\w/:])test(?:_[a-z0-9]+){3,}(?!\.py|\w|/)")  # a test function without its file
 TESTS = {
     name
     for folder in ("tests", "runtimes")
     for file in (ROOT / folder).rglob("test_*.py")
     for name in (file.stem, *re.findall(r"def (test_\w+)\(", file.read_text(encoding="utf-8")))
 }
-ROOTS = (ROOT, ROOT / "t2r_export", ROOT / "runtimes" / "python")  # that a path may begin at
+ROOTS = (ROOT, ROOT / "t2r_export", ROOT / "runtimes" / "python")  # possible roots of a path
 
 
 def missing(text: str, page: Path) -> Iterator[str]:
-    """What a page names and is nowhere, each as it is written."""
+    """Files, tests and links in a page that do not exist, as written."""
     for code in CODE.findall(text):
         for path in PATH.findall(code):
             if path.isupper() or "NAME" in path:

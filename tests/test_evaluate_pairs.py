@@ -1,4 +1,4 @@
-"""Evaluation of translators: greedy translations, BLEU, and refused input."""
+"""Evaluation of translators: greedy translations, BLEU, and refused inputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def config(**changes: object) -> ModelConfig:
 
 @torch.no_grad()
 def alone(model: Transformer, source: list[int], longest: int) -> list[int]:
-    """One source's translation, token by token, in plain words."""
+    """One source's translation by a plain loop."""
     states = model.start(torch.tensor([source]), torch.tensor([len(source)]))
     for token in model.config.start_tokens:
         logits, states = model.step(torch.tensor([token]), states)
@@ -59,7 +59,7 @@ def alone(model: Transformer, source: list[int], longest: int) -> list[int]:
 def test_batch_translations_equal_single_ones(seed: int) -> None:
     model, done = small.model(config(), seed=seed), list[int]()
     with torch.no_grad():
-        model.head.weight.mul_(4)  # so that other tokens than one are the likeliest
+        model.head.weight.mul_(4)  # makes several tokens likely
     found = translate(model, SOURCES, 10, done.append)
     assert found == [alone(model, source, 9) for source in SOURCES]
     assert done == [5]
@@ -70,7 +70,7 @@ def test_end_banned_and_maximum_length() -> None:
     assert max(map(len, found)) == 5
     assert not {4, 7, texts.EOS} & {token for row in found for token in row}
     positions = small.model(config(max_positions=6, eos_tokens=(texts.EOS,), banned_tokens=(texts.EOS,)))
-    assert {len(row) for row in translate(positions, SOURCES)} == {4}  # and an end, which is not read any more
+    assert {len(row) for row in translate(positions, SOURCES)} == {4}  # plus an end, which is not read
     assert translate(positions, SOURCES, 1) == [[]] * len(SOURCES)
 
 
@@ -80,7 +80,7 @@ def test_bleu_equals_sacrebleu() -> None:
     assert same.score == pytest.approx(100)
     assert same.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     one = corpus_bleu(["the hen ran to a hill"], ["the hen ran to the hill"], beam=4)
-    # n-grams of 1 to 4: 5 of 6, 3 of 5, 2 of 4, 1 of 3, in equal lengths
+    # matches of n-grams of 1 to 4: 5 of 6, 3 of 5, 2 of 4, 1 of 3, at equal lengths
     assert one.score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
     assert (one.sentences, one.beam) == (1, 4)
 

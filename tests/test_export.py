@@ -1,4 +1,4 @@
-"""Interface and metadata of exported graphs, and refused options. test_verify tests their values."""
+"""Interface and metadata of exported graphs, and refused options; test_verify covers their values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LAYOUTS = pytest.mark.parametrize("layout", ["layers", "packed"])
 
 def forms(values: Any) -> dict[str, tuple[int | str, ...]]:
     return {
-        v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim)  # a letter or a number
+        v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim)  # symbol or number
         for v in values
     }
 
@@ -102,7 +102,7 @@ def test_options_in_metadata(tmp_path: Path) -> None:
     st.sampled_from(list(CONFIGS)), st.sampled_from(["layers", "packed"]), st.sampled_from([None, B]), st.integers(1, 5)
 )
 def test_graph_computes_step(name: str, layout: str, batch: int | None, steps: int) -> None:
-    """From random states, in ONNX's own reference interpreter and not in ONNX Runtime: a second opinion."""
+    """Steps from random states in ONNX's reference interpreter, which is independent of ONNX Runtime."""
     made = small.checkpoint(name)
     bundle, _ = build(made, ExportConfig(batch=batch, state_layout=layout))
     model, signature = bundle.step, bundle.signature
@@ -175,7 +175,7 @@ def test_weights_keep_their_names(tmp_path: Path) -> None:
     model = onnx.load(tmp_path / "g.onnx")
     weights = {t.name for t in model.graph.initializer if not t.name.startswith("const_")}
     folded, _ = fold(small.model("hybrid"))
-    # a layer's projections and a feed-forward's; a map of q is none
+    # a layer's q, k, v and a feed-forward's gate, up; a feature map of q does not count
     joined = (r"(parts\.0\.)[qkv]\.", r"\1q_k_v."), (r"(parts\.1\.)(gate|up)\.", r"\1gate_up.")
     names = {name for name, _ in folded.named_parameters()}
     for pattern, together in joined:
@@ -282,7 +282,7 @@ def test_graph_must_match_metadata(tmp_path: Path) -> None:
 def test_wrong_shape_in_metadata_is_refused(tmp_path: Path) -> None:
     _, report = small.graph(tmp_path / "g.onnx")
     first, *others = report.signature.states
-    wrong = dataclasses.replace(first, shape=("B", G, V, K))  # K and V change places
+    wrong = dataclasses.replace(first, shape=("B", G, V, K))  # K and V swapped
 
     def claim(model: onnx.ModelProto) -> None:
         claimed = dataclasses.replace(report.signature, states=(wrong, *others))

@@ -1,4 +1,4 @@
-"""What is in a folder that a person names: bounded, and whatever disappears meanwhile is no error."""
+"""Files in a user's folder: reads are bounded, and files that disappear meanwhile are no error."""
 
 from __future__ import annotations
 

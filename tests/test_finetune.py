@@ -1,4 +1,4 @@
-"""Finetuning end to end: what is trained, what is learned, what is written."""
+"""Finetuning end to end: trained weights, losses, written files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_distill_changes_every_weight(config: FinetuneConfig) -> None:
 
 
 def test_complete_run_is_reported(config: FinetuneConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--resume` over a run's own result trains nothing, and over that of another run is refused."""
+    """`--resume` over a run's own result trains nothing; over another run's it is refused."""
     report = finetune(config)
     before = config.output.read_bytes()
     capsys.readouterr()
@@ -77,7 +77,7 @@ def test_complete_run_is_reported(config: FinetuneConfig, capsys: pytest.Capture
 def test_accumulated_gradients_are_those_of_the_batch(config: FinetuneConfig, tmp_path: Path) -> None:
     config = dataclasses.replace(config, plan=parse_plan("transfer,distill,task", "7,6,5", "1e-3"))
     alone = dataclasses.replace(config, output=tmp_path / "alone.pt")
-    parts = dataclasses.replace(config, output=tmp_path / "parts.pt", accumulate=3)  # of 4 rows: 2 and 2
+    parts = dataclasses.replace(config, output=tmp_path / "parts.pt", accumulate=3)  # 4 rows: 2 and 2
     for each in (alone, parts):
         finetune(each)
     losses = [[line["loss"] for line in records(each) if "loss" in line] for each in (alone, parts)]
@@ -119,7 +119,7 @@ def test_hybrid_with_explicit_teacher(config: FinetuneConfig, tmp_path: Path) ->
 
 
 def test_worse_student_is_reported(config: FinetuneConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    """On its test part, of other letters than what it was trained on and what chose."""
+    """The test part has other letters than the training and validation parts."""
     config.data[0].write_text(f"\n{SEPARATOR}\n".join(["ab ab ab ab ab ab."] * 38 + ["gh hg gh hg gh hg."] * 2))
     report = finetune(dataclasses.replace(config, plan=parse_plan("task", "30", "0.02")))
     difference = report.after.nats - report.before.nats

@@ -22,7 +22,7 @@ from t2r_export.model.transformer import Transformer
 
 
 def precise(made: Transformer) -> Transformer:
-    """Weights in float64. Not what positions are computed from: those are float32 in every model."""
+    """Convert weights to float64, except those of positions, which are float32 in every model."""
     for weight in made.parameters():
         weight.data = weight.data.double()
     return made
@@ -85,7 +85,7 @@ def test_fold_is_idempotent() -> None:
 
 
 def test_fold_error_of_zero_output() -> None:
-    """A layer whose output is all zero, as training often starts from: exact, and no 0/0."""
+    """A layer with zero output, common at the start of training: exact, no 0/0."""
     made = small.model(dataclasses.replace(GPT2.with_attention(output_bias=False), layers=(small.LINEAR,)))
     made.blocks[0].mixers[0].o.weight.data.zero_()  # type: ignore[operator, union-attr]
     _, (report,) = fold(made)

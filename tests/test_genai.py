@@ -42,7 +42,7 @@ def storyteller(_: Path) -> Checkpoint:
 
 
 def stories(data: Path, layers: str = "all") -> Checkpoint:
-    """stories260K with T2R layers, which nobody has trained: a greedy text needs no good model."""
+    """stories260K with untrained T2R layers: a greedy text needs no good model."""
     teacher = checkpoint.load(data / "checkpoints" / "stories260K")
     return made(convert(teacher.model, LinearConfig(16, positions="drop"), layers), teacher.tokenizer, {})
 
@@ -52,7 +52,7 @@ def with_softmax(data: Path) -> Checkpoint:
 
 
 def texts(folder: Path, ids: np.ndarray, tokens: int) -> np.ndarray:
-    """What genai writes after ids (B, N), greedily, without regard to ends: (B, tokens)."""
+    """genai's greedy tokens after ids (B, N), ignoring end tokens: (B, tokens)."""
     model = onnxruntime_genai.Model(str(folder))
     parameters = onnxruntime_genai.GeneratorParams(model)
     length = ids.shape[1] + tokens
@@ -65,7 +65,7 @@ def texts(folder: Path, ids: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def ours(decoder: Decoder, ids: np.ndarray, tokens: int) -> np.ndarray:
-    """The same of a step graph; genai gives ends no chance before `min_length`."""
+    """The same with a step graph; genai excludes end tokens before `min_length`."""
     decoder.reset(len(ids))
     written = []
     for column in ids.T:
@@ -90,7 +90,7 @@ def test_genai_generates_same_text(source: Any, data: Path, tmp_path: Path) -> N
 
 
 def test_genai_continues_text(tmp_path: Path) -> None:
-    """Positions and states after generated tokens, and after a second part of the prompt."""
+    """Positions and states are right after generated tokens and after another part of the prompt."""
     loaded = small.checkpoint("sinusoidal")
     export(loaded, tmp_path / "ours.onnx")
     export_genai(loaded, tmp_path / "folder")
@@ -107,11 +107,11 @@ def test_genai_continues_text(tmp_path: Path) -> None:
         np.testing.assert_allclose(generator.get_logits().ravel(), np.ravel(logits), rtol=2e-5, atol=2e-5)
         for _ in range(2):
             generator.generate_next_token()
-        generator.get_logits()  # genai itself reads the last token no sooner, and append_tokens would leave it out
+        generator.get_logits()  # genai reads the last token only here; append_tokens would skip it
 
 
 def runs(folder: Path, ids: np.ndarray, cuts: list[int]) -> list[np.ndarray]:
-    """Logits (B, vocabulary) of the folder's graph after each part of ids (B, N), as genai would call it."""
+    """Logits (B, vocabulary) of the folder's graph after each part of ids (B, N), called like genai."""
     session = ort.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     kept = {
         value.name: np.zeros([{"B": len(ids), "T": 0}.get(d, d) for d in value.shape], np.float32)
@@ -132,7 +132,7 @@ def runs(folder: Path, ids: np.ndarray, cuts: list[int]) -> list[np.ndarray]:
 
 
 def refused(loaded: Checkpoint) -> str | None:
-    """What a refusal names, the first layer that has more than sums or a cache that grows; None: genai takes all."""
+    """Pattern of the refusal: the first layer with states other than sums or growing caches; None: accepted."""
     if loaded.config.encoder is not None:
         return "a translator"
     specs = fold(loaded.model)[0].state_spec()

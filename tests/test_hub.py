@@ -1,4 +1,4 @@
-"""Models of the hub are read from its local cache alone."""
+"""Models of the hub are read only from its local cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with a model, as a download leaves it: links of a snapshot to blobs."""
+    """A cache with a model, as after a download: the snapshot links to blobs."""
     cache = tmp_path / "hub"
     model = cache / "models--someone--tiny-llama"
     snapshot = model / "snapshots" / COMMIT
@@ -72,7 +72,7 @@ def test_what_is_not_there_is_refused(spelled: str, message: str, cache: Path) -
 
 @pytest.fixture
 def data_set(cache: Path) -> Path:
-    """A data set in the same cache; its snapshot."""
+    """The snapshot of a data set in the same cache."""
     data = cache / "datasets--someone--tales"
     snapshot = data / "snapshots" / COMMIT
     for number, name in enumerate(["README.md", "data/train-0.jsonl", "data/train-1.jsonl", "data/test.jsonl"]):

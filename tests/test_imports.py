@@ -1,7 +1,7 @@
 """Import rules between rooms, and modules that `--help` must not load.
 
 The tables below are the only definition of the rules; docs/architecture.md draws them. A room is a folder of
-t2r_export; the modules of `t2r_export` itself are the door: the stages of the pipeline.
+t2r_export; the top-level modules of `t2r_export` are the stages of the pipeline.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ HEAVY = {"torch", "onnx", "onnxruntime", "transformers", "accelerate", "tokenize
 
 @dataclass(frozen=True)
 class Room:
-    """What the files of one folder may import: rooms of t2r_export, and heavy packages of others."""
+    """Allowed imports of one folder's files: rooms of t2r_export, and heavy third-party packages."""
 
     rooms: set[str] = field(default_factory=set)
     packages: set[str] = field(default_factory=set)
 
 
-PIPELINE = "t2r_export"  # the files at the door
+PIPELINE = "t2r_export"  # top-level modules
 ROOMS = {
     "config": Room({"config"}),
     "model": Room({"config", "model", "model.mixers", "model.parts", "model.positions"}, {"torch"}),
@@ -65,7 +65,7 @@ ROOMS = {
     ),
     "cli": Room({"*"}, {"onnxruntime"}),
 }
-RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and those that each may import
+RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may import
     "contract": set(),
     "text": {"contract"},
     "session": {"contract"},
@@ -74,11 +74,11 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and those that each ma
     "serve": {"contract", "text", "session", "decode", "translate"},
     "cli": {"contract", "text", "session", "decode", "translate", "serve"},
 }
-# what every room may import
+# allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
-APART = "remote"  # copied beside weights, it runs without us: tests/checkpoints/hub/test_student.py
-ONNX_STAGES = {"quantize.py"}  # of the pipeline, what changes a finished graph
-# of model/, what mixers and parts do not know
+APART = "remote"  # copied beside weights, it runs without our package: tests/checkpoints/hub/test_student.py
+ONNX_STAGES = {"quantize.py"}  # pipeline stages that change a finished graph
+# modules of model/ that mixers and parts may not import
 ABOVE = {f"t2r_export.model.{name}" for name in ("transformer", "stack", "encoder", "block")}
 
 
@@ -94,7 +94,7 @@ def modules(package: str, pattern: str = "**/*.py") -> list[Path]:
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
-    """Every module that the source imports, in its body, in a function or for types alone; and whether at import."""
+    """Every imported module, also in functions and for types, and whether its import runs at module import."""
     tree = ast.parse(source)
     later = {inner for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for inner in ast.walk(node)}
     for node in ast.walk(tree):
@@ -108,7 +108,7 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module of t2r_export, by its dotted name."""
+    """The room of a t2r_export module, by its dotted name."""
     parts = module.split(".")[1:]
     if ".".join(parts[:2]) in ROOMS:
         return ".".join(parts[:2])
@@ -116,7 +116,7 @@ def room_of(module: str) -> str:
 
 
 def allowed(room: str, file: str, name: str, at_import: bool) -> bool:
-    """Whether a file of that room may import the module `name`."""
+    """Whether a file of a room may import the module `name`."""
     rules, top = ROOMS[room], name.partition(".")[0]
     if top == "t2r_export":
         if name in SHARED or name.rpartition(".")[0] in SHARED - {"t2r_export"}:
@@ -126,13 +126,13 @@ def allowed(room: str, file: str, name: str, at_import: bool) -> bool:
         return room_of(name) in rules.rooms and not (room.startswith("model.") and name in ABOVE)
     if top == "onnx" and room == PIPELINE:
         return file in ONNX_STAGES
-    if top in HEAVY:  # the command line may wait until a command runs
+    if top in HEAVY:  # the command line may import it inside a function
         return top in rules.packages or (room == "cli" and not at_import)
     return top != "click" or room == "cli"
 
 
 def refused(room: str, file: str, source: str) -> list[str]:
-    """The imports of one file that its room does not allow."""
+    """The forbidden imports of a file."""
     return sorted({name for name, at_import in imports(source) if not allowed(room, file, name, at_import)})
 
 
@@ -190,7 +190,7 @@ def test_forbidden_import_is_refused(room: str, file: str, source: str) -> None:
 
 
 def test_no_import_circle() -> None:
-    """Between modules of either package, imports for types alone included."""
+    """Within and between both packages, including imports for types only."""
     files = {}
     for package in ("t2r_export", "t2r_runtime"):
         for file in modules(package):
@@ -205,7 +205,7 @@ def test_no_import_circle() -> None:
 
 
 def circle(arrows: dict[str, set[str]]) -> list[str]:
-    """The names that are left when those without an arrow to another are taken away, and those without one from any."""
+    """The names left after repeatedly removing those without outgoing or without incoming arrows."""
     left = dict(arrows)
     while True:
         aimed = {name for targets in left.values() for name in targets}
@@ -235,7 +235,7 @@ def test_other_runtimes_import_toolchain_only_in_tests_and_demos() -> None:
 
 
 def loaded_by(program: str) -> set[str]:
-    """Top-level modules that are loaded in a new interpreter after it ran `program`."""
+    """Top-level modules loaded in a new interpreter after running `program`."""
     report = f"{program}\nimport sys; print('\\n', *{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""docs/notebook.ipynb runs, and prints what is stored in it.
+"""docs/notebook.ipynb runs, and prints its stored outputs.
 
     T2R_DATA=... python tests/test_notebook.py
 
@@ -20,11 +20,11 @@ import matplotlib.pyplot as plt
 import pytest
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
-NAMES = {"SRC": "checkpoints/stories260K", "text.txt": "text/tinystories.txt"}  # in the notebook → in the test data
+NAMES = {"SRC": "checkpoints/stories260K", "text.txt": "text/tinystories.txt"}  # notebook name → test data
 
 
 def executed(cells: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Outputs of each code cell, run in the current folder: what it prints, and its pictures."""
+    """Run each code cell in the current folder: its printed text and pictures."""
     names: dict[str, Any] = {}
     for cell in cells:
         if cell["cell_type"] == "code":
@@ -40,7 +40,7 @@ def _text(printed: str) -> list[dict[str, Any]]:
 
 
 def _picture(number: int) -> dict[str, Any]:
-    """An open figure as SVG; it is closed."""
+    """Convert an open figure to SVG and close it."""
     written = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "t2r", "svg.fonttype": "none"}):
         plt.figure(number).savefig(written, format="svg", metadata={"Date": None})
@@ -51,7 +51,7 @@ def _picture(number: int) -> dict[str, Any]:
 
 
 def enter(folder: Path, data: Path) -> None:
-    """Make `folder` the current one, with the notebook's inputs in it."""
+    """Change to `folder`, with the notebook's inputs in it."""
     os.chdir(folder)
     for name, source in NAMES.items():
         Path(name).symlink_to(data.resolve() / source)
@@ -71,7 +71,7 @@ def test_notebook(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def _plain(outputs: list[dict[str, Any]]) -> list[str]:
-    """Printed text, and formats of pictures, which hold times."""
+    """Printed text, and only the formats of pictures, since pictures contain times."""
     return [line for output in outputs for line in output.get("text", output.get("data", ()))]
 
 

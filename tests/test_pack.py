@@ -1,4 +1,4 @@
-"""Folders for a web server: contents, list of files, refused input."""
+"""Folders for a web server: contents, file list, refused inputs."""
 
 from __future__ import annotations
 

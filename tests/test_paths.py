@@ -48,7 +48,7 @@ SPECIAL: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 def _socket(path: Path) -> None:
-    os.chdir(path.parent)  # a socket's name has 108 bytes
+    os.chdir(path.parent)  # socket paths are limited to 108 bytes
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(path.name)
 
@@ -143,7 +143,7 @@ def test_output_must_not_be_input(name: str, tmp_path: Path) -> None:
     (place / "link").symlink_to(place)
     if name == "same.pt":
         (place / name).write_bytes(source.read_bytes())
-        check_outputs([("checkpoint", place / name)], [source])  # a copy is another file
+        check_outputs([("checkpoint", place / name)], [source])  # a copy is a different file
         return
     with pytest.raises(UserError, match="expected an output that is not an input"):
         check_outputs([("checkpoint", place / name)], [source], force=True)
@@ -260,7 +260,7 @@ def _export(path: Path, seed: int) -> None:
 
 
 def test_concurrent_exports(tmp_path: Path) -> None:
-    """Whoever is last, the graph and all that it refers to are of one model, and nothing else is left."""
+    """Whichever export ends last, the graph and its files are of one model, and no other file is left."""
     context = multiprocessing.get_context("fork")
     for _ in range(3):
         programs = [context.Process(target=_export, args=(tmp_path / "g.onnx", seed)) for seed in (1, 2, 3)]
@@ -301,7 +301,7 @@ def test_hub_ids_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def _die_while_writing(folder: Path) -> None:
-    """What a run writes, killed at once: a file, another that belongs to it, and a folder."""
+    """Write a file, a second one that belongs to it, and a folder, and get killed."""
     with contextlib.ExitStack() as stack:
         for name in ("out.onnx", "out.onnx.0123456789ab.data"):
             stack.enter_context(replacing(folder / name)).write_text("half")

@@ -1,4 +1,4 @@
-"""Quantized graphs read prompts at once and by steps within the promised tolerance."""
+"""Quantized graphs read prompts at once and step by step, equal within the promised tolerance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXACT = ("exact w8", "exact w4")
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The storyteller in each form: a trained model, wide enough that int8 activations round to either side."""
+    """The storyteller in each form: trained, and wide enough that int8 activations round both ways."""
     folder = tmp_path_factory.mktemp("forms")
     model = checkpoint.load(Path(__file__).parents[1] / "models" / "storyteller" / "model.pt")
     options = ExportConfig(prefill=True, generate=True, draft_check=True)
@@ -49,7 +49,7 @@ def prompt(decoder: Decoder, length: int) -> list[int]:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_generate_equals_stream(name: str, graphs: dict[str, Path]) -> None:
-    """In one run of the generation graph, and step by step."""
+    """With the generation graph, and step by step."""
     decoder = Decoder(graphs[name], threads=1)
     for rules in RULES:
         for length in LENGTHS:
@@ -98,7 +98,7 @@ def test_prompt_without_prefill_graph_is_steps(name: str, graphs: dict[str, Path
 
 @pytest.mark.parametrize("fault, form, seen", [(2.0, "w8", True), (0.01, "w8", False), (0.01, "exact w8", True)])
 def test_verify_prompt_bounds(fault: float, form: str, seen: bool, tmp_path: Path) -> None:
-    """Nearer than the scheme's distance to the eager model, in which a fault of the prefill graph could hide."""
+    """The bound is below the scheme's error to the eager model, which could hide a fault of the prefill graph."""
 
     class Faulty(Decoder):
         def prefill(self, ids: object) -> np.ndarray:
@@ -118,7 +118,7 @@ def test_verify_prompt_bounds(fault: float, form: str, seen: bool, tmp_path: Pat
 
 
 def test_prefix_cache_separates_quantizations(tmp_path: Path) -> None:
-    """Or of another way to read: of the same checkpoint and scheme, logits were up to 2.9 apart."""
+    """And companion graphs: with one checkpoint and scheme, logits differed by up to 2.9."""
     model, text, reused = small.checkpoint("rotary_keep"), [1, 2, 3, 4, 5, 6, 7], []
     forms = [
         QuantizeConfig(scheme="w4", block_size=size, asymmetric=bias) for size in (16, 256) for bias in (False, True)

@@ -1,6 +1,6 @@
-"""Published figures that a command computes in seconds are recomputed.
+"""Recompute published figures that take a command only seconds.
 
-Figures that take hours or an idle machine are not; their pages name the command and the machine.
+The pages of other figures, which take hours or an idle machine, name the command and the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Started Python processes never import files of the current folder."""
+"""Python processes that we start never import files of the current folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRAPS = ("onnxruntime", "numpy", "runpy", "t2r_runtime")
 
 @pytest.fixture
 def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder with modules named as libraries are, which leave a file behind when they are run."""
+    """A current folder with modules named like libraries, which create a file when imported."""
     place = tmp_path / "downloads"
     place.mkdir()
     for name in TRAPS:
@@ -34,7 +34,7 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_trap_works(trapped: Path) -> None:
-    """It is what `-m` and `-c` of a plain Python fall into."""
+    """A plain Python with `-m` or `-c` imports them."""
     bare = {"command": f"env -u PYTHONSAFEPATH {sys.executable}"}
     with python.start("-c", "import onnxruntime", **bare, stderr=-3) as process:
         process.wait()
@@ -58,7 +58,7 @@ def test_remote_decoder(command: str, trapped: Path) -> None:
 
 
 def test_older_python(trapped: Path) -> None:
-    """Python 3.10 does not know the variable; the program of a worker looks after itself."""
+    """Python 3.10 ignores PYTHONSAFEPATH; the worker program protects itself."""
     worker = Worker(f"env -u PYTHONSAFEPATH {sys.executable}")
     assert "onnxruntime" in worker.call("versions", "cpu")
     worker.close()
@@ -80,7 +80,7 @@ def test_run_output() -> None:
 
 @pytest.mark.parametrize("folder", ["t2r_export", "benchmarks"])
 def test_only_python_module_starts_pythons(folder: str) -> None:
-    """`sys.executable` stands nowhere else, but where -I or a script's own path keeps the current folder out."""
+    """`sys.executable` occurs only there, except where -I or a script's own path excludes the current folder."""
     exempt = {"t2r_export/python.py", "benchmarks/comparison/timing.py", "benchmarks/memory_chunked.py"}
     for file in sorted((ROOT / folder).rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))

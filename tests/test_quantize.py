@@ -71,7 +71,7 @@ def test_every_target(scheme: str, target: str, tokens: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("scheme", ["int8-static", "w4"])
 def test_ort_format(scheme: str, tokens: Path, tmp_path: Path) -> None:
-    """The .ort is the quantized .onnx: what ONNX Runtime's optimizer does to the one it has done to the other."""
+    """The .ort equals the quantized .onnx after ONNX Runtime's optimizer."""
     made, options = small.checkpoint("learned"), config(scheme, tokens)
     export_quantized(made, tmp_path / "q.onnx", ExportConfig(), options)
     _, report = export_quantized(made, tmp_path / "q.ort", ExportConfig(), options)
@@ -115,7 +115,7 @@ def test_weights_have_fewer_bits(scheme: str, tokens: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("layout", ["layers", "packed"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_states_are_not_rounded(scheme: str, layout: str, tokens: Path, tmp_path: Path) -> None:
-    """At 4096 half precision counts in fours; what a step adds is less than that."""
+    """At 4096, half precision has a spacing of four, more than the change of a step."""
     source, out = tmp_path / "g.onnx", tmp_path / "q.onnx"
     small.graph(source, "sinusoidal", state_layout=layout)
     quantize(source, out, config(scheme, tokens))
@@ -182,7 +182,7 @@ def test_check_measures(tokens: Path, tmp_path: Path) -> None:
 
 
 def test_failed_check_writes_nothing(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheme that loses one weight."""
+    """A lossy scheme that zeroes one weight."""
 
     def lossy(model: onnx.ModelProto, *_: Any) -> onnx.ModelProto:
         weight = initializers(model)["blocks.1.parts.1.down.weight"]

@@ -22,7 +22,7 @@ from t2r_export.model.transformer import Transformer
 ROOT = Path(__file__).parents[1]
 PYTHON = (ROOT / "docs/python.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "models").glob("*/README.md"))]
-SHORTER = {  # what the README leaves to the defaults, and a test has no time for
+SHORTER = {  # options that shorten the README's defaults for the test
     "finetune": ["--steps", "1,1", "--batch", "2", "--length", "16", "--device", "cpu"],
     "generate": ["--max-tokens", "20"],
     "evaluate": ["--lengths", "16"],
@@ -31,13 +31,13 @@ SHORTER = {  # what the README leaves to the defaults, and a test has no time fo
 
 
 def fenced(page: str, language: str = "") -> list[str]:
-    """The fenced blocks of a language; without one, those that name none."""
+    """The fenced blocks of a language; "": those without one."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     return [text for name, text in blocks if name == language]
 
 
 def typed(block: str) -> list[list[str]]:
-    """The commands of ours in a block of a shell, without what stands behind a #."""
+    """Our commands in a shell block, without # comments."""
     lines = [
         shlex.split(line, comments=True) for line in block.splitlines() if line.startswith(("t2r ", "t2r-export "))
     ]
@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
 
 @pytest.fixture
 def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a small model and texts under the names that the pages use."""
+    """A folder with a small model and texts, named as in the pages."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(1)
     checkpoint.save(Path("SRC"), Transformer(CONFIG.build()), letter_tokenizer(), {"origin": "random weights"})
@@ -62,7 +62,7 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_pipeline(newcomer: Path) -> None:
-    """Every command of the quickstart's block, in its order; and the program behind them."""
+    """All commands of the quickstart's block in order, and the program after them."""
     text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
     [block] = [block for block in fenced(text) if "t2r convert" in block]
     lines = typed(block)
@@ -77,12 +77,12 @@ def test_pipeline(newcomer: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("runtimes/*/README.md")]), ids=str)
 def test_streams_keep_their_spaces(page: Path) -> None:
-    """A token decoded alone loses the space before it, in a tokenizer such as Llama's."""
+    """In a tokenizer such as Llama's, decoding a single token loses its leading space."""
     assert "decode([token])" not in page.read_text(encoding="utf-8")
 
 
 def test_quickstart_training_steps() -> None:
-    """The tokens of its two trainings: its minutes and hours follow from them."""
+    """The token counts of its two trainings, from which its minutes and hours follow."""
     page = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
     lines = [words for block in fenced(page) for words in typed(block) if words[1] == "finetune"]
     first, real = [dict(zip(line[4::2], line[5::2], strict=True)) for line in lines]
@@ -117,7 +117,7 @@ def test_genai_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_example_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints what the page says that it prints."""
+    """The program prints the output that the page shows."""
     _, program = fenced(PYTHON, "python")
     [printed] = [block for block in fenced(PYTHON) if "StateSpec(" in block]
     [command] = re.findall(r"^after `(t2r-export .*?)` prints$", PYTHON, flags=re.MULTILINE)
@@ -132,7 +132,7 @@ def test_example_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documented_commands_exist(page: Path) -> None:
-    """Verbs and options of commands in blocks and between backticks, and the programs of benchmarks/."""
+    """Commands and options in blocks and backticks exist, and so do programs of benchmarks/."""
     text = page.read_text(encoding="utf-8")
     wrong = [line for line in written(text) if unknown(line)]
     assert wrong == []
@@ -141,13 +141,13 @@ def test_documented_commands_exist(page: Path) -> None:
 
 
 def written(text: str) -> list[str]:
-    """What begins with t2r or t2r-export, on a line of its own or between backticks."""
+    """Commands that begin with t2r or t2r-export, on their own line or in backticks."""
     spans = re.findall(r"`((?:t2r|t2r-export) [^`]+)`", text.replace("\n", " "))
     return spans + re.findall(r"^(?: {4})?((?:t2r|t2r-export) [^\n`]+)$", text, flags=re.MULTILINE)
 
 
 def unknown(line: str) -> list[str]:
-    """The verb or the options of a command that there are not."""
+    """The unknown verb or options of a command."""
     program, *words = line.partition("#")[0].split()
     verb = "export" if program == "t2r-export" else words[0]
     if verb not in commands():
@@ -159,7 +159,7 @@ def unknown(line: str) -> list[str]:
 @pytest.mark.parametrize(
     "line, found",
     [
-        ("t2r bench layouts --threads 3", []),  # a graph of that name
+        ("t2r bench layouts --threads 3", []),  # a graph named layouts
         ("t2r bench --size huge", ["--size"]),
         ("t2r benchmark", ["benchmark"]),
         ("t2r-export model.pt out.onnx --target npu  # --fast", []),

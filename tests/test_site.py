@@ -1,4 +1,4 @@
-"""Pages of the site that .ci/site.py makes; tox's environment `docs` builds them all."""
+"""Site pages made by .ci/site.py; tox's environment `docs` builds them all."""
 
 from __future__ import annotations
 

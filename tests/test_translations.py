@@ -1,4 +1,4 @@
-"""Graphs of an imported folder give the n best translations of transformers."""
+"""Graphs of an imported folder give transformers' n best translations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _inside(ids: torch.Tensor, sources: list[list[int]]) -> torch.Tensor:
 
 
 def lively(name: str) -> Any:
-    """A random model that ends its translations at several lengths."""
+    """A random model whose translations end at several lengths."""
     model = reference(name, forced_eos_token_id=None)
     model.final_logits_bias.zero_()
     model.final_logits_bias[0, END] += 1

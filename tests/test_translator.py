@@ -72,7 +72,7 @@ def test_fold_preserves_output(name: str) -> None:
 
 
 def test_encoder_outputs_are_step_inputs(tmp_path: Path) -> None:
-    """The contract by hand: encode, reset, read the start token, go on."""
+    """The contract by hand: encode, reset, read the start token, continue."""
     made, report, path = graph(tmp_path, "cross_mixed")
     signature = report.signature
     assert signature.source is not None and signature.source.start_tokens == (3,)
@@ -94,7 +94,7 @@ def test_quantized(scheme: str, steps: int, tmp_path: Path) -> None:
     made, _, path = graph(tmp_path, prefill=True)
     out = tmp_path / "q.onnx"
     quantize(path, out, QuantizeConfig(scheme=scheme))
-    small.proof(made, out, steps)  # it runs, whatever so small a model loses
+    small.proof(made, out, steps)  # it runs; so small a model may be inaccurate
     exact, rounded = (Translator(p).encode([[1, 2, 3], [4]]) for p in (path, out))
     worst = max(
         float(np.abs(exact[n] - rounded[n]).max() / np.abs(exact[n]).max()) for n in exact if n.startswith("source")
@@ -102,12 +102,12 @@ def test_quantized(scheme: str, steps: int, tmp_path: Path) -> None:
     assert 0 < worst < 0.5
 
 
-# -- states of one kind as one
+# -- packed states
 
 
 @pytest.mark.parametrize("name", ["cross_linear", "merged", "merged_gated", "encoder_linear"])
 def test_packed_states(name: str, tmp_path: Path) -> None:
-    """Those that the encoder starts, and what it keeps of the source, too; in every graph beside the step."""
+    """Including states started by the encoder and those of the source, in all companion graphs."""
     made, report, path = graph(tmp_path, name, state_layout="packed", prefill=True, generate=True)
     proof = small.proof(made, path, STEPS)
     assert proof.passed, proof.checks
@@ -157,7 +157,7 @@ def test_padded_sources(name: str, target: str, tmp_path: Path) -> None:
 
 
 def test_sources_of_equal_length(tmp_path: Path) -> None:
-    """Softmax over the source keeps its keys, all 11 of them."""
+    """Softmax over the source keeps the keys of all 11 tokens."""
     made, report, path = graph(tmp_path, "softmax", source_length=11)
     assert small.proof(made, path, STEPS).passed
     assert {spec.shape for spec in report.signature.constant if spec.name.startswith("source_k")} == {("B", 3, 11, 4)}
@@ -198,7 +198,7 @@ def test_missing_ban_in_generation_graph_is_detected(tmp_path: Path) -> None:
 
 
 def test_quantized_generation_graph(tmp_path: Path) -> None:
-    """Which bans tokens, too."""
+    """The generation graph bans tokens, too."""
     made, report, path = graph(tmp_path, generate=True)
     assert report.signature.source is not None and report.signature.source.banned_tokens
     quantize(path, tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
@@ -222,7 +222,7 @@ def test_inspect_cross_attention(tmp_path: Path) -> None:
     assert describe(tmp_path / "plain.onnx").sources == []
 
 
-# -- faults that a proof must find
+# -- faults that verification must detect
 
 
 def swapped_layers(model: onnx.ModelProto) -> None:
@@ -232,7 +232,7 @@ def swapped_layers(model: onnx.ModelProto) -> None:
 
 
 def swapped_rows(model: onnx.ModelProto) -> None:
-    """The first state with its rows in reverse."""
+    """Reverse the rows of the first state."""
     for node in model.graph.node:
         node.output[:] = ["in_order" if n == "source_S.0" else n for n in node.output]
     values = [("starts", [-1]), ("ends", [-(2**31)]), ("axes", [0]), ("steps", [-1])]
@@ -241,14 +241,14 @@ def swapped_rows(model: onnx.ModelProto) -> None:
 
 
 def counted_padding(model: onnx.ModelProto) -> None:
-    """Behind a source's length one place is left out, and those after it are taken for tokens."""
+    """Mask only the first place after a source's end; later padding counts as tokens."""
     for node in model.graph.node:
         if node.op_type == "GreaterOrEqual":
             node.op_type = "Equal"
 
 
 def test_zero_start_state_is_detected(tmp_path: Path) -> None:
-    """Of a merged layer nothing but these states is left of the source."""
+    """A merged layer has no other states of the source."""
 
     def zeroed(model: onnx.ModelProto) -> None:
         for node in model.graph.node:
@@ -279,7 +279,7 @@ def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool
     return small.proof(made, path, STEPS)
 
 
-# -- what cannot be
+# -- refused options
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Models for Triton: its own schema reads the configuration, and its sequences give the logits of a Decoder."""
+"""Models for Triton: its schema parses the configuration, and its sequences give a Decoder's logits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DTYPES = {"TYPE_FP32": np.float32, "TYPE_INT32": np.int32, "TYPE_INT64": np.int6
 
 
 def model_config(path: Path) -> Any:
-    """The configuration, read with the schema in tritonclient, whose package asks for an older protobuf."""
+    """The configuration, parsed with tritonclient's schema; the package itself needs an older protobuf."""
     [file] = [file for file in metadata.files("tritonclient") or [] if file.match("grpc/model_config_pb2.py")]
     spec = importlib.util.spec_from_file_location("model_config_pb2", file.locate())
     assert spec is not None and spec.loader is not None
@@ -40,14 +40,14 @@ def model_config(path: Path) -> Any:
 
 
 class Sequences:
-    """What Triton's sequence batcher does with a model: states by sequence, runs of one row for each of several."""
+    """Emulates Triton's sequence batcher: states per sequence, batched runs of several sequences."""
 
     def __init__(self, folder: Path) -> None:
         self.config, name_of = model_config(folder / "config.pbtxt")
         self.session = ort.InferenceSession(folder / "1" / "model.onnx", providers=["CPUExecutionProvider"])
         inputs = sorted(one.name for one in self.session.get_inputs())
         said = self.config.sequence_batching.state
-        # the ONNX backend wants every input of the graph, and pairs states by their sorted positions
+        # the ONNX backend needs every graph input, and pairs states by sorted name
         assert inputs == sorted([one.name for one in self.config.input] + [one.input_name for one in said])
         self.past = sorted(one.input_name for one in said)
         self.present = sorted(one.output_name for one in said)
@@ -62,7 +62,7 @@ class Sequences:
         self.states: dict[int, dict[str, np.ndarray]] = {}
 
     def run(self, requests: dict[int, list[int]]) -> dict[str, np.ndarray]:
-        """One token or several of each sequence, by its number."""
+        """One or several tokens of each sequence, by sequence number."""
         [ids] = self.config.input
         rows = [self.states.get(number, self.first) for number in requests]
         given = {name: np.stack([row[name] for row in rows]) for name in self.past}
@@ -80,7 +80,7 @@ class Sequences:
 
 
 def decoder(path: Path, tokens: list[int]) -> np.ndarray:
-    """The logits of a Decoder behind tokens."""
+    """A Decoder's logits after these tokens."""
     one = Decoder(path, threads=1)
     return [one.step(np.array([token])) for token in tokens][-1]
 

@@ -1,4 +1,4 @@
-"""Messages in docs/troubleshooting.md are those of the code."""
+"""Messages in docs/troubleshooting.md occur in the code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = (
 
 
 def invented(message: str) -> Iterator[str]:
-    """Parts of a message that no string in the code has."""
+    """Parts of a message that occur in no string of the code."""
     for name in NAMES:
         message = message.replace(name, "…")
     for part in re.split(r"^expected |; (?:received )?|^check failed: |…", message):

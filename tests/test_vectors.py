@@ -1,4 +1,4 @@
-"""Graphs that read vectors: of models without an embedding, and of models of tokens behind theirs."""
+"""Graphs that read vectors: models without an embedding, and models of tokens after their embedding."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from t2r_runtime.decode.score import score
 from t2r_runtime.errors import UserError
 from test_readme import ROOT, fenced
 
-SIZE = 6  # of the vectors
+SIZE = 6  # vector size
 
 
 def reading(base: UniformConfig, size: int, **other: Any) -> UniformConfig:
@@ -58,7 +58,7 @@ def vectors(size: int, batch: int = small.B, length: int = small.T, seed: int = 
 
 @torch.no_grad()
 def test_rows_by_definition() -> None:
-    """(W x + b) · scale + position, normalized, in numpy."""
+    """(W x + b) · scale + position, normalized, against numpy."""
     made, x = small.model(MODELS["projected"]), vectors(SIZE)
     w = {name: value.numpy() for name, value in made.state_dict().items()}
     rows = (x.numpy() @ w["projection.weight"].T + w["projection.bias"]) * 1.7 + w["positions.table.weight"][: small.T]
@@ -119,7 +119,7 @@ def test_embeddings_of_a_text_are_the_text(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [MODELS["projected"], dataclasses.replace(GPT2, max_positions=6)])
 def test_hidden_state_and_float64(config: UniformConfig, tmp_path: Path) -> None:
-    """The smallest number of positions has room for one token behind those of a random state."""
+    """The smallest number of positions leaves one token after a random state."""
     made, _ = small.graph(tmp_path / "g.onnx", config, output_hidden=True)
     for reference in ("float32", "float64"):
         outcome = verify(made, tmp_path / "g.onnx", steps=10, reference=reference)
@@ -130,7 +130,7 @@ def test_hidden_state_and_float64(config: UniformConfig, tmp_path: Path) -> None
 def test_a_wrong_projection_is_seen(tmp_path: Path) -> None:
     made, _ = small.graph(tmp_path / "g.onnx", MODELS["projected"])
     assert made.model.projection is not None
-    made.model.projection.bias.data[1] += 0.1  # one number: the norm takes off what all have
+    made.model.projection.bias.data[1] += 0.1  # one element only: the norm removes a common shift
     assert not verify(made, tmp_path / "g.onnx", steps=5).passed
     other = small.checkpoint(reading(GPT2, SIZE + 1))
     with pytest.raises(UserError, match="17, vectors of 7 elements; received .* 17, vectors of 6 elements; name"):
@@ -240,7 +240,7 @@ PAGE = (ROOT / "docs" / "vectors.md").read_text(encoding="utf-8")
 
 
 def test_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its programs, one after the other: what they train is learned, and the graphs are the models."""
+    """The page's programs in order: training succeeds, and the graphs equal the models."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for program in fenced(PAGE, "python"):
@@ -250,7 +250,7 @@ def test_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.mean(names["rewards"][:5]) < 0.6 and np.mean(names["rewards"][-5:]) > 0.9
     np.testing.assert_array_equal(names["turn"], names["goals"])
     assert np.mean(names["misses"][-5:]) < 0.3 * np.mean(names["misses"][:5])
-    with torch.no_grad():  # the whole walk at once
+    with torch.no_grad():  # the whole walk in one call
         walk = [torch.tensor([column]) for column in zip(*names["took"], strict=True)]
         at_once = names["decision"](names["front"](*walk, names["times"]))[0, 1::3, 0]
     np.testing.assert_allclose(at_once.numpy(), walk[2][0].numpy(), atol=1e-5)

@@ -36,7 +36,7 @@ NAMES = {
 }
 OUTPUTS = {"logits", "start", "parallel"}
 ALL = set(NAMES) - {"batch", "batch states", "fold"}
-LATE = {"logits", "states", "parallel", "parallel states"}  # not before a token has left the window
+LATE = {"logits", "states", "parallel", "parallel states"}  # only after a token has left the window
 
 
 @pytest.mark.parametrize("layout", ["layers", "packed"])
@@ -61,7 +61,7 @@ def test_against_float64(name: str, tmp_path: Path) -> None:
     assert wide.to_dict()["reference"] == "float64"
     assert [check.name for check in wide.checks] == [check.name for check in narrow.checks]
     for check, other in zip(wide.checks, narrow.checks, strict=True):
-        if check.name.startswith("chained steps"):  # what float32 costs, and not what two float32 differ by
+        if check.name.startswith("chained steps"):  # float32's error, not the difference of two float32 results
             assert check.worst > 0
             assert check.worst != other.worst
             assert check.worst <= 4 * (check.rounding or 0)
@@ -69,7 +69,7 @@ def test_against_float64(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["learned", "rotary_keep", "hybrid", "window_rotary", "delta", "lstm"])
 def test_long_chain_against_float64(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pieces, whose last may be shorter, of texts that start again where they end."""
+    """Runs in pieces, whose last may be shorter; texts restart at the last position."""
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name)
     steps, done, written = 2 * PIECE + 9, list[int](), list[int]()
     right = SideBySide.write
@@ -83,7 +83,7 @@ def test_long_chain_against_float64(name: str, tmp_path: Path, monkeypatch: pyte
 
 @torch.inference_mode()
 def test_pieces_equal_steps(tmp_path: Path) -> None:
-    """What is written at once, and the same tokens one by one."""
+    """A piece written at once equals the same tokens one by one."""
     checkpoint, _ = small.graph(tmp_path / "g.onnx", "rotary_keep")
     eager, decoder = checkpoint.model.double(), Decoder(tmp_path / "g.onnx", threads=1)
     both = SideBySide(eager, decoder, eager.state_spec(), torch.Generator().manual_seed(3))
@@ -110,7 +110,7 @@ def test_fixed_batch_skips_single_check(tmp_path: Path) -> None:
     assert NAMES["batch"] not in {c.name for c in proof.checks}
 
 
-# fault -> the model, what is done to its graph, and the checks that must say no (others may)
+# fault -> the model, the change of its graph, and the checks that must fail (others may)
 FAULTS: dict[str, tuple[str, Any, set[str]]] = {
     "two S change places": ("learned", faults.swap_outputs("present_S.0", "present_S.1"), ALL),
     "two z change places": ("none", faults.swap_outputs("present_z.0", "present_z.1"), ALL),
@@ -179,7 +179,7 @@ def test_swapped_packed_layers_are_detected(tmp_path: Path) -> None:
 
 def test_wrong_fold_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx")
-    # past the fold's own check, which would have refused it
+    # skips the fold's own check, which would refuse it
     monkeypatch.setattr(fold, "FOLD_TOLERANCE", 1.0)
     monkeypatch.setattr(fold, "fold_error", lambda *_: 1e-9)
     proof = verify(checkpoint, tmp_path / "g.onnx", steps=STEPS)
@@ -196,7 +196,7 @@ def test_another_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("apart, passed", [(1e-6, True), (1e-2, False)])
 def test_tie_is_no_greedy_mismatch(apart: float, passed: bool, tmp_path: Path) -> None:
-    """Two tokens that are often the greedy ones and nearly the same, and a graph in which they changed places."""
+    """Two nearly equal greedy tokens, swapped in the graph."""
     checkpoint, other = small.checkpoint("rotary_keep"), small.checkpoint("rotary_keep")
     for made, (first, second) in ((checkpoint.model, (3, 4)), (other.model, (4, 3))):
         row = 3 * made.head.weight.data[0].abs()
@@ -210,7 +210,7 @@ def test_tie_is_no_greedy_mismatch(apart: float, passed: bool, tmp_path: Path) -
 
 @pytest.mark.parametrize("past_end", ["refuse", "clamp"])
 def test_verify_past_end_of_positions(past_end: str, tmp_path: Path) -> None:
-    """More steps than the table has rows: a new start where it is refused, on and on where it is clamped."""
+    """More steps than the table has rows: `refuse` restarts, `clamp` continues."""
     checkpoint, _ = small.graph(tmp_path / "g.onnx", past_end=past_end)
     done: list[int] = []
     assert verify(checkpoint, tmp_path / "g.onnx", steps=100, on_progress=done.append).passed

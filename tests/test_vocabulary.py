@@ -1,4 +1,4 @@
-"""Byte tokenizers, trained tokenizers, and the documentation page on own models."""
+"""Byte tokenizers, trained tokenizers, and the documentation page on custom models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PAGE = (ROOT / "docs" / "own-models.md").read_text(encoding="utf-8")
 def test_own_models_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its programs, word for word and one after the other; it prints what the page says, and its commands run."""
+    """The page's programs run in order and print what the page shows; its commands run."""
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text((STORY + "\n") * 20)
     names: dict[str, object] = {}

@@ -28,11 +28,11 @@ BUILT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
-    """By package; built from copies, so that nothing is left in the source tree."""
+    """Wheels by package; built from copies, so that the source tree stays clean."""
     made = {}
     for package, folder in FOLDERS.items():
         place = tmp_path_factory.mktemp(package)
-        # everything that could end up in a wheel by mistake is there
+        # files that must not end up in a wheel
         for name in ("tests", "benchmarks", "models", "docs"):
             (place / "source" / name).mkdir(parents=True)
             (place / "source" / name / "__init__.py").touch()
@@ -106,7 +106,7 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
 
 
 def needed(packages: list[str]) -> set[str]:
-    """These distributions and all that pip would install with them."""
+    """These distributions and their dependencies, as pip would install them."""
     found: set[str] = set()
     left = list(packages)
     while left:
@@ -120,7 +120,7 @@ def needed(packages: list[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def alone(wheels: dict[str, zipfile.ZipFile], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the runtime's wheel and what its extra asks for, and nothing else."""
+    """The programs of an environment with only the runtime's wheel and its extra's dependencies."""
     folder = tmp_path_factory.mktemp("alone")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -145,7 +145,7 @@ def started(program: Path, *arguments: object, said: str = "") -> subprocess.Com
 def test_graphs_run_without_toolchain(
     alone: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`t2r-run` writes what `t2r` writes."""
+    """`t2r-run` gives the output of `t2r`."""
     for package in ("torch", "onnx", "t2r_export", "transformers"):
         assert f"No module named '{package}'" in started(alone / "python", "-c", f"import {package}").stderr
     letters = LETTERS[: graphs.VOCABULARY]

@@ -1,4 +1,4 @@
-"""A toy language with its tokenizer and a teacher for it: what the tests of data and training share."""
+"""A toy language with its tokenizer and teacher, shared by tests of data and training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STUDENT = LinearConfig(small.K)
 
 
 def tokenizer() -> str:
-    """A tokenizer.json with a token a letter, 0 for `a`; anything else in a text is left out."""
+    """A tokenizer.json with one token per letter, 0 for `a`; other characters are dropped."""
     made = Tokenizer(models.BPE({letter: i for i, letter in enumerate(LETTERS)}, []))
     made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     made.decoder = decoders.Fuse()
@@ -37,7 +37,7 @@ def tokenizer() -> str:
 
 
 def documents(count: int = 40, seed: int = 0) -> list[str]:
-    """Documents of 20 to 60 letters in which a word of three is said again and again: easy to predict, once read."""
+    """Documents of 20 to 60 letters that repeat one word of three letters: easy to predict, once read."""
     chance = random.Random(seed)
     words = ["".join(chance.choices(LETTERS[:-2], k=3)) for _ in range(count)]
     return [" ".join([word] * chance.randint(5, 15)) + "." for word in words]
@@ -54,7 +54,7 @@ def write_teacher(path: Path, config: ModelConfig = TEACHER) -> Path:
 
 
 def write_student(path: Path, layers: str = "all", mixer: MixerConfig = STUDENT) -> Path:
-    """The teacher after conversion, untrained."""
+    """The teacher converted, untrained."""
     teacher = small.checkpoint(TEACHER)
     model = convert(teacher.model, mixer, layers)
     checkpoint.save(path, model, tokenizer(), provenance(teacher, layers=layers))
@@ -62,7 +62,7 @@ def write_student(path: Path, layers: str = "all", mixer: MixerConfig = STUDENT)
 
 
 def run(folder: Path, plan: tuple[StagePlan, ...], **options: Any) -> FinetuneConfig:
-    """A run of the untrained student on the toy language, all of its files in `folder`."""
+    """A run of the untrained student on the toy language, with all files in `folder`."""
     return FinetuneConfig(
         model=write_student(folder / "model.pt"),
         output=folder / "tuned.pt",
@@ -77,7 +77,7 @@ def run(folder: Path, plan: tuple[StagePlan, ...], **options: Any) -> FinetuneCo
 
 
 def write_words(path: Path, count: int) -> Path:
-    """Pairs of a word and what is said of it."""
+    """Pairs of a word and a sentence made from it."""
     chance = random.Random(0)
     words = ["".join(chance.choices("abcdefgh", k=chance.randint(2, 7))) for _ in range(count)]
     write_pairs(path, [(word, f"{word[::-1]} {word} .") for word in words])
@@ -85,7 +85,7 @@ def write_words(path: Path, count: int) -> Path:
 
 
 def write_translator(path: Path, cross: MixerConfig, base: str, history: Mapping[str, Any] | None = None) -> None:
-    """A translator of letters."""
+    """A translator with a letter tokenizer."""
     made = small.translator(cross, base=base, source_vocabulary=None)
     made = dataclasses.replace(made, vocab_size=len(LETTERS) + 2, bos_token=None, eos_tokens=(EOS,))
     checkpoint.save(path, small.model(made), tokenizer(), dict(history or {}))

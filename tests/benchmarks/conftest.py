@@ -1,4 +1,4 @@
-"""A size that takes a moment, beside the well-known ones."""
+"""A tiny model size for benchmarks, beside the named sizes."""
 
 from __future__ import annotations
 

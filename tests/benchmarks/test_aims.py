@@ -1,4 +1,4 @@
-"""Results against aims; missing results give empty cells."""
+"""Results are compared with aims; missing results give empty cells."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from t2r_runtime.errors import UserError
 
 
 class Player:
-    """A Worker without a process, whose step takes a millisecond and half of one more a sequence."""
+    """A Worker without a process; a step takes 1 ms plus 0.5 ms per sequence."""
 
     def __init__(self, engine: str, path: Path, threads: int, capacity: int, options: dict[str, int]) -> None:
         self.batch = options["batch"]

@@ -22,7 +22,7 @@ from t2r_export.quality.evaluate import evaluate
 
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.name: path for path in sorted((ROOT / "benchmarks" / "results").glob("*.json"))}
-# timed on a machine that does nothing else; the results were not kept
+# measured on an idle machine; the results were not kept
 NOT_KEPT = {"performance.md", "embedding.md", "serving.md"}
 PLACES = [
     (page.name, name, place[0])
@@ -34,7 +34,7 @@ PLACES = [
 
 
 def stale(text: str, result: Path) -> bool:
-    """Whether a place of a page holds another table than the result."""
+    """Whether the table in a page differs from the saved result."""
     kept = json.loads(result.read_text(encoding="utf-8"))
     table = Table("", kept["head"], kept["rows"]).markdown()
     return text != f"{text.splitlines()[0]}\n{table}\n<!-- end -->"
@@ -74,7 +74,7 @@ def test_students_and_windows_on_test_part(tmp_path: Path) -> None:
     assert table.head[3] == "bytes of weights" and {len(row) for row in table.rows} == {len(table.head)}
     assert table.rows[1][3] == f"{4 * sum(weight.numel() for weight in teacher.model.parameters()):,}"
     assert expected != 0
-    token = 3 * 2 * small.G * small.V * 4  # bytes of keys and values, three layers
+    token = 3 * 2 * small.G * small.V * 4  # bytes per token of keys and values in three layers
     assert (plain.bytes, sinks.bytes) == (3 * token + 4, 6 * token + 4)
     texts.write_student(tmp_path / "one.pt", mixer=WindowConfig(3, 0))
     row = {"name": "one", "path": "one.pt", "teacher_nats": 1.0, "student_nats": 9.0, "tokens": 5, "seconds": 2}

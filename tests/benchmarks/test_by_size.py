@@ -1,4 +1,4 @@
-"""The line through what students of several sizes lose."""
+"""The fitted line of student loss over model size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = (3e5, 1e6, 4e6, 2e7)
 
 
 def builds(*factors: float) -> list[Build]:
-    """Builds at 2 · parameters^-0.25 times each factor."""
+    """Builds whose gaps are 2 · parameters^-0.25 times each factor."""
     gaps = [2 * size**-0.25 * factor for size, factor in zip(SIZES, factors, strict=False)]
     return [Build(int(size), 1.5, 1.5 + gap, 10, 20, 30.0) for size, gap in zip(SIZES, gaps, strict=False)]
 
@@ -33,7 +33,7 @@ def test_an_exact_line_is_found() -> None:
 
 
 def test_intervals_hold_the_builds_and_widen() -> None:
-    """Against the textbook's formula of a prediction interval, with numbers computed by hand."""
+    """Compared with the textbook prediction interval, with values computed by hand."""
     line = fit(builds(1.1, 0.9, 1.05, 0.97))
     x = [math.log(size) for size in SIZES]
     y = [math.log(build.gap) for build in builds(1.1, 0.9, 1.05, 0.97)]

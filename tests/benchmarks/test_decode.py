@@ -1,4 +1,4 @@
-"""The comparison of decoders with fake processes: order, rows, failures."""
+"""The decoder comparison with fake processes: order, rows, failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from t2r_runtime.errors import UserError
 
 
 class Player:
-    """A Worker without a process: two milliseconds a token, and ten for the engine `torch`."""
+    """A Worker without a process: 2 ms per token, and 10 ms for the engine `torch`."""
 
     log: list[tuple[Any, ...]] = []
     broken: set[tuple[str, str]] = set()  # (engine, call) that fails
@@ -99,7 +99,7 @@ def test_medians_ratios_memory_and_counts() -> None:
 @pytest.mark.usefixtures("tiny")
 def test_floor_is_bytes_over_bandwidth() -> None:
     ours = bench_decode(plan())["limits"]
-    assert len(ours) == 1  # not torch, whose bytes nobody counted
+    assert len(ours) == 1  # not torch: its bytes are unknown
     assert ours[0]["floor"] == pytest.approx(1.0)  # ms: a million bytes at 1 GB/s
     assert ours[0]["distance"] == pytest.approx(2.0)
 
@@ -215,7 +215,7 @@ def test_invalid_plans_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_real_processes(tiny: ModelConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing played. (Torch would take seconds to import; its runner has a test of its own.)"""
+    """No fakes. Torch would take seconds to import; its runner has its own test."""
     from comparison.worker import Worker
 
     monkeypatch.setattr(decode, "Worker", Worker)

@@ -1,4 +1,4 @@
-"""Programs of all languages: equal output before speed, failures in their row."""
+"""Programs of all languages: outputs are compared before speed, and failures get a row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRAPH = str(ROOT / "models" / "tiny" / "tiny.onnx")
 ABOUT = {"setting": "tiny, 1 thread"}
 TWO = Often(rounds=2, turns=3, checked=4)
 
-# what a program says for each word, before it ends
+# answers each word from a table, or fails
 FAKE = """
 import sys
 print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""The table of kinds: what counts as right, and that the sentences it is about are in no file that is trained on."""
+"""The table of sentence kinds: the scoring rules, and that no training file contains its sentences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_set_has_thirty_sentences_of_ten_kinds() -> None:
     lines = everyday.read_lines(SET)
     assert set(Counter(line.kind for line in lines).values()) == {30} and len(lines) == 300
     assert len({line.source for line in lines}) == len({line.given for line in lines}) == 300
-    for line in lines:  # what is given is right by its own measure
+    for line in lines:  # each reference must score as right
         given = Line(line.source, line.given, line.kind, line.given)
         assert everyday.has_numbers(given) in (None, True) and everyday.has_names(given) in (None, True), line
 

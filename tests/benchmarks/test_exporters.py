@@ -1,4 +1,4 @@
-"""benchmarks/exporters.py compares graphs with the eager model, and sees one of another model."""
+"""benchmarks/exporters.py compares graphs with the eager model and detects a graph of another model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_graph_of_another_model_differs(tmp_path: Path) -> None:
     export(checkpoint.load(folder), out / "model.onnx", ExportConfig(prefill=True))
     *lengths, steps, texts, sizes = exporters.compared("t2r", out, folder)
     assert max(map(float, [*lengths, steps, texts.split(",")[0]])) < 1e-4
-    assert len(set(sizes.replace(",", "").split())) == 1  # a window has one size
+    assert len(set(sizes.replace(",", "").split())) == 1  # a window has a fixed size
     other = exporters.write_model("Llama", tmp_path)
     *lengths, steps, _, _ = exporters.compared("t2r", out, other)
     assert float(lengths[-1]) > 1e-2 < float(steps)

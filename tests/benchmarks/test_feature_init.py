@@ -16,7 +16,7 @@ from t2r_export.model.transformer import Transformer
 
 
 def maps_from(start: str, feature_size: int, seed: int = 5) -> FeatureMaps:
-    """The maps of one layer, two query heads of 3 to a key head, that start so."""
+    """The feature maps of one layer with this initialization; two query heads of size 3 per key head."""
     config = UniformConfig(
         vocab_size=11,
         width=12,

@@ -1,4 +1,4 @@
-"""Lines of a test file by where they come from: near is one word away, far is more."""
+"""Test lines by origin: near lines differ by one word, far lines by more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SENTENCES = st.lists(st.sampled_from("abc"), max_size=5).map(tuple)
 
 
 def distance(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    """Words that are replaced, inserted or left out."""
+    """Word edit distance: replacements, insertions and deletions."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         previous, row[0] = row[0], i

@@ -1,4 +1,4 @@
-"""Shares of neighbours, measured: benchmarks/neighbors.py."""
+"""Shares of neighbours, measured by benchmarks/neighbors.py."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def test_shares_are_measured_on_one_text(tmp_path: Path) -> None:
     made = neighbors.measured(options, tmp_path / "g.onnx")
     found = {name: float(nats) for name, nats in made.rows}
     assert list(found)[0] == "the model alone" and len(found) == len(neighbors.SHARES) + 1
-    assert found["λ = 0.5"] > found["λ = 0.05"]  # of so few entries most know nothing
+    assert found["λ = 0.5"] > found["λ = 0.05"]  # with so few entries most neighbours do not predict the next token
     assert abs(found["a gate, λ = σ(w·h + b)"] - found["the model alone"]) < 0.5

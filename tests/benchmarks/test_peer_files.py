@@ -39,7 +39,7 @@ def test_folder_needs_llama_family(tmp_path: Path) -> None:
 
 
 class Writer:
-    """Stands for gguf.GGUFWriter: keeps what it is told."""
+    """Stands for gguf.GGUFWriter: records its inputs."""
 
     made: Writer
 

@@ -1,4 +1,4 @@
-"""Profiles by operator and by product."""
+"""Profiles per operator and per matrix product."""
 
 from __future__ import annotations
 

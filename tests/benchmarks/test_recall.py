@@ -8,7 +8,7 @@ import torch
 from recall import ENTRIES, TASKS, fitting, state_bytes
 
 LENGTH = 2 * TASKS["mqar"][1]
-TOO_LARGE = {"lstm", "gru"}  # where the state has 16 KB
+TOO_LARGE = {"lstm", "gru"}  # at a state size of 16 KB
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.grows])

@@ -1,4 +1,4 @@
-"""Repetition measure, and the sampling of the demo."""
+"""The repetition measure and the demo's sampling."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ BATCHED = {"format": "t2r-bench-batch", "machine": MACHINE, "size": "tiny", "bat
 
 @pytest.fixture
 def place(tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a plan and a page, and measurements that take no time."""
+    """A folder with a plan and a page; measurements are instant."""
     (tmp_path / "plan.toml").write_text(PLAN)
     (tmp_path / "page.md").write_text(
         "<!-- table decode.json ratios-2 -->\n<!-- end -->\n<!-- table export.json export -->\n<!-- end -->\n"
@@ -160,7 +160,7 @@ def test_unknown_result_is_refused(place: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_committed_plan_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every measurement can start, and the places of the page that it fills are the tables that there will be."""
+    """Every measurement can start, and the page's placeholders match the tables."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(plan, "bench_decode", lambda made, note: made)
     monkeypatch.setattr(plan, "bench_batches", lambda made, note: made)

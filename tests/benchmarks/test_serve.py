@@ -22,7 +22,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.errors import CheckFailed
 from t2r_runtime.errors import UserError
 
-# answers as llama-server does, and remembers what was asked in a file
+# answers like llama-server and logs requests to a file
 LLAMA = """#!{python}
 import http.server, json, sys
 
@@ -49,7 +49,7 @@ server.serve_forever()
 
 @pytest.fixture
 def llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program `llama-server` on the PATH."""
+    """A fake `llama-server` on the PATH."""
     program = tmp_path / "bin" / "llama-server"
     program.parent.mkdir()
     program.write_text(LLAMA.format(python=sys.executable))
@@ -69,7 +69,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("tiny", "llama")
 def test_servers_side_by_side(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("comparison.decode.SETTLE", 0)
-    monkeypatch.setattr("comparison.serve.rate", lambda times: len(times) / times[0][-1])  # short streams do not meet
+    monkeypatch.setattr("comparison.serve.rate", lambda times: len(times) / times[0][-1])  # streams do not overlap
     engines = ("t2r:w4", "llama-server:Q4_0")
     counts: dict[str, Any] = {"streams": (2,), "contexts": (4, 9), "rounds": 1, "tokens": 5, "threads": 1}
     rare: dict[str, Any] = {"prefix": 20, "prefix_rounds": 1, "sessions": 20, "sessions_model": str(model)}
@@ -106,7 +106,7 @@ def test_slots_of_llama_server(tmp_path: Path) -> None:
 
 
 def test_rate_of_streams() -> None:
-    """Only while all run: two tokens of one and one of the other in half a second."""
+    """Counted only while all streams run: two tokens of one and one of the other in 0.5 s."""
     assert rate([[0.0, 1.0, 1.2, 1.5], [1.0, 1.4, 9.0]]) == pytest.approx(3 / 0.5)
     with pytest.raises(UserError, match="a time at which all streams run"):
         rate([[0.0, 1.0], [1.5, 2.0]])
@@ -151,7 +151,7 @@ def test_soak_with_kills(model: Path) -> None:
 
 
 def test_soak_sees_what_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server without room for states."""
+    """The server has no room for states."""
     monkeypatch.setattr(servers, "KEEP_MB", 0)
     with pytest.raises(CheckFailed, match="'lost': [1-9]"):
         bench_soak(SoakPlan(model=str(model), requests=60, clients=2, sessions=2, kills=0, threads=1))

@@ -40,7 +40,7 @@ def test_mixer_in_every_layer(tiny: ModelConfig) -> None:
 
 @pytest.mark.parametrize("size", sizes.SIZES)
 def test_student_uses_convert_defaults(size: str, tmp_path: Path) -> None:
-    """Of a teacher with the size's kind of positions and few weights, through the command line."""
+    """Converts a small teacher with the size's position encoding by the command line."""
     known = sizes.SIZES[size]
     small_teacher = dataclasses.replace(
         known.with_attention(heads=3, kv_heads=3, head_size=4),

@@ -124,7 +124,7 @@ def test_exports() -> None:
     assert export_table({"export": [row]}).rows == [expected]
 
 
-DRAWN = ("t2r:w4", "torch:softmax")  # of RESULT, which has t2r:w4:again too
+DRAWN = ("t2r:w4", "torch:softmax")  # engines of RESULT, which also has t2r:w4:again
 
 
 def test_plots(tmp_path: Path) -> None:
@@ -198,10 +198,10 @@ def test_page_placeholders_are_filled(tmp_path: Path) -> None:
         "before\n<!-- table decode.json ratios-2 -->\nold\n<!-- end -->\nbetween\n<!-- table decode.json machine -->\n"
         "<!-- end -->\n<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n<!-- table aims aims -->\n<!-- end -->\n"
     )
-    for _ in range(2):  # a page that is filled can be filled again
+    for _ in range(2):  # filling is idempotent
         assert fill(page, {"decode.json": result}, FORMS) == [
             "none.json x",
-            "aims aims",  # of some results alone
+            "aims aims",  # only some results
         ]
     text = page.read_text()
     assert "| t2r:w4 | 1.00 | 1.00 |\n" in text

@@ -1,4 +1,4 @@
-"""The comparison of translators: order, rows, and the available engines."""
+"""The translator comparison: order, rows, and available engines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from test_build_pairs import PAIRS
 WORDS = ("bad", "dab", "fed", "cab", "gag", "bee", "egg", "ace", "add", "had")
 END = 6
 CONFIG = ours("pegasus", start_tokens=(3,), banned_tokens=(), eos_tokens=(END,), vocab_size=11)
-SEED = 29  # of a model whose translations end, some of them late
+SEED = 29  # seed of a model whose translations end, some of them late
 SOURCES: list[Tokens] = [[1, 0, 3], [2, 4], [5, 5, 0, 1, 6], [7]]
 
 
@@ -52,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def options(place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Of a plan that takes a moment."""
+    """Options of a plan that runs in a moment."""
     monkeypatch.setenv("T2R_DATA", str(place))
     monkeypatch.setattr(decode, "SETTLE", 0)
     files = {"recipe": "recipe.toml", "teacher": "teacher.pt", "student": "student.pt"}
@@ -62,11 +62,11 @@ def options(place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 class Player:
-    """A Worker without a process: a tenth of a second a sentence, and a token more than its source."""
+    """A Worker without a process: 0.1 s per sentence; translations are one token longer than the source."""
 
     log: list[tuple[Any, ...]] = []
     broken: set[tuple[str, int]] = set()  # (engine, beam) that fails
-    wrong: set[tuple[str, str]] = set()  # (engine, compute type) that translates otherwise
+    wrong: set[tuple[str, str]] = set()  # (engine, compute type) with wrong translations
 
     def __init__(self, engine: str, path: Path, threads: int, options: Mapping[str, Any] | None = None) -> None:
         self.name = (engine, str((options or {}).get("form")))
@@ -149,7 +149,7 @@ def test_different_translations_have_no_speed(options: dict[str, Any], played: t
     assert {row["name"]: row["differ"] for row in parity if row["beam"] == 1} == {
         "t2r:float32:model=teacher": 0,
         "transformers:float32": 0,
-        "ctranslate2:int8": 5,  # rounded: it is counted
+        "ctranslate2:int8": 5,  # rounding: differences are counted
     }
     played.wrong.add(("transformers", "float32"))
     played.log.clear()
@@ -204,7 +204,7 @@ def test_chosen_sentences_are_spread() -> None:
 
 
 def test_real_processes(options: dict[str, Any]) -> None:
-    """Our graphs of both models: parity, then figures."""
+    """Graphs of both models: parity, then measurements."""
     engines = ("t2r:float32", "t2r:float32:model=teacher")
     result = bench_translate(TranslatePlan(engines=engines, **{**options, "batches": (2,), "starts": 0}))
     assert all(row["median"] > 0 and row["resident"] > 1 << 20 for row in result["speeds"])
@@ -245,7 +245,7 @@ def test_t2r_and_transformers_translations_agree(place: Path, tmp_path: Path) ->
 
 
 def test_ctranslate2_gets_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its converter is a process; its translator takes and gives the texts of tokens."""
+    """CTranslate2's converter runs as a process; its translator takes and returns token strings."""
     commands: list[list[str]] = []
 
     class Translator:

@@ -23,7 +23,7 @@ BENCHMARKS = Path(runners.__file__).parents[1]
 
 
 class Fake:
-    """A runner that writes down what is asked of it."""
+    """A runner that records its calls."""
 
     calls: list[Any]
 

@@ -1,11 +1,11 @@
-"""Damage of every kind, and a table of what came of it.
+"""Run damaged inputs of every kind and print a table of endings.
 
     python -m tests.fuzz --cases 10000 [--seed S] [--kind NAME] [--jobs N]
 
-10,000 cases take about 40 minutes with `--jobs 2` on two busy cores; the table says what each kind takes.
+10,000 cases take about 40 minutes with `--jobs 2` on two busy cores; the table shows the time of each kind.
 
-A case is its kind, its number and the seed: `--kind model_data --case 17 --seed S` runs that one again and shows
-what it said. Exit 1 where anything ended otherwise than refused in a line, or accepted and run.
+A case is its kind, number and seed: `--kind model_data --case 17 --seed S` repeats one case and shows its output.
+Exit 1 if any case was neither refused with a one-line error nor accepted and run.
 """
 
 from __future__ import annotations

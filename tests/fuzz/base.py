@@ -1,4 +1,4 @@
-"""What is whole before it is damaged: one folder of small models, graphs, texts and states."""
+"""The intact inputs: a folder of small models, graphs, texts and states."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LINES = [
 
 
 def make(folder: Path) -> Path:
-    """Fill the folder, and return it."""
+    """Fill the folder and return it."""
     folders.write_llama(folder / "llama")
     folders.write_gpt2(folder / "gpt2")
     for family in ("llama", "gpt2"):
@@ -83,7 +83,7 @@ def make(folder: Path) -> Path:
 
 
 def _interrupted(folder: Path) -> None:
-    """A run that was killed, and the line that goes on with it."""
+    """A killed run and the command line that resumes it."""
     line = ["finetune", "model.pt", "tuned.pt", "--data", "text.txt", "--stages", "distill", "--steps", "24"]
     line += ["--batch", "2", "--length", "8", "--every", "checkpoint=1"]
     (folder / "run.json").write_text(json.dumps(line))

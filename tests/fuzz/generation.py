@@ -1,4 +1,4 @@
-"""Random generation settings of tiny folders, against transformers' `generate`: the same text, or a note says why."""
+"""Random generation settings of tiny folders, against transformers' `generate`: equal text, or a note says why."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from t2r_runtime import Beam, Decoder, Sampler, Sampling, Translator
 from t2r_runtime.errors import T2RError
 
 PROMPT, SOURCE = [4, 9, 20], [4, 9, 20, 5, 1]
-END, COUNT = 1, 9  # the token that ends a text, and how many are written where the folder does not say
+END, COUNT = 1, 9  # end token, and number of new tokens if the folder sets none
 FAMILIES = {
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_inner": 17, "n_positions": 40}),
     "llama": (
@@ -80,7 +80,7 @@ VALUES: dict[str, Sequence[Any]] = {
 
 
 def make(folder: Path) -> None:
-    """A folder of each family, whose random weights write texts of many tokens."""
+    """One folder per family; the random weights write texts of many tokens."""
     import transformers
 
     for name, (class_name, shape) in FAMILIES.items():
@@ -89,20 +89,20 @@ def make(folder: Path) -> None:
         torch.manual_seed(len(name))
         model = model_class(model_class.config_class(**SPECIAL, **shape, **(SHAPE if translates else {}))).eval()
         for parameter in model.parameters():
-            if parameter.requires_grad:  # sines are frozen
+            if parameter.requires_grad:  # sinusoidal tables are frozen
                 torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.4)
         model.tie_weights()
         model.save_pretrained(folder / f"generates-{name}")
 
 
 def drawn(chance: random.Random) -> dict[str, Any]:
-    """A few settings; null is one of the values of each."""
+    """Random settings; every value may be null."""
     keys = chance.sample(sorted(VALUES), chance.randrange(7))
     return {key: chance.choice((*VALUES[key], None)) for key in keys}
 
 
 def write(folder: Path, own: dict[str, Any] | None, config: dict[str, Any]) -> None:
-    """Settings in generation_config.json (None: there is none) and in config.json."""
+    """Write settings to generation_config.json (None: no file) and to config.json."""
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
     (folder / "generation_config.json").unlink(missing_ok=True)
@@ -111,7 +111,7 @@ def write(folder: Path, own: dict[str, Any] | None, config: dict[str, Any]) -> N
 
 
 def compared(folder: Path) -> str:
-    """`refused` by either side, `noted`, `same`, or what differs."""
+    """Returns `refused` by either side, `noted`, `same`, or the difference."""
     import transformers
 
     with warnings.catch_warnings():
@@ -139,7 +139,7 @@ def compared(folder: Path) -> str:
 
 
 def _text(theirs: Any, folder: Path, count: dict[str, int]) -> str:
-    """At each token of theirs, what our rules leave to choose from and how probable it is."""
+    """Compare the allowed tokens and their probabilities at each of transformers' tokens."""
     decoder = Decoder(folder / "made.onnx", threads=1)
     silent = Sampling(temperature=0) if decoder.signature.generation is None else Sampling()
     sampler = Sampler(silent, decoder.signature.generation)
@@ -155,7 +155,7 @@ def _text(theirs: Any, folder: Path, count: dict[str, int]) -> str:
                 return f"token {place}: {int(np.argmax(logits))} for {chosen}"
             continue
         allowed, values = sampler._allowed(logits, int(np.argmax(logits)))
-        allowed, values = allowed[values > -math.inf], values[values > -math.inf]  # the rest is never drawn
+        allowed, values = allowed[values > -math.inf], values[values > -math.inf]  # the rest has probability 0
         peers = scores[0].double().numpy()
         if allowed.tolist() != np.flatnonzero(peers > -math.inf).tolist():
             return f"token {place}: {allowed.tolist()} for {np.flatnonzero(peers > -math.inf).tolist()}"

@@ -1,4 +1,4 @@
-"""Hostile tokenizers: small ones that ask for much, by parts that grow, insert or nest; and texts that are doubled."""
+"""Hostile tokenizers: small files with expensive parts that grow, insert or nest; texts are doubled."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from t2r_runtime import Tokenizer
 from t2r_runtime.errors import T2RError
 
 LETTERS = "abc \N{LOWER ONE EIGHTH BLOCK}"
-ENOUGH = 2.0  # seconds of a text
-LINEAR = 3.0  # times as long may a text take as half of it
+ENOUGH = 2.0  # seconds per text
+LINEAR = 3.0  # largest time of a text, relative to half of it
 TEXTS = ("a", " ", "a ", "<x>", "b" * 7 + " ", "é", "a" + " " * 50)
 
 
@@ -79,7 +79,7 @@ def tokenizer_growth(base: Path, here: Path, chance: random.Random) -> str:
 
 
 def _double(tokenizer: Tokenizer, text: str, times: int) -> None:
-    """Encode and decode longer and longer texts, until one takes ENOUGH: linear work may be much for each byte."""
+    """Encode and decode doubled texts until one takes ENOUGH; time must grow linearly, whatever the cost per byte."""
     before = math.inf
     for _ in range(times):
         text += text

@@ -1,7 +1,7 @@
-"""What is damaged, kind by kind: a whole file or call, and what is then done with it.
+"""The kinds of damage: a damaged file or call, and what is done with it.
 
-`KINDS` is the table: a new kind is a function of it. Each is given the base folder, its own empty folder and a source
-of chance, and returns an ending of runner.ENDINGS.
+`KINDS` is the table: a kind is one function. Each gets the base folder, its own empty folder and a random source, and
+returns an ending of runner.ENDINGS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def kind(function: Kind) -> Kind:
 
 
 def runs(graph: Path) -> str:
-    """What was written must run; what is accepted and does not is the worst of endings."""
+    """A written graph must run; accepting one that does not is the worst ending."""
     try:
         Decoder(graph).step(0)
     except Exception as error:
@@ -87,7 +87,7 @@ def model_data(base: Path, here: Path, chance: random.Random) -> str:
 
 
 def graph_verbs(chance: random.Random, graph: str) -> str:
-    """A verb that reads a graph; what it accepts must run."""
+    """Run a command that reads a graph; an accepted graph must run."""
     match chance.randrange(4):
         case 0:
             return command("inspect", graph)
@@ -139,7 +139,7 @@ def graph_data(base: Path, here: Path, chance: random.Random) -> str:
 
 
 def damage_properties(chance: random.Random, model: onnx.ModelProto) -> None:
-    """Another value, or another name, for one of a graph's keys."""
+    """Change the value or name of one metadata key."""
     props = chance.choice(model.metadata_props)
     if chance.randrange(2):
         props.key += "x"
@@ -198,7 +198,7 @@ def recipe(base: Path, here: Path, chance: random.Random) -> str:
 
 
 def shortened(data: Any) -> None:
-    """What a recipe may ask for but takes long, in small: a training of a million rows is no fault."""
+    """Replace long-running recipe values by small ones: a training of a million rows is no fault."""
     if isinstance(data, list):
         for part in data:
             shortened(part)
@@ -212,7 +212,7 @@ def shortened(data: Any) -> None:
 
 
 def toml(data: Any) -> str:
-    """Plain data as an inline TOML document; what TOML has no form for is a text."""
+    """Plain data as an inline TOML document; values without a TOML form become strings."""
 
     def value(x: Any) -> str:
         if isinstance(x, dict):
@@ -245,6 +245,6 @@ def arguments(base: Path, here: Path, chance: random.Random) -> str:
     lines = json.loads((base / "lines.json").read_text())
     words = damage_words(chance, chance.choice(lines))
     if words[:1] == ["finetune"] and "--steps" not in words:
-        words += ["--steps", "1,1"]  # without it a training takes its usual hours
+        words += ["--steps", "1,1"]  # the default takes hours
     ending = command(*words)
     return "refused" if ending == "escaped with 130" else ending

@@ -1,4 +1,4 @@
-"""Damage, as chance has it: of bytes, of JSON, of a line of arguments. The same seed does the same."""
+"""Random damage of bytes, JSON and argument lists; deterministic per seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-# what a stranger's file may hold where something else was meant
+# unexpected values for untrusted files
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 2, 3, 7, 1 << 20, 1 << 31, 1 << 63, 10**30, 0.5, -0.0, 1e-300, 1e300, float("nan"),
     float("inf"), "", "relu", "softmax", "../../evil", "/dev/zero", "\x00", "\ud800", "a" * 300, "1e9", [], [0], [[]],
@@ -19,7 +19,7 @@ NUMBERS = ("-1", "0", "1e9", f"{1 << 31}", f"{1 << 63}", f"{-(1 << 63)}", f"wrap
 
 
 def damage_bytes(chance: random.Random, content: bytes) -> bytes:
-    """One to three of: some bits turned, a part cut out, a part twice, the end missing, a number in its place."""
+    """Apply one to three of: flip bits, delete, duplicate, truncate, overwrite with a number."""
     data = bytearray(content)
     for _ in range(chance.randint(1, 3)):
         at = chance.randrange(len(data) + 1)
@@ -41,7 +41,7 @@ def damage_bytes(chance: random.Random, content: bytes) -> bytes:
 
 
 def damage_file(chance: random.Random, path: Path) -> None:
-    """The file is damaged, empty, missing, a folder, or a link to itself."""
+    """Damage, empty or remove the file, or replace it by a folder or a link to itself."""
     match chance.randrange(20):
         case 0:
             path.unlink()
@@ -58,7 +58,7 @@ def damage_file(chance: random.Random, path: Path) -> None:
 
 
 def damage_json(chance: random.Random, data: Any) -> Any:
-    """A copy with one to three of its values changed, missing, moved, or new."""
+    """A copy with one to three values changed, removed, moved or added."""
     made = copy.deepcopy(data)
     for _ in range(chance.randint(1, 3)):
         places = list(_places(made))
@@ -83,7 +83,7 @@ def damage_json(chance: random.Random, data: Any) -> Any:
 
 
 def damage_words(chance: random.Random, words: list[str]) -> list[str]:
-    """A line of arguments with a word changed, missing, twice, or new."""
+    """An argument list with a word changed, removed, duplicated or added."""
     made = list(words)
     for _ in range(chance.randint(1, 2)):
         at = chance.randrange(len(made))
@@ -101,7 +101,7 @@ def damage_words(chance: random.Random, words: list[str]) -> list[str]:
 
 
 def _places(data: Any) -> Any:
-    """Every value of nested lists and objects, as what holds it and its key."""
+    """Every value of nested lists and objects, as (container, key)."""
     if isinstance(data, dict | list):
         for key in data if isinstance(data, dict) else range(len(data)):
             yield data, key

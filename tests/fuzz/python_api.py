@@ -1,7 +1,7 @@
-"""Calls of the public Python API with anything as an argument: of t2r_runtime's classes, and of t2r_export.api.
+"""Calls of the public Python API with arbitrary arguments: t2r_runtime's classes and t2r_export.api.
 
-What can be called is read from the classes themselves, so that a new method or parameter is called too. Each argument
-is what its name asks for, or anything at all: a call is answered, or refused with a T2RError.
+The calls are read from the classes themselves, so new methods and parameters are included. Each argument matches its
+name or is arbitrary: a call must return or raise a T2RError.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_runtime import Decoder, PrefixCache, Sampler, Sampling, StateSpec, Tokenizer, Translator
 from t2r_runtime.errors import T2RError, shown
 
-ITEMS = 20  # that are taken of an iterator
-LONG = range(100, 1 << 62)  # numbers that are in order, and take long
+ITEMS = 20  # items read from an iterator
+LONG = range(100, 1 << 62)  # valid numbers that make calls slow
 ODD = [
     *VALUES,
     *(np.zeros(shape, dtype) for shape in ((), 0, 1, 3, (2, 2), (1, 1, 1)) for dtype in ("f4", "i8", "u1", "O", "?")),
@@ -47,12 +47,12 @@ ODD = [
     *({"S.0": 1}, {1: 2}, {"role": 3}, [{"role": "user"}], [{"role": "user", "content": 1}], "\u00e9", "a\x00b"),
 ]  # fmt: skip
 KINDS_OF_RUNTIME = [each for name in t2r_runtime.__all__ if inspect.isclass(each := getattr(t2r_runtime, name))]
-DATA = ("Stepper", "Signature", "T2RError", "UserError", "Translation")  # nobody makes one of anything
+DATA = ("Stepper", "Signature", "T2RError", "UserError", "Translation")  # not constructed by callers
 CONFIGS = (LinearConfig, ExportConfig, FinetuneConfig, QuantizeConfig)
 
 
 class Calls:
-    """Random calls in a folder of whole files."""
+    """Random calls in a folder of intact files."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -75,7 +75,7 @@ class Calls:
         }
 
     def fit(self) -> dict[str, list[Any]]:
-        """What suits a parameter, by its name."""
+        """Suitable values of each parameter, by name."""
         states, choose = self.decoder.state(), self.chance.choice
         return {
             "path": ["graph.onnx", GRAPH, "saved.state", "new.state"],
@@ -129,10 +129,10 @@ class Calls:
         return 3 if type(value) is int and value in LONG else value
 
     def call(self, function: Callable[..., Any], config: type | None = None) -> None:
-        """One call, with what must be given and some of what may be.
+        """One call with all required and some optional arguments.
 
         Args:
-            config: whose fields are further options.
+            config: class whose fields are further options.
         """
         named = {}
         for parameter in inspect.signature(function).parameters.values():
@@ -141,11 +141,11 @@ class Calls:
                 chosen = self.chance.sample(fields, self.chance.randrange(3))
                 named |= {each.name: self.argument(each) for each in chosen if each.name not in named}
             elif parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                continue  # a name of its own is no option
+                continue  # `*args` and `**kwargs` are not options
             elif parameter.default is parameter.empty or self.chance.randrange(3) == 0:
                 named[parameter.name] = self.argument(parameter)
         if config is FinetuneConfig:
-            named.setdefault("steps", "1,1")  # without it a training takes its usual hours
+            named.setdefault("steps", "1,1")  # the default takes hours
         print(getattr(function, "__qualname__", function), {name: shown(value) for name, value in named.items()})
         found = function(**named)
         if isinstance(found, Iterator):
@@ -164,7 +164,7 @@ def _answered(case: Callable[[], None]) -> str:
 
 
 def _folder(base: Path, here: Path) -> None:
-    """All that calls read, in a folder out of which ../.. does not lead far."""
+    """Copy all inputs of calls into a nested folder, so that ../.. stays inside."""
     inside = here / "one" / "two"
     inside.mkdir(parents=True)
     graph_folder(base, inside)
@@ -175,7 +175,7 @@ def _folder(base: Path, here: Path) -> None:
 
 @kind
 def runtime_api(base: Path, here: Path, chance: random.Random) -> str:
-    """A class, made of anything, or one to four calls of a whole one."""
+    """Construct a class from arbitrary arguments, or make one to four calls on an instance."""
     _folder(base, here)
     calls = Calls(chance)
 
@@ -197,7 +197,7 @@ def runtime_api(base: Path, here: Path, chance: random.Random) -> str:
 
 @kind
 def toolchain_api(base: Path, here: Path, chance: random.Random) -> str:
-    """A call of a model's, with options of the config that it makes."""
+    """A call of a model's method, with options of its config."""
     _folder(base, here)
     calls = Calls(chance)
     options = {"convert": LinearConfig, "finetune": FinetuneConfig, "export": ExportConfig}

@@ -1,5 +1,4 @@
-"""One case in a process of its own, and how it ended: by its exit code or its answer, by a signal, too late, or with
-too much memory."""
+"""One case in its own process, and its ending: by exit code or answer, by signal, by timeout, or by memory use."""
 
 from __future__ import annotations
 
@@ -17,40 +16,40 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS = 20  # of a processor, however long a machine that does much else takes for them
-PATIENCE = 120  # seconds on the clock in which a case that works uses STIRS of a processor at least
+SECONDS = 20  # of CPU time, however busy the machine
+PATIENCE = 120  # seconds of wall time in which a running case uses at least STIRS seconds of CPU time
 STIRS = 0.1
-MEMORY = 2 << 30  # bytes above what the process had before
+MEMORY = 2 << 30  # bytes above the memory use at the start
 ENDINGS = (
     "refused",
     "accepted",
-    "exit 3",  # a bug by our own word
-    "escaped",  # an exception that is no T2RError
+    "exit 3",  # the command reports a bug
+    "escaped",  # an exception other than T2RError
     "signal",
-    "hang",  # past SECONDS, or asleep
-    "memory",  # past MEMORY, or the system's
-    "runtime refuses",  # a graph that we wrote
-    "silently wrong",  # accepted, and another answer than there must be
+    "hang",  # more than SECONDS, or asleep
+    "memory",  # more than MEMORY, or the system's limit
+    "runtime refuses",  # rejects a graph that we wrote
+    "silently wrong",  # accepted, with a wrong answer
 )
 BAD = ENDINGS[2:]
 
 
 class SilentlyWrong(Exception):
-    """Raised by a case whose answer is wrong."""
+    """Raised by a case with a wrong answer."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a case ended, and the last that it said."""
+    """A case's ending and its last output."""
 
-    kind: str  # of ENDINGS
+    kind: str  # one of ENDINGS
     said: str
 
 
 def attempt(case: Callable[[Path], str]) -> Ending:
-    """Run `case` in a fork, in an empty folder that is gone afterwards.
+    """Run `case` in a fork, in a temporary empty folder.
 
-    It returns an ending, or raises, which is one: `escaped`.
+    The case returns its ending; an exception is the ending `escaped`.
     """
     with tempfile.TemporaryDirectory(prefix="fuzz") as name, tempfile.TemporaryFile() as answer:
         folder = Path(name)
@@ -67,7 +66,7 @@ def attempt(case: Callable[[Path], str]) -> Ending:
         killed = signal.Signals(os.WTERMSIG(status))
         if late or killed == signal.SIGXCPU:
             return Ending("hang", text)
-        if killed == signal.SIGKILL:  # nobody else would
+        if killed == signal.SIGKILL:  # only the system sends it
             return Ending("memory", "killed by the system")
         return Ending("signal", f"{killed.name} {text}")
     if usage.ru_maxrss * 1024 - int(before) > MEMORY:
@@ -76,11 +75,11 @@ def attempt(case: Callable[[Path], str]) -> Ending:
 
 
 def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -> None:
-    """The child's part: it never comes back."""
+    """The child's side: does not return."""
     os.setsid()
-    answer.write(f"{_resident()}\n".encode())  # a fork's own: it leaves out what its parent has mapped from files
+    answer.write(f"{_resident()}\n".encode())  # the fork's own memory, without file pages mapped by the parent
     answer.flush()
-    # past that, an allocation fails by itself, before the machine is out of memory
+    # beyond it allocations fail, before the machine is out of memory
     limit = 4 * MEMORY + _virtual()
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     spent = int(time.process_time())
@@ -89,7 +88,7 @@ def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -
     resource.setrlimit(resource.RLIMIT_FSIZE, (MEMORY, MEMORY))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)  # after a fork its pool is made anew, which two threads at once get wrong
+        torch.set_num_threads(1)  # the thread pool is recreated after a fork, which races with two threads
     quiet = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)
@@ -107,7 +106,7 @@ def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -
 
 
 def _wait(child: int) -> tuple[int, resource.struct_rusage, bool]:
-    """Its status, what it used, and whether it slept and had to be stopped."""
+    """The child's exit status, its resource usage, and whether it was stopped because it slept."""
     since, used, late, pause = time.monotonic(), 0.0, False, 0.001
     while True:
         done, status, usage = os.wait4(child, os.WNOHANG)
@@ -122,10 +121,10 @@ def _wait(child: int) -> tuple[int, resource.struct_rusage, bool]:
 
 
 def _used(session: int) -> float:
-    """Seconds of a processor of all processes of a session, and of those that they have waited for."""
+    """CPU seconds of all processes of a session and of their waited-for children."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[3]) == session:
                 ticks += sum(map(int, fields[11:15]))
@@ -141,7 +140,7 @@ def _virtual() -> int:
 
 
 def command(*words: object) -> str:
-    """The ending of a command of ours, run in this process."""
+    """Run one of our commands in this process and return its ending."""
     from t2r_export.cli import main
 
     code = main([str(word) for word in words])
@@ -150,6 +149,6 @@ def command(*words: object) -> str:
 
 
 def whole(*words: object) -> None:
-    """A command of ours that must be accepted."""
+    """Run one of our commands, which must be accepted."""
     ending = command(*words)
     assert ending == "accepted", (words, ending)

@@ -1,4 +1,4 @@
-"""A case by its kind, its number and a seed; and how many of each kind a run has."""
+"""Cases by kind, number and seed, and the number of cases per kind."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# each adds its kinds to the table
+# each module adds its kinds to the table
 from fuzz import generation, growth, python_api, training, translators  # noqa: F401
 from fuzz.kinds import KINDS
 from fuzz.runner import Ending, attempt
 
-# Cases of a kind beside 1: fewer of what takes longest, more of what has most ways to go wrong. Of 1,501 on two
+# Relative number of cases per kind: fewer for slow kinds, more for kinds with many failure modes. Of 1,501 on two
 # busy cores, a case took 0.43 s, one of training_state 1.05 s and of toolchain_api 1.13 s.
 WEIGHTS = {
     "generation_settings": 0.5,
@@ -28,7 +28,7 @@ WEIGHTS = {
 
 @dataclass(frozen=True)
 class Case:
-    """What `--kind` and `--case` name again."""
+    """A case as `--kind` and `--case` identify it."""
 
     kind: str
     number: int
@@ -36,7 +36,7 @@ class Case:
 
 
 def cases(kinds: Sequence[str], count: int, seed: int) -> list[Case]:
-    """About `count` cases, by the weights of their kinds, at least one of each, well mixed."""
+    """About `count` cases, weighted by kind, at least one per kind, interleaved."""
     weights = {kind: WEIGHTS.get(kind, 1.0) for kind in kinds}
     each = count / sum(weights.values())
     made = [
@@ -48,7 +48,7 @@ def cases(kinds: Sequence[str], count: int, seed: int) -> list[Case]:
 
 
 def attempt_one(whole: Path, case: Case) -> tuple[Case, Ending, float]:
-    """The case, how it ended, and how many seconds it took."""
+    """The case, its ending, and its seconds."""
     chance, started = random.Random(f"{case.kind} {case.number} {case.seed}"), time.monotonic()
     ending = attempt(functools.partial(_case, whole, case.kind, chance))
     return case, ending, time.monotonic() - started

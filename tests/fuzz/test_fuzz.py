@@ -1,4 +1,4 @@
-"""Nothing that a stranger hands over is called a bug, ends the process, hangs, or eats the machine."""
+"""No untrusted input is reported as a bug, ends the process, hangs, or exhausts memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from fuzz import base, kinds, runner, suite, translators
 
-CASES = 500  # of all kinds together; python -m tests.fuzz runs more
-PARTS = 16  # of a run, for as many processes
+CASES = 500  # of all kinds; python -m tests.fuzz runs more
+PARTS = 16  # parts of a run, for parallel processes
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_damage_is_refused_or_harmless(part: int, whole: Path) -> None:
 
 @pytest.mark.parametrize("line", [*base.LINES, *translators.LINES], ids=lambda line: " ".join(line[:2]))
 def test_what_is_whole_is_accepted(line: list[str], whole: Path) -> None:
-    """So that it is the damage which is refused."""
+    """The intact inputs are accepted, so a refusal is due to the damage."""
 
     def case(here: Path) -> str:
         kinds.graph_folder(whole, here)
@@ -71,7 +71,7 @@ def spin(here: Path) -> str:
 
 
 def work(here: Path) -> str:
-    """Little of a processor in much time, as on a machine that does much else."""
+    """Little CPU time in much wall time, as on a busy machine."""
     while time.process_time() < 0.5:
         time.sleep(0.05)
         sum(range(1_000_000))
@@ -79,7 +79,7 @@ def work(here: Path) -> str:
 
 
 def ask(here: Path) -> str:
-    """It sleeps while another process works."""
+    """Sleeps while a child process works."""
     if (child := os.fork()) == 0:
         work(here)
         os._exit(0)
@@ -105,7 +105,7 @@ def lie(here: Path) -> str:
 
 
 def starve(here: Path) -> str:
-    os.kill(os.getpid(), signal.SIGKILL)  # as the system does that is out of memory
+    os.kill(os.getpid(), signal.SIGKILL)  # like the system's out-of-memory killer
     return "accepted"
 
 

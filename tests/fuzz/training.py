@@ -1,4 +1,4 @@
-"""What contradicts itself in training: a recipe changed over an existing build, evaluations of what does not fit."""
+"""Contradictory training inputs: a recipe changed over an existing build, evaluations of mismatched inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = ("0", "1", "3", "4", "8", "31", "4096", "-1", "99999999999999999999", "x
 
 
 def make(folder: Path) -> None:
-    """A build of the recipe, and a model whose tokenizer has tokens that the model has not."""
+    """A build of the recipe, and a model whose tokenizer has tokens unknown to the model."""
     whole("build", folder / "recipe.toml", "--work", folder / WORK, "--data", folder)
     loaded = checkpoint.load(folder / "model.pt")
     tokenizer = json.loads(letter_tokenizer())
@@ -30,7 +30,7 @@ def make(folder: Path) -> None:
 
 @kind
 def changed_recipe(base: Path, here: Path, chance: random.Random) -> str:
-    """Over a build of another recipe or text: refused, or with the results of a fresh build."""
+    """A build over that of another recipe or text: refused, or equal to a fresh build."""
     shutil.copytree(base / WORK, here / WORK)
     text, data = (base / "text.txt").read_text(), tomllib.loads((base / "recipe.toml").read_text())
     if chance.randrange(4):
@@ -49,14 +49,14 @@ def changed_recipe(base: Path, here: Path, chance: random.Random) -> str:
 
 
 def figures(work: Path) -> list[dict[str, Any]]:
-    """The results of a build, without the time that it took."""
+    """The results of a build, without times."""
     rows = json.loads((work / "results.json").read_text())
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
 @kind
 def evaluations(base: Path, here: Path, chance: random.Random) -> str:
-    """Models, texts and options that may not suit each other."""
+    """Models, texts and options that may not match."""
     (here / "short.txt").write_text(chance.choice(("", " \n", "h", "once", "<|endoftext|>\n", "é\n<|endoftext|>\nh")))
     (here / "odd.tsv").write_text(
         chance.choice(("", "\t\n", "a\tb\n", "a hen\t\n", "a\n", "a\tb\tc\n", f"{'h' * 900}\th\n"))

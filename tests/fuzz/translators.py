@@ -1,4 +1,4 @@
-"""What is damaged of a translator: its graphs, files of pairs, and the vocabularies of a Marian folder."""
+"""Damage of translators: graphs, files of pairs, and vocabularies of a Marian folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LINES = [
 
 
 def make(folder: Path) -> None:
-    """A translator, its graphs, pairs, and a softmax one as a Marian folder with pieces."""
+    """A translator, its graphs, pairs, and a softmax translator as a Marian folder with pieces."""
     vocabulary = len(LETTERS) + 1
     base, cut = small.TRANSLATORS["cross_mixed"], {"vocab_size": vocabulary}
     _saved(folder / "translator.pt", dataclasses.replace(base, **cut))
@@ -54,7 +54,7 @@ def _saved(path: Path, config: ModelConfig) -> None:
 
 
 def translates(graph: Path) -> str:
-    """Whatever opens must translate, or refuse in words."""
+    """A graph that opens must translate, or raise a T2RError."""
     try:
         translator = Translator(graph)
         list(translator.translate([[1, 2, 3], [4]], Beam(2, max_tokens=3)))

@@ -1,9 +1,9 @@
-"""The golden files of models/tiny: graphs of a few kilobytes and what they must compute, for runtimes in any language.
+"""The golden files of models/tiny: graphs of a few kilobytes and their expected results, for runtimes in any language.
 
     python -m tests.golden models/tiny
 
-runtimes/contract/conformance.md says what is in them and what a runtime does with each. The numbers are the eager
-model's in float64, so that every runtime is compared with the same truth and none with another's rounding.
+runtimes/contract/conformance.md describes the files and what a runtime does with each. The numbers are the eager
+model's in float64, so that every runtime is compared with the same reference and none with another's rounding.
 """
 
 from __future__ import annotations

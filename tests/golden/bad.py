@@ -1,4 +1,4 @@
-"""Files from a stranger, each with one thing wrong, and the kind of the error that it must be."""
+"""Untrusted files with one fault each, and the kind of error that each must raise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _table(model: onnx.ModelProto) -> TensorProto:
 
 
 def _place(name: str) -> Change:
-    """Let the table of tokens lie in a file of this name."""
+    """Store the token table as external data in a file of this name."""
 
     def change(model: onnx.ModelProto, _: dict[str, Any]) -> None:
         tensor = _table(model)
@@ -85,7 +85,7 @@ def _other_checkpoint(_: onnx.ModelProto, said: dict[str, Any]) -> None:
     said["t2r.checkpoint_sha256"] = "0" * 64
 
 
-# a step graph of another model than its companion, and what is asked of it
+# step graphs of another model than their companion, and the call on each
 COMPANIONS = {
     "prefill": ("prefill", "prefill"),
     "loop": ("generate", "loop"),
@@ -96,7 +96,7 @@ WHERE: dict[str, dict[str, Any]] = {
     "generate": {},
     "translate": {"source": [3, 1], "beam": {}},
 }
-# what is refused of a translator of 13 source tokens, of which it takes 7, and of 9 tokens
+# refused calls on a translator of 13 source tokens, sources of at most 7 tokens, and 9 positions
 TRANSLATIONS: tuple[dict[str, Any], ...] = tuple(
     {"kind": kind, "source": source, "beam": beam}
     for kind, source, beam in (
@@ -117,7 +117,7 @@ TRANSLATIONS: tuple[dict[str, Any], ...] = tuple(
     )
 )
 
-# name -> call, kind, what is changed
+# name -> call, kind of error, change to the graph
 GRAPHS: dict[str, tuple[str, str, Change]] = {
     "role": ("open", "graph", _said("role", "prefill")),
     "contract": ("open", "version", _said("contract", 2)),
@@ -178,7 +178,7 @@ GRAPHS: dict[str, tuple[str, str, Change]] = {
 
 
 def cases(folder: Path) -> Iterator[Case]:
-    """All files in a folder `bad`, and what is to be done with each; and tokens that cannot be read."""
+    """Write the faulty files to a folder `bad`: call and error kind of each, and translations that must be refused."""
     place = folder / "bad"
     place.mkdir(exist_ok=True)
     export(seeded("bad", SMALLEST), place / "good.onnx")
@@ -209,14 +209,14 @@ def cases(folder: Path) -> Iterator[Case]:
 
 
 def _twice(whole: bytes) -> dict[str, bytes]:
-    """Files that say something twice, of which ONNX Runtime takes one or the other."""
+    """Files with metadata key or graph twice, of which ONNX Runtime takes one or the other."""
     vocabulary = onnx.StringStringEntryProto(key="t2r.vocab_size", value="5")
     key, graph = onnx.ModelProto(metadata_props=[vocabulary]), onnx.ModelProto(graph=onnx.GraphProto())
     return {name: whole + more.SerializeToString() for name, more in (("key-twice", key), ("graph-twice", graph))}
 
 
 def _snapshots(graph: Path) -> dict[str, bytes]:
-    """Snapshots of the graph at `graph`, each with one thing wrong."""
+    """Snapshots of the graph at `graph`, with one fault each."""
     decoder = Decoder(graph, threads=1)
     state = decoder.state()[STATE] + np.float32(0.5)
     head = {"snapshot": 1, "checkpoint_sha256": decoder.signature.checkpoint_sha256, "position": 3}
@@ -256,8 +256,8 @@ def _snapshots(graph: Path) -> dict[str, bytes]:
 
 
 def _archives(good: dict[str, bytes], head: dict[str, Any], whole: bytes) -> dict[str, bytes]:
-    """Snapshots of members that no reader may take."""
-    second = whole.rindex(b"PK\x01\x02")  # the entry of the state
+    """Snapshots whose archive members every reader must refuse."""
+    second = whole.rindex(b"PK\x01\x02")  # the directory entry of the state
 
     def with_entry(place: int, *values: int) -> bytes:
         numbers = b"".join(value.to_bytes(4, "little") for value in values)

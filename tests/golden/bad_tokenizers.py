@@ -1,4 +1,4 @@
-"""Tokenizers past a bound of runtimes/contract/text.md, each by one thing, as parts of one of three pieces."""
+"""Tokenizers that each violate one bound of runtimes/contract/text.md, as parts that replace those of a small BPE."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
 
 
 def _nested(count: int) -> dict[str, Any]:
-    """A Unigram of pieces that each begin with all that are shorter."""
+    """A Unigram model in which each run of "a" is a prefix of all longer ones."""
     return {"type": "Unigram", "unk_id": 0, "vocab": [["b", -1.0], *(["a" * n, -1.0] for n in range(1, count + 1))]}
 
 
@@ -45,9 +45,9 @@ _METASPACE = {
     "prepend_scheme": "always",
     "split": True,
 }
-# what is refused of a tokenizer is a text
+# a valid tokenizer that must refuse a text
 GROWS: dict[str, Any] = {"model": _nested(64), "normalizer": _sequence(_replace("a", "aa"), 12)}
-TEXT_PAST = "a" * 65  # 4,096 bytes of each, and 64 pieces at each of those
+TEXT_PAST = "a" * 65  # each letter becomes 4,096 bytes, with 64 pieces at each byte
 PAST: dict[str, dict[str, Any]] = {
     "id": {"model": _bpe(a=0, b=MAX_ID + 1)},
     "id-twice": {"model": _bpe(a=0, b=1, c=1)},

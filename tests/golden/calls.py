@@ -1,4 +1,4 @@
-"""Calls of one decoder, one after the other: what each gives, and that one which is refused changes nothing."""
+"""Successive calls of one decoder: the result of each, and that a refused call changes nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from t2r_export.export import export
 from t2r_export.files import write_bytes
 from t2r_runtime import Decoder
 
-ENDS = 7  # positions of the graph that does not say where they end
-# each alone is refused, and nothing is read
+ENDS = 7  # positions of the graph whose metadata do not state them
+# each alone is refused before any token is read
 BAD_OPTIONS: tuple[dict[str, Any], ...] = (
     {"temperature": -0.5},
     {"top_k": -1},
@@ -39,7 +39,7 @@ BAD_OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 def cases(folder: Path) -> Iterator[Case]:
-    """Calls of graphs that others have made, and of one that fails in the middle of a prompt."""
+    """Calls of graphs from other golden cases, and of one that fails in the middle of a prompt."""
     yield "calls-options", "calls", _attempted("tiny", lambda script, seed: _options(script, seed, folder))
     yield "calls-texts", "calls", _attempted("tiny", lambda script, seed: _texts(script, seed, folder))
     yield "calls-ends", "calls", _ends(Script("ends.onnx", checkpoint("ends"), 2))
@@ -48,14 +48,14 @@ def cases(folder: Path) -> Iterator[Case]:
 
 @dataclass
 class Script:
-    """Calls, and beside each what a decoder gives that has made those before."""
+    """Records calls of one decoder, each with its expected result."""
 
     graph: str
     golden: Checkpoint
     rows: int = 1
     operations: list[dict[str, Any]] = field(default_factory=list)
     position: int = 0
-    occurred: list[int] = field(default_factory=list)  # of one row
+    occurred: list[int] = field(default_factory=list)  # tokens read, if there is one row
 
     def __post_init__(self) -> None:
         self.made = Eager(self.golden)
@@ -81,7 +81,7 @@ class Script:
         self.operations.append({"load": file, "position": position})
 
     def generate(self, prompt: Sequence[int], most: int, options: dict[str, Any], ends_at: int | None = None) -> int:
-        """The last token, which has not been read. At so many as `ends_at` the callback returns false."""
+        """Record a call; return the last token, which is unread. The callback returns false after `ends_at` tokens."""
         tokens = list(prompt)
         stop = options.get("stop_tokens", self.golden.config.eos_tokens)
         for token in tokens[:-1]:
@@ -122,7 +122,7 @@ def _attempted(name: str, write: Any) -> dict[str, Any]:
 
 
 def _options(script: Script, seed: int, folder: Path) -> None:
-    """What is refused in the middle of a text, which then goes on."""
+    """Calls that are refused in the middle of a text, which then continues."""
     script.prefill([[1, 5, 9]])
     plain = {"generate": [4], "max_tokens": 3, "options": {}}
     for options in BAD_OPTIONS:
@@ -144,7 +144,7 @@ def _options(script: Script, seed: int, folder: Path) -> None:
     script.refused("snapshot", load="tiny-hybrid.state")
     script.refused("file", load="bad/nothing.state")
     whole = bytearray((folder / "tiny.state").read_bytes())
-    whole[whole.index(b"PK\x01\x02") - 1] ^= 1  # the last number of the last state, which its CRC-32 tells
+    whole[whole.index(b"PK\x01\x02") - 1] ^= 1  # the last byte of the last state, so that its CRC-32 is wrong
     write_bytes(folder / "damaged.state", whole)
     script.refused("snapshot", load="damaged.state")
     script.generate([4], 6, {"repetition_penalty": 1.5, "no_repeat_ngram": 2, "seed": seed})
@@ -152,7 +152,7 @@ def _options(script: Script, seed: int, folder: Path) -> None:
 
 
 def _texts(script: Script, seed: int, folder: Path) -> None:
-    """A text in several calls: where the next begins, by which draw, who ends it, and what penalties look back on."""
+    """One text in several calls: start and draw number of each, reason to stop, and tokens that penalties see."""
     given: dict[str, Any] = {"seed": seed, "stop_tokens": []}
     last = script.generate([1, 3], 5, given)
     last = script.generate([last], 5, given)
@@ -168,7 +168,7 @@ def _texts(script: Script, seed: int, folder: Path) -> None:
 
 
 def _ends(script: Script) -> dict[str, Any]:
-    """A batch that is fixed, and positions that end."""
+    """A fixed batch size and limited positions."""
     script.step([3, 4])
     for tokens in ([17, 0], [0, -1]):
         script.refused("token", step=tokens)
@@ -186,7 +186,7 @@ def _ends(script: Script) -> dict[str, Any]:
 
 
 def _fails(folder: Path) -> dict[str, Any]:
-    """A graph that does not say where its positions end, and fails there. Its metadata stand behind the graph."""
+    """A graph that fails past its positions without stating their number. Its metadata stand behind the graph."""
     golden = seeded("fails", replace(SMALLEST, position="learned", max_positions=ENDS))
     place = folder / "fails.onnx"
     export(golden, place)
@@ -215,7 +215,7 @@ def _loaded(folder: Path, name: str) -> States:
 
 
 def zip64(archive: bytes) -> bytes:
-    """A snapshot with the same members, in whose directory every number stands as zip64 has it."""
+    """A snapshot with the same members and zip64 fields for all numbers of its directory."""
     end = len(archive) - 22
     count, size, at = struct.unpack("<10xHII", archive[end : end + 20])
     entries = b""

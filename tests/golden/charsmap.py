@@ -1,9 +1,9 @@
-"""A Precompiled normalizer: texts and what stands for them, in sentencepiece's form.
+"""A Precompiled normalizer: texts and their replacements, in SentencePiece's format.
 
-32 bits for the bytes of a trie, the trie, and what is written, each behind it with a zero byte. The trie is a double
-array (Aoe 1989) as Darts-clone has it: one number a node, of bits 0-7 the byte that leads to it, bit 8 whether a text
-ends here, bits 10-30 by how much its children lie elsewhere: a child of byte c is at place XOR offset XOR c, and where
-a text ends, the child of 0 holds bit 31 and the place of what is written.
+The format is the size of a trie in bytes (32 bits), the trie, and the replacements, each terminated by a zero byte. The
+trie is a double array (Aoe 1989) in Darts-clone's layout, one number per node: bits 0-7 are the byte that leads to it,
+bit 8 is set if a text ends here, bits 10-30 are the offset of its children. The child of byte c is at place XOR offset
+XOR c; where a text ends, the child of byte 0 holds bit 31 and the place of the replacement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ENDS, VALUE = 1 << 8, 1 << 31
 
 
 def charsmap(rules: Mapping[str, str]) -> bytes:
-    """Rules, none of an empty text, as bytes."""
+    """Rules as bytes; none may replace the empty text."""
     written, places = b"", {}
     for text in rules.values():
         if text not in places:
@@ -29,7 +29,7 @@ def charsmap(rules: Mapping[str, str]) -> bytes:
 
 def _double_array(values: Mapping[bytes, int]) -> list[int]:
     units, taken, bases = [0] * UNITS, {0}, {0}
-    waiting = [(b"", 0)]  # what leads to a node, and its place
+    waiting = [(b"", 0)]  # prefix and place of a node
     while waiting:
         begun, place = waiting.pop(0)
         children = sorted({key[len(begun)] for key in values if key.startswith(begun) and len(key) > len(begun)})

@@ -1,7 +1,7 @@
-"""Sampled texts: the rules of runtimes/contract/generation.md, written out once more and one by one.
+"""Sampled texts by a second, literal implementation of the rules of runtimes/contract/generation.md.
 
-t2r_runtime.Sampler is another way to the same tokens; that both agree is a test. No choice stands nearer than `MARGIN`
-to an edge, where the rounding of logits could change it.
+A test compares it with t2r_runtime.Sampler. No choice is closer than `MARGIN` to one that rounding of logits could
+change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from golden.computed import Computed, Eager
 from golden.models import checkpoint
 
-MARGIN = 1e-3  # of logits, scores and shares; well above what float32 does to them
+MARGIN = 1e-3  # of logits, scores and probabilities; well above float32 rounding
 WORD = 1 << 32
 LENGTH = 24
 ATTEMPTS = 300
@@ -37,7 +37,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"temperature": 0, "no_repeat_ngram": 1, "repetition_penalty": 1.3},
     {"stop_tokens": [5, 11]},
     {"stop_tokens": []},
-    # the defaults of the table, which another default of the graph gives way to
+    # explicit defaults of the table, which override the graph's options
     {"temperature": 1},
     {"top_k": 0},
     {"top_p": 1},
@@ -45,7 +45,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"repetition_penalty": 1},
     {"no_repeat_ngram": 0},
 )
-SEEDS = (0, 1, 12345, WORD - 500, WORD + 7, 1 << 52)  # the last two are cut into words
+SEEDS = (0, 1, 12345, WORD - 500, WORD + 7, 1 << 52)  # the last two are split into words
 
 
 class NearAnEdge(Exception):
@@ -101,7 +101,7 @@ def choose(
     seed: int = 0,
     stop_tokens: Sequence[int] = (),
 ) -> tuple[int, float]:
-    """A token, and how far the choice was from being another."""
+    """The chosen token, and its margin over other choices."""
     logits = penalized(logits, occurred, repetition_penalty, no_repeat_ngram)
     order = sorted(range(len(logits)), key=lambda t: (-logits[t], t))
     if temperature == 0 or top_k == 1:
@@ -128,7 +128,7 @@ def choose(
 
 
 def penalized(logits: list[float], occurred: Sequence[int], repetition: float, n: int) -> list[float]:
-    """Logits, less what tokens that have occurred lose."""
+    """Logits after the penalties of tokens that have occurred."""
     for token in set(occurred):
         penalty = repetition if logits[token] < 0 else 1 / repetition
         logits = [logit * penalty if t == token else logit for t, logit in enumerate(logits)]
@@ -136,7 +136,7 @@ def penalized(logits: list[float], occurred: Sequence[int], repetition: float, n
 
 
 def _without_repetition(logits: list[float], occurred: Sequence[int], n: int) -> list[float]:
-    """-inf for each token that would complete a row of n tokens that is there already, unless that is all of them."""
+    """-inf for each token that would repeat a run of n tokens, unless these are all tokens."""
     rows = [occurred[i : i + n] for i in range(len(occurred) - n + 1)] if n else []
     begun = {row[-1] for row in rows if list(row[:-1]) == list(occurred[len(occurred) - n + 1 :])}
     left = [-math.inf if t in begun else logit for t, logit in enumerate(logits)]

@@ -1,4 +1,4 @@
-"""Who computes what a graph must: the eager model in float64, or of a quantized graph ONNX Runtime on a CPU."""
+"""Reference results: the eager model in float64, or, of a quantized graph, ONNX Runtime on a CPU."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ States = dict[str, Array]
 
 
 class Computed(Protocol):
-    """What steps from states to states."""
+    """A step from states to states."""
 
     vocab_size: int
-    specs: list[StateSpec]  # of the states that it takes and gives
+    specs: list[StateSpec]  # of its input and output states
 
     def initial(self, batch: int) -> States:
         """The states at the start of a text."""
@@ -56,7 +56,7 @@ class Eager:
 
 
 class AsRun:
-    """A graph: rounded weights are no eager model's."""
+    """A graph in ONNX Runtime: no eager model has its quantized weights."""
 
     def __init__(self, path: Path) -> None:
         self._decoder = Decoder(path, threads=1)

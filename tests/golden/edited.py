@@ -1,4 +1,4 @@
-"""A graph that a stranger may write and no export does: states of float16 and int64, and such as do not start as 0."""
+"""A graph that no export writes, but others may: states of float16 and int64, and states that do not start as 0."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from golden.models import checkpoint
 from golden.texts import Case
 from t2r_export.files import write_bytes
 
-Change = Callable[[onnx.ModelProto, dict[str, Any]], object]  # of a graph, or of its metadata as values
-# how the states of tiny are kept, and what every element of some starts as
+Change = Callable[[onnx.ModelProto, dict[str, Any]], object]  # changes a graph, or its parsed metadata
+# dtypes and initial values of some states of tiny
 DTYPES = {"S.0": np.dtype(np.float16), "position": np.dtype(np.int64)}
 INITIAL = {"S.0": 0.5, "z.1": 1.5, "position": 3}
 
 
 def cases(folder: Path) -> Iterator[Case]:
-    """tiny.onnx with those states, and texts of it."""
+    """tiny.onnx with these states, and its sampled texts."""
     write_bytes(folder / "states.onnx", changed(onnx.load(folder / "tiny.onnx"), _keep))
     yield "sampling-states", "sampling", {**sampling("tiny", Kept(checkpoint("tiny"))), "graph": "states.onnx"}
 
 
 def changed(good: onnx.ModelProto, change: Change) -> bytes:
-    """The bytes of a graph after a change, the metadata before the graph."""
+    """The serialized graph after a change, with the metadata before the graph."""
     model = copy.deepcopy(good)
     said = {p.key: json.loads(p.value) for p in model.metadata_props}
     change(model, said)
@@ -61,7 +61,7 @@ def _keep(model: onnx.ModelProto, said: dict[str, Any]) -> None:
 
 
 def _cast(model: onnx.ModelProto, name: str, inside: str, outside: np.dtype[Any]) -> None:
-    """Let the graph take and give a state in another dtype."""
+    """Cast a state of the graph to another dtype at input and output."""
     past, present = f"past_{name}", f"present_{name}"
     for node in model.graph.node:
         for names in (node.input, node.output):

@@ -1,4 +1,4 @@
-"""Faults in a copy of the golden files: what a wrong runtime would do, done to a case, which must fail then."""
+"""Faults in a copy of the golden files that imitate a wrong runtime: the changed case must then fail."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import onnx
 
-Said = dict[str, Any]  # values of a graph's metadata
-Fault = tuple[str, str, Callable[[Any], object]]  # the case, its files, and what is done to what is in it
+Said = dict[str, Any]  # parsed metadata of a graph
+Fault = tuple[str, str, Callable[[Any], object]]  # case, its files, change of their content
 
 
 def _start_as_0(said: Said) -> None:
@@ -27,7 +27,7 @@ def _refuse(said: Said) -> None:
 
 
 def _without(part: str) -> Callable[[Said], object]:
-    """No normalizer, processor or whatever else of a tokenizer."""
+    """Remove a part of the tokenizer, such as its normalizer."""
 
     def change(said: Said) -> None:
         said["t2r.tokenizer"] = json.dumps({**json.loads(said["t2r.tokenizer"]), part: None})
@@ -68,7 +68,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def put(name: str, folder: Path) -> str:
-    """Put a fault into a copy of the golden files, and leave no other case: its name."""
+    """Put a fault into a copy of the golden files, keep only its case, and return the case's name."""
     case, file, change = FAULTS[name]
     for place in folder.glob(file):
         if place.suffix == ".json":
@@ -84,7 +84,7 @@ def put(name: str, folder: Path) -> str:
 
 
 def _changed(model: onnx.ModelProto, change: Callable[[Said], object]) -> bytes:
-    """A graph with other metadata, which stand before it."""
+    """The serialized graph with changed metadata, which stand before it."""
     said = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
     change(said)
     for entry in model.metadata_props:

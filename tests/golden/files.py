@@ -34,7 +34,7 @@ def _traces(folder: Path) -> Iterator[Case]:
 
 
 def _sampled(folder: Path) -> Iterator[Case]:
-    # by all logits, by the graph's largest, by the graph itself, by the options that the graph has
+    # all logits, the graph's largest logits, the generation graph, the graph's options
     for name in ("tiny", "top3", "loop", "options"):
         yield f"sampling-{name}", "sampling", sampling(name)
 

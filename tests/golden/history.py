@@ -1,6 +1,6 @@
-"""A text of more tokens than penalties look back on: what is further back must not count, and what is not must.
+"""A text longer than the history of penalties: tokens inside the history count, older ones do not.
 
-The model is one window, so what it gives depends on the first tokens and the last ones alone.
+The model is a single window, so its results depend on the first and the last tokens only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIONS = {"temperature": 0, "no_repeat_ngram": 1, "stop_tokens": []}
 
 
 def cases(folder: Path) -> Iterator[Case]:
-    """A prompt whose first token is forgotten and whose second is not; and then it is, too."""
+    """A prompt whose first token is outside the history and whose second leaves it with the next token."""
     golden = seeded("history", replace(PLAIN, layers=(WINDOW,)))
     export(golden, folder / "history.onnx", ExportConfig(prefill=True, generate=True))
     made, random = Eager(golden), np.random.default_rng(3)
@@ -45,7 +45,7 @@ def cases(folder: Path) -> Iterator[Case]:
 
 
 def _chosen(made: Eager, tokens: list[int], banned: tuple[int, ...]) -> list[int]:
-    """The two best tokens after a text, of those that have not occurred, if all are far enough from each other."""
+    """The two best tokens after a text that are not in `banned`; none if the best three are not `MARGIN` apart."""
     states = made.initial(1)
     for token in tokens:
         logits, states = made.step(np.array([token]), states)

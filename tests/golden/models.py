@@ -1,6 +1,6 @@
-"""The golden models: one for each thing that a runtime can get wrong, of seeded weights and sizes that all differ.
+"""The golden models: one for each possible fault of a runtime, with seeded weights and sizes that all differ.
 
-Weights are multiples of 1/256, which makes the folded weights exact and the files the same wherever they are made.
+Weights are multiples of 1/256, so that folded weights are exact and the files are the same on every machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.quantize import export_quantized
 
 GRID = 256
-# by a seed's name, the digest of its checkpoint: from when it was first made, whatever a config spells since
+# seed name -> digest of its checkpoint when first made, kept while the spelling of configs changes
 DIGESTS = json.loads((Path(__file__).parent / "digests.json").read_text())
 CLAMP = Guard("clamp", 1e-2)
 
@@ -75,7 +75,7 @@ WINDOW = WindowConfig(window=3, sinks=2)
 
 @dataclass(frozen=True)
 class GoldenModel:
-    """A model, how it is exported, and what a greedy text of it begins with, if any; chosen for its many tokens."""
+    """A model, its export options and the prompt of its greedy text, if any; chosen for many distinct tokens."""
 
     config: UniformConfig
     prompt: tuple[int, ...] | None
@@ -84,7 +84,7 @@ class GoldenModel:
 
 
 MODELS = {
-    # states of constant size alone: three folded layers and the position
+    # only states of constant size: three folded layers and the position
     "tiny": GoldenModel(_TINY, (1, 3, 14)),
     # one layer unfolded for its rotary positions, one with a cache that grows, one folded
     "tiny-hybrid": GoldenModel(
@@ -98,11 +98,11 @@ MODELS = {
         ),
         (1, 7, 0),
     ),
-    # a ring buffer, and tokens that never leave it
+    # a ring buffer, and sink tokens that never leave it
     "window": GoldenModel(
         dataclasses.replace(PLAIN, layers=(WINDOW, LinearConfig(feature_size=5, guard=CLAMP))), (1, 8, 13)
     ),
-    # states that forget, by the token and by the head
+    # states that decay, by token and by head
     "gated": GoldenModel(
         dataclasses.replace(
             PLAIN,
@@ -113,23 +113,23 @@ MODELS = {
         ),
         (1, 4, 8),
     ),
-    # the states of all layers in one
+    # packed states of all layers
     "packed": GoldenModel(PLAIN, (1, 15, 0), ExportConfig(state_layout="packed")),
-    # the largest logits beside all of them
+    # the largest logits beside all logits
     "top3": GoldenModel(PLAIN, (1, 11, 15), ExportConfig(top_k=3)),
-    # a companion that reads many tokens at once, beside states that grow and others
+    # a prefill graph, with growing states and others
     "prefill": GoldenModel(
         dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), SoftmaxConfig(), WINDOW)),
         (1, 14, 10),
         ExportConfig(prefill=True),
     ),
-    # one that generates by itself
+    # a generation graph
     "loop": GoldenModel(
         dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), WINDOW)),
         (1, 12, 4),
         ExportConfig(generate=True),
     ),
-    # options of its own, which hold where a caller gives none
+    # generation options, which hold unless a caller gives others
     "options": GoldenModel(
         dataclasses.replace(
             PLAIN,
@@ -144,13 +144,13 @@ MODELS = {
     "int8": GoldenModel(_WIDE, (1, 0, 5), quantized=QuantizeConfig(scheme="int8")),
     "w8": GoldenModel(_WIDE, (1, 9, 4), quantized=QuantizeConfig(scheme="w8", block_size=16, accuracy_level=1)),
     "w4": GoldenModel(_WIDE, (1, 2, 7), quantized=QuantizeConfig(scheme="w4", block_size=16, accuracy_level=1)),
-    # positions that end, and a batch that cannot be chosen
+    # limited positions, and a fixed batch size
     "ends": GoldenModel(
         dataclasses.replace(_TINY, position="learned", max_positions=40, layers=_TINY.layers[:1]),
         None,
         ExportConfig(batch=2),
     ),
-    # positions that end before the trace does: the last one is repeated, or they begin again
+    # fewer positions than the trace has tokens: the last one is repeated, or they wrap
     "clamp": GoldenModel(
         dataclasses.replace(_TINY, position="learned", max_positions=13, layers=_TINY.layers[:1]),
         (1, 4, 8),
@@ -162,7 +162,7 @@ MODELS = {
         ExportConfig(past_end="wrap:11"),
     ),
 }
-# what weights are drawn from, where it is not the name: chosen for texts of many tokens
+# seeds that are not the model's name, chosen for texts of many tokens
 SEEDS = {
     **{name: f"{name} a" for name in ("window", "loop", "top3", "w8", "w4")},
     **{name: f"{name} b" for name in ("gated", "int8", "clamp")},
@@ -189,11 +189,11 @@ def seeded(name: str, config: UniformConfig, tokenizer: str | None = None) -> Ch
 
 
 def _in_order(model: Transformer) -> list[tuple[str, nn.Parameter]]:
-    """A model's weights by name, those of a block in an order that its lists of parts and norms do not change."""
+    """A model's weights by name, those of a block in an order that does not depend on its lists of parts and norms."""
     lists = ("norms", "norms_sum", "parts", "norms_after")
     stacks = {"": model, "encoder.": model.encoder}
     found = list(model.named_parameters())
-    first: dict[str, int] = {}  # where a block's weights begin
+    first: dict[str, int] = {}  # place of a block's first weight
 
     def place(number: int, name: str) -> tuple[int, bool, int, int, int]:
         match = re.fullmatch(r"(encoder\.|)blocks\.(\d+)\.(\w+)\.(\d+)\..+", name)
@@ -201,14 +201,14 @@ def _in_order(model: Transformer) -> list[tuple[str, nn.Parameter]]:
             return number, False, 0, 0, 0
         stack, block, which, part = stacks[match[1]], int(match[2]), lists.index(match[3]), int(match[4])
         assert stack is not None
-        feeds = not stack.config.layers[block].parts[part].mixes  # what mixes comes first
+        feeds = not stack.config.layers[block].parts[part].mixes  # mixing parts come first
         return first.setdefault(f"{match[1]}{block}", number), feeds, which, part, number
 
     return [found[number] for number in sorted(range(len(found)), key=lambda n: place(n, found[n][0]))]
 
 
 def write_graph(name: str, folder: Path) -> Path:
-    """Write the graph of the golden model `name`, and what lies beside it."""
+    """Write the graph of the golden model `name`, with its weights and companions."""
     golden, path = MODELS[name], folder / f"{name}.onnx"
     if golden.quantized is None:
         export(checkpoint(name), path, golden.options)

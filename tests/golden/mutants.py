@@ -1,7 +1,7 @@
-"""Wrong runtimes: a line of each that is another, and the case of the golden files that must fail then.
+"""Wrong runtimes: each has one changed line, and one case of the golden files that must fail.
 
-`mutants.json` has them for three languages: the file, what stands in it once, and what stands there instead. MUTANT in
-C++ is whether this one is asked for, so that one build has them all.
+`mutants.json` lists them for three languages: the file, a text that occurs in it once, and its replacement. In C++,
+MUTANT is true if this mutant is selected, so that one build has them all.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import json
 from pathlib import Path
 
 MUTANTS = json.loads((Path(__file__).parent / "mutants.json").read_text("utf-8"))
-PYTHON = [name for name, mutant in MUTANTS.items() if mutant["python"]]  # zip64 and tokenizers are libraries' there
+PYTHON = [name for name, mutant in MUTANTS.items() if mutant["python"]]  # zip64 and tokenizers are in libraries there
 
 
 def changed(text: str, old: str, new: str) -> str:
-    """A source with the one place of `old` as `new`."""
+    """The source with the only occurrence of `old` replaced by `new`."""
     assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
     return text.replace(old, new)
 
 
 def only(folder: Path, *cases: str) -> None:
-    """Leave no other cases in the index of a copy of the golden files."""
+    """Keep only these cases in the index of a copy of the golden files."""
     index = json.loads((folder / "index.json").read_text())
     index["cases"] = [case for case in index["cases"] if case["case"] in cases]
     assert len(index["cases"]) == len(set(cases))

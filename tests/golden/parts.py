@@ -1,4 +1,4 @@
-"""Tokenizers of the parts that the three of texts.py have not, and texts that tell each part from another."""
+"""Tokenizers of the parts that the three of texts.py lack, and texts that distinguish each part from another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from t2r_runtime import Tokenizer
 TEXTS = 60
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# pairs that a cut keeps apart: of endings, digits, signs and blanks, in bytes as characters
+# merges across a cut: of endings, digits, punctuation and spaces, in byte-level characters
 MERGES = ("' S", "' T", "' s", "Ġ 1", "1 2", "3 4", "12 34", ". Ċ", "Ċ Ċ", "Ġ Ġ", "Ġ .", "! !", "a .", "a 1", "1 a") + (
     "Ġ a",
     ". a",
@@ -61,7 +61,7 @@ MARKS = ("<l>", "<r>", "<w>", "\u00c9t", "<s>", "</s>", "E\u0301t")
 
 
 def words() -> dict[str, Any]:
-    """No blanks at the end, composed; cut as by GPT-4, three digits at most; between <s> and </s> as by RoBERTa."""
+    """Right strip and NFC; cut as by GPT-4, at most three digits; <s> and </s> as by RoBERTa."""
     ends = {"sep": ["</s>", 1], "cls": ["<s>", 0], "trim_offsets": True, "add_prefix_space": False}
     strip = {"type": "Strip", "strip_left": False, "strip_right": True}
     cut = _split(rf"{ENDINGS}|\p{{N}}{{1,3}}|{REST}")
@@ -69,13 +69,13 @@ def words() -> dict[str, Any]:
 
 
 def digits() -> dict[str, Any]:
-    """Decomposed; digits alone, signs with what is behind them."""
+    """NFD; single digits, punctuation merged with what follows."""
     cuts = [_split(rf"{ENDINGS}|\p{{N}}|{REST}"), {"type": "Punctuation", "behavior": "MergedWithNext"}]
     return _bytes([{"type": "NFD"}], cuts)
 
 
 def signs() -> dict[str, Any]:
-    """No blanks at the edges, compatible and composed; cut behind a text, at runs of signs and of digits."""
+    """Edge spaces removed, NFKC; cut after a string, at runs of punctuation and of digits."""
     edges = {"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""}
     cut = {"type": "Split", "pattern": {"String": "a"}, "behavior": "MergedWithPrevious", "invert": False}
     signs = {"type": "Punctuation", "behavior": "Contiguous"}
@@ -83,12 +83,12 @@ def signs() -> dict[str, Any]:
 
 
 def blanks() -> dict[str, Any]:
-    """Compatible and decomposed; cut at blanks, which go, and at each digit."""
+    """NFKD; cut at whitespace, which is removed, and at each digit."""
     return _bytes([{"type": "NFKD"}], [{"type": "WhitespaceSplit"}, {"type": "Digits", "individual_digits": True}])
 
 
 def runs() -> dict[str, Any]:
-    """A text in the place of another; cut at runs of letters and of signs, without blanks."""
+    """A string replaced; cut into runs of letters and of punctuation, without whitespace."""
     return _bytes([{"type": "Replace", "pattern": {"String": "x"}, "content": "a."}], [{"type": "Whitespace"}])
 
 
@@ -107,13 +107,13 @@ def cases(folder: Path) -> Iterator[Case]:
 
 
 def encoded(name: str, tokenizer: str) -> list[tuple[str, list[int], str]]:
-    """What the tokenizer makes of the texts of `name`."""
+    """The texts of `name`, their tokens and their decoded texts."""
     opened = Tokenizer(tokenizer, 0)
     return [(text, ids := opened.encode(text), opened.decode(ids)) for text in _texts(name)]
 
 
 def _texts(name: str) -> list[str]:
-    """Texts of what parts look for, and some of all scripts."""
+    """Texts that exercise the parts, and some of all scripts."""
     random = np.random.default_rng(list(f"{name} parts".encode()))
     of_all = [*WORDS, *MARKS]
     found = dict.fromkeys(strings(name)[:TEXTS:3])

@@ -1,4 +1,4 @@
-"""Batches whose rows are dropped, repeated and reordered, and a snapshot: what happens to the states between steps."""
+"""Changes of states between steps: dropped, repeated and reordered rows, and a snapshot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from golden.traces import array
 from t2r_export.proof.tolerances import tolerance
 from t2r_runtime import Decoder
 
-REORDERS = {3: [2, 0], 5: [1, 1, 0], 8: [2, 0, 1], 11: [1]}  # after so many steps, the rows that go on
+REORDERS = {3: [2, 0], 5: [1, 1, 0], 8: [2, 0, 1], 11: [1]}  # number of steps -> rows that remain
 STEPS, SAVED, READ_AFTER, TOKEN = 14, 9, 5, 4
 
 
@@ -48,7 +48,7 @@ def _batch(name: str) -> dict[str, Any]:
 
 
 def _snapshot(name: str, folder: Path) -> dict[str, Any]:
-    """States in float32, as a file: what the runtime must have then is in it to the bit."""
+    """States in float32, as a file that the runtime must restore bit for bit."""
     made, random = Eager(checkpoint(name)), np.random.default_rng(list(f"{name} snapshot".encode()))
     decoder = Decoder(folder / f"{name}.onnx", threads=1)
     batch = 1 if name == "tiny" else 2
@@ -79,12 +79,12 @@ def _rounded(shape: tuple[int, ...], dtype: str, random: np.random.Generator) ->
 
 
 def as_float64(states: States) -> States:
-    """Numbers that are no integers, wider."""
+    """Floating-point states as float64, others unchanged."""
     return {key: value.astype(np.float64) if value.dtype.kind == "f" else value for key, value in states.items()}
 
 
 def _of_layers(states: States, made: Eager) -> States:
-    """The eager model's states, in float64, for those of a graph, which may be packed."""
+    """The eager model's states, in float64, from those of a graph, which may be packed."""
     wide = as_float64(states)
     if wide.keys() == {spec.name for spec in made.specs}:
         return wide

@@ -30,7 +30,7 @@ class Clause(NamedTuple):
 
 
 def paragraphs(page: str) -> Iterator[str]:
-    """What begins like a clause, to the next one, blank line or heading."""
+    """Paragraphs that begin like a clause, up to the next one, blank line or heading."""
     for part in re.split(r"\n\s*\n|\n(?=- |#|\|)", page):
         if part.startswith("- **"):
             yield part.strip()
@@ -55,7 +55,7 @@ def golden(kind: str) -> list[str]:
 
 
 def test_clauses_are_numbered() -> None:
-    """From 1 on, each letter on one page, and no clause without a number."""
+    """Numbers start at 1, each letter is on one page, and no clause lacks a number."""
     for letter, group in groupby(ALL, lambda clause: clause.letter):
         found = list(group)
         assert [clause.number for clause in found] == [*range(1, len(found) + 1)], letter

@@ -1,4 +1,4 @@
-"""The conformance program passes on models/tiny, and sees what is wrong with a runtime or a graph."""
+"""The conformance program passes on models/tiny, and detects faults of a runtime or a graph."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the program on the copy; the cases that failed, and why."""
+    """Run the program on the copy; return the failed cases and the reasons."""
 
     def run() -> dict[str, str]:
         code = conformance.main(str(folder))
@@ -92,7 +92,7 @@ def test_rows_that_stay_in_their_order(folder: Path, failures: Run, monkeypatch:
 def test_a_snapshot_of_another_byte(folder: Path, failures: Run) -> None:
     only(folder, "snapshot-tiny", "snapshot-packed")
     content = bytearray((folder / "tiny.state").read_bytes())
-    content[10] ^= 1  # the time of its first member, which no reader looks at
+    content[10] ^= 1  # the time of its first member, which readers ignore
     (folder / "tiny.state").write_bytes(content)
     assert failures() == {"snapshot-tiny": "saved again it has other bytes"}
 
@@ -171,7 +171,7 @@ def test_what_a_wrong_runtime_does_is_seen(fault: str, folder: Path, failures: R
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_a_wrong_runtime_fails(name: str, tmp_path: Path) -> None:
-    """A copy of the package with one line another: the case fails, and all else of the program goes on."""
+    """Change one line in a copy of the package: the case fails, and the program runs to its end."""
     case, (file, old, new) = MUTANTS[name]["case"], MUTANTS[name]["python"]
     shutil.copytree(Path(t2r_runtime.__file__).parent, tmp_path / "t2r_runtime")
     source = tmp_path / "t2r_runtime" / file

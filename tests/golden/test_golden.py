@@ -1,4 +1,4 @@
-"""models/tiny is what its command makes, no case in it is trivial, and what is in it is what the models compute."""
+"""models/tiny is what its command writes, no case is trivial, and expected results are those of the models."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def assert_close(received: Any, expected: Any, bound: float, path: str = "case")
 
 
 def without_version(path: Path) -> onnx.ModelProto:
-    """A graph but for the version of the program that wrote it, and for what is named by a hash of it."""
+    """A graph without the version of the program that wrote it, and without hashes in names."""
     model = onnx.load(path)
     model.producer_version = ""
     metadata = {p.key: HASH.sub(".", p.value) for p in model.metadata_props if p.key != "t2r.producer"}
@@ -73,7 +73,7 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_made_again_it_is_the_same(again: Path) -> None:
-    """All files, but that what ONNX Runtime computed in whole numbers is another machine's too within its tolerance."""
+    """All files are equal; int8 results, which differ between machines, are within their tolerance."""
     made, there = (
         {HASH.sub(".", str(path.relative_to(folder))): path for path in folder.rglob("*") if path.is_file()}
         for folder in (again, TINY)
@@ -81,7 +81,7 @@ def test_made_again_it_is_the_same(again: Path) -> None:
     assert made.keys() == there.keys() - {"README.md"}
     for name, path in made.items():
         if path.suffix == ".onnx" and path.parent != again:
-            continue  # a damaged graph: that it is one, the conformance program says
+            continue  # the conformance program checks faulty graphs
         if path.suffix == ".onnx":
             assert without_version(path) == without_version(there[name]), name
         elif path.suffix == ".json":
@@ -142,7 +142,7 @@ def test_the_sampled_texts_are_of_every_option() -> None:
 
 
 def test_the_rules_written_out_are_the_sampler() -> None:
-    """Logits without any relation to a model, and a text that penalties look back on."""
+    """Random logits, and a text that penalties see."""
     random = np.random.default_rng(3)
     for options in (o for o in choices.OPTIONS * 20):
         logits, text = random.normal(0, 2, 23), random.integers(0, 23, 9)
@@ -208,7 +208,7 @@ def test_every_option_is_refused_out_of_range() -> None:
 
 
 def test_the_numbers_of_a_zip64_directory_stand_elsewhere() -> None:
-    """The same states in the same order; Python's own reader takes it."""
+    """The same states in the same order, which Python's reader accepts."""
     with zipfile.ZipFile(TINY / "tiny.state") as plain, zipfile.ZipFile(TINY / "zip64.state") as other:
         assert {n: plain.read(n) for n in plain.namelist()} == {n: other.read(n) for n in other.namelist()}
     assert zip64((TINY / "tiny.state").read_bytes()) == (TINY / "zip64.state").read_bytes()

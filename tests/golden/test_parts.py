@@ -1,4 +1,4 @@
-"""A tokenizer with a part that is left out, or another in its place, makes something else of the golden texts."""
+"""A tokenizer with a part removed or replaced gives other results on the golden texts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 
 
 def lists(made: Made) -> tuple[list[Made], list[Made]]:
-    """Its normalizers, and what cuts, but for the bytes as letters."""
+    """Its normalizers and its pre-tokenizers."""
     return made["normalizer"]["normalizers"], made["pre_tokenizer"]["pretokenizers"]
 
 
 def others(part: Made) -> Iterator[Made]:
-    """What a runtime may take for a part."""
+    """Parts that a runtime may confuse with this one."""
     if part["type"] in FORMS:
         yield from ({"type": form} for form in FORMS if form != part["type"])
     elif "Regex" in part.get("pattern", {}) and part["type"] == "Split":

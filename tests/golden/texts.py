@@ -1,4 +1,4 @@
-"""Texts through the three tokenizers: what they become, what becomes of that, and how it comes out piece by piece."""
+"""Texts through the three tokenizers: encoded, decoded, and streamed piece by piece."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from t2r_export.config.uniform import UniformConfig
 from t2r_export.export import export
 from t2r_runtime import Decoder, Tokenizer
 
-Case = tuple[str, str, dict[str, Any]]  # its name, which is that of its file, its kind and what is in it
+Case = tuple[str, str, dict[str, Any]]  # name, which is also the file's, kind and content
 TEXTS, STREAMS = 300, 12
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-WAITING = 16  # of these at the end of a text may still become a character
-# the tokenizer, and the token of a text's beginning
+WAITING = 16  # that many at the end of a text may still become a character
+# tokenizer and start token
 TOKENIZERS = {
     "bytes": (vocabularies.byte_level, 0),
     "pieces": (vocabularies.pieces, 1),
@@ -109,7 +109,7 @@ def strings(name: str) -> list[str]:
 
 
 def _streams(name: str, tokenizer: Tokenizer, size: int) -> Iterator[dict[str, Any]]:
-    """Texts behind prompts; and of those whose bytes may come in any order, random tokens."""
+    """Texts after prompts; for the byte-level tokenizer also random tokens, whose bytes come in any order."""
     random = np.random.default_rng(list(f"{name} streams".encode()))
     texts = strings(name)
     for place in range(STREAMS):
@@ -122,7 +122,7 @@ def _streams(name: str, tokenizer: Tokenizer, size: int) -> Iterator[dict[str, A
 
 
 def streamed(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[list[str], str]:
-    """The contract's rule as it stands there: t2r_runtime.StreamingDetokenizer does not decode all again each time."""
+    """The contract's rule, literally: unlike t2r_runtime.StreamingDetokenizer, decodes all tokens each time."""
     pieces, cut, given, new = [], 0, 0, ""
     for count in range(1, len(tokens) + 1):
         before, both = (tokenizer.decode([*prompt, *tokens[:n]]) for n in (cut, count))

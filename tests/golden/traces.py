@@ -1,7 +1,7 @@
 """The traces: tokens, a random state to start from, the logits after every token and the states after the last.
 
-Beside them a greedy continuation, of a graph with --top-k its largest logits, and of one with a prefill graph the
-pieces in which it is to be read again.
+Each has a greedy continuation, the largest logits if the graph has --top-k, and the cuts of a second reading if it
+has a prefill graph.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from t2r_runtime import Decoder
 
 BATCH, STEPS, CACHED = 2, 24, 3
 GREEDY = 32  # tokens of a greedy text
-MARGIN = 1e-2  # of every greedy choice over the next best token, so that rounding cannot change it
+MARGIN = 1e-2  # between the best two tokens of each greedy choice, so that rounding cannot change it
 CUTS = (1, 7, 2, 13, 1)  # pieces of a prompt of STEPS tokens
-# a graph of rounded weights is compared with itself: float32 products of weights, but whole numbers of int8, of which
-# one that is rounded to its neighbour changes a logit by a hundredth
+# a quantized graph is compared with itself: w8 and w4 products are float32, but int8 products are integers, of which
+# one rounded to its neighbour changes a logit by a hundredth
 QUANTIZED = {"w8": Tolerance(1e-4, 1e-5), "w4": Tolerance(1e-4, 1e-5), "int8": Tolerance(0.1, 0.05)}
 
 
@@ -62,7 +62,7 @@ def trace(name: str, graph: Path) -> dict[str, Any]:
 
 
 def array(values: Array) -> dict[str, Any]:
-    """A shape and its numbers in row-major order; nine digits are enough to give every float32 back."""
+    """Shape and values of an array in row-major order; nine digits restore every float32."""
     whole = values.dtype.kind in "iu"
     numbers = [int(x) if whole else float(f"{x:.9g}") for x in values.flatten().tolist()]
     return {"shape": list(values.shape), "data": numbers}

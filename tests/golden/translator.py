@@ -1,7 +1,6 @@
-"""A translator: what its encoder makes of sources, and their translations by the contract's search, step by step.
+"""A translator: the encoder's states of sources, and their translations by the contract's search, step by step.
 
-t2r_runtime.translate.search is another way to the same translations. No two candidates that a search tells apart are
-nearer to each other than `MARGIN`.
+t2r_runtime.translate.search is another implementation. Scores that a search compares differ by at least `MARGIN`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from t2r_runtime.contract.options import BeamOptions
 from t2r_runtime.translate.beam import Beam
 
 MARGIN, LENGTHS, ATTEMPTS = 1e-3, (7, 3, 5), 400
-LONG = 3  # tokens of a translation that says something
+LONG = 3  # least tokens of a translation that is not trivial
 SOURCE_VOCABULARY = 13
 CONFIG = dataclasses.replace(
     PLAIN,
@@ -53,7 +52,7 @@ BEAMS: tuple[dict[str, Any], ...] = (
     {"width": 3, "max_tokens": 7, "length_penalty": 2.0, "early_stopping": "never", "min_tokens": 3},
     {"width": 2, "max_tokens": 6, "forced_end": False, "length_penalty": -0.5},
 )
-# what a caller gives beside the options of the graph
+# the options of the graph, and the caller's
 OF_GRAPH = GenerationOptions(
     width=2, max_tokens=9, min_tokens=4, length_penalty=0.5, early_stopping="never", forced_end=False
 )
@@ -65,14 +64,14 @@ GIVEN: tuple[dict[str, Any], ...] = (
     {"min_tokens": 0, "width": 3},
     {"length_penalty": 1, "early_stopping": False},
 )
-# penalties, and forced tokens that they look back on
+# penalties, which also see forced tokens
 PENALTIES: tuple[dict[str, Any], ...] = (
     {"width": 3, "max_tokens": 9, "n_best": 2, "repetition_penalty": 1.7},
     {"width": 2, "max_tokens": 9, "no_repeat_ngram": 1},
     {"width": 1, "max_tokens": 9, "repetition_penalty": 1.4, "no_repeat_ngram": 2},
     {"width": 3, "max_tokens": 8, "n_best": 3, "min_tokens": 4, "repetition_penalty": 0.7, "no_repeat_ngram": 3},
 )
-# a layer whose sums start from the source, two start tokens, positions that end with the longest source
+# a layer whose states start from the source, two start tokens, and as many encoder positions as the longest source
 assert CONFIG.encoder is not None
 STARTS = dataclasses.replace(
     CONFIG,
@@ -82,7 +81,7 @@ STARTS = dataclasses.replace(
     max_positions=9,
     encoder=dataclasses.replace(CONFIG.encoder, max_positions=max(LENGTHS)),
 )
-ENCODED = {"translator-starts": 2}  # sources of different lengths side by side, where it is not one
+ENCODED = {"translator-starts": 2}  # sources of different lengths in one batch, if more than one
 MODELS = {
     "translator": (CONFIG, BEAMS),
     "translator-options": (dataclasses.replace(CONFIG, generation=OF_GRAPH), GIVEN),
@@ -91,7 +90,7 @@ MODELS = {
 
 
 class TooNear(Exception):
-    """Candidates that rounding could exchange."""
+    """Candidates whose order rounding could change."""
 
 
 def cases(folder: Path) -> Iterator[Case]:
@@ -144,7 +143,7 @@ def _encoded(made: Eager, sources: Sequence[list[int]]) -> dict[str, Any]:
 
 
 def _search(made: Eager, config: UniformConfig, source: list[int], beam: BeamOptions) -> list[tuple[float, list[int]]]:
-    """The n best, score and tokens, by "The search" of the contract; one hypothesis after the other."""
+    """The n best (score, tokens), by "The search" of the contract, one hypothesis at a time."""
     ends, last, width = config.eos_tokens, beam.max_tokens or 1, beam.width
     (start, *forced), states = config.start_tokens, _encoded(made, [source])
     for token in config.start_tokens:
@@ -180,7 +179,7 @@ def _search(made: Eager, config: UniformConfig, source: list[int], beam: BeamOpt
 
 
 def _added(logits: Any, occurred: Sequence[int], beam: BeamOptions) -> list[float]:
-    """What each token adds to a hypothesis, whose tokens are behind the first that has occurred."""
+    """What each token adds to the score of a hypothesis; `occurred` is the start token and the hypothesis."""
     n = len(occurred) - 1
     if beam.forced_end and n + 1 == beam.max_tokens:
         return [0.0 if token == CONFIG.eos_tokens[0] else -math.inf for token in range(len(logits))]

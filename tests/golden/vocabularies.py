@@ -1,6 +1,6 @@
 """Three tokenizers of a few hundred tokens: byte-level BPE, SentencePiece's BPE with bytes, and Unigram.
 
-The pieces are learned from a few sentences here, by counting, so that they are the same wherever they are made.
+The pieces are learned from a few sentences here, by counting, so that they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 
 from golden.charsmap import charsmap
 
-Words = dict[tuple[str, ...], int]  # a word in pieces -> how often it is there
+Words = dict[tuple[str, ...], int]  # pieces of a word -> count
 Merge = tuple[str, str]
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 SENTENCES = (
@@ -32,7 +32,7 @@ MERGES = 90
 
 
 def byte_level() -> str:
-    """GPT-2's form: bytes as characters, cut by its regular expression; one special token, 0, before a text."""
+    """GPT-2's form: byte-level, cut by its regular expression; one special token, 0, before a text."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words = Counter(tuple(word) for sentence in SENTENCES for word, _ in spell.pre_tokenize_str(sentence))
@@ -49,7 +49,7 @@ def byte_level() -> str:
 
 
 def pieces() -> str:
-    """SentencePiece's BPE, as Llama's: a space is a character, and what has no piece is bytes; <s> before a text."""
+    """SentencePiece's BPE, as Llama's: spaces are characters, bytes are the fallback; <s> before a text."""
     words = Counter(tuple(f"{SPACE}{word}") for sentence in SENTENCES for word in sentence.split())
     merges = _learned(words)
     letters = sorted({letter for word in words for letter in word if letter != "🎉"})
@@ -103,7 +103,7 @@ def unigram() -> str:
 
 
 def _rules() -> dict[str, str]:
-    """What stands for some characters, and for some with an accent behind them, of those that Unicode has long had."""
+    """Replacements of some characters, and of some with combining accents, from old versions of Unicode."""
     single = [chr(c) for c in range(0xFF01, 0xFF5F)] + list("ﬁﬂﬀ½¼²³①②③㌔…™ﷺ\u00a0\u3000ﾊﾞﾟ｡ℌ㎏ª")
     rules = {c: unicodedata.normalize("NFKC", c) for c in single}
     joined = [base + accent for base in "aeiouAEIOU" for accent in "\u0300\u0301\u0308"] + ["ﾊﾞ", "ﾊﾟ", "が"]
@@ -112,7 +112,7 @@ def _rules() -> dict[str, str]:
 
 
 def _learned(words: Mapping[tuple[str, ...], int]) -> list[Merge]:
-    """The most frequent pairs, one after the other (Sennrich et al. 2016); of equals the first in order."""
+    """The most frequent pairs (Sennrich et al. 2016); among equals, the first in order."""
     merges: list[Merge] = []
     while len(merges) < MERGES:
         pairs: Counter[Merge] = Counter()

@@ -9,7 +9,7 @@ from t2r_export.graph import file as graph_file
 
 @pytest.fixture(scope="module")
 def without_trial() -> Iterator[None]:
-    """For tests of a file's form alone, on graphs that are no steps: test_trial has what runs."""
+    """Skip the trial run, for tests of the file format on graphs that are no step graphs; test_trial tests it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph_file, "run_once", lambda path: None)
         yield

@@ -1,4 +1,4 @@
-"""Texts side by side in exported graphs: each at its own position, as it is alone."""
+"""Batches of texts at different positions in exported graphs equal each text alone."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COUNT = 8
 
 
 def sampling(number: int) -> Sampling:
-    """One text's of PROMPTS: every second is greedy."""
+    """Sampling for one text of PROMPTS; every second one is greedy."""
     return Sampling(0 if number % 2 else 1.5, seed=number, stop_tokens=())
 
 
 def staggered(decoder: Decoder) -> list[list[int]]:
-    """What a batch writes when a text comes with each step, and the first goes before its time."""
+    """Tokens of a batch to which each step adds a text, and from which the first is removed early."""
     batch, written = Batch(decoder), [[] for _ in PROMPTS]  # type: list[list[int]]
     for number, prompt in enumerate(PROMPTS):
         batch.add(prompt, COUNT, sampling(number))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("role", [PREFILL, GENERATE])
 
 
 def use(decoder: Decoder, role: str) -> int:
-    """How many tokens a companion reads or writes."""
+    """Run the companion; return the number of tokens that it reads or writes."""
     if role == PREFILL:
         decoder.prefill([1, 2])
         return 2

@@ -1,4 +1,4 @@
-"""The draft-check graph: logits behind every token are those of steps, and states those after the first few."""
+"""The draft-check graph: logits after every token and states after the kept tokens equal those of steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decoder]:
 def assert_as_steps(
     decoder: Decoder, start: dict[str, np.ndarray], ids: np.ndarray, keep: np.ndarray, tolerance: float = 5e-5
 ) -> None:
-    """Of ids (B, N), from states that have read `small.CACHED` tokens, keep (B,)."""
+    """Assert logits and states of ids (B, N) with keep (B,), from states that have read `small.CACHED` tokens."""
     decoder.set_state(start, small.CACHED)
     logits, states = [], []
     for column in ids.T:

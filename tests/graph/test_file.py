@@ -1,4 +1,4 @@
-"""The file that is streamed weight by weight is the file that onnx would have written at once."""
+"""A file that is streamed weight by weight equals the file that onnx writes at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_inline_is_what_onnx_would_write(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("external_bytes", [1, graph_file.EXTERNAL_BYTES])
 def test_metadata_stand_before_the_graph(external_bytes: int, tmp_path: Path) -> None:
-    """In every file: a runtime reads them without a parser of ONNX."""
+    """In every file, so that a runtime can read them without an ONNX parser."""
     _, report = small.graph(tmp_path / "g.onnx", "window", prefill=True, generate=True)
     graphs = [path for path in report.files if path.suffix == ".onnx"]
     assert len(graphs) == 3
@@ -58,7 +58,7 @@ def test_metadata_stand_before_the_graph(external_bytes: int, tmp_path: Path) ->
 
 
 def field_numbers(content: bytes) -> list[int]:
-    """Of the fields of a protobuf message, in their order."""
+    """Numbers of the fields of a protobuf message, in order."""
 
     def varint() -> int:
         nonlocal at

@@ -1,4 +1,4 @@
-"""Graphs for accelerators that compute in float16: the same model, and sums that go on where a float's digits end."""
+"""Graphs for accelerators that compute in float16: the same model, and sums that grow past the precision of a float."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_lost_low_part_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_sum_goes_on_past_its_last_digit(tmp_path: Path) -> None:
-    """A state so large that float32 cannot hold what one token adds to it, 40 times."""
+    """A state so large that float32 rounds away what one token adds to it, 40 times."""
     small.graph(tmp_path / "g.onnx", "learned", float16_safe=True)
     small.graph(tmp_path / "plain.onnx", "learned")
     added = {}

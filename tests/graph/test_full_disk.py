@@ -1,4 +1,4 @@
-"""A disk that fills up leaves the graph that was there."""
+"""A full disk leaves the existing graph unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Full:
 
 
 def rooms(external: bool) -> Iterator[tuple[int, int]]:
-    # outside: three weights are read for their digest, and three written
+    # external data: three weights are read for their digest, and three written
     yield from ((room, 1 if external else graph_file.EXTERNAL_BYTES) for room in range(6 if external else 3))
 
 
@@ -50,7 +50,7 @@ def test_a_full_disk_leaves_the_old_file(
 
 
 def test_a_disk_that_fills_up_at_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new weights stood beside the old ones then."""
+    """At that point the new weights are beside the old ones."""
     path = tmp_path / "g.onnx"
     _, old = write_graph(weights(1), path, 1)
 

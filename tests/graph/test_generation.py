@@ -1,4 +1,4 @@
-"""A generation graph is its step graph and the runtime's sampling, token for token and state for state."""
+"""A generation graph equals its step graph with the runtime's sampling, token for token and state for state."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ RULES: tuple[dict[str, Any], ...] = (
     {"temperature": 0},
     {"temperature": 1.5, "seed": 3},
     {"temperature": 0.7, "top_k": 4, "seed": 2**32 - 1},
-    {"temperature": 2, "top_k": VOCABULARY + 5, "seed": 2**70 + 1},  # a larger seed, and more than all
+    {"temperature": 2, "top_k": VOCABULARY + 5, "seed": 2**70 + 1},  # a seed above 64 bits, and top_k above all tokens
     {"temperature": 1e-300, "seed": 1},
     {"temperature": 3, "top_k": 1, "top_p": 0.1},
     {"temperature": 2, "top_p": 0.6, "seed": 3},
     {"temperature": 1.5, "top_k": 5, "top_p": 0.8, "seed": 4},
     {"temperature": 2, "top_p": 1e-9, "seed": 5},
-    {"temperature": 1.5, "top_p": 1 - 1e-12, "seed": 3},  # all of them, by the way of the sort
+    {"temperature": 1.5, "top_p": 1 - 1e-12, "seed": 3},  # keeps all tokens, but sorts them
     {"temperature": 0, "repetition_penalty": 1.5},
     {"temperature": 0, "no_repeat_ngram": 2},
     {"temperature": 2, "min_p": 0.2, "repetition_penalty": 0.7, "no_repeat_ngram": 1, "top_k": 9, "seed": 6},
@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(name: str, path: Path) -> dict[str, np.ndarray]:
-    """Random states of one sequence, as this graph holds them."""
+    """Random states of one sequence, in this graph's layout."""
     states = small.arrays(small.states(small.model(name), batch=1))
     if Decoder(path, threads=1, companions=()).signature.state_layout == "packed":
         kinds = dict.fromkeys(key.split(".")[0] for key in states)
@@ -71,7 +71,7 @@ def start(name: str, path: Path) -> dict[str, np.ndarray]:
 def written(
     path: Path, states: dict[str, np.ndarray], loop: bool, count: int = COUNT, **rules: Any
 ) -> tuple[list[int], Decoder]:
-    decoder = Decoder(path, threads=1, companions=["generate"] if loop else ())  # which rounds otherwise
+    decoder = Decoder(path, threads=1, companions=["generate"] if loop else ())  # prefill rounds differently
     decoder.set_state(states)
     return decoder.generate([5, 1], count, Sampling(**{"stop_tokens": (), **rules})), decoder
 
@@ -79,7 +79,7 @@ def written(
 def assert_same(
     path: Path, states: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, tolerance: float = 0, **rules: Any
 ) -> list[int]:
-    """One run of the loop against the steps: tokens, states and position, to the last bit."""
+    """Assert that one run of the loop equals the steps to the last bit: tokens, states and position."""
     expected, stepped = written(path, states, loop=False, **rules)
     with monkeypatch.context() as patched:
         right = States._run
@@ -120,7 +120,7 @@ def test_other_forms_of_the_step(options: dict[str, Any], tmp_path: Path, monkey
 @pytest.mark.parametrize("scheme", ["fp16", "int8", "w8", "w4"])
 @pytest.mark.parametrize("target", ["portable", "fused"])
 def test_quantized(target: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made from the quantized step, with which it shares one file of weights; beside a prefill graph or not."""
+    """The loop of a quantized step shares its file of weights, with or without a prefill graph."""
     prefill = target == "fused"
     small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, generate=True, prefill=prefill)
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
@@ -130,21 +130,21 @@ def test_quantized(target: str, scheme: str, tmp_path: Path, monkeypatch: pytest
     held = [{t.name: t.SerializeToString() for t in g.graph.initializer if t.external_data} for g in (step, loop)]
     assert held[0] == held[1] != {}
     assert "quantization_options" in str(loop.metadata_props)
-    # ONNX Runtime leaves out other casts to float16 and back inside a loop
+    # inside a loop ONNX Runtime removes other casts to float16 and back
     tolerance = 1e-4 if scheme == "fp16" else 0
     for rules in RULES[:3]:
         assert_same(tmp_path / "q.onnx", start("rotary_keep", tmp_path / "g.onnx"), monkeypatch, tolerance, **rules)
 
 
 def request(token: int, sampler: Sampler, count: int) -> Request:
-    """`count` tokens after `token`, without ends."""
+    """`count` tokens after `token`, without stop tokens."""
     return Request(TokenIds(np.array([[token]])), count, frozenset(), sampler, np.zeros(0, np.int64))
 
 
 @settings(max_examples=20)
 @given(data=st.data())
 def test_any_split(made: Path, data: st.DataObject) -> None:
-    """Two runs, the second from the first's states, last token and number of draws, are one."""
+    """Two runs equal one if the second starts from the first's states, last token and number of draws."""
     first = data.draw(st.integers(0, COUNT))
     rules = data.draw(st.sampled_from([*RULES[:3], *RULES[-3:]]))
     decoder = Decoder(made, threads=1)
@@ -190,7 +190,7 @@ def test_no_token_is_no_change(made: Path) -> None:
 
 
 def test_what_a_loop_cannot_show(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(States, "generate", None)  # not one goes through the loop
+    monkeypatch.setattr(States, "generate", None)  # no token may go through the loop
     decoder = Decoder(made, threads=1)
     seen: list[int] = []
     assert decoder.generate([1], 5, Sampling(stop_tokens=()), seen.append) == seen
@@ -198,7 +198,7 @@ def test_what_a_loop_cannot_show(made: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module")
 def chooser() -> ort.InferenceSession:
-    """A loop around a step whose logits are a state that stays as it is."""
+    """A loop around a step whose logits are a constant state."""
     row = f"float[B,{VOCABULARY}]"
     step = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
         step (int64[B] input_ids, {row} past_row) => ({row} logits, {row} present_row) {{
@@ -236,7 +236,7 @@ def test_any_choice(
     occurred: list[int],
     seed: int,
 ) -> None:
-    """The choice alone, with equal logits and impossible ones, draw after draw, whatever stands before them."""
+    """The choice alone over several draws, with equal logits and -inf, and any preceding tokens."""
     row = np.array([*logits[1:], 1.0], np.float32)
     rules = Sampling(temperature, top_k, top_p, seed, min_p=min_p, repetition_penalty=penalty, no_repeat_ngram=ngram)
     sampler, text = Sampler(rules), [*occurred, 0]
@@ -272,7 +272,7 @@ def test_logits_that_are_not_finite(made: Path) -> None:
 
 
 def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
-    """All three name one file of weights, and the loop holds no more than a few numbers of its own."""
+    """All three graphs share one file of weights, and the loop holds no more than a few numbers of its own."""
     _, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True, generate=True)
     step, data, *others = report.files
     assert {step, data, *others} == set(tmp_path.iterdir())
@@ -296,7 +296,7 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
 
 
 def test_the_loop_needs_no_runtime_of_ours(made: Path) -> None:
-    """As an app would call it: names, dtypes and shapes of the contract."""
+    """Called as by an app, with names, dtypes and shapes of the contract."""
     signature = Decoder(made, companions=()).signature
     session = ort.InferenceSession(made.with_name(signature.graphs["generate"]))
     states = {s.past: np.full(s.dims(1), s.initial, s.dtype) for s in signature.states}
@@ -316,7 +316,7 @@ def test_the_loop_needs_no_runtime_of_ours(made: Path) -> None:
 
 
 def test_the_proof_sees_a_wrong_loop(tmp_path: Path) -> None:
-    """One that keeps a state as it was, and one with another choice."""
+    """A loop that does not update a state, and one with another choice."""
     checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_drop", generate=True)
     assert small.proof(checkpoint, tmp_path / "g.onnx", steps=3).passed
     place = tmp_path / report.signature.graphs["generate"]

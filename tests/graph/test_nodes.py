@@ -1,4 +1,4 @@
-"""Nodes that are taken out of a graph, and put into it."""
+"""Removal of nodes from a graph, and insertion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_graph_of_some_of_its_nodes() -> None:
 
 
 def unknown(path: Path) -> list[str]:
-    """The tensors of a graph of which ONNX has named a dimension by itself."""
+    """The tensors of a graph with a dimension that ONNX named."""
     return [
         value.name
         for value in onnx.load(path, load_external_data=False).graph.value_info

@@ -1,4 +1,4 @@
-"""The .ort is the model too, and what stands beside it says what it needs and who would take it."""
+"""The .ort equals the model; files beside it list the operators that it needs and the accelerators that take it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def contents(folder: Path) -> list[str]:
         ("portable", "learned", {}),
         ("portable", "softmax", {"batch": 3}),
         ("fused", "hybrid", {"state_layout": "packed"}),
-        ("standard", "rotary_drop", {}),  # and without the variable that an .onnx of opset 27 needs
+        ("standard", "rotary_drop", {}),  # also without the variable that an .onnx of opset 27 needs
         ("npu", "rotary_keep", {}),
     ],
 )
@@ -43,7 +43,7 @@ def test_the_model(target: str, name: str, options: dict[str, object], tmp_path:
 
 
 def test_what_stands_beside_it(tmp_path: Path) -> None:
-    """One conversion, all that is said of it; weights past a protobuf message's end come from beside the graph."""
+    """All descriptions of one conversion; weights beyond the protobuf limit are read from beside the graph."""
     made = small.checkpoint("rotary_drop")
     onnx = export(made, tmp_path / "g.onnx", ExportConfig(target="npu"))
     export(made, tmp_path / "g.ort", ExportConfig(target="npu"), external_bytes=1)
@@ -63,7 +63,7 @@ def test_what_stands_beside_it(tmp_path: Path) -> None:
     assert (ort.kind, ort.layers) == ("graph", graph.layers)
     assert ort.details["metadata"] == graph.details["metadata"]
     assert ort.details["operators"]["Gemm"] == graph.details["operators"]["Gemm"]
-    assert abs(ort.parameters - graph.parameters) < 100  # but for small constants the same
+    assert abs(ort.parameters - graph.parameters) < 100  # equal except for small constants
 
 
 def test_a_damaged_ort(tmp_path: Path) -> None:

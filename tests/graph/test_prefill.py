@@ -1,4 +1,4 @@
-"""The prefill graph is the step graph, token after token: logits and every state, wherever a prompt is cut."""
+"""The prefill graph equals the step graph, token for token: logits and every state, wherever a prompt is cut."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from t2r_runtime.session.states import States
 
 COMPRESSIVE = small.with_layers(small.GPT2, CompressiveConfig(4, 3, 2), CompressiveConfig(4, 3, 2, "mean"))
 MODELS = CONFIGS | {"span": small.FORMS["span"], "compressive": COMPRESSIVE}
-# of models whose positions are looked up in large constants
+# models whose positions are looked up in large constants
 TABLES = ("sinusoidal", "rotary_keep", "gated_rotary", "hybrid", "pair")
 WINDOWS = ("window_rotary", "memory_window", "hybrid_sum", "hybrid_gated")
-SPLIT = {  # models without an end, one of each kind of layer
+SPLIT = {  # models without max_positions, one for each kind of layer
     **{name: CONFIGS[name] for name in ("none", "rotary_keep", "rotary_drop", "gated_rotary", "delta_rotary")},
     **{name: CONFIGS[name] for name in ("hybrid", "memory_softmax", "window_rotary", "hybrid_sum", "hybrid_gated")},
     **{name: MODELS[name] for name in ("span", "lstm", "gru")},
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.usefixtures("newest_opset")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Graphs by a name of their own, each opened many times."""
+    """Graphs by name, each opened many times."""
     folder = tmp_path_factory.mktemp("prefill")
     paths = {}
     for target in ("portable", "fused"):
@@ -64,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def long(name: str, batch: int) -> int:
-    """Tokens that fit behind the random states."""
+    """Number of tokens that fit behind the random states."""
     end = MODELS[name].max_positions
     return max(SIZES) if end is None else end - 2 * batch - small.CACHED
 
@@ -93,7 +93,7 @@ def result(path: Path, start: dict[str, np.ndarray], ids: np.ndarray, **options:
 
 
 ONE, PACKED = {"batch": 1}, {"batch": B, "state_layout": "packed"}
-# how states are laid out is no target's business: every target with every layout for two models
+# layouts do not depend on targets: all pairs for two models only
 EVERY = tuple((target, options) for target in TARGETS for options in ({}, ONE, PACKED))
 SOME = (*((target, {}) for target in TARGETS), ("fused", ONE), ("portable", PACKED))
 EXPORTS = [(name, *how) for name in MODELS for how in (EVERY if name in ("mixed", "hybrid_gated") else SOME)]
@@ -107,7 +107,7 @@ def test_a_prompt_is_its_steps(
     _, report = small.graph(tmp_path / "g.onnx", MODELS[name], target=target, prefill=True, **options)
     ids, start, expected, after = by_eager_steps(name, options.get("batch", B))
     specs = report.signature.states
-    monkeypatch.setattr(States, "step", None)  # not one token goes through the step graph
+    monkeypatch.setattr(States, "step", None)  # no token may go through the step graph
     received = result(tmp_path / "g.onnx", pack(start, specs), ids)
     close(received, {"logits": expected, **pack(after, specs)}, 2e-5)
 
@@ -116,7 +116,7 @@ def test_a_prompt_is_its_steps(
 def by_eager_steps(
     name: str, batch: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray, dict[str, np.ndarray]]:
-    """Tokens, random states before them, and the logits and states of the eager model's steps behind them."""
+    """Tokens, random states before them, and logits and states after the eager model's steps."""
     model = small.checkpoint(MODELS[name]).model
     states, ids = small.states(model, batch), small.ids(batch, long(name, batch))
     with torch.no_grad():
@@ -132,7 +132,7 @@ SIZES_OF_MAPS = {"relu": 5, "relu2": 3, "elu": V, "rfa": 2 * 3, "favor": 5, "dpf
 @pytest.mark.parametrize("normalizer", LinearConfig.NORMALIZERS)
 @pytest.mark.parametrize("feature_map", FEATURE_MAPS)
 def test_every_feature_map(feature_map: str, normalizer: str, target: str, tmp_path: Path) -> None:
-    """With a state z and without, folded and not; and every kind of feed-forward beside it."""
+    """With and without z, folded and not, with every kind of feed-forward."""
     layer = LinearConfig(SIZES_OF_MAPS[feature_map], feature_map=feature_map, normalizer=normalizer)
     dropped = dataclasses.replace(layer, positions="drop")
     config = dataclasses.replace(small.LLAMA, layers=(layer, dropped), feed_forwards=(small.MEMORY, small.Dense()))
@@ -158,14 +158,14 @@ def test_any_split(made: dict[str, Path], data: st.DataObject) -> None:
     decoder.set_state(start)
     for piece in np.split(ids, cuts, axis=1):
         logits = decoder.prefill(piece)
-    # int8 inside the product: a number that rounds to the other side moves a logit by more than float32 does
+    # int8 activations: one that rounds differently moves a logit by more than float32 does
     close({"logits": logits, **decoder.state()}, expected, 2e-2 if name.endswith("w8") else 2e-5)
 
 
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("sizes", [(2, 30), (3, 2, 8), (8, 5)])
 def test_from_the_start(made: dict[str, Path], name: str, sizes: tuple[int, ...]) -> None:
-    """Where sinks take their tokens, and the window holds less than it can."""
+    """While sinks take their tokens and the window is not full."""
     ids = small.ids(length=sum(sizes)).numpy()
     many, one = (
         Decoder(made[f"{name} portable"], threads=1, companions=companions) for companions in (["prefill"], [])
@@ -175,12 +175,12 @@ def test_from_the_start(made: dict[str, Path], name: str, sizes: tuple[int, ...]
     for piece in np.split(ids, np.cumsum(sizes)[:-1], axis=1):
         np.testing.assert_allclose(many.prefill(piece), one.prefill(piece), 1e-5, 1e-4)
         expected = one.state()
-        for state, value in many.state().items():  # sums of what has not left the window are still 0
+        for state, value in many.state().items():  # sums are still 0 until a token leaves the window
             np.testing.assert_allclose(value, expected[state], 1e-5, 1e-5, err_msg=state)
 
 
 def test_a_long_prompt_is_cut(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that its length does not decide how much memory a run takes; sequences side by side count too."""
+    """Runs of bounded size bound the memory; the bound counts the tokens of all sequences."""
     monkeypatch.setattr("t2r_runtime.decode.reader.ROWS", 24)
     read: list[tuple[int, ...]] = []
     right = States.prefill
@@ -204,7 +204,7 @@ def test_the_largest_logits_of_a_prompt(tmp_path: Path) -> None:
 
 
 def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
-    """One file of weights, which both graphs name; an export without prompts leaves nothing of one with them."""
+    """Both graphs share one file of weights; an export without prompts removes the files of one with them."""
     checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True)
     step, data, prompts = report.files
     assert {step, data, prompts} == set(tmp_path.iterdir())
@@ -217,7 +217,7 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
             tensor.name: [entry.value for entry in tensor.external_data]
             for tensor in model.graph.initializer if tensor.external_data
         })  # fmt: skip
-    assert places[0].items() <= places[1].items()  # which has masks of its own
+    assert places[0].items() <= places[1].items()  # the prefill graph has masks of its own
     assert {location for location, *_ in places[0].values()} == {data.name}
     assert {name for name, _ in small.model("rotary_keep").named_parameters() if "q_k_v" in name} <= places[0].keys()
     small.graph(step, "rotary_keep", prefill=True)
@@ -227,7 +227,7 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
 
 
 def test_the_proof_sees_a_wrong_graph_for_prompts(tmp_path: Path) -> None:
-    """Each token sees itself and those before it, and no other."""
+    """The fault: a causal mask of ones, so that tokens see later ones."""
     checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_drop", prefill=True)
     assert small.proof(checkpoint, tmp_path / "g.onnx", steps=3).passed
     prompts = report.files[2]
@@ -251,7 +251,7 @@ def test_every_mixer_reads_many_tokens() -> None:
 
 @pytest.mark.parametrize("name, nodes", [("lstm", {"LSTM": 2}), ("gru", {"GRU": 2}), ("mixed", {"LSTM": 1})])
 def test_a_recurrent_network_is_one_node(name: str, nodes: dict[str, int], tmp_path: Path) -> None:
-    """ONNX's own, over all tokens; a step is spelled out."""
+    """ONNX's own node over all tokens; the step graph spells it out."""
     _, report = small.graph(tmp_path / "g.onnx", name, prefill=True)
     for path, wanted in ((report.files[2], nodes), (report.files[0], {})):
         used = Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
@@ -279,7 +279,7 @@ def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
     held = [
         {t.name: [e.value for e in t.external_data] for t in graph.initializer if t.external_data} for graph in graphs
     ]
-    large = {name for name in held[0] if name.endswith(".table")}  # the smaller ones lie in the graphs themselves
+    large = {name for name in held[0] if name.endswith(".table")}  # smaller ones are in the graphs themselves
     assert bool(large) == (name in TABLES)
     assert {name: held[0][name] for name in large} == {name: held[1][name] for name in large}
     assert {location for graph in held for location, *_ in graph.values()} <= {data.name}

@@ -32,7 +32,7 @@ def test_what_was_written(tmp_path: Path) -> None:
 
 
 def test_over_itself(tmp_path: Path) -> None:
-    """Its weights are mapped from the file that the writer takes away at the end."""
+    """Weights are mapped from the file that the writer removes at the end."""
     path = tmp_path / "g.onnx"
     write_graph(weights(), path, 1)
     write(read(path), path)
@@ -62,7 +62,7 @@ def test_no_weights(tmp_path: Path) -> None:
 
 
 def test_no_files_elsewhere(tmp_path: Path) -> None:
-    """Nor one that a stranger's graph names by a path, and no text for numbers."""
+    """Refuses a path to another folder in a graph, and strings as weights."""
     (tmp_path / "folder").mkdir()
     graph, data = write_graph(weights(), tmp_path / "folder" / "g.onnx", 1)
     data.rename(tmp_path / data.name)

@@ -1,4 +1,4 @@
-"""How a graph is written down: shapes that are kept back, sizes with letters, and what layers share."""
+"""Recording of a graph: deferred shapes, symbolic sizes, and values that layers share."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_shape_of_another_size_is_refused(asked: tuple[int, ...]) -> None:
     "stored, shape, expected",
     [
         (("B", 12), ("B", 3, 4), [-1, 3, 4]),
-        (("B", 3, "T", 4), ("B", "T", 12), [0, -1, 12]),  # the letter that is not where it was
+        (("B", 3, "T", 4), ("B", "T", 12), [0, -1, 12]),  # a symbolic size that moves
         (("B", 3, "T", 4), ("B", 6, "T", 2), [0, 6, 0, 2]),
         ((2, 12), (2, 3, 4), [2, 3, 4]),
         (("B*T", 12), ("B*T", 3, 4), [-1, 3, 4]),
@@ -197,7 +197,7 @@ def test_the_same_node_is_recorded_once() -> None:
 
 def test_heads_beside_each_other_are_computed_once() -> None:
     ops = GraphOps(nn.Module(), "B")
-    heads = ops.split_heads(value("B", 30), 5)  # of 6
+    heads = ops.split_heads(value("B", 30), 5)  # of size 6
     q, k = ops.split(heads, [3, 2], axis=1)
     q, k = ops.each(ops.relu, q, k)
     q, k = ops.each(ops.relu, q, k)
@@ -216,7 +216,7 @@ def test_other_heads_are_computed_each(change: str) -> None:
     assert [node.op_type for node in ops.nodes if node.op_type == "Relu"] == ["Relu"] * 2
 
 
-# of the default student of a rotary model: gated by the token, folded, features that rotate
+# the default student of a rotary model: gated by the token, folded, rotated features
 @pytest.mark.parametrize("target, count", [("portable", 54), ("fused", 28)])
 def test_nodes_of_a_layer(target: str, count: int, tmp_path: Path) -> None:
     mixer = LinearConfig(update_rule="gated", gate="data", positions="after", folded=True, feature_size=6)
@@ -246,7 +246,7 @@ SHARED["windows"] = dataclasses.replace(LLAMA, layers=(WindowConfig(3, sinks=2),
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_position_and_rotation_recorded_once(name: str, layers: int, tmp_path: Path) -> None:
-    """However many layers look at them: no layer counts tokens, or has a table, of its own."""
+    """With any number of layers: no layer has a position counter or a table of its own."""
     config = SHARED[name]
     config = dataclasses.replace(
         config, layers=config.layers * layers, feed_forwards=config.feed_forwards and config.feed_forwards * layers
@@ -261,7 +261,7 @@ def test_position_and_rotation_recorded_once(name: str, layers: int, tmp_path: P
         known = {"ropes.0.table", "positions.table.weight"}
         assert {name for name in tables if not name.startswith("const_rope_0_")} <= known
         reads = Counter(name for node in graph.node for name in node.input)
-        # the rotation at each token's position, and where there are sinks, at its place behind them
+        # the rotation at each token's position, and with sinks also at its place behind them
         ends = {(mixer.window, mixer.sinks) for mixer in config.layers if isinstance(mixer, WindowConfig)}
         assert reads["ropes.0.table"] <= 1 + len(ends)
         masks = [name for name in reads if name.startswith(("const_valid_from_", "const_band_"))]

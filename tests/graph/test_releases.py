@@ -57,7 +57,7 @@ def test_metadata_lists_required_opset(tmp_path: Path) -> None:
         assert json.loads(metadata(onnx.load(path))[ONNXRUNTIME]) == release
         assert describe(path).details["onnxruntime"] == f"{release} or later"
     (companion,) = tmp_path.glob("fused.onnx.*.onnx")
-    assert ONNXRUNTIME not in metadata(onnx.load(companion))  # it reads prompts by ordinary operators
+    assert ONNXRUNTIME not in metadata(onnx.load(companion))  # it prefills by ordinary operators
 
 
 def test_an_older_release_is_told_apart() -> None:

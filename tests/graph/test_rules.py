@@ -1,4 +1,4 @@
-"""Every update rule as each target writes it, with heads counted apart: a token, many, and a few that are checked."""
+"""Every update rule on every target, with separate head counts: a step, prefill, and draft checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("newest_opset")
 
 
 def started(target: str, kind: str) -> tuple[GraphOps, list[Value]]:
-    """Operators of a step, of many tokens, or of a few of which some are kept, and what they read before the rest."""
+    """Operators of a step, prefill or draft check, and the graph inputs that precede the rule's."""
     batch = B if TARGETS[target].static else "B"
     ops = TARGETS[target].ops(nn.Module(), batch, None if kind == "step" else "T")
     if kind == "step":
@@ -88,7 +88,7 @@ def feeds(given: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def expected(given: dict[str, Any], T: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the first T tokens, in float64."""
+    """o and S of the first T tokens, in float64."""
     o, _, S, _ = TorchOps(T).linear_attention(**rules.tokens(given, slice(T)))
     return o.numpy(), S.numpy()
 
@@ -108,7 +108,7 @@ def test_a_token(rule: str, heads: str, target: str) -> None:
 @pytest.mark.parametrize("heads", SHARED)
 @pytest.mark.parametrize("rule", RULES)
 def test_many_tokens(rule: str, heads: str) -> None:
-    """In chunks, which are ordinary operators."""
+    """Chunks of ordinary operators."""
     T = 2 * CHUNK + 5
     given = rules.inputs(rule, heads, T)
     graph, operators = session("portable", rule, heads, "many")
@@ -120,7 +120,7 @@ def test_many_tokens(rule: str, heads: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_fused_prefill_uses_single_node(rule: str) -> None:
-    """Counted by nodes; the numbers are those of `test_property_any_split_is_the_text`."""
+    """Checks the nodes; `test_property_any_split_is_the_text` checks the numbers."""
     asked = RULES[rule]
     wanted = not asked.erase and (asked.delta or asked.decay == "channel")
     _, operators = session("fused", rule, "shared", "many")
@@ -136,7 +136,7 @@ cases = st.tuples(st.sampled_from(["portable", "fused"]), st.sampled_from(list(R
 def test_property_any_split_is_the_text(
     case: tuple[str, str, str], decay: str, T: int, seed: int, data: st.DataObject
 ) -> None:
-    """One token at a time in the step graph, the rest at once: of any length, from any state."""
+    """Single steps, then the rest at once: of any length, from any state."""
     given = rules.inputs(*case[1:], T, decay, seed)
     at = data.draw(st.integers(1, min(T - 1, 5)))
     step, many = (session(*case, kind)[0] for kind in ("step", "many"))

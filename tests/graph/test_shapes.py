@@ -1,4 +1,4 @@
-"""Shapes that a graph keeps back until an operator needs them, and names of what it holds."""
+"""Shapes that a graph defers until an operator needs them, and names of weights and nodes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_split_and_concat_are_inverses(sizes: list[int], axis: int, last: bool) 
 @given(st.permutations([1, 2, 3]), st.integers(-5, 4))
 def test_transpose_and_unsqueeze(axes: list[int], place: int) -> None:
     assert_recorded_is_computed(lambda ops, w, x: ops.transpose(x[0], [0, *axes]), Y)
-    if place not in (0, -5):  # in front of the batch the recorder's letter would stand elsewhere
+    if place not in (0, -5):  # in front of the batch the symbolic size would move
         assert_recorded_is_computed(lambda ops, w, x: ops.unsqueeze(x[0], place), Y)
 
 
@@ -57,7 +57,7 @@ LAZY: dict[str, Callable[[Any, Any], Any]] = {
     "row": lambda ops, x: ops.add(x, ops.constant(np.linspace(-1, 1, x.shape[-1]), "float32", f"row_{x.shape[-1]}")),
     "softmax": lambda ops, x: ops.softmax(x),
     "mean": lambda ops, x: ops.sub(x, ops.mean(x)),
-    "max": lambda ops, x: ops.tanh(ops.mul(ops.reduce_max(x), x)),  # without it, numbers grow beyond what rounds alike
+    "max": lambda ops, x: ops.tanh(ops.mul(ops.reduce_max(x), x)),  # bounds numbers, so that rounding stays comparable
     "itself": lambda ops, x: ops.mul(x, ops.tanh(x)),
     "halves": lambda ops, x: ops.concat(ops.split(x, [1, x.shape[-1] - 1])[::-1]) if x.shape[-1] > 1 else x,
     "last": lambda ops, x: ops.squeeze(ops.unsqueeze(x, -1), -1),
@@ -68,7 +68,7 @@ LAZY: dict[str, Callable[[Any, Any], Any]] = {
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(SHAPES), st.sampled_from(sorted(LAZY))), min_size=1, max_size=5))
 def test_no_change_of_shape_is_lost(steps: list[tuple[tuple[int, ...], str]]) -> None:
-    """A graph keeps a shape back until an operator needs it: whatever comes between, the numbers are the same."""
+    """A graph defers a reshape until an operator needs it; operators in between give the same numbers."""
 
     def build(ops: Any, w: Weights, x: list[Any]) -> Any:
         y = x[0]
@@ -83,7 +83,7 @@ def test_no_change_of_shape_is_lost(steps: list[tuple[tuple[int, ...], str]]) ->
 @settings(max_examples=30)
 @given(st.sampled_from(sorted(BINARY)), st.sampled_from(SHAPES[:-1]), st.sampled_from(SHAPES[:-1]), st.data())
 def test_two_shapes_meet(op: str, first: tuple[int, ...], second: tuple[int, ...], data: st.DataObject) -> None:
-    """Each kept back from another shape, and where they meet, one may have axes of size 1."""
+    """Two deferred reshapes as operands, one of which may have axes of size 1."""
     met = data.draw(st.sampled_from([(0, 3, 5, 4), (0, 15, 4), (0, 60)]))
     narrow = data.draw(st.booleans())
 

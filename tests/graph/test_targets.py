@@ -1,4 +1,4 @@
-"""Every target writes the same model: against the eager one, against one another, and in the operators it promises."""
+"""Every target writes the same model: against the eager model, against other targets, and by its operators."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_layouts_and_batches(target: str, name: str, options: dict[str, Any], tm
 
 @pytest.mark.parametrize("name", CONSTANT)
 def test_one_another(name: str, tmp_path: Path) -> None:
-    """The same random states and tokens through all four, 20 steps; logits and every state."""
+    """All four agree from the same random states over 20 steps: logits and every state."""
     start, tokens = small.arrays(small.states(small.model(name))), small.ids(length=20).numpy()
     results = {}
     for target in TARGETS:
@@ -95,7 +95,7 @@ def test_a_node_for_each_sum(target: str, domain: str, per_layer: int, tmp_path:
 @pytest.mark.parametrize("name, skip", [("learned", "SkipLayerNormalization"),
                                         ("rotary_drop", "SkipSimplifiedLayerNormalization")])  # fmt: skip
 def test_a_norm_takes_the_sum_before_it(name: str, skip: str, tmp_path: Path) -> None:
-    """Two a layer: all norms but the first, unless positions are added; the last takes the last layer's."""
+    """Two per layer: each norm but the first, which has a sum only if positions are added."""
     counts = {}
     for target in ("portable", "fused", "standard"):
         small.graph(tmp_path / "g.onnx", name, target=target)
@@ -144,7 +144,7 @@ def test_npu_avoids_the_product_that_was_wrong(tmp_path: Path) -> None:
 
 
 def test_npu_far_positions(tmp_path: Path) -> None:
-    """cos by way of sin holds where an angle is large."""
+    """cos computed by sin is exact enough for large angles."""
     results = []
     for target in ("portable", "npu"):
         small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, batch=1)
@@ -196,7 +196,7 @@ def test_npu_refuses_growing_states(tmp_path: Path) -> None:
 
 
 def test_a_wrong_target_does_not_pass(tmp_path: Path) -> None:
-    """The scale left at its default, K^-0.5, is seen."""
+    """A scale left at its default, K^-0.5, is detected."""
     made, _ = small.graph(tmp_path / "g.onnx", target="fused")
     model = onnx.load(tmp_path / "g.onnx")
     for node in model.graph.node:

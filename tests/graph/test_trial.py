@@ -1,4 +1,4 @@
-"""What was written has run once before it takes its place, and what does not run takes nobody's."""
+"""A written graph runs once before it replaces a file; a graph that does not run replaces none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unknown_operator(model: onnx.ModelProto) -> None:
 
 
 def wrong_shape(model: onnx.ModelProto) -> None:
-    """Which is seen at the first run, and not before."""
+    """A fault that only the first run shows."""
     product = next(node for node in model.graph.node if node.op_type in ("MatMul", "Gemm"))
     other = next(node for node in model.graph.node if node.op_type == "Gather")
     product.input[0] = other.input[0]
@@ -63,7 +63,7 @@ def test_an_interface_that_is_not_the_metadatas(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("normalizer", ["rms_norm", "group_norm"])
 def test_a_sum_of_heads_before_a_norm(normalizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels of the fused norms take no four axes: such a sum is left apart."""
+    """The kernels of fused norms take no four axes, so that such a sum is not fused."""
     config = small.MODELS["learned"]
     layers = tuple(dataclasses.replace(layer, normalizer=normalizer, memory=3) for layer in config.layers)
     loaded = small.checkpoint(dataclasses.replace(config, layers=layers))

@@ -1,4 +1,4 @@
-"""The update rules as every target writes them: one token against the eager operators, and by which operators."""
+"""The update rules on every target: one token against the eager operators, and the operators used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from t2r_export.model.ops import Ops, update_rule
 from t2r_export.model.torch_ops import TorchOps
 
 RULES = {"linear": "", "gated": "g", "delta": "b", "gated_delta": "gb"}  # g: has gates, b: has rates β
-# what a layer's decay may be: computed for each sequence, or the same for all of them
+# shape of a layer's decay: for each sequence, or the same for all
 DECAYS = {"data": (B, G, 1, 1), "fixed": (1, G, 1, 1)}
 CASES = [(rule, decay) for rule in RULES for decay in (DECAYS if "g" in RULES[rule] else ["none"])]
 
@@ -95,8 +95,7 @@ def test_a_token(target: str, rule: str, decay: str) -> None:
 @pytest.mark.parametrize("target", ["portable", "fused", "standard"])
 @pytest.mark.parametrize("rule, fixed", [(rule, fixed) for rule in RULES for fixed in (False, True)])
 def test_many_tokens(target: str, rule: str, fixed: bool) -> None:
-    """Keys that are alike, rates near 1, and gates that are nearly open or close altogether: what a form that is exact
-    on paper alone would get wrong."""
+    """Similar keys, rates near 1, and gates nearly open or closed, where forms exact only on paper would fail."""
     T = 2 * CHUNK + 5
     generator = torch.Generator().manual_seed(0)
     draw = functools.partial(torch.randn, generator=generator)

@@ -56,7 +56,7 @@ NOTES = {"note": "ünïcödé"}
 def write_graph(
     values: Mapping[str, Weight], path: Path, external_bytes: int = graph_file.EXTERNAL_BYTES
 ) -> list[Path]:
-    """A bundle of one graph, written; its files."""
+    """Write a bundle of one graph; return its files."""
     model = message()
     model.graph.initializer.extend(refer(name, weight) for name, weight in values.items())
     return write(Bundle(model, SIGNATURE, dict(values), notes=NOTES), path, external_bytes)[0]

@@ -1,4 +1,4 @@
-"""ALiBi: a bias of scores by distance, in every layer that has scores, at places far from the first token too."""
+"""ALiBi: a bias of scores by distance, in every layer that has scores, also far from the first token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_slopes_are_those_of_transformers(heads: int) -> None:
 
 
 def reference(layer: Any, x: torch.Tensor, seen: np.ndarray) -> torch.Tensor:
-    """What attention makes of rows x (T, D), head by head; seen (T, T), 1 where a token sees another."""
+    """Attention output for rows x (T, D), head by head; seen (T, T) is 1 where a token sees another."""
     T, place = len(x), torch.arange(len(x))
     q, k, v = (projection(x).view(T, -1, small.V) for projection in (layer.q, layer.k, layer.v))
     out = []
@@ -62,7 +62,7 @@ def test_a_layer_is_the_formula(inside: MixerConfig) -> None:
 @pytest.mark.parametrize("name", ["alibi", "alibi_kinds"])
 @torch.no_grad()
 def test_far_from_the_first_token_it_is_as_near_to_it(name: str) -> None:
-    """Distances alone count: the same states at another position give the same logits; and steps are the sequence."""
+    """Only distances count: the same states at another position give the same logits; steps equal the sequence."""
     model = small.model(name).double()
     ids, states = small.ids(length=11), small.states(model)
     states[POSITION] = torch.full_like(states[POSITION], 50)  # all buffers are full

@@ -1,4 +1,4 @@
-"""Layers of recurrent families in our operators are those of transformers: in steps, in sequences and as graphs."""
+"""Layers of recurrent families in our operators equal those of transformers: steps, sequences and graphs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def steps(made: Block, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dic
 @torch.no_grad()
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_text_is_what_transformers_computes(name: str) -> None:
-    """Without a cache: its decode does not clamp dt where its prompt does."""
+    """Without a cache, since transformers' decode does not clamp dt as its prompt does."""
     made, empty = block(name), {key: 0 * value for key, value in states(block(name)).items()}
     x = rows(made, 13)
     expected = made.peer(x)

@@ -1,4 +1,4 @@
-"""Random weights: which parts start as GPT-2's, and which as their own class says."""
+"""Random weights: which parts start as in GPT-2, and which by their own class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two sets of operators are one: the same methods, and the graph that one records computes what the other does."""
+"""Both sets of operators agree: the same methods, and recorded graphs compute what the eager operators do."""
 
 from __future__ import annotations
 

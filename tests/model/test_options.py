@@ -1,4 +1,4 @@
-"""What the field's models have beside plain pre-norm blocks: each option against its formula, and as a graph."""
+"""Options of common models beside plain pre-norm blocks: each against its formula, and as a graph."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_the_graph_is_the_model(config: UniformConfig, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changes", ATTENTIONS.values(), ids=ATTENTIONS)
 def test_windows_have_them_too(changes: dict[str, Any], tmp_path: Path) -> None:
-    """A window that holds the whole text is softmax attention, whatever else the layer has."""
+    """A window that holds the whole text equals softmax attention with every option."""
     full = small.model(SOFTMAX.with_attention(**changes))
     window = Transformer(full.config.with_mixers(WindowConfig(9, 3), WindowConfig(9, 3))).eval()
     window.load_state_dict(full.state_dict())

@@ -1,4 +1,4 @@
-"""Where order comes from: formulas, ends, and numbers far beyond any text."""
+"""Position encodings: formulas, limits, and positions far beyond any text."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_nothing_ends() -> None:
 
 
 def test_a_rope_is_the_formula() -> None:
-    """Where positions are computed, for each token of each sequence, and where they are known beforehand."""
+    """For computed positions, one per token and sequence, and for positions known beforehand."""
     made = rope()
     place = np.array([[0, 255, 100_000], [7, 8, 2**31 - 1]])
     frequencies = made.frequencies.double().numpy()
@@ -153,7 +153,7 @@ def test_llama3_scaling_frequencies() -> None:
 
 @pytest.mark.parametrize("name", ["rotary_keep", "yarn"])
 def test_a_window_of_all_tokens_is_softmax(name: str) -> None:
-    """In a step, whose query does not rotate, as in a sequence: YaRN makes scores larger in both."""
+    """YaRN scales scores in a step, whose query does not rotate, and in a sequence."""
     base = small.MODELS[name]
     full, window = (small.model(small.with_layers(base, one)).double() for one in (SOFTMAX, WindowConfig(99, 0)))
     ids = small.ids(length=9)
@@ -192,7 +192,7 @@ def test_steps_are_the_sequence(name: str, wrap: int | None) -> None:
 
 @torch.no_grad()
 def test_wrapped_evicted_keys_keep_norm() -> None:
-    """Before the end of N wrapping changes nothing, whatever YaRN multiplies by."""
+    """Before position N wrapping changes nothing, whatever YaRN multiplies by."""
     made, ids = model(small.with_layers(small.YARN, small.HYBRID)).double(), small.ids(length=23)
     expected = made(ids)
     made.end_positions("wrap:1000")

@@ -106,7 +106,7 @@ def test_weak_decay_after_strong_decay_precision(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_gradients_are_those_of_the_steps(rule: str) -> None:
-    """Decays to nothing too: no inf times 0 on the way back."""
+    """Also with decays to nothing: no inf times 0 in the backward pass."""
     gradients = []
     for form in (lambda t: chunked_linear_attention(*t, chunk=3), by_steps):
         tensors = inputs(rule, decay=2000.0)
@@ -128,7 +128,7 @@ def test_what_is_given_makes_the_rule(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["linear", "gated"])
 def test_normalizer_equals_state_of_ones(rule: str) -> None:
-    """T tokens with z, one gate for all of them as well, against steps and against sums of ones."""
+    """T tokens with z, also with one gate for all, against steps and sums of ones."""
     q, k, v, S, log_gate, _ = inputs(rule)
     z = torch.rand(S.shape[:3], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for gate in [log_gate] if log_gate is None else [log_gate, log_gate[:1, :, :1]]:

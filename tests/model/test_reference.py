@@ -1,4 +1,4 @@
-"""The definition itself: by hand where it is small enough, and its two forms against each other."""
+"""The definition: by hand for small sizes, and its two forms against each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers shared over depth: Dehghani et al. 2018 (arXiv 1807.03819), of a fixed number of steps."""
+"""Layers shared over depth: Dehghani et al. 2018 (arXiv 1807.03819), with a fixed number of steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ models = pytest.mark.parametrize("name", MODELS)
 
 
 def unrolled(made: Transformer) -> Transformer:
-    """A model of as many layers as run, each with a copy of its weights."""
+    """A model with one layer per run of a layer, each with a copy of its weights."""
     config, count = made.config, len(made.blocks)
     whole = Transformer(dataclasses.replace(config, layers=config.layers * config.repeats, repeats=1)).eval()
     weights = dict(made.state_dict())
@@ -154,7 +154,7 @@ def test_distilled_over_all_depths() -> None:
 
 @pytest.mark.parametrize("depth_positions", [False, True])
 def test_translators(depth_positions: bool, tmp_path: Path) -> None:
-    """The encoder's layers are repeated too; each time reads the source by weights of its own states."""
+    """The encoder's layers are repeated too; each repeat has source states of its own."""
     base = dataclasses.replace(small.translator(base="sinusoidal"), repeats=2, depth_positions=depth_positions)
     made, report = small.graph(tmp_path / "g.onnx", base)
     assert made.config.encoder is not None and made.config.encoder.repeats == 2

@@ -38,7 +38,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def by_definition(x: Array, y: Array, w: dict[str, Array], relu: bool) -> Array:
-    """Rows of the stream x and of a part's output y, one of each after the other."""
+    """Gate rows of the stream x and of a part's output y, one at a time."""
     rows = []
     for e, out in zip(x, y, strict=True):
         out = np.maximum(out, 0) if relu else out

@@ -1,4 +1,4 @@
-"""Every update rule with heads counted apart: steps, a sequence and chunks of any size are the definition."""
+"""Every update rule with separate head counts: steps, a sequence and chunks of any size equal the definition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_sequence(given: dict[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def by_chunks(given: dict[str, Any], chunk: int) -> tuple[Tensor, Tensor]:
-    """As `Ops.linear_attention_chunks` is asked: a key head for each head of the state."""
+    """Called as `Ops.linear_attention_chunks`: a key head for each head of the state."""
     ops, heads = TorchOps(), given["S"].shape[1]
     q, k = (ops.repeat_heads(x, max(heads, x.shape[1])) for x in (given["q"], given["k"]))
     rest = (given.get(name) for name in ("log_gate", "beta", "erase"))
@@ -131,7 +131,7 @@ def test_the_erase_rule_contains_the_delta_rule(decay: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 13, 16])
 def test_halves_meet_every_pair_once(size: int) -> None:
-    """And the gates from both tokens to the middle are those between the two."""
+    """Gates from both tokens to the middle together are those between the two."""
     pairs = sum((found for found, _ in halves(size)), np.eye(size))
     np.testing.assert_array_equal(pairs, np.tri(size))
     for found, sums in halves(size):
@@ -189,7 +189,7 @@ def test_linear_recurrence_gradients_match_steps() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The numbers of the largest tensor that any operation gives."""
+    """Element count of the largest tensor that any operation returns."""
 
     numbers = 0
 
@@ -203,7 +203,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_memory_is_linear_in_the_tokens(rule: str) -> None:
-    """Scores of a chunk and factors of its gates, a row for each token; no tensor of C · C · K numbers."""
+    """Chunk scores and gate factors have a row for each token; no tensor has C · C · K numbers."""
     chunk, found = 16, []
     for T in (64, 128):
         given = rules.inputs(rule, "own", T)

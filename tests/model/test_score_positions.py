@@ -110,7 +110,7 @@ def test_sequence_and_step_are_the_definition(kind: str, inside: Any) -> None:
 
 
 def start(made: Alone, batch: int = small.B) -> Any:
-    """The state before a text, with caches of no tokens."""
+    """The state before a text, with empty caches."""
     if made.config is not SOFTMAX:
         return empty(made, batch)
     return {s.name: torch.zeros(s.dims(batch, 0), dtype=torch.float64) for s in made.state_spec()}
@@ -137,7 +137,7 @@ def test_steps_are_the_sequence(kind: str, size: tuple[int, int], length: int, p
 @kinds
 @torch.no_grad()
 def test_far_from_the_first_token_every_layer_does_the_same(kind: str) -> None:
-    """Distances alone count; and steps are the sequence, whole or split, from states that are not zero."""
+    """Only distances count, and steps equal the sequence, whole or split, from nonzero states."""
     made = small.model(kinds_of_layers(kind)).double()
     ids, states = small.ids(length=11), small.states(made)
     states[POSITION] = torch.full_like(states[POSITION], 50)
@@ -220,7 +220,7 @@ def test_wrap_preserves_distances() -> None:
 
 
 def test_a_position_scale_is_of_all_that_q_meets() -> None:
-    """q twice as large, and u and v too, is a scale twice as large."""
+    """Doubling q, u and v equals doubling the scale."""
     made = random_mixer(model("transformer_xl"), SOFTMAX)
     x, twice = text(9), random_mixer(model("transformer_xl", scale=2 * V**-0.5), SOFTMAX)
     expected = twice(x, start(twice))[0]

@@ -1,4 +1,4 @@
-"""What layers share while tokens are read: counted, rotated and computed once."""
+"""Positions, rotations and values that layers share in a step are computed once."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_rezero_weighs_each_part() -> None:
 
 @torch.no_grad()
 def test_an_rk2_block_is_its_definition() -> None:
-    """x + (F(x) + F(x + F(x))) / 2, the stages' tokens each with states of their own (eq. 5)."""
+    """x + (F(x) + F(x + F(x))) / 2, each stage with states of its own (eq. 5)."""
     made, ids = small.model(RK2).double(), small.ids()
     plain = small.model(dataclasses.replace(RK2, rk2=False)).double()
     assert made.state_dict().keys() == plain.state_dict().keys()

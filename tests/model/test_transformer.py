@@ -1,4 +1,4 @@
-"""The eager model's forms against each other: steps, the chunked form, splits and batches are one function."""
+"""The eager model's forms agree: steps, the chunked form, splits and batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ decoders = pytest.mark.parametrize("name", CONFIGS)
 def test_steps_are_the_parallel_form(name: str, wide: torch.dtype) -> None:
     made, tolerance = small.model(name).to(wide), 1e-4 if wide is torch.float32 else small.float64_tolerance(name)
     ids, start = small.ids(length=19), small.states(made)
-    if wide is torch.float32:  # which digit is lost where a sum is nearly zero is the processor's choice
+    if wide is torch.float32:  # cancellation in sums near zero depends on the processor
         tolerance = widened(tolerance, own_rounding(made, [Text(start, list(ids.T))]).logits)
     logits, after = made.prefill(ids, start)
     by_steps, stepped = small.by_steps(made, ids, start)
@@ -87,9 +87,9 @@ def test_every_state_is_read(name: str) -> None:
     start, ids = small.states(made), small.ids()
     logits = made(ids, start)
     for state, value in start.items():
-        # a sum would not do: a softmax sees no difference where all keys move alike
+        # scaled, not shifted: a softmax is invariant if all keys move alike
         changed = start | {state: value + 1 if value.dtype == torch.int32 else 1.5 * value}
-        counted = name == "rotary_drop" and state == "position"  # no layer of it looks at the positions
+        counted = name == "rotary_drop" and state == "position"  # none of its layers reads the position
         assert bool((made(ids, changed) - logits).abs().max() > 1e-6) is not counted, state
 
 

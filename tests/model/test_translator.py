@@ -1,4 +1,4 @@
-"""Encoders and the layers that look at what they gave: against their definitions, and padding that adds nothing."""
+"""Encoders and the layers that read their output, against their definitions; padding has no effect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ names = pytest.mark.parametrize("name", TRANSLATORS)
 
 
 def heads() -> dict[str, Any]:
-    """GPT2's, with another scale."""
+    """GPT2's heads, with another scale."""
     assert small.GPT2.attention is not None
     return {**dataclasses.asdict(small.GPT2.attention), "scale": SIZES.scale}
 
@@ -61,7 +61,7 @@ def ratio(q: Tensor, k: Tensor, v: Tensor, guard: Guard) -> Tensor:
 @torch.no_grad()
 @pytest.mark.parametrize("config", [SOFTMAX, linear(5, guard=CLAMP), linear(5)])
 def test_encoders_are_their_definition(config: MixerConfig) -> None:
-    """Head by head and token by token, over the tokens of each source alone."""
+    """Head by head and token by token, over each source's own tokens."""
     made = (SoftmaxEncoder if config is SOFTMAX else LinearEncoder)(SIZES, config).double()
     lengths = torch.tensor([M, 4])
     q, k, v = random(B, H, M, D), random(B, G, M, D, seed=1), random(B, G, M, D, seed=2)
@@ -110,7 +110,7 @@ def test_cross_layers_are_their_definition(config: MixerConfig, tokens: int | No
 @pytest.mark.parametrize("tokens", [None, 5])
 @pytest.mark.parametrize("config", [SOFTMAX, linear(5, guard=CLAMP), linear(5, normalizer="none"), GATED])
 def test_merged_layers_are_their_definition(config: MixerConfig, tokens: int | None) -> None:
-    """Of each query one sum over the source and the prefix, which a gate makes less of and not of the source."""
+    """One sum per query over the source and the prefix; a gate decays the prefix, not the source."""
     width, T, lengths = 10, tokens or 1, torch.tensor([M, 4])
     made = Merged(Site(width), MergedConfig(inside=config, **heads())).double()
     source, x = random(B * M, width), random(B * T, width, seed=1)
@@ -148,7 +148,7 @@ def test_merged_layers_are_their_definition(config: MixerConfig, tokens: int | N
 
 
 def test_merged_step_has_no_source_inputs() -> None:
-    """Its sums are where S and z start; under a gate they stay beside them."""
+    """The source's sums are the initial S and z; with a gate they remain separate inputs."""
     merged, gated = (small.model(f"translator_{name}") for name in ("merged", "merged_gated"))
     assert not [s.name for s in merged.state_spec() if s.constant]
     assert merged.start_states == ["S.0", "z.0", "S.1", "z.1"]

@@ -1,4 +1,4 @@
-"""Positions that wrap: what sees places sees them modulo N, what sees distances sees them as they are."""
+"""Positions that wrap: absolute positions are modulo N, distances are not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from t2r_runtime import Decoder, Sampling
 from t2r_runtime.contract.signature import POSITION
 from t2r_runtime.errors import UserError
 
-N, LONG = 6, 23  # three times past the end of N, whatever the position at first
-SEED = 2  # of models that float32 computes well, all of them: seed 0's divide by sums that are nearly zero
+N, LONG = 6, 23  # three times past the end of N, from any first position
+SEED = 2  # float32 computes all models well; seed 0's divide by sums near zero
 PLACES = ("learned", "sinusoidal", "rotary_keep", "gated", "gated_rotary", "delta_rotary", "memory")
 DISTANCES = ("rotary_after", "conv_after", "hybrid_after", "rotary_drop", "none", "lstm")
 BOTH = (
@@ -55,7 +55,7 @@ def steps(made: Transformer, ids: Tensor, states: State, before: Callable[[State
 @torch.no_grad()
 @pytest.mark.parametrize("name", PLACES)
 def test_it_is_the_sums_carried_on_and_the_position_set_back(name: str) -> None:
-    """Of a model that sees places alone: the same steps of the model without a wrap, each at its position modulo N."""
+    """With absolute positions only: equals steps of the model without a wrap, each at its position modulo N."""
     made, ids = wrapped(name), small.ids(length=LONG)
     start = small.states(made)
     expected, after = steps(small.model(name), ids, start, lambda s: {**s, POSITION: s[POSITION] % N})
@@ -64,7 +64,7 @@ def test_it_is_the_sums_carried_on_and_the_position_set_back(name: str) -> None:
     assert torch.equal(states[POSITION], start[POSITION] + LONG), "the count goes on"
     for key in states.keys() - {POSITION}:
         assert torch.equal(states[key], after[key])
-    free = wrapped(name, "clamp")  # past the table, too
+    free = wrapped(name, "clamp")  # also past the table
     assert not torch.allclose(steps(free, ids, start, lambda s: s)[0][:, N:], expected[:, N:], atol=1e-3)
 
 
@@ -100,7 +100,7 @@ def test_a_sequence_is_its_steps(name: str) -> None:
 
 @torch.no_grad()
 def test_a_long_text_is_like_its_first_tokens() -> None:
-    """At the same place with the same sums, whatever the count."""
+    """The same place and sums give the same logits, whatever the count."""
     made, ids = wrapped("rotary_keep"), small.ids(length=1)
     start = small.states(made)
     far = {**start, POSITION: start[POSITION] + 10**9 // N * N}

@@ -1,4 +1,4 @@
-"""What a slow provider reads; and without a GPU the suite of the CUDA provider is skipped, and says so."""
+"""Token counts for slow providers; without a GPU the suite of the CUDA provider is skipped with a reason."""
 
 from __future__ import annotations
 

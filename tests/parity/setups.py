@@ -1,4 +1,4 @@
-"""What the suite asks of each provider: the kinds of graphs that it takes, and the Python that it runs in."""
+"""Settings of the suite for each provider: the kinds of graphs that it takes, and the Python that it runs in."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ WEBGPU = {
     **dict.fromkeys(("product_keys", "mixed"), "the places that TopK finds are int64, for which it has no kernels"),
     "alibi_kinds": "the length of a growing cache is int64, which it has no kernel to cast",
 }
-# of [1, D], which is what a norm of the width reduces, all axes are the last one
+# norms over the width reduce [1, D], where all axes and the last one are the same
 REDUCES_ALL = "version 1.21 reduces over all axes, whatever ReduceMean and ReduceMax are told"
 DNNL = dict.fromkeys(
     ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "gated_delta_wide", "hybrid_sum", "hybrid_gated", "pair")
     + ("product_keys", "mixed", "rwkv5", "rwkv7", "kda", "retention"),
     REDUCES_ALL,
 )
-# an encoder's norms are of [M, D]
+# an encoder's norms reduce [M, D]
 DNNL |= {name: REDUCES_ALL for name in small.MODELS if name.startswith("translator_")}
-# What a slow provider reads beside its chained steps. More tokens show what the eager model's parallel form does behind
-# a chunk's end, which cpu, cuda and openvino compare.
+# Token counts for slow providers, beside chained steps. More tokens test the eager model's parallel form behind a
+# chunk's end, which cpu, cuda and openvino compare.
 SHORT = {"PARALLEL_TOKENS": 9, "BATCH_TOKENS": 4, "START_TEXTS": 4}
 SETUPS = {
     "cpu": Setup(("layers", "packed", "batch_3"), few=("companions",)),
@@ -78,21 +78,21 @@ assert GRAPHS[SETUP.graphs[0]] == WANTED.config
 
 
 def core() -> int:
-    """The core for another Python of this test process: each worker of pytest its own, of each provider another first.
+    """The core for another Python: each pytest worker has its own, and the order starts differently per provider.
 
-    oneDNN takes a thread a core whatever it is told, and they wait for each other in a busy loop.
+    oneDNN starts a thread per core despite all settings, and its threads busy-wait for each other.
     """
     cores, worker = sorted(os.sched_getaffinity(0)), os.environ.get("PYTEST_XDIST_WORKER", "gw0")
     return cores[(list(SETUPS).index(PROVIDER) + int(worker.removeprefix("gw"))) % len(cores)]
 
 
 def wanted(config: ModelConfig, **changes: Any) -> ExportConfig:
-    """How a model is exported that is tested in one kind of graph."""
+    """Export options for a model that is tested in one kind of graph."""
     return replace(WANTED.config_of(config.encoder), **changes)
 
 
 def reader(path: Path) -> Translator | Remote:
-    """What reads a translator's sources on the provider at hand."""
+    """A translator on the current provider."""
     partial = PROVIDERS[PROVIDER].partial
     if SETUP.python is None:
         return Translator(path, PROVIDER, allow_fallback=partial)
@@ -100,12 +100,12 @@ def reader(path: Path) -> Translator | Remote:
 
 
 def command(variable: str) -> str:
-    """The Python that the variable names, on one core."""
+    """The command of the Python that the variable names, on one core."""
     return f"taskset -c {core()} {os.environ[variable]}"
 
 
 def opened(path: Path) -> Decoder | Remote:
-    """The graph on the provider at hand, some of its nodes at least; all of them, unless no graph is taken whole."""
+    """A decoder on the provider, which takes some nodes at least; all of them, unless it takes no graph whole."""
     partial = PROVIDERS[PROVIDER].partial
     decoder: Decoder | Remote
     if SETUP.python is None:

@@ -16,13 +16,13 @@ from t2r_runtime import UserError
 
 
 def expected(name: str) -> object:
-    """The test's argument, marked where the provider cannot do it: then it must fail, so that a cure is seen."""
+    """The test's argument, marked as a strict failure if the provider cannot do it, so that a fix is noticed."""
     reason = SETUP.cannot.get(name)
     failing = pytest.mark.xfail(reason=reason, raises=(AssertionError, UserError), strict=True)
     return pytest.param(name, marks=[failing] if reason else [])
 
 
-# norms of less than 16 numbers: delta_wide and gated_delta_wide stand for them
+# norms of less than 16 numbers; delta_wide and gated_delta_wide replace them
 NARROW = ("delta", "delta_rotary", "gated_delta")
 MIXERS = [name for name in small.MODELS if name not in (*NAMES, *NARROW)]
 
@@ -30,7 +30,7 @@ MIXERS = [name for name in small.MODELS if name not in (*NAMES, *NARROW)]
 @pytest.mark.parametrize("name", [expected(name) for name in MIXERS if fits(name)])
 def test_mixer_is_model(name: str, tmp_path: Path) -> None:
     loaded = saved(name, tmp_path / "model.pt")
-    # most have no sums that float16 would round off, and a few steps need no care of those that have
+    # most have no sums that float16 would round off, and in a few steps the others lose little
     export(loaded, tmp_path / "model.onnx", wanted(loaded.config, float16_safe=False))
     report = verified(loaded, tmp_path / "model.onnx", SETUP.mixer_steps)
     assert report.passed, parity_text(report)

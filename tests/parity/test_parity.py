@@ -27,17 +27,17 @@ from t2r_export.quantize import quantize
 from t2r_export.verify import verify
 from t2r_runtime import Sampling
 
-# each in every kind of graph; the others of small.MODELS, in test_mixers, in one
+# tested in every kind of graph; test_mixers tests the others of small.MODELS in one
 NAMES = (
     *("learned", "shared", "sinusoidal", "none", "rotary_keep", "rotary_drop"),
     *("llama3_scaling", "hybrid", "softmax"),
 )
-# OpenVINO 1.24.1 kills the process for a root mean square norm narrower than 16, which is one vector of AVX-512
+# OpenVINO 1.24.1 crashes on a root mean square norm narrower than 16, which is one vector of AVX-512
 WIDTH = 18
 
 
 def config(name: str) -> UniformConfig:
-    """A model of small.MODELS as wide as every provider takes it."""
+    """A model of small.MODELS with a width that every provider takes."""
     return dataclasses.replace(small.MODELS[name], width=WIDTH)
 
 
@@ -49,14 +49,14 @@ CELLS = [(name, graph) for name in NAMES for graph in SETUP.graphs if fits(name)
 CELLS += [(name, graph) for name in ("learned", "rotary_keep") for graph in SETUP.few]
 
 
-# random weights by which float32 is as far from float64 as the tolerance have another seed: no graph can be told right
+# other seeds where float32 differs from float64 by the tolerance, so that no graph could pass
 SEEDS = {"window_rotary": 1}
 
 
 def saved(name: str, path: Path, seed: int = 0) -> checkpoint.Checkpoint:
     model = Transformer(small.built(config(name))).eval()
     generator = torch.Generator().manual_seed(seed + SEEDS.get(name, 0))
-    for weight in model.parameters():  # small ones, since float16 is among the providers; of biases too
+    for weight in model.parameters():  # small ones, since some providers use float16; biases too
         torch.nn.init.normal_(weight, std=0.3, generator=generator)
     checkpoint.save(path, model, None, {})
     return checkpoint.load(path)
@@ -85,7 +85,7 @@ def test_graph_is_model(name: str, graph: str, tmp_path: Path) -> None:
 def test_positions_past_end_repeat_last(tmp_path: Path) -> None:
     loaded = saved("learned", tmp_path / "model.pt")
     export(loaded, tmp_path / "model.onnx", dataclasses.replace(WANTED.config, past_end="clamp"))
-    report = verified(loaded, tmp_path / "model.onnx")  # in one run past its positions
+    report = verified(loaded, tmp_path / "model.onnx")  # one run reads past its positions
     assert report.passed, parity_text(report)
 
 

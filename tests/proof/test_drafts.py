@@ -18,7 +18,7 @@ CHECK = "draft-check graph against steps"
 
 
 def keeps_another_number(op: str) -> Callable[[Graph], None]:
-    """The states are those after more tokens, or fewer."""
+    """A fault: states after more tokens than kept, or fewer."""
 
     def fault(graph: Graph) -> None:
         one = helper.make_node("Constant", [], ["fault.one"], value_ints=[1])

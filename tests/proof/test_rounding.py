@@ -29,7 +29,7 @@ def text(made: Transformer, seed: int = 0) -> Text:
 
 
 def loud(factor: float) -> Transformer:
-    """Logits this many times as large, and so their rounding."""
+    """A model whose logits, and so their rounding, are `factor` times as large."""
     made = small.model()
     made.norm.weight.data *= factor
     return made
@@ -101,7 +101,7 @@ def test_rounding_is_measured_above_bound(always: bool, tmp_path: Path, monkeypa
     first = proof.checks[0]
     narrow = dataclasses.replace(FIXED, logits=first.worst * 0.9)
     monkeypatch.setitem(TOLERANCES, ("cpu", "none"), narrow)
-    monkeypatch.setattr(tolerances, "LIMIT", 1e6)  # how far it widens is another test's: an error may be a lucky one
+    monkeypatch.setattr(tolerances, "LIMIT", 1e6)  # another test checks the limit: one error may be small by chance
     proof = verify(checkpoint, tmp_path / "g.onnx", steps=9, rounding=always)
     first = proof.checks[0]
     assert first.rounding is not None
@@ -111,7 +111,7 @@ def test_rounding_is_measured_above_bound(always: bool, tmp_path: Path, monkeypa
 
 
 def test_ill_conditioned_model_is_reported(tmp_path: Path) -> None:
-    """Its graph is right, and nobody can tell."""
+    """The graph is right, but rounding hides it."""
     made = loud(1e6)
     checkpoint = Checkpoint(made.config, made, None, {}, "0" * 64)
     export(checkpoint, tmp_path / "g.onnx")

@@ -12,7 +12,7 @@ from t2r_export.proof.side_by_side import Errors, state_error
 
 def test_worse_errors_are_kept() -> None:
     one, other = Errors(logits=0.5, states=math.nan), Errors(logits=0.25, states=9.0)
-    for worst in (one.or_worse(other), other.or_worse(one)):  # max() would lose a NaN on one of its sides
+    for worst in (one.or_worse(other), other.or_worse(one)):  # max() would lose a NaN in one of its arguments
         assert worst.logits == 0.5
         assert math.isnan(worst.states)
 

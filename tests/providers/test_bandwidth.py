@@ -25,7 +25,7 @@ def test_bandwidth_floor() -> None:
 
 
 def test_token_bytes_of_weights_and_states(tmp_path: Path) -> None:
-    """The head is not tied, so that of the embedding one row is read, and of the rest everything."""
+    """The head is not tied: a step reads one row of the embedding and all other weights."""
     made, report = small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
     found = token_bytes(tmp_path / "graph.onnx")
     assert found.states == 2 * sum(spec.bytes() for spec in report.signature.states)

@@ -28,13 +28,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A translator from the letters a … m to all of them."""
+    """A translator from the letters a … m to all letters."""
     tokenizers = {"tokenizer": letter_tokenizer(), "source_tokenizer": letter_tokenizer(LETTERS[: translators.SOURCE])}
     return translators.save(tmp_path_factory.mktemp("bench") / "t", 1, **tokenizers)
 
 
 class Player:
-    """A Worker without a process: of the first that is made, half a second a turn, and a quarter of the others."""
+    """A Worker without a process: half a second per turn for the first that is made, a quarter for others."""
 
     made: list[Player] = []
     log: list[tuple[Any, ...]] = []
@@ -74,9 +74,9 @@ def test_rates_ratios_and_turns(graph: Path, played: type[Player]) -> None:
     assert a.start is not None and a.start.count == 1
     sources = Tokenizer(letter_tokenizer()).encode_documents(SENTENCES)
     asked = [call for call in played.log if call[1] == "translate"]
-    assert asked[:2] == [(number, "translate", sources, Beam(3), 2) for number in (0, 1)]  # which does not count
+    assert asked[:2] == [(number, "translate", sources, Beam(3), 2) for number in (0, 1)]  # not counted
     assert [sorted(call[0] for call in asked[i : i + 2]) for i in (2, 4)] == [[0, 1]] * 2
-    assert [call[2:] for call in asked[6:]] == [(sources[:1], Beam(3), 1)] * 2  # of a new process each
+    assert [call[2:] for call in asked[6:]] == [(sources[:1], Beam(3), 1)] * 2  # one new process each
     assert len(played.made) == 4 == len([call for call in played.log if call[1] == "close"])
 
 

@@ -33,7 +33,7 @@ def paths(tmp_path: Path) -> Saved:
 
 @pytest.fixture
 def compiler(pretender: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A provider that says that it compiles, but takes no node."""
+    """A provider that claims to compile, but takes no node."""
     monkeypatch.setitem(PROVIDERS, pretender, dataclasses.replace(PROVIDERS[pretender], compiles=True))
     return pretender
 

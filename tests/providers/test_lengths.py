@@ -1,4 +1,4 @@
-"""The test of length before a page is packed: a model that is lost behind its training length, and one that is not."""
+"""The length test before a page is packed: a model that fails past its training length, and one that does not."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from t2r_export.providers.subprocess import Remote
 from t2r_runtime import PROVIDERS, Decoder, Translator, UserError
 from t2r_runtime.session.providers import versions
 
-# rows of 16 numbers: block-wise weights are rounded as in a model, and not padded
+# rows of 16 numbers: block-wise weights are rounded as in a model, without padding
 CONFIG = dataclasses.replace(small.GPT2, width=16, layers=(small.LINEAR,))
 QUICK = ("--provider", "cpu", "--provider", "nnapi", "--steps", 3, "--precision", "none", "--precision", "w8")
 
@@ -125,7 +125,7 @@ def test_json_and_merge(model: Path, tmp_path: Path, capsys: Output, monkeypatch
         ("nnapi", False),
     ]
     (tmp_path / "cpu.json").write_text(out)
-    # what was measured elsewhere is not measured again, and goes before the reason given here
+    # cells measured elsewhere are not measured again, and precede the reason given here
     elsewhere = {**said, "versions": {"nnapi": {"onnxruntime": "9.9"}}}
     elsewhere["cells"] = [
         {**said["cells"][0], "provider": "nnapi", "logits": None, "placement": {"nnapi": 4, "cpu": 1}}

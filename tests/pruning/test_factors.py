@@ -1,4 +1,4 @@
-"""Matrices as products of a lower rank."""
+"""Matrices as low-rank products."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_pruned_rank(form: str, tmp_path: Path) -> None:
     made = Checkpoint(found.model.config, found.model, None, {}, "0" * 64)
     export(made, tmp_path / "g.onnx", ExportConfig(prefill=True))
     assert small.proof(made, tmp_path / "g.onnx", steps=12).passed
-    again = prune(found.model, PruneConfig(ffn=0.3), corpus(), window=16)  # features of products
+    again = prune(found.model, PruneConfig(ffn=0.3), corpus(), window=16)  # prunes the features of products
     assert again.bytes[1] < found.bytes[1]
 
 

@@ -1,4 +1,4 @@
-"""The order in which units go: column pivoting against its definition, gradients against differences."""
+"""The order in which units are removed: column pivoting against its definition, gradients against differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from t2r_export.pruning.watch import features
 
 
 def pivoted(A: np.ndarray, groups: list[list[int]]) -> list[int]:
-    """QR with column pivoting: the group of columns of A (N, K) farthest from the span of those chosen comes next."""
+    """QR with column pivoting: next is the group of columns of A (N, K) farthest from the span of the chosen ones."""
     order: list[int] = []
     while len(order) < len(groups):
         basis = np.zeros((len(A), 0))
@@ -39,7 +39,7 @@ def test_columns_in_the_order_of_qr_with_pivoting(seed: int, units: int, width: 
     matrices = draw.normal(size=(heads, 3 * K, K)) * draw.uniform(0.2, 3.0, K)
     columns = np.arange(units)[:, None] + units * np.arange(width)
     found = by_columns(torch.from_numpy(matrices.transpose(0, 2, 1) @ matrices), torch.from_numpy(columns))
-    wide = np.zeros((heads * 3 * K, heads * K))  # heads are columns and rows of their own
+    wide = np.zeros((heads * 3 * K, heads * K))  # each head has its own columns and rows
     for head, A in enumerate(matrices):
         wide[head * 3 * K : (head + 1) * 3 * K, head * K : (head + 1) * K] = A
     groups = [[head * K + column for head in range(heads) for column in columns[unit]] for unit in range(units)]
@@ -57,7 +57,7 @@ def test_chosen_columns_span_what_has_their_rank(seed: int, rank: int, more: int
 
 def test_dead_channels_go_first() -> None:
     model = small.model(small.with_layers(small.LLAMA, small.linear(5), small.linear(6, positions="after")))
-    dead = {0: [1, 3], 1: [2]}  # channels of the first layer, a pair of the second
+    dead = {0: [1, 3], 1: [2]}  # two channels of the first layer, a pair of the second
     for layer, channels in dead.items():
         maps = model.blocks[layer].parts[0].inner.maps  # type: ignore[attr-defined]
         for phi in (maps.q, maps.k):

@@ -1,4 +1,4 @@
-"""Pruning a model by a text: what stays, what is said of it, what is refused, and what comes after."""
+"""Pruning a model with a text: kept units, report, refusals, and later commands."""
 
 from __future__ import annotations
 

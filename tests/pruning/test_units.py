@@ -1,4 +1,4 @@
-"""Parts with fewer units: what is zero may go, and nothing else changes."""
+"""Removing units: those with zero weights leave the output unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MORE = {
         small.LLAMA, small.linear(4, positions="after", rotary_pairs=(1, 4), rotary_of=10)
     ),
 }
-# the delta rule's unit vectors have an eps in the mean of their squares, which sees how many there are
+# the delta rule normalizes with an eps in the mean of squares, which depends on the number of units
 NORMED = {"delta": 1e-4, "delta_rotary": 1e-4, "delta_wide": 1e-4, "delta after": 1e-3}
 CASES = {**{name: config for name, config in small.MODELS.items() if not name.startswith("translator")}, **MORE}
 
@@ -42,7 +42,7 @@ def places(model: Transformer, kind: str) -> Iterator[tuple[int, int, Part, Unit
 
 
 def some(units: Units) -> Tensor:
-    """Some units of each group, other ones in each."""
+    """A mask of kept units, different in each group."""
     kept = torch.ones(units.groups, units.size, dtype=torch.bool)
     for group in range(units.groups):
         kept[group, (group + 1) % units.size] = units.size == 1
@@ -51,7 +51,7 @@ def some(units: Units) -> Tensor:
 
 @torch.no_grad()
 def zero(part: Part, units: Units, kept: Tensor) -> None:
-    """Set all rows of other units to 0."""
+    """Set the rows of all removed units to 0."""
     weights = dict(part.named_parameters())
     for name, (axes, owners) in units.rows.items():
         if name in weights:

@@ -1,4 +1,4 @@
-"""Tokens to calibrate on, and to measure on."""
+"""Tokens for calibration and for measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations that int8 would round too much: measured as ONNX Runtime rounds, their products in float32."""
+"""Activations that int8 rounds too much: measured with ONNX Runtime's rounding, their products in float32."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
 WIDE = dataclasses.replace(small.GPT2, width=96, layers=(small.LINEAR,) * 2, vocab_size=50)
-MASSIVE = "blocks.1.parts.1.up.weight"  # behind the norm that is made so
+MASSIVE = "blocks.1.parts.1.up.weight"  # behind the scaled norm
 FACTOR = 3000
 
 
 def massive() -> Checkpoint:
-    """A model with a channel of large activations before one of its products, which small weights make up for."""
+    """A model with a channel of large activations before one product, which small weights compensate."""
     model = small.model(WIDE)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
@@ -41,7 +41,7 @@ def massive() -> Checkpoint:
 
 
 def product(x: np.ndarray, matrix: np.ndarray, level: int) -> np.ndarray:
-    """x @ matrix by MatMulNBits in blocks of 32 of 8 bits."""
+    """x @ matrix by MatMulNBits, in blocks of 32 with 8 bits."""
     rows, columns = matrix.shape
     node = onnx.helper.make_node(
         "MatMulNBits",

@@ -38,7 +38,7 @@ def test_blocks_for_accelerators(scheme: str, tmp_path: Path, monkeypatch: pytes
         np.testing.assert_allclose(spelled.step(ids), expected.step(ids), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["learned", "rotary_drop"])  # a tied head, and one of its own
+@pytest.mark.parametrize("name", ["learned", "rotary_drop"])  # a tied head, and an untied one
 def test_block_options_apply_to_graph(name: str, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", dataclasses.replace(small.CONFIGS[name], width=16))
     quantize(

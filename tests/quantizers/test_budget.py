@@ -89,7 +89,7 @@ def test_sensitive_weights_keep_bits() -> None:
 
 
 def test_remaining_budget_is_spent() -> None:
-    """The large product is rounded last, and leaves room for the small one to have its bits back."""
+    """The large product is rounded last, and leaves room to restore the bits of the small one."""
     large, small_one = Product("large", (1280, 64), (0.0, *[50.0] * 4)), Product("small", (128, 64), (0.0, *[1.0] * 4))
     least = len(CHOICES) - 1
     room = large.bytes(0) + small_one.bytes(least) - 1
@@ -127,7 +127,7 @@ def test_graph_uses_choices(tmp_path: Path) -> None:
 
 
 def test_experts_have_the_bits_of_the_scheme(tmp_path: Path) -> None:
-    """They count in blocks of 4 bits, so that the budget leaves no room for others that it has not."""
+    """Experts count as blocks of 4 bits, so that other products get no room that the budget lacks."""
     source, text = tmp_path / "g.onnx", tmp_path / "text.npy"
     small.graph(source, dataclasses.replace(WIDE, feed_forwards=(MoEConfig(experts=5, size=96, top=2),)))
     np.save(text, np.random.default_rng(0).integers(0, WIDE.vocab_size, 1100))

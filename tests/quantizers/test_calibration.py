@@ -1,4 +1,4 @@
-"""What a scheme is calibrated on: real states, finite logits, texts that are long enough."""
+"""Calibration inputs: real states, finite logits, texts that are long enough."""
 
 from __future__ import annotations
 

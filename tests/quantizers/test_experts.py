@@ -1,4 +1,4 @@
-"""Experts in blocks: what a graph computes is the model whose experts are rounded so, on every target."""
+"""Experts in blocks: on every target a graph equals the model whose experts are rounded in the same way."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def checkpoint(form: MoEConfig, **changes: Any) -> Checkpoint:
 
 
 def logits(path: Path, ids: np.ndarray) -> np.ndarray:
-    """After a prompt, and after each of its tokens."""
+    """Logits after a prompt, and after each of its tokens."""
     decoder = Decoder(path, threads=1)
     decoder.reset(len(ids))
     prompt = decoder.prefill(ids)
@@ -73,7 +73,7 @@ def test_a_graph_is_the_rounded_model(name: str, scheme: str, asymmetric: bool, 
 def test_experts_are_small_in_every_graph(
     scheme: str, share: float, target: str, operator: str, tmp_path: Path
 ) -> None:
-    """Integers are the only form in which their weights are stored, once for steps and prompts; routers: float32."""
+    """Weights are stored only as integers, once for steps and prompts; routers are float32."""
     made = checkpoint(MoEConfig(experts=7, size=64, top=2), width=96)
     options = ExportConfig(target=target, prefill=target != "npu" and scheme != "int8")
     _, report = export_quantized(made, tmp_path / "q.onnx", options, QuantizeConfig(scheme=scheme))
@@ -106,7 +106,7 @@ def test_a_graph_of_qmoe_names_its_release(tmp_path: Path) -> None:
 
 
 def test_routers_are_no_projections(tmp_path: Path) -> None:
-    """But a head whose largest logits are chosen is one."""
+    """A head whose largest logits are chosen is one."""
     for target in ("portable", "fused"):
         small.graph(tmp_path / "g.onnx", "moe", target=target, top_k=3)
         names = projections(onnx.load(tmp_path / "g.onnx"))

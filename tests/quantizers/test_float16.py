@@ -20,7 +20,7 @@ from t2r_runtime import Decoder
 
 @pytest.mark.parametrize("guard", [Guard("clamp", 1e-6), Guard("add", 1e-3)])
 def test_fp16_divides_by_guard_in_float32(guard: Guard, tmp_path: Path) -> None:
-    """1e-6 is 9.5e-7 in half precision, and 1e-3 is shared with nothing that may round it."""
+    """1e-6 is 9.5e-7 in half precision, and 1e-3 shares no constant that may be rounded."""
     layer = dataclasses.replace(small.LINEAR, guard=guard)
     small.graph(tmp_path / "g.onnx", dataclasses.replace(small.GPT2, layers=(layer, layer)))
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="fp16"))

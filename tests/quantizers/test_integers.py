@@ -1,4 +1,4 @@
-"""int8 and int8-static: what the kernels of integers need."""
+"""int8 and int8-static: requirements of integer kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from t2r_export.quantize import quantize
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int8-static"])
-@pytest.mark.parametrize("name", ["learned", "rotary_keep"])  # a tied head, and one of its own
+@pytest.mark.parametrize("name", ["learned", "rotary_keep"])  # a tied head, and an untied one
 def test_sums_of_two_int8_products_fit_in_16_bits(name: str, scheme: str, tokens: Path, tmp_path: Path) -> None:
     """x86 CPUs without VNNI add two products of uint8 activations and int8 weights in 16 bits, which saturate."""
     source, out = tmp_path / "g.onnx", tmp_path / "q.onnx"
@@ -27,7 +27,7 @@ def test_sums_of_two_int8_products_fit_in_16_bits(name: str, scheme: str, tokens
 
 @pytest.mark.parametrize("bits, quantized", [(8, False), (16, True)])
 def test_int8_static_keeps_its_products(bits: int, quantized: bool, tokens: Path, tmp_path: Path) -> None:
-    """Kernels of integers are found by their neighbours: a node between a weight and its product hides it."""
+    """Integer kernels are matched by their neighbours: a node between a weight and its product hides it."""
     small.graph(tmp_path / "g.onnx", "rotary_drop")
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tokens, activation_bits=bits))
     before, after = (onnx.load(tmp_path / name).graph for name in ("g.onnx", "q.onnx"))

@@ -49,7 +49,7 @@ def made() -> Checkpoint:
 
 @pytest.mark.parametrize("batch", [None, 1])
 def test_pairs_are_read_with_teacher_forcing(batch: int | None, pairs: Path, made: Checkpoint, tmp_path: Path) -> None:
-    """Every set of inputs has the states, and the sources' own, that the graph has reached; none is filled up."""
+    """Each set of inputs has the states and source states that the graph has reached; none is padded."""
     export(made, tmp_path / "g.onnx", ExportConfig(batch=batch))
     translator = Translator(tmp_path / "g.onnx", threads=1)
     read = read_token_pairs(pairs, translator.signature, 20)
@@ -75,7 +75,7 @@ def _length(pair: object) -> int:
 
 @pytest.mark.parametrize("in_one_go", [False, True])
 def test_int8_static(in_one_go: bool, pairs: Path, made: Checkpoint, tmp_path: Path) -> None:
-    """Step and encoder, with the checks of the proof, and what it costs on pairs."""
+    """Step and encoder: checks of the proof, and the loss on pairs."""
     options, config = ExportConfig(), QuantizeConfig(scheme="int8-static", calibrate=pairs, calibrate_steps=60)
     if in_one_go:
         _, report = export_quantized(made, tmp_path / "q.onnx", options, config, pairs)
@@ -102,7 +102,7 @@ def test_check_reports_nats_of_model(pairs: Path, made: Checkpoint, tmp_path: Pa
         then = torch.tensor(pair.target[2:])  # behind the start tokens
         total += float(torch.nn.functional.cross_entropy(logits[0, 1:], then, reduction="sum"))
         count += len(then)
-    # 90 pairs are no whole number of groups: some of them count twice
+    # 90 pairs do not fill whole groups: some of them count twice
     assert quality.nats_before == pytest.approx(total / count, rel=0.02)
     assert quality.tokens >= count
 

@@ -76,7 +76,7 @@ def test_table_equals_ort_quantizer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(values(found[tensor.name], weights), numpy_helper.to_array(tensor), strict=True)
 
 
-@pytest.mark.parametrize("name", ["learned", "rotary_keep", "moe"])  # a tied head, and one of its own; experts
+@pytest.mark.parametrize("name", ["learned", "rotary_keep", "moe"])  # a tied head, and an untied one; experts
 @pytest.mark.parametrize(
     "scheme, prefill", [("fp16", False), ("int8", False), ("w8", False), ("w4", False), ("fp16", True), ("w4", True)]
 )

@@ -26,7 +26,7 @@ def built(model: Transformer, batch: int | None = None) -> Bundle:
 
 
 def divergence(model: Transformer, name: str, other: Tensor, logits: Callable[[], list[Tensor]]) -> float:
-    """KL a token that a weight of another value costs, of logits (N, vocabulary) each."""
+    """KL per token if a weight has another value, for logits (N, vocabulary) each."""
     weight = dict(model.named_parameters())[name]
     with torch.no_grad():
         before, own = logits(), weight.clone()

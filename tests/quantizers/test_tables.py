@@ -30,7 +30,7 @@ IDS = np.array([[0, 3], [10, 3]])
 
 
 def tied(ids: str, axes: list[str]) -> onnx.ModelProto:
-    """A graph that looks tokens up; of one axis, with a head of the same matrix."""
+    """A graph that looks up tokens; with ids of one axis, it has a head of the same matrix."""
     step = len(axes) == 1
     nodes = [helper.make_node("Gather", ["w", ids], ["x"], name="table")]
     nodes += [helper.make_node("Gemm", ["x", "w"], ["logits"], name="head", transB=1)] if step else []
@@ -79,14 +79,14 @@ def test_row_of_columns_equals_head() -> None:
 
 
 def readers(file: Path) -> set[tuple[int, ...]]:
-    """Where the large weights of a graph lie in its file of weights, if they have a row or a column a token."""
+    """Offset and length in the file of weights of large tensors with a row or a column per token."""
     graph = onnx.load(file, load_external_data=False).graph
     tables = [t for t in graph.initializer if MANY in t.dims and len(t.dims) > 1 and t.external_data]
     entries = [{e.key: e.value for e in tensor.external_data} for tensor in tables]
     return {(int(entry["offset"]), int(entry["length"])) for entry in entries}
 
 
-@pytest.mark.parametrize("scheme, parts", [("int8", 1), ("w8", 2), ("w4", 2)])  # numbers, and of blocks their scales
+@pytest.mark.parametrize("scheme, parts", [("int8", 1), ("w8", 2), ("w4", 2)])  # numbers; in blocks also scales
 def test_translator_has_one_table(scheme: str, parts: int, tmp_path: Path) -> None:
     sizes = {"vocab_size": MANY, "width": 36}  # so that a table is large enough for the file of weights
     made = small.checkpoint(dataclasses.replace(small.translator(LINEAR_CROSS, source_vocabulary=None), **sizes))

@@ -1,4 +1,4 @@
-"""Decoders over hand-made graphs."""
+"""Decoders for handmade graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OpenTranslator = Callable[..., Translator]
 
 @pytest.fixture(scope="session")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Open:
-    """opened(kind, **fields of the signature) → a new Decoder."""
+    """opened(kind, **signature fields) → a new Decoder."""
     folder = tmp_path_factory.mktemp("graphs")
 
     made: dict[str, Path] = {}
@@ -33,7 +33,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Open:
 
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> OpenTranslator:
-    """translator(seed, cache, **fields of the signature) → a Translator."""
+    """translator(seed, cache, **signature fields) → a Translator."""
     root = tmp_path_factory.mktemp("translators")
     made: dict[str, Translator] = {}
 

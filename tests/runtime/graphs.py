@@ -1,4 +1,4 @@
-"""Tiny step graphs made by hand, and the same arithmetic in numpy: the runtime is tested without the exporter.
+"""Handmade tiny step graphs and the same arithmetic in numpy: runtime tests need no exporter.
 
 Sizes are small and all different: B = 2 (where fixed), G = 3, K = 5, V = 4, D = 7, vocabulary 11.
 """
@@ -21,8 +21,8 @@ from t2r_runtime.contract.source import Source
 
 G, K, V, D, VOCABULARY = 3, 5, 4, 7, 11
 EPS = 0.01
-# what the states are: of constant shape, growing, both, of constant shape with a learned table of 9 positions, and with
-# a state that no step changes
+# kinds of states: constant shape, growing, both, constant shape with a learned table of 9 positions, and with a state
+# that no step changes
 KINDS = ("constant", "growing", "both", "table", "source")
 ELEMENTS = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
 
@@ -40,7 +40,7 @@ GREEDY = Sampling(temperature=0, stop_tokens=())
 def states(kind: str) -> tuple[StateSpec, ...]:
     if kind == "growing":
         return (CACHE,)
-    if kind == "silent":  # no state says the position
+    if kind == "silent":  # no state holds the position
         return (S, Z)
     return (S, Z, POSITION, *({"both": (CACHE,), "source": (SOURCE,)}.get(kind, ())))
 
@@ -84,7 +84,7 @@ def weights(seed: int = 0) -> dict[str, Array]:
 
 
 class Eager:
-    """The graph's arithmetic in numpy, written apart from it: `step` changes `states` and returns the logits."""
+    """The graph's arithmetic in numpy, independent of it: `step` updates `states` and returns the logits."""
 
     def __init__(self, kind: str, batch: int, seed: int = 0) -> None:
         self.kind, self.w = kind, weights(seed)
@@ -195,7 +195,7 @@ def _value(name: str, dtype: str, shape: Sequence[int | str], sig: Signature) ->
 def save(
     path: Path, kind: str = "constant", edit: Callable[[onnx.ModelProto], None] | None = None, **changes: Any
 ) -> Path:
-    """Write a step graph, after `edit` has had its way with it."""
+    """Write a step graph after applying `edit`."""
     made = model(kind, **changes)
     if edit is not None:
         edit(made)
@@ -208,7 +208,7 @@ def metadata(made: onnx.ModelProto) -> dict[str, str]:
 
 
 def random_states(kind: str, batch: int, length: int = 3, seed: int = 1) -> dict[str, Array]:
-    """States that are not zero anywhere; positive, as sums of features are, and at position `length`."""
+    """Positive random states, as sums of features are, at position `length`."""
     random = np.random.default_rng(seed)
     made = {s.name: random.uniform(0.1, 1, s.dims(batch, length)).astype(s.dtype) for s in states(kind)}
     if "position" in made:

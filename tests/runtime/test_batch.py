@@ -1,4 +1,4 @@
-"""Texts that come and go side by side are what each is alone."""
+"""Texts that enter and leave a batch equal those generated alone."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_batch_leaves_decoder_unchanged(opened: Open) -> None:
 
 
 def test_top_k_outputs_used(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only if they are for every text."""
+    """Only if all texts can use them."""
     requests = [{"ids": [n], "max_tokens": 4, "sampling": RULES[n]} for n in (0, 2)]
     expected = [alone(opened(), request) for request in requests]
     read: list[str] = []
@@ -144,7 +144,7 @@ def test_top_k_outputs_used(opened: Open, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_positions_refuse(opened: Open) -> None:
-    """Each text has its own, and what is refused leaves the batch as it was."""
+    """Each text has its own positions; a refused text leaves the batch unchanged."""
     decoder, batch = opened("table"), Batch(opened("table"))
     early = batch.add([1, 2, 3, 4, 5], 5, GREEDY)  # 9 positions: the last token is not read
     whole = decoder.generate([1, 2, 3, 4, 5], 5, GREEDY)

@@ -1,4 +1,4 @@
-"""Chat templates: as transformers renders them, and within bounds whatever a stranger wrote."""
+"""Chat templates: rendered as by transformers, and bounded for untrusted templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract says what the code says, and its loop runs."""
+"""The contract agrees with the code, and its loop runs."""
 
 from __future__ import annotations
 

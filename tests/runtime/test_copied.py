@@ -1,4 +1,4 @@
-"""What a translation should have copied: none is missing in a good one, and every one that is gone is named."""
+"""Numbers and names that a translation should copy: none is missing in a good one, and each lost one is listed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from t2r_runtime.text.copied import missing_names, missing_numbers
 
 FOLDER = Path(__file__).parents[2] / "models" / "translator-de-en"
 PAIRS = [line.split("\t") for line in (FOLDER / "everyday.tsv").read_text(encoding="utf-8").splitlines()]
-PIECES = {"frau": 3, "onkel": 3, "emil": 3, "die": 1}  # of other words: one each three letters
+PIECES = {"frau": 3, "onkel": 3, "emil": 3, "die": 1}  # other words: one piece per three letters
 
 
 def pieces(word: str) -> int:
@@ -55,8 +55,8 @@ def test_numbers(source: str, translation: str, missing: list[str]) -> None:
         ("das Auto von Onkel Rüdiger", "uncle Rudiger's car", []),
         ("Onkel Rüdigers Auto", "uncle Rüdiger's car", []),
         ("Onkel Rüdigers Auto", "uncle Roger's car", ["Rüdigers"]),
-        ("Die Brücke", "The bridge", []),  # behind the beginning of a sentence
-        ("Frau Ina", "Mrs. Brown", []),  # a word of one piece is known
+        ("Die Brücke", "The bridge", []),  # after the start of a sentence
+        ("Frau Ina", "Mrs. Brown", []),  # one-piece words are known
         ("Frau brinkmann, Onkel", "Mrs.", []),
         ("Onkel Emil Rüdiger", "", ["Emil", "Rüdiger"]),
     ],

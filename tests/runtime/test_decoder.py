@@ -1,4 +1,4 @@
-"""The decoder against numpy, and what it refuses."""
+"""The decoder against numpy, and its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.conftest import Open
 from t2r_runtime import Decoder, UserError
 from t2r_runtime.session.states import LOGITS_ALONE
 
-CLOSE = {"rtol": 1e-5, "atol": 2e-6}  # measured: 1e-6, a different order of sums
+CLOSE = {"rtol": 1e-5, "atol": 2e-6}  # measured: 1e-6, from another order of sums
 
 kinds = pytest.mark.parametrize("kind", graphs.KINDS)
 
@@ -67,7 +67,7 @@ def test_batch_equals_rows(kind: str, opened: Open) -> None:
 def test_reset_forgets(kind: str, opened: Open) -> None:
     decoder = opened(kind)
     first = decoder.prefill([3, 1, 4])
-    decoder.prefill([2, 5])  # the same text twice can be twice the sums, whose quotient is the same
+    decoder.prefill([2, 5])  # the same text twice can double both sums, with an equal quotient
     assert not np.array_equal(decoder.prefill([3, 1, 4]), first)
     decoder.reset()
     assert decoder.position == 0
@@ -187,7 +187,7 @@ def test_step_past_last_position(opened: Open) -> None:
     with pytest.raises(UserError, match="1 more after 9"):
         decoder.step(1)
     before = decoder.state()
-    decoder.set_state(before)  # the count comes from the position state
+    decoder.set_state(before)  # the token count comes from the position state
     with pytest.raises(UserError, match="1 more after 9"):
         decoder.step(1)
 
@@ -233,7 +233,7 @@ def test_position_without_position_state(opened: Open) -> None:
 
 
 def test_failed_step_keeps_states(tmp_path: Path) -> None:
-    # the table has 9 rows and the metadata promises 12: the graph itself refuses the tenth token
+    # the table has 9 rows but the metadata promises 12: the graph itself fails at the tenth token
     decoder = Decoder(graphs.save(tmp_path / "g.onnx", "table", max_positions=12), threads=1)
     decoder.prefill([1] * 9)
     before = decoder.state()
@@ -262,7 +262,7 @@ def test_failed_prefill_position(tmp_path: Path) -> None:
 
 
 def test_nonfinite_logits_position(tmp_path: Path) -> None:
-    """The prompt has been read; the decoder goes on where it stands."""
+    """The prompt has been read; the decoder continues from there."""
 
     def infinite(model: onnx.ModelProto) -> None:
         for tensor in model.graph.initializer:
@@ -291,7 +291,7 @@ def test_top_k_largest_logits(kind: str, opened: Open) -> None:
         best = np.argsort(-expected, axis=-1, kind="stable")[:, :3]
         np.testing.assert_array_equal(places, best)
         np.testing.assert_array_equal(logits, np.take_along_axis(expected, best, -1))
-    np.testing.assert_array_equal(decoder.step([1, 2]), plain.step([1, 2]))  # and all logits, when they are asked for
+    np.testing.assert_array_equal(decoder.step([1, 2]), plain.step([1, 2]))  # all logits remain available
     for name, value in plain.state().items():
         np.testing.assert_array_equal(decoder.state()[name], value)
 

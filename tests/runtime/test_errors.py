@@ -1,4 +1,4 @@
-"""Every error of the runtime has a kind of the contract's list, and one that fits."""
+"""Every runtime error has a fitting kind of the contract's list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from t2r_runtime.errors import KINDS
 from t2r_runtime.translate.beam import Beam
 
 PAGE = PAGES["CONTRACT"]
-RAISING = {"UserError": 3, "require_kind": 3, "require_value": 3, "array_of": 2, "listed": 2}  # the place of the kind
+RAISING = {"UserError": 3, "require_kind": 3, "require_value": 3, "array_of": 2, "listed": 2}  # index of the kind
 GREEDY = Sampling(temperature=0, stop_tokens=())
 
 
@@ -32,7 +32,7 @@ def test_the_contract_lists_the_kinds() -> None:
 def test_every_raise_site_has_a_kind() -> None:
     sites = []
     files = Path(t2r_runtime.__file__).parent.rglob("*.py")
-    for file in (each for each in files if each.parent.name not in ("cli", "serve")):  # which print the line
+    for file in (each for each in files if each.parent.name not in ("cli", "serve")):  # these print errors
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISING:
                 kind = node.args[-1 if isinstance(node.args[0], ast.Starred) else RAISING[node.func.id]]

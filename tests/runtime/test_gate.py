@@ -36,7 +36,7 @@ def a_gate(seed: int) -> Gate:
 
 
 def likelihood(gate: Gate, hidden: Array, own: Array, near: Array, penalty: float) -> float:
-    """What `fit` makes large, by definition."""
+    """The objective of `fit`, by definition."""
     share = 1 / (1 + np.exp(-(hidden @ gate.weight + gate.bias)))
     spread = hidden.std(0)
     found = np.log(share * np.exp(near) + (1 - share) * np.exp(own)).sum()
@@ -44,7 +44,7 @@ def likelihood(gate: Gate, hidden: Array, own: Array, near: Array, penalty: floa
 
 
 def places(seed: int, count: int = 40, size: int = 3) -> tuple[Array, Array, Array]:
-    """States, and log-probabilities of the tokens that came, of which neighbours know every third nothing."""
+    """Hidden states and log-probabilities of the next tokens; for every third, neighbours give none."""
     random = np.random.default_rng(seed)
     hidden, (own, near) = random.normal(2, 3, (count, size)), np.log(random.uniform(0.01, 1, (2, count)))
     near[::3] = -np.inf
@@ -60,7 +60,7 @@ def test_a_step_never_makes_it_worse(seed: int, steps: int, penalty: float) -> N
 
 
 def test_it_is_the_largest() -> None:
-    """Nothing beside it is better, and no constant share."""
+    """No gate nearby is better, and no constant share."""
     data, random = places(7), np.random.default_rng(5)
     best = Gate.fit(*data, 3000)
     most = likelihood(best, *data, 1.0)
@@ -81,7 +81,7 @@ def test_it_finds_where_neighbours_know_better() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_shares_by_definition(scale: float) -> None:
-    """Even where σ is 0 or 1 in float64."""
+    """Also where σ is 0 or 1 in float64."""
     gate, hidden = a_gate(1), np.random.default_rng(2).normal(0, scale, (5, WIDTH)).astype(np.float32)
     scores = hidden.astype(float) @ gate.weight + gate.bias
     share, rest = gate.log_shares(hidden)
@@ -110,7 +110,7 @@ def test_mixture_by_definition(decoder: Decoder, stored: bool) -> None:
 
 
 def test_trained_on_a_text(decoder: Decoder) -> None:
-    """It is `fit` of what the model and the neighbours say of each place, and better there than any constant share."""
+    """The gate equals `fit` on the text's log-probabilities, and beats every constant share there."""
     store = Datastore.of_text(decoder, TEXT)
     retrieving = Retrieving(decoder, store, 3, temperature=2.0)
     gate = retrieving.fit_gate(OTHER, steps=500, penalty=0.0)

@@ -1,4 +1,4 @@
-"""The loop that writes text."""
+"""The generation loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ kinds = pytest.mark.parametrize("kind", ["constant", "growing", "both"])
 
 
 def drawn(**rules: Any) -> Sampling:
-    """A text of one seed, that nothing ends."""
+    """Sampling with a fixed seed and no stop token."""
     return Sampling(seed=1, stop_tokens=(), **rules)
 
 
@@ -53,7 +53,7 @@ RULES = [GREEDY, drawn(temperature=2, top_k=2), drawn(temperature=2, top_k=3, to
 def test_top_k_outputs_give_same_text(rules: Sampling, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = opened().generate([3, 1], 20, rules)
     decoder = opened(top_k=3)
-    monkeypatch.setattr(decoder, "prefill", None)  # all logits are never asked for
+    monkeypatch.setattr(decoder, "prefill", None)  # all logits are never requested
     assert decoder.generate([3, 1], 20, rules) == expected
 
 
@@ -104,7 +104,7 @@ def test_stream_equals_generate(opened: Open) -> None:
 
 
 def test_all_positions_can_be_filled(opened: Open) -> None:
-    # 9 positions: 4 tokens of prompt and 5 more are read, the sixth is only handed out
+    # 9 positions: 4 prompt tokens and 5 more are read, the sixth is only returned
     assert len(opened("table").generate([1, 2, 3, 4], 6, Sampling(stop_tokens=()))) == 6
     decoder = opened("table")
     message = (

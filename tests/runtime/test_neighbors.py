@@ -38,7 +38,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_definition(logits: Array, hidden: Array, store: Datastore, k: int, share: float, temperature: float) -> Array:
-    """p (vocabulary,) of one context."""
+    """p (vocabulary,) for one context."""
     p_lm = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum()
     entries = [(sum((a - b) ** 2 for a, b in zip(map(float, key), map(float, hidden), strict=True)), n)
                for n, key in enumerate(store.keys)]  # fmt: skip
@@ -100,7 +100,7 @@ def test_a_stepper(path: Path) -> None:
 
 
 class Reversed:
-    """An index that finds the farthest, and one neighbour too few."""
+    """An index that finds the farthest entries, and one neighbour too few."""
 
     def __init__(self, keys: Array) -> None:
         self.keys = keys
@@ -124,13 +124,13 @@ def test_an_index_is_asked(path: Path) -> None:
     found = np.exp(Retrieving(decoder, indexed, 2, 0.5).prefill(TEXT[:1])[0])
     assert found[tokens[0, 0]] >= 0.5 and found.sum() == pytest.approx(1)
     decoder.reset()
-    none = Retrieving(decoder, indexed, 1, 0.5).prefill(TEXT[:1])[0]  # the only one is missing
+    none = Retrieving(decoder, indexed, 1, 0.5).prefill(TEXT[:1])[0]  # the only neighbour is missing
     decoder.reset()
     np.testing.assert_allclose(none, Retrieving(decoder, store, 1, 0.0).prefill(TEXT[:1])[0])
 
 
 def test_faiss(path: Path, tmp_path: Path) -> None:
-    """The extra `retrieval`: an index's distances are those of its tokens, and missing neighbours are none."""
+    """The extra `retrieval`: distances belong to their tokens, and missing neighbours are ignored."""
     faiss, random = pytest.importorskip("faiss"), np.random.default_rng(7)
     keys, tokens = random.normal(size=(300, 9)).astype(np.float32), random.permutation(300)
     Datastore(keys, tokens, "").save(tmp_path / "s.npz")
@@ -233,7 +233,7 @@ def test_refused(path: Path, tmp_path: Path) -> None:
 
 
 def test_another_hidden_state_is_seen(tmp_path: Path) -> None:
-    """A graph that gives what stands before the last norm."""
+    """A graph that outputs the hidden state before the last norm."""
     made, _ = small.graph(tmp_path / "g.onnx", GPT2, output_hidden=True)
     graph = onnx.load(tmp_path / "g.onnx")
     (norm,) = [node for node in graph.graph.node if "hidden" in node.output]

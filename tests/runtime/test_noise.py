@@ -1,4 +1,4 @@
-"""The noise of the contract: its definition in whole numbers, its distribution, and no trace of its counters."""
+"""The contract's noise: its integer definition, its distribution, and independence of its counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST = 2**32 - 1
 
 
 def mixed(x: int) -> int:
-    """As runtimes/contract/generation.md has it."""
+    """The mixing function of runtimes/contract/generation.md."""
     x ^= x >> 16
     x = x * 0x85EBCA6B & LAST
     x ^= x >> 13
@@ -32,12 +32,12 @@ def test_definition(seed: int, draw: int, token: int) -> None:
 
 
 def test_known_values() -> None:
-    """Zero stays zero, and one becomes what every MurmurHash3 makes of it."""
+    """0 maps to 0, and 1 to the value of every MurmurHash3."""
     assert mix(np.array([0, 1, LAST], np.uint32)).tolist() == [0, 0x514E28B7, mixed(LAST)]
 
 
 def test_distribution() -> None:
-    """Mean Euler's constant and variance π²/6, for neighbouring seeds, draws and tokens alike."""
+    """Mean is Euler's constant and variance π²/6; neighbouring seeds, draws and tokens are uncorrelated."""
     noise = np.array([[gumbel(seed, draw, np.arange(500)) for draw in range(40)] for seed in range(5)])
     assert noise.mean() == pytest.approx(np.euler_gamma, abs=4 * 1.28 / math.sqrt(noise.size))
     assert noise.var() == pytest.approx(math.pi**2 / 6, rel=0.03)

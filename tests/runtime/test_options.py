@@ -1,4 +1,4 @@
-"""The graph's own options (`t2r.generation`): each holds wherever the caller does not give that option."""
+"""The graph's own options (`t2r.generation`) hold unless the caller sets them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_graph_options_apply_to_text(opened: Open) -> None:
     plain, own = opened(), opened(generation=OF_GRAPH)
     assert text(own, asked()) == text(plain, asked(**OF_GRAPH)) != text(plain, asked())
     for name in OF_GRAPH:
-        table = getattr(SamplingOptions(), name)  # given, it holds although it is the table's default
+        table = getattr(SamplingOptions(), name)  # an explicit default overrides the graph's option
         expected = asked(**{**OF_GRAPH, name: table})
         assert text(own, asked(**{name: table})) == text(plain, expected), name
 

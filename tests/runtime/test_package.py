@@ -1,4 +1,4 @@
-"""What importing the package costs, and that it installs from its own folder."""
+"""The cost of importing the package, and its installation from its own folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a text from repeating itself, against definitions in plain loops, and what counts as having occurred."""
+"""Repetition penalties against definitions in plain loops, and which tokens count as having occurred."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sampling(**rules: Any) -> Sampling:
 
 
 def by_definition(row: list[float], text: list[int], penalty: float, ngram: int) -> list[float]:
-    """Token by token, n-gram by n-gram."""
+    """Penalties by plain loops over tokens and n-grams."""
     lowered = [np.float32(x) for x in row]
     for token in set(text):
         factor = np.float32(penalty)
@@ -62,7 +62,7 @@ def test_penalties_before_temperature(
     top_k: int,
     seed: int,
 ) -> None:
-    """A choice with penalties is one without, of the logits that the definition has."""
+    """A choice with penalties equals one without, on the logits of the definition."""
     plain = Sampling(temperature, top_k, seed=seed, min_p=min_p)
     both = Sampling(temperature, top_k, seed=seed, min_p=min_p, repetition_penalty=penalty, no_repeat_ngram=ngram)
     expected = Sampler(plain).pick(np.array(by_definition(row, text, penalty, ngram), np.float32))
@@ -80,7 +80,7 @@ def test_a_known_text() -> None:
         ({"no_repeat_ngram": 3}, [2, 3, 0, 2, 3], 1),
         ({"no_repeat_ngram": 3}, [1, 3, 0, 2, 3], 0),
         ({"no_repeat_ngram": 1}, [0, 1, 2], 3),
-        ({"no_repeat_ngram": 1}, [0, 1, 2, 3], 0),  # nothing is left, so nothing is forbidden
+        ({"no_repeat_ngram": 1}, [0, 1, 2, 3], 0),  # all tokens would be forbidden, so none is
         ({"no_repeat_ngram": 1}, [], 0),
     ):
         assert Sampler(sampling(**rule)).pick(row, text=text) == expected, (rule, text)
@@ -93,7 +93,7 @@ def test_logits_not_modified() -> None:
 
 
 def by_hand(prompt: list[int], count: int, rules: Sampling) -> list[int]:
-    """A text written with eager steps, whose sampler is told all of it."""
+    """Generate with eager steps; the sampler gets the whole text."""
     eager, sampler, text = graphs.Eager("constant", batch=1), Sampler(rules), list(prompt)
     for token in prompt:
         logits = eager.step([token])
@@ -131,7 +131,7 @@ def test_batched_texts_equal_single(rules: dict[str, Any], opened: Open) -> None
     expected = [opened().generate(prompt, 9 + len(prompt), given) for prompt in prompts]
     batch = Batch(opened(top_k=3))
     written: dict[int, list[int]] = {}
-    for prompt in prompts:  # each begins when those before it have three tokens
+    for prompt in prompts:  # each begins after three tokens of the ones before
         batch.add(prompt, 9 + len(prompt), given)
         for _ in range(3):
             for handle, token in batch.step().items():
@@ -143,7 +143,7 @@ def test_batched_texts_equal_single(rules: dict[str, Any], opened: Open) -> None
 
 
 def test_penalties_require_all_logits(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph that gives the largest apart gives all of them too."""
+    """A graph with top-k outputs has all logits too."""
     expected = opened().generate([3, 1], 12, sampling(no_repeat_ngram=1))
     decoder = opened(top_k=2)
     monkeypatch.setattr(decoder, "top_k", None)
@@ -222,7 +222,7 @@ class TestHistory:
                 decoder.history(wrong)  # type: ignore[arg-type]
 
     def test_conversation_ends(self, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-        """However long a text becomes, the last tokens of it alone are kept."""
+        """However long a text becomes, only its last tokens are kept."""
         monkeypatch.setattr("t2r_runtime.decode.history.RECENT", 7)
         decoder, read = opened(), list[int]()
         random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Texts that share the rows of a pool are what each is alone."""
+"""Texts that share a pool's rows equal those generated alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from t2r_runtime.session.states import States
 
 
 def finished(pool: Pool, steps: int = 200) -> None:
-    """Run all texts to their ends."""
+    """Run until all texts end."""
     for _ in range(steps):
         if not pool.busy:
             return
@@ -47,7 +47,7 @@ def alone(decoder: Decoder, ids: Any, max_tokens: int, sampling: Sampling) -> li
 def test_every_request_equals_itself_alone(
     opened: Open, requests: list[dict[str, Any]], kind: str, capacity: int, chunk: int, pauses: list[int]
 ) -> None:
-    """All at once or one after the other, with few rows or many, and prompts in pieces."""
+    """All at once or one after the other, with few rows or many, and prompts read in chunks."""
     decoder = opened(kind)
     pool, texts = Pool(decoder, capacity, chunk), list[Text]()
     for request, pause in zip(requests, pauses, strict=False):
@@ -116,7 +116,7 @@ def test_free_row_is_taken_in_place(opened: Open, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 9])
 def test_remove_at_any_time(steps: int, opened: Open) -> None:
-    """Waiting, reading, with a row; the others go on."""
+    """While waiting, reading, or in a row; the others continue."""
     decoder = opened()
     pool = Pool(decoder, capacity=2, chunk=2)
     requests = [([n, 3, 1, 4, 1, 5, 9, 2, 6], 4, replace(RULES[1], seed=n)) for n in range(4)]
@@ -151,7 +151,7 @@ def test_states_of_a_text(opened: Open) -> None:
 
 @pytest.mark.parametrize("rules", [GREEDY, Sampling(temperature=2, seed=3, repetition_penalty=1.5, stop_tokens=())])
 def test_start_after_a_prefix(rules: Sampling, opened: Open) -> None:
-    """With the penalties of the whole text."""
+    """Penalties cover the whole text, including the prefix."""
     decoder = opened("silent")
     decoder.prefill([5, 6, 5])
     start = Start(decoder.state(), 3, [5, 6, 5])
@@ -163,7 +163,7 @@ def test_start_after_a_prefix(rules: Sampling, opened: Open) -> None:
 
 @pytest.mark.parametrize(("texts", "written"), [(2, 2), (3, 4)])
 def test_start_is_written_once(texts: int, written: int, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second time, when its turn comes, only for a text that waits."""
+    """The start is written again only for a waiting text whose turn comes."""
     decoder, right = opened("silent"), Decoder.set_state
     decoder.prefill([5, 6, 5])
     start, calls = Start(decoder.state(), 3, [5, 6, 5]), list[int]()
@@ -224,7 +224,7 @@ def test_max_tokens_0_reads_the_prompt(opened: Open) -> None:
 
 
 def test_prompt_that_fails_ends_its_texts_alone(opened: Open) -> None:
-    """A table of 9 positions: nothing is generated, so the tenth token fails when it is read."""
+    """A table of 9 positions: nothing is generated, so reading the tenth token fails."""
     pool = Pool(opened("table"), chunk=4)
     (other,) = pool.add([1], 3, [GREEDY])
     texts = pool.add([1] * 10, 0, [GREEDY, GREEDY])
@@ -240,7 +240,7 @@ def test_prompt_that_fails_ends_its_texts_alone(opened: Open) -> None:
 
 
 def test_rows_of_graphs_with_an_end_are_given_up(opened: Open) -> None:
-    """A free row would read on past the table's last position."""
+    """A free row would read past the table's last position."""
     pool = Pool(opened("table"), capacity=4, chunk=1)
     long = pool.add([1], 9, [GREEDY])[0]
     for n in range(3):
@@ -276,7 +276,7 @@ def test_rows_exceed_memory(opened: Open) -> None:
 
 
 def test_sources_of_any_length_take_a_row(translator: OpenTranslator) -> None:
-    """One that is longer than those before it moves all rows."""
+    """A longer source than the ones before moves all rows."""
     opened = translator(1)
     sources: list[list[int]] = [[4, 5], [6], [7, 8, 9, 10, 3], [11, 12], [3, 3, 4]]
     decoder = opened.start([sources[0]])

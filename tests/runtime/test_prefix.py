@@ -1,4 +1,4 @@
-"""A text that begins as another did is read on from there, and is what it would have been."""
+"""A text continues from a prefix shared with an earlier text, with unchanged results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from t2r_runtime import Decoder, PrefixCache, Sampling, UserError
 
 GREEDY = Sampling(temperature=0, stop_tokens=())
 BLOCK = 3
-texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=8)  # few tokens: they share
+texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=8)  # shared prefixes
 
 
 def same_states(one: Decoder, other: Decoder) -> None:
@@ -58,7 +58,7 @@ def test_shared_prefix_read_once(opened: Open) -> None:
         ([1, 2, 3, 4, 5, 6, 7], 6),
         ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 6),
         ([1, 2, 3, 4, 0, 6, 7], 3),
-        ([1, 2, 3], 0),  # its last token has to be read, for its logits
+        ([1, 2, 3], 0),  # its last token must be read for its logits
         ([2, 2, 3, 4, 5, 6, 7], 0),
         ([1, 2, 3, 4, 0, 6, 7, 7], 6),
     ):
@@ -93,7 +93,7 @@ def test_source_memory_limit(opened: Open, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_generate_equals_decoder(opened: Open) -> None:
     cache, alone = PrefixCache(opened("both"), block=BLOCK), opened("both")
-    sampling = Sampling(seed=5, stop_tokens=(), repetition_penalty=1.3, no_repeat_ngram=2)  # they look back
+    sampling = Sampling(seed=5, stop_tokens=(), repetition_penalty=1.3, no_repeat_ngram=2)  # these read earlier tokens
     for text in ([3], [3, 1, 4, 1, 5], [3, 1, 4, 1, 5, 9, 2], [3, 1, 4, 1, 5]):
         alone.reset()
         assert cache.generate(text, 7, sampling) == alone.generate(text, 7, sampling)
@@ -120,7 +120,7 @@ def test_invalid_rewind(opened: Open) -> None:
     for count in (-1, 4, "1", True):
         with pytest.raises(UserError, match="a count in 0 … 3"):
             cache.rewind(count)  # type: ignore[arg-type]
-    cache.decoder.set_state(cache.decoder.state(), 3)  # whose text nobody told
+    cache.decoder.set_state(cache.decoder.state(), 3)  # its text is unknown
     with pytest.raises(UserError, match="read by this cache; received 3 tokens"):
         cache.rewind(0)
 

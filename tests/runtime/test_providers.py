@@ -1,4 +1,4 @@
-"""Providers: what is missing is said in one line, and what another provider would have to run is an error."""
+"""Providers: a missing one is a one-line error, and so are nodes left to another provider."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_single_node_fallback() -> None:
 
 
 def test_placement_from_a_profile(tmp_path: Path) -> None:
-    """An ONNX Runtime before 1.24 tells it only there."""
+    """ONNX Runtime before 1.24 reports placement only there."""
 
     def profiled() -> Any:
         options = ort.SessionOptions()
@@ -151,7 +151,7 @@ def test_placement_from_a_profile(tmp_path: Path) -> None:
         placement(profiled(), PROVIDERS["dnnl"], dict)
     taken = placement(profiled(), PROVIDERS["dnnl"], lambda: {"input_ids": np.zeros(1, np.int64), **feeds})
     assert taken.keys() == {CPU}
-    assert 0 < len(taken[CPU]) <= len(graphs.model().graph.node)  # some were fused
+    assert 0 < len(taken[CPU]) <= len(graphs.model().graph.node)  # some nodes were fused
     assert list(tmp_path.glob("profile*")) == []
 
 
@@ -215,7 +215,7 @@ def test_cuda_graphs_need_constant_shapes(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_cuda_graph_id_per_binding(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph replays the addresses that it was captured with. The CPU takes the numbers, and does without."""
+    """A graph replays its captured addresses. The CPU provider accepts the ids and ignores them."""
     decoder, call = opened(top_k=3), States._call
     object.__setattr__(decoder._graph, "captured", True)
     runs: list[tuple[str, ort.IOBinding]] = []
@@ -225,7 +225,7 @@ def test_cuda_graph_id_per_binding(opened: Open, monkeypatch: pytest.MonkeyPatch
         call(self, session, binding, options)
 
     monkeypatch.setattr(States, "_call", seen)
-    for batch in (2, 3, 2):  # states made anew each time
+    for batch in (2, 3, 2):  # states are allocated anew each time
         decoder.reset(batch=batch)
         for token in (3, 4, 5):
             decoder.step([token] * batch)

@@ -1,4 +1,4 @@
-"""Rows of a batch are dropped, repeated and exchanged where they lie, and come out as if by way of the host."""
+"""Rows of a batch are dropped, repeated and exchanged in place, with the result of copying through the host."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from t2r_runtime.session import gather
 from t2r_runtime.session.providers import CPU
 from t2r_runtime.session.states import States
 
-ROWS = ([2, 0, 1], [1, 1, 1], [2], [0, 2], [2, 0, 2, 1, 1])  # of three
+ROWS = ([2, 0, 1], [1, 1, 1], [2], [0, 2], [2, 0, 2, 1, 1])  # of three rows
 kinds = pytest.mark.parametrize("kind", [*graphs.KINDS, "silent"])
 
 
 @pytest.fixture(params=["numpy", "graph", "host"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How rows are copied: as in main memory, as on a device (the same graph, on the CPU), as on WebGPU."""
+    """How rows are copied: in main memory, on a device (the same graph, on the CPU), or as on WebGPU."""
     right = gather.gather_rows
     if request.param == "graph":
         monkeypatch.setitem(gather.PROVIDERS, "cpu", CPU)
@@ -29,7 +29,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def filled(kind: str, opened: Open, length: int = 3) -> Decoder:
-    """Three sequences in random states."""
+    """A decoder with three sequences in random states."""
     decoder = opened(kind)
     decoder.set_state(graphs.random_states(kind, 3, length), length)
     return decoder
@@ -39,7 +39,7 @@ def filled(kind: str, opened: Open, length: int = 3) -> Decoder:
 @pytest.mark.parametrize("rows", ROWS)
 def test_reorder_selects_rows(kind: str, rows: list[int], way: str, opened: Open) -> None:
     decoder, expected = filled(kind, opened), opened(kind)
-    decoder.step([1, 2, 3])  # from here on the states stand in the second buffers
+    decoder.step([1, 2, 3])  # the states are now in the second buffers
     expected.set_state({name: state[rows] for name, state in decoder.state().items()}, decoder.position)
     decoder.reorder(rows)
     assert (decoder.batch, decoder.position) == (expected.batch, expected.position) == (len(rows), 4)
@@ -56,7 +56,7 @@ def test_reorder_selects_rows(kind: str, rows: list[int], way: str, opened: Open
 @kinds
 @pytest.mark.parametrize("in_place", [True, False])
 def test_kept_rows(kind: str, in_place: bool, way: str, opened: Open) -> None:
-    """Fewer and fewer, in the memory of the first ones or, as on a device, in new memory."""
+    """Fewer and fewer rows, in the first rows' memory or, as on a device, in new memory."""
     states = filled(kind, opened)._states
     states._in_place = in_place
     for rows, sources in (([2, 2], [2, 1]), ([1], [0])):

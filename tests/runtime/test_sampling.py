@@ -1,4 +1,4 @@
-"""Which tokens may be chosen, and how often they are."""
+"""Which tokens may be sampled, and their frequencies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_only_allowed_tokens_are_chosen(
 
 
 def allowed_by_definition(row: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> set[int]:
-    """Sort, cut at k, add up to p, compare with the first; sums of equal weights may end a token later by rounding."""
+    """Sort, cut at k, sum up to p, compare with the first; sums of equal weights may round to one token more."""
     order = sorted(range(len(row)), key=lambda token: -row[token])
     if temperature == 0:
         return {order[0]}
@@ -57,10 +57,10 @@ def allowed_by_definition(row: list[float], temperature: float, top_k: int, top_
         ({"temperature": 0.5}, [0.0025, 0.16, 0.0625, 0.04, 0.01]),
         ({"top_k": 2}, [0, 0.4, 0.25, 0, 0]),
         ({"top_p": 0.7}, [0, 0.4, 0.25, 0.2, 0]),
-        ({"top_k": 3, "top_p": 0.7}, [0, 0.4, 0.25, 0, 0]),  # 0.4 + 0.25 is 76 % of the three that are left
+        ({"top_k": 3, "top_p": 0.7}, [0, 0.4, 0.25, 0, 0]),  # 0.4 + 0.25 is 76 % of the three kept
         ({"temperature": 2.0, "top_k": 1}, [0, 1, 0, 0, 0]),
         ({"min_p": 0.4}, [0, 0.4, 0.25, 0.2, 0]),
-        ({"min_p": 0.4, "temperature": 0.5}, [0, 0.16, 0, 0, 0]),  # 0.39 of the largest, squared
+        ({"min_p": 0.4, "temperature": 0.5}, [0, 0.16, 0, 0, 0]),  # 0.39 of the largest, after squaring
         ({"min_p": 0.1, "top_p": 0.7}, [0, 0.4, 0.25, 0.2, 0]),
         ({"min_p": 0.6, "top_p": 0.7}, [0, 0.4, 0.25, 0, 0]),
     ],
@@ -75,7 +75,7 @@ def test_sampling_frequencies(rules: dict[str, float], expected: list[float]) ->
 
 
 @given(
-    row=st.lists(st.integers(-3, 3), min_size=1, max_size=9),  # with many equals
+    row=st.lists(st.integers(-3, 3), min_size=1, max_size=9),  # many are equal
     temperature=st.sampled_from([0.0, 0.3, 2.0]),
     top_k=st.integers(1, 9),
     more=st.integers(0, 9),

@@ -13,7 +13,7 @@ from t2r_runtime.decode.score import score
 @pytest.mark.parametrize("kind", ["constant", "both", "silent"])
 def test_score_per_token(kind: str, opened: Open) -> None:
     decoder, other, text = opened(kind), opened(kind), [3, 1, 4, 1, 5, 9, 2]
-    decoder.prefill([7, 7])  # of another text
+    decoder.prefill([7, 7])  # another text
     seen: list[int] = []
     found = score(decoder, text, seen.append)
     assert seen == [1, 2, 3, 4, 5, 6] and found.dtype == np.float64

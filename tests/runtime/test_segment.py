@@ -1,4 +1,4 @@
-"""Where a line of text is cut into sentences, and what is a loop."""
+"""Splitting of a line into sentences, and detection of loops."""
 
 from __future__ import annotations
 

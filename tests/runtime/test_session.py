@@ -1,4 +1,4 @@
-"""Graphs that are not ours: each ends in one line."""
+"""Foreign graphs: each gives a one-line error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 def test_not_a_regular_file(tmp_path: Path) -> None:
     assert refused(tmp_path).endswith("which is not a file; check the path")
-    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
+    os.mkfifo(tmp_path / "pipe")  # opening it would block forever
     assert refused(tmp_path / "pipe").endswith("which is not a file; check the path")
 
 
@@ -192,14 +192,14 @@ def test_a_malformed_value(field: str, value: object, tmp_path: Path) -> None:
 
 
 def many_states(count: int = 200, size: int = 1 << 31) -> list[dict[str, object]]:
-    """Of 8 GB each, in a few bytes."""
+    """States of 8 GB each, described in a few bytes."""
     form = {"dtype": "float32", "shape": ["B", size], "initial": 0, "constant": False}
     return [{"name": f"S.{n}", **form} for n in range(count)]
 
 
 @pytest.mark.parametrize("states", [many_states(), many_states(1, (1 << 29) + 1), many_states(3, 1 << 28)])
 def test_state_size_limit(states: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(np, "full", None)  # nothing is made for them
+    monkeypatch.setattr(np, "full", None)  # no state is allocated
     message = refused(_with_value(tmp_path, "states", json.dumps(states)))
     assert message.startswith("expected states of at most 2,147,483,648 bytes per sequence; received ")
     assert "raise max_state_bytes" in message
@@ -238,7 +238,7 @@ def test_another_contract(tmp_path: Path) -> None:
 
 
 def rename_output(model: onnx.ModelProto) -> None:
-    """The accident that leaves a state at zero for ever."""
+    """A renaming that would leave a state at zero forever."""
     for node in model.graph.node:
         node.output[:] = [name.replace("present_z.0", "present_z.1") for name in node.output]
         node.input[:] = [name.replace("present_z.0", "present_z.1") for name in node.input]

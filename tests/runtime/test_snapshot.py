@@ -1,4 +1,4 @@
-"""Saving and loading is as if nothing had happened, and nothing strange gets in."""
+"""Saving and loading changes nothing, and invalid files are rejected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from t2r_runtime import Decoder, UserError
 def test_save_load_round_trip(kind: str, columns: list[list[int]], cut: int, opened: Open, tmp_path: Path) -> None:
     batch, cut = len(columns[0]), min(cut, len(columns))
     whole, first, second = opened(kind), opened(kind), opened(kind)
-    second.prefill([7, 7])  # what was there before does not matter, nor does the batch
+    second.prefill([7, 7])  # the earlier text and batch do not matter
     for decoder in (whole, first):
         decoder.reset(batch=batch)
     for column in columns[:cut]:
@@ -231,7 +231,7 @@ def write(path: Path, members: dict[str, bytes], compression: int) -> None:
 
 
 def by_the_page(head: str, arrays: dict[str, np.ndarray]) -> bytes:
-    """The file as runtimes/contract/snapshots.md describes it, number by number."""
+    """The file by the definition of runtimes/contract/snapshots.md."""
     content = {"t2r.json": head.encode()}
     for name, array in arrays.items():
         shape = f"({array.shape[0]},)" if array.ndim == 1 else str(array.shape)
@@ -288,7 +288,7 @@ def test_snapshot_bytes_match_contract(token: int | None, opened: Open, tmp_path
 
 
 def test_fortran_order_rejected(opened: Open, tmp_path: Path) -> None:
-    """They are numpy's, but in no other language."""
+    """numpy reads them, other languages do not."""
     decoder = opened("constant")
     path = tmp_path / "s"
     with zipfile.ZipFile(path, "w") as archive:

@@ -1,4 +1,4 @@
-"""What an encoder has made of a source: states that no step changes, of a length that each source has for itself."""
+"""Encoder outputs: states that no step changes, with a length of their own per source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCES = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_steps_match_numpy(cache: bool, translator: Open) -> None:
-    """From sources of different lengths, side by side and alone."""
+    """Steps for sources of different lengths, batched and alone."""
     eager = Eager(cache=cache)
     states = eager.encode(*translators.padded(SOURCES))
     opened = translator(cache=cache)
@@ -55,7 +55,7 @@ def test_decoder_sources_of_any_length(translator: Open) -> None:
 @pytest.mark.parametrize("cache", [False, True])
 def test_take_rows_with_sources(rows: list[int], cache: bool, translator: Open) -> None:
     decoder = translator(cache=cache).start(SOURCES)
-    decoder.step([1, 2, 3])  # from here on the states stand in the second buffers
+    decoder.step([1, 2, 3])  # the states are now in the second buffers
     expected = decoder.fork()
     expected.set_state({name: state[rows] for name, state in decoder.state().items()})
     decoder.reorder(rows)
@@ -65,7 +65,7 @@ def test_take_rows_with_sources(rows: list[int], cache: bool, translator: Open) 
 
 
 def test_decoders_of_sources_of_different_lengths(translator: Open) -> None:
-    """Side by side they are filled up, and each goes on as it would alone."""
+    """They are padded to a batch, and each continues as it would alone."""
     each = [translator().start([source]) for source in SOURCES]
     for place, decoder in enumerate(each):
         decoder.prefill([5] * (place + 1))
@@ -93,7 +93,7 @@ def test_snapshots_hold_the_source(cache: bool, translator: Open, tmp_path: Path
 
 
 def test_texts_of_a_batch(translator: Open) -> None:
-    """Sampled and greedy, with sources that come and go; nothing banned is chosen."""
+    """Sampled and greedy, with sources that come and go; no banned token is chosen."""
     opened = translator(4, banned_tokens=(0, 6, 9))
     rules = [GREEDY, Sampling(seed=3, stop_tokens=()), Sampling(top_k=5, seed=4, stop_tokens=())]
     expected = [opened.generate(source, 9, rule) for source, rule in zip(SOURCES, rules, strict=True)]
@@ -113,7 +113,7 @@ def test_texts_of_a_batch(translator: Open) -> None:
 
 @pytest.mark.parametrize("top_k", [None, 1, 2, 4, 9])
 def test_banned_tokens_are_never_chosen(top_k: int | None, translator: Open) -> None:
-    """Whichever the graph gives: the largest may all be banned."""
+    """With and without top-k outputs, which may all be banned."""
     free = translator(4, banned_tokens=()).generate(SOURCES[1], 6, GREEDY)
     banned = tuple(sorted({*free[:2], *BANNED}))
     for sampling in (GREEDY, Sampling(top_k=3, seed=1)):
@@ -212,7 +212,7 @@ def test_invalid_arguments_before_encoding(translator: Open) -> None:
 
 
 def test_positions_refuse(translator: Open) -> None:
-    """Nobody asked for more than there are."""
+    """Translations end at the last position, without an error."""
     best = list(translator(max_positions=9).translate(SOURCES, Beam(width=3)))
     assert {len(one.tokens) for (one,) in best} == {9}
     assert max(len(one.tokens) for (one,) in translator().translate(SOURCES, Beam(width=3))) > 9

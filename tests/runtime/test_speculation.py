@@ -1,4 +1,4 @@
-"""Drafts change nothing of a text: its tokens, what was read and the states are those of single steps."""
+"""Drafts change nothing: tokens, position and states are those of single steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROMPT = [1, 5, 3]
 
 
 class Told:
-    """Guesses of a text that is known, of which a share is right."""
+    """Drafts from a known text; a given share is right."""
 
     def __init__(self, text: Sequence[int], share: float) -> None:
         self._text, self._share, self._read = text, share, 0
@@ -93,7 +93,7 @@ def test_lookup_and_model(made: dict[str, Decoder], name: str, sampling: str) ->
     count=st.integers(1, 60), share=st.floats(0, 1), taken=st.integers(1, 60), stop=st.integers(0, small.VOCABULARY - 1)
 )
 def test_stop_at_any_token(made: dict[str, Decoder], count: int, share: float, taken: int, stop: int) -> None:
-    """At its last token, at a stop token or because nobody wants more: all but the last has been read."""
+    """At the last token, a stop token, or the caller's stop: all but the last token have been read."""
     decoder, rules = made["gated_rotary"], Sampling(1, seed=7, stop_tokens=(stop,))
     expected = by_steps(decoder, count, rules)[:taken]
     text: list[int] = []
@@ -129,7 +129,7 @@ def test_accepted_drafts_save_runs(made: dict[str, Decoder], monkeypatch: pytest
     text = [*PROMPT, *by_steps(decoder, 200, rules)]
     run = decoder._states._run
     monkeypatch.setattr(decoder._states, "_run", lambda *a: (runs.append(1), run(*a))[1])
-    # a clock under which a token more costs little
+    # a clock under which more tokens per run cost little
     monkeypatch.setattr(Pace, "_time", lambda self, tokens: 1 + 0.01 * tokens)
     decoder.reset()
     decoder.generate(PROMPT, 200, rules, draft=Told(text, 1.0))
@@ -186,8 +186,10 @@ def test_lookup_periodic_continuation() -> None:
 
 
 def paced(pace: Pace, kind: str, share_right: float, tokens: int, slope: float) -> tuple[float, list[int]]:
-    """A text of guesses of which so many runs are all right and the others all wrong: steps that its runs take as long
-    as, and how many guesses each had. A step takes 1 s, and each token more so much of it."""
+    """Generate with drafts of which a given share of runs is all right and the others all wrong.
+
+    A run takes 1 s plus `slope` s per token after the first. Returns seconds per token and the draft lengths.
+    """
     took, depths, rng, written, waiting = 0.0, [], np.random.default_rng(0), 0, 1
     while written < tokens:
         depths.append(pace.depth(kind, waiting))

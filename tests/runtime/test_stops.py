@@ -1,4 +1,4 @@
-"""A text ends before the first stop that is complete, however it comes."""
+"""A text ends before the first complete stop, however it is split into pieces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from t2r_runtime.text.stops import Until
 
 
 def ended(text: str, stops: list[str]) -> tuple[str, bool]:
-    """By the definition: character by character."""
+    """By definition: character by character."""
     for end in range(1, len(text) + 1):
         if there := [end - len(stop) for stop in stops if text[:end].endswith(stop)]:
             return text[: min(there)], True

@@ -1,4 +1,4 @@
-"""Text is read in one place: UTF-8, and a byte order mark at its start is no text."""
+"""Text is read in one place: as UTF-8, without a byte order mark at its start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_byte_order_mark_removed(place: str, tmp_path: Path, monkeypatch: pytest
     raw = MARK + "Größe\r\n".encode() + MARK
     (tmp_path / "t.txt").write_bytes(raw)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
-    assert read_text("-" if place == "stdin" else tmp_path / "t.txt") == "Größe\r\n\ufeff"  # one inside stays
+    assert read_text("-" if place == "stdin" else tmp_path / "t.txt") == "Größe\r\n\ufeff"  # a mark inside stays
 
 
 def test_decode_lines() -> None:
@@ -53,7 +53,7 @@ def test_text_size_limit(tmp_path: Path) -> None:
         read_text(tmp_path / "no.txt")
 
 
-# what reads other files than a user's text: ours, the system's, and the JSON of a checkpoint's folder
+# modules that read files other than a user's text: ours, the system's, and a checkpoint folder's JSON
 OTHERS = {
     "t2r_export/data/encoding.py",  # its request
     "t2r_export/describe.py",
@@ -66,7 +66,7 @@ OTHERS = {
     "runtimes/python/t2r_runtime/text/texts.py",
     "t2r_export/build.py",
     "t2r_export/checkpoints/importers/files.py",
-    "t2r_export/checkpoints/importers/ggmf.py",  # names of tensors
+    "t2r_export/checkpoints/importers/ggmf.py",  # tensor names
     "t2r_export/checkpoints/piece_file.py",
     "t2r_export/checkpoints/piece_tokenizer.py",
     "tests/golden/vocabularies.py",
@@ -77,7 +77,7 @@ OTHERS = {
     "t2r_export/providers/served.py",
     "t2r_export/providers/timed.py",
     "t2r_export/training/curves.py",
-    "t2r_export/training/measured.py",  # memory of the process
+    "t2r_export/training/measured.py",  # process memory
 }
 READING = re.compile(r"\.read_text\(|\.decode\((\"utf|'utf|\))|sys\.stdin(?!\.isatty|\.buffer\.readline)")
 

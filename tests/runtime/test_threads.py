@@ -1,4 +1,4 @@
-"""One decoder, two threads: an error, and never a step that is lost. Forks in threads of their own: as if alone."""
+"""One decoder in two threads: an error, and no lost step. Forks in their own threads: as if alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BATCH_METHODS: dict[str, Callable[[Batch], object]] = {
 
 @contextmanager
 def used_elsewhere(in_use: InUse) -> Iterator[None]:
-    """Another thread is in the midst of something."""
+    """Another thread holds `in_use`."""
     inside, done = threading.Event(), threading.Event()
 
     def use() -> None:
@@ -70,7 +70,7 @@ def test_decoder_concurrent_use(method: str, opened: Open, tmp_path: Path) -> No
     ):
         use(decoder, tmp_path)
     assert (caught.value.kind, decoder.position) == ("state", 0)
-    use(decoder, tmp_path)  # and nothing is held for ever
+    use(decoder, tmp_path)  # no lock is left held
 
 
 @pytest.mark.parametrize("method", BATCH_METHODS)

@@ -1,4 +1,4 @@
-"""Tokens to text, one by one: the same text as all at once, and never half a character."""
+"""Incremental decoding: the same text as all at once, and never a partial character."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = ["▁once", "▁upon", "▁", "a", "b", "▁a", "日"]
 
 
 def pieces() -> str:
-    """Sentence pieces with bytes for what they lack, as Llama tokenizers are: <s> 1, </s> 2, then 256 bytes."""
+    """Sentence pieces with byte fallback, as in Llama's tokenizers: <s> 1, </s> 2, then 256 bytes."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     vocabulary = {piece: number for number, piece in enumerate(["<unk>", "<s>", "</s>", *bytes_, *WORDS])}
     merges = [("▁", "a")]
@@ -36,13 +36,13 @@ def pieces() -> str:
 
 
 def byte_level() -> str:
-    """Bytes as GPT-2 writes them, and a few merges across the borders of characters; <end> is special."""
+    """GPT-2's byte alphabet and a few merges across character borders; <end> is special."""
     letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     merges = []
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for text in ("日本", "€", "the"):
         word = spell.pre_tokenize_str(text)[0][0]
-        for one, two in zip(word[1::2], word[2::2], strict=False):  # the last byte of one with the first of the next
+        for one, two in zip(word[1::2], word[2::2], strict=False):  # a character's last byte with the next one's first
             letters.setdefault(one + two, len(letters))
             merges.append((one, two))
     tokenizer = Library(models.BPE(letters, list(dict.fromkeys(merges))))
@@ -78,14 +78,14 @@ def test_stream_pieces_join_to_text(text: Tokenizer, written: str) -> None:
 
 @both
 @given(before=writings.filter(bool), after=writings)
-@example(before="once", after=" upon")  # its space must stay
+@example(before="once", after=" upon")  # its space must be kept
 @example(before="日", after="本")
-@example(before="語本" * 8, after="語本")  # a row of bytes that is longer than the context
+@example(before="語本" * 8, after="語本")  # more bytes than the context
 def test_stream_excludes_prompt(text: Tokenizer, before: str, after: str) -> None:
     ids = text.encode(before + after)
     for cut in range(1, len(ids)):
         head = text.decode(ids[:cut])
-        if "\N{REPLACEMENT CHARACTER}" not in head:  # else the cut may be inside a character
+        if "\N{REPLACEMENT CHARACTER}" not in head:  # otherwise the cut may be inside a character
             assert head + "".join(streamed(text, ids[cut:], ids[:cut])) == before + after
 
 
@@ -93,7 +93,7 @@ def test_stream_excludes_prompt(text: Tokenizer, before: str, after: str) -> Non
 @given(ids=st.lists(st.integers(0, 260), max_size=40))
 def test_any_tokens_give_text(text: Tokenizer, ids: list[int]) -> None:
     parts = streamed(text, ids)
-    if text is BYTES:  # byte pieces spoil each other only when decoded together, and one cannot take text back
+    if text is BYTES:  # invalid byte pieces corrupt each other when decoded together, and a stream cannot retract text
         assert "".join(parts) == text.decode(ids)
     else:
         assert len("".join(parts)) <= len(text.decode(ids)) + len(ids)
@@ -198,7 +198,7 @@ def test_piece_takes_integers(token: object) -> None:
 
 @both
 @given(written=writings)
-@example(written="</s>once<end> upon 日本")  # special in one of the two
+@example(written="</s>once<end> upon 日本")  # special in one of the two tokenizers
 def test_places_cut_the_text_into_its_tokens(text: Tokenizer, written: str) -> None:
     written = written or "a"
     places, ids = text.places(written), text.encode(written)
@@ -208,12 +208,12 @@ def test_places_cut_the_text_into_its_tokens(text: Tokenizer, written: str) -> N
     cut = [written[begin:end] for begin, end in zip(places, [*places[1:], len(written)], strict=True)]
     assert "".join(cut) == written
     for token, part in zip(ids, cut, strict=True):
-        alone = text.decode([token])  # none of a special token, without the leading space
+        alone = text.decode([token])  # empty for a special token, without the leading space
         assert not alone or "\N{REPLACEMENT CHARACTER}" in alone or part.strip() == alone.strip()
 
 
 def test_places_after_spaces_that_offsets_leave_out() -> None:
-    """As of Llama 3, whose offsets begin behind a token's space."""
+    """As in Llama 3, whose offsets begin after a token's space."""
     library = Library.from_str(byte_level())
     library.post_processor = processors.ByteLevel(trim_offsets=True)
     assert library.encode("a  a").offsets == [(0, 1), (2, 2), (3, 3), (3, 4)]

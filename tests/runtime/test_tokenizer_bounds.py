@@ -1,4 +1,4 @@
-"""Each row of the contract's table of tokenizer bounds: the bound itself is taken, one more is refused."""
+"""Each row of the contract's table of tokenizer bounds: the bound itself is accepted, one more is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unigram(*pieces: str) -> dict[str, Any]:
 
 
 def with_parts(**parts: Any) -> str:
-    """A tokenizer of five letters with other parts."""
+    """A tokenizer of five letters with these parts."""
     return json.dumps({"version": "1.0", "model": bpe(LETTERS), **parts})
 
 
@@ -75,7 +75,7 @@ NFC = {"type": "NFC"}
 SPACES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 BYTES = {**SPACES, "add_prefix_space": False}
 STRIP = {"type": "Strip", "content": "a", "start": 0, "stop": 1}
-# what is bounded -> at the bound, past it
+# bound -> at the bound, past it
 BOUNDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ids of a vocabulary": (
         {"model": bpe({"a": 0, "b": bounds.MAX_ID})},
@@ -230,7 +230,7 @@ def test_the_contract_has_these_numbers() -> None:
 
 
 def test_added_token_growth_limit(little_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """0.65 MB that the library makes 4 GB of while it opens the file."""
+    """A 0.65 MB file that the library would expand to 4 GB while opening it."""
     text = with_parts(
         added_tokens=added(*(f"{n:04}" + "a" * 196 for n in range(2000)), normalized=True),
         normalizer=sequence(replace("a", "b" * 100), replace("b", "c" * 100)),
@@ -278,11 +278,11 @@ def test_text_growth_limit(little_memory: None) -> None:
 
 
 def test_unigram_work_limit() -> None:
-    """Of 256 a text may grow 4 times, and a short one to 64 KiB."""
+    """With pieces of 256, a text may grow 4 times, and a short one to 64 KiB."""
     model = unigram("b", *("a" * size for size in range(1, 257)))
     made = Tokenizer(with_parts(model=model, normalizer=sequence(*[replace("a", "aa")] * 5)))
     assert len(made.encode("a" * 2048)) == 256
-    assert len(made.encode("a" * 3000 + "b" * 29_000)) == 376  # what is unknown is one
+    assert len(made.encode("a" * 3000 + "b" * 29_000)) == 376  # a run of unknown letters is one token
     with pytest.raises(UserError, match="at most 65,536 bytes; received 65,568 or more of 2,049;"):
         made.encode("a" * 2049)
     with pytest.raises(UserError, match="makes at most 131,072 bytes"):

@@ -1,4 +1,4 @@
-"""A stranger's tokenizer.json: one line where the library panics, and no more memory than a text is worth."""
+"""Untrusted tokenizer.json files: a one-line error where the library panics, and memory bounded by the text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from t2r_runtime import Tokenizer, UserError
 
 
 def letters(**parts: Any) -> str:
-    """A tokenizer of five letters with other parts."""
+    """A tokenizer of five letters with these parts."""
     made = Library(models.BPE({letter: n for n, letter in enumerate("abcde")}, []))
     for name, part in parts.items():
         setattr(made, name, part)
@@ -26,7 +26,7 @@ def with_json(**parts: Any) -> str:
 
 
 PANICS = {
-    "a stride as long as what is kept": {  # switched off before any text comes
+    "a stride as long as what is kept": {  # disabled before any text is read
         "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 10}
     },
     "a template without its token": {
@@ -61,7 +61,7 @@ def test_panic_is_user_error(name: str, capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_truncation_and_padding_disabled() -> None:
-    """By nobody: training and the runtime see the same tokens."""
+    """Training and the runtime see the same tokens."""
     made = Library.from_str(letters())
     made.enable_truncation(2)
     made.enable_padding(length=9)

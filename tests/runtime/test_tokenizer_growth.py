@@ -1,6 +1,6 @@
-"""A text twice as long takes about twice the work: by the processor's time of a library whose calls nobody can count.
+"""Tokenization time is linear in the length of a text, measured as CPU time since the library has no call counts.
 
-A ratio of the least of several interleaved turns, at eight times the length: linear work is 8, quadratic work 64.
+Ratio of the least times of several interleaved turns, at eight times the length: linear is 8, quadratic 64.
 """
 
 from __future__ import annotations

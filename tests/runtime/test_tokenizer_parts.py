@@ -1,4 +1,4 @@
-"""What of a tokenizer every runtime takes, and that the rest is refused by its name when the tokenizer is opened."""
+"""The tokenizer parts that every runtime supports; the others are refused by name when the tokenizer is opened."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ UNKNOWN = {
 @pytest.mark.parametrize("part", UNKNOWN)
 def test_unsupported_part_named(part: str, tmp_path: Path) -> None:
     decoder = Decoder(graphs.save(tmp_path / "g.onnx", tokenizer=UNKNOWN[part]), threads=1)
-    decoder.step([1])  # the graph runs, without its tokenizer
+    decoder.step([1])  # the graph runs without its tokenizer
     with pytest.raises(UserError, match=re.escape(f"received {part};")) as caught:
         Tokenizer.of(decoder.signature)
     assert caught.value.kind == "tokenizer"
-    Tokenizer(UNKNOWN[part])  # to train with: no graph yet
+    Tokenizer(UNKNOWN[part])  # for training: no graph yet
 
 
 KNOWN: dict[str, Callable[[], str]] = {
@@ -104,7 +104,7 @@ def test_the_contract_lists_these_parts() -> None:
 
 
 def test_byte_level_expression() -> None:
-    """Text of all kinds is cut by both in the same places."""
+    """Both split text of all kinds at the same places."""
     text = "I'm  here, they'll\n\n 12345 tests' ünïts  \t!!end 日本"
     own = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)
     split = pre_tokenizers.Split(Regex(REGEXES[0]), "isolated").pre_tokenize_str(text)

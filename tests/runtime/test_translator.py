@@ -1,4 +1,4 @@
-"""Translations are those of transformers' `generate`, alone and side by side."""
+"""Translations equal transformers' `generate`, alone and batched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from t2r_runtime.contract.signature import LOG_SUM
 from t2r_runtime.session.states import LOGITS_ALONE, TOP_LOG, States
 from t2r_runtime.translate.sentences import _filled
 
-LONGEST = 14  # tokens of a translation
+LONGEST = 14  # tokens per translation
 SOURCES = [
     [int(token) for token in np.random.default_rng(n).integers(0, translators.SOURCE, 1 + n * 5 % 9)] for n in range(7)
 ]
@@ -88,7 +88,7 @@ def test_several_ends(width: int, translator: Open) -> None:
 
 
 def test_sources_consumed_lazily(translator: Open) -> None:
-    """A translation is given as soon as it and all before are done, and no source is taken before there is room."""
+    """A translation is returned once it and all before it are done; no source is read before there is room."""
     taken: list[int] = []
 
     def sources() -> Iterator[list[int]]:
@@ -107,7 +107,7 @@ def test_sources_consumed_lazily(translator: Open) -> None:
 
 
 def test_reorder_keeps_sources(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nobody comes or goes, what no step changes is not copied, and nothing where all rows stay."""
+    """While no sentence enters or leaves, source states are not copied; nothing is copied if all rows stay."""
     calls: list[str] = []
     for name in ("take", "reorder"):
         right = getattr(States, name)
@@ -123,7 +123,7 @@ def test_reorder_keeps_sources(translator: Open, monkeypatch: pytest.MonkeyPatch
 
 
 def test_sentences_that_leave_need_no_memory(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last ones move to the places of those that leave."""
+    """The last rows move to the places of those that leave."""
     made: list[int] = []
     right, keep, kept = States.__init__, States.keep, list[int]()
     monkeypatch.setattr(States, "__init__", lambda self, graph, batch: made.append(batch) or right(self, graph, batch))
@@ -166,7 +166,7 @@ def test_equal_source_lengths_reuse_buffers(translator: Open, monkeypatch: pytes
     )
     list(opened.translate(SOURCES[:1] * 5, beam(4), batch=1))
     constant = [spec.name for spec in opened.signature.constant]
-    assert sorted(bound) == sorted(constant * 2)  # those of the row that enters, and of the four that go on
+    assert sorted(bound) == sorted(constant * 2)  # the states of the entering row and of the four that continue
 
 
 def test_beam_uses_top_k_outputs(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +174,9 @@ def test_beam_uses_top_k_outputs(translator: Open, monkeypatch: pytest.MonkeyPat
     right = States.step
     monkeypatch.setattr(States, "step", lambda self, ids, wanted: read.append(wanted) or right(self, ids, wanted))
     for top_k, options, wanted in (
-        (9, {}, TOP_LOG),  # 2 x 4 and one that is banned
+        (9, {}, TOP_LOG),  # 2 x 4 and one banned token
         (8, {}, LOGITS_ALONE),
-        (9, {"min_tokens": 1}, LOGITS_ALONE),  # the end may be one of them
+        (9, {"min_tokens": 1}, LOGITS_ALONE),  # the end token may be one of them
         (10, {"min_tokens": 1}, TOP_LOG),
         (9, {"no_repeat_ngram": 2}, LOGITS_ALONE),
         (None, {}, LOGITS_ALONE),
@@ -186,7 +186,7 @@ def test_beam_uses_top_k_outputs(translator: Open, monkeypatch: pytest.MonkeyPat
         assert set(read) == {wanted}
 
 
-# what each of these breaks must be seen
+# each of these faults must be detected
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {}
 
@@ -222,7 +222,7 @@ def states_that_are_not_reordered(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def sources_that_stay_behind(patch: pytest.MonkeyPatch) -> None:
-    """A sentence leaves, and the sources of those that stay do not move to its place."""
+    """A sentence leaves, but the sources of the others do not move to its place."""
     right = States.keep
     patch.setattr(States, "keep", lambda self, rows, sources: right(self, rows, np.arange(len(rows))))
 

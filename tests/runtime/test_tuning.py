@@ -1,4 +1,4 @@
-"""How many threads a graph gets, and which entries its sessions: what the caller says, else what its bytes ask for."""
+"""The threads and session entries of a graph: the caller's, else from its weight bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Opened = list[tuple[int | None, dict[str, str]]]
 
 @pytest.fixture
 def sized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes a file of so many times BYTES_A_THREAD, on a machine of 16 cores of which this process may use some."""
+    """Makes a file of `times` BYTES_A_THREAD on a machine of 16 cores of which this process may use `usable`."""
 
     def make(times: float, usable: int = 16) -> Path:
         monkeypatch.setattr(os, "cpu_count", lambda: 16)
@@ -32,7 +32,7 @@ def sized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    """Threads and entries of every session that is opened."""
+    """Threads and entries of every opened session."""
     found: Opened = []
     real = session._options
     monkeypatch.setattr(session, "_options", lambda *given: (found.append(given), real(*given))[1])
@@ -80,7 +80,7 @@ def test_weight_bytes_include_external_data(tmp_path: Path) -> None:
     for name, size in (("g[1].onnx", 100), ("g[1].onnx.0123456789ab.data", 5000), ("g1.onnx.0123456789ab.data", 70)):
         (tmp_path / name).write_bytes(bytes(size))
     for name in ("g[1].onnx.loop.data", "g[1].onnx.gone.data"):
-        (tmp_path / name).symlink_to(name if "loop" in name else "nowhere")  # for whoever opens the graph to refuse
+        (tmp_path / name).symlink_to(name if "loop" in name else "nowhere")  # refused at opening the graph
     assert weight_bytes(tmp_path / "g[1].onnx") == 5100
 
 

@@ -1,4 +1,4 @@
-"""The public API under arguments of another kind: always a UserError, never a TypeError of numpy's or an OSError."""
+"""The public API with arguments of wrong types: always a UserError, never numpy's TypeError or an OSError."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
 
 
 def without_address(value: object) -> str:
-    """A name that is the same in every process."""
+    """A test name that is equal in every process."""
     return re.sub(" at 0x[0-9a-f]+", "", str(value))
 
 

@@ -1,4 +1,4 @@
-"""The tiny translator as a model of transformers, whose `generate` is what a search is held to."""
+"""The tiny translator as a transformers model, whose `generate` is the reference for search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.translators import BANNED, START, TARGET, Eager
 from t2r_runtime import Beam, Translation
 from t2r_runtime.contract.options import BeamOptions
 
-FIRST, FORCED = START  # read before the first choice, and forced to be that
+FIRST, FORCED = START  # read before the first choice, and the forced first token
 
 
 class TwinConfig(PretrainedConfig):
@@ -26,7 +26,7 @@ class TwinConfig(PretrainedConfig):
 
 
 class Twin(PreTrainedModel, GenerationMixin):
-    """The whole prefix anew at each token, from the source that came with it."""
+    """Reads the whole prefix anew at each token, with its source."""
 
     config_class = TwinConfig
     main_input_name = "input_ids"
@@ -49,7 +49,7 @@ class Twin(PreTrainedModel, GenerationMixin):
 
 
 def generated(eager: Eager, sources: Sequence[Sequence[int]], asked: Beam, max_tokens: int) -> list[list[Translation]]:
-    """The n best of each source by transformers."""
+    """The n best translations of each source by transformers."""
     beam = asked.resolved()
     ids, lengths = (torch.from_numpy(array) for array in translators.padded(sources))
     options = {"num_beams": beam.width, "length_penalty": beam.length_penalty, "early_stopping": beam.early_stopping}
@@ -83,12 +83,12 @@ def generated(eager: Eager, sources: Sequence[Sequence[int]], asked: Beam, max_t
 
 
 def until_the_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
-    """Without what fills up behind the first end."""
+    """The tokens up to the first end, without padding."""
     return next((tokens[: i + 1] for i, token in enumerate(tokens) if token in ends), tokens)
 
 
 def _greedy_scores(found: Any, texts: list[list[int]], beam: BeamOptions, max_tokens: int) -> list[float]:
-    """Greedy search gives none: what is added up is a token's processed logit less the logarithm of the sum of all."""
+    """Greedy search returns none: the score sums each token's processed logit less the logsumexp of all logits."""
     scores = []
     for row, text in enumerate(texts):
         total = 0.0
@@ -101,7 +101,7 @@ def _greedy_scores(found: Any, texts: list[list[int]], beam: BeamOptions, max_to
 
 
 def assert_same(received: Sequence[Sequence[Translation]], expected: Sequence[Sequence[Translation]]) -> None:
-    """The same tokens in the same order, and scores within 1e-4, or float32's rounding where those are large."""
+    """Equal tokens in equal order, and scores within 1e-4, or float32's rounding if they are large."""
     assert [[one.tokens for one in best] for best in received] == [[one.tokens for one in best] for best in expected]
     for ours, theirs in zip(received, expected, strict=True):
         scores = [[one.score for one in best] for best in (ours, theirs)]

@@ -1,7 +1,7 @@
-"""A tiny translator made by hand, step graph and encoder graph, and the same arithmetic in numpy.
+"""A handmade tiny translator, step graph and encoder graph, and the same arithmetic in numpy.
 
-A recurrent decoder (h starts from the source) that looks at its source by softmax and by one vector; with `cache`, also
-at the mean of what it has read. Sizes are small and all different.
+A recurrent decoder (h starts from the source) that attends to its source by softmax and by one vector; with `cache`,
+also to the mean of its read tokens. Sizes are small and all different.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def signature(cache: bool = False, **changes: Any) -> Signature:
 
 
 def weights(seed: int = 0) -> dict[str, Array]:
-    """Normal numbers, with ends that are likely somewhere."""
+    """Normal random weights; end tokens are likely."""
     random = np.random.default_rng(seed)
     shapes = {"e": (TARGET, D), "w_h": (D, D), "w_o": (D, TARGET), "e_s": (SOURCE, D), "w_s": (D, D)}
     made = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
@@ -52,7 +52,7 @@ def weights(seed: int = 0) -> dict[str, Array]:
 
 
 class Eager:
-    """The graphs' arithmetic in numpy, written apart from them."""
+    """The graphs' arithmetic in numpy, independent of them."""
 
     def __init__(self, seed: int = 0, cache: bool = False, ends: tuple[int, ...] = ENDS) -> None:
         self.w, self.cache, self.ends = weights(seed), cache, ends
@@ -159,7 +159,7 @@ def encoder_model(seed: int = 0, cache: bool = False, **changes: Any) -> onnx.Mo
 def _made(text: str, sig: Signature, seed: int) -> onnx.ModelProto:
     graph = parser.parse_graph(text.replace("[B", f"[{sig.batch or 'B'}"))
     known = {value.name for value in (*graph.input, *graph.output)} | weights(seed).keys()
-    for node in graph.node:  # names that are apart from those of a graph around it
+    for node in graph.node:  # names distinct from those of an enclosing graph
         for names in (node.input, node.output):
             names[:] = [name if name in known else f"t.{name}" for name in names]
     for tensor in graph.initializer:
@@ -184,7 +184,7 @@ def save(folder: Path, seed: int = 0, cache: bool = False, edit: Edit | None = N
 
 
 def padded(sources: Sequence[Sequence[int]]) -> tuple[Array, Array]:
-    """Sources behind which stands what no translation may look at, and their lengths."""
+    """Padded sources and their lengths; padding must not affect translations."""
     lengths = np.array([len(source) for source in sources])
     ids = np.full((len(sources), lengths.max()), SOURCE - 1)
     for row, source in zip(ids, sources, strict=True):

@@ -1,4 +1,4 @@
-"""A run of three stages; what it writes; and its state where it was stopped."""
+"""A run of three stages, its output, and the state of its stopped copy."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def config(tmp_path: Path) -> FinetuneConfig:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """What an uninterrupted run of `config` writes."""
+    """Output of an uninterrupted run of `config`."""
     return runs.ended(runs.usual(tmp_path_factory.mktemp("whole")))
 
 
 @pytest.fixture(scope="session")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The state of a run of `config` that was stopped in its second stage."""
+    """The state of a run of `config`, stopped in its second stage."""
     config = runs.usual(tmp_path_factory.mktemp("stopped"))
     runs.stop_at(config, 8)
     return config.state_path.read_bytes()

@@ -1,4 +1,4 @@
-"""A stage ends with the weights of its best validation, also after a stop, and the test part chooses nothing."""
+"""A stage ends with the weights of its best validation, also after a stop; the test part affects no choice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def validations(config: FinetuneConfig, stage: str) -> dict[int, float]:
 def test_stage_keeps_best_weights(
     config: FinetuneConfig, capsys: pytest.CaptureFixture[str], lora: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a stage that climbs, away from its teacher."""
+    """The stage diverges from its teacher."""
     down = Distill.forward
     monkeypatch.setattr(Distill, "forward", lambda stage, batch: -down(stage, batch))
     config = dataclasses.replace(config, plan=parse_plan("task,distill", "20,10", "0.03,0.3"), lora=lora, hidden=0.0)
@@ -45,7 +45,7 @@ def test_stage_keeps_best_weights(
 
 
 def test_best_weights_survive_stop(config: FinetuneConfig, tmp_path: Path) -> None:
-    """Of a validation before the stop, which none after it equals; and a stop at a validation still makes it."""
+    """The best validation precedes or follows the stop; a stop at a validation still runs it."""
     config = dataclasses.replace(config, plan=parse_plan("task", "60", "0.8"), validate_every=4)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     (kept,) = finetune(whole).kept
@@ -59,7 +59,7 @@ def test_best_weights_survive_stop(config: FinetuneConfig, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("first, last, same", [(38, 40, True), (36, 38, False)])
 def test_only_report_reads_test_part(config: FinetuneConfig, tmp_path: Path, first: int, last: int, same: bool) -> None:
-    """Other letters in the last documents change the figures of the report, and in those before what chooses."""
+    """Changing the last documents changes only the report; changing earlier ones changes the validation."""
     report = finetune(config)
     documents = config.data[0].read_text().split(f"\n{SEPARATOR}\n")
     other = dataclasses.replace(config, data=(tmp_path / "other",), output=tmp_path / "other.pt")

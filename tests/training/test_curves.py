@@ -18,7 +18,7 @@ def start(stage: int = 0, step: int = 0) -> dict[str, Any]:
     return {"event": "start", "stage": stage, "step": step, "stages": PLAN, "batch": 2, "length": 8}
 
 
-TOKENS = {"transfer": 0, "task": 321}  # of the run before a stage; seventeen a step, as batches of pairs have
+TOKENS = {"transfer": 0, "task": 321}  # tokens before the stage; 17 per step, as in pair batches
 
 
 def place(stage: str, number: int) -> dict[str, Any]:
@@ -139,5 +139,5 @@ def test_draw_refuses_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"expected matplotlib, .*; pip install 't2r-export\[plot\]'"):
         draw(curves, tmp_path / "x.svg")
-    write_csv(curves, tmp_path / "x.csv")  # which needs nothing
+    write_csv(curves, tmp_path / "x.csv")  # this needs no matplotlib
     assert not (tmp_path / "x.svg").exists()

@@ -69,7 +69,7 @@ def test_smallest_normalizer_equals_single_steps() -> None:
                 heads = block.mixers[0].project(block.norms[0](model.embed(column, step), step.ops), step)
                 q, *_ = linear(model, 0).features(heads, {}, step.ops)
                 _, states = model.step(column, states)
-                z = states["z.0"].repeat_interleave(small.H // small.G, 1)  # after this token
+                z = states["z.0"].repeat_interleave(small.H // small.G, 1)  # including this token
                 expected = min(expected, float((q.squeeze(2) * z).sum(-1).min()))
     found = feature_statistics(model, batches(parts()))[0]["smallest_normalizer"]
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Number of evaluated tokens, their selection, and standard errors."""
+"""Number of evaluated tokens, their choice, and standard errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_bounded_evaluation_spreads_windows() -> None:
 
 
 def test_short_run_on_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All evaluations of a run are counted; a part of 15 MB would have been read whole, three times."""
+    """Counts all evaluations of a run; without the limit, a part of 15 MB would be read three times."""
     read = []
 
     def counted(model: object, batches: list[Batch]) -> object:
@@ -94,7 +94,7 @@ def test_standard_error_over_windows() -> None:
 
 
 def test_standard_error_of_unequal_sequences() -> None:
-    """As the spread of many samples of the same population says."""
+    """The standard error equals the spread over many samples of the same population."""
     chance = np.random.default_rng(0)
 
     def sample(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -119,7 +119,7 @@ def test_evaluate_reports_standard_error(tmp_path: Path, capsys: pytest.CaptureF
     assert min(row["tokens"] for row in every) > 5000
     assert main(line) == 0
     assert json.loads(capsys.readouterr().out)["lengths"] == every
-    assert main([*line[:-1], "--eval-tokens", "8"]) == 0  # one window has no error
+    assert main([*line[:-1], "--eval-tokens", "8"]) == 0  # one window has no standard error
     assert "±" not in capsys.readouterr().out.splitlines()[1]
 
 

@@ -1,4 +1,4 @@
-"""Teachers that are rebuilt from conversions, defaults that depend on models and data, and inputs that do not match."""
+"""Teachers rebuilt from conversions, defaults that depend on models and data, and mismatched inputs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_teacher_is_rebuilt_from_conversion(config: FinetuneConfig) -> None:
 def test_rebuilt_teacher_has_source_layers() -> None:
     config = dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX, WindowConfig(3, 0), small.SOFTMAX))
     source = small.checkpoint(config)
-    for layers in ("2", "0"):  # one conversion after the other: the source is that of the first
+    for layers in ("2", "0"):  # two conversions: the source is that of the first
         model = convert(source.model, LinearConfig(small.K), layers)
         source = dataclasses.replace(source, config=model.config, model=model, provenance=provenance(source))
     teacher = original(source)
@@ -65,7 +65,7 @@ def test_rebuilt_teacher_has_source_layers() -> None:
 
 
 def layers(change: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-    """The teacher's layers as plain data, with a change of each one's parts."""
+    """The teacher's layers as plain data, after `change` of each layer's parts."""
     plain: list[dict[str, Any]] = to_plain(texts.TEACHER.build())["layers"]
     for layer in plain:
         change(layer["parts"])
@@ -92,7 +92,7 @@ def layers(change: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any
 )
 def test_unavailable_teacher_is_refused(history: dict[str, Any], received: str, config: FinetuneConfig) -> None:
     converted = checkpoint.load(config.model)
-    if history.keys() & {"width", "activation", "layers"}:  # a record that is not of this model
+    if history.keys() & {"width", "activation", "layers"}:  # a record of another model
         source = {**converted.provenance["convert"]["source_config"], **history}
         history = {"convert": {"source_config": source}}
     with pytest.raises(

@@ -60,7 +60,7 @@ def test_cost_per_layer() -> None:
             assert option.cost == pytest.approx(nats(alone, rows) - found.teacher_nats, abs=1e-9)
         if option.mixer == SoftmaxConfig():
             assert (option.cost, option.bytes) == (0.0, ROW * LENGTH)
-    assert found.tokens == 3 * 2 * 8  # the windows learn nothing
+    assert found.tokens == 3 * 2 * 8  # windows are not trained
 
 
 def test_chosen_model_fits_budget() -> None:
@@ -78,7 +78,7 @@ def test_chosen_model_fits_budget() -> None:
 
 
 def test_features_that_rotate_in_another_size() -> None:
-    """A layer whose features rotate after the map has a rotation of its own, which the teacher lacks."""
+    """A layer whose features rotate after the map has its own rotation, which the teacher lacks."""
     rotated = LinearConfig(2 * small.V, positions="after")
     _, found = chosen(1 << 20, rotated)
     costs = [option.cost for option in found.options if option.mixer == rotated]
@@ -90,7 +90,7 @@ def test_large_budget_chooses_least_cost() -> None:
     assert all(option.cost <= 0 for option in found.chosen)
     linear = [option for option in found.options if option.mixer == LINEAR]
     smallest = sum(option.bytes for option in linear)
-    teacher, tight = chosen(smallest + 4, LINEAR)  # 4: the position
+    teacher, tight = chosen(smallest + 4, LINEAR)  # 4 bytes: the position
     assert [option.mixer for option in tight.chosen] == [LINEAR] * 3
     learned = tight.model.state_dict()
     plain = convert(teacher, LINEAR).state_dict()
@@ -142,7 +142,7 @@ def test_choose_refuses_bad_input() -> None:
     least = 3 * small.G * small.K * (small.V + 1) * 4 + 4
     with pytest.raises(UserError, match=f"a budget of at least {least} bytes; received {least - 1}; raise it"):
         chosen(least - 1, LINEAR)
-    with pytest.raises(UserError, match=f"a budget of at least {least} bytes"):  # and before a mixer is trained
+    with pytest.raises(UserError, match=f"a budget of at least {least} bytes"):  # refused before any training
         choose(teacher, [made], corpus(), least - 1, LENGTH, TRIAL)
     assert all(torch.equal(weight, before[name]) for name, weight in made.state_dict().items())
     assert chosen(least, LINEAR)[1].bytes == least

@@ -55,7 +55,7 @@ def test_plain_lines_without_terminal(capsys: pytest.CaptureFixture[str]) -> Non
         for done in (10, 20, 30, 40):
             log.progress(done, 0.25, 1e-3, 10 * done)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2  # the first, and the last of the stage
+    assert len(lines) == 2  # the first and the last of the stage
     assert lines[0].startswith("distill 10/40: loss 0.2500, validation 0.5000 (1.750 ± 0.125 nats/token), ")
     assert lines[1].startswith("distill 40/40")
     assert lines[1].endswith(" 0 s left of the run")
@@ -91,7 +91,7 @@ def test_time_left_of_stage() -> None:
     watch = Stopwatch("task", done=10, steps=50, tokens=300, clock=clock)  # resumed at step 10
     clock.now += 20
     assert watch.lap(900) == 30
-    assert watch.left(20) == 60  # ten steps took 20 s, thirty are left
+    assert watch.left(20) == 60  # ten steps took 20 s, 30 steps are left
     with watch.paused():
         clock.now += 1000
     clock.now += 10
@@ -105,13 +105,13 @@ def test_unwritable_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_time_left_includes_later_stages() -> None:
-    """Later stages, the validations on the way, and the last evaluation."""
+    """Includes later stages, remaining validations, and the final evaluation."""
     clock = Clock()
     watch = Stopwatch("transfer", done=0, steps=20, tokens=0, clock=clock, behind=60, every=30)
     with watch.paused():
         clock.now += 7  # a validation
     clock.now += 10
-    assert watch.left(10) == 70 + 3 * 7  # ten steps took 10 s, 70 are left
+    assert watch.left(10) == 70 + 3 * 7  # ten steps took 10 s, 70 steps are left
 
 
 def test_progress_counts_whole_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def adapted(kind: str, rank: int = 2, alpha: float = 6.0) -> Transformer:
 
 
 def shake(model: Transformer) -> None:
-    """As after some training: no B is zero any more."""
+    """Set all B to nonzero values, as after training."""
     generator = torch.Generator().manual_seed(2)
     for module in model.modules():
         if isinstance(module, lora.LowRank):

@@ -1,4 +1,4 @@
-"""What is measured of training: operations of attention."""
+"""Measured operations of attention in training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 from t2r_export.training.measured import Measured, attention_flops
 
 B, T, N, K, V = 2, 5, 7, 4, 3
-HEADS = [(6, 6), (6, 2), (6, 1)]  # of queries and of keys
+HEADS = [(6, 6), (6, 2), (6, 1)]  # query heads, key heads
 
 
 def shaped(heads: int, key_heads: int) -> tuple[torch.Tensor, ...]:
@@ -24,9 +24,9 @@ def shaped(heads: int, key_heads: int) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("heads, key_heads", HEADS)
 def test_attention_is_counted_by_its_products(heads: int, key_heads: int) -> None:
     q, k, v, gradient = shaped(heads, key_heads)
-    scores, values = (2 * B * heads * T * N * size for size in (K, V))  # of a product q·k, and of weights·v
+    scores, values = (2 * B * heads * T * N * size for size in (K, V))  # products q·k and weights·v
     assert attention_flops((q, k, v, None), backward=False) == scores + values
-    # scores once more, dq and dk; d(weights) and dv
+    # recomputed scores, dq and dk; d(weights) and dv
     assert attention_flops((gradient, q, k, v, None), backward=True) == 3 * scores + 2 * values
 
 
@@ -39,7 +39,7 @@ def test_equal_heads_are_counted_as_torch_does() -> None:
 
 @pytest.mark.parametrize("heads, key_heads", HEADS)
 def test_torchs_attention_is_measured(heads: int, key_heads: int) -> None:
-    """Its kernel for CPUs, forward and backward; that takes no values of another size than keys."""
+    """torch's CPU kernel, forward and backward; it needs values of the keys' size."""
     q, k, _, gradient = shaped(heads, key_heads)
     gradient = torch.zeros(*gradient.shape[:-1], K)
     sides: list[Any] = [side.requires_grad_() for side in (q, k, torch.randn_like(k))]

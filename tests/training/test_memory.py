@@ -63,10 +63,10 @@ def test_freed_memory_is_reused() -> None:
     assert done.returncode == 0, done.stderr
     usual, kept, given_back = map(float, done.stdout.split())
     assert usual > 100 and kept < usual / 10
-    assert given_back > 0.9  # tensors' worth, at the end; Linux counts pages with a delay
+    assert given_back > 0.9  # in tensors, at the end; Linux counts pages with a delay
 
 
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # of norms inside layers, by autocast too
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # from norms inside layers under autocast
 @pytest.mark.parametrize("name", small.CONFIGS)
 def test_a_narrow_model_is_what_autocast_computes(name: str) -> None:
     model, ids = small.model(name), small.ids()
@@ -91,7 +91,7 @@ def test_a_narrow_model_does_not_hold_its_file(tmp_path: Path) -> None:
 
 
 def gradients(model: Transformer, recomputes: bool, bf16: bool) -> list[torch.Tensor]:
-    """Loss and gradients of a window."""
+    """Loss and gradients for a window."""
     stage = Task(model, None)
     recompute(model, recomputes)
     stage.zero_grad()

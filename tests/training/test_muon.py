@@ -1,4 +1,4 @@
-"""Muon against torch's own, whose products are in bfloat16 everywhere."""
+"""Muon against torch's, which always multiplies in bfloat16."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def matrices() -> list[torch.nn.Parameter]:
 
 
 def stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """What three steps make of its matrices; the last one has no gradient in the second."""
+    """The matrices after three steps; the last matrix has no gradient in the second."""
     random = torch.Generator().manual_seed(5)
     found: list[torch.nn.Parameter] = optimizer.param_groups[0]["params"]
     for step in range(3):
@@ -63,7 +63,7 @@ def test_singular_values_are_near_one(shape: tuple[int, int]) -> None:
 
 def test_matrices_of_a_shape_are_orthogonalized_at_once_but_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(muon, "AT_ONCE", 2 * 35)
-    shapes = ((5, 7), (9, 8), (5, 7), (7, 5), (5, 7), (9, 8))  # two of the first fit, none of the second
+    shapes = ((5, 7), (9, 8), (5, 7), (7, 5), (5, 7), (9, 8))  # two of the first shape fit, none of the second
     for device, expected in (("cpu", [[0], [2], [4], [1], [5], [3]]), ("meta", [[0, 2], [4], [1], [5], [3]])):
         given = [torch.empty(shape, device=device) for shape in shapes]
         places = {id(matrix): place for place, matrix in enumerate(given)}

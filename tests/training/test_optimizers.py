@@ -10,7 +10,7 @@ from t2r_export.training.stages import Task
 
 
 def stepped(steps: int, restart: int | None = None, broken: int | None = None) -> dict[str, torch.Tensor]:
-    """A model's weights after `steps` of Muon: from its state again after `restart`, without numbers at `broken`."""
+    """Weights after `steps` of Muon, restored from its state at `restart`; gradients count as infinite at `broken`."""
     stage = Task(small.model("hybrid"), None)
     optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
     assert isinstance(optimizer, CombinedOptimizer)

@@ -58,13 +58,13 @@ def token_pairs(model: ModelConfig = TRANSLATOR) -> TokenPairs:
 
 
 def pairs(count: int = 60) -> list[Pair]:
-    """Words and the same words backwards."""
+    """Words and their reversals."""
     words = {document[:3] + document[-4:-1] * (n % 4) for n, document in enumerate(texts.documents(count))}
     return [(word, word[::-1]) for word in sorted(words)]
 
 
 def alone(model: Transformer, pair: int) -> Tensor:
-    """The cross-entropy of each token of one target, (T): read step by step, without any padding."""
+    """Cross-entropy of each token of one target, (T), step by step without padding."""
     source = torch.tensor([SOURCES[pair]])
     states = model.start(source, torch.tensor([source.shape[1]]))
     row = [*model.config.start_tokens, *TARGETS[pair], *model.config.eos_tokens]
@@ -263,20 +263,20 @@ def test_fast_decoding_layers_learn_from_pairs(
 
 
 def open_model() -> ModelConfig:
-    """Without a limit of positions."""
+    """A translator without a position limit."""
     assert TRANSLATOR.encoder is not None
     encoder = dataclasses.replace(TRANSLATOR.encoder, max_positions=None)
     return dataclasses.replace(TRANSLATOR, position="sinusoidal", max_positions=None, encoder=encoder).build()
 
 
 def letters(given: Sequence[Pair]) -> TokenPairs:
-    """Tokenized as `texts.tokenizer` does, but with nine tokens for a capital."""
+    """Tokenize like `texts.tokenizer`, but with nine tokens per capital letter."""
     sides = ["".join("bacabdabc" if c.isupper() else c for c in side) for pair in given for side in pair]
     return tokenize_pairs([*zip(sides[::2], sides[1::2], strict=True)], TOKENIZERS, open_model(), 10_000)[0]
 
 
 def size(batch: Batch) -> int:
-    """Tokens with padding."""
+    """Number of tokens, including padding."""
     assert batch.source is not None
     return batch.source.numel() + batch.ids.numel()
 
@@ -295,7 +295,7 @@ def told(batches: Iterable[Batch]) -> list[tuple[list[int], list[int]]]:
 
 @pytest.fixture
 def told_batches(config: FinetuneConfig) -> Callable[..., PairBatches]:
-    """Of the pairs of `config` by augmentation and longest side."""
+    """Batches of `config`'s pairs, by augmentation and longest side."""
     corpus = read_pair_corpus(config.pairs, None, None, TOKENIZERS, open_model(), config.shares, 60)
 
     def batches(augment: str, longest: int = 10_000) -> PairBatches:
@@ -306,14 +306,14 @@ def told_batches(config: FinetuneConfig) -> Callable[..., PairBatches]:
 
 
 def test_pairs_are_told_otherwise_in_training_alone(told_batches: Callable[..., PairBatches]) -> None:
-    """Joined by two to four, so that rows are fewer and longer, but where they would be longer than pairs may be."""
+    """Two to four pairs are joined into fewer and longer rows, unless they exceed the length limit."""
     plain, joined, short = told_batches(""), told_batches("join=1"), told_batches("join=1", 30)
     before, after, kept = ([batches(step) for step in range(3 * CHUNK)] for batches in (plain, joined, short))
     least, most = (sum(-(-len(batch) // count) for batch in before) for count in (4, 2))
     assert least < sum(map(len, after)) < most
     assert sum(map(len, after)) < sum(map(len, kept)) < sum(map(len, before))
     longest, limited = (max(batch.ids.shape[1] for batch in batches) for batches in (after, kept))
-    assert limited <= 30 + 3 < longest  # with spaces between them
+    assert limited <= 30 + 3 < longest  # plus spaces between the pairs
     for one, other in zip(plain.test + plain.validation(1), joined.test + joined.validation(1), strict=True):
         assert torch.equal(one.ids, other.ids)
 
@@ -322,7 +322,7 @@ AUGMENT = "capitals=0.03,join=0.2,stop=0.3"
 
 
 def plain_pairs(batches: PairBatches, step: int) -> list[Pair]:
-    """Those of a step, before they are augmented."""
+    """The pairs of a step before augmentation."""
     return [batches._train.texts[n] for n in batches._order(step)]
 
 
@@ -352,7 +352,7 @@ def test_augmented_batches_are_functions_of_their_step(told_batches: Callable[..
 
 
 def test_augmented_pairs_have_little_padding(told_batches: Callable[..., PairBatches], config: FinetuneConfig) -> None:
-    """A pair in capitals has nine times the tokens, and all rows of its batch would be as long."""
+    """A pair in capitals has nine times the tokens, and would pad all rows of its batch."""
     batches, augment = told_batches(AUGMENT), Augmenter((), read_augment(AUGMENT), config.seed)
     steps = range(4 * CHUNK)
     used = sum(len(source) + len(target) for source, target in told(map(batches, steps)))
@@ -376,7 +376,7 @@ def test_resume_on_pairs_is_bit_identical(augment: str, config: FinetuneConfig) 
 
 
 def test_converted_translator_learns_from_its_teacher(config: FinetuneConfig) -> None:
-    """Its teacher is rebuilt from its weights; the usual stages, on pairs."""
+    """The teacher is rebuilt from the student's weights; the usual stages run on pairs."""
     loaded = checkpoint.load(config.model)
     student = convert(loaded.model, LinearConfig(5), cross=LinearConfig(7))
     checkpoint.save(config.model, student, loaded.tokenizer, provenance(loaded, layers="all"))
@@ -384,7 +384,7 @@ def test_converted_translator_learns_from_its_teacher(config: FinetuneConfig) ->
     report = finetune(dataclasses.replace(config, plan=plan, label_smoothing=0.0))
     assert report.teacher is not None
     assert [kept.stage for kept in report.kept] == ["transfer", "distill"]
-    assert report.kept[0].step > 0  # layers that are more like the teacher's than before
+    assert report.kept[0].step > 0  # closer to the teacher's layers than before
     other = small.translator(base="softmax", source_vocabulary=9)
     teacher = config.model.with_name("teacher.pt")
     checkpoint.save(teacher, small.model(other), None, {"origin": "random"})
@@ -397,7 +397,7 @@ def test_converted_translator_learns_from_its_teacher(config: FinetuneConfig) ->
 def test_merged_layers_learn_from_their_teacher(
     merged: MergeConfig, stages: str, config: FinetuneConfig, tmp_path: Path
 ) -> None:
-    """They give what the teacher's two layers give together; with the feed-forward inside, a whole block's."""
+    """Targets are the joint output of the teacher's two layers, or of a whole block with the feed-forward."""
     attention = HeadsConfig(heads=3, kv_heads=3, head_size=4)
     model = small.model(dataclasses.replace(TRANSLATOR, attention=attention, ffn_size=12))
     teacher = tmp_path / "teacher.pt"

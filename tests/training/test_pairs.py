@@ -35,13 +35,13 @@ LINKED = [("a", "1"), ("b", "2"), ("a", "3"), ("c", "2"), ("c", "3"), ("d", "4")
 
 
 def linked(count: int, seed: int = 0) -> list[Pair]:
-    """Pairs of few sentences, so that many share one."""
+    """Pairs from few sentences, so that many share one."""
     chance = random.Random(seed)
     return [(f"s{chance.randrange(count)}", f"t{chance.randrange(count)}") for _ in range(count)]
 
 
 def assert_apart(parts: PairParts) -> None:
-    """No sentence of one part is in another, on either side."""
+    """No sentence of one part occurs in another, on either side."""
     for side in (0, 1):
         seen = [{pair[side] for pair in part} for part in (parts.train, parts.valid, parts.test)]
         assert all(seen)
@@ -120,13 +120,13 @@ def test_damaged_archive_is_refused(tmp_path: Path) -> None:
 
 def test_pairs_with_shared_sentence_form_group() -> None:
     assert group(LINKED) == [0, 0, 0, 0, 0, 1, 2, 2]
-    assert group([("x", "y"), ("y", "x")]) == [0, 1]  # one sentence in two languages is two
+    assert group([("x", "y"), ("y", "x")]) == [0, 1]  # a sentence counts separately per language
     assert group([]) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_groups_are_connected_components(seed: int) -> None:
-    """Against a search through all pairs."""
+    """Compared with a search through all pairs."""
     pairs = linked(40, seed)
     left, expected = dict(enumerate(pairs)), [0] * len(pairs)
     for number in range(len(pairs)):
@@ -155,7 +155,7 @@ def test_split_groups_share_no_sentence() -> None:
 
 
 def test_random_split_would_share_sentences() -> None:
-    """What the grouping is for: the check above fails where pairs are drawn one by one."""
+    """The reason for grouping: the check above fails for a split of single pairs."""
     pairs = linked(300)
     with pytest.raises(AssertionError):
         assert_apart(PairParts(pairs[:200], pairs[200:250], pairs[250:]))
@@ -199,7 +199,7 @@ def test_by_length_covers_pairs_within_limit() -> None:
     sizes = [len(batch) * int(first[batch].max() + second[batch].max()) for batch in batches]
     assert max(sizes) <= 90
     used = int(first.sum() + second.sum())
-    assert used > 0.85 * sum(sizes)  # padding is little, since a batch is of one length
+    assert used > 0.85 * sum(sizes)  # little padding, since lengths in a batch are similar
     one, other = torch.tensor([3, 50, 4]), torch.tensor([5, 60, 5])
     assert [batch.tolist() for batch in by_length(one, other, 20)] == [[0, 2], [1]]
 

@@ -1,4 +1,4 @@
-"""What a run is said to need is what it needs."""
+"""A run's predicted needs equal its measured ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from t2r_export.convert import convert, provenance
 from t2r_export.finetune import plan
 from t2r_export.training import losses
 
-# Says how much memory a run used beyond what one of a tiny model had used before; a bfloat16 teacher too.
+# Prints the memory of a run beyond that of a tiny model's run; also with a bfloat16 teacher.
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -74,9 +74,9 @@ def test_counts_of_each_stage(config: FinetuneConfig, monkeypatch: pytest.Monkey
     assert (transfer.steps, transfer.tokens) == (7, 7 * 4 * 16)
     assert 0 < transfer.trained < distill.trained == task.trained == student
     assert transfer.memory["gradients"] == 4 * transfer.trained
-    assert transfer.memory["optimizer"] == pytest.approx(8 * transfer.trained, abs=8 * 50)  # and a step count a tensor
+    assert transfer.memory["optimizer"] == pytest.approx(8 * transfer.trained, abs=8 * 50)  # plus a step per tensor
     assert distill.hours(2.0) == distill.flops / 2e12 / 3600
-    # linear in rows: what one and two rows need is what all four need
+    # linear in rows: the needs of one and two rows give those of four
     monkeypatch.setattr(losses, "LEAST_ROWS", 16)
     monkeypatch.setattr(losses, "LOGITS", 1)
     fewer = plan(config)[1]
@@ -93,7 +93,7 @@ def test_adapters_and_accumulation_need_less(config: FinetuneConfig) -> None:
     assert parts.memory["activations"] < 0.5 * whole.memory["activations"]
     assert parts.flops == pytest.approx(whole.flops, rel=0.05)
     assert anew.memory["activations"] < 0.7 * whole.memory["activations"]
-    assert 1.15 * whole.flops < anew.flops < 1.3 * whole.flops  # a third forward pass, of about five passes' work
+    assert 1.15 * whole.flops < anew.flops < 1.3 * whole.flops  # a third forward pass, added to about five passes' work
 
 
 def test_a_plan_is_printed_and_writes_nothing(config: FinetuneConfig, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""How far a teacher's attention looks back, and gates that start there."""
+"""The mean attention distance of a teacher, and gates initialized from it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ BATCH = window_batch(small.ids(length=T + 1))
 def teacher(base: UniformConfig = LLAMA, mixer: MixerConfig = small.SOFTMAX) -> Transformer:
     made = small.model(small.with_layers(base, mixer, small.SOFTMAX))
     with torch.no_grad():
-        for layer in (0, 1):  # scores that differ
+        for layer in (0, 1):  # makes scores differ
             for name in ("q", "k"):
                 getattr(made.blocks[layer].parts[0], name).weight.mul_(3.0)
     return made
 
 
 def distances(model: Transformer, layer: int, window: int) -> np.ndarray:
-    """Σ_j a_ij (i - j) of a layer, mean over the later half of the queries, (G,)."""
+    """Σ_j a_ij (i - j) of a layer, averaged over the later half of the queries, (G,)."""
     states = model.init_state(B)
     trace = model.traces(BATCH.ids, states)[layer]
     heads = model.blocks[layer].parts[0].project(trace.parts[0].normed, model.context(states, model.ops(T)))
@@ -54,7 +54,7 @@ def distances(model: Transformer, layer: int, window: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", STUDENTS)
 def test_gates_start_at_the_distances_of_attention(name: str) -> None:
-    # a window rotates by distances, behind what `distances` reads
+    # a window rotates by distances, after the projections that `distances` reads
     windowed = name == "of a window"
     model = teacher(small.GPT2, WindowConfig(3, sinks=0)) if windowed else teacher()
     student = convert(model, STUDENTS[name])
@@ -69,11 +69,11 @@ def test_gates_start_at_the_distances_of_attention(name: str) -> None:
         assert offset[G * each :].tolist() == [0.0] * (G * (name == "delta"))
         assert not weights[f"{gates}.weight"].any()
         spread |= set(left.round(4).tolist())
-    assert len(spread) > 2  # heads differ, and so do the layers
+    assert len(spread) > 2  # heads and layers differ
 
 
 def test_trained_gates_stay() -> None:
-    """A run that resumes measures again."""
+    """A resumed run measures again without changing gates."""
     model = teacher()
     student = convert(model, STUDENTS["pairs"])
     stage = Transfer(student, model)

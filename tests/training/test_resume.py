@@ -1,4 +1,4 @@
-"""Runs that were stopped, killed, or met a full disk go on to the bytes of those that were not."""
+"""Runs that were stopped, killed, or met a full disk resume to bit-identical results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from t2r_runtime.errors import UserError
 
 
 def saved(config: FinetuneConfig) -> TrainingState:
-    """The state of a run that ended early."""
+    """The state of an interrupted run."""
     return load_state(config.state_path, torch.load(config.state_path, weights_only=True)["identity"])
 
 
@@ -46,12 +46,12 @@ def test_resume_needs_same_corpus(
     with pytest.raises(UserError, match="expected data .* resume with the options and files of that run"):
         finetune(again)
     text.write_bytes(content)
-    monkeypatch.setenv("T2R_CACHE", str(tmp_path / "cache"))  # what was tokenized may be gone too
+    monkeypatch.setenv("T2R_CACHE", str(tmp_path / "cache"))  # the token cache may be gone too
     assert resumed(config) == whole
 
 
 def test_full_disk_ends_run_that_resumes(config: FinetuneConfig, whole: bytes) -> None:
-    earlier = '{"event": "earlier"}\n' * 400_000  # longer than a state: the log is what meets the limit
+    earlier = '{"event": "earlier"}\n' * 400_000  # longer than a state: the log reaches the limit
     config.log_path.write_text(earlier)
     with full_disk(len(earlier) + 1500), pytest.raises(UserError, match=r"to be able to write .*\.jsonl; .*make room"):
         finetune(config)
@@ -76,7 +76,7 @@ def test_muon_learns_and_resumes(config: FinetuneConfig) -> None:
     assert nats["finetuned"] < nats["student"]
 
 
-@pytest.mark.parametrize("kill", [9, 15])  # while adapters are trained: in distill, and in the stage after it
+@pytest.mark.parametrize("kill", [9, 15])  # during LoRA training: in distill, and in the stage after it
 def test_resume_with_lora_equals_uninterrupted(config: FinetuneConfig, kill: int) -> None:
     config = dataclasses.replace(config, lora=True, checkpoint_every=2)
     whole = ended(config)
@@ -87,7 +87,7 @@ def test_resume_with_lora_equals_uninterrupted(config: FinetuneConfig, kill: int
 
 @pytest.mark.parametrize("name", ["rfa", "favor"])
 def test_random_feature_directions_are_in_state(name: str, config: FinetuneConfig) -> None:
-    """Drawn anew in every step, and still a run that was stopped gives the bytes of one that was not."""
+    """They are redrawn in every step, and a resumed run is still bit-identical."""
     layer = LinearConfig(6, feature_map=name, normalizer="rms_norm", redraw=True)
     texts.write_student(config.model, mixer=layer)
     config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "3,4", "0.03,0.01"))
@@ -98,7 +98,7 @@ def test_random_feature_directions_are_in_state(name: str, config: FinetuneConfi
 
 
 def test_inexact_state_changes_result(config: FinetuneConfig, whole: bytes, stopped: bytes) -> None:
-    """What makes the comparison of bytes above worth something."""
+    """Shows that the byte comparison above is sensitive."""
     config.state_path.write_bytes(stopped)
     state = saved(config)
     assert state.optimizer is not None

@@ -1,5 +1,4 @@
-"""Sharded stages: the gradients of whole ones, what is gathered and shared, and which settings are refused; runs of
-several processes, sharded or not."""
+"""Sharded stages: gradients, gathered and shared weights, refused settings; runs of several processes."""
 
 from __future__ import annotations
 
@@ -28,19 +27,19 @@ from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import Distill, Stage, Task
 from t2r_runtime.errors import UserError
 
-# a loss of weights, weights read for a source, a balance of activations, layers that run twice, borrowed attention
+# a loss on weights, weights read for a source, a balance of activations, repeated layers, borrowed attention
 NAMES = ("span", "translator_merged", "moe", "repeats", "shared_weights", "hybrid")
 
-# Small rates: Adam's first step has the sign of a gradient, and where that is next to nothing the order in which
-# two processes add decides the sign. What align does at its rate is for nothing, and both must see that.
+# Small rates: Adam's first step is the sign of a gradient, and near zero the summation order of two processes decides
+# the sign. Align's rate is too high: both runs must discard its result.
 SMALL_RATES = parse_plan("transfer,align,distill,task", "7,5,28,10", "1e-3,9,1e-3,1e-3")
 
-# --multi_gpu starts the processes; that there is no GPU is for the program to see. Port 0 is any free one.
+# --multi_gpu starts the processes; the program detects that there is no GPU. Port 0 is any free one.
 TWO_PROCESSES = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
 TWO_PROCESSES += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
 TWO_SHARDS = (*("--use_fsdp" if word == "--multi_gpu" else word for word in TWO_PROCESSES), "--fsdp_version", "2")
 
-# what each of two processes runs: a config, until one of them is interrupted in a step, if that is not 0
+# program of each process: runs a config; at step `interrupted`, if not 0, one process is interrupted
 PROGRAM = """
 import os, pickle, signal, sys
 import torch
@@ -76,7 +75,7 @@ def run_in_two_processes(
 
 @pytest.fixture
 def alone() -> Iterator[Any]:
-    """A group of one process: a sharded weight that is read where it is not gathered is an error there too."""
+    """A group of one process, which also fails on a sharded weight that is read without gathering."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield SimpleNamespace(device=torch.device("cpu"), num_processes=1)
     torch.distributed.destroy_process_group()
@@ -169,7 +168,7 @@ def test_other_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (TWO_PROCESSES, {"abs": 1e-5}, "adamw", 0),
         (TWO_SHARDS, {"rel": 1e-5}, "adamw", 25),
-        # it makes small singular values 1, and what rounding changes in them as large
+        # Muon makes small singular values 1 and amplifies their rounding errors
         (TWO_SHARDS, {"rel": 1e-4}, "muon", 0),
     ],
 )
@@ -181,7 +180,7 @@ def test_two_processes_have_the_losses_of_one(
     config: FinetuneConfig,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They resume what one began, and one resumes what they began."""
+    """Two processes resume a run of one, and one resumes theirs."""
     monkeypatch.setattr(muon, "fast_dtype", lambda device: torch.float32)
     recomputes = how is TWO_SHARDS and not interrupted
     config = dataclasses.replace(config, plan=SMALL_RATES, accumulate=2, optimizer=optimizer, recompute=recomputes)

@@ -28,7 +28,7 @@ from t2r_export.training.losses import CrossEntropy, Divergence, divergence, div
 from t2r_export.training.stages import Distill, LossWeights, Stage, Task
 from t2r_runtime.errors import UserError
 
-PIECES = pytest.mark.parametrize("piece", [1, 21, 1 << 20])  # a row of seven at a time, three of five, all
+PIECES = pytest.mark.parametrize("piece", [1, 21, 1 << 20])  # one row of 7 tokens at a time, three of 5 rows, all
 
 
 def pair(layers: str = "all") -> tuple[Transformer, Transformer]:
@@ -46,7 +46,7 @@ def nats(model: Transformer, rows: torch.Tensor) -> float:
 
 
 def start(model: Transformer) -> tuple[State[Tensor], Step[Tensor]]:
-    """What a model reads windows of T tokens from."""
+    """States and context for windows of T tokens."""
     states = model.init_state(small.B)
     return states, model.context(states, model.ops(small.T))
 
@@ -100,7 +100,7 @@ def test_transfer_loss_is_scale_invariant() -> None:
     stage = Transfer(student, teacher)
     plain = float(stage(read(windows())).detach())
     stage.measure(read(windows()))
-    assert plain > 1000  # unmeasured, the second layer is all that counts
+    assert plain > 1000  # before `measure`, only the second layer counts
     assert float(stage(read(windows())).detach()) < 100
     assert stage.variance[1] > 1e3 * stage.variance[0]
 
@@ -243,7 +243,7 @@ def test_loss_in_pieces_has_the_same_gradients(tied: bool, monkeypatch: pytest.M
     teacher, student = small.model(config, seed=1), small.model(config, seed=2)
     stages = Distill(student, teacher, LossWeights(hidden=2.0, cross_entropy=0.5, kl_top=3)), Task(student, None)
     found = []
-    for rows in (100, 7):  # of B·T = 10: at once; 7 and 3
+    for rows in (100, 7):  # B·T = 10 rows: at once; 7 and 3
         monkeypatch.setattr(losses, "LEAST_ROWS", rows)
         monkeypatch.setattr(losses, "LOGITS", 1)
         for stage in stages:
@@ -275,7 +275,7 @@ def test_span_penalty_shortens_spans() -> None:
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), vocabulary=st.integers(2, 40), scale=st.sampled_from([0.1, 3.0, 30.0]))
 def test_top_divergence_of_all_tokens_is_kl(seed: int, vocabulary: int, scale: float) -> None:
-    """Values and gradients, also where K is more than there are."""
+    """Values and gradients, also for K above the vocabulary size."""
     generator = torch.Generator().manual_seed(seed)
     q, p = (torch.randn(3, vocabulary, dtype=torch.float64, generator=generator) * scale for _ in range(2))
     found = []

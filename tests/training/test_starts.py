@@ -67,7 +67,7 @@ def test_start_positions_do_not_affect_softmax() -> None:
     [
         ("gated_rotary", START_POSITIONS),
         ("rotary_keep", 0),
-        ("delta_rotary", 0),  # one of them forgets nothing
+        ("delta_rotary", 0),  # one layer has no decay
         ("rotary_drop", 0),
         ("rotary_after", 0),
         ("window_rotary", 0),
@@ -111,7 +111,7 @@ def test_unsupported_start_positions_are_refused(name: str, changes: dict[str, A
 
 @pytest.mark.parametrize("layer", [LinearConfig(small.K), LinearConfig(small.K, update_rule="gated", gate="data")])
 def test_random_starts_help_at_later_positions(layer: MixerConfig) -> None:
-    """A student that learned to copy its teacher at far positions copies it better there than one that learned at 0."""
+    """A student trained at far positions matches its teacher better there than one trained at 0."""
     teacher = small.model(texts.TEACHER)
     far = torch.full((len(START),), 1000, dtype=torch.int32)
     losses = []
@@ -132,8 +132,7 @@ def test_other_layers_do_not_affect_default() -> None:
 
 
 def test_start_positions_are_part_of_identity(config: FinetuneConfig, tmp_path: Path) -> None:
-    """A gated student of a rotary model gets them unasked, in a run that was stopped too; another number is another
-    model."""
+    """A gated student of a rotary model uses them by default, also after a stop; another number is another model."""
     texts.write_student(config.model, mixer=LinearConfig(small.K, update_rule="gated", gate="data"))
     config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "3,4", "0.01"))
     whole = ended(config)

@@ -94,7 +94,7 @@ def test_full_disk_keeps_earlier_state(tmp_path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_damaged_state_is_refused(tmp_path: Path, seed: int) -> None:
-    """A state that is loaded is the one that was saved; what has no checksum is nothing that is read."""
+    """A damaged state is refused, or loads equal to the saved one: only unread bytes have no checksum."""
     path, saved = tmp_path / "state", state()
     save_state(path, saved)
     content = bytearray(path.read_bytes())

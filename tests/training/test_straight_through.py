@@ -1,4 +1,4 @@
-"""A model trained with rounding equals its quantized export."""
+"""A model trained with rounding equals its quantized graph."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from t2r_export.verify import verify
 from t2r_runtime.errors import UserError
 
 W4 = QuantizeConfig(scheme="w4", block_size=16, accuracy_level=0)
-# tied and not, folded and not, with gates that are products of their own
+# tied or not, folded or not, gates with own products
 NAMES = ("learned", "rotary_keep", "gated_rotary", "conv_after", "pair", "hybrid_token", "mixed", "lstm", "moe")
 
 
@@ -72,14 +72,14 @@ def test_rounded_weights_are_graph_products(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_export_of_settled_model_is_lossless(name: str, tmp_path: Path) -> None:
-    """The numbers of every product are those of the settled model, and it computes what it did with roundings."""
+    """Every product's quantized weights are those of the settled model, which computes the same as with rounding."""
     made = rounded(small.model(name))
     ids = small.ids()
     with torch.no_grad(), parametrize.cached():
         expected = made(ids)
     found = settled(made)
     assert list(found.state_dict()) == list(fold(small.model(name))[0].state_dict())
-    if not found.config.tied_head:  # a table of its own is rounded at export
+    if not found.config.tied_head:  # an untied table is rounded at export
         found.embedding.weight.data = torch.from_numpy(rounded_table(found.embedding.weight.detach().numpy()))
     with torch.no_grad():
         torch.testing.assert_close(found(ids), expected)
@@ -88,7 +88,7 @@ def test_export_of_settled_model_is_lossless(name: str, tmp_path: Path) -> None:
 
 
 def numbers(made: Transformer) -> list[tuple[np.ndarray, int]]:
-    """Every product's matrix (in, out), and its bits."""
+    """Every product's matrix (in, out) and its bits."""
     found = [(getattr(module, name), 8 if module is made.head else 4) for module, name in products(made)]
     return [(np.ascontiguousarray(weight.detach().flatten(0, -2).numpy().T), bits) for weight, bits in found]
 
@@ -102,13 +102,13 @@ def test_graph_has_trained_weights(tmp_path: Path) -> None:
     nodes = [node for node in graph.graph.node if node.op_type == "MatMulNBits"]
     whole = b"".join(numpy_helper.to_array(kept[node.input[1]]).tobytes() for node in nodes)
     expected = [in_blocks(weight, bits, 16, False)[0].tobytes() for weight, bits in numbers(made)]
-    assert len(whole) == sum(map(len, expected))  # several of a model may be one product of the graph
+    assert len(whole) == sum(map(len, expected))  # several of the model's products may be one in the graph
     assert all(part in whole for part in expected)
 
 
 @pytest.mark.parametrize("gate", ["data", "pair"])
 def test_graph_computes_the_rounded_model(gate: str, tmp_path: Path) -> None:
-    """To float32's rounding: what `verify` finds of a quantized graph beyond that, the rounding of weights changed."""
+    """Within float32 rounding: any other error that `verify` finds in a quantized graph comes from weight rounding."""
     layer = small.linear(6, positions="after", update_rule="gated", gate=gate)
     made = settled(rounded(small.checkpoint(small.with_layers(small.LLAMA, layer, layer, tied_head=True)).model))
     checkpoint = Checkpoint(made.config, made, None, {}, "0" * 64)
@@ -134,8 +134,8 @@ def config(tmp_path: Path) -> FinetuneConfig:
 
 def test_round_stage_resume_is_bit_identical(config: FinetuneConfig, tmp_path: Path) -> None:
     report = finetune(config)
-    assert report.kept[0].step > 0  # better than the rounding alone, by its validation
-    assert report.teacher is not None  # the student as it was, before any rounding
+    assert report.kept[0].step > 0  # better in validation than plain rounding
+    assert report.teacher is not None  # the student before any rounding
     saved = checkpoint.load(config.output)
     assert saved.provenance["finetune"][-1]["for"] == {"scheme": "w4", "block_size": 16, "accuracy_level": 0}
     assert saved.config == fold(checkpoint.load(config.model).model)[0].config

@@ -1,4 +1,4 @@
-"""Losses that are not finite."""
+"""Non-finite losses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_non_finite_loss_ends_run(config: FinetuneConfig, monkeypatch: pytest.Mo
 
 
 def test_weights_before_non_finite_step_are_kept(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look comes ten steps later, and still says where it began: each step is broken in the same place."""
+    """The check runs ten steps later but reports the first broken step; each step fails at the same place."""
     kept: list[Any] = []
 
     def step(self: Trainer, *arguments: Any) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""One layer by itself, in float64: random weights, texts and states for it, and its step instead of its whole."""
+"""A single layer in float64, with random weights, texts and states, as a sequence and step by step."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from t2r_export.model.transformer import Transformer
 class Alone:
     """A layer of a model, called with texts (B, T, D) and tokens (B, D) instead of rows.
 
-    Attributes that it lacks are the layer's (`q`, `fold`), or those of what an attention layer has inside (`maps`).
+    Missing attributes are looked up in the layer (`q`, `fold`), then in an attention layer's inner mixer (`maps`).
     """
 
-    wrap: int | None = None  # what absolute positions are modulo of
+    wrap: int | None = None  # absolute positions are modulo this
 
     def __init__(self, model: UniformConfig, layer: Any) -> None:
         self.model, self.layer = model, layer
@@ -41,7 +41,7 @@ class Alone:
         return getattr(self.layer.inner, name)
 
     def context(self, tokens: int | None, batch: int, start: list[int] | None = None) -> Step[Tensor]:
-        """What the layer may ask: `start`, tokens that each row has read before, none if not given."""
+        """The layer's context: `start` is the number of tokens that each row has read before, 0 if not given."""
         seen = torch.tensor(start or [0] * batch, dtype=torch.int32)
         return Step(TorchOps(tokens, torch.zeros((), dtype=torch.float64)), seen, self.ropes, self.wrap)
 
@@ -56,17 +56,17 @@ class Alone:
         return found
 
     def heads(self, x: Tensor, start: list[int] | None = None) -> Heads[Tensor]:
-        """What an attention layer gives its inside of x (B, T, D)."""
+        """What an attention layer passes to its inner mixer, from x (B, T, D)."""
         found: Heads[Tensor] = self.layer.project(x.flatten(0, 1), self.context(x.shape[1], len(x), start))
         return found
 
     def output(self, o: Tensor) -> Tensor:
-        """What an attention layer makes of o (B, T, H, V): (B, T, D)."""
+        """The output of an attention layer: o (B, T, H, V) -> (B, T, D)."""
         y: Tensor = self.layer.o(o.flatten(2))
         return y
 
     def rotated(self, x: Tensor, start: list[int] | None = None) -> Tensor:
-        """x (B, T, heads, d), of a model with rotary positions rotated: its pairs (i, i + d/2) as complex numbers."""
+        """Rotate x (B, T, heads, d) if positions are rotary: its pairs (i, i + d/2) as complex numbers."""
         if not self.ropes:
             return x
         cos, sin = self.context(x.shape[1], len(x), start).rotation(0)
@@ -84,7 +84,7 @@ def layer(model: UniformConfig, config: MixerConfig | PartConfig) -> Any:
 
 
 def random_mixer(model: UniformConfig, config: MixerConfig | PartConfig, scale: float = 0.5, seed: int = 0) -> Alone:
-    """All weights random, none of them zero; what a mixer drew itself stays."""
+    """Random weights, none of them zero; buffers that a mixer drew itself stay."""
     made = layer(model, config).double().eval()
     generator = torch.Generator().manual_seed(seed)
     for weight in made.parameters():
@@ -93,7 +93,7 @@ def random_mixer(model: UniformConfig, config: MixerConfig | PartConfig, scale: 
 
 
 def text(length: int, batch: int = B, seed: int = 1) -> Tensor:
-    """What a layer gets (B, T, D)."""
+    """Random input of a layer (B, T, D)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, length, GPT2.width, generator=generator, dtype=torch.float64)
 
@@ -133,7 +133,7 @@ Definition = Callable[[Alone, Tensor, State[Tensor]], tuple[np.ndarray, dict[str
 def assert_is_definition(
     made: Alone, x: Tensor, state: State[Tensor], definition: Definition, tolerance: float = 1e-10
 ) -> None:
-    """A sequence, and its steps, are what the definition gives: outputs and every state."""
+    """Assert that a sequence and its steps equal the definition: outputs and every state."""
     found = [made(x, state), by_steps(made, x, state)]
     expected, end = definition(made, x, state)
     for y, after in found:
@@ -145,7 +145,7 @@ def assert_is_definition(
 
 @torch.no_grad()
 def assert_is_steps(made: Alone, length: int, tolerance: float = 1e-10) -> None:
-    """A sequence is its steps: outputs and every state."""
+    """Assert that a sequence equals its steps: outputs and every state."""
     x, state = text(length), states(made)
     (y, after), (stepped, end) = made(x, state), by_steps(made, x, state)
     torch.testing.assert_close(y, stepped, rtol=tolerance, atol=tolerance)

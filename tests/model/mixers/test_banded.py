@@ -1,4 +1,4 @@
-"""What the mixers share that look back a bounded number of tokens: buffers, empty slots, and bands over chunks."""
+"""Shared by mixers with bounded look-back: buffers, empty slots, and bands over chunks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_empty_slots() -> None:
 @windows
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 70])
 def test_chunk_visibility(window: int, length: int) -> None:
-    """Column j of chunk n is token n·C + j - J·C of the text, the buffer's before it, and zero where neither is."""
+    """Column j of chunk n is token n·C + j - J·C of the text, a buffered token before it, and zero elsewhere."""
     band, past, new = Band(window), numbers(G, window), numbers(G, length, seed=1)
     keys = band.keys(past, new, TorchOps(length))
     assert keys.shape == (B, G, -(-length // band.chunk), band.length, V)

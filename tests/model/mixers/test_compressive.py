@@ -46,7 +46,7 @@ def compressed(made: Alone, name: str, block: Array) -> Array:
 
 
 def by_definition(made: Alone, x: Tensor) -> Tensor:
-    """Token by token, from the first of the text; T5's bias is the one position that is written here."""
+    """Token by token, from the first of the text; T5's bias is the only position encoding here."""
     q, k, v = (layer(x).unflatten(-1, (-1, V)).numpy() for layer in (made.q, made.k, made.v))
     W, c, M = made.config.window, made.config.rate, made.config.blocks
     o = np.empty(q.shape)

@@ -31,9 +31,9 @@ from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-# a size that differs from the head's where it may; favor's is more than one block of directions
+# differs from the head size where possible; favor's is more than one block of directions
 SIZES = {"relu": 5, "relu2": 5, "elu": V, "rfa": 6, "favor": 7, "dpfp": 6 * V, "hedgehog": 6}
-GUARD = Guard("clamp", 0.1)  # large: φ(q)·z of untrained random features is near zero, and below
+GUARD = Guard("clamp", 0.1)  # large: φ(q)·z of untrained random features is near or below zero
 MODELS = {"learned": dataclasses.replace(GPT2, norm_eps=0.1), "rotary": dataclasses.replace(LLAMA, norm_eps=0.1)}
 CASES = [(name, normalizer) for name in FEATURE_MAPS for normalizer in LinearConfig.NORMALIZERS]
 
@@ -161,7 +161,7 @@ def test_split_anywhere_folded_or_not(case: tuple[str, str], length: int, at: in
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("name", FEATURE_MAPS)
 def test_fold_leaves_constants_alone(name: str, fixed: bool) -> None:
-    """What a folded map keeps is random directions, with any σ inside; projections are one matrix."""
+    """A folded map keeps only random directions, with any σ inside; projections are one matrix."""
     made = mixer(config(name, "rms_norm", fixed_sigma=fixed and name == "rfa"))
     folded = made.fold()
     assert {n for n, _ in folded.named_parameters()} == {
@@ -177,7 +177,7 @@ def test_fold_leaves_constants_alone(name: str, fixed: bool) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("name, normalizer", CASES)
 def test_exported_and_verified(name: str, normalizer: str, kind: str, tmp_path: Path) -> None:
-    """A layer unfolded where it rotates, and one folded, in each form of the graph."""
+    """A rotated layer that stays unfolded, and a folded one, in each form of the graph."""
     layers = (config(name, normalizer), config(name, normalizer, positions="drop", query_scale=0.7))
     model = dataclasses.replace(MODELS[kind], layers=layers)
     states = {"S.0", "S.1", "position"} | ({"z.0", "z.1"} if normalizer == "z" else set())
@@ -304,7 +304,7 @@ def test_favor_needs_a_head_that_float32_can_hold() -> None:
 
 
 def test_reading_a_config_allocates_nothing() -> None:
-    """The shapes of a stranger's model, however large it claims its random features to be."""
+    """The shapes of an untrusted model, however many random features it claims."""
     from t2r_export.checkpoints.weights import weight_shapes
 
     huge = dataclasses.replace(GPT2, layers=(LinearConfig(1 << 20, feature_map="favor"),)).build()
@@ -317,7 +317,7 @@ def test_fold_of_a_model_says_folded() -> None:
 
 
 def philox(key: tuple[int, int], count: int) -> list[int]:
-    """Words of Philox4x64-10 (Salmon et al. 2011, table 2), in whole numbers of Python."""
+    """Words of Philox4x64-10 (Salmon et al. 2011, table 2), in Python integers."""
     mask, words = (1 << 64) - 1, list[int]()
     for block in range(1, 2 + count // 4):
         x, k = [block, 0, 0, 0], list(key)
@@ -337,7 +337,7 @@ def normals(head: int, count: int) -> list[float]:
 
 
 def orthonormal(columns: np.ndarray) -> np.ndarray:
-    """Gram and Schmidt's, of the columns of (d, d)."""
+    """Gram-Schmidt, on the columns of (d, d)."""
     made = np.zeros_like(columns)
     for n in range(columns.shape[1]):
         rest = columns[:, n] - made[:, :n] @ (made[:, :n].T @ columns[:, n])
@@ -350,7 +350,7 @@ def test_random_directions_match_docs() -> None:
     rfa = RandomFourier(heads, d, LinearConfig(6, feature_map="rfa")).weight
     expected = [np.reshape(normals(head, d * 3), (d, 3)) / math.sqrt(d) for head in range(heads)]
     np.testing.assert_allclose(rfa.numpy(), expected, rtol=1e-6)
-    favor = Favor(heads, d, LinearConfig(8, feature_map="favor")).weight  # two blocks, one cut
+    favor = Favor(heads, d, LinearConfig(8, feature_map="favor")).weight  # two blocks, the second truncated
     for head in range(heads):
         blocks = np.reshape(normals(head, 2 * d * d), (2, d, d))
         rows = np.concatenate([orthonormal(block) for block in blocks])[:8]

@@ -28,7 +28,7 @@ MODELS = {"learned": GPT2, "rotary": LLAMA, "after": LLAMA}
 GUARD = Guard("add", 0.3)  # large: a wrong guard cannot hide
 merges = pytest.mark.parametrize("merge", HybridConfig.MERGES)
 models = pytest.mark.parametrize("model", MODELS)
-# what the sums do at each step, and how many first tokens never enter them
+# update rule of the sums, and number of sinks, which never enter them
 KINDS = {
     "linear": {},
     "sinks": {"sinks": 2},
@@ -48,7 +48,7 @@ def mixer(model: str, merge: str, window: int, feature_map: str = "relu", kind: 
 
 
 def rotated(x: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
-    """x (B, T, heads, d), the first `size` numbers of each rotated by its place (T)."""
+    """Rotate the first `size` elements of each vector of x (B, T, heads, d) by its place (T)."""
     frequencies, y = 10000.0 ** (-np.arange(0, size, 2) / size), x.copy()
     for b, t, h in np.ndindex(*x.shape[:3]):
         y[b, t, h, :size] = reference.turned(x[b, t, h, :size], places[t] * frequencies)
@@ -56,7 +56,7 @@ def rotated(x: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
 
 
 def by_definition(made: Alone, x: Tensor, alone: bool = False) -> Tensor:
-    """`alone`: without the window where something is far."""
+    """`alone`: without the window once tokens have left it."""
     q, k, v = (layer(x).unflatten(-1, (-1, V)) for layer in (made.q, made.k, made.v))
     plain, after = (q, k), made.config.positions == "after"
     q, k = made.rotated(q), made.rotated(k)
@@ -107,7 +107,7 @@ def test_sequence_and_step_are_the_definition(model: str, merge: str, kind: str,
 @kinds
 @pytest.mark.parametrize("wrap", [1, 3, 8])
 def test_positions_wrap_for_features_alone(wrap: int, merge: str, kind: str) -> None:
-    """The window sees true distances across every wrap, and φ sees places below N."""
+    """The window sees true distances across every wrap, and φ sees places modulo N."""
     made, x = mixer("rotary", merge, 4, kind=kind), text(26)
     plain = made(x, empty(made))[0]
     made.wrap = wrap
@@ -142,7 +142,7 @@ def test_every_feature_map(feature_map: str) -> None:
 def test_every_form_is_one_function(
     model: str, merge: str, kind: str, window: int, length: int, start: list[int], data: st.DataObject
 ) -> None:
-    """The sequence, split anywhere, step by step, from random states."""
+    """A sequence, any split of it and single steps agree, from random states."""
     made, x = mixer(model, merge, window, kind=kind), text(length, len(start))
     state, at = buffers(made, len(start)), data.draw(st.integers(1, length - 1))
     y, after = made(x, state, start)

@@ -145,7 +145,7 @@ def test_dropped_positions_are_not_seen() -> None:
 
 @torch.no_grad()
 def test_features_that_rotate_see_distances_alone() -> None:
-    """From an empty state the number of the first position changes nothing: no text is too long for what it learnt."""
+    """From an empty state, the first position has no effect, so that texts may exceed the training length."""
     x, _ = inputs(mixer("rotary_after"))
     for case, same in (("rotary_after", True), ("rotary_keep", False)):
         made = mixer(case)

@@ -52,7 +52,7 @@ def inputs(made: Alone, length: int = T, seed: int = 1) -> tuple[Tensor, State[T
 
 
 def maps(made: Alone, x: Tensor, start: list[int] | None = None) -> list[np.ndarray]:
-    """φ(q), φ(k) and v (B, T, heads, ·) of a layer with the same weights that only adds up."""
+    """φ(q), φ(k) and v (B, T, heads, ·) of a layer with the same weights and the linear rule."""
     config = dataclasses.replace(made.config, update_rule="linear", gate="none", moving_average=False)
     plain = Alone(made.model, layer(made.model, config).double())
     plain.load_state_dict({name: w for name, w in made.state_dict().items() if ".gates." not in name})
@@ -194,7 +194,7 @@ def test_a_gate_is_exact_where_it_is_nearly_open() -> None:
 
 @torch.no_grad()
 def test_a_moving_average_forgets_its_start() -> None:
-    """Equal tokens: S becomes φ(k) vᵀ whatever it was (2103.02143, section 3.3)."""
+    """Equal tokens: S becomes φ(k) vᵀ from any start (2103.02143, section 3.3)."""
     made = mixer("average", "learned")
     for weight in made.gates.parameters():  # g = 1/2
         weight.zero_()

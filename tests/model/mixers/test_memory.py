@@ -1,4 +1,4 @@
-"""Persistent memory: the pairs read as if they were the first tokens of the text, and nothing else."""
+"""Persistent memory: its pairs are read as if they were the first tokens of the text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def mixer(case: str) -> tuple[Alone, Tensor]:
 @torch.no_grad()
 @cases
 def test_it_is_what_was_read_before_the_text(case: str) -> None:
-    """A memory has no place in the text: its keys are not rotated."""
+    """A memory has no position, so that its keys are not rotated."""
     made, x = mixer(case)
     heads, ops = made.heads(x, START), TorchOps(N + T)
     q, k, *_ = made.features(heads, {}, ops)
@@ -111,7 +111,7 @@ def test_memory_requires_explicit_teacher() -> None:
     assert isinstance(converted, Transformer)
     source = small.checkpoint(config)
     checkpoint = dataclasses.replace(source, config=converted.config, model=converted, provenance=provenance(source))
-    # its softmax model had none, so there is no doubt
+    # its softmax model had no memory, so that the result is unambiguous
     assert small.mixers(original(checkpoint).config) == list(config.layers)
 
 

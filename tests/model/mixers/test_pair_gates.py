@@ -43,7 +43,7 @@ def mixer(name: str) -> Alone:
 
 
 def turned(x: np.ndarray, start: list[int]) -> np.ndarray:
-    """x (B, T, heads, d), each vector rotated by its place in the text."""
+    """Rotate each vector of x (B, T, heads, d) by its place in the text."""
     frequencies, y = 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1]), x.copy()
     for b, t, h in np.ndindex(*x.shape[:3]):
         y[b, t, h] = reference.turned(x[b, t, h], (start[b] + t) * frequencies)
@@ -51,7 +51,7 @@ def turned(x: np.ndarray, start: list[int]) -> np.ndarray:
 
 
 def log_gates(made: Alone, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """log g (B, T, G, K), and the logits behind those of g."""
+    """log g (B, T, G, K), and the logits after those of g."""
     logits = x.numpy() @ made.gates.weight.numpy().T + made.gates.offset.numpy()
     u = logits[..., : G * K // 2].reshape(*x.shape[:2], G, K // 2)
     return -np.log1p(np.exp(-np.concatenate([u, u], -1))), logits[..., G * K // 2 :]
@@ -120,7 +120,7 @@ def test_a_hybrid_is_the_definition() -> None:
     st.data(),
 )
 def test_every_form_is_one_function(name: str, length: int, start: list[int], data: st.DataObject) -> None:
-    """The sequence, split anywhere, step by step, from random states."""
+    """A sequence, any split of it and single steps agree, from random states."""
     made, x = mixer(name), text(length, len(start))
     state, at = buffers(made, len(start)), data.draw(st.integers(1, length - 1))
     y, after = made(x, state, start)
@@ -136,7 +136,7 @@ def test_every_form_is_one_function(name: str, length: int, start: list[int], da
 @settings(max_examples=20)
 @given(st.sampled_from(LINEAR), st.integers(1, 1000))
 def test_distances_alone_matter(name: str, later: int) -> None:
-    """What a decay per feature would not leave so: the two features of a pair turn into each other."""
+    """A decay per feature would break this, since rotation mixes the two features of a pair."""
     made, x = mixer(name), text(13)
     y, shifted = (made(x, empty(made), [start] * B)[0] for start in (0, later))
     torch.testing.assert_close(shifted, y, rtol=2e-4, atol=2e-4)
@@ -156,7 +156,7 @@ def test_folded_is_unfolded(name: str) -> None:
 @torch.no_grad()
 @every
 def test_equal_gates_are_one_gate(name: str) -> None:
-    """A layer starts as one with a gate per head does, and with as many states."""
+    """Equals a layer with one gate per head, with the same states."""
     made = mixer(name)
     one = Alone(LLAMA, random_mixer(LLAMA, dataclasses.replace(MIXERS[name], gate="data")).layer)
     weights = {part: w for part, w in made.layer.state_dict().items() if ".gates." not in part}
@@ -200,7 +200,7 @@ def test_features_that_do_not_rotate_have_no_pairs(name: str, options: dict[str,
 
 
 def test_a_layer_without_positions_gets_a_gate_per_head() -> None:
-    """In models of which some layers alone rotate."""
+    """In models where only some layers rotate."""
     assert LLAMA.attention is not None
     attentions = (LLAMA.attention, dataclasses.replace(LLAMA.attention, positions=None))
     layers = (small.SOFTMAX,) * 2

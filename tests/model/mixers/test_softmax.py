@@ -42,7 +42,7 @@ def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> np.ndarray:
     for b, t, h in np.ndindex(B, T, H):
         g, seen = h // (H // k.shape[2]), past + t + 1
         scores, values = np.exp(k[b, :seen, g] @ q[b, t, h] / np.sqrt(V)), v[b, :seen, g]
-        if made.memory is not None:  # no place in the text: the query meets it without a rotation
+        if made.memory is not None:  # a memory has no position: its query is not rotated
             memory_k, memory_v = (part.numpy()[g] for part in (made.memory.k, made.memory.v))
             scores = np.concatenate([scores, np.exp(memory_k @ plain[b, t, h].numpy() / np.sqrt(V))])
             values = np.concatenate([values, memory_v])
@@ -85,7 +85,7 @@ def test_state_spec_and_fold() -> None:
 
 @torch.no_grad()
 def test_large_scores_of_a_memory_and_of_tokens() -> None:
-    """Each so far above the other that a sum of exponentials would be infinite, or nothing."""
+    """So large on one side that a sum of exponentials would overflow or underflow."""
     for side in ("k", "q"):
         made, x, state = setting("grouped", CACHED, 2)
         part = made.memory.k if side == "k" else state["k"]

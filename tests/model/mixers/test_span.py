@@ -28,7 +28,7 @@ from t2r_export.model.mixers.span import SpanMixer
 from t2r_runtime.errors import UserError
 
 SPAN, RAMP = 11, 4
-SHARES = [0.0, 0.5, -3.0, 0.2, 1.0, 7.0]  # of the longest, a head each; past the bounds is at the bounds
+SHARES = [0.0, 0.5, -3.0, 0.2, 1.0, 7.0]  # of the longest span, one per head; clamped to the bounds
 TOKENS = (8, 6, 11)  # ⌈R + z⌉, z = share · (11 - 4), the longer of a group's two
 MODELS = {"learned": GPT2, "rotary": LLAMA}
 models = pytest.mark.parametrize("model", MODELS)
@@ -74,7 +74,7 @@ def test_sequence_and_step_are_the_definition(model: str, span: int, ramp: int, 
 def test_every_form_is_one_function(
     model: str, ramp: int, more: int, length: int, start: list[int], data: st.DataObject
 ) -> None:
-    """The sequence, split anywhere, step by step, folded and not: from random states."""
+    """A sequence, any split of it and single steps agree, folded and not, from random states."""
     made = mixer(model, ramp + more, ramp)
     x, state, at = text(length, len(start)), buffers(made, len(start)), data.draw(st.integers(1, length - 1))
     y, after = made(x, state, start)
@@ -111,7 +111,7 @@ def test_the_fold_keeps_what_each_kv_head_needs() -> None:
 @pytest.mark.parametrize("model", [GPT2, LLAMA], ids=["learned", "rotary"])
 @pytest.mark.parametrize("target", ["portable", "fused", "npu"])
 def test_the_graph_is_the_model(model: ModelConfig, target: str, tmp_path: Path) -> None:
-    """Over several times the span; the states of the graph are those of the folded model."""
+    """Steps over several spans; the graph has the states of the folded model."""
     config = dataclasses.replace(model, layers=(SpanConfig(SPAN, RAMP), SpanConfig(5, 2)))
     checkpoint, report = small.graph(tmp_path / "g.onnx", config, target=target, prefill=target != "npu")
     proof = small.proof(checkpoint, tmp_path / "g.onnx", steps=80)

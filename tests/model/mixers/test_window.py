@@ -160,7 +160,7 @@ def test_sinks_are_kept_and_the_window_moves() -> None:
 
 @torch.no_grad()
 def test_an_absent_slot_weighs_nothing() -> None:
-    """Whatever stands in a slot that holds no token, or one that a sink holds."""
+    """The values of a slot without a token, or of one that a sink holds, have no effect."""
     made, x = mixer(LLAMA, 4, 3), text(3)
     state = empty(made)
     filled = {name: value + 1e3 for name, value in state.items()}

@@ -31,7 +31,7 @@ def setting(ffn_size: int, length: int = T) -> tuple[Alone, Tensor, State[Tensor
 
 
 def by_definition(made: Alone, x: Tensor, total: Tensor, start: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """y (B, T, D) and the sum after the last token (B, D), row after row and token after token."""
+    """y (B, T, D) and the sum after the last token (B, D), one row and one token at a time."""
     weights = {name: weight.detach().numpy() for name, weight in made.layer.named_parameters()}
     out, sums = np.empty(x.shape), total.numpy().copy()
     for row, before in enumerate(start):

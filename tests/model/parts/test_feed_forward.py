@@ -47,7 +47,7 @@ def read(made: ProductKey, x: torch.Tensor, tokens: int | None = None) -> torch.
 
 
 def by_definition(made: ProductKey, x: np.ndarray) -> np.ndarray:
-    """x (D): every key of the n² scored with the whole query, the best of all of them kept (Lample et al. 2019)."""
+    """x (D): scores all n² keys with the whole query and keeps the best (Lample et al. 2019)."""
     config, weights = made.config, {name: weight.detach().numpy() for name, weight in made.named_parameters()}
     query = (weights["query.weight"] @ x + weights["query.bias"]).reshape(config.heads, config.query_size)
     spread = query - query.mean(-1, keepdims=True)
@@ -88,7 +88,7 @@ def test_every_weight_learns() -> None:
     read(made, torch.randn(50, WIDTH, dtype=torch.float64)).square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None, name
-        used = weight.grad.abs().sum(-1) > 0  # of the values, those that some token read
+        used = weight.grad.abs().sum(-1) > 0  # only the values that some token read
         assert used.any() if name == "values" else used.all(), name
 
 
@@ -126,7 +126,7 @@ def test_no_feed_forward_has_no_weights() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_token_gate_weighs_the_result(rank: int) -> None:
-    """sigmoid(w x) times what the same part gives without; it is no unit, and keeps its matrix."""
+    """sigmoid(w x) times the ungated result; the gate keeps its matrix, which is not factorable."""
     config = DenseConfig(size=FFN, activation="silu", gated=True, rank=rank, token_gate=True)
     made, x = DensePart(Site(WIDTH), config), torch.randn(T, WIDTH, generator=torch.Generator().manual_seed(1))
     plain = DensePart(Site(WIDTH), dataclasses.replace(config, token_gate=False))

@@ -64,7 +64,7 @@ def test_every_weight_learns(name: str) -> None:
 
 
 def test_a_constant_text_stays_constant() -> None:
-    """A kernel is an average: its shares add up to 1."""
+    """The weights of a kernel sum to 1."""
     made, x = random_mixer(GPT2, FORMS["dynamic"]), text(1).expand(B, 9, WIDTH)
     y, _ = made(x, states(made))
     torch.testing.assert_close(y[:, 3:], y[:, 3:4].expand(B, 6, WIDTH), rtol=1e-10, atol=1e-10)

@@ -106,7 +106,7 @@ def test_states_and_words() -> None:
 
 
 def test_a_fresh_layer_forgets_slowly_and_at_once() -> None:
-    """dt starts between 0.001 and 0.1, a decay rate at the number of its head."""
+    """dt starts between 0.001 and 0.1, and the decay rate of a head at its number."""
     made = random_mixer(LLAMA, MAMBA2).layer
     fresh = type(made)(made.site, made.config)
     steps = torch.nn.functional.softplus(fresh.dt_bias)

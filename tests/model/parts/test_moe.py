@@ -119,7 +119,7 @@ def test_a_step_graph_gathers_the_chosen_experts(tmp_path: Path) -> None:
     [("renormalized", 1), ("of all", 1), ("switch", 1), ("sigmoids", 1), ("softmax and a bias", 1), ("gelu", 0)],
 )
 def test_fused_has_one_node(name: str, nodes: int, prefill: bool, tmp_path: Path) -> None:
-    """And ordinary operators where it lacks the activation."""
+    """Ordinary operators if the node lacks the activation."""
     form = {**FORMS, "gelu": dataclasses.replace(MOE, activation="gelu")}[name]
     config = small.with_layers(GPT2, small.LINEAR, feed_forwards=(form,))
     made, _ = small.graph(tmp_path / "g.onnx", config, target="fused", prefill=prefill)
@@ -147,7 +147,7 @@ def test_a_file_of_version_4_has_another_layout(name: str, tmp_path: Path) -> No
 
 
 def test_the_load_is_balanced_in_training() -> None:
-    """E Σ f P is 1 for equal loads and E where one expert has all; it is added to the loss once, and learns."""
+    """E Σ f P is 1 for equal loads and E if one expert has all; it is added to the loss once, with gradients."""
     even = torch.zeros(8, 4)
     assert float(load_balance(even, 4)) == pytest.approx(1.0)
     one = torch.tensor([[50.0, 0.0, 0.0, 0.0]]).expand(8, 4)
@@ -160,7 +160,7 @@ def test_the_load_is_balanced_in_training() -> None:
         student = small.model(config)
         stage, ids = Task(student, None), small.ids(length=T + 1)
         losses.append(stage(window_batch(ids)))
-        assert float(stage.penalty()) == 0.0  # it was that of the batch
+        assert float(stage.penalty()) == 0.0  # the loss of the batch has taken it
     student(ids)
     copied = copy.deepcopy(student)
     assert float(copied.blocks[0].parts[1].penalty()) == 0.0

@@ -32,7 +32,7 @@ def setting(config: PartConfig) -> tuple[Alone, Tensor, State[Tensor], dict[str,
 
 
 def time_mixing(w: dict[str, Any], x: np.ndarray, before: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Any]]:
-    """Of one text x (T, D). S of the paper is that after its last token; ours has not read it yet."""
+    """Of one text x (T, D). The paper's S includes the last token; ours does not yet."""
     decay, out, last = np.exp(-np.exp(w["decay"])), [], before["last"].flatten()
     k, v = (before[f"last_{name}"].reshape(G, K) for name in "kv")
     earlier = before["S"]

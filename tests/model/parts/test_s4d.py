@@ -98,7 +98,7 @@ def test_a_fresh_layer_is_s4d_lin() -> None:
 @torch.no_grad()
 @forms
 def test_a_small_step_keeps_its_input_in_float32(name: str) -> None:
-    """Ā - 1 is computed without the difference, which would lose 3 of 7 digits at dt = 0.001."""
+    """Ā - 1 is computed without the subtraction, which would lose 3 of 7 digits at dt = 0.001."""
     layer = random_mixer(GPT2, FORMS[name]).layer
     fresh = type(layer)(layer.site, layer.config)
     state = {s.name: torch.zeros(s.dims(B)) for s in fresh.state_spec()}

@@ -1,4 +1,4 @@
-"""Layers that share attention weights, against their definition, and the layers below, which lend them."""
+"""Layers that share attention weights, against their definition, and the layers below that lend them."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def projected(layer: Any, name: str, x: np.ndarray, heads: int) -> np.ndarray:
-    """A projection of one token, by heads."""
+    """A projection of one token, split into heads."""
     projection = getattr(layer, name)
     return np.asarray(projection.weight.detach().numpy() @ x + projection.bias.detach().numpy()).reshape(heads, -1)
 
 
 def defined(below: Any, above: Any, x: np.ndarray, keys: list[np.ndarray], values: list[np.ndarray]) -> np.ndarray:
-    """What `above` gives of its values (G, V) each, by the query that `below` makes of a row x for its keys."""
+    """Output of `above`: its values (G, V) each, weighted by `below`'s query of row x and by the keys."""
     q, o = projected(below, "q", x, H), []
     for head in range(H):
         group = head * G // H
@@ -84,7 +84,7 @@ def defined(below: Any, above: Any, x: np.ndarray, keys: list[np.ndarray], value
 
 @torch.no_grad()
 def test_weights_are_those_of_the_layer_below() -> None:
-    """Token after token: q and k of one layer's input, v of the other's."""
+    """Token by token: q and k of one layer's input, v of the other's."""
     below, above, step = pair(GPT2)
     x, y = (random(B, T, WIDTH, seed=seed) for seed in (1, 2))
     state = {name: random(B, G, PAST, V, seed=seed) for seed, name in enumerate(("k", "v", "own"))}
@@ -104,7 +104,7 @@ def test_weights_are_those_of_the_layer_below() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("base", [GPT2, LLAMA, ROTARY], ids=["gpt2", "llama", "rotary"])
 def test_shared_layer_with_equal_values(base: UniformConfig) -> None:
-    """And a layer that lends its weights is the one that does not."""
+    """A layer that shares weights equals the lender, and lending changes no result."""
     below, above, step = pair(base)
     above.load_state_dict({name: w for name, w in below.state_dict().items() if name in above.state_dict()})
     x = random(B * T, WIDTH, seed=1)
@@ -152,7 +152,7 @@ def test_consecutive_shared_layers() -> None:
 
 @pytest.mark.parametrize("prefill", [False, True])
 def test_a_graph_computes_scores_once(prefill: bool, tmp_path: Path) -> None:
-    """For all layers that share: one Softmax, and as many nodes below as where nobody shares."""
+    """One Softmax for all layers that share; the lender has no more products than without sharing."""
     counts = []
     for layers in ((SOFTMAX, SHARED, SHARED), (SOFTMAX,) * 3):
         _, report = small.graph(tmp_path / f"{len(counts)}.onnx", small.with_layers(LLAMA, *layers), prefill=prefill)
@@ -169,7 +169,7 @@ def test_quantized(scheme: str, tmp_path: Path) -> None:
     made, _ = small.graph(tmp_path / "g.onnx", "shared_weights", prefill=True)
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     assert {spec.name for spec in Decoder(tmp_path / "q.onnx").signature.states} >= {"k.0", "v.0", "v.1", "v.2"}
-    small.proof(made, tmp_path / "q.onnx", 8)  # it runs, whatever so small a model loses
+    small.proof(made, tmp_path / "q.onnx", 8)  # it runs; so small a model may lose more than the tolerance
 
 
 BELOW = "a softmax layer without memory below"
@@ -211,7 +211,7 @@ def test_heads_are_the_same() -> None:
 
 
 def test_conversion_and_training() -> None:
-    """A softmax model keeps values and outputs; its layers cannot be aligned one by one."""
+    """Conversion keeps the softmax model's values and outputs; its layers cannot be aligned one by one."""
     teacher = small.model("softmax")
     student = convert(teacher, SHARED, "1")
     ours, theirs = student.state_dict(), teacher.state_dict()

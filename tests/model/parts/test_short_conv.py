@@ -1,4 +1,4 @@
-"""Gated short convolutions, several in a layer: each part has its own states, whatever others call theirs."""
+"""Gated short convolutions, several in a layer: each part has its own states, even if names are equal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RMS = NormConfig("rms")
 
 
 def crowded(parallel: bool) -> ModelConfig:
-    """A layer of three parts with a state `conv`, of other sizes, beside one of softmax."""
+    """A layer with three parts, each with a state `conv` of another size, beside a softmax layer."""
     inside = LinearConfig(5, conv=2, normalizer="none", update_rule="gated", gate="data")
     parts = (
         ShortConvConfig(3, norm=RMS),

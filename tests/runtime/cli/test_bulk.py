@@ -1,4 +1,4 @@
-"""`--jsonl IN OUT`: each line is answered as it would be alone, bad ones by number; an interrupted run is resumed."""
+"""`--jsonl IN OUT`: each line gets the answer it would get alone, errors by line number; interrupted runs resume."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(*arguments: object, code: int = 0) -> None:
 
 
 def answered(folder: Path, lines: list[Any], *arguments: object, code: int = 0) -> list[Any]:
-    """OUT of a command for these objects, or lines as bytes."""
+    """The parsed OUT file of a command; `lines` are objects or raw bytes."""
     raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
     (folder / "in.jsonl").write_bytes(b"\n".join(raw))
     run(*arguments, "--jsonl", folder / "in.jsonl", folder / "out.jsonl", code=code)
@@ -129,7 +129,7 @@ def test_an_interrupted_run_is_resumed(
     done = part.read_bytes().count(b"\n")
     assert done >= 2
     with part.open("ab") as file:
-        file.write(b'{"prompt": "ca')  # a line that was cut
+        file.write(b'{"prompt": "ca')  # a partial line
     capsys.readouterr()
     count = 100
     assert answered(tmp_path, lines, *command, code=2) == whole
@@ -181,7 +181,7 @@ def test_scores(rows: int, graph: Path, tmp_path: Path, capsys: Output) -> None:
 
 
 def test_progress_counts_lines(graph: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the lines that are left after an interrupted run."""
+    """Counts the lines left after an interrupted run."""
     monkeypatch.setattr("t2r_runtime.cli.progress.LOG_SECONDS", 0)
     answered(tmp_path, [{"prompt": prompt} for prompt in PROMPTS], "generate", graph, *GREEDY, "--rows", 2)
     said = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()]
@@ -194,7 +194,7 @@ def test_translations(
 ) -> None:
     sources = ["bad", "", "a", "lid. cab", "fed"]
     lines = [{"source": source, "id": number} for number, source in enumerate(sources)]
-    lines.insert(2, {"source": "a" * 13, "id": -1})  # longer than the model's
+    lines.insert(2, {"source": "a" * 13, "id": -1})  # longer than the model's limit
     command = ["translate", translator, "--max-tokens", "7", "--rows", width]
     found = answered(tmp_path, lines, *command, code=2)
     assert found.pop(2)["line"] == 3

@@ -1,4 +1,4 @@
-"""Every ending of a command: the exit code, and the line that a person reads."""
+"""Every way a command ends: exit code and message."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_ending_is_one_line(
 
 
 def _in_an_import() -> None:
-    """Ctrl-C while a library in C is imported, which says that it cannot be."""
+    """Ctrl-C during the import of a C library, which reports a failed import."""
     try:
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:
@@ -88,7 +88,7 @@ def test_ctrl_c_during_import(body: Callable[[], None], capsys: pytest.CaptureFi
 
 
 def test_repeated_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
-    """What the first one unwinds is not interrupted by the others."""
+    """Later signals do not interrupt the cleanup after the first."""
     cleaned = []
 
     def body() -> None:
@@ -128,7 +128,7 @@ runpy.run_module("t2r_export", run_name="__main__")
 
 @pytest.mark.parametrize("when", ODD_TIMES)
 def test_ctrl_c_at_any_time(when: str, tmp_path: Path) -> None:
-    """No traceback, neither of Python's own start nor of its end."""
+    """No traceback, neither at Python's startup nor at its exit."""
     line, code = ODD_TIMES[when]
     (tmp_path / "x.pt").write_bytes(b"no model")
     program = PROGRAM.format(file=str(tmp_path / "x.pt"), line=line)
@@ -140,7 +140,7 @@ def test_ctrl_c_at_any_time(when: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("package", ["t2r_export", "t2r_runtime"])
 def test_little_is_imported_before_ctrl_c_is_handled(package: str) -> None:
-    """Of Python's own modules typing is the one that takes a while."""
+    """typing is the standard module that is slow to import."""
     program = f"import sys, {package}.__main__; print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, env=environment)
@@ -178,7 +178,7 @@ def test_bug_writes_a_report(
     lines = capsys.readouterr().err.splitlines()
     reports = sorted(tmp_path.iterdir())
     assert codes == [3, 3]
-    assert len(lines) == len(reports) == 2  # a line each, and no report overwrites another
+    assert len(lines) == len(reports) == 2  # one line each, and no report overwrites another
     match = re.fullmatch(r"t2r: bug: KeyError: 'a b'; please report it with the file (.*)", lines[0])
     assert match
     text = Path(match[1]).read_text()

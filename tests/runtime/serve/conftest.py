@@ -1,4 +1,4 @@
-"""One server for the tests that leave it as it was."""
+"""One server for the tests that do not change it."""
 
 from __future__ import annotations
 

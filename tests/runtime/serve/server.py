@@ -1,4 +1,4 @@
-"""A server in a process of its own, on a free port of loopback, and requests to it."""
+"""A server process on a free loopback port, and its clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 JSON = {"content-type": "application/json"}
-PATIENCE = 60  # seconds until a test gives up
+PATIENCE = 60  # test timeout in seconds
 
 
 class Client:
@@ -33,7 +33,7 @@ class Client:
     def ask(
         self, path: str, body: Any = None, method: str | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Status and answer: JSON, or a text. A body that is no bytes is sent as JSON."""
+        """Status and answer: JSON or text. A body other than bytes is sent as JSON."""
         raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         with contextlib.closing(self.connection()) as connection:
             connection.request(
@@ -45,7 +45,7 @@ class Client:
             return response.status, json.loads(text) if kind.startswith("application/json") else text
 
     def good(self, path: str, body: Any = None) -> Any:
-        """An answer without an error."""
+        """The answer, which must not be an error."""
         status, answer = self.ask(path, body)
         assert status == 200, answer
         return answer
@@ -81,7 +81,7 @@ class Client:
             time.sleep(0.01)
 
     def raw(self, data: bytes) -> bytes:
-        """Send bytes; returns what is answered until the server closes or is silent for a second."""
+        """Send bytes; returns the response until the server closes or is silent for a second."""
         with socket.create_connection((self.host, self.port), timeout=1) as connection:
             found = b""
             with contextlib.suppress(OSError):
@@ -114,12 +114,12 @@ class Server(Client):
         self._reader.start()
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal; returns the exit code."""
+        """Send a signal and return the exit code."""
         self.process.send_signal(number)
         return self.ended()
 
     def ended(self) -> int:
-        """Wait for the end of the process; returns the exit code."""
+        """Wait for the process and return its exit code."""
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         assert self.process.stderr is not None
@@ -128,7 +128,7 @@ class Server(Client):
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[Any]:
-    """The data of each event, parsed, without the last, [DONE]."""
+    """The parsed data of each event, without the final [DONE]."""
     done = False
     for line in response:
         if line.strip():
@@ -142,7 +142,7 @@ def events(response: http.client.HTTPResponse) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def running(*arguments: object, environment: dict[str, str] | None = None) -> Iterator[Server]:
-    """A server, which must end well."""
+    """A server, which must exit without errors."""
     server = Server(*arguments, environment=environment)
     try:
         yield server
@@ -157,7 +157,7 @@ def running(*arguments: object, environment: dict[str, str] | None = None) -> It
 
 @contextlib.contextmanager
 def within(*graphs: Path, rows: int = 2) -> Iterator[Client]:
-    """A server in a thread of this process, which a test may patch."""
+    """A server in a thread of this process, so that tests can patch it."""
     from t2r_runtime import Decoder, Translator
     from t2r_runtime.serve import run
     from t2r_runtime.serve.models import Limits
@@ -181,7 +181,7 @@ def within(*graphs: Path, rows: int = 2) -> Iterator[Client]:
 
 
 def letters(folder: Path, name: str = "letters", **changes: Any) -> Path:
-    """A graph that reads letters, and chats."""
+    """A graph with a letter tokenizer and a chat template."""
     from cli_models import LETTERS, letter_tokenizer
     from runtime import graphs
 

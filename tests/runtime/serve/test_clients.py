@@ -1,4 +1,4 @@
-"""Clients that vanish or are silent, and faults of the server: rows are free again, and others are answered."""
+"""Clients that disconnect or are silent, and server faults: rows are freed, other requests are answered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPLETIONS = "/v1/completions"
 
 
 def test_client_that_vanishes_frees_its_row(graph: Path) -> None:
-    """One row: others wait until it is free."""
+    """With one row, other requests wait until it is free."""
     with running(graph, "--rows", 1, "--max-tokens", 10**9) as server:
         long = {"max_tokens": 10**9, "ignore_eos": True}
         with server.stream(prompt="a", **long) as events:
@@ -31,7 +31,7 @@ def test_client_that_vanishes_frees_its_row(graph: Path) -> None:
         assert len(server.tokens("b", max_tokens=3, ignore_eos=True)[0]) == 3
         with server.stream(prompt="a", **long) as events:
             next(events)
-            connection = server.connection()  # waits for the row, and vanishes without an answer
+            connection = server.connection()  # waits for the row, and disconnects without an answer
             body = json.dumps({"prompt": "c", **long})
             connection.request("POST", COMPLETIONS, body, {"content-type": "application/json"})
             server.until("t2r_texts_waiting", 1)
@@ -68,7 +68,7 @@ def test_client_that_vanishes_within_its_body(graph: Path) -> None:
 
 @pytest.mark.parametrize("start", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nhost: a\r\n\r\nGET /hea"])
 def test_silent_connection_is_closed(start: bytes, graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sends no request, a part of one, or a part of a second one; one whose answer takes long stays."""
+    """The client sends no request, a partial one, or a partial second one; connections with slow answers stay open."""
     monkeypatch.setattr("t2r_runtime.serve.run.HEAD_SECONDS", 0.2)
     with within(graph) as server, ThreadPoolExecutor(1) as pool:
         busy = pool.submit(server.tokens, "a", max_tokens=4096, ignore_eos=True)
@@ -91,7 +91,7 @@ def test_silent_connection_is_closed(start: bytes, graph: Path, monkeypatch: pyt
 def test_fault_ends_the_requests_that_run(
     fault: Exception, status: int, code: str, graph: Path, translator_graph: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their clients are told so, a bug in no words; later requests are answered as ever."""
+    """Their clients get an error (a bug gives no details); later requests are answered."""
     with within(graph, translator_graph) as server, ThreadPoolExecutor(4) as pool:
         asked = {"model": "letters", "max_tokens": 4096, "ignore_eos": True, "temperature": 0}
         source = {"model": translator_graph.stem, "source": "bad"}

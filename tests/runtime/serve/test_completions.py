@@ -1,4 +1,4 @@
-"""/v1/completions and /v1/chat/completions answer as OpenAI's clients expect, with the tokens of a decoder alone."""
+"""/v1/completions and /v1/chat/completions answer in OpenAI's format, with the tokens of a single decoder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def alone(graph: Path, prompt: str, count: int, **options: Any) -> list[int]:
 
 
 def text_of(tokens: list[int]) -> str:
-    """Without the stop token."""
+    """The text of tokens without the stop token."""
     return "".join(LETTERS[token] for token in tokens if token != 2)
 
 
@@ -60,7 +60,7 @@ def test_completion_equals_decoder(server: Server, graph: Path) -> None:
 
 
 def test_every_request_at_once_equals_each_alone(server: Server, graph: Path) -> None:
-    """Four rows for 40 requests, of which each has its own seed, whatever runs beside it."""
+    """40 requests share four rows; each has its own seed."""
     asked = [
         {"prompt": LETTERS[n % 7 : n % 7 + 1 + n % 4], "seed": n, "max_tokens": 3 + 5 * (n % 6), "temperature": 2.5}
         for n in range(40)
@@ -72,7 +72,7 @@ def test_every_request_at_once_equals_each_alone(server: Server, graph: Path) ->
 
 
 def test_prompts_and_choices(server: Server, graph: Path) -> None:
-    """Choices of a prompt are next to each other; each has its own seed."""
+    """Choices of a prompt are adjacent; each has its own seed."""
     answer = server.complete(["ab", "c"], n=2, seed=5, temperature=3, max_tokens=4)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
     expected = [alone(graph, text, 4, seed=seed, temperature=3) for text in ("ab", "c") for seed in (5, 6)]
@@ -111,7 +111,7 @@ def test_stop_text_ends_a_choice(server: Server) -> None:
 
 
 def test_echo_with_log_probabilities(server: Server, graph: Path) -> None:
-    """What lm-eval's local-completions asks for."""
+    """The request of lm-eval's local-completions."""
     answer = server.complete([3, 1, 4, 1], echo=True, logprobs=1, max_tokens=1, temperature=0)
     [choice] = answer["choices"]
     found = choice["logprobs"]
@@ -132,7 +132,7 @@ def test_echo_with_log_probabilities(server: Server, graph: Path) -> None:
 
 
 def test_text_offsets_without_special_tokens(tmp_path: Path) -> None:
-    """Where each token begins in the text, which has no special token but those that were typed."""
+    """Offsets of tokens in the text, whose only special tokens are those in the prompt."""
     library = Library.from_str(letter_tokenizer(LETTERS[: graphs.VOCABULARY]))
     library.post_processor = processors.TemplateProcessing(single="k $A", special_tokens=[("k", 10)])
     library.add_special_tokens(["k"])
@@ -245,11 +245,11 @@ def test_signal_finishes_what_runs(number: signal.Signals, graph: Path) -> None:
 
 
 def test_second_ctrl_c_drops_what_runs(graph: Path) -> None:
-    """In one piece: the server says nothing of the requests that it breaks off."""
+    """The server exits cleanly and reports nothing about the requests it drops."""
     with running(graph, "--max-tokens", 10**9) as server:
         with server.stream(prompt="a", max_tokens=10**9, ignore_eos=True) as events:
             server.process.send_signal(signal.SIGINT)
-            with contextlib.suppress(OSError):  # until it listens no more
+            with contextlib.suppress(OSError):  # until the server stops listening
                 while next(events):
                     server.ask("/health")
             server.process.send_signal(signal.SIGINT)
@@ -260,7 +260,7 @@ def test_second_ctrl_c_drops_what_runs(graph: Path) -> None:
 
 
 def test_time_limit(graph: Path) -> None:
-    """What is late is cut, or refused if it has not begun."""
+    """Late texts are cut, or refused if they have not begun."""
     with running(graph, "--rows", 1, "--seconds", 1, "--max-tokens", 10**9) as server, ThreadPoolExecutor(3) as pool:
         long = {"max_tokens": 10**9, "ignore_eos": True}
         found = list(pool.map(lambda text: server.ask("/v1/completions", {"prompt": text, **long}), "abc"))

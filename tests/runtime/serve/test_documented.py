@@ -1,4 +1,4 @@
-"""The requests of docs/serving.md are answered, and its table has every option."""
+"""The requests of docs/serving.md are answered, and its table lists every option."""
 
 from __future__ import annotations
 

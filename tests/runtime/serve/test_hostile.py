@@ -1,4 +1,4 @@
-"""Requests of people who mean ill, or err: each gets an error in OpenAI's form, and the server goes on."""
+"""Malformed and hostile requests: each gets an error in OpenAI's format, and the server keeps running."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_malformed_body(path: str, server: Server) -> None:
 
 
 WRONG = [[], {}, [[]], [{}], "", "x" * 3000, -1, 1.5, 1e300, 10**30, True, [1, "a"], {"a": [1]}, "\0"]
-FIELDS: dict[str, list[Any]] = {  # values of WRONG that are right
+FIELDS: dict[str, list[Any]] = {  # values of WRONG that are valid
     "prompt": ["", "x" * 3000, "\0"],
     "model": [],
     "max_tokens": [],
@@ -121,7 +121,7 @@ def test_wrong_type_of_a_field(name: str, server: Server) -> None:
     ],
 )
 def test_value_of_a_field(fields: dict[str, Any], param: str | None, server: Server) -> None:
-    if fields["prompt" if "prompt" in fields else "promt"] == "z":  # the tokenizer has no such letter
+    if fields["prompt" if "prompt" in fields else "promt"] == "z":  # the tokenizer lacks this letter
         fields = {"prompt": [], "max_tokens": 1}
         param = "prompt"
     assert refused(server, COMPLETIONS, fields)["param"] == param

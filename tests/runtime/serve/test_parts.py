@@ -82,7 +82,7 @@ def test_serving_needs_no_import_before_it_starts() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has arenas")
 @pytest.mark.parametrize("bounded", [False, True])
 def test_one_arena_of_malloc(bounded: bool, tmp_path: Path) -> None:
-    """A thread beside the first allocates; malloc_info lists an arena as a heap."""
+    """A second thread allocates; malloc_info lists an arena as a heap."""
     program = f"""
 import ctypes, threading
 from t2r_runtime.cli.serve import one_arena

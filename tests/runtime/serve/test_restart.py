@@ -1,4 +1,4 @@
-"""After a restart of the process a session goes on from its kept state: the same logits, nothing read twice."""
+"""After a restart a session continues from its kept state: equal logits, no token read twice."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ MODELS = {
 
 
 def log_probabilities(answer: dict[str, Any]) -> list[dict[str, float]]:
-    """Of all tokens of the vocabulary, after each generated token."""
+    """Log-probabilities of the whole vocabulary after each generated token."""
     found: list[dict[str, float]] = answer["choices"][0]["logprobs"]["top_logprobs"]
     assert [len(each) for each in found] == [small.VOCABULARY] * 3
     return found
 
 
 def asked(server: Server, ids: list[int], **fields: Any) -> tuple[int, list[dict[str, float]]]:
-    """Cached tokens and log-probabilities of three tokens."""
+    """Number of cached tokens, and log-probabilities of three tokens."""
     answer = server.complete(ids, max_tokens=3, temperature=0, logprobs=small.VOCABULARY, ignore_eos=True, **fields)
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"], log_probabilities(answer)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_session_after_a_restart(name: str, tmp_path: Path) -> None:
-    """The process is killed; a request behind 4,000 kept tokens reads none of them, and has the same logits."""
+    """The process is killed; a request after 4,000 kept tokens reads none of them and gets equal logits."""
     config: UniformConfig = MODELS[name]
     export(small.checkpoint(config), graph := tmp_path / "g.onnx", ExportConfig(prefill=True))
     random = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Sessions go on from kept states, of which the least recently used go first."""
+"""Sessions continue from kept states; the least recently used are dropped first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from t2r_runtime.serve.sessions import Sessions, session_key
 
 
 def test_conversation_reads_only_what_is_new(tmp_path: Path) -> None:
-    """Each prompt is the one before, its answer and more; an answer that is dropped costs the prompt's last token."""
+    """Each prompt extends the previous one and its answer; a dropped answer costs the prompt's last token."""
     with running(letters(tmp_path)) as server:
         options = {"max_tokens": 5, "seed": 1, "ignore_eos": True, "session_id": "s"}
         first = server.tokens([1, 2, 3], **options)[0]
@@ -132,7 +132,7 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_full_disk_leaves_the_answer(tmp_path: Path) -> None:
-    """A state that is not kept is a line on stderr."""
+    """A state that cannot be kept gives a line on stderr."""
     keep = tmp_path / "keep"
     with running(letters(tmp_path), "--keep", keep) as server:
         for number in range(256):
@@ -145,7 +145,7 @@ def test_full_disk_leaves_the_answer(tmp_path: Path) -> None:
 
 
 def test_other_graph_has_other_sessions(tmp_path: Path) -> None:
-    """Two graphs of one checkpoint, whose states look the same."""
+    """Two graphs of one checkpoint with equal state shapes."""
     two = [letters(tmp_path, name, kind="constant", producer=f"tests {name}") for name in ("one", "two")]
     with running(*two, "--keep", tmp_path / "keep") as server:
         server.complete([1, 2, 3], model="one", session_id="s", max_tokens=1)

@@ -1,4 +1,4 @@
-"""/v1/translate gives what `t2r-run translate` does."""
+"""/v1/translate gives the translations of `t2r-run translate`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def alone(
 def test_all_at_once_equal_each_alone(
     server: Server, translator_graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two sets of options, which do not share a batch."""
+    """Two sets of options, which do not share a batch."""
     expected = {
         beam: alone(translator_graph, TEXTS, capsys, monkeypatch, "--beam", beam, "--max-tokens", 7) for beam in (1, 3)
     }
@@ -98,7 +98,7 @@ def test_wrong_requests(fields: dict[str, Any], server: Server) -> None:
 
 
 def test_client_that_vanishes(translator_graph: Path) -> None:
-    """Its sentences leave the batch; others in it go on."""
+    """The client's sentences leave the batch; others continue."""
     with running(translator_graph, "--rows", 2) as server:
         for _ in range(2):
             connection = server.connection()
