@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 from collections.abc import Iterator
 
 import torch
@@ -15,6 +16,7 @@ from t2r_runtime.errors import UserError
 
 # options of glibc's malloc for training, and the defaults
 KEEPING = {glibc.MMAP_MAX: 0, glibc.TRIM_THRESHOLD: (1 << 31) - 1, glibc.TOP_PAD: 1 << 28}
+GROWTH = 2  # resident memory at which freed memory is returned, relative to what a step needs
 USUAL = {glibc.MMAP_MAX: 1 << 16, glibc.TRIM_THRESHOLD: 1 << 17, glibc.TOP_PAD: 1 << 17}
 
 
@@ -60,3 +62,30 @@ def freed_memory_kept() -> Iterator[None]:
     finally:
         glibc.choose(USUAL)
         glibc.trim()
+
+
+class KeptMemory:
+    """Limits the memory that `freed_memory_kept` keeps to `GROWTH` times what a step needs.
+
+    Tensors of many shapes, as batches of pairs have them, leave gaps in the heap that later tensors do not fit.
+    """
+
+    def __init__(self) -> None:
+        self._needed, self._returned = 0, True
+
+    def after_step(self) -> None:
+        used = resident_bytes()
+        if self._returned:  # the heap has no gaps yet
+            self._needed, self._returned = max(self._needed, used), False
+        elif used > GROWTH * self._needed:
+            glibc.trim()
+            self._returned = True
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where the system does not tell (other than Linux)."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0

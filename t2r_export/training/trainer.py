@@ -34,7 +34,7 @@ from t2r_export.training.dropout import dropped
 from t2r_export.training.interrupt import Interrupt
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.measured import Measured, peak_bytes
-from t2r_export.training.memory import narrow, recompute
+from t2r_export.training.memory import KeptMemory, narrow, recompute
 from t2r_export.training.optimizers import DivergenceGuard, learning_rate, make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
@@ -121,12 +121,14 @@ class Trainer:
             self._validate(stage, 0)
         glibc.trim()  # release memory of evaluations, which training would not reuse
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
+        kept_memory = KeptMemory()
         tokens, flops = 0, 0.0  # predicted in these steps; operations per token
         for step, batch in enumerate(batches, self.state.step):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = batch.to(self.device)
             with self._dropped(trained, plan, step), contextlib.nullcontext() if flops else Measured() as measured:
                 pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
+            kept_memory.after_step()
             flops = flops if measured is None else measured.flops / batch.count
             tokens += batch.count * self.accelerator.num_processes
             done = step + 1

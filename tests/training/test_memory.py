@@ -19,9 +19,11 @@ from t2r_export.config.stages import parse_plan
 from t2r_export.data.batch import window_batch
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
+from t2r_export.training import memory
 from t2r_export.training.measured import Measured
 from t2r_export.training.memory import narrow, recompute
 from t2r_export.training.stages import Task
+from t2r_runtime import glibc
 from t2r_runtime.errors import UserError
 
 PROGRAM = """
@@ -64,6 +66,33 @@ def test_freed_memory_is_reused() -> None:
     usual, kept, given_back = map(float, done.stdout.split())
     assert usual > 100 and kept < usual / 10
     assert given_back > 0.9  # in tensors, at the end; Linux counts pages with a delay
+
+
+def test_memory_that_has_grown_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a step that needs 10, beyond 20; then one that needs 14, beyond 28, although a later one needs less."""
+    resident = iter([10, 15, 20, 21, 14, 28, 29, 9, 28, 29])
+    returned: list[bool] = []
+    monkeypatch.setattr(memory, "resident_bytes", lambda: next(resident))
+    monkeypatch.setattr(glibc, "trim", lambda: returned.append(True))
+    kept, counts = memory.KeptMemory(), []
+    for _ in range(10):
+        kept.after_step()
+        counts.append(len(returned))
+    assert counts == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the resident memory")
+def test_resident_memory() -> None:
+    before = memory.resident_bytes()
+    numbers = torch.ones(4 << 20)
+    assert memory.resident_bytes() - before > 0.9 * numbers.nbytes
+
+
+def test_every_step_may_return_memory(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(memory.KeptMemory, "after_step", lambda self: steps.append(1))
+    finetune(dataclasses.replace(config, plan=parse_plan("task", "3", "0.01")))
+    assert len(steps) == 3
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # from norms inside layers under autocast
