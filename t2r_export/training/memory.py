@@ -65,7 +65,7 @@ def freed_memory_kept() -> Iterator[None]:
 
 
 class KeptMemory:
-    """Limits the memory that `freed_memory_kept` keeps to `GROWTH` times what a step needs.
+    """Limits the memory that `freed_memory_kept` keeps to `GROWTH` times that after a step with a compact heap.
 
     Tensors of many shapes, as batches of pairs have them, leave gaps in the heap that later tensors do not fit.
     """
@@ -76,7 +76,7 @@ class KeptMemory:
     def after_step(self) -> None:
         used = resident_bytes()
         if self._returned:  # the heap has no gaps yet
-            self._needed, self._returned = max(self._needed, used), False
+            self._needed, self._returned = used, False
         elif used > GROWTH * self._needed:
             glibc.trim()
             self._returned = True

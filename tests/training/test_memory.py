@@ -69,8 +69,8 @@ def test_freed_memory_is_reused() -> None:
 
 
 def test_memory_that_has_grown_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a step that needs 10, beyond 20; then one that needs 14, beyond 28, although a later one needs less."""
-    resident = iter([10, 15, 20, 21, 14, 28, 29, 9, 28, 29])
+    """After a step that needs 10, beyond 20; then one that needs 14, beyond 28; then one that needs 9, beyond 18."""
+    resident = iter([10, 15, 20, 21, 14, 28, 29, 9, 18, 19])
     returned: list[bool] = []
     monkeypatch.setattr(memory, "resident_bytes", lambda: next(resident))
     monkeypatch.setattr(glibc, "trim", lambda: returned.append(True))
