@@ -84,7 +84,8 @@ def _make_t2r(candidate: Candidate, models: Models, folder: Path) -> Files:
     if candidate.form == "float32":
         files = export(loaded, path).files
     else:
-        bits = QuantizeConfig(scheme=candidate.form, block_size=whole(candidate, "block", 0) or None)
+        block, head_bits = (whole(candidate, name, 0) or None for name in ("block", "head_bits"))
+        bits = QuantizeConfig(scheme=candidate.form, block_size=block, head_bits=head_bits)
         files = export_quantized(loaded, path, ExportConfig(), bits)[1].files
     require_parity(loaded, path, provider=candidate.options.get("provider", "cpu"))
     return Files(path, sum(file.stat().st_size for file in files), options=dict(candidate.options))
@@ -112,7 +113,7 @@ def _bytes(folder: Path) -> int:
 
 
 ENGINES: Engines[Models] = {
-    "t2r": Engine(("float32", "int8", "w8", "w4"), ("model", "block", "provider"), (), _make_t2r),
+    "t2r": Engine(("float32", "int8", "w8", "w4"), ("model", "block", "head_bits", "provider"), (), _make_t2r),
     "transformers": Engine(("float32",), (), ("transformers",), _make_transformers),
     "ctranslate2": Engine(("float32", "int8"), (), ("ctranslate2", "transformers"), _make_ctranslate2),
 }
