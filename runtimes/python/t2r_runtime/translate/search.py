@@ -52,9 +52,7 @@ class Rules:
         few = signature.has_log_sum and self.enough <= (signature.top_k or 0) and not self.beam.looks_back
         self.wanted = TOP_LOG if few else LOGITS_ALONE  # required outputs of a step
 
-    def choices(
-        self, outputs: Sequence[Array], texts: Array, lengths: Array, longest: int
-    ) -> tuple[Array, Array]:
+    def choices(self, outputs: Sequence[Array], texts: Array, lengths: Array, longest: int) -> tuple[Array, Array]:
         """Candidate tokens and their log-probabilities.
 
         Args:
