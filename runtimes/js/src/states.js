@@ -19,7 +19,7 @@ export class States {
     this.#graph = graph;
     const slot = ({ name, shape }) => ({ name, past: `past_${name}`, present: `present_${name}`, constant: !shape.includes("T") });
     this.#slots = graph.signature.states.map(slot);
-    // only onnxruntime-node writes to preallocated outputs
+    // only ONNX Runtime's Node.js binding writes to preallocated outputs
     this.swaps = graph.provider === "cpu";
   }
 
