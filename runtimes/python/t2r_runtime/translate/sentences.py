@@ -120,8 +120,9 @@ class Sentences:
                 width = self._rules.beam.width
                 states.keep(taken, (np.array(kept)[:, None] * width + np.arange(width)).reshape(-1))
         else:
-            fits = self._states is not None and self._states.batch == rows
-            into = self._states if fits else States(self._graph, rows)
+            into = self._states
+            if into is None or into.batch != rows:
+                into = States(self._graph, rows)
             longest = max(sentence.source_length for sentence in self._search.sentences)
             into.take([(part.states, part.rows) for part in parts], longest)
             self._states = into
