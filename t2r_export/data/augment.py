@@ -67,8 +67,8 @@ class Augmenter:
         return told
 
     def _told(self, pair: Pair, drawn: random.Random) -> Pair:
-        """Replace numbers and names with the configured probabilities."""
-        if drawn.random() < self.config.titles:
+        """Replace names and numbers, and give names titles, with the configured probabilities."""
+        if drawn.random() < self.config.titles and self.names:
             surname = drawn.choice(self.nouns) if self.nouns and drawn.random() < 0.5 else made_name(self.chain, drawn)
             pair = with_title(pair, self.names, surname, drawn)
         if drawn.random() < self.config.numbers:

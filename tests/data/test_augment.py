@@ -152,6 +152,12 @@ def test_surnames_are_nouns_or_made() -> None:
     assert told == {"Brücke", "Euro", "Äpfel", "Tom", "Omar"}  # a chain of two names makes only these
 
 
+def test_titles_without_names_in_the_pairs() -> None:
+    pairs = [("Wir sehen die Brücke.", "We see the bridge."), ("Wie spät ist es?", "What time is it?")]
+    augmenter = Augmenter(pairs, AugmentConfig(titles=1), 0)
+    assert all(augmenter(pairs, step) == pairs for step in range(20))
+
+
 def test_two_names_stay_two() -> None:
     """A chain of one name would make both names equal."""
     pair = ("Tom mag Maria.", "Tom likes Maria.")
