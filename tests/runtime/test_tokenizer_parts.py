@@ -90,7 +90,8 @@ KNOWN: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_graphs_opened(name: str) -> None:
-    Tokenizer.of(graphs.signature(tokenizer=KNOWN[name]()))
+    opened = Tokenizer.of(graphs.signature(tokenizer=KNOWN[name]()))
+    assert list(opened.encode("ab a")) == Library.from_str(KNOWN[name]()).encode("ab a").ids
 
 
 def test_the_contract_lists_these_parts() -> None:
