@@ -16,7 +16,7 @@ from t2r_runtime.errors import UserError
 
 # options of glibc's malloc for training, and the defaults
 KEEPING = {glibc.MMAP_MAX: 0, glibc.TRIM_THRESHOLD: (1 << 31) - 1, glibc.TOP_PAD: 1 << 28}
-GROWTH = 2  # resident memory at which freed memory is returned, relative to what a step needs
+GROWTH = 2  # resident memory at which freed memory is returned, relative to a step with a compact heap
 USUAL = {glibc.MMAP_MAX: 1 << 16, glibc.TRIM_THRESHOLD: 1 << 17, glibc.TOP_PAD: 1 << 17}
 
 
@@ -71,15 +71,15 @@ class KeptMemory:
     """
 
     def __init__(self) -> None:
-        self._needed, self._returned = 0, True
+        self._compact: int | None = None  # resident memory after the first step with a compact heap
 
     def after_step(self) -> None:
         used = resident_bytes()
-        if self._returned:  # the heap has no gaps yet
-            self._needed, self._returned = used, False
-        elif used > GROWTH * self._needed:
+        if self._compact is None:
+            self._compact = used
+        elif used > GROWTH * self._compact:
             glibc.trim()
-            self._returned = True
+            self._compact = None
 
 
 def resident_bytes() -> int:

@@ -7,6 +7,10 @@ void require_float32(const Plan &plan, const Node &node, std::initializer_list<V
         if (plan.value(id).type != Type::float32) refuse(node, "float32", "another type");
 }
 
+void build_parts(Plan &plan, const Node &node) {
+    for (const Node &part : node.parts) plan.add_node(part);
+}
+
 Builder builder_of(const std::string &op) {
     for (const Builders *table : {&elementwise_builders(), &copy_builders(), &product_builders(), &quantized_builders(),
                                   &reduction_builders(), &fused_builders(), &known_builders(), &prompt_builders()}) {

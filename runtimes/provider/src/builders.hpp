@@ -14,6 +14,9 @@ using Builders = std::map<std::string, Builder>;
 // Throws Refused unless all values are float32.
 void require_float32(const Plan &plan, const Node &node, std::initializer_list<ValueId> ids);
 
+// Plans the nodes that a fused node stands for, if it does not fit.
+void build_parts(Plan &plan, const Node &node);
+
 const Builders &elementwise_builders();
 const Builders &copy_builders();
 const Builders &product_builders();

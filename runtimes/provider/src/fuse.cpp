@@ -22,8 +22,8 @@ public:
 
     Graph run() {
         for (std::size_t i = 0; i < graph.nodes.size(); i++) {
-            for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_plain_update, &Fuser::find_sum,
-                                    &Fuser::find_gated_half, &Fuser::find_transposed, &Fuser::find_exp_sum}) {
+            for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_sum, &Fuser::find_gated_half,
+                                    &Fuser::find_transposed, &Fuser::find_exp_sum}) {
                 Match match{i};
                 auto node = (this->*find)(graph.nodes[i], match);
                 if (!node) continue;
@@ -117,25 +117,16 @@ private:
         return node;
     }
 
-    // state · gate + k vᵀ
+    // state · gate + k vᵀ, or state + k vᵀ
     Found find_update(const Node &last, Match &match) const {
         if (last.op != "Add") return std::nullopt;
         for (const std::size_t side : {0, 1}) {
             match.resize(1);
             const Node *const kept = maker(last.inputs[side], "Mul", match);
-            const Node *const more = kept ? maker(last.inputs[1 - side], "MatMul", match) : nullptr;
-            if (more) return made(state_update, last, {kept->inputs[0], kept->inputs[1], more->inputs[0], more->inputs[1]});
-        }
-        return std::nullopt;
-    }
-
-    // state + k vᵀ
-    Found find_plain_update(const Node &last, Match &match) const {
-        if (last.op != "Add") return std::nullopt;
-        for (const std::size_t side : {0, 1}) {
-            match.resize(1);
-            const Node *const more = maker(last.inputs[side], "MatMul", match);
-            if (more) return made(state_update, last, {last.inputs[1 - side], "", more->inputs[0], more->inputs[1]});
+            const Node *const more = maker(last.inputs[1 - side], "MatMul", match);
+            if (!more) continue;
+            const std::string state = kept ? kept->inputs[0] : last.inputs[side], gate = kept ? kept->inputs[1] : "";
+            return made(state_update, last, {state, gate, more->inputs[0], more->inputs[1]});
         }
         return std::nullopt;
     }

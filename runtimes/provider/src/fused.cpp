@@ -12,10 +12,6 @@ namespace t2r::provider {
 
 namespace {
 
-void build_parts(Plan &plan, const Node &node) {
-    for (const Node &part : node.parts) plan.add_node(part);
-}
-
 bool are_float32(const Plan &plan, std::initializer_list<ValueId> ids) {
     return std::all_of(ids.begin(), ids.end(), [&](ValueId id) { return plan.value(id).type == Type::float32; });
 }

@@ -67,11 +67,8 @@ void build_transposed_product(Plan &plan, const Node &node) {
     const ValueId a = plan.input(node, 0), b = plan.input(node, 1);
     const Dims left = plan.value(a).dims;
     const bool fits = plan.value(b).dims.size() == node.attributes.at("perm").integers.size();
-    if (left.size() > 1 && left[left.size() - 2] < few && fits) {
-        add_product(plan, node, a, b, true);
-        return;
-    }
-    for (const Node &part : node.parts) plan.add_node(part);
+    if (left.size() < 2 || left[left.size() - 2] >= few || !fits) return build_parts(plan, node);
+    add_product(plan, node, a, b, true);
 }
 
 // a · bᵀ + c: rows of b are read in memory order and divided among threads.

@@ -173,7 +173,7 @@ void build_product_sum(Plan &plan, const Node &node) {
     if (!dims.empty()) dims.back() = node.integer("N", 0);
     const bool is_row = !dims.empty() && more.dims == Dims{dims.back()};
     if (more.type == Type::float32 && (is_row || more.dims == dims)) return build_quantized_product(plan, node);
-    for (const Node &part : node.parts) plan.add_node(part);
+    build_parts(plan, node);
 }
 
 // (x - zero) · scale, with one scale for all or one per entry of the axis.

@@ -47,10 +47,10 @@ class Buffers:
         self._buffers = [  # constant states are added to both when their shapes are known
             {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._chained} for _ in range(2)
         ]
-        self._nothing = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._growing}
+        self._nothing = self._empty_caches()
         self._caches: dict[str, ort.OrtValue] = {}
         self._turn = 0  # index of the buffers that the next step reads
-        self._in_place = graph.device == "cpu"
+        self._in_place = graph.device == "cpu"  # numpy reads and writes the memory of tensors
         self._owners: list[ort.OrtValue] = []  # keep the memory of tensors of which only the first rows are used
 
     def reset(self) -> None:
@@ -105,18 +105,14 @@ class Buffers:
             sources: rows of constant states; only rows whose index changes are copied.
         """
         before = self._values()
-        self.batch, there = len(rows), 1 - self._turn
+        self.batch = len(rows)
         for spec in self._chained:
             for buffers in self._buffers:
                 buffers[spec.name] = self._first_rows(buffers[spec.name], spec.dtype)
-            gather_rows([(before[spec.name], rows)], self._buffers[there][spec.name], spec.dtype, self._device)
         for spec in self._constant:
             self._replace(spec, self._kept(before[spec.name], sources, spec.dtype))
-        for spec in self._growing:
-            out = self._empty((self.batch, *before[spec.name].shape()[1:]), spec.dtype)
-            gather_rows([(before[spec.name], rows)], out, spec.dtype, self._device)
-            self._caches[spec.name], self._nothing[spec.name] = out, self._empty(spec.dims(self.batch), spec.dtype)
-        self._turn = there
+        self._nothing = self._empty_caches()
+        self._take_chained([(before, rows)])
 
     def put(self, row: int, other: Buffers) -> None:
         """Replace a row by the single row of other states of the same graph.
@@ -124,12 +120,15 @@ class Buffers:
         In place on the CPU, unless sources differ in length; else all rows are copied.
         """
         ours, theirs = self._values(), other._values()
-        if self._device == "cpu" and all(value.shape()[1:] == theirs[name].shape()[1:] for name, value in ours.items()):
+        if self._in_place and all(value.shape()[1:] == theirs[name].shape()[1:] for name, value in ours.items()):
             for name, value in ours.items():
                 value.numpy()[row] = theirs[name].numpy()[0]
             return
         parts = ((self, np.arange(row)), (other, np.zeros(1, np.int64)), (self, np.arange(row + 1, self.batch)))
         self.take([(states, rows) for states, rows in parts if rows.size])
+
+    def _empty_caches(self) -> dict[str, ort.OrtValue]:
+        return {spec.name: self._empty(spec.dims(self.batch), spec.dtype) for spec in self._growing}
 
     def _first_rows(self, value: ort.OrtValue, dtype: str) -> ort.OrtValue:
         """Memory for `batch` rows: on the CPU that of the first rows of `value`, else new memory."""
@@ -173,9 +172,9 @@ class Buffers:
             if all(value.shape()[1:] == out.shape()[1:] for value, _ in found):
                 gather_rows(found, out, spec.dtype, self._device)
             else:
-                whole = out.numpy() if self._device == "cpu" else np.empty(tuple(out.shape()), spec.dtype)
+                whole = out.numpy() if self._in_place else np.empty(tuple(out.shape()), spec.dtype)
                 _pad_into(whole, [(value.numpy(), rows) for value, rows in found])
-                if self._device != "cpu":
+                if not self._in_place:
                     out.update_inplace(whole)
             if out is not self._buffers[0].get(spec.name):
                 self._replace(spec, out)
