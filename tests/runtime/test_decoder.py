@@ -11,6 +11,7 @@ import pytest
 from runtime import graphs
 from runtime.conftest import Open
 from t2r_runtime import Decoder, UserError
+from t2r_runtime.session import buffers
 from t2r_runtime.session.states import LOGITS_ALONE
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}  # measured: 1e-6, from another order of sums
@@ -220,6 +221,21 @@ def test_set_state_invalid(opened: Open) -> None:
         assert (decoder.batch, decoder.position) == (1, 2)
         for name, state in decoder.state().items():
             np.testing.assert_array_equal(state, before[name])
+
+
+def test_caches_outgrow_their_memory(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two buffers with room for more tokens take turns, and are replaced when they are full."""
+    monkeypatch.setattr(buffers, "MIN_ROOM", 5)
+    decoder, eager = opened("both", batch=2), graphs.Eager("both", batch=2)
+    addresses = []
+    for column in tokens(2, 23).T:
+        np.testing.assert_allclose(decoder.step(column), eager.step(column), **CLOSE)
+        addresses.append(decoder._states._caches["cache.1"].data_ptr())
+        np.testing.assert_allclose(decoder.state()["cache.1"], eager.states["cache.1"], **CLOSE)
+    assert addresses[0] != addresses[1]
+    assert addresses[:6] == addresses[:2] * 3, "room for five tokens behind the first"
+    decoder.set_state(decoder.state())  # other memory
+    np.testing.assert_allclose(decoder.step(column), eager.step(column), **CLOSE)
 
 
 def test_position_without_position_state(opened: Open) -> None:

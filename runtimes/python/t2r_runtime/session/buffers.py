@@ -2,14 +2,15 @@
 
 A state of constant shape has two buffers: a step reads one and writes the other. One buffer for input and output works
 on the CPU today, but operators may write before they have read, and WebGPU forbids it. A growing state, the cache of a
-softmax layer, gets a new buffer at each step. A constant state, such as the encoded source, has one buffer, replaced
-when its length changes.
+softmax layer, has two buffers on the CPU too, larger than its value; on a device it gets a new one at each step. A
+constant state, such as the encoded source, has one buffer, replaced when its length changes.
 
 If the provider has device memory, the buffers are in it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Parts = Sequence[tuple[Mapping[str, "ort.OrtValue"], Rows]]  # states by name, and rows of them
+MIN_ROOM = 64  # tokens for which a new buffer of a cache has room
 
 
 class Buffers:
@@ -49,6 +51,7 @@ class Buffers:
         ]
         self._nothing = self._empty_caches()
         self._caches: dict[str, ort.OrtValue] = {}
+        self._rooms: list[dict[str, ort.OrtValue]] = [{}, {}]  # memory of caches on the CPU, flat; each turn has its own
         self._turn = 0  # index of the buffers that the next step reads
         self._in_place = graph.device == "cpu"  # numpy reads and writes the memory of tensors
         self._owners: list[ort.OrtValue] = []  # keep the memory of tensors of which only the first rows are used
@@ -129,6 +132,22 @@ class Buffers:
 
     def _empty_caches(self) -> dict[str, ort.OrtValue]:
         return {spec.name: self._empty(spec.dims(self.batch), spec.dtype) for spec in self._growing}
+
+    def _next_cache(self, spec: StateSpec, length: int) -> ort.OrtValue:
+        """Memory that the next run writes a cache of `length` tokens to.
+
+        On the CPU it is reused, with room for more tokens: new memory costs a page fault per 4 KiB.
+        """
+        import onnxruntime as ort
+
+        shape = spec.dims(self.batch, length)
+        if not self._in_place:
+            return self._empty(shape, spec.dtype)
+        rooms, count = self._rooms[1 - self._turn], math.prod(shape)
+        if spec.name not in rooms or math.prod(rooms[spec.name].shape()) < count:
+            room = length + max(MIN_ROOM, length // 8)
+            rooms[spec.name] = self._empty((math.prod(spec.dims(self.batch, room)),), spec.dtype)
+        return ort.OrtValue.ortvalue_from_numpy(rooms[spec.name].numpy()[:count].reshape(shape))
 
     def _first_rows(self, value: ort.OrtValue, dtype: str) -> ort.OrtValue:
         """Memory for `batch` rows: on the CPU that of the first rows of `value`, else new memory."""

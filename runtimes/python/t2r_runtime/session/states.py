@@ -155,7 +155,7 @@ class States(Buffers):
         for spec in self._growing:
             cache = self._caches[spec.name]
             length = cache.shape()[spec.shape.index(GROWING)]
-            grown[spec.name] = self._empty(spec.dims(self.batch, length + tokens), spec.dtype)
+            grown[spec.name] = self._next_cache(spec, length + tokens)
             binding.bind_ortvalue_input(spec.past, cache)
             binding.bind_ortvalue_output(spec.present, grown[spec.name])
         try:
