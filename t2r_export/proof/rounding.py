@@ -12,6 +12,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,11 +22,14 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.proof.side_by_side import Errors, Text, arrays, logit_error, state_error
 
 RUNS = 9
+MAX_BYTES = 1 << 29  # of the states of all runs
 
 
 @torch.inference_mode()
 def own_rounding(model: Transformer, texts: Sequence[Text], piece: int = 1) -> Errors:
     """Worst error of float32 against float64 over all steps of the texts and all runs.
+
+    Sequences of a text are read together while the states of all their runs fit into `MAX_BYTES`, at least one.
 
     Args:
         model: float32, unfolded; not changed.
@@ -34,17 +38,33 @@ def own_rounding(model: Transformer, texts: Sequence[Text], piece: int = 1) -> E
     exact, worst = copy.deepcopy(model).double(), Errors()
     with _nudged(model):
         for text in texts:
-            wide = _in(torch.float64, text.states)
-            states = _repeated(_in(torch.float32, text.states))
-            for start in range(0, len(text.ids), piece):
-                tokens, rows = text.ids[start : start + piece], []
-                for ids in tokens:
-                    logits, states = model.step(torch.cat([ids] * RUNS), states)
-                    rows.append(logits)
-                expected, wide = _read(exact, tokens, wide)
-                error = logit_error(torch.stack(rows).numpy(), expected.repeat(1, RUNS, 1))
-                repeated = arrays(exact, _repeated(wide))
-                worst = worst.or_worse(Errors(error, state_error(arrays(model, states), repeated)))
+            for part in _parts(text):
+                worst = worst.or_worse(_of_text(model, exact, part, piece))
+    return worst
+
+
+def _parts(text: Text) -> Iterator[Text]:
+    """A text, divided by its sequences."""
+    batch = len(text.ids[0]) if text.ids else 0
+    together = max(1, MAX_BYTES * batch // max(1, RUNS * sum(value.nbytes for value in text.states.values())))
+    for first in range(0, batch, together):
+        rows = slice(first, first + together)
+        yield Text({name: value[rows] for name, value in text.states.items()}, [ids[rows] for ids in text.ids])
+
+
+def _of_text(model: Transformer, exact: Transformer, text: Text, piece: int) -> Errors:
+    worst, wide = Errors(), _in(torch.float64, text.states)
+    states = _repeated(_in(torch.float32, text.states))
+    for start in range(0, len(text.ids), piece):
+        tokens, rows = text.ids[start : start + piece], []
+        for ids in tokens:
+            logits, states = model.step(torch.cat([ids] * RUNS), states)
+            rows.append(logits)
+        expected, wide = _read(exact, tokens, wide)
+        error = logit_error(torch.stack(rows).numpy(), expected.repeat(1, RUNS, 1))
+        exactly = {n: np.broadcast_to(value, (RUNS, *value.shape)) for n, value in arrays(exact, wide).items()}
+        received = {n: value.reshape(exactly[n].shape) for n, value in arrays(model, states).items()}
+        worst = worst.or_worse(Errors(error, state_error(received, exactly)))
     return worst
 
 

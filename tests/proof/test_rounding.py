@@ -14,7 +14,7 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.cli.reports import parity_text
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
-from t2r_export.proof import tolerances
+from t2r_export.proof import rounding, tolerances
 from t2r_export.proof.report import Check
 from t2r_export.proof.rounding import own_rounding
 from t2r_export.proof.side_by_side import Errors, Text
@@ -54,6 +54,21 @@ def test_worst_rounding_over_texts() -> None:
     both = own_rounding(made, [text(made, 0), text(made, 1)])
     assert both.logits >= 0.3 * max(one.logits, other.logits), "other last digits, the same size"
     assert own_rounding(made, []) == Errors()
+
+
+@pytest.mark.parametrize("name", ["gated", "softmax", "hybrid"])
+def test_sequences_read_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large states are read one sequence at a time, with errors of the same size."""
+    made, read = small.model(name), []
+    of_text = rounding._of_text
+    monkeypatch.setattr(rounding, "_of_text", lambda *given: read.append(given[2]) or of_text(*given))
+    together = own_rounding(made, [text(made)])
+    assert [len(part.ids[0]) for part in read] == [len(small.ids())]
+    monkeypatch.setattr(rounding, "MAX_BYTES", 1)
+    alone = own_rounding(made, [text(made)])
+    assert [len(part.ids[0]) for part in read[1:]] == [1] * len(small.ids())
+    assert 0.3 < alone.logits / together.logits < 3
+    assert 0.3 < alone.states / together.states < 10, "relative to the largest value of one sequence, not of all"
 
 
 @pytest.mark.parametrize("name", ["learned", "hybrid", "window_rotary", "delta", "lstm"])
