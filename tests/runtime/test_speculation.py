@@ -185,32 +185,42 @@ def test_lookup_periodic_continuation() -> None:
     assert lookup.propose(7, None) == [4, 5, 6, 4, 5, 6, 4]  # type: ignore[arg-type]
 
 
-def paced(pace: Pace, kind: str, share_right: float, tokens: int, slope: float) -> tuple[float, list[int]]:
+def paced(
+    pace: Pace, kind: str, share_right: float, tokens: int, slope: float, check: float = 0.0
+) -> tuple[float, list[int]]:
     """Generate with drafts of which a given share of runs is all right and the others all wrong.
 
-    A run takes 1 s plus `slope` s per token after the first. Returns seconds per token and the draft lengths.
+    A run takes 1 s plus `slope` s per token after the first; one of several tokens `check` s more. Returns seconds per
+    token and the draft lengths.
     """
     took, depths, rng, written, waiting = 0.0, [], np.random.default_rng(0), 0, 1
     while written < tokens:
         depths.append(pace.depth(kind, waiting))
-        seconds = 1 + slope * (waiting + depths[-1] - 1)
+        count = waiting + depths[-1]
+        seconds = 1 + slope * (count - 1) + check * (count > 1)
         right = depths[-1] if rng.random() < share_right else 0
-        pace.times.ran(waiting + depths[-1], seconds)
+        pace.times.ran(count, seconds)
         pace.judged(kind, depths[-1], waiting, right, right + 1)
         took, written, waiting = took + seconds, written + right + 1, right + 1
     return took / written, depths
 
 
-@pytest.mark.parametrize("slope", [0.05, 0.3, 1.2])
+@pytest.mark.parametrize(("slope", "check"), [(0.05, 0.0), (0.3, 0.0), (1.2, 0.0), (0.15, 2.6)])
 @pytest.mark.parametrize("length", [200, 1000])
-def test_pace_bounded_loss(slope: float, length: int) -> None:
-    took, depths = paced(Pace(Times()), "wrong", 0.0, length, slope)
+def test_pace_bounded_loss(slope: float, check: float, length: int) -> None:
+    took, depths = paced(Pace(Times()), "wrong", 0.0, length, slope, check)
     assert any(depths) and took < 1.03
 
 
 def test_pace_gains_with_good_drafts() -> None:
     assert paced(Pace(Times()), "right", 1.0, 200, 0.1)[0] < 0.5
     assert paced(Pace(Times()), "mixed", 0.7, 400, 0.1)[0] < 0.85
+
+
+def test_pace_finds_what_pays() -> None:
+    """Checking a single guess costs more than it brings, checking many does not (a small model on a fast machine)."""
+    took, depths = paced(Pace(Times()), "right", 1.0, 200, 0.15, 2.6)
+    assert took < 0.6 and depths[-1] == 15
 
 
 def test_pace_skips_hopeless_drafts() -> None:

@@ -1,7 +1,8 @@
 """Number of draft tokens per run, from measured run times and acceptance rates.
 
 Time lost by rejected drafts is paid from an allowance: a small share of the time of single steps plus the time gained
-by accepted drafts, up to a limit. So if drafts never pay off, they cost about that share.
+by accepted drafts, up to a limit. So if drafts never pay off, they cost about that share. A depth needs an allowance
+for the time that it loses if all its tokens are rejected, times a careful estimate of how likely a rejection is.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ DEPTHS = (1, 2, 3, 5, 7, 11, 15)  # draft tokens per run; with the accepted ones
 HOPED = 0.9  # initial acceptance rate: high, as the allowance bounds the cost
 LATEST = 0.3  # weight of the latest value in moving averages
 WORTH = 1.05  # minimum speedup for drafting, about the precision of the times
-SLOPE = 0.15  # time per additional token, relative to a step, before any was measured
+SLOPE = 0.15  # time per token beyond the measured sizes, relative to a step: low, so that larger ones are tried
 UNTIMED = 1  # maximum draft tokens until then
-ALLOWANCE, SHARE, MOST = 1.5, 0.01, 4.0  # in steps: initial, added per step, maximum
+ALLOWANCE, SHARE, MOST = 2.0, 0.01, 4.0  # in steps: initial, added per step, maximum
 REST = 64  # tokens after which rejected kinds are tried again
 PAUSE = 8  # tokens for which a decision against drafting holds
 
@@ -24,6 +25,8 @@ class Judged:
     """Acceptance of drafts of one kind."""
 
     share: float = HOPED  # moving average of the acceptance rate
+    right: int = 0  # accepted draft tokens
+    tried: int = 0  # those, and the rejected ones
     at: int = 0  # length of the text at the last draft
     paused: int = 0  # length of the text from which to decide again
 
@@ -65,8 +68,11 @@ class Pace:
         if self._written - judged.at > REST:
             judged.share, judged.at = HOPED, self._written
         most = DEPTHS[-1] if max(self._seconds) > 1 else UNTIMED
+        rejected = 1 - judged.right / (judged.tried + 1)
         affordable = [
-            n for n in DEPTHS if n <= most and self._steps(waiting, n) - self._steps(waiting) <= self._allowance
+            n
+            for n in DEPTHS
+            if n <= most and rejected * (self._steps(waiting, n) - self._steps(waiting)) <= self._allowance
         ]
         best = max(affordable, key=lambda depth: self._rate(depth, kind, waiting), default=0)
         if best and self._rate(best, kind, waiting) > WORTH * self._rate(0, kind, waiting):
@@ -95,6 +101,7 @@ class Pace:
             judged.at = self._written
             for n in range(min(right + 1, guesses, written)):
                 judged.share += LATEST * ((n < right) - judged.share)
+                judged.right, judged.tried = judged.right + (n < right), judged.tried + 1
 
     def _steps(self, waiting: int, guesses: int = 0) -> float:
         """Time of a run, in steps."""
@@ -121,11 +128,10 @@ class Pace:
         seconds = self._seconds
         less = max((n for n in seconds if n <= tokens), default=None)
         more = min((n for n in seconds if n >= tokens), default=None)
-        if less is None or more is None:
-            near = more if less is None else less
-            if near is None:
-                return 1 + SLOPE * (tokens - 1)
-            return seconds[near] * (1 + SLOPE * (tokens - near) / (1 + SLOPE * (near - 1)))
+        if less is None:
+            return 1 + SLOPE * (tokens - 1)  # no step was measured; only ratios count
+        if more is None:
+            return seconds[less] + SLOPE * (tokens - less) * seconds[1]
         if less == more:
             return seconds[less]
         return seconds[less] + (seconds[more] - seconds[less]) * (tokens - less) / (more - less)
