@@ -3,11 +3,12 @@
     python benchmarks/published_sizes.py [lfm2-350m] [mamba2-130m] [qwen3.5-0.8b] [--rounds 7] [--limit SECONDS]
 
 Speed and memory do not depend on the values of weights. For each size: a folder of float32 weights that transformers
-writes; `t2r export` and `t2r quantize --scheme w4` as whole processes; steps of both graphs at 16 and 8,192 tokens, the
-caches of softmax layers filled with random numbers. Beside them the decode graph of transformers' OnnxExporter
-(pip install onnxscript), in float32, whose export is given up after --limit seconds. Graphs take turns in one process;
-each figure is a median over rounds. A limit is what the weights and states that a step reads take at the measured
-bandwidth.
+writes; `t2r export` and `t2r quantize --scheme w4` as whole processes, and `t2r verify` of the float32 graph, which must
+pass; steps of both graphs after 16 and 8,192 tokens, the caches of softmax layers filled with random numbers, in w4
+also on our own execution provider (runtimes/provider). Beside them the decode graph of transformers' OnnxExporter (pip
+install onnxscript), in float32, whose export is given up after --limit seconds. Graphs take turns in one process, and
+each turn continues its text; each figure is a median over rounds. A limit is what the weights and states that a step
+reads take at the measured bandwidth.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from functools import lru_cache
@@ -71,7 +73,8 @@ TEXT_CONFIGS = {"Qwen3_5": "Qwen3_5Text"}
 TAPS = {"Lfm2": 3, "Mamba2": 4, "Qwen3_5": 4}  # of the convolutions
 CONTEXTS = (16, 8192)
 STEPS, WARM_UP = 16, 3
-HEAD = ["size", "parameters", "graph", "export, s", "peak memory", *(f"step at {n:,}, ms (limit)" for n in CONTEXTS)]
+VERIFIED = 8  # steps
+HEAD = ["size", "parameters", "graph", "export, s", "peak memory", *(f"step after {n:,}, ms (limit)" for n in CONTEXTS)]
 
 
 def main() -> None:
@@ -97,9 +100,12 @@ def rows(name: str, folder: Path, rounds: int, limit: int) -> None:
     costs = {
         "t2r float32": whole("export", folder / "model", ours, "--prefill"),
         "t2r w4": whole("quantize", ours, small, "--scheme", "w4"),
+        "t2r w4, own provider": " | ",
         "transformers float32": their_cost(folder / "model", theirs, limit),
     }
+    whole("verify", folder / "model", ours, "--steps", VERIFIED)
     graphs: dict[str, Ours | Theirs] = {"t2r float32": Ours(ours), "t2r w4": Ours(small)}
+    graphs["t2r w4, own provider"] = Ours(small, "t2r")
     if isinstance(costs["transformers float32"], tuple):
         graphs["transformers float32"] = Theirs(theirs, TAPS[SIZES[name][0]])
     found = {at: measured(graphs, at, rounds) for at in CONTEXTS}
@@ -140,7 +146,7 @@ def whole(*arguments: Any) -> tuple[float, int]:
 
 def their_cost(folder: Path, out: Path, limit: int) -> tuple[float, int] | str:
     """Seconds and peak bytes of transformers' export, or why it failed."""
-    command = [*ARGUMENTS, __file__, "--theirs", str(folder), str(out)]
+    command = [sys.executable, __file__, "--theirs", str(folder), str(out)]  # without -P, for the imports beside it
     try:
         return run([shutil.which("timeout") or "timeout", str(limit), *command])
     except Exception as error:  # the export can fail in any way
@@ -167,9 +173,9 @@ def export_theirs(folder: Path, out: Path) -> None:
 class Ours:
     """A t2r graph in t2r_runtime."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, provider: str = "cpu") -> None:
         self._path = path
-        self._decoder = Decoder(path)
+        self._decoder = Decoder(path, provider)
 
     def place(self, context: int) -> None:
         """Set states of a text of `context` tokens to random values, which do not affect speed."""
@@ -229,10 +235,11 @@ class Theirs:
 
 
 def measured(graphs: dict[str, Ours | Theirs], context: int, rounds: int) -> dict[str, float]:
-    """Seconds per step of each graph after `context` tokens."""
+    """Seconds per step of each graph, from `context` tokens on."""
     seconds: dict[str, list[float]] = {name: [] for name in graphs}
+    for graph in graphs.values():
+        graph.place(context)
     for name in turns(list(graphs), rounds):
-        graphs[name].place(context)
         for token in range(WARM_UP + STEPS):
             start = time.perf_counter()
             graphs[name].step(5 + token)

@@ -33,8 +33,7 @@ ALL = tuple(SCHEMES)
 
 PROVIDER_GRAPHS = {
     "cpu": ProviderGraph(ExportConfig(), schemes=ALL),
-    # growing caches also run, but each length is planned anew
-    "t2r": ProviderGraph(ExportConfig(), growing=False, schemes=("w8", "w4")),
+    "t2r": ProviderGraph(ExportConfig(), schemes=("w8", "w4")),
     "cuda": ProviderGraph(ExportConfig(), schemes=("fp16", "w8", "w4")),
     "openvino": ProviderGraph(ExportConfig(), growing=False, schemes=ALL),
     # w8 and w4 run too (t2r verify MODEL), but a step takes half a second on a software Vulkan
