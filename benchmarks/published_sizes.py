@@ -3,12 +3,12 @@
     python benchmarks/published_sizes.py [lfm2-350m] [mamba2-130m] [qwen3.5-0.8b] [--rounds 7] [--limit SECONDS]
 
 Speed and memory do not depend on the values of weights. For each size: a folder of float32 weights that transformers
-writes; `t2r export` and `t2r quantize --scheme w4` as whole processes, and `t2r verify` of the float32 graph, which must
-pass; steps of both graphs after 16 and 8,192 tokens, the caches of softmax layers filled with random numbers, in w4
-also on our own execution provider (runtimes/provider). Beside them the decode graph of transformers' OnnxExporter (pip
-install onnxscript), in float32, whose export is given up after --limit seconds. Graphs take turns in one process, and
-each turn continues its text; each figure is a median over rounds. A limit is what the weights and states that a step
-reads take at the measured bandwidth.
+writes; `t2r export` and `t2r quantize --scheme w4` as whole processes, and `t2r verify` of the float32 graph, which
+must pass; steps of both graphs after 16 and 8,192 tokens, the caches of softmax layers filled with random numbers, in
+w4 also on our own execution provider (runtimes/provider). Beside them the decode graph of transformers' OnnxExporter
+(pip install onnxscript), in float32, whose export is given up after --limit seconds. Graphs take turns in one process,
+and each turn continues its text; each figure is a median over rounds. A limit is what the weights and states that a
+step reads take at the measured bandwidth.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ FORBIDDEN = [
 ]
 
 
-def test_door_has_at_most_15_modules() -> None:
+def test_package_has_at_most_15_modules_of_its_own() -> None:
     assert len([file for file in modules("t2r_export", "*.py") if file.name != "__init__.py"]) <= 15
 
 

@@ -13,6 +13,7 @@ from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.losses import squared_error, variance
+from t2r_export.training.map_init import start_maps
 from t2r_export.training.reach import start_gates
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError
@@ -138,6 +139,7 @@ class Transfer(LayerwiseStage):
         super().measure(batch)
         if self.teacher is not None and batch.source is None:
             start_gates(self.student, self.teacher, batch)
+            start_maps(self.student, self.teacher, batch)
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         """For a merged layer, the sum of the teacher's self-attention and cross-attention."""

@@ -46,7 +46,7 @@ COVERED: dict[str, dict[str, tuple[Any, ...]]] = {
     "linear": {
         **SUMS,
         **dict.fromkeys(("shared_features", "query_scale", "normalizer", "update_rule", "moving_average"), ANY),
-        **dict.fromkeys(("conv", "output_gate"), ANY),
+        **dict.fromkeys(("conv", "output_gate", "map_init"), ANY),
         **{"folded": OFF, "memory": (0,), "redraw": OFF, "sigma": (1.0,), "fixed_sigma": OFF},
     },
     "hybrid": {

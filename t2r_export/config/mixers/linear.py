@@ -48,12 +48,14 @@ class LinearConfig(MixerConfig):
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after", "drop")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated", "delta", "gated_delta")
     GATES: ClassVar[tuple[str, ...]] = ("none", "fixed", "data", "pair")
+    MAP_INITS: ClassVar[tuple[str, ...]] = ("random", "keys")
     # (option, option that it requires, values of the latter)
     ONLY: ClassVar[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
         ("shared_features", "feature_map", LEARNED),
         ("sigma", "feature_map", ("rfa",)),
         ("fixed_sigma", "feature_map", ("rfa",)),
         ("redraw", "feature_map", RANDOM),
+        ("map_init", "feature_map", ("relu", "relu2")),
         ("moving_average", "update_rule", ("gated",)),
         ("memory", "update_rule", ("linear",)),
     )
@@ -95,6 +97,12 @@ class LinearConfig(MixerConfig):
     frequency_scale: float = option("positions after: factor on the model's rotary frequencies.", 1.0)
     conv: int = option("Kernel size of a short causal convolution over φ's arguments and v; 0: none.", 0, causal=True)
     output_gate: bool = option("Gate the output with a sigmoid computed from the token.", False, causal=True)
+    map_init: str = option(
+        "relu, relu2: start of W and b: random, or from the teacher's keys when transfer begins.",
+        "random",
+        MAP_INITS,
+        causal=True,
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "guard", usual_guard(self.positions) if self.guard is None else self.guard)

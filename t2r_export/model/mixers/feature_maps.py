@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.model.mixers.maps import Dpfp, Elu, FeatureMap, Hedgehog, Relu, Relu2
@@ -44,6 +45,20 @@ class FeatureMaps(nn.Module):
     @property
     def of_keys(self) -> FeatureMap:
         return self.k if hasattr(self, "k") else self.of_queries
+
+    @torch.no_grad()
+    def start_at(self, q: Tensor, k: Tensor, generator: torch.Generator) -> None:
+        """Initialize relu maps from queries (H, N, d) and keys (G, N, d) of the same tokens, as
+        t2r_export.training.map_init."""
+        count, size = k.shape[1], self.of_keys.size
+        order = torch.stack([torch.randperm(count, generator=generator) for _ in k])
+        chosen = order.repeat(1, -(-size // count))[:, :size].to(k.device)  # (G, K)
+        mean = k.mean(1)
+        away = k.gather(1, chosen.unsqueeze(-1).expand(-1, -1, k.shape[2])) - mean[:, None]
+        directions = F.normalize(away, dim=-1).transpose(1, 2)  # (G, d, K)
+        self.of_keys.point(directions, mean)
+        if self.of_queries is not self.of_keys:
+            self.of_queries.point(directions.repeat_interleave(len(q) // len(k), 0), q.mean(1))
 
     def arguments(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:
         """q (B, H, T, ·) and k (B, G, T, ·) -> arguments of the activations."""

@@ -57,6 +57,10 @@ class FeatureMap(nn.Module):
     def redraw(self) -> None:
         """Draw new random directions, if the map has any."""
 
+    def point(self, directions: Tensor, center: Tensor) -> None:
+        """Set the affine part to directions (heads, d, K) from a center (heads, d); relu maps only."""
+        raise NotImplementedError
+
     def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         """Arguments (B, heads, T, argument_size) -> features (B, heads, T, K)."""
         raise NotImplementedError
@@ -94,6 +98,11 @@ class Relu(FeatureMap):
         """Random rows of approximately unit length, so that features have the scale of q and k."""
         nn.init.normal_(self.weight, std=self.head_size**-0.5)
         nn.init.zeros_(self.bias)
+
+    @torch.no_grad()
+    def point(self, directions: Tensor, center: Tensor) -> None:
+        self.weight.copy_(directions)
+        self.bias.copy_(-(center[:, None] @ directions)[:, 0])
 
     @property
     def argument_size(self) -> int:

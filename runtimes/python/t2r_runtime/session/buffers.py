@@ -51,7 +51,7 @@ class Buffers:
         ]
         self._nothing = self._empty_caches()
         self._caches: dict[str, ort.OrtValue] = {}
-        self._rooms: list[dict[str, ort.OrtValue]] = [{}, {}]  # memory of caches on the CPU, flat; each turn has its own
+        self._rooms: list[dict[str, ort.OrtValue]] = [{}, {}]  # flat memory of caches on the CPU, by turn
         self._turn = 0  # index of the buffers that the next step reads
         self._in_place = graph.device == "cpu"  # numpy reads and writes the memory of tensors
         self._owners: list[ort.OrtValue] = []  # keep the memory of tensors of which only the first rows are used
