@@ -97,7 +97,7 @@ def rows(name: str, folder: Path, rounds: int, limit: int) -> None:
     """Measure and print the rows of one size."""
     count = write_folder(name, folder / "model")
     ours, small, theirs = folder / "ours.onnx", folder / "w4.onnx", folder / "theirs.onnx"
-    costs = {
+    costs: dict[str, tuple[float, int] | str] = {
         "t2r float32": whole("export", folder / "model", ours, "--prefill"),
         "t2r w4": whole("quantize", ours, small, "--scheme", "w4"),
         "t2r w4, own provider": " | ",

@@ -13,7 +13,6 @@ from torch import Tensor
 from t2r_export.data.batch import Batch
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.parts.attention import Attention
-from t2r_export.model.parts.base import Part
 from t2r_export.model.transformer import Transformer
 
 
@@ -24,7 +23,7 @@ def start_maps(student: Transformer, teacher: Transformer, batch: Batch) -> None
         (n, m, part, mixer)
         for n, block in enumerate(student.blocks)
         for m, part in enumerate(block.parts)
-        if (mixer := _to_start(part)) is not None
+        if isinstance(part, Attention) and (mixer := _to_start(part)) is not None
     ]
     if not places:
         return  # without running the teacher
@@ -41,9 +40,9 @@ def start_maps(student: Transformer, teacher: Transformer, batch: Batch) -> None
         mixer.maps.start_at(q * mixer.config.query_scale, k, generator)
 
 
-def _to_start(part: Part) -> LinearMixer | None:
-    """The linear mixer of a part whose map starts at keys and has not been trained."""
-    mixer = part.inner if isinstance(part, Attention) else None
-    if not isinstance(mixer, LinearMixer) or mixer.config.map_init != "keys" or mixer.config.folded:
+def _to_start(part: Attention) -> LinearMixer | None:
+    """The linear mixer of a part whose maps start at keys and have not been trained."""
+    mixer = part.inner
+    if not isinstance(mixer, LinearMixer) or mixer.config.map_init != "keys":
         return None
-    return None if mixer.maps.of_keys.bias.any() else mixer
+    return mixer if mixer.maps.of_keys.is_new else None

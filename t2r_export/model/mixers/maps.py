@@ -57,8 +57,13 @@ class FeatureMap(nn.Module):
     def redraw(self) -> None:
         """Draw new random directions, if the map has any."""
 
+    @property
+    def is_new(self) -> bool:
+        """Whether a relu map still has its random weights."""
+        return False
+
     def point(self, directions: Tensor, center: Tensor) -> None:
-        """Set the affine part to directions (heads, d, K) from a center (heads, d); relu maps only."""
+        """Set the affine part of a relu map to directions (heads, d, K) from a center (heads, d)."""
         raise NotImplementedError
 
     def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
@@ -98,6 +103,10 @@ class Relu(FeatureMap):
         """Random rows of approximately unit length, so that features have the scale of q and k."""
         nn.init.normal_(self.weight, std=self.head_size**-0.5)
         nn.init.zeros_(self.bias)
+
+    @property
+    def is_new(self) -> bool:
+        return not self.folded and not bool(self.bias.any())
 
     @torch.no_grad()
     def point(self, directions: Tensor, center: Tensor) -> None:
