@@ -17,7 +17,6 @@ import argparse
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from functools import lru_cache
@@ -74,6 +73,7 @@ TAPS = {"Lfm2": 3, "Mamba2": 4, "Qwen3_5": 4}  # of the convolutions
 CONTEXTS = (16, 8192)
 STEPS, WARM_UP = 16, 3
 VERIFIED = 8  # steps
+THEIRS = Path(__file__).with_name("comparison") / "transformers_export.py"
 HEAD = ["size", "parameters", "graph", "export, s", "peak memory", *(f"step after {n:,}, ms (limit)" for n in CONTEXTS)]
 
 
@@ -82,10 +82,7 @@ def main() -> None:
     parser.add_argument("sizes", nargs="*", help=f"of {', '.join(SIZES)}; all by default")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--limit", type=int, default=900, help="seconds that an export of transformers may take")
-    parser.add_argument("--theirs", nargs=2, type=Path, metavar=("FOLDER", "OUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.theirs:
-        return export_theirs(*arguments.theirs)
     print(machine())
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
     for name in arguments.sizes or SIZES:
@@ -146,28 +143,11 @@ def whole(*arguments: Any) -> tuple[float, int]:
 
 def their_cost(folder: Path, out: Path, limit: int) -> tuple[float, int] | str:
     """Seconds and peak bytes of transformers' export, or why it failed."""
-    command = [sys.executable, __file__, "--theirs", str(folder), str(out)]  # without -P, for the imports beside it
+    command = [*ARGUMENTS, str(THEIRS), str(folder), str(out)]
     try:
         return run([shutil.which("timeout") or "timeout", str(limit), *command])
     except Exception as error:  # the export can fail in any way
         return f"none: {' '.join(str(error).split()[-3:])}, limit {limit} s | "
-
-
-def export_theirs(folder: Path, out: Path) -> None:
-    """Export the graph that decodes one token with transformers, with the caches as inputs and outputs."""
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.exporters.configs import OnnxConfig
-    from transformers.exporters.exporter_onnx import OnnxExporter
-    from transformers.exporters.utils import decompose_for_generation
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ids = torch.randint(3, 1000, (1, 12), generator=torch.Generator().manual_seed(0))
-    stages = decompose_for_generation(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-    step: tuple[Any, Any] = stages["decode"]
-    with torch.no_grad():
-        exported = OnnxExporter().export(*step, OnnxConfig(dynamic=True))
-    OnnxExporter.save_program(exported.program, out)
 
 
 class Ours:
