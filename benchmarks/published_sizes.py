@@ -101,8 +101,11 @@ def rows(name: str, folder: Path, rounds: int, limit: int) -> None:
         "transformers float32": their_cost(folder / "model", theirs, limit),
     }
     whole("verify", folder / "model", ours, "--steps", VERIFIED)
-    graphs: dict[str, Ours | Theirs] = {"t2r float32": Ours(ours), "t2r w4": Ours(small)}
-    graphs["t2r w4, own provider"] = Ours(small, "t2r")
+    graphs: dict[str, Ours | Theirs] = {
+        "t2r float32": Ours(ours),
+        "t2r w4": Ours(small),
+        "t2r w4, own provider": Ours(small, "t2r"),
+    }
     if isinstance(costs["transformers float32"], tuple):
         graphs["transformers float32"] = Theirs(theirs, TAPS[SIZES[name][0]])
     found = {at: measured(graphs, at, rounds) for at in CONTEXTS}

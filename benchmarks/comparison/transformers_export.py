@@ -1,6 +1,6 @@
 """Export the graph that decodes one token with transformers, with the caches as inputs and outputs.
 
-python transformers_export.py FOLDER OUT.onnx
+Arguments: a folder of transformers, and the .onnx to write.
 """
 
 from __future__ import annotations

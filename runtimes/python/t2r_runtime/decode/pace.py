@@ -126,10 +126,8 @@ class Pace:
     def _time(self, tokens: float) -> float:
         """Time of a run of `tokens`, interpolated between measured sizes or extrapolated with `SLOPE`."""
         seconds = self._seconds
-        less = max((n for n in seconds if n <= tokens), default=None)
+        less = max(n for n in seconds if n <= tokens)  # a step was measured before anything else
         more = min((n for n in seconds if n >= tokens), default=None)
-        if less is None:
-            return 1 + SLOPE * (tokens - 1)  # no step was measured; only ratios count
         if more is None:
             return seconds[less] + SLOPE * (tokens - less) * seconds[1]
         if less == more:
