@@ -178,7 +178,7 @@ CONFIGS = {
     "hybrid_sum": with_layers(LLAMA, HYBRID, HYBRID),
     "hybrid_gate": with_layers(GPT2, dataclasses.replace(HYBRID, merge="gate"), LINEAR),
     "hybrid_gated": with_layers(LLAMA, HybridConfig(3, K, update_rule="gated", gate="data", sinks=2), LINEAR),
-    "hybrid_after": with_layers(LLAMA, HybridConfig(3, 6, positions="after", sinks=2, merge="gate")),
+    "hybrid_after": with_layers(LLAMA, HybridConfig(3, 6, positions="after", sinks=2, merge="gate", output_gate=True)),
     "hybrid_token": with_layers(LLAMA, HybridConfig(3, K, update_rule="gated", gate="data", sinks=1, merge="token")),
     "lstm": with_layers(RECURRENT, LSTMConfig(), LSTMConfig(), feed_forwards=(NO_FFN,) * 2),
     "gru": with_layers(RECURRENT, GRUConfig(), GRUConfig(), feed_forwards=(NO_FFN,) * 2),

@@ -51,7 +51,7 @@ COVERED: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "hybrid": {
         **SUMS,
-        **dict.fromkeys(("window", "sinks", "merge", "map_scale"), ANY),
+        **dict.fromkeys(("window", "sinks", "merge", "map_scale", "output_gate"), ANY),
         "update_rule": ("linear", "gated"),
     },
     "rotary": dict.fromkeys(("theta", "scaling", "size"), ANY),

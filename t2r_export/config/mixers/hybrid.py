@@ -43,6 +43,7 @@ class HybridConfig(MixerConfig):
     rotary_pairs: tuple[int, ...] = ()  # positions after: the pairs kept of `rotary_of` features; empty: all
     rotary_of: int = limited(0, bounds=(0, MAX_TURNED))
     frequency_scale: float = option("positions after: factor on the model's rotary frequencies.", 1.0)
+    output_gate: bool = option("Gate the output with a sigmoid computed from the token.", False)
     map_scale: float = option(
         "merge sum, feature map relu: initial factor on W of the map; small, a student starts as its window alone.", 1.0
     )

@@ -30,7 +30,7 @@ from t2r_export.model.mixers.banded import empty_slot_mask, weighted
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.channels import channels
 from t2r_export.model.mixers.feature_maps import FeatureMaps
-from t2r_export.model.mixers.gates import Gates
+from t2r_export.model.mixers.gates import Gates, OutputGate
 from t2r_export.model.mixers.linear import attend
 from t2r_export.model.mixers.sliding_window import SlidingWindow
 from t2r_export.model.ops import Ops, State, T
@@ -62,6 +62,8 @@ class HybridMixer(AttentionMixer):
         self.merge = nn.Parameter(torch.full((sizes.heads,), 0.0 if config.merge == "sum" else OPEN_GATE))
         if config.merge == "token":
             self.merge_weight = nn.Parameter(torch.zeros(sizes.heads, sizes.width))
+        if config.output_gate:
+            self.output_gate = OutputGate(sizes.width, sizes.heads, sizes.size, folded=False)
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
@@ -75,6 +77,8 @@ class HybridMixer(AttentionMixer):
         y, weights = weighted(*self.near.scores(heads, state, after, step), ops)
         near, largest = (self.near.outputs(part, step) for part in (y, ops.reduce_max(weights)))
         o = self._merged(near, largest, far, far_weight, self._merge(heads.x, ops), gone, ops)
+        if self.config.output_gate:
+            o = self.output_gate(o, self.output_gate.logits(heads.x, ops), ops)
         return o, {**after, "S": S, "z": z}
 
     def _arguments(self, heads: Heads[T], k: T, step: Step[T]) -> tuple[T, T]:

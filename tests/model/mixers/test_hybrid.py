@@ -28,12 +28,13 @@ MODELS = {"learned": GPT2, "rotary": LLAMA, "after": LLAMA}
 GUARD = Guard("add", 0.3)  # large: a wrong guard cannot hide
 merges = pytest.mark.parametrize("merge", HybridConfig.MERGES)
 models = pytest.mark.parametrize("model", MODELS)
-# update rule of the sums, and number of sinks, which never enter them
+# update rule of the sums, number of sinks, which never enter them, and output gate
 KINDS = {
     "linear": {},
     "sinks": {"sinks": 2},
     "data": {"update_rule": "gated", "gate": "data"},
     "fixed_sinks": {"update_rule": "gated", "gate": "fixed", "sinks": 1},
+    "output_gate": {"output_gate": True},
 }
 POSITIONS: dict[str, Any] = {"learned": {}, "rotary": {}, "after": {"positions": "after", "rotary_size": 4}}
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -86,7 +87,11 @@ def by_definition(made: Alone, x: Tensor, alone: bool = False) -> Tensor:
     o = reference.merged(
         *arrays, config.window, share.numpy(), gate, config.guard, config.sinks, log_gate, sink_q, turned_phi
     )
-    return made.output(torch.from_numpy(o))
+    outputs = torch.from_numpy(o)
+    if config.output_gate:
+        logits = x @ made.output_gate.weight.T + made.output_gate.offset
+        outputs = outputs * (2 * logits.sigmoid()).reshape(outputs.shape)
+    return made.output(outputs)
 
 
 @torch.no_grad()
@@ -168,7 +173,7 @@ def test_equals_softmax_before_eviction(model: str, merge: str, kind: str) -> No
     assert (student(ids) - teacher(ids))[:, same:].abs().max() > 1e-4
     new = student.state_dict().keys() - teacher.state_dict().keys()
     parts = {name.split(".inner.")[1].removesuffix(".weight").removesuffix(".bias") for name in new}
-    gates = {"gates", "gates.offset"} if kind == "data" else set()
+    gates = {"data": {"gates", "gates.offset"}, "output_gate": {"output_gate", "output_gate.offset"}}.get(kind, set())
     of_token = {"merge_weight"} if merge == "token" else set()
     assert parts == {"maps.q", "maps.k", "merge"} | gates | of_token
 

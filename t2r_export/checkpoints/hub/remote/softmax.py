@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2r_export.checkpoints.hub.remote.base import Options, Rope, Ropes, States, Tokens, repeated, rotated, split_heads
-from t2r_export.checkpoints.hub.remote.linear import FeatureMaps, Gates, guarded, summed
+from t2r_export.checkpoints.hub.remote.linear import FeatureMaps, Gates, OutputGate, guarded, summed
 
 
 def weighed(scores: Tensor, seen: Tensor, v: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -145,6 +145,8 @@ class Hybrid(nn.Module):
         self.merge = nn.Parameter(torch.zeros(H))
         if c["merge"] == "token":
             self.merge_weight = nn.Parameter(torch.zeros(H, width))
+        if c["output_gate"]:
+            self.output_gate = OutputGate(width, H * d)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         G, K, V = self.near.kv_heads, self.options["feature_size"], self.near.size
@@ -176,4 +178,5 @@ class Hybrid(nn.Module):
         else:
             closed = torch.sigmoid(-merge) * gone
             o = near * (1.0 - closed) + far / guarded(weight, self.options["guard"]) * closed
-        return o.to(x.dtype), after
+        o = o.to(x.dtype)
+        return (self.output_gate(o, x) if self.options["output_gate"] else o), after
