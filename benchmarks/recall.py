@@ -181,7 +181,7 @@ def score(model: torch.nn.Module, task: str) -> float:
 
 
 def plan(tasks: list[str], mixers: list[str], sizes: list[int], seeds: int) -> list[tuple[str, str, int | None, int]]:
-    """Runs as (task, mixer, state in KB or None, seed), ordered by seed."""
+    """Runs as (task, mixer, state in KiB or None, seed), ordered by seed."""
     kinds = [(n, size) for n in mixers for size in (sizes if ENTRIES[n].grows else [None])]
     return [(task, n, size, seed) for seed, task, (n, size) in itertools.product(range(seeds), tasks, kinds)]
 
@@ -228,7 +228,7 @@ def markdown(lines: list[dict[str, Any]], sizes: list[int]) -> str:
     tasks = list(dict.fromkeys(line["task"] for line in lines))
     columns = [(task, kb) for task in tasks for kb in sizes]
     found = {(line["task"], line["mixer"], line["kb"] or sizes[-1]): line for line in lines}
-    head = ["", *(f"{task} {kb} KB" for task, kb in columns)]
+    head = ["", *(f"{task} {kb} KiB" for task, kb in columns)]
     rows = []
     for name in dict.fromkeys(line["mixer"] for line in lines):
         cells = [found.get((task, name, kb)) for task, kb in columns]
@@ -261,7 +261,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/recall"))
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--mixers", default=",".join(ENTRIES))
-    parser.add_argument("--sizes", default="1,4,16,64", help="of the state, KB")
+    parser.add_argument("--sizes", default="1,4,16,64", help="of the state, KiB")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="trial run: one seed, two sizes, few steps")
