@@ -18,6 +18,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.build_record import RECORD, BuildRecord, Origin, content
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.options import options
 from t2r_export.config.plain import to_plain
 from t2r_export.config.recipe import Recipe, read_recipe
 from t2r_export.config.recipe_students import StudentPlan, Training
@@ -248,12 +249,16 @@ class Build:
     ) -> FinetuneReport:
         options = {"model": model, "output": output, "teacher": teacher, **self.shared, **data, **training.options}
         config = FinetuneConfig(plan=training.plan, force=True, **options)
-        return finetune(replace(config, resume=config.state_path.exists()))
+        return finetune(replace(config, resume=config.state_path.exists() or output.exists()))
 
 
 def _described(training: Training) -> dict[str, Any]:
-    """A training section as plain data, with the defaults of its stages."""
-    return {"stages": [asdict(stage) for stage in training.plan], **training.options}
+    """What determines the result of a training section, as plain data with the defaults of its stages."""
+    fields = options(FinetuneConfig)
+    decisive = {
+        name: value for name, value in training.options.items() if fields[name].metadata.get("result", "always")
+    }
+    return {"stages": [asdict(stage) for stage in training.plan], **decisive}
 
 
 def _beside(output: Path) -> tuple[Path, Path]:

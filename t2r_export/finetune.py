@@ -75,7 +75,7 @@ def plan(config: FinetuneConfig) -> list[StagePlanned]:
     Raises:
         UserError: an unusable input.
     """
-    config.check_files()
+    config.check_inputs()
     loaded = checkpoint.load(config.model)
     loaded.model.require_tokens("to finetune on a text")
     inputs = find_inputs(config, loaded, 1)
@@ -92,12 +92,15 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     loaded.model.require_tokens("to finetune on a text")
     inputs = find_inputs(config, loaded, accelerator.num_processes)
     config, teacher, batches = inputs.config, inputs.teacher, inputs.batches
-    if config.may_be_complete and (done := _finished(config.output, inputs.identity)) is not None:
+    if config.may_be_complete and (done := _finished(config, inputs.identity)) is not None:
         TrainingLog(None, main).message(f"this run is complete: {config.output}")
         return _report(config.output, done, [], started)
     student = _rounded(loaded.model, config)
     with TrainingLog(config.log_path, main) as log:
-        for line in [*(f"note: {line}" for line in loaded.notes), *inputs.notes]:
+        lines = [*(f"note: {line}" for line in loaded.notes), *inputs.notes]
+        if config.resume and not config.state_path.exists():
+            lines.append(f"note: nothing to resume at {config.output}: training begins")
+        for line in lines:
             log.message(line)
         state = _start(config, inputs.identity, student)
         accelerator.wait_for_everyone()  # all processes have looked for a state before one writes it
@@ -133,19 +136,29 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     return _report(config.output, done, state.kept, started)
 
 
-def _finished(output: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """Provenance of the last run that trained `output`; None if it was not trained.
+def _finished(config: FinetuneConfig, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """Provenance of the last run that trained the output, if that is this run; None if the output may be replaced.
+
+    A kill between writing the result and removing the training state leaves both; the state is then removed.
 
     Raises:
-        UserError: it is the result of another run; the message names the differing options.
+        UserError: the output is another model and may not be replaced; if there is nothing to resume, the message names
+            the differing options.
     """
-    runs = checkpoint.load(output).provenance.get("finetune")
-    if not runs:
-        return None
-    last = runs[-1] if isinstance(runs, list) and isinstance(runs[-1], dict) else {}
-    known = {*identity, *options(FinetuneConfig)}  # options at their defaults may be in neither
-    check_identity({name: last[name] for name in known if name in last}, json.loads(json.dumps(identity)), output)
-    return last
+    try:
+        runs = checkpoint.load(config.output).provenance.get("finetune")
+        last = runs[-1] if isinstance(runs, list) and runs and isinstance(runs[-1], dict) else {}
+        if last:
+            known = {*identity, *options(FinetuneConfig)}  # options at their defaults may be in neither
+            made = {name: last[name] for name in known if name in last}
+            check_identity(made, json.loads(json.dumps(identity)), config.output)
+            config.state_path.unlink(missing_ok=True)
+            return last
+    except UserError:
+        if not config.force and not config.state_path.exists():
+            raise
+    config.check_outputs((), config.force)
+    return None
 
 
 def _report(output: Path, done: dict[str, Any], kept: Sequence[dict[str, Any]], started: float) -> FinetuneReport:

@@ -184,6 +184,25 @@ def test_files_of_another_recipe_are_refused(section: str, built: Path) -> None:
     assert ("one.pt" in kept) == (refused == "two.pt")
 
 
+def test_lost_figures_are_read_from_the_student(built: Path) -> None:
+    """A kill between the end of a training and its figures does not train again."""
+    work = built / "work"
+    (work / "one.json").unlink()
+    log, student = (work / "one.pt.jsonl").read_text(), (work / "one.pt").read_bytes()
+    before = json.loads((work / "results.json").read_text())
+    build(built / "recipe.toml", work, built)
+    after = json.loads((work / "results.json").read_text())
+    assert [{**row, "seconds": 0} for row in after] == [{**row, "seconds": 0} for row in before]
+    assert ((work / "one.pt.jsonl").read_text(), (work / "one.pt").read_bytes()) == (log, student)
+
+
+def test_options_without_effect_on_the_result_may_change(built: Path) -> None:
+    before = contents(built / "work")
+    (built / "recipe.toml").write_text(RECIPE.replace("length = 16 }", "length = 16, checkpoint_every = 1 }"))
+    build(built / "recipe.toml", built / "work", built)
+    assert contents(built / "work") == before
+
+
 def test_files_of_another_text_are_refused(built: Path) -> None:
     (built / "text.txt").write_text(STORY.replace("hen", "cat") * 40)
     with pytest.raises(UserError, match="received one made of another text; name another folder, or give --anew"):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import runs
+import small
 import texts
 from runs import changed, entry, records, resumed, stop_at
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig
 from t2r_export.config.stages import parse_plan
 from t2r_export.finetune import finetune
+from t2r_export.finetune import plan as planned
 from t2r_runtime.errors import UserError
 
 
@@ -70,8 +73,84 @@ def test_complete_run_is_reported(config: FinetuneConfig, capsys: pytest.Capture
         finetune(config)
     assert config.output.read_bytes() == before
     checkpoint.save(config.output, checkpoint.load(config.model).model, texts.tokenizer(), {"finetune": ["odd"]})
-    with pytest.raises(UserError, match="as in the run saved in "):
+    with pytest.raises(UserError, match="received a trained model; name another file, or give --force"):
         finetune(dataclasses.replace(config, resume=True))
+
+
+def test_resume_replaces_no_foreign_model(config: FinetuneConfig) -> None:
+    """An import, or a pruned model, has no finetuning in its provenance."""
+    model = checkpoint.load(config.model)
+    checkpoint.save(config.output, model.model, model.tokenizer, {"origin": "import"})
+    before = config.output.read_bytes()
+    with pytest.raises(UserError, match="expected no trained model and no other file at .*tuned.pt"):
+        finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() == before
+    finetune(dataclasses.replace(config, resume=True, force=True))
+    assert entry(config)["seed"] == config.seed
+
+
+def test_resume_without_a_run_says_so(config: FinetuneConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    finetune(dataclasses.replace(config, resume=True))
+    assert f"note: nothing to resume at {config.output}: training begins\n" in capsys.readouterr().err
+
+
+def test_forced_resume_of_a_complete_run_trains_nothing(
+    config: FinetuneConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finetune(config)
+    before = config.output.read_bytes()
+    capsys.readouterr()
+    finetune(dataclasses.replace(config, resume=True, force=True))
+    assert capsys.readouterr().err == f"this run is complete: {config.output}\n"
+    finetune(dataclasses.replace(config, resume=True, force=True, seed=7))
+    assert config.output.read_bytes() != before
+
+
+def test_kill_between_result_and_removal_of_the_state(config: FinetuneConfig) -> None:
+    stop_at(config, 9)
+    state = config.state_path.read_bytes()
+    done = resumed(config)
+    config.state_path.write_bytes(state)
+    assert resumed(config) == done
+    assert not config.state_path.exists()
+    config.state_path.write_bytes(state)
+    with pytest.raises(UserError, match="received a trained model; name another file, or give --force"):
+        finetune(dataclasses.replace(config, resume=True, seed=7))
+
+
+def test_plan_ignores_the_output(config: FinetuneConfig) -> None:
+    config.output.write_bytes(b"another file")
+    assert [stage.stage for stage in planned(config)] == ["transfer", "distill", "task"]
+    assert config.output.read_bytes() == b"another file"
+
+
+def test_output_in_a_data_folder_is_refused(config: FinetuneConfig, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes(config.data[0].read_bytes())
+    inside = dataclasses.replace(config, data=(folder,), output=folder / "m.pt")
+    with pytest.raises(UserError, match="expected an output outside of input folders; received .*m.pt in "):
+        finetune(inside)
+    assert [path.name for path in folder.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    "stages, options, message",
+    [
+        ("task,transfer", {}, "a teacher with the student's layers and width for the transfer stage"),
+        ("task,distill", {}, "a teacher with the student's layers and width for comparing hidden states"),
+        ("task,distill", {"hidden": 0.0, "lora": True, "lora_rank": 1000}, "a rank of the adapters of at most 10"),
+    ],
+)
+def test_later_stages_are_checked_before_the_first_step(
+    stages: str, options: dict[str, Any], message: str, config: FinetuneConfig, tmp_path: Path
+) -> None:
+    teacher = tmp_path / "teacher.pt"
+    texts.write_teacher(teacher, dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,)))
+    config = dataclasses.replace(config, teacher=teacher, plan=parse_plan(stages, "3,2", "1e-3"), **options)
+    with pytest.raises(UserError, match=message):
+        finetune(config)
+    assert not config.state_path.exists()
 
 
 def test_accumulated_gradients_are_those_of_the_batch(config: FinetuneConfig, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def command(
     said = {**flat(FinetuneConfig, options), "lora": options["lora"] is not None}
     config = FinetuneConfig(model=model, output=out, plan=plan, rounding=rounding, **said)
     check_given(vars(config))
-    config.check_files()
+    config.check_files() if teraflops is None else config.check_inputs()
 
     from accelerate import PartialState
 

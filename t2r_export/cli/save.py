@@ -54,7 +54,10 @@ def command(
     A decoder becomes a folder for transformers: of its own class, or with modeling_t2r.py and trust_remote_code=True. A
     softmax translator becomes a folder for transformers and CTranslate2; any model a model.pt; a graph a folder for web
     pages, or a graph compiled ahead of time. A compiled graph is opened like any other, with the same provider. Name
-    the device with --provider qnn:soc_model=57. A page of a model that predicts worse after 2,000 tokens needs --force.
+    the device with --provider qnn:soc_model=57.
+
+    A page writes texts without end. So --as web:page=… first lets the graph write a text of 2,000 tokens, and refuses a
+    graph that predicts its end much worse than its beginning; --force writes the page all the same.
     """
     check_given()
     kind = form[0]

@@ -64,7 +64,8 @@ class Inside(click.ParamType[Any]):
             return value
         if value == HELP and ctx is not None:
             _help(ctx, "", self.fields)
-        values = read_options(value, f"--{self.option} NAME=VALUE,NAME=VALUE")
+        texts = [name for name, field in self.fields.items() if field.type == "str"]
+        values = read_options(value, f"--{self.option} NAME=VALUE,NAME=VALUE", texts)
         _known(f"--{self.option}", values, self.fields)
         for name, one in values.items():  # the config's messages would use its field names
             check_value(f"{name} of --{self.option}", one, self.fields[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -251,15 +252,22 @@ class FinetuneConfig:
 
     @property
     def may_be_complete(self) -> bool:
-        """Whether --resume finds a result but no training state."""
-        return self.resume and not self.force and self.output.is_file() and not self.state_path.exists()
+        """Whether --resume finds a file that may be this run's result."""
+        return self.resume and self.output.is_file()
 
     @property
     def log_path(self) -> Path:
         return self.log or Path(f"{self.output}.jsonl")
 
     def check_files(self) -> None:
-        """Raise UserError for missing inputs, and for outputs that must not be overwritten."""
+        """Raise UserError for missing inputs, and for outputs that must not be overwritten.
+
+        With `may_be_complete`, the output may be any model: `t2r_export.finetune` looks whether it is the result.
+        """
+        self.check_outputs(self.check_inputs(), self.force or self.may_be_complete)
+
+    def check_inputs(self) -> list[Path | None]:
+        """All inputs. Raises UserError for missing ones."""
         for path in (self.model, self.teacher):
             if path is not None:
                 existing_model(path)
@@ -268,8 +276,12 @@ class FinetuneConfig:
         files = [path for path in (*self.pairs, self.valid, self.test) if path is not None]
         for path in files:
             existing_file(path, "a file of pairs")
+        return [self.model, self.teacher, *self.data, *files]
+
+    def check_outputs(self, inputs: Sequence[Path | None], force: bool) -> None:
+        """Raise UserError for outputs that must not be overwritten."""
         outputs = [("checkpoint", self.output), ("training state", self.state_path), ("log", self.log_path)]
-        check_outputs(outputs, [self.model, self.teacher, *self.data, *files], self.force or self.may_be_complete)
+        check_outputs(outputs, inputs, force)
 
     def for_model(self, width: int, max_positions: int | None, row: int | None = None) -> FinetuneConfig:
         """The config with all learning rates and the window length set.

@@ -65,7 +65,7 @@ FINETUNE = {  # options of FinetuneConfig
     **_each("pair_tokens augment", _PAIRS),
     "valid_share": _without("--valid", lambda o: o["valid"] is None),
     "test_share": _without("--test", lambda o: o["test"] is None),
-    **_each("hidden cross_entropy kl_top", _stage("distill")),
+    **_each("hidden cross_entropy kl_top", _stage("distill", "round")),
     "label_smoothing": _stage("task"),
     **_each("lora dropout", _stage("distill", "task")),
     "recompute": _without("--loss dropout (whose masks a second pass would draw anew)", lambda o: not o["dropout"]),

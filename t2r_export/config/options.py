@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, TypeVar
 
 from t2r_export.config.typed import with_paths
@@ -122,11 +122,12 @@ def usual(field: dataclasses.Field[Any]) -> str:
     return str(value) if isinstance(value, str) else json.dumps(value)
 
 
-def read_options(text: str, form: str) -> dict[str, Any]:
+def read_options(text: str, form: str, texts: Container[str] = ()) -> dict[str, Any]:
     """Parse `feature_size=16,guard.eps=1e-3` into values by name; options of a nested config form a mapping.
 
     Args:
         form: the expected form, for messages.
+        texts: names whose values are text, also `5` and `null`.
 
     Raises:
         UserError: invalid syntax, or a duplicate name.
@@ -140,9 +141,10 @@ def read_options(text: str, form: str) -> dict[str, Any]:
         if not (equals and outer and key) or not isinstance(place, dict) or key in place:
             raise UserError(f"{form}, each NAME once", repr(text), "correct it")
         try:
-            place[key] = json.loads(value)
+            found = json.loads(value)
         except (ValueError, RecursionError):
-            place[key] = value
+            found = value
+        place[key] = value if name in texts and not isinstance(found, str) else found
     return values
 
 

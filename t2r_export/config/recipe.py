@@ -31,7 +31,7 @@ from t2r_export.config.recipe_values import (
     wrong,
 )
 from t2r_export.config.uniform import UniformConfig
-from t2r_export.config.validation import size
+from t2r_export.config.validation import MAX_SIZE, size
 from t2r_export.paths import existing_model, text_files
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
@@ -49,6 +49,7 @@ TOP: Keys = {
     "teacher": TABLE,
     "student": TABLES,
 }
+LEAST_VOCABULARY = 257  # every byte, and the token between documents
 TOKENIZER: Keys = {"vocab_size": WHOLE}
 PAIRS: Keys = {
     **dict.fromkeys(("file", "member", "held_out"), TEXT),
@@ -165,13 +166,18 @@ def read_recipe(path: Path) -> Recipe:
     others = [name for name in ("source", "tokenizer", "teacher") if name in data]
     if "source" in data and len(others) > 1:
         raise wrong(str(path), "a source, or a tokenizer, a model and a teacher", ", ".join(others))
+    vocabulary = _vocabulary(data["tokenizer"], f"[tokenizer] of {path}") if made else None
+    model = value(f"[model] of {path}", from_plain, UniformConfig, data["model"], "model") if "model" in data else None
+    if vocabulary is not None and model is not None and model.vocab_size < vocabulary:
+        expected = f"a vocab_size of at least {vocabulary} as in [tokenizer]"
+        raise wrong(f"[model] of {path}", expected, str(model.vocab_size))
     return Recipe(
         texts(data["text"], f"text in {path}") if "text" in data else (),
         data.get("separator", SEPARATOR),
         value(str(path), lambda: Shares(*(data.get(f"{n}_share", getattr(Shares, n)) for n in ("valid", "test")))),
         inside(data["source"], f"source in {path}") if "source" in data else None,
-        _vocabulary(data["tokenizer"], f"[tokenizer] of {path}") if made else None,
-        value(f"[model] of {path}", from_plain, UniformConfig, data["model"], "model") if "model" in data else None,
+        vocabulary,
+        model,
         read_training({"stages": "task", **data["teacher"]}, f"[teacher] of {path}", read) if made else None,
         students,
         _pairs(data["pairs"], f"[pairs] of {path}") if "pairs" in data else None,
@@ -203,5 +209,5 @@ def _more(data: Any, where: str) -> MorePairs:
 
 def _vocabulary(data: Mapping[str, Any], where: str) -> int:
     check(data, TOKENIZER, TOKENIZER, where)
-    value(where, size, "vocab_size", data["vocab_size"])
+    value(where, size, "vocab_size", data["vocab_size"], MAX_SIZE, LEAST_VOCABULARY)
     return int(data["vocab_size"])

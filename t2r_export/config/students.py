@@ -107,7 +107,9 @@ def reason(chosen: Mapping[str, Any]) -> str:
     """Describe the selected defaults and their reasons in one line."""
     why = ["without a gate, linear attention is less accurate and fails on texts longer than those of training"]
     why = why * ("update_rule" in chosen or "gate" in chosen)
-    why += ["features that rotate after the map can be folded"] * ("positions" in chosen)
-    why += ["a gate a pair of rotated features is more accurate than one a head"] * (chosen.get("gate") == "pair")
+    why += ["with rotary positions after the feature map, export merges the map into the projections"] * (
+        "positions" in chosen
+    )
+    why += ["a gate for every two features was more accurate than one for every head"] * (chosen.get("gate") == "pair")
     why += ["a hybrid layer starts as its window alone"] * ("map_scale" in chosen)
-    return f"default options: {written(chosen)} ({'; '.join(why)}; see docs/mixers.md)"
+    return f"default options: {written(chosen)} ({'; '.join(why)}; see 'linear: the defaults' in docs/mixers.md)"

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from t2r_export.config.finetune import FIELD, SEPARATOR, Shares
-from t2r_export.data.documents import Texts, borders, parted
+from t2r_export.data.documents import FIELDED, Texts, borders, parted
 from t2r_export.data.encoding import MAX_PROCESSES, Encoder, encoded
 from t2r_export.data.shards import Corpus, IntArray, Piece, cached
 from t2r_export.files import sha256
@@ -77,6 +77,7 @@ def read_corpus(
             vocabulary, mixed kinds of files, a file that changes while it is read, or no space in the cache.
     """
     files = text_files(paths)
+    _check_reading({path.suffix for path in files}, separator, field)
     arrays = [path.suffix == ".npy" for path in files]
     if any(arrays) and not all(arrays):
         raise UserError("text files or .npy files", "both", "tokenize the text first, or leave the .npy files out")
@@ -111,6 +112,14 @@ def read_corpus(
         processes = 1 if small else min(MAX_PROCESSES, usable_cores() or os.cpu_count() or 1)
     documents = parted(Texts(files, separator, field), shares)
     return cached(made_of, model.vocab_size, lambda: unchanged(encoded(documents, encoder, processes)), paths)
+
+
+def _check_reading(endings: set[str], separator: str, field: str) -> None:
+    """Raise UserError for a separator or a field that none of the files has."""
+    if field != FIELD and not endings & FIELDED:
+        raise UserError("a .jsonl, .parquet or .arrow file with --split field", "other files", "leave the field out")
+    if separator != SEPARATOR and not endings - FIELDED - {".npy"}:
+        raise UserError("a text file with --split separator", "other files", "leave the separator out")
 
 
 def _content(files: Sequence[Path]) -> list[list[str]]:

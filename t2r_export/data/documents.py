@@ -25,6 +25,7 @@ from t2r_runtime.files import existing_file
 from t2r_runtime.text.texts import decoded
 
 BLOCK = 1 << 16  # bytes read at once; large blocks fragment memory
+FIELDED = frozenset({".jsonl", ".parquet", ".arrow"})  # endings of files with a field of text
 MAX_DOCUMENT = 1 << 22  # characters
 MAX_LINE = 1 << 24  # bytes of a JSON line
 MAX_COLUMN = 1 << 31  # uncompressed bytes of a column in a row group

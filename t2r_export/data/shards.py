@@ -100,6 +100,7 @@ def cached(
     Raises:
         UserError: errors of `tokens`, a token outside the vocabulary, or no space in the cache.
     """
+    most_bytes()  # raises before any work
     text = json.dumps({"format": FORMAT, **made_of, "vocab_size": vocab_size})
     made_of, folder = json.loads(text), cache() / hashlib.sha256(text.encode()).hexdigest()[:32]
     if (found := _opened(folder, made_of)) is not None:
@@ -223,7 +224,7 @@ def remove(keys: Sequence[str]) -> list[Path]:
     """
     indices, chosen = [index for _, _, index in _stored()], set[Path]()
     for key in keys:
-        found = [index for index in indices if key == "all" or index.parent.name.startswith(key)]
+        found = [index for index in indices if key == "all" or key and index.parent.name.startswith(key)]
         if key != "all" and len(found) != 1:
             received = f"{key!r}, with which {len(found) or 'no'} keys begin"
             raise UserError(f"a key of tokens in {cache()}", received, "t2r tokenize shows the keys")

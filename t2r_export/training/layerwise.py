@@ -37,23 +37,28 @@ class LayerwiseStage(Stage):
         self, student: Transformer, teacher: Transformer | None, loss_weights: LossWeights | None = None
     ) -> None:
         assert teacher is not None
-        check_alike(student, teacher, f"the {self.name} stage", f"leave {self.name} out")
-        if student.config.repeats > 1:
-            expected = f"layers that run once, for the {self.name} stage"
-            raise UserError(expected, f"layers that run {student.config.repeats} times", f"leave {self.name} out")
         self.new = self.trained(student, teacher)
-        if not self.new:
-            raise UserError(*self.nothing_new)
-        for n, m in self.new:
-            parts = student.config.layers[n].parts
-            if any(part.borrows for part in (parts if self.whole_blocks else parts[m : m + 1])):
-                raise UserError(
-                    f"layers that can be run alone, for the {self.name} stage",
-                    f"layer {n}, which shares the attention weights of the layer below",
-                    f"leave {self.name} out",
-                )
         super().__init__(student, teacher, loss_weights)
         self.register_buffer("variance", torch.ones(len(self.new)), persistent=False)
+
+    @classmethod
+    def check(cls, student: Transformer, teacher: Transformer | None, loss_weights: LossWeights) -> None:
+        assert teacher is not None
+        check_alike(student, teacher, f"the {cls.name} stage", f"leave {cls.name} out")
+        if student.config.repeats > 1:
+            expected = f"layers that run once, for the {cls.name} stage"
+            raise UserError(expected, f"layers that run {student.config.repeats} times", f"leave {cls.name} out")
+        new = cls.trained(student, teacher)
+        if not new:
+            raise UserError(*cls.nothing_new)
+        for n, m in new:
+            parts = student.config.layers[n].parts
+            if any(part.borrows for part in (parts if cls.whole_blocks else parts[m : m + 1])):
+                raise UserError(
+                    f"layers that can be run alone, for the {cls.name} stage",
+                    f"layer {n}, which shares the attention weights of the layer below",
+                    f"leave {cls.name} out",
+                )
 
     @classmethod
     def trains(cls, student: Transformer, teacher: Transformer | None) -> bool:

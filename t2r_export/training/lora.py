@@ -39,20 +39,24 @@ class LowRank(nn.Module):
 
 
 def attach(model: Transformer, rank: int, alpha: float, seed: int) -> None:
-    """Add an adapter to the projections of every mixer. The model's output does not change.
+    """Add an adapter to the projections of every mixer. The model's output does not change."""
+    check(model, rank)
+    generator = torch.Generator().manual_seed(seed)
+    for projection in list(_projections(model)):
+        adapter = LowRank(projection.weight, rank, alpha, generator)
+        parametrize.register_parametrization(projection, "weight", adapter)
 
-    Raises:
-        UserError: no mixer has projections.
-    """
-    projections = list(_projections(model))
-    if not projections:
+
+def check(model: Transformer, rank: int) -> None:
+    """Raise UserError if no mixer has projections, or the rank exceeds that of every one."""
+    sizes = [min(projection.weight.shape) for projection in _projections(model)]
+    if not sizes:
         raise UserError(
             f"mixers with projections called {', '.join(PROJECTIONS)}", "none", "train all weights, without LoRA"
         )
-    generator = torch.Generator().manual_seed(seed)
-    for projection in projections:
-        adapter = LowRank(projection.weight, rank, alpha, generator)
-        parametrize.register_parametrization(projection, "weight", adapter)
+    if rank > max(sizes):
+        expected = f"a rank of the adapters of at most {max(sizes)}, that of the largest projection"
+        raise UserError(expected, str(rank), "correct --lora rank")
 
 
 def attached(weights: Iterable[str]) -> bool:

@@ -18,7 +18,7 @@ from t2r_export.training.measured import Measured
 from t2r_export.training.memory import narrow
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.stages import Stage
-from t2r_export.training.trainer import open_stage, precision, uses_bf16
+from t2r_export.training.trainer import check_stages, open_stage, precision, uses_bf16
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ def planned(
     """
     if teacher is not None and uses_bf16(config, student.embedding.weight.device):
         narrow(teacher)
+    check_stages(config, student, teacher)
     found, before = [], 0
     for plan in (plan for plan in config.plan if plan.steps):
         stage = open_stage(config, plan, student, teacher)

@@ -62,12 +62,17 @@ class Stage(nn.Module):
     ) -> None:
         super().__init__()
         self.student, self.teacher, self.loss_weights = student, teacher, loss_weights or LossWeights()
+        self.check(student, teacher, self.loss_weights)
         chosen = self.trainable()
         for name, parameter in student.named_parameters():
             parameter.requires_grad_(name in chosen)
         if teacher is not None:
             teacher.requires_grad_(False)
         student.train()  # only affects random feature maps, which may redraw
+
+    @classmethod
+    def check(cls, student: Transformer, teacher: Transformer | None, loss_weights: LossWeights) -> None:
+        """Raise UserError if the stage cannot run with these models."""
 
     @classmethod
     def trains(cls, student: Transformer, teacher: Transformer | None) -> bool:
@@ -140,11 +145,14 @@ class Distill(Stage):
     def __init__(
         self, student: Transformer, teacher: Transformer | None, loss_weights: LossWeights | None = None
     ) -> None:
-        assert teacher is not None
         super().__init__(student, teacher, loss_weights)
-        if self.loss_weights.hidden:
-            check_alike(student, teacher, "comparing hidden states", "set the weight of hidden states to 0")
         self.register_buffer("variance", torch.ones(len(student.layers)), persistent=False)
+
+    @classmethod
+    def check(cls, student: Transformer, teacher: Transformer | None, loss_weights: LossWeights) -> None:
+        if loss_weights.hidden:
+            assert teacher is not None
+            check_alike(student, teacher, "comparing hidden states", "set the weight of hidden states to 0")
 
     @torch.no_grad()
     def measure(self, batch: Batch) -> None:

@@ -63,6 +63,7 @@ class Trainer:
         log: TrainingLog,
         state: TrainingState,
     ) -> None:
+        check_stages(config, student, teacher)
         self.config, self.student, self.teacher = config, student, teacher
         self.accelerator, self.log, self.state = accelerator, log, state
         self.batches = batches
@@ -284,10 +285,24 @@ def precision(config: FinetuneConfig, device: torch.device) -> AbstractContextMa
     return torch.autocast(device.type, torch.bfloat16, uses_bf16(config, device), cache_enabled=False)
 
 
+def check_stages(config: FinetuneConfig, student: Transformer, teacher: Transformer | None) -> None:
+    """Raise UserError if any stage of a run cannot run with these models; and set whether the student recomputes."""
+    for plan in config.plan:
+        if plan.steps:
+            kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
+            kind.check(student, teacher, _weights(config))
+            if config.lora and STAGES[plan.stage].takes_lora:
+                lora.check(student, config.lora_rank)
+    recompute(student, config.recompute)
+
+
 def open_stage(config: FinetuneConfig, plan: StagePlan, student: Transformer, teacher: Transformer | None) -> Stage:
     """A stage of a run, with adapters if it trains them."""
     if config.lora and STAGES[plan.stage].takes_lora and not lora.attached(student.state_dict()):
         lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)
-    recompute(student, config.recompute)
     kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
-    return kind(student, teacher, LossWeights(*(getattr(config, name) for name in LOSS_WEIGHTS)))
+    return kind(student, teacher, _weights(config))
+
+
+def _weights(config: FinetuneConfig) -> LossWeights:
+    return LossWeights(*(getattr(config, name) for name in LOSS_WEIGHTS))

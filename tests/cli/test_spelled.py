@@ -93,3 +93,14 @@ def test_defaults_may_be_typed_inside_an_option() -> None:
     assert loss.convert("dropout=0.0,label_smoothing=0.0", None, None) == {"dropout": 0.0, "label_smoothing": 0.0}
     with pytest.raises(UserError, match="expected dropout of --loss to be a number above 0 and below 1; received 1"):
         loss.convert("dropout=1", None, None)
+
+
+@pytest.mark.parametrize("value", ["5", "null", "true", "--", '"5"'])
+def test_texts_may_look_like_numbers(value: str) -> None:
+    fields = {
+        field.metadata["within"].partition(".")[2]: field
+        for field in options(FinetuneConfig).values()
+        if field.metadata.get("within", "").startswith("split.")
+    }
+    split = Inside("split", fields).convert(f"separator={value},valid=0.1", None, None)
+    assert split == {"separator": value.strip('"'), "valid": 0.1}

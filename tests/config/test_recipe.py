@@ -203,6 +203,13 @@ REFUSED = [  # recipe, replaced text, replacement, message
     (SOURCE, 'finetune = { stages = "task" }', 'finetune = "task"', "finetune to be a table"),
     (TEACHER, "vocab_size = 270\n\n[model]", "vocab = 270\n\n[model]", "in \\[tokenizer\\] of .* the key vocab"),
     (TEACHER, "vocab_size = 270\n\n[model]", "vocab_size = 'x'\n\n[model]", "vocab_size to be a whole number"),
+    (TEACHER, "vocab_size = 270\n\n[model]", "vocab_size = 256\n\n[model]", "vocab_size to be an integer from 257"),
+    (
+        TEACHER,
+        "vocab_size = 270\n\n[model]",
+        "vocab_size = 271\n\n[model]",
+        "in \\[model\\] of .* a vocab_size of at least 271 as in \\[tokenizer\\]; received 270",
+    ),
     (TEACHER, "width = 12", "width = [12]", "in \\[model\\] of .*r.toml "),
     (TEACHER, "width = 12", "widht = 12", "in \\[model\\] of .*r.toml "),
     (TEACHER, 'layers = [{ kind = "softmax" }]', "layers = 5", "in \\[model\\] of .*r.toml "),

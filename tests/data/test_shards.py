@@ -69,13 +69,18 @@ def test_shards_equal_token_lists(
 def test_corpus_is_tokenized_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = texts.write_text(tmp_path / "text")
     first = read(path)
+    lines = tmp_path / "a.jsonl"
+    lines.write_text('{"text": "ab", "b": "cd"}\n')
+    kept = [read(lines, None).folder, first.folder]
     monkeypatch.setattr(reading, "encoded", None)
     again = read(path.rename(tmp_path / "moved"))
     assert np.array_equal(first.tokens, again.tokens) and first.sha256 == again.sha256
-    assert again.folder is not None and entries(cache) == [again.folder.name]
-    for other in ({"separator": "x"}, {"shares": None}, {"shares": Shares(0.2, 0.1, "hash")}, {"field": "b"}):
+    assert again.folder == first.folder and entries(cache) == sorted(folder.name for folder in kept if folder)
+    for other in ({"separator": "x"}, {"shares": None}, {"shares": Shares(0.2, 0.1, "hash")}):
         with pytest.raises(TypeError):
             read(tmp_path / "moved", **other)
+    with pytest.raises(TypeError):
+        read(lines, None, field="b")
 
 
 def test_shards_do_not_depend_on_processes(cache: Path, tmp_path: Path) -> None:
@@ -149,6 +154,28 @@ def test_oldest_entries_are_removed(cache: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("T2R_CACHE_BYTES", "many")
     with pytest.raises(UserError, match="a number of bytes in T2R_CACHE_BYTES; received many"):
         read(paths[1])
+    kept = entries(cache)
+    with pytest.raises(UserError, match="a number of bytes in T2R_CACHE_BYTES; received many"):
+        read(texts.write_text(tmp_path / "new", 41))
+    assert entries(cache) == kept  # refused before it was tokenized
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("a.txt", {"field": "body"}, "a .jsonl, .parquet or .arrow file with --split field; received other files"),
+        ("a.jsonl", {"separator": "--"}, "a text file with --split separator; received other files"),
+        ("a.npy", {"separator": "--"}, "a text file with --split separator"),
+        ("a.npy", {"field": "body"}, "a .jsonl, .parquet or .arrow file with --split field"),
+    ],
+)
+def test_reading_options_of_other_files(
+    name: str, options: dict[str, str], message: str, cache: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.touch()
+    with pytest.raises(UserError, match=message):
+        read(path, **options)
 
 
 def test_full_disk_leaves_nothing(cache: Path, tmp_path: Path) -> None:
@@ -276,7 +303,7 @@ def test_tokenize_shows_makes_and_removes(
     lines = capsys.readouterr().out.splitlines()
     assert re.split(r"\s\s+", lines[2])[:3] == [found.folder.name[:8], "40", f"{len(found.tokens):,}"]
     assert lines[-1] == f"{cache}: {4 * len(found.tokens) / 1000:.3g} kB of at most 34.4 GB"
-    for wrong, count in (("x", "no"), ("", "2")):
+    for wrong, count in (("x", "no"), ("", "no")):
         assert main(["tokenize", "--remove", wrong]) == 2
         assert f"with which {count} keys begin; t2r tokenize shows the keys" in capsys.readouterr().err
     assert told("--remove", found.folder.name[:9])["removed"] == [str(found.folder)]

@@ -162,3 +162,11 @@ def test_scheme_must_be_block_wise() -> None:
             plan=parse_plan("round"),
             rounding=QuantizeConfig(scheme="fp16"),
         )
+
+
+def test_round_takes_the_losses_of_distill(tmp_path: Path) -> None:
+    """A teacher of another depth has no hidden states to compare."""
+    config = texts.run(tmp_path, parse_plan("round", "2", "0.01"), rounding=W4, hidden=0.0, kl_top=3)
+    teacher = dataclasses.replace(texts.TEACHER, layers=texts.TEACHER.layers[:1])
+    finetune(dataclasses.replace(config, teacher=texts.write_teacher(tmp_path / "teacher.pt", teacher)))
+    assert config.output.exists()
