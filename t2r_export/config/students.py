@@ -107,9 +107,7 @@ def reason(chosen: Mapping[str, Any]) -> str:
     """Describe the selected defaults and their reasons in one line."""
     why = ["without a gate, linear attention is less accurate and fails on texts longer than those of training"]
     why = why * ("update_rule" in chosen or "gate" in chosen)
-    why += ["with rotary positions after the feature map, export merges the map into the projections"] * (
-        "positions" in chosen
-    )
+    why += ["rotation after the feature map lets export merge the map into the projections"] * ("positions" in chosen)
     why += ["a gate for every two features was more accurate than one for every head"] * (chosen.get("gate") == "pair")
     why += ["a hybrid layer starts as its window alone"] * ("map_scale" in chosen)
     return f"default options: {written(chosen)} ({'; '.join(why)}; see 'linear: the defaults' in docs/mixers.md)"

@@ -126,7 +126,7 @@ def test_options_of_the_other_kind(options: list[object], message: str, translat
     "arguments, message",
     [
         (["nothing.onnx"], "nothing.onnx, which does not exist"),
-        ([], "Missing argument 'GRAPH…'"),
+        ([], "expected GRAPH…; received none; see `t2r bench --help`"),
         ([__file__, "--measure", "rounds=0"], "expected rounds of --measure to be an integer from 1 to"),
         ([__file__, "--measure", "steps=x"], "expected steps of --measure to be an integer from 1 to"),
         ([__file__, "--rounds", 3], "--rounds is --measure rounds=VALUE now"),

@@ -53,10 +53,10 @@ def test_t2r_export_equals_t2r_export_verb(folder: Path, tmp_path: Path, capsys:
     "arguments, message",
     [
         ([], "Missing command"),
-        (["quantise"], "No such command 'quantise'. Did you mean quantize?; see `t2r --help`"),
-        (["convert"], "Missing argument 'SOURCE'; see `t2r convert --help`"),
-        (["convrt"], "No such command 'convrt'. Did you mean convert?; see `t2r --help`"),
-        (["nothing"], "No such command 'nothing'; see `t2r --help`"),
+        (["quantise"], "expected a verb of t2r; received 'quantise'; did you mean quantize?"),
+        (["convert"], "expected SOURCE; received none; see `t2r convert --help`"),
+        (["convrt"], "expected a verb of t2r; received 'convrt'; did you mean convert?"),
+        (["nothing"], "expected a verb of t2r; received 'nothing'; see `t2r --help`"),
         (["convert", "a", "b", "--mixer", "linaer"], "received 'linaer'; did you mean linear?"),
         (
             ["convert", "a", "b", "--mixer", "linear:feature_size"],

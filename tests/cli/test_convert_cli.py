@@ -59,8 +59,8 @@ def test_import_notes(
 def test_convert_notes_chosen_defaults(folder: Path, tmp_path: Path, capsys: Output) -> None:
     rotary = folders.write_llama(tmp_path / "llama")
     gate = "without a gate, linear attention is less accurate and fails on texts longer than those of training"
-    behind = "features that rotate after the map can be folded"
-    pair = "a gate a pair of rotated features is more accurate than one a head"
+    behind = "rotation after the feature map lets export merge the map into the projections"
+    pair = "a gate for every two features was more accurate than one for every head"
     for number, (source, mixer, said) in enumerate(
         [
             (rotary, "linear:feature_size=6", f"update_rule=gated,gate=pair,positions=after ({gate}; {behind}; {pair}"),
@@ -75,7 +75,8 @@ def test_convert_notes_chosen_defaults(folder: Path, tmp_path: Path, capsys: Out
     ):
         layers = "none" if mixer == "span" else "all"
         _, err = run(capsys, "convert", source, tmp_path / f"{number}.pt", "--mixer", mixer, "--layers", layers)
-        assert err == ("" if said is None else f"note: default options: {said}; see docs/mixers.md)\n")
+        where = "see 'linear: the defaults' in docs/mixers.md"
+        assert err == ("" if said is None else f"note: default options: {said}; {where})\n")
     out, _ = run(capsys, "inspect", tmp_path / "0.pt")
     assert "feature_size=6,positions=after,guard.kind=add,guard.eps=1.0,update_rule=gated,gate=pair" in out
     out, _ = run(capsys, "inspect", tmp_path / "4.pt")

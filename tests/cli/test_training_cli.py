@@ -57,7 +57,7 @@ def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output)
             ["--steps", "1,2,3"],
             "t2r: expected 2 steps, one for each of transfer, distill, or one for all; ",
         ),
-        (["--device", "abacus"], "t2r: Invalid value for '--device': 'abacus' is not one of 'auto', "),
+        (["--device", "abacus"], "t2r: expected --device to be one of auto, cpu, cuda; received 'abacus'; "),
         (["--batch", "0"], "t2r: expected batch to be an integer from 1 to 1048576; received 0; "),
         (["--teacher", "nobody.pt"], "t2r: expected a checkpoint at nobody.pt; received nothing; "),
     ],
@@ -132,7 +132,7 @@ def test_choose(folder: Path, tmp_path: Path, capsys: Output) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ([], "t2r: Missing option '--budget'; see `t2r choose --help`"),
+        ([], "t2r: expected --budget; received none; see `t2r choose --help`"),
         (["--budget", "1kk", "--data", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
         (["--budget", "nan", "--data", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
         (["--budget", "9", "--data", "x", "--mixer", "linear:8"], "t2r: expected KIND:NAME=VALUE,NAME=VALUE, each"),

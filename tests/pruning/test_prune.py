@@ -222,8 +222,8 @@ def test_pruned_then_finetuned_by_the_whole_model(tmp_path: Path, capsys: Output
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--share", "ffn=0.5"], "Missing option '--data'"),
-        (["--data", "text.txt"], "Missing option '--share'"),
+        (["--share", "ffn=0.5"], "expected --data; received none"),
+        (["--data", "text.txt"], "expected --share; received none"),
         (["--share", "fnn=0.5", "--data", "text.txt"], "received fnn; did you mean ffn?"),
         (
             ["--share", "ffn=1.5", "--data", "text.txt"],

@@ -271,6 +271,20 @@ def test_time_limit(graph: Path) -> None:
         assert set(late) <= {"expected a first token in time; received none in 1 s; try again later"}
 
 
+def test_texts_of_a_request_count_together(graph: Path) -> None:
+    with running(graph, "--rows", 2, "--queue", 1) as server:
+        for count in (3, 3, 1):
+            assert len(server.complete(["a"] * count, max_tokens=2)["choices"]) == count
+        for fields, param in (({"prompt": ["a"] * 4}, "prompt"), ({"prompt": "a", "n": 4}, "n")):
+            status, answer = server.ask("/v1/completions", fields)
+            assert (status, answer["error"]["param"]) == (400, param)
+            assert answer["error"]["message"] == (
+                "expected a request of at most 3 texts, --rows 2 and --queue 1 together; received 4; "
+                "send several requests"
+            )
+        assert server.metric("t2r_texts_waiting") == server.metric("t2r_rows_running") == 0
+
+
 def test_queue_limit(graph: Path) -> None:
     with running(graph, "--rows", 1, "--queue", 1, "--max-tokens", 10**9) as server:
         long = {"prompt": "a", "max_tokens": 10**9, "ignore_eos": True}

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from cli_models import Output
-from runtime import graphs
+from runtime import graphs, translators
 from runtime.serve.server import letters
 from t2r_runtime.cli import main
 from t2r_runtime.cli.serve import command
@@ -52,12 +52,17 @@ def test_what_the_command_refuses(tmp_path: Path, capsys: Output) -> None:
             ([graph, other, "--port", 0], "expected graphs of different file names; received two named letters"),
             ([growing, "--port", 0], "expected states of constant size for texts of different lengths side by side"),
             ([graph, growing, "--port", 0], f"side by side as {growing}; received a model whose"),
-            ([graph, "--port", 0, "--rows", 1 << 30], "choose a smaller batch"),
+            ([graph, "--port", 0, "--rows", 1 << 30], "bytes; choose a smaller --rows\n"),
+            ([translators.save(tmp_path / "t"), "--port", 0, "--rows", 1 << 30], "bytes; choose a smaller --rows\n"),
             ([graph, "--port", taken.getsockname()[1]], "Address already in use; choose another --host or --port"),
             ([graph, "--host", "no such host"], "expected to listen on no such host:8080"),
             ([graph, "--port", 0, "--api-key", "a b"], "expected an API key of printable ASCII"),
             ([graph, "--port", 0, "--api-key", ""], "expected an API key of printable ASCII"),
-            ([graph, "--port", 0, "--keep", graph], "expected a writable folder"),
+            (
+                [graph, "--port", 0, "--keep", graph],
+                f"expected a writable folder as --keep {graph}; received a file; name another",
+            ),
+            ([graph, "--port", 0, "--keep", graph / "in"], "received Not a directory; name another"),
             ([graph, "--port", 70000], "--port"),
             ([], "GRAPH"),
         ):
@@ -115,6 +120,25 @@ def test_fields_are_taken_once() -> None:
     unknown.take("logprobs")
     with pytest.raises(ApiError, match="did you mean logprobs"):
         unknown.end()
+
+
+@pytest.mark.parametrize(
+    "body, received",
+    [
+        (b"null", "null"),
+        (b"true", "true"),
+        (b'[null, false, "\\u0000\xc3\xbc"]', '[null, false, "\\u0000ü"]'),
+        (b"[" * 500 + b"1" * 200 + b"]" * 500, "[" * 99 + "…"),
+        (b"[" * 100_000, "arrays or objects nested too deeply"),
+        (b'"\xff"', "bytes that are not UTF-8, at offset 1"),
+        (b"9" * 5000, "an integer of too many digits"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_values_are_shown_as_json(body: bytes, received: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parsed(body)
+    assert caught.value.message == f"expected a JSON object; received {received}; correct the body"
 
 
 def test_bug_tells_nothing_of_itself() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +77,32 @@ def test_a_slot_holds_one_state(opened: Open, tokens: np.ndarray, tmp_path: Path
     [file] = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert file.name.split(".")[1:3] == ["end", "5"]
     assert sessions.find(key, signature, tokens[:5]) is None
+
+
+def test_two_servers_share_a_folder(opened: Open, tokens: np.ndarray, tmp_path: Path) -> None:
+    """Each finds what the other has kept, also while both write and delete."""
+    signature, key = opened().signature, session_key(b"", "me")
+    states = random_states("constant", 1)
+    both = [Sessions(tmp_path, 10**6), Sessions(tmp_path, 10**6)]
+    for count in (2, 3, 4, 5):
+        mine, other = both[count % 2], both[1 - count % 2]
+        mine.put(key, signature, "end", tokens[:count], states)
+        found = other.find(key, signature, tokens)
+        assert found is not None and found.position == count
+    assert len(list(tmp_path.rglob("*.state"))) == 1
+
+    def write(sessions: Sessions) -> None:
+        for count in range(1, 201):
+            some = tokens[: 1 + count % 6]
+            with contextlib.suppress(FileNotFoundError):  # the other has deleted it; the server says so and goes on
+                sessions.put(key, signature, "end", some, states)
+            found = sessions.find(key, signature, tokens)
+            assert found is not None
+            for name, state in found.states.items():
+                np.testing.assert_array_equal(state, states[name])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, both))
 
 
 def test_least_recently_used_go_first(opened: Open, tokens: np.ndarray, tmp_path: Path) -> None:

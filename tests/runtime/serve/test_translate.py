@@ -13,6 +13,7 @@ from cli_models import LETTERS, Output, letter_tokenizer
 from runtime import translators
 from runtime.serve.server import Server, running
 from t2r_runtime.cli import main
+from t2r_runtime.translate.translator import MAX_SOURCE
 
 TEXTS = ["bad", "a", "lid. cab", "fed", "abc", "k", "c. d. e. f."]
 
@@ -95,6 +96,22 @@ def test_wrong_requests(fields: dict[str, Any], server: Server) -> None:
     assert status == 400
     assert answer["error"]["message"].startswith("expected ")
     assert server.ask("/v1/completions", {"prompt": "a"})[0] == 400
+
+
+def test_what_wrong_requests_are_told(server: Server, tmp_path: Path) -> None:
+    _, answer = server.ask("/v1/translate", {"source": "a", "stream": True})
+    assert answer["error"]["message"] == 'expected a known field; received "stream"; leave it out'
+    assert answer["error"]["param"] == "stream"
+    letters = letter_tokenizer(LETTERS[: translators.SOURCE])
+    graph = translators.save(tmp_path / "t", 1, tokenizer=letter_tokenizer(), source_tokenizer=letters, max_source=None)
+    with running(graph) as other:
+        for source, status in (("a" * MAX_SOURCE, 200), (["b", "a" * (MAX_SOURCE + 1)], 400)):
+            found, answer = other.ask("/v1/translate", {"source": source, "beam": 1, "max_tokens": 5})
+            assert found == status
+    assert answer["error"]["param"] == "source"
+    assert answer["error"]["message"] == (
+        f"expected a source of at most {MAX_SOURCE} tokens; received {MAX_SOURCE + 1}; split it into sentences"
+    )
 
 
 def test_client_that_vanishes(translator_graph: Path) -> None:

@@ -23,13 +23,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from t2r_runtime.cli.output import F, note, plain
+from t2r_runtime.cli.paths import Named
 from t2r_runtime.cli.progress import progress
 from t2r_runtime.errors import UserError, no_json, shown
 from t2r_runtime.files import existing_file, locked, unwritable
 from t2r_runtime.outputs import Kind, check_output
-from t2r_runtime.text.texts import decoded
+from t2r_runtime.text.texts import STDIN, decoded
 
 if TYPE_CHECKING:
+    from t2r_runtime import Decoder
     from t2r_runtime.decode.pool import Pool
     from t2r_runtime.decode.text import Text
 
@@ -39,14 +41,13 @@ NAMED = 10  # line numbers in an error message
 Given = dict[str, Any]
 
 
-def option(keys: str) -> Callable[[F], F]:
-    """Add the options `--jsonl` and `--rows`; `keys` describes a line of IN."""
-    path = click.Path(path_type=Path)
+def option(keys: str, rows: str = "--jsonl lines side by side, each a row of the batch") -> Callable[[F], F]:
+    """Add the options `--jsonl` and `--rows`; `keys` describes a line of IN, `rows` what the number counts."""
+    path = Named(path_type=Path)
     text = f"Answer each line of IN, a JSON object with {keys}, by a line of OUT. Resumes an interrupted run."
     jsonl = click.option("--jsonl", type=(path, path), metavar="IN OUT", help=text)
-    about = "Number of --jsonl lines side by side, each a row of the batch."
-    rows = click.option("--rows", type=click.IntRange(min=1), default=1, show_default=True, help=about)
-    return lambda function: rows(jsonl(function))
+    number = click.option("--rows", type=click.IntRange(min=1), default=1, show_default=True, help=f"Number of {rows}.")
+    return lambda function: number(jsonl(function))
 
 
 class Bulk:
@@ -62,6 +63,8 @@ class Bulk:
 
     def __init__(self, paths: tuple[Path, Path], graph: Path) -> None:
         self._source, self._out = paths
+        if STDIN in map(str, paths):
+            raise UserError("two file names for --jsonl", f"{STDIN} for stdin or stdout", "name files", "file")
         existing_file(self._source, "a file of JSON lines")
         if check_output("file of JSON lines", self._out, Kind(), [self._source, graph]):
             with self._out.open("rb") as file:
@@ -186,6 +189,17 @@ class Line(Protocol):
 L = TypeVar("L", bound=Line)
 
 
+def pool_of(decoder: Decoder, rows: int) -> Pool:
+    """A pool of `--rows` rows. Raises UserError if their states exceed the memory limit, or the graph has one text."""
+    from t2r_runtime.decode.pool import Pool
+
+    try:
+        return Pool(decoder, rows)
+    except UserError as error:
+        do = error.do.replace("choose a smaller batch", "choose a smaller --rows")
+        raise UserError(error.expected, error.received, do, error.kind) from error
+
+
 def side_by_side(lines: Bulk, waiting: Iterator[L], pool: Pool, rows: int, add: Callable[[L], Text]) -> None:
     """Answer the `waiting` lines, `rows` of them side by side; `add` puts one into the pool."""
     from t2r_runtime.decode.text import FAILED
@@ -216,6 +230,8 @@ def text_of(given: Given, key: str) -> str:
 
 def _object(raw: bytes, number: int, whole: bool) -> Given:
     try:
+        if not raw.strip():
+            raise UserError("a JSON object", "an empty line", "correct the line or remove it")
         if not whole:
             raise ValueError(f"more than {MAX_LINE:,} bytes")
         value = json.loads(decoded(raw, f"line {number}"))

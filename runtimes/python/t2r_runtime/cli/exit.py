@@ -50,6 +50,7 @@ def run(command: click.Command, program: str, arguments: Sequence[str], last: bo
     Args:
         last: the process ends after this command, and ignores Ctrl-C from then on.
     """
+    _open_streams()
     with _interrupts(last) as seen:
         try:
             code = _run(command, program, arguments, seen)
@@ -60,6 +61,15 @@ def run(command: click.Command, program: str, arguments: Sequence[str], last: bo
     except (OSError, ValueError):
         _forget_stdout()
     return code
+
+
+def _open_streams() -> None:
+    """Open /dev/null for every closed standard stream: Python has None for it, and the next file takes its number."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            stream = open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 @contextlib.contextmanager
@@ -134,7 +144,7 @@ def _run(command: click.Command, program: str, arguments: Sequence[str], interru
 
 
 def _end(program: str, message: str, code: int) -> int:
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # nobody reads stderr, or its disk is full
         # messages may quote control characters from files
         click.echo(f"{program}: {printable(message, limit=None)}", err=True)
     return code
@@ -158,17 +168,26 @@ def _usage(error: click.ClickException, program: str) -> str:
     path = context.command_path if context is not None else program
     if (new := RENAMED.get(getattr(error, "option_name", ""))) is not None:
         return f"{error.option_name} is {new} now; see `{path} --help`"  # type: ignore[attr-defined]
-    return f"{error.format_message().rstrip('.')}{_nearest(error)}; see `{path} --help`"
-
-
-def _nearest(error: click.ClickException) -> str:
-    """A suggestion for a misspelt choice."""
+    see = f"see `{path} --help`"
+    if isinstance(error, click.NoSuchOption):
+        known = [name for param in context.command.params for name in param.opts] if context is not None else []
+        return str(UserError(f"an option of {path}", error.option_name, _nearest(error.option_name, known, see)))
     param = getattr(error, "param", None)
+    if param is None:
+        return f"{error.format_message().rstrip('.')}; {see}"
+    name = param.opts[0] if isinstance(param, click.Option) else param.make_metavar(context)
+    if isinstance(error, click.MissingParameter):
+        return str(UserError(name, "none", see))
     given = re.match(r"'(.*)' is not one of ", getattr(error, "message", ""))
-    if param is None or not isinstance(param.type, click.Choice) or given is None:
-        return ""
-    do = did_you_mean(given[1], param.type.choices, "")
-    return f". {do.capitalize()}" if do else ""
+    if given is None or not isinstance(param.type, click.Choice):
+        return f"{error.format_message().rstrip('.')}; {see}"
+    return str(UserError(f"{name} to be one of {', '.join(param.type.choices)}", repr(given[1]), see))
+
+
+def _nearest(option: str, known: Sequence[str], otherwise: str) -> str:
+    """A suggestion for a misspelt option. Its dashes do not count: they would make short names alike."""
+    do = did_you_mean(option.lstrip("-"), [name.lstrip("-") for name in known], "")
+    return do.replace("mean ", "mean --") or otherwise
 
 
 def _environment(error: Exception) -> str | None:
@@ -177,9 +196,17 @@ def _environment(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return str(UserError("enough memory", str(error) or "none left", "use a smaller batch, length or model"))
     if isinstance(error, OSError) and error.errno in ENVIRONMENT:
-        place = error.filename if error.filename is not None else "a file"
+        place = error.filename if error.filename is not None else _stream(error) or "a file"
         return str(UserError(f"access to {place}", str(error.strerror), "choose another path, or free disk space"))
     return None
+
+
+def _stream(error: OSError) -> str | None:
+    """The stream that an error without a file name is about, known by the frame of `click.echo`; None: a file."""
+    import traceback
+
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code is click.echo.__code__)
+    return next(("stderr" if frame.f_locals["err"] else "stdout" for frame in frames), None)
 
 
 def _report_bug(program: str, arguments: Sequence[str], error: Exception) -> int:

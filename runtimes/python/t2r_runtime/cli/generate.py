@@ -125,12 +125,12 @@ def command(
     printer.end()
     if save_state is not None:
         decoder.save_state(save_state, [*read, *written][-1])  # not read yet
-    count = len(read) + len(written)
     if as_json:
         result = {"prompt": read, "tokens": written, "text": printer.text, "seconds": seconds}
         show(True, {**result, "position": decoder.position, "placement": decoder.placement}, "")
     else:
-        note(f"\n{count} tokens in {seconds:.2f} s, {count / seconds:.0f} tokens/s")
+        rate = (len(read) + len(written)) / seconds
+        note(f"\n{len(read)} tokens read, {len(written)} written in {seconds:.2f} s, {rate:.0f} tokens/s")
     providers.note_split(provider.name, decoder.placement)
 
 
@@ -165,8 +165,6 @@ def _answer(
     lines: bulk.Bulk, decoder: Decoder, max_tokens: int | None, rules: Sampling, stops: Sequence[str], rows: int
 ) -> None:
     """Continue every line, `rows` of them side by side."""
-    from t2r_runtime.decode.pool import Pool
-
     texts = _texts(lines, decoder, stops)
     if rows == 1:  # works with any graph
         for line in texts:
@@ -178,7 +176,7 @@ def _answer(
                     line.token(token)
                 lines.put(line.number, line.answer())
         return
-    pool = Pool(decoder, rows)
+    pool = bulk.pool_of(decoder, rows)
 
     def add(line: _Line) -> Text:
         most = _most(max_tokens, decoder.signature, len(line.read))
@@ -195,6 +193,8 @@ def _texts(lines: bulk.Bulk, decoder: Decoder, stops: Sequence[str]) -> Iterator
     tokenizer = None if decoder.signature.tokenizer is None else Tokenizer.of(decoder.signature)
     for number, given in lines:
         with lines.answering(number):
+            if "ids" in given and "prompt" in given:
+                raise UserError('one of "prompt" and "ids"', "both", "leave one of them out")
             if "ids" in given:
                 read, reader = token_ids(given["ids"], decoder.signature, 1).array[0].tolist(), None
             else:

@@ -16,7 +16,8 @@ import click
 
 import t2r_runtime.cli.exit as ends
 from t2r_runtime.cli.numbers import bound
-from t2r_runtime.errors import did_you_mean
+from t2r_runtime.cli.paths import refuse_empty
+from t2r_runtime.errors import UserError, did_you_mean
 
 COLLECTED = gc.get_threshold()  # Python's default, before `run` raises it
 Verbs = Mapping[str, tuple[str, str]]  # verb: (module, help in one line)
@@ -40,8 +41,8 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         verb = args[0]
         if verb not in self.verbs and verb[:1] != "-" and not ctx.resilient_parsing:
-            do = did_you_mean(verb, self.verbs, "")
-            ctx.fail(f"No such command {verb!r}.{f' {do.capitalize()}' if do else ''}")
+            do = did_you_mean(verb, self.verbs, f"see `{ctx.command_path} --help`")
+            raise UserError(f"a verb of {ctx.command_path}", repr(verb), do)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -55,6 +56,7 @@ def load(module: str, text: str) -> click.Command:
     assert isinstance(command, click.Command)
     command.short_help = text
     bound(command)
+    refuse_empty(command)
     return command
 
 

@@ -62,7 +62,7 @@ Refuse = Callable[[int, UserError], None]
     help="Prefer translations of the beam that lack none of the source's numbers and names, and report what is "
     'missing, on stderr and as "missing" in JSON.',
 )
-@bulk.option('a "source"')
+@bulk.option('a "source"', "sentences, of stdin or of --jsonl, translated side by side")
 @providers.threads_option
 @providers.option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line: source and translations.")

@@ -48,7 +48,7 @@ class Answer:
     """Runs the jobs of a request.
 
     Raises:
-        ApiError: too many texts wait.
+        ApiError: as for Engine.submit.
     """
 
     def __init__(self, served: Served, model: Model, asked: Asked, form: Form, jobs: Sequence[Job]) -> None:
@@ -57,12 +57,7 @@ class Answer:
         self._open = True
         self._engine = model.decoder()
         self._head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model.name}
-        try:
-            for job in jobs:
-                self._engine.submit(job)
-        except ApiError:
-            self.close()
-            raise
+        self._engine.submit(jobs)
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""

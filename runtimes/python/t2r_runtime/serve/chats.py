@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from t2r_runtime.errors import shown
 from t2r_runtime.serve.answer import Answer
 from t2r_runtime.serve.asked import Asked, job, require_size, taken
 from t2r_runtime.serve.completions import MAX_TOP
 from t2r_runtime.serve.errors import wrong
-from t2r_runtime.serve.fields import Fields, is_text
+from t2r_runtime.serve.fields import Fields, is_text, shown
 from t2r_runtime.serve.job import Event
 from t2r_runtime.serve.models import Model, Served
 from t2r_runtime.serve.writer import Piece, token_text

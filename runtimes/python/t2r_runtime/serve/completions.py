@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_runtime.errors import shown
 from t2r_runtime.serve.answer import Answer
 from t2r_runtime.serve.asked import Asked, job, require_size, taken
 from t2r_runtime.serve.errors import wrong
-from t2r_runtime.serve.fields import Fields, is_text
+from t2r_runtime.serve.fields import Fields, is_text, shown
 from t2r_runtime.serve.job import Event
 from t2r_runtime.serve.models import MAX_CHOICES, Model, Served
 from t2r_runtime.serve.writer import Echo, LogProb, Piece, token_text

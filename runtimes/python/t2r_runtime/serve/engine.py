@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -59,12 +59,16 @@ class Engine(Worker[Job]):
         super().stop()
         self._keeper.shutdown()
 
-    def submit(self, job: Job) -> None:
-        """Add a job. Raises ApiError if too many texts wait."""
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Add all jobs of a request. Raises ApiError if it has too many texts, or if too many wait."""
+        texts, most = sum(len(job.writers) for job in jobs), self._rows + self._queue
+        if texts > most:
+            expected = f"a request of at most {most} texts, --rows {self._rows} and --queue {self._queue} together"
+            raise wrong(expected, str(texts), "send several requests", "prompt" if len(jobs) > 1 else "n")
         with self._changed:
-            if self._texts and self._texts + len(job.writers) > self._rows + self._queue:
+            if self._texts + texts > most:
                 raise queue_full(self._queue, "texts")
-            self._new.append(job)
+            self._new.extend(jobs)
             self._changed.notify()
 
     @property

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from t2r_runtime.errors import did_you_mean, no_json, printable, shown
+from t2r_runtime.errors import no_json, printable
 from t2r_runtime.serve.errors import ApiError, wrong
 
 T = TypeVar("T")
 # fields of OpenAI's API that have no effect
 IGNORED = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"})
+ENCODER = json.JSONEncoder(ensure_ascii=False)
+LIKE = 0.75  # similarity of a field to one that is suggested; stream, a field of other endpoints, has 0.6 to beam
+SHOWN = 100  # characters of a value in a message
 
 
 def parsed(body: bytes) -> Fields:
@@ -20,14 +24,32 @@ def parsed(body: bytes) -> Fields:
     try:
         value = json.loads(body.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise wrong("a JSON object", no_json("a body", error), "correct the body") from error
+        raise wrong("a JSON object", _no_json(error), "correct the body") from error
     if not isinstance(value, dict):
         raise wrong("a JSON object", shown(value), "correct the body")
     return Fields(value)
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name}, which JSON does not have")
+    raise wrong("a JSON object", f"{name}, which JSON does not have", "correct the body")
+
+
+def _no_json(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"bytes that are not UTF-8, at offset {error.start}"
+    if isinstance(error, RecursionError):
+        return "arrays or objects nested too deeply"
+    return no_json("a body", error) if isinstance(error, json.JSONDecodeError) else "an integer of too many digits"
+
+
+def shown(value: object) -> str:
+    """The start of a value, as JSON on one line that is safe to print."""
+    text = ""
+    for part in ENCODER.iterencode(value):  # lazily, as the value may be large or deep
+        text += part
+        if len(text) > SHOWN:
+            break
+    return printable(text, SHOWN)
 
 
 class Fields:
@@ -104,7 +126,8 @@ class Fields:
     def end(self) -> None:
         """Reject fields that were not taken."""
         for name in self._given.keys() - self._known:
-            do = did_you_mean(name, sorted(self._known), "leave it out")
+            near = difflib.get_close_matches(name, sorted(self._known - IGNORED), 1, LIKE)
+            do = f"did you mean {near[0]}?" if near else "leave it out"
             raise ApiError(
                 400,
                 f"expected a known field; received {shown(self._prefix + name)}; {do}",

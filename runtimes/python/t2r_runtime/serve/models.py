@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t2r_runtime.contract.signature import Signature
-from t2r_runtime.errors import UserError, did_you_mean, printable, shown
+from t2r_runtime.errors import UserError, did_you_mean, printable
 from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.errors import ApiError
+from t2r_runtime.serve.fields import shown
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.sessions import Sessions
 from t2r_runtime.serve.translations import Translations

@@ -62,6 +62,7 @@ def served(
                 key = graph_key(path, decoder.placement)
                 models[name] = Model(name, signature, tokenizer, key, engine)
             else:
+                signature.require_memory(limits.rows)
                 translations = Translations(name, translator(path), limits.rows, limits.queue)
                 source, target = Tokenizer.of_source(signature), Tokenizer.of(signature)
                 models[name] = Model(name, signature, source, translations=translations, written=target)
@@ -70,13 +71,13 @@ def served(
 
 @contextlib.contextmanager
 def _named(path: Path, graphs: Sequence[Path]) -> Iterator[None]:
-    """Name the graph in its errors if there are several."""
+    """Name the option --rows in errors, and the graph if there are several."""
     try:
         yield
     except UserError as error:
-        if len(graphs) == 1 or str(path) in str(error):
-            raise
-        raise UserError(f"{error.expected} as {path}", error.received, error.do, error.kind) from error
+        do = error.do.replace("a smaller batch", "a smaller --rows")
+        where = "" if len(graphs) == 1 or str(path) in str(error) else f" as {path}"
+        raise UserError(f"{error.expected}{where}", error.received, do, error.kind) from error
 
 
 @contextlib.contextmanager

@@ -66,8 +66,10 @@ class Sessions:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._stored = sum(about.st_size for _, about in self._files())
             except (OSError, ValueError) as error:
-                expected = f"a writable folder {printable(folder)}"
-                raise UserError(expected, printable(error), "name another", "file") from error
+                exists = isinstance(error, FileExistsError)
+                why = "a file" if exists else printable(getattr(error, "strerror", None) or error)
+                expected = f"a writable folder as --keep {printable(folder)}"
+                raise UserError(expected, why, "name another", "file") from error
 
     def find(self, session: str, signature: Signature, ids: NDArray[np.int64]) -> Start | None:
         """The states after the longest known prefix of a prompt, at least one token shorter than it."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from t2r_runtime.errors import shown
 from t2r_runtime.serve.errors import wrong
-from t2r_runtime.serve.fields import Fields
+from t2r_runtime.serve.fields import Fields, shown
 from t2r_runtime.serve.models import Model
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime.contract.options import STEEPEST
+from t2r_runtime.errors import UserError
 from t2r_runtime.serve.answer import Receive, unless_gone
-from t2r_runtime.serve.errors import wrong
+from t2r_runtime.serve.errors import of, wrong
 from t2r_runtime.serve.fields import Fields
 from t2r_runtime.serve.models import MAX_BODY, MAX_CHOICES, Model, Served
 from t2r_runtime.serve.translations import Translations
@@ -41,7 +42,10 @@ async def translate(served: Served, model: Model, fields: Fields, receive: Recei
     lines = [split_sentences(text) if split else [text] for text in texts]
 
     def encoded() -> list[NDArray[np.int64]]:
-        return [translations.translator.checked(tokenizer.encode(sentence)) for line in lines for sentence in line]
+        try:
+            return [translations.translator.checked(tokenizer.encode(sentence)) for line in lines for sentence in line]
+        except UserError as error:
+            raise of(error, "source") from error
 
     sources = await asyncio.to_thread(encoded)
     found = iter(await _translated(served, translations, sources, choosing.beam, receive))

@@ -157,7 +157,8 @@ def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") 
         start = "any token" if bos is None else f"the BOS token, {bos}"
         raise UserError("at least one token", "none", f"start from {start}", "token")
     if array.dtype.kind not in "iu":
-        raise UserError("ids that are integers", f"{array.dtype}", "encode the text first", "token")
+        received = "text" if array.dtype.kind == "U" else f"{array.dtype}"
+        raise UserError("ids that are integers", received, "encode the text first", "token")
     if array.min() < 0 or array.max() >= vocabulary:
         received = range_of(array.min(), array.max())
         raise UserError(f"ids in 0 … {vocabulary - 1}", received, "use the tokenizer of this model", "token")

@@ -9,7 +9,7 @@ from typing import Any
 from t2r_runtime.checks import listed, require_kind
 from t2r_runtime.contract.chat import render, require_chat_template
 from t2r_runtime.contract.signature import Signature
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError
 from t2r_runtime.text.tokenizer_file import Library
 from t2r_runtime.text.tokenizer_parts import require_size
 
@@ -221,8 +221,11 @@ def _require_text(text: object) -> None:
     require_kind(text, str, "a text", "tokenizer")
     try:
         str(text).encode()
-    except UnicodeEncodeError as error:  # lone surrogates, as from undecodable arguments
-        raise UserError("text in UTF-8", printable(error), "check how it was typed or decoded", "tokenizer") from error
+    except UnicodeEncodeError as error:
+        # Python decodes bytes of the command line that are not UTF-8 to these surrogates
+        undecoded = "\udc80" <= error.object[error.start] <= "\udcff"
+        received = f"{'bytes that are not UTF-8' if undecoded else 'a lone surrogate'} at character {error.start + 1}"
+        raise UserError("text in UTF-8", received, "check how it was typed or decoded", "tokenizer") from error
 
 
 def _tail(tokenizer: Tokenizer, prompt: list[int]) -> list[int]:

@@ -25,6 +25,8 @@ from t2r_runtime.translate.search import Rules
 from t2r_runtime.translate.sentences import Sentences
 
 Array = NDArray[Any]
+MAX_SOURCE = 4096  # tokens of a source: a softmax encoder takes about 8 bytes per head and squared token
+NO_MEMORY = ("failed to allocate", "bad_alloc", "bad allocation", "out of memory")  # in messages of ONNX Runtime
 
 
 class Translator:
@@ -32,6 +34,9 @@ class Translator:
 
     Args:
         path: the step graph, an .onnx file.
+        max_source: maximum number of tokens of a source, besides the graph's own limit. The attention scores of an
+            encoder with softmax layers grow with its square: about 1.1 GB for 4,096 tokens and 8 heads. Sources given
+            together are encoded in portions with no more scores than one of this length.
         provider, threads, provider_options, allow_fallback, **options: as for Decoder. `session_config` applies to the
             encoder too.
 
@@ -48,8 +53,11 @@ class Translator:
         threads: int | None = None,
         provider_options: Mapping[str, str] | None = None,
         allow_fallback: bool = False,
+        max_source: int = MAX_SOURCE,
         **options: Any,
     ) -> None:
+        require_int(max_source, "max_source", 1, "argument")
+        self._max_source = max_source
         self._decoder = Decoder(path, provider, threads, provider_options, allow_fallback, **options)
         self._graph = self._decoder._graph
         if self.signature.source is None:
@@ -94,13 +102,47 @@ class Translator:
         signature, graph, longest = self.signature, self._graph, int(lengths.max())
         signature.require_batch(len(rows))
         signature.require_memory(len(rows), graph.max_state_bytes, longest)
-        ids = np.zeros((len(rows), self.source.source_length or longest), np.int64)
+        portions = [rows] if signature.batch is not None else self._fitting(rows)
+        states = self._run_encoder(portions[0]) if len(portions) == 1 else self._joined(portions, longest)
+        others = (spec for spec in signature.chained if spec.name not in states)
+        return {spec.name: np.full(spec.dims(len(rows)), spec.initial, spec.dtype) for spec in others} | states
+
+    def _fitting(self, rows: Sequence[NDArray[np.int64]]) -> list[list[NDArray[np.int64]]]:
+        """Portions of which each needs, with its padding, no more attention scores than a source of `max_source`."""
+        portions: list[list[NDArray[np.int64]]] = []
+        longest = 0
+        for row in rows:
+            size = self.source.source_length or row.size
+            longest = max(longest, size)
+            if not portions or (len(portions[-1]) + 1) * longest**2 > self._max_source**2:
+                portions.append([])
+                longest = size
+            portions[-1].append(row)
+        return portions
+
+    def _joined(self, portions: Sequence[Sequence[NDArray[np.int64]]], longest: int) -> dict[str, Array]:
+        """The encoder's outputs for all portions, padded to the longest source."""
+        count, done = sum(map(len, portions)), 0
+        shapes = {spec.name: spec.dims(count, source=longest) for spec in self._encoded}
+        states = {spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in self._encoded}
+        for portion in portions:
+            for name, state in self._run_encoder(portion).items():
+                states[name][(slice(done, done + len(portion)), *map(slice, state.shape[1:]))] = state
+            done += len(portion)
+        return states
+
+    def _run_encoder(self, rows: Sequence[NDArray[np.int64]]) -> dict[str, Array]:
+        lengths = np.array([row.size for row in rows])
+        ids = np.zeros((len(rows), self.source.source_length or int(lengths.max())), np.int64)
         for row, source in zip(ids, rows, strict=True):
             row[: source.size] = source
-        session = graph.companions[ENCODER]()
+        session = self._graph.companions[ENCODER]()
         try:
             found = session.run(self._encoded_as, {SOURCE_IDS: ids, SOURCE_LENGTHS: lengths})
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
+            if isinstance(error, MemoryError) or any(text in str(error).lower() for text in NO_MEMORY):
+                expected = f"enough memory to encode a source of {ids.shape[1]} tokens"
+                raise UserError(expected, "too little", "split the source into sentences", "memory") from error
             why = printable(error)
             raise UserError("the encoder graph to run", why, "export the model again", "runtime") from error
         states: dict[str, Array] = {}
@@ -109,8 +151,7 @@ class Translator:
                 expected = f"{spec.name} {shape} from the encoder"
                 raise UserError(expected, f"{state.shape}", "export the model again", "graph")
             states[spec.name] = state
-        others = (spec for spec in signature.chained if spec.name not in states)
-        return {spec.name: np.full(spec.dims(len(rows)), spec.initial, spec.dtype) for spec in others} | states
+        return states
 
     def start(self, sources: Iterable[ArrayLike]) -> Decoder:
         """Encode sources, and return a decoder that has not yet read the start tokens.
@@ -179,8 +220,9 @@ class Translator:
             expected = f"tokens of a source in 0 … {source_of.source_vocab_size - 1}"
             raise UserError(expected, range_of(array.min(), array.max()), "use the source's tokenizer", "token")
         if source_of.max_source is not None and array.size > source_of.max_source:
-            expected = f"a source of at most {source_of.max_source} tokens"
-            raise UserError(expected, f"{array.size}", "split it into sentences", "position")
+            raise _too_long(source_of.max_source, array.size)
+        if array.size > self._max_source:
+            raise _too_long(self._max_source, array.size)
         return array.astype(np.int64)
 
     def _translations(
@@ -211,3 +253,7 @@ class Translator:
                 more = len(taken) == room
             if taken or sentences.going:
                 yield taken
+
+
+def _too_long(most: int, size: int) -> UserError:
+    return UserError(f"a source of at most {most} tokens", f"{size}", "split it into sentences", "position")
