@@ -67,7 +67,6 @@ def _open_streams() -> None:
     """Open /dev/null for every closed standard stream: Python has None for it, and the next file takes its number."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            mode = "r" if name == "stdin" else "w"
             stream = open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, stream)
 
