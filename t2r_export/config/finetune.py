@@ -281,6 +281,10 @@ class FinetuneConfig:
     def check_outputs(self, inputs: Sequence[Path | None], force: bool) -> None:
         """Raise UserError for outputs that must not be overwritten."""
         outputs = [("checkpoint", self.output), ("training state", self.state_path), ("log", self.log_path)]
+        for folder in filter(Path.is_dir, self.data):  # the log would become training text
+            for _, path in outputs:
+                if path.resolve().is_relative_to(folder.resolve()):
+                    raise UserError("an output outside of input folders", f"{path} in {folder}", "name another place")
         check_outputs(outputs, inputs, force)
 
     def for_model(self, width: int, max_positions: int | None, row: int | None = None) -> FinetuneConfig:

@@ -122,7 +122,7 @@ def test_step_integer_dtypes(ids: object, opened: Open) -> None:
         ([], "expected at least one token; received none; start from the BOS token, 1"),
         ([1.0], "expected ids that are integers; received float64; encode the text first"),
         ([True], "expected ids that are integers; received bool; encode the text first"),
-        (["a"], "expected ids that are integers; received <U1; encode the text first"),
+        (["a"], "expected ids that are integers; received text; encode the text first"),
         ([-1], "expected ids in 0 … 10; received -1; use the tokenizer of this model"),
         ([11], "expected ids in 0 … 10; received 11; use the tokenizer of this model"),
         ([1, 2], "expected ids of the shape (1,); received (2,); give one token per sequence"),

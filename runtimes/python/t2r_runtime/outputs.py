@@ -66,11 +66,11 @@ def beside(graph: Path) -> Iterator[Path]:
 
 def _check_apart(path: Path, source: Path) -> None:
     """Raise UserError if `path` is `source` or shares a file with it. In a folder all files but graphs are sources."""
+    if not path.exists():
+        return
     if source.is_dir():
         if path.suffix not in GRAPHS and path.resolve().is_relative_to(source.resolve()):
             raise UserError("an output outside of input folders", f"{path} in {source}", "name another place", "file")
-        return
-    if not path.exists():
         return
     written, read = [path, *beside(path)], [source, *beside(source)]
     if any(_same(one, other) for one in written for other in read):

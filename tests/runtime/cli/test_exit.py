@@ -161,7 +161,7 @@ def test_success_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_mistyped_option(capsys: pytest.CaptureFixture[str]) -> None:
     code, line = ending(lambda: None, capsys, "--colour")
     assert code == 2
-    assert line == "t2r: No such option '--colour'; see `t2r --help`\n"
+    assert line == "t2r: expected an option of t2r; received --colour; see `t2r --help`\n"
 
 
 def test_unprintable_name_escaped(capsys: pytest.CaptureFixture[str]) -> None:
