@@ -57,7 +57,8 @@ def command(
     the device with --provider qnn:soc_model=57.
 
     A page writes texts without end. So --as web:page=… first lets the graph write a text of 2,000 tokens, and refuses a
-    graph that predicts its end much worse than its beginning; --force writes the page all the same.
+    graph that predicts the last of them much worse than it would without the text before them; --force writes the page
+    all the same.
     """
     check_given()
     kind = form[0]
