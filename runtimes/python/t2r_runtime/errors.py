@@ -97,9 +97,9 @@ def shown(value: object) -> str:
         return f"a number of type {type(value).__name__}"
 
 
-def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
-    """Suggest the known name nearest to a misspelt one; `otherwise` if none is near."""
+def did_you_mean(name: object, known: Iterable[str], otherwise: str, like: float = 0.6) -> str:
+    """Suggest the known name nearest to a misspelt one; `otherwise` if none has at least the similarity `like`."""
     import difflib  # not needed for --help
 
-    near = difflib.get_close_matches(name, list(map(str, known)), n=1) if isinstance(name, str) else []
+    near = difflib.get_close_matches(name, list(map(str, known)), 1, like) if isinstance(name, str) else []
     return f"did you mean {near[0]}?" if near else otherwise

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from t2r_runtime.errors import no_json, printable
+from t2r_runtime.errors import did_you_mean, no_json, printable
 from t2r_runtime.serve.errors import ApiError, wrong
 
 T = TypeVar("T")
@@ -126,8 +125,7 @@ class Fields:
     def end(self) -> None:
         """Reject fields that were not taken."""
         for name in self._given.keys() - self._known:
-            near = difflib.get_close_matches(name, sorted(self._known - IGNORED), 1, LIKE)
-            do = f"did you mean {near[0]}?" if near else "leave it out"
+            do = did_you_mean(name, sorted(self._known - IGNORED), "leave it out", LIKE)
             raise ApiError(
                 400,
                 f"expected a known field; received {shown(self._prefix + name)}; {do}",

@@ -219,10 +219,10 @@ class Translator:
         if array.min() < 0 or array.max() >= source_of.source_vocab_size:
             expected = f"tokens of a source in 0 … {source_of.source_vocab_size - 1}"
             raise UserError(expected, range_of(array.min(), array.max()), "use the source's tokenizer", "token")
-        if source_of.max_source is not None and array.size > source_of.max_source:
-            raise _too_long(source_of.max_source, array.size)
-        if array.size > self._max_source:
-            raise _too_long(self._max_source, array.size)
+        most = min(self._max_source, source_of.max_source or self._max_source)
+        if array.size > most:
+            expected = f"a source of at most {most} tokens"
+            raise UserError(expected, f"{array.size}", "split it into sentences", "position")
         return array.astype(np.int64)
 
     def _translations(
@@ -253,7 +253,3 @@ class Translator:
                 more = len(taken) == room
             if taken or sentences.going:
                 yield taken
-
-
-def _too_long(most: int, size: int) -> UserError:
-    return UserError(f"a source of at most {most} tokens", f"{size}", "split it into sentences", "position")
