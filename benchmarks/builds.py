@@ -1,25 +1,27 @@
 """Table of the students of builds: the figures in docs/quality.md.
 
     python benchmarks/builds.py build/mixers build/hybrids [--sort nats|bytes] [--lengths 256,512,2048]
-        [--weights] [--untrained NAME,…] [--windows 8,60+4,…] [--step-times] [--plot students.svg]
-        [--save benchmarks/results/NAME.json] [--page docs/quality.md]
+        [--text TEXT…] [--eval-tokens N] [--weights] [--untrained NAME,…] [--windows 8,60+4,…] [--step-times]
+        [--plot students.svg] [--save benchmarks/results/NAME.json] [--page docs/quality.md]
 
 A build is a folder written by `t2r build`. A row per student: nats per token above the teacher (from results.json),
 state bytes per sequence, tokens and seconds of training. Names ending in -s1, -s2, … are seeds of one student; their
 row has the mean and, in brackets, the range.
 
-`--lengths` evaluates nats per token in windows of each length, with those of the last quarter in brackets; with 256
-among them, nats above the teacher are measured instead of read. `--weights` adds the bytes of weights, `--untrained`
-students before training, `--windows` the teacher with untrained windows and sinks in all layers. `--step-times` adds
-milliseconds of a step of each student's graph on one thread, medians of rounds in turn: on a machine that does nothing
-else. `--plot` draws nats against state bytes (growing states after 256 tokens). `--save` writes the cells, and `--page`
-fills the table at `<!-- table NAME.json students -->` of a page; a test compares both.
+`--lengths` evaluates nats per token in windows of each length, with those of the last quarter in brackets, on the test
+part of `--text` or `--eval-tokens` of it; with 256 among them, nats above the teacher are measured instead of read.
+`--weights` adds the bytes of weights, `--untrained` students before training, `--windows` the teacher with untrained
+windows and sinks in all layers. `--step-times` adds milliseconds of a step of each student's graph on one thread,
+medians of rounds in turn: on a machine that does nothing else. `--plot` draws nats against state bytes (growing states
+after 256 tokens). `--save` writes the cells, and `--page` fills the table at `<!-- table NAME.json students -->` of a
+page; a test compares both.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import re
 import statistics
@@ -77,13 +79,25 @@ class Line:
 
 @dataclass(frozen=True)
 class Reading:
-    """Text and lengths of the evaluation, and the teacher's figures."""
+    """Texts and lengths of the evaluation, and the teacher's figures."""
 
-    text: Path
+    texts: list[Path]
+    most: int  # tokens at each length; 0: all
     lengths: list[int]
     teacher: Checkpoint
-    own: list[tuple[float, float]]  # the teacher's nats at each length
     weights: bool = False  # whether to report bytes of weights
+
+    @functools.cached_property
+    def own(self) -> list[tuple[float, float]]:
+        """The teacher's nats."""
+        return self.nats(self.teacher, self.lengths)
+
+    def nats(self, loaded: Checkpoint, lengths: list[int]) -> list[tuple[float, float]]:
+        """Nats per token at each length, and those of the last quarter of the windows."""
+        if not lengths:
+            return []
+        tokens = read_corpus(self.texts, loaded.tokenizer, loaded.config).test
+        return [(e.nats, e.end_nats) for e in evaluate_lengths(loaded.model, tokens, lengths, most=self.most)]
 
     def gap(self, at: list[tuple[float, float]]) -> float | None:
         """Nats above the teacher at the training length, if it is among the lengths."""
@@ -107,7 +121,7 @@ def add_lines(found: dict[str, Line], work: Path, untrained: list[str], reading:
         start = work / f"{name}.converted.pt"
         if start.exists():
             loaded = checkpoint.load(start)
-            gap = _nats_at(loaded, [TRAINED], reading.text)[0][0] - results[0]["teacher_nats"]
+            gap = reading.nats(loaded, [TRAINED])[0][0] - results[0]["teacher_nats"]
             found[f"{name}{UNTRAINED}"] = _line(f"{name}{UNTRAINED}", loaded, reading, gap)
     return found
 
@@ -129,7 +143,7 @@ def _line(
     states = loaded.model.state_spec()
     size = sum(spec.bytes(length=TRAINED) for spec in states)
     grows = any(spec.grows for spec in states)
-    at = _nats_at(loaded, reading.lengths, reading.text)
+    at = reading.nats(loaded, reading.lengths)
     measured = reading.gap(at)
     gap = gap if measured is None else measured
     if gap is None:
@@ -146,13 +160,6 @@ def time_steps(lines: list[Line], config: BenchConfig) -> None:
             export(line.model, graph)
         for line, found in zip(lines, bench(graphs, config).graphs, strict=True):
             line.milliseconds = found.milliseconds.median
-
-
-def _nats_at(loaded: Checkpoint, lengths: list[int], text: Path) -> list[tuple[float, float]]:
-    if not lengths:
-        return []
-    tokens = read_corpus([text], loaded.tokenizer, loaded.config).test
-    return [(e.nats, e.end_nats) for e in evaluate_lengths(loaded.model, tokens, lengths)]
 
 
 def _nats(at: tuple[float, float]) -> str:
@@ -223,7 +230,8 @@ def main() -> None:
     parser.add_argument("--windows", default="", help="untrained windows to add: W or W+SINKS")
     parser.add_argument("--weights", action="store_true", help="a column with the bytes of float32 weights")
     parser.add_argument("--only", default="", help="names of students; default: all")
-    parser.add_argument("--text", type=Path, default=data_folder() / "text" / "tinystories.txt")
+    parser.add_argument("--text", type=Path, nargs="+", default=[data_folder() / "text" / "tinystories.txt"])
+    parser.add_argument("--eval-tokens", type=int, default=0, help="most tokens at each length; default: all")
     parser.add_argument("--teacher", type=Path, default=data_folder() / "checkpoints" / "stories260K")
     parser.add_argument("--step-times", action="store_true", help="milliseconds of a step of each student's graph")
     parser.add_argument("--plot", type=Path)
@@ -234,7 +242,7 @@ def main() -> None:
         list(filter(None, part.split(","))) for part in (options.untrained, options.only, options.windows)
     )
     teacher = checkpoint.load(options.teacher)
-    reading = Reading(options.text, lengths, teacher, _nats_at(teacher, lengths, options.text), options.weights)
+    reading = Reading(options.text, options.eval_tokens, lengths, teacher, options.weights)
     found: dict[str, Line] = {}
     for work in options.builds:
         add_lines(found, work, untrained, reading)

@@ -65,7 +65,8 @@ def test_students_and_windows_on_test_part(tmp_path: Path) -> None:
     teacher = checkpoint.load(texts.write_teacher(tmp_path / "teacher.pt"))
     test = window_batches(held_out_windows(read_corpus([text], teacher.tokenizer, teacher.config).test, 256))
     own = evaluate(teacher.model, test).nats
-    reading = Reading(text, [256], teacher, [(own, own)], weights=True)
+    reading = Reading([text], 0, [256], teacher, weights=True)
+    assert reading.own[0][0] == pytest.approx(own)
     plain, sinks = windows_untrained(["3", "4+2"], reading)
     expected = evaluate(convert(teacher.model, WindowConfig(3, 0)), test).nats - own
     assert (plain.name, sinks.name) == ("window of 3, untrained", "window of 4 and 2 sinks, untrained")
@@ -87,5 +88,14 @@ def test_students_and_windows_on_test_part(tmp_path: Path) -> None:
     timed = students([*found.values(), plain], [256], reading.own, weights=True)
     assert timed.head.index("ms a step") == 6 and {len(row) for row in timed.rows} == {8}
     assert timed.rows[0][6] == "" and all(float(row[6]) > 0 for row in timed.rows[1:])
-    recorded = add_lines({}, tmp_path, [], Reading(text, [], teacher, []))
+    recorded = add_lines({}, tmp_path, [], Reading([text], 0, [], teacher))
     assert recorded["one"].gaps == [8.0, 8.0]
+
+
+def test_some_tokens_of_several_texts(tmp_path: Path) -> None:
+    both = [texts.write_text(tmp_path / "one", 900), texts.write_text(tmp_path / "two", 700)]
+    teacher = checkpoint.load(texts.write_teacher(tmp_path / "teacher.pt"))
+    test = read_corpus(both, teacher.tokenizer, teacher.config).test
+    expected = evaluate(teacher.model, window_batches(held_out_windows(test, 64, 2))).nats
+    assert Reading(both, 150, [64], teacher).own[0][0] == pytest.approx(expected)
+    assert Reading(both[:1], 150, [64], teacher).own[0][0] != pytest.approx(expected)
