@@ -32,6 +32,8 @@ type Options struct {
 	// An execution provider, by its name in ONNX Runtime or its library's path, then its options as in Config; nil: the CPU. It
 	// runs all nodes, unless Config has "session.disable_cpu_ep_fallback", "0".
 	Provider []string
+	// Maximum tokens of a translator's source, besides the graph's own limit.
+	MaxSource int64
 }
 
 // ShareThreads shares this number of threads among all graphs opened without their own; 0: one per core. Call it before the
@@ -44,7 +46,8 @@ func ShareThreads(threads int32) error {
 func DefaultOptions() Options {
 	var made C.t2r_options
 	C.t2r_defaults(&made, C.sizeof_t2r_options)
-	return Options{Threads: int32(made.threads), Companions: made.companions != 0, MaxStateBytes: int64(made.max_state_bytes)}
+	return Options{Threads: int32(made.threads), Companions: made.companions != 0, MaxStateBytes: int64(made.max_state_bytes),
+		MaxSource: int64(made.max_source)}
 }
 
 // Open opens a step graph, at the start of a text.
@@ -95,6 +98,7 @@ func (o Options) open(open func(*C.t2r_options, **C.t2r_decoder) error) (*Decode
 	given.threads = C.int32_t(o.Threads)
 	given.companions = number(o.Companions)
 	given.max_state_bytes = C.int64_t(o.MaxStateBytes)
+	given.max_source = C.int64_t(o.MaxSource)
 	var err error
 	if given.config, err = words(o.Config, &pinner); err != nil {
 		return nil, err

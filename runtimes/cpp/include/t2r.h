@@ -100,6 +100,9 @@ typedef struct t2r_options {
                                     run is refused, unless config has session.disable_cpu_ep_fallback "0", or the
                                     provider is a library and the graph a companion. It runs no generation graph */
     size_t provider_count;    /* strings in provider */
+    int64_t max_source;       /* maximum tokens of a translator's source, besides the graph's own; default 4096, 1.1 GB of
+                                 attention scores in an encoder of 8 heads. Sources given together are encoded in portions
+                                 with no more scores than one of this length, where the graph has no fixed batch */
 } t2r_options;
 
 /* Share one set of threads among all graphs of the process, except those opened with a number of their own. threads: their

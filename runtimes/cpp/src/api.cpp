@@ -33,7 +33,9 @@ t2r_kind keep_unknown(const char *what) noexcept {
     return T2R_RUNTIME;
 }
 
-t2r_options default_options() { return {sizeof(t2r_options), 0, 1, default_state_bytes, nullptr, 0, nullptr, 0}; }
+t2r_options default_options() {
+    return {sizeof(t2r_options), 0, 1, default_state_bytes, nullptr, 0, nullptr, 0, default_source};
+}
 
 // Keys and values in turn. of: as in "a configuration".
 Pairs pairs_of(const char *const *strings, size_t count, const std::string &of) {
@@ -54,6 +56,8 @@ Options options_of(const t2r_options *given) {
     options.threads = found.threads;
     options.companions = found.companions != 0;
     options.max_state_bytes = found.max_state_bytes;
+    if (found.max_source < 1) fail(T2R_ARGUMENT, "a max_source of at least 1", number(found.max_source), "leave it at its default");
+    options.max_source = found.max_source;
     require_list(found.config, found.config_count, "keys and values of a configuration");
     options.config = pairs_of(found.config, found.config_count, "a configuration");
     require_list(found.provider, found.provider_count, "an execution provider and its options");

@@ -22,6 +22,7 @@ struct Options {
     int threads = 0;  // inside an operator; 0: the shared ones, else one per core that this process may use
     bool companions = true;  // use those beside the graph; an encoder is always used
     std::int64_t max_state_bytes = default_state_bytes;
+    std::int64_t max_source = default_source;  // tokens, besides the graph's own limit
     Pairs config;  // ONNX Runtime's session options
     std::optional<std::string> provider;  // as ONNX Runtime names it; none: the CPU
     Pairs provider_options;

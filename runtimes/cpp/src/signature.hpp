@@ -12,6 +12,7 @@
 namespace t2r {
 
 inline constexpr std::int64_t default_state_bytes = std::int64_t{1} << 31;
+inline constexpr std::int64_t default_source = 4096;  // tokens of a source: scores of softmax attention grow with their square
 inline constexpr std::int64_t batch_states = 8;  // limit for a whole batch, as a multiple of max_state_bytes
 
 enum class Dtype { float32, float16, int32, int64 };

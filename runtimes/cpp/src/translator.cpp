@@ -19,14 +19,16 @@ const Source &source_of(const Decoder &decoder) {
     return *decoder.signature().source;
 }
 
-void require_source(const Source &source, const Ids &tokens) {
+// Throws Error of the kinds graph, token and position.
+void require_source(const Decoder &decoder, const Ids &tokens) {
+    const Source &source = source_of(decoder);
     if (tokens.empty()) fail(T2R_TOKEN, "a source of at least one token", "none", "encode it");
     for (const std::int64_t token : tokens)
         if (token < 0 || token >= source.vocab_size)
             fail(T2R_TOKEN, "tokens of a source in 0 … " + number(source.vocab_size - 1), number(token), "use the source's tokenizer");
     const auto count = static_cast<std::int64_t>(tokens.size());
-    if (source.max_source && count > source.max_source)
-        fail(T2R_POSITION, "a source of at most " + number(source.max_source) + " tokens", number(count), "cut it into sentences");
+    const std::int64_t given = decoder.opened()->options.max_source, most = source.max_source ? std::min(source.max_source, given) : given;
+    if (count > most) fail(T2R_POSITION, "a source of at most " + number(most) + " tokens", number(count), "cut it into sentences");
 }
 
 void require(bool good, const char *expected, double received) {
@@ -63,6 +65,56 @@ std::vector<Ort::Value> run(Decoder &decoder, const char *role, const std::vecto
     });
 }
 
+// Number of sources that are encoded together: their attention scores are at most those of one with `max_source` tokens.
+std::int64_t portion_of(const Decoder &decoder, std::int64_t batch, std::int64_t length) {
+    if (decoder.signature().batch) return batch;
+    const double sources = static_cast<double>(decoder.opened()->options.max_source) / static_cast<double>(length);
+    return static_cast<std::int64_t>(std::clamp(sources * sources, 1.0, static_cast<double>(batch)));
+}
+
+struct Encoded {
+    std::vector<std::size_t> numbers;   // indices of the states that the encoder outputs
+    std::vector<const char *> outputs;  // their names there
+};
+
+Encoded encoded_of(const Signature &signature) {
+    Encoded found;
+    const auto &started = signature.source->start_states;
+    for (std::size_t i = 0; i < signature.states.size(); i++) {
+        const StateSpec &spec = signature.states[i];
+        if (!spec.constant && !std::count(started.begin(), started.end(), spec.name)) continue;
+        found.numbers.push_back(i);
+        found.outputs.push_back(spec.constant ? spec.name.c_str() : spec.present.c_str());
+    }
+    return found;
+}
+
+// Encode `count` of the sources from row `first` on, padded to `length`, and write their states into those rows of `made`.
+void encode_portion(Decoder &decoder, const std::vector<Ids> &sources, std::int64_t first, std::int64_t count, std::int64_t length,
+                    const Encoded &encoded, States &made) {
+    const Signature &signature = decoder.signature();
+    Ids ids(static_cast<std::size_t>(count * length), 0), lengths;
+    for (std::int64_t row = 0; row < count; row++) {
+        const Ids &tokens = sources[static_cast<std::size_t>(first + row)];
+        std::copy(tokens.begin(), tokens.end(), ids.begin() + static_cast<std::ptrdiff_t>(row * length));
+        lengths.push_back(static_cast<std::int64_t>(tokens.size()));
+    }
+    const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    std::vector<Ort::Value> inputs;
+    inputs.push_back(tensor(memory, ids.data(), ids.size(), {count, length}));
+    inputs.push_back(tensor(memory, lengths.data(), lengths.size(), {count}));
+    const std::vector<Ort::Value> found = run(decoder, "encoder", {"source_ids", "source_lengths"}, inputs, encoded.outputs);
+    for (std::size_t i = 0; i < found.size(); i++) {
+        const StateSpec &spec = signature.states[encoded.numbers[i]];
+        const Shape all = spec.dims(made.batch, 0, length);
+        if (found[i].GetTensorTypeAndShapeInfo().GetShape() != spec.dims(count, 0, length))  // dtypes were checked at opening
+            fail(T2R_GRAPH, "states of the sources' sizes from the encoder", spec.name, "export the model again");
+        std::byte *to = made.place(encoded.numbers[i], all);
+        const std::size_t row = made.state(encoded.numbers[i]).bytes / static_cast<std::size_t>(made.batch);
+        std::memcpy(to + static_cast<std::size_t>(first) * row, found[i].GetTensorRawData(), static_cast<std::size_t>(count) * row);
+    }
+}
+
 }  // namespace
 
 void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
@@ -75,46 +127,23 @@ void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
     if (sources.empty()) fail(T2R_TOKEN, "at least one source", "none", "give some");
     std::size_t longest = 0;
     for (const Ids &tokens : sources) {
-        require_source(source, tokens);
+        require_source(decoder, tokens);
         longest = std::max(longest, tokens.size());
     }
     const auto batch = static_cast<std::int64_t>(sources.size()), filled = static_cast<std::int64_t>(longest);
     const std::int64_t length = source.source_length ? source.source_length : filled;
     signature.require_batch(batch);
     signature.require_memory(batch, decoder.opened()->options.max_state_bytes, length);
-    Ids ids(static_cast<std::size_t>(batch * length), 0), lengths;
-    for (std::size_t row = 0; row < sources.size(); row++) {
-        std::copy(sources[row].begin(), sources[row].end(), ids.begin() + static_cast<std::ptrdiff_t>(row) * length);
-        lengths.push_back(static_cast<std::int64_t>(sources[row].size()));
-    }
-    std::vector<const char *> outputs;
-    std::vector<std::size_t> numbers;  // indices of the encoder's output states
-    for (std::size_t i = 0; i < signature.states.size(); i++) {
-        const StateSpec &spec = signature.states[i];
-        const bool started = std::count(source.start_states.begin(), source.start_states.end(), spec.name) > 0;
-        if (!spec.constant && !started) continue;
-        outputs.push_back(spec.constant ? spec.name.c_str() : spec.present.c_str());
-        numbers.push_back(i);
-    }
-    const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-    std::vector<Ort::Value> inputs;
-    inputs.push_back(tensor(memory, ids.data(), ids.size(), {batch, length}));
-    inputs.push_back(tensor(memory, lengths.data(), lengths.size(), {batch}));
-    const std::vector<Ort::Value> found = run(decoder, "encoder", {"source_ids", "source_lengths"}, inputs, outputs);
     auto fresh = std::make_unique<States>(decoder.opened(), decoder.cancellation(), batch);
-    for (std::size_t i = 0; i < numbers.size(); i++) {
-        const StateSpec &spec = signature.states[numbers[i]];
-        const auto form = found[i].GetTensorTypeAndShapeInfo();
-        if (form.GetShape() != spec.dims(batch, 0, length))  // dtypes were checked when the graph was opened
-            fail(T2R_GRAPH, "states of the sources' sizes from the encoder", spec.name, "export the model again");
-        std::byte *to = fresh->place(numbers[i], form.GetShape());
-        std::memcpy(to, found[i].GetTensorRawData(), fresh->state(numbers[i]).bytes);
-    }
+    const Encoded encoded = encoded_of(signature);
+    const std::int64_t portion = portion_of(decoder, batch, length);
+    for (std::int64_t first = 0; first < batch; first += portion)
+        encode_portion(decoder, sources, first, std::min(portion, batch - first), length, encoded, *fresh);
     decoder.adopt(std::move(fresh));
 }
 
 std::vector<Translation> translate(Decoder &decoder, const Ids &source, const Beam &wanted) {
-    require_source(source_of(decoder), source);
+    require_source(decoder, source);
     const Beam beam = checked(wanted, decoder.signature());
     decoder.signature().require_batch(beam.width);
     decoder.signature().require_memory(beam.width, decoder.opened()->options.max_state_bytes, static_cast<std::int64_t>(source.size()));

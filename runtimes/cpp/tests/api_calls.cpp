@@ -110,6 +110,7 @@ void open() {
     told(t2r_defaults(&options.made, struct_size(sizeof(t2r_options))));
     if (seldom()) options->threads = static_cast<std::int32_t>(number());
     if (seldom()) options->max_state_bytes = number();
+    if (seldom()) options->max_source = number();
     options->companions = static_cast<std::int32_t>(below(2));
     if (options->threads > 2) options->threads = 1;
     const char *const words[] = {one_of<const char *>({"CPU", "QNN", "", nullptr}), "session.disable_cpu_ep_fallback", "0"};

@@ -96,6 +96,18 @@ static int provider(void) {
     return told(t2r_open(path, &options, &decoder));
 }
 
+static int long_source(void) {
+    const int64_t source[] = {1, 2, 3}, length = 3;
+    t2r_options options;
+    t2r_decoder *decoder;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/translator.onnx", folder);
+    t2r_defaults(&options, sizeof options);
+    options.max_source = 2;
+    if (told(t2r_open(path, &options, &decoder))) return 1;
+    return told(t2r_encode_sources(decoder, source, &length, 1, 3));
+}
+
 static int session_option(void) {
     static const char *const words[] = {"session.intra_op_thread_affinities", "everywhere"};
     t2r_options options;
@@ -197,6 +209,7 @@ static const struct {
     {"taken", taken},
     {"provider", provider},
     {"session-option", session_option},
+    {"long-source", long_source},
     {"late-threads", late_threads},
     {"no-graph-in-memory", no_graph_in_memory},
     {"damaged-in-memory", damaged_in_memory},

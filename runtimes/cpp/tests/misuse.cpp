@@ -81,6 +81,12 @@ void provider() {
     t2r::Decoder(folder + "/tiny.onnx", options);
 }
 
+void long_source() {
+    t2r_options options = t2r::options();
+    options.max_source = 2;
+    t2r::Decoder(folder + "/translator.onnx", options).translate({1, 2, 3});
+}
+
 void session_option() {
     const char *const words[] = {"session.intra_op_thread_affinities", "everywhere"};
     t2r_options options = t2r::options();
@@ -132,6 +138,7 @@ const std::map<std::string, std::function<void()>> misuses = {
     {"taken", taken},
     {"provider", provider},
     {"session-option", session_option},
+    {"long-source", long_source},
     {"late-threads", [] { opened("tiny"), t2r::share_threads(2); }},
     {"no-graph-in-memory", [] { t2r::Decoder({t2r::File{"tiny.onnx", "no graph"}}); }},
     {"damaged-in-memory", damaged_in_memory},

@@ -28,6 +28,7 @@ MISUSES = {
     "taken": "batch: expected decoders of one opened graph; received one of another; ",
     "provider": "provider: expected every node of the step graph on CPU; received ",
     "session-option": "graph: expected an ONNX graph that ONNX Runtime accepts; received ",
+    "long-source": "position: expected a source of at most 2 tokens; received 3; ",
     "late-threads": "state: expected a call before the first graph is opened; received one after it; ",
     "no-graph-in-memory": "graph: expected an ONNX graph; ",
     "damaged-in-memory": "snapshot: expected a snapshot ",

@@ -37,6 +37,7 @@ class Options(ctypes.Structure):
         ("config_count", c_size_t),
         ("provider", POINTER(c_char_p)),
         ("provider_count", c_size_t),
+        ("max_source", c_int64),
     ]
 
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 from cpp_build import GOLDEN
-from t2r_library import Decoder, Failed, Library
+from t2r_library import Decoder, Failed, Library, numbers
 
 from t2r_runtime import Beam, Sampling, Translator
 from t2r_runtime import Decoder as Python
@@ -133,3 +133,29 @@ def test_translations_equal_pythons(library: Library, name: str) -> None:
         found = ours.translate(source, **options, early_stopping=stops[0])
         assert [tokens for tokens, _ in found] == [list(translation.tokens) for translation in wanted], options
         np.testing.assert_allclose([score for _, score in found], [one.score for one in wanted], atol=1e-4)
+
+
+@pytest.mark.parametrize("most", [5, 8, 12])
+def test_sources_in_portions(library: Library, most: int) -> None:
+    """Of one, two and all five, with the states and translations of all at once."""
+    sources = [[1, 2, 3], [4, 5, 6, 7, 8], [9], [3, 1, 3, 1], [12, 11]]
+    lengths = [len(source) for source in sources]
+    padded = [token for source in sources for token in source + [99] * (5 - len(source))]
+    found = []
+    for given in ({}, {"max_source": most}):
+        decoder = Decoder(library, GOLDEN / "translator.onnx", **given)
+        library.call("t2r_encode_sources", decoder.handle, numbers(padded), numbers(lengths), 5, 5)
+        found.append(decoder.states())
+    for name, state in found[0].items():
+        np.testing.assert_allclose(found[1][name], state, rtol=0, atol=1e-6)
+        assert state.any() or not name.startswith("source_")
+    assert {"source_S.0", "source_k.1", "source_length"} <= set(found[0])
+
+
+def test_source_of_the_most_tokens(library: Library) -> None:
+    decoder = Decoder(library, GOLDEN / "translator.onnx", max_source=3)
+    assert decoder.translate([1, 2, 3], max_tokens=4)
+    with pytest.raises(Failed, match="^position: expected a source of at most 3 tokens; received 4; "):
+        decoder.translate([1, 2, 3, 4], max_tokens=4)
+    with pytest.raises(Failed, match="^argument: expected a max_source of at least 1; received 0; "):
+        Decoder(library, GOLDEN / "translator.onnx", max_source=0)

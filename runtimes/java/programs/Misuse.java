@@ -39,6 +39,7 @@ public class Misuse {
                 options.threads = 2;
                 options.config = List.of("session.intra_op_thread_affinities", "everywhere");
             })),
+            Map.entry("long-source", Misuse::longSource),
             Map.entry("late-threads", () -> {
                 open("tiny");
                 Options.shareThreads(2);
@@ -117,6 +118,12 @@ public class Misuse {
         Tensor first = states.get(0);
         states.set(0, new Tensor(first.name() + "\0", first.dtype(), first.shape(), first.data()));
         decoder.setStates(states, 0);
+    }
+
+    private static void longSource() {
+        var options = new Options();
+        options.maxSource = 2L;
+        Decoder.open(folder.resolve("translator.onnx"), options).encodeSources(new long[] {1, 2, 3});
     }
 
     private static void closed() {

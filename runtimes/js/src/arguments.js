@@ -61,6 +61,7 @@ const OPEN = {
   prefill: [(x) => typeof x === "boolean", "true or false"],
   generation: [(x) => typeof x === "boolean", "true or false"],
   maxStateBytes: [(x) => typeof x === "number" && x >= 0, "a number of bytes"],
+  maxSource: [(x) => isWhole(x, 1, Number.MAX_SAFE_INTEGER), "a whole number of tokens from 1"],
   onProgress: [(x) => typeof x === "function", "a function"],
   ort: [(x) => typeof x?.InferenceSession?.create === "function" && typeof x?.Tensor === "function", "the module of ONNX Runtime"],
 };

@@ -13,16 +13,19 @@ import { States, initialState } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
 const GREEDY = { temperature: 0 };
+const MAX_SOURCE = 4096; // tokens of a source: the scores of softmax attention grow with their square
 
 export class Translator {
   #graphs;
   #states;
   #maxStateBytes;
+  #maxSource;
 
   /** @private use Translator.open */
-  constructor(graphs, maxStateBytes) {
+  constructor(graphs, maxStateBytes, maxSource = MAX_SOURCE) {
     this.#graphs = graphs;
     this.#maxStateBytes = maxStateBytes;
+    this.#maxSource = maxSource;
     this.#states = new States(graphs.step);
   }
 
@@ -34,7 +37,7 @@ export class Translator {
    * @throws {T2RError} as Decoder.open
    */
   static async open(source, options = {}) {
-    const checked = openOptions(options), made = (graphs) => new Translator(graphs, checked.maxStateBytes);
+    const checked = openOptions(options), made = (graphs) => new Translator(graphs, checked.maxStateBytes, checked.maxSource);
     return Graphs.open("translator", source, checked, ["encoder"], requireTranslator, made);
   }
 
@@ -150,6 +153,19 @@ export class Translator {
     for (const source of sources) rows.push(this.#checked(source)); // stops at the first hole
     const longest = Math.max(...rows.map((row) => row.length)), length = signature.sourceLength ?? longest;
     requireBatch(signature, rows.length, this.#maxStateBytes, longest);
+    const size = signature.batch === null ? Math.max(1, Math.floor((this.#maxSource / length) ** 2)) : rows.length, parts = [];
+    for (let first = 0; first < rows.length; first += size) parts.push(await this.#portion(rows.slice(first, first + size), length));
+    const states = new Map();
+    for (const spec of signature.allStates) {
+      const found = parts.map((part) => part.get(spec.name));
+      states.set(spec.name, found[0] ? joined(found) : initialState(spec, dimensions(spec, rows.length)));
+    }
+    checkStates(signature, states);
+    return states;
+  }
+
+  /** Encode some sources, padded to a length. Returns the states that the encoder outputs. */
+  async #portion(rows, length) {
     const ids = new BigInt64Array(rows.length * length);
     rows.forEach((row, n) => ids.set(row.map(BigInt), n * length));
     const { ort, session } = this.#graphs.opened("encoder");
@@ -158,13 +174,11 @@ export class Translator {
       source_ids: new ort.Tensor("int64", ids, [rows.length, length]),
       source_lengths: new ort.Tensor("int64", lengths, [rows.length]),
     };
-    const found = await ran(session, feeds, "an encoder graph");
-    const states = new Map();
-    for (const spec of signature.allStates) {
+    const found = await ran(session, feeds, "an encoder graph"), states = new Map();
+    for (const spec of this.signature.allStates) {
       const tensor = found[spec.constant ? spec.name : `present_${spec.name}`];
-      states.set(spec.name, tensor ? await copied(tensor) : initialState(spec, dimensions(spec, rows.length)));
+      if (tensor) states.set(spec.name, await copied(tensor));
     }
-    checkStates(signature, states);
     return states;
   }
 
@@ -174,8 +188,8 @@ export class Translator {
     if (wrong >= 0 || !ids.length) {
       throw new T2RError("token", `tokens of a source in 0 … ${most}`, wrong < 0 ? "none" : shown(ids[wrong]), "use sourceTokenizer()");
     }
-    const longest = this.signature.maxSource;
-    if (longest !== null && ids.length > longest) throw new T2RError("position", `a source of at most ${longest} tokens`, `${ids.length}`, "translate a shorter one");
+    const longest = Math.min(this.#maxSource, this.signature.maxSource ?? Infinity);
+    if (ids.length > longest) throw new T2RError("position", `a source of at most ${longest} tokens`, `${ids.length}`, "translate a shorter one");
     return ids;
   }
 }
@@ -199,4 +213,16 @@ async function copied(tensor) {
   const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
   tensor.dispose?.();
   return { dtype: tensor.type, dims, bytes: product(dims) ? bytes : new Uint8Array() };
+}
+
+/** The rows of states one after another; they are the first dimension. */
+function joined(parts) {
+  if (parts.length === 1) return parts[0];
+  const [{ dtype, dims }] = parts, bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.bytes.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    bytes.set(part.bytes, at);
+    at += part.bytes.length;
+  }
+  return { dtype, dims: [parts.reduce((sum, part) => sum + part.dims[0], 0), ...dims.slice(1)], bytes };
 }

@@ -82,6 +82,9 @@
  * @property {boolean} [prefill] whether to open the prefill graph, if there is one; true by default
  * @property {boolean} [generation] whether `generate` uses the generation graph, if there is one; true by default
  * @property {number} [maxStateBytes] limit of one sequence's states; 2 GiB by default
+ * @property {number} [maxSource] maximum tokens of a translator's source, besides the graph's own limit; 4,096 by default, 1.1 GB
+ *   of attention scores in an encoder of 8 heads. Sources given together are encoded in portions with no more scores than one of
+ *   this length, where the graph has no fixed batch
  * @property {(progress: { file: string, loaded: number, total: number | null }) => void} [onProgress] called as the bytes of a
  *   file arrive from an address; total is null if the server does not report it
  * @property {object} [ort] the module of ONNX Runtime, if not onnxruntime-node or onnxruntime-web/webgpu

@@ -70,3 +70,22 @@ test("what is refused, in Python's order: options, the source, and what a text n
   await other.close();
   await refused(() => other.generate([1], 1), "state", /closed/);
 });
+
+test("sources in portions have the states of all at once, and a limit", async () => {
+  const sources = [[1, 2, 3], [4, 5, 6, 7, 8], [9], [3, 1, 3, 1], [12, 11]], all = await translator.encode(sources);
+  for (const maxSource of [5, 8, 12]) { // one, two, all five at a time
+    const made = await Translator.open(golden("translator.onnx"), { maxSource });
+    const found = await made.encode(sources);
+    assert.deepEqual([...found.keys()], [...all.keys()]);
+    for (const [name, { dtype, dims, bytes }] of all) {
+      const other = found.get(name);
+      assert.deepEqual([other.dtype, other.dims, other.bytes.length], [dtype, dims, bytes.length]);
+      if (dtype !== "float32") continue;
+      const [ours, theirs] = [other.bytes, bytes].map((these) => new Float32Array(these.slice().buffer));
+      assert.ok(ours.every((value, n) => Math.abs(value - theirs[n]) < 1e-6), name);
+    }
+    await refused(() => made.translate(Array(maxSource + 1).fill(1)), "position", RegExp(`at most ${maxSource} tokens; received ${maxSource + 1}`));
+    await made.close();
+  }
+  for (const maxSource of [0, 1.5, "9"]) await refused(() => Translator.open(golden("translator.onnx"), { maxSource }), "provider", /maxSource/);
+});

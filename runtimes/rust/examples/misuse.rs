@@ -49,6 +49,10 @@ fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
                 ..Options::default()
             },
         )?),
+        "long-source" => {
+            let options = Options { max_source: 2, ..Options::default() };
+            Decoder::open_with(format!("{folder}/translator.onnx"), &options)?.encode_sources(&[[1, 2, 3]])?;
+        }
         "no-graph-in-memory" => drop(Decoder::open_memory(&[("tiny.onnx", b"no graph")], &Options::default())?),
         "damaged-in-memory" => {
             let mut decoder = open("tiny.onnx")?;

@@ -42,6 +42,8 @@ pub struct Options {
     pub companions: bool,
     /// Limit of a graph's state bytes, at batch 1.
     pub max_state_bytes: i64,
+    /// Maximum tokens of a translator's source, besides the graph's own limit.
+    pub max_source: i64,
     /// ONNX Runtime's session options: keys and values.
     pub config: Vec<(String, String)>,
     /// An execution provider, by its name in ONNX Runtime or its library's path. It runs all nodes, unless
@@ -58,6 +60,7 @@ impl Default for Options {
             threads: made.threads,
             companions: made.companions != 0,
             max_state_bytes: made.max_state_bytes,
+            max_source: made.max_source,
             config: Vec::new(),
             provider: None,
             provider_options: Vec::new(),
@@ -75,6 +78,7 @@ impl Options {
             threads: self.threads,
             companions: self.companions.into(),
             max_state_bytes: self.max_state_bytes,
+            max_source: self.max_source,
             config: config.pointers.as_ptr(),
             config_count: config.pointers.len(),
             provider: provider.pointers.as_ptr(),

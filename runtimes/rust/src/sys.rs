@@ -20,6 +20,7 @@ pub struct t2r_options {
     pub config_count: usize,
     pub provider: *const *const c_char,
     pub provider_count: usize,
+    pub max_source: i64,
 }
 
 #[repr(C)]

@@ -75,6 +75,11 @@ var misuses = map[string]func(folder string) error{
 		options.Threads, options.Config = 2, []string{"session.intra_op_thread_affinities", "everywhere"}
 		return second(t2r.OpenWith(folder+"/tiny.onnx", options))
 	},
+	"long-source": func(folder string) error {
+		options := t2r.DefaultOptions()
+		options.MaxSource = 2
+		return must(t2r.OpenWith(folder+"/translator.onnx", options)).EncodeSources([]int64{1, 2, 3})
+	},
 	"no-graph-in-memory": func(string) error {
 		files := []t2r.File{{Name: "tiny.onnx", Data: []byte("no graph")}}
 		return second(t2r.OpenMemory(files, t2r.DefaultOptions()))

@@ -25,7 +25,7 @@ final class Native {
     static final StructLayout OPTIONS = MemoryLayout.structLayout(
             JAVA_LONG.withName("size"), JAVA_INT.withName("threads"), JAVA_INT.withName("companions"),
             JAVA_LONG.withName("max_state_bytes"), ADDRESS.withName("config"), JAVA_LONG.withName("config_count"),
-            ADDRESS.withName("provider"), JAVA_LONG.withName("provider_count"));
+            ADDRESS.withName("provider"), JAVA_LONG.withName("provider_count"), JAVA_LONG.withName("max_source"));
     static final StructLayout FILE = MemoryLayout.structLayout(
             ADDRESS.withName("name"), ADDRESS.withName("data"), JAVA_LONG.withName("bytes"));
     static final StructLayout INFO = MemoryLayout.structLayout(

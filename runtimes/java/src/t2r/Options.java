@@ -14,7 +14,8 @@ public final class Options {
     private static final Fields<Options> FIELDS = new Fields<Options>(Native.OPTIONS)
             .small("threads", made -> made.threads)
             .small("companions", made -> made.companions == null ? null : Integer.valueOf(made.companions ? 1 : 0))
-            .whole("max_state_bytes", made -> made.maxStateBytes);
+            .whole("max_state_bytes", made -> made.maxStateBytes)
+            .whole("max_source", made -> made.maxSource);
 
     /** Threads in an operator; 0: those of {@link #shareThreads}, else one per core. */
     public Integer threads;
@@ -22,6 +23,8 @@ public final class Options {
     public Boolean companions;
     /** Limit of a graph's state bytes, at batch 1. */
     public Long maxStateBytes;
+    /** Maximum tokens of a translator's source, besides the graph's own limit. */
+    public Long maxSource;
     /** ONNX Runtime's session options, keys and values alternating. */
     public List<String> config = List.of();
     /**

@@ -8,17 +8,21 @@ public struct Options {
     public var companions: Bool
     /// Limit of a graph's state bytes, at batch 1.
     public var maxStateBytes: Int64
+    /// Maximum tokens of a translator's source, besides the graph's own limit.
+    public var maxSource: Int64
 
     public init() {
         var made = t2r_options()
         t2r_defaults(&made, MemoryLayout<t2r_options>.size)
         (threads, companions, maxStateBytes) = (made.threads, made.companions != 0, made.max_state_bytes)
+        maxSource = made.max_source
     }
 
     var given: t2r_options {
         var made = t2r_options()
         t2r_defaults(&made, MemoryLayout<t2r_options>.size)
         (made.threads, made.companions, made.max_state_bytes) = (threads, companions ? 1 : 0, maxStateBytes)
+        made.max_source = maxSource
         return made
     }
 }
