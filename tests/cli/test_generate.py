@@ -97,6 +97,14 @@ def test_by_default_a_text_ends_where_positions_do(tmp_path: Path, capsys: Outpu
     assert "expected max_tokens of at most 18: this model's positions end at 23; received 19 after 6 tokens" in err
 
 
+def test_too_many_rows_for_the_memory(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "it was"}\n')
+    places = ["--jsonl", tmp_path / "in.jsonl", tmp_path / "out.jsonl"]
+    _, err = run(capsys, "generate", folder / "t2r.onnx", "--rows", 10**9, *places, code=2)
+    assert err.startswith("t2r: expected states of at most ") and err.endswith("; choose a smaller --rows\n")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_penalties(folder: Path, capsys: Output) -> None:
     arguments = ["generate", folder / "t2r.onnx", "--prompt", "it so", "--max-tokens", 12, "--temperature", 0]
     once = run(capsys, *arguments, "--no-repeat-ngram", 1)[0]
