@@ -101,7 +101,9 @@ def test_too_many_rows_for_the_memory(folder: Path, tmp_path: Path, capsys: Outp
     (tmp_path / "in.jsonl").write_text('{"prompt": "it was"}\n')
     places = ["--jsonl", tmp_path / "in.jsonl", tmp_path / "out.jsonl"]
     _, err = run(capsys, "generate", folder / "t2r.onnx", "--rows", 10**9, *places, code=2)
-    assert err.startswith("t2r: expected states of at most ") and err.endswith("; choose a smaller --rows\n")
+    assert err.startswith("t2r: expected states of at most ") and err.endswith(
+        "; choose a smaller batch (fewer rows)\n"
+    )
     assert not (tmp_path / "out.jsonl").exists()
 
 

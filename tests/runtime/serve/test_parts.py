@@ -52,8 +52,11 @@ def test_what_the_command_refuses(tmp_path: Path, capsys: Output) -> None:
             ([graph, other, "--port", 0], "expected graphs of different file names; received two named letters"),
             ([growing, "--port", 0], "expected states of constant size for texts of different lengths side by side"),
             ([graph, growing, "--port", 0], f"side by side as {growing}; received a model whose"),
-            ([graph, "--port", 0, "--rows", 1 << 30], "bytes; choose a smaller --rows\n"),
-            ([translators.save(tmp_path / "t"), "--port", 0, "--rows", 1 << 30], "bytes; choose a smaller --rows\n"),
+            ([graph, "--port", 0, "--rows", 1 << 30], "bytes; choose a smaller batch (fewer rows)\n"),
+            (
+                [translators.save(tmp_path / "t"), "--port", 0, "--rows", 1 << 30],
+                "bytes; choose a smaller batch (fewer rows)\n",
+            ),
             ([graph, "--port", taken.getsockname()[1]], "Address already in use; choose another --host or --port"),
             ([graph, "--host", "no such host"], "expected to listen on no such host:8080"),
             ([graph, "--port", 0, "--api-key", "a b"], "expected an API key of printable ASCII"),

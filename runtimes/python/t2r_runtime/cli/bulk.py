@@ -31,7 +31,6 @@ from t2r_runtime.outputs import Kind, check_output
 from t2r_runtime.text.texts import STDIN, decoded
 
 if TYPE_CHECKING:
-    from t2r_runtime import Decoder
     from t2r_runtime.decode.pool import Pool
     from t2r_runtime.decode.text import Text
 
@@ -187,17 +186,6 @@ class Line(Protocol):
 
 
 L = TypeVar("L", bound=Line)
-
-
-def pool_of(decoder: Decoder, rows: int) -> Pool:
-    """A pool of `--rows` rows. Raises UserError if their states exceed the memory limit, or the graph has one text."""
-    from t2r_runtime.decode.pool import Pool
-
-    try:
-        return Pool(decoder, rows)
-    except UserError as error:
-        do = error.do.replace("choose a smaller batch", "choose a smaller --rows")
-        raise UserError(error.expected, error.received, do, error.kind) from error
 
 
 def side_by_side(lines: Bulk, waiting: Iterator[L], pool: Pool, rows: int, add: Callable[[L], Text]) -> None:

@@ -165,6 +165,8 @@ def _answer(
     lines: bulk.Bulk, decoder: Decoder, max_tokens: int | None, rules: Sampling, stops: Sequence[str], rows: int
 ) -> None:
     """Continue every line, `rows` of them side by side."""
+    from t2r_runtime.decode.pool import Pool
+
     texts = _texts(lines, decoder, stops)
     if rows == 1:  # works with any graph
         for line in texts:
@@ -176,7 +178,7 @@ def _answer(
                     line.token(token)
                 lines.put(line.number, line.answer())
         return
-    pool = bulk.pool_of(decoder, rows)
+    pool = Pool(decoder, rows)
 
     def add(line: _Line) -> Text:
         most = _most(max_tokens, decoder.signature, len(line.read))

@@ -72,6 +72,7 @@ def command(
 def _answer(lines: bulk.Bulk, decoder: Decoder, tokenizer: Tokenizer, rows: int) -> None:
     """Score every line, `rows` of them side by side."""
     from t2r_runtime import Sampling
+    from t2r_runtime.decode.pool import Pool
 
     texts = lines.texts("text")
     if rows == 1:  # works with any graph
@@ -79,7 +80,7 @@ def _answer(lines: bulk.Bulk, decoder: Decoder, tokenizer: Tokenizer, rows: int)
             with lines.answering(number):
                 lines.put(number, _scored(decoder, tokenizer, text))
         return
-    pool = bulk.pool_of(decoder, rows)
+    pool = Pool(decoder, rows)
 
     def add(line: _Line) -> Text:
         return pool.add(line.ids, 0, [Sampling()], watch=[line.watch], scored=True)[0]

@@ -253,7 +253,7 @@ class Signature:
             require_kind(number, int, f"a number of {what}", "batch")
         size = batch * 4 * self.vocab_size + sum(spec.bytes(batch, source=source) for spec in self.states)
         if size > BATCH_STATES * most:
-            do = "choose a smaller batch" + (" or shorter sources" if source > 1 else "")
+            do = "choose a smaller batch (fewer rows)" + (" or shorter sources" if source > 1 else "")
             raise UserError(f"states of at most {BATCH_STATES * most} bytes", f"{size} bytes", do, "batch")
 
     def require_constant(self, purpose: str) -> None:

@@ -71,13 +71,12 @@ def served(
 
 @contextlib.contextmanager
 def _named(path: Path, graphs: Sequence[Path]) -> Iterator[None]:
-    """Name the option --rows in errors, and the graph if there are several."""
+    """Name the graph in errors if there are several."""
     try:
         yield
     except UserError as error:
-        do = error.do.replace("a smaller batch", "a smaller --rows")
         where = "" if len(graphs) == 1 or str(path) in str(error) else f" as {path}"
-        raise UserError(f"{error.expected}{where}", error.received, do, error.kind) from error
+        raise UserError(f"{error.expected}{where}", error.received, error.do, error.kind) from error
 
 
 @contextlib.contextmanager
