@@ -15,13 +15,15 @@ static int told(t2r_kind kind) {
     return 2;
 }
 
-static t2r_decoder *opened(const char *name) {
+static t2r_decoder *opened_with(const char *name, const t2r_options *options) {
     char path[4096];
     t2r_decoder *decoder;
     snprintf(path, sizeof path, "%s/%s.onnx", folder, name);
-    if (told(t2r_open(path, NULL, &decoder))) exit(2);
+    if (told(t2r_open(path, options, &decoder))) exit(2);
     return decoder;
 }
+
+static t2r_decoder *opened(const char *name) { return opened_with(name, NULL); }
 
 static t2r_tokenizer *opened_tokenizer(void) {
     t2r_tokenizer *tokenizer;
@@ -87,38 +89,28 @@ static int cancelled(void) { return told(generated(opened("tiny"), cancel)); }
 static int provider(void) {
     static const char *const words[] = {"CPU", "a", "b"};
     t2r_options options;
-    t2r_decoder *decoder;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/tiny.onnx", folder);
     t2r_defaults(&options, sizeof options);
     options.provider = words;
     options.provider_count = 3;
-    return told(t2r_open(path, &options, &decoder));
+    return opened_with("tiny", &options) ? 0 : 1;
 }
 
 static int long_source(void) {
     const int64_t source[] = {1, 2, 3}, length = 3;
     t2r_options options;
-    t2r_decoder *decoder;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/translator.onnx", folder);
     t2r_defaults(&options, sizeof options);
     options.max_source = 2;
-    if (told(t2r_open(path, &options, &decoder))) return 1;
-    return told(t2r_encode_sources(decoder, source, &length, 1, 3));
+    return told(t2r_encode_sources(opened_with("translator", &options), source, &length, 1, 3));
 }
 
 static int session_option(void) {
     static const char *const words[] = {"session.intra_op_thread_affinities", "everywhere"};
     t2r_options options;
-    t2r_decoder *decoder;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/tiny.onnx", folder);
     t2r_defaults(&options, sizeof options);
     options.threads = 2;
     options.config = words;
     options.config_count = 2;
-    return told(t2r_open(path, &options, &decoder));
+    return opened_with("tiny", &options) ? 0 : 1;
 }
 
 static int late_threads(void) { return opened("tiny") ? told(t2r_share_threads(2)) : 1; }
