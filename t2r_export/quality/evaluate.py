@@ -120,7 +120,6 @@ def evaluate_lengths(
     return [_at_length(model, held_out_windows(tokens, *which)) for which in windows]
 
 
-@torch.no_grad()
 def _at_length(model: Transformer, windows: Tensor) -> AtLength:
     length = windows.shape[1] - 1
     losses = torch.cat([token_losses(model, part) for part in windows.split(max(1, BATCH_TOKENS // length))])
@@ -131,6 +130,7 @@ def _at_length(model: Transformer, windows: Tensor) -> AtLength:
     return AtLength(length, nats, end, losses.numel(), error, end_error)
 
 
+@torch.no_grad()
 def token_losses(model: Transformer, windows: Tensor) -> Tensor:
     """Cross-entropy of each predicted token of windows (N, T+1): (N, T) float64 on the CPU."""
     windows = windows.to(model.embedding.weight.device)

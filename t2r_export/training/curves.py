@@ -138,9 +138,12 @@ def _draw_losses(axes: Axes, curves: Sequence[Curve]) -> None:
             axes.plot(*_columns(valid), color=_colour(number), linestyle=":", marker="o", markersize=3)
             if trained:
                 axes.annotate(stage[0].stage, trained[0], fontsize="x-small", color=_colour(number))
-    axes.set_yscale("log")
+    axes.set_yscale("log", subs=[])
+    axes.yaxis.get_major_locator().set_params(subs=(1, 2, 5))  # a range within a decade has labels, too
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("the stage's loss (dots: in validation)")
     axes.set_xlabel("tokens trained on")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(alpha=0.3)
 
 

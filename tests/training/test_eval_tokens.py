@@ -85,7 +85,7 @@ def test_short_run_on_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_standard_error_over_windows() -> None:
     model = small.model()
     rows = torch.randint(small.VOCABULARY, (7, small.T + 1), generator=torch.Generator().manual_seed(1))
-    means = token_losses(model, rows).mean(1).detach().numpy()
+    means = token_losses(model, rows).mean(1).numpy()
     found = evaluate(model, window_batches(rows, 3))
     assert found.standard_error == pytest.approx(means.std(ddof=1) / math.sqrt(7), rel=1e-5)
     (at,) = evaluate_lengths(model, rows, [small.T])
