@@ -228,7 +228,7 @@ def _source(checkpoint: Checkpoint, config: ModelConfig, start_states: Sequence[
     return Source(
         start_states=tuple(start_states),
         source_vocab_size=config.source_vocab_size,
-        source_tokenizer=None,
+        source_tokenizer=checkpoint.source_tokenizer,
         max_source=min(ends, default=None),
         source_length=options.source_length,
         start_tokens=config.start_tokens,

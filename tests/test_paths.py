@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -343,3 +345,21 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".x.pt.ijklmnop.part")
     write_bytes(tmp_path / "x.pt", b"new")
     assert (tmp_path / "mine" / "kept").read_text() == "mine"
+
+
+def test_two_threads_keep_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can only be read by setting it, which another thread must not see."""
+    own, before = os.umask, os.umask(0o027)
+
+    def slow(mask: int) -> int:
+        found = own(mask)
+        time.sleep(0.01)
+        return found
+
+    try:
+        monkeypatch.setattr(os, "umask", slow)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda name: write_bytes(tmp_path / name, b""), "ab"))
+    finally:
+        assert own(before) == 0o027
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [0o640, 0o640]

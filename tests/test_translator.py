@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import small
+from cli_models import letter_tokenizer
 from runtime.transformers_twin import assert_same
 from small import TRANSLATORS
 from t2r_export.checkpoints import checkpoint
@@ -28,7 +29,7 @@ from t2r_export.export import ExportReport, export
 from t2r_export.fold import FOLD_TOLERANCE, fold, places
 from t2r_export.proof.report import Report
 from t2r_export.quantize import quantize
-from t2r_runtime import Beam, Decoder, Sampling
+from t2r_runtime import Beam, Decoder, Sampling, Tokenizer
 from t2r_runtime.contract.signature import ENCODER
 from t2r_runtime.errors import UserError
 from t2r_runtime.translate.translator import Translator
@@ -69,6 +70,16 @@ def test_fold_preserves_output(name: str) -> None:
     made, folded = made.double(), folded.double()
     wanted, found = (m.prefill(small.ids(), m.start(*small.sources()))[0] for m in (made, folded))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_graph_has_tokenizer_of_each_side(tmp_path: Path) -> None:
+    made = small.checkpoint("translator_cross_linear")
+    texts = {"tokenizer": letter_tokenizer("abcd"), "source_tokenizer": letter_tokenizer("dcba")}
+    export(dataclasses.replace(made, **texts), tmp_path / "g.onnx")
+    signature = Decoder(tmp_path / "g.onnx").signature
+    assert Tokenizer.of(signature).encode("ad") == Tokenizer(texts["tokenizer"]).encode("ad")
+    assert Tokenizer.of_source(signature).encode("ad") == Tokenizer(texts["source_tokenizer"]).encode("ad")
+    assert Tokenizer.of(signature).encode("ad") != Tokenizer.of_source(signature).encode("ad")
 
 
 def test_encoder_outputs_are_step_inputs(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Worker:
             pickle.dump((name, arguments, options), self._process.stdin)
             self._process.stdin.flush()
             result = pickle.load(self._process.stdout)
-        except (EOFError, BrokenPipeError) as error:
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:  # the last: it ended amid an answer
             code = self._process.wait()
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise UserError(

@@ -130,6 +130,8 @@ def _draw_nats(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _draw_losses(axes: Axes, curves: Sequence[Curve]) -> None:
+    from matplotlib.ticker import LogLocator  # optional
+
     for number, curve in enumerate(curves):
         for stage in curve.stages():  # stages have different losses: no line connects them
             trained = [(p.tokens, p.loss) for p in stage if p.loss is not None]
@@ -139,7 +141,7 @@ def _draw_losses(axes: Axes, curves: Sequence[Curve]) -> None:
             if trained:
                 axes.annotate(stage[0].stage, trained[0], fontsize="x-small", color=_colour(number))
     axes.set_yscale("log", subs=[])
-    axes.yaxis.get_major_locator().set_params(subs=(1, 2, 5))  # a range within a decade has labels, too
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # a range within a decade has labels, too
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("the stage's loss (dots: in validation)")
     axes.set_xlabel("tokens trained on")

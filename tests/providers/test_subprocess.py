@@ -61,6 +61,14 @@ def test_dead_process_is_error() -> None:
         Worker("no/such/python")
 
 
+def test_process_that_ends_amid_an_answer() -> None:
+    answer = "import os, sys; os.write(1, b'\\x80\\x05\\x95\\xff'); os.kill(os.getpid(), 9)"
+    there = Worker(f'{sys.executable} -c "{answer}"')
+    with pytest.raises(UserError, match="received the end of its process: SIGKILL"):
+        there.call("versions", "cpu")
+    there.close()
+
+
 def test_versions() -> None:
     assert remote_versions(sys.executable, "cpu") == {"onnxruntime": ort.__version__}
     with pytest.raises(UserError, match="expected an ONNX Runtime with DnnlExecutionProvider"):

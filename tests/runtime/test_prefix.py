@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from runtime import graphs
 from runtime.conftest import Open, OpenTranslator
 from t2r_runtime import Decoder, PrefixCache, Sampling, UserError
+from t2r_runtime.decode.prefix import SUFFIX
 
 GREEDY = Sampling(temperature=0, stop_tokens=())
 BLOCK = 3
@@ -164,6 +165,19 @@ def test_prefix_folder_evicts_oldest_files(opened: Open, tmp_path: Path) -> None
     for first in (2, 3):
         small.read([first, 2, 3, 4])
     assert len(list(tmp_path.iterdir())) == 2 and not one.exists()
+
+
+def test_prefix_file_that_another_process_deletes(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = PrefixCache(opened(), 0, BLOCK, tmp_path).read([1, 2, 3, 4])
+    (tmp_path / f"gone{SUFFIX}").symlink_to("nowhere")  # listed, but without a size
+    monkeypatch.setattr(os, "utime", lambda path: Path(path).unlink() or Path(path).stat())
+    again = PrefixCache(opened(), 0, BLOCK, tmp_path)
+    np.testing.assert_array_equal(again.read([1, 2, 3, 4]), logits)
+    assert again.reused == 3
+    again.read([2, 3, 4, 5])
+    assert len([file for file in tmp_path.iterdir() if file.is_file()]) == 1
 
 
 @pytest.mark.parametrize(

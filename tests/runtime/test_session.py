@@ -162,6 +162,7 @@ BAD_VALUES = [
     ("producer", 3),
     ("states", 7),
     ("states", [{}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", 1 << 63], "initial": 0, "constant": False}]),
     ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 1e300, "constant": False}]),
     ("states", [{"name": "S", "dtype": "int32", "shape": ["B"], "initial": float("nan"), "constant": False}]),
     ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": "0", "constant": False}]),

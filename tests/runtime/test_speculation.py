@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -166,6 +166,20 @@ def test_refusals(made: dict[str, Decoder], tmp_path: Path) -> None:
     small.graph(tmp_path / "other.onnx", small.with_layers(small.GPT2, small.LINEAR, vocab_size=19))
     with pytest.raises(UserError, match="a draft model of a decoder with the same 17 tokens"):
         Model(Decoder(tmp_path / "other.onnx", threads=1), decoder.signature)
+
+
+def test_forks_in_other_threads_share_times() -> None:
+    """Decoders of one graph share its run times, and each may have a thread."""
+
+    class Slow(dict[int, float]):
+        """A run of another thread is timed while this one reads the times."""
+
+        def __iter__(self) -> Iterator[int]:
+            for size in super().__iter__():
+                yield size
+                self[len(self) + 1] = 1.0
+
+    assert Pace(Times(Slow({1: 1.0})))._steps(1, 1) > 1
 
 
 def test_lookup_longest_latest_match() -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ LOCKS: bool = fcntl is not None
 
 PREFIX = 40  # characters of a name kept in temporary names, which are limited to 255 bytes
 PART = re.compile(r"\.[a-z0-9_]{8}\.part$")  # suffix of names made by tempfile
+UMASK = threading.Lock()  # between two threads, a changed umask would stay
 OTHERS = {  # file types that outputs do not replace
     stat.S_IFLNK: "a link",
     stat.S_IFCHR: "a device",
@@ -77,6 +79,24 @@ def replaceable(path: str | Path) -> int | None:
     return stat.S_IMODE(mode) & 0o777
 
 
+def writable_folder(folder: Path, what: str, mode: int = 0o777) -> None:
+    """Create a folder if it is missing.
+
+    Args:
+        what: the folder in an error.
+
+    Raises:
+        UserError: it cannot be created, or no file can be created in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        exists = isinstance(error, FileExistsError)
+        why = "a file" if exists else printable(getattr(error, "strerror", None) or error)
+        raise UserError(f"a writable folder {what}", why, "name another", "file") from error
+
+
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder, which is renamed to `path` if the body succeeds, else removed.
@@ -95,9 +115,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
             _flush(part)
             if permissions is None:
                 # mkstemp creates files that only the owner can read; use the default permissions instead
-                umask = os.umask(0)
-                os.umask(umask)
-                permissions = 0o666 & ~umask
+                permissions = 0o666 & ~_umask()
             part.chmod(permissions)
             part.replace(path)
         except OSError as error:
@@ -167,7 +185,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 def locked(path: str | Path, wait: bool) -> Iterator[None]:
     """Hold an advisory lock for writing `path`, released when the process ends.
 
-    The lock is on a file beside `path`, removed at the end.
+    The lock is on a file beside `path`, removed at the end. Windows has none.
 
     Args:
         wait: wait for another holder instead of raising.
@@ -175,6 +193,9 @@ def locked(path: str | Path, wait: bool) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock and `wait` is false, or the lock file cannot be created.
     """
+    if not LOCKS:
+        yield
+        return
     path = Path(path)
     beside = path.with_name(f".{path.name}.lock")
     try:
@@ -195,11 +216,10 @@ def locked(path: str | Path, wait: bool) -> Iterator[None]:
 
 
 def _locked(path: Path, wait: bool) -> int:
-    """Open and lock a file, if the system and the file system support locks."""
+    """Open and lock a file, if the file system supports locks."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
-        if LOCKS:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
             return handle
@@ -222,8 +242,16 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    with UMASK:
+        umask = os.umask(0)
+        os.umask(umask)
+    return umask
+
+
 def _flush(path: Path) -> None:
-    with open(path, "rb") as file:
+    with open(path, "r+b") as file:  # Windows requires write access
         os.fsync(file.fileno())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import socket
@@ -15,12 +16,15 @@ import pytest
 from cli_models import Output
 from runtime import graphs, translators
 from runtime.serve.server import letters
+from t2r_runtime import Decoder, Sampling
 from t2r_runtime.cli import main
 from t2r_runtime.cli.serve import command
+from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.errors import ApiError, of
 from t2r_runtime.serve.fields import Fields, parsed
+from t2r_runtime.serve.job import Event, Job
 from t2r_runtime.serve.metrics import Metrics
-from t2r_runtime.serve.writer import Writer
+from t2r_runtime.serve.writer import Piece, Writer
 
 
 def failed(capsys: Output, *arguments: object) -> str:
@@ -148,6 +152,33 @@ def test_bug_tells_nothing_of_itself() -> None:
     error = of(ZeroDivisionError("secret"))
     assert (error.status, error.code) == (500, "bug")
     assert "secret" not in str(error.body)
+
+
+def test_bug_while_a_request_is_added(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request is answered, and so is the next one."""
+    engine = Engine("m", Decoder(letters(tmp_path)), 2, 2, Metrics())
+
+    async def answer() -> Event:
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        engine.submit([Job([1, 2], 1, [Sampling()], [Writer(0, None, [])], 60, events)])
+        return await asyncio.wait_for(events.get(), 60)
+
+    def failing(*_: object) -> None:
+        raise MemoryError
+
+    async def both() -> tuple[Event, Event]:
+        engine.start(asyncio.get_running_loop())
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(Job, "add_to", failing)
+                failed = await answer()
+            return failed, await answer()
+        finally:
+            await asyncio.to_thread(engine.stop)
+
+    failed, right = asyncio.run(both())
+    assert isinstance(failed, ApiError) and failed.code == "bug" and "MemoryError" in capsys.readouterr().err
+    assert isinstance(right, Piece) and right.finish == "length"
 
 
 def test_metrics_text() -> None:

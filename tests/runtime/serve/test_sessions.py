@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -94,8 +94,7 @@ def test_two_servers_share_a_folder(opened: Open, tokens: np.ndarray, tmp_path: 
     def write(sessions: Sessions) -> None:
         for count in range(1, 201):
             some = tokens[: 1 + count % 6]
-            with contextlib.suppress(FileNotFoundError):  # the other has deleted it; the server says so and goes on
-                sessions.put(key, signature, "end", some, states)
+            sessions.put(key, signature, "end", some, states)
             found = sessions.find(key, signature, tokens)
             assert found is not None
             for name, state in found.states.items():
@@ -103,6 +102,29 @@ def test_two_servers_share_a_folder(opened: Open, tokens: np.ndarray, tmp_path: 
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(write, both))
+
+
+def test_two_engines_share_sessions(
+    opened: Open, tokens: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of the folder is right after each of two threads has kept states."""
+    signature, states = opened().signature, random_states("constant", 1)
+    sessions = Sessions(tmp_path, 10**6)
+    right = Path.stat
+
+    def slow(path: Path, **options: bool) -> os.stat_result:
+        time.sleep(1e-4)
+        return right(path, **options)
+
+    monkeypatch.setattr(Path, "stat", slow)
+
+    def keep(engine: str) -> None:
+        for count in range(100):
+            sessions.put(session_key(b"", f"{engine}{count % 9}"), signature, "end", tokens[: 1 + count % 6], states)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(keep, "ab"))
+    assert sessions._stored == sum(path.stat().st_size for path in tmp_path.rglob("*.state"))
 
 
 def test_least_recently_used_go_first(opened: Open, tokens: np.ndarray, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from t2r_runtime.checks import require_int, require_kind
+from t2r_runtime.checks import LARGEST, require_int, require_kind
 from t2r_runtime.contract.chat import is_chat_template
 from t2r_runtime.contract.options import is_generation
 from t2r_runtime.contract.source import Source
@@ -102,8 +102,8 @@ class StateSpec:
     def __post_init__(self) -> None:
         first, *shape = self.shape if isinstance(self.shape, tuple) and self.shape else (None,)
         free, prefix = (SOURCE_LENGTH, SOURCE) if self.constant is True else (GROWING, "")
-        dims_ok = first == BATCH and len(shape) < MAX_DIMENSIONS
-        dims_ok = dims_ok and all(d == free if isinstance(d, str) else type(d) is int and 0 < d for d in shape)
+        sizes_ok = all(d == free if isinstance(d, str) else type(d) is int and 0 < d <= LARGEST for d in shape)
+        dims_ok = first == BATCH and len(shape) < MAX_DIMENSIONS and sizes_ok
         named = isinstance(self.name, str) and self.name.startswith(prefix) and self.name
         typed = isinstance(self.dtype, str) and self.dtype in DTYPES and isinstance(self.constant, bool)
         if not (named and typed and dims_ok and shape.count(free) <= 1):

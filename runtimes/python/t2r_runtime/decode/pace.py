@@ -125,7 +125,7 @@ class Pace:
 
     def _time(self, tokens: float) -> float:
         """Time of a run of `tokens`, interpolated between measured sizes or extrapolated with `SLOPE`."""
-        seconds = self._seconds
+        seconds = dict(self._seconds)  # forks in other threads add to it
         less = max(n for n in seconds if n <= tokens)  # a step was measured before anything else
         more = min((n for n in seconds if n >= tokens), default=None)
         if more is None:

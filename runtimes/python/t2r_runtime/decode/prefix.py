@@ -27,7 +27,7 @@ from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.decode.history import RECENT
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.files import require_path
+from t2r_runtime.files import require_path, writable_folder
 from t2r_runtime.session.stepper import require_room, token_ids
 from t2r_runtime.session.threads import InUse, alone
 
@@ -197,11 +197,7 @@ class _Files:
 
     def __init__(self, folder: Path, decoder: Decoder, max_bytes: int) -> None:
         self._folder, self._signature, self._max_bytes = folder, decoder.signature, max_bytes
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:  # ValueError: a null character in the name
-            expected = f"a writable folder {printable(folder)}"
-            raise UserError(expected, printable(error), "name another", "file") from error
+        writable_folder(folder, printable(folder))
 
     def read(self, digest: bytes, tokens: int) -> States | None:
         """Load the states after `tokens` tokens; a damaged file or one of another model is deleted."""
@@ -213,7 +209,8 @@ class _Files:
         with contextlib.suppress(UserError):
             states, position, _ = snapshot.load(path, self._signature)
             if position == tokens:
-                os.utime(path)  # mark as recently used
+                with contextlib.suppress(OSError):  # another process deleted it
+                    os.utime(path)  # mark as recently used
                 return states
         path.unlink(missing_ok=True)
         return None
@@ -225,13 +222,16 @@ class _Files:
         if _size(states) > self._max_bytes:
             return
         snapshot.save(path, self._signature, states, position)
-        files = [(file, file.stat()) for file in self._folder.glob(f"*{SUFFIX}")]
+        files = []
+        for file in self._folder.glob(f"*{SUFFIX}"):
+            with contextlib.suppress(OSError):  # another process deleted it
+                files.append((file, file.stat()))
         left = sum(about.st_size for _, about in files)
         for file, about in sorted(files, key=lambda pair: pair[1].st_mtime_ns):
             if left <= self._max_bytes:
                 return
             if file != path:
-                with contextlib.suppress(OSError):  # another process deleted it
+                with contextlib.suppress(OSError):
                     file.unlink()
                 left -= about.st_size
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import sys
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import printable
 from t2r_runtime.serve import chats, completions, tokens, translate
 from t2r_runtime.serve.answer import Answer, Gone, Stream, unless_gone
 from t2r_runtime.serve.asked import Asked
-from t2r_runtime.serve.errors import ApiError, of, wrong
+from t2r_runtime.serve.errors import ApiError, reported, wrong
 from t2r_runtime.serve.fields import Fields, parsed
 from t2r_runtime.serve.metrics import TYPE
 from t2r_runtime.serve.models import BODY_SECONDS, MAX_BODY, Model, Served
@@ -152,9 +150,7 @@ def _safe(served: Served, endpoint: Endpoint, guarded: bool) -> Callable[[Reques
             served.metrics.count("t2r_cancelled_total")
             response, status = reply({}, GONE), GONE
         except Exception as error:
-            if not isinstance(error, ApiError | UserError):
-                traceback.print_exc(file=sys.stderr)
-            found = of(error)
+            found = reported(error)
             response, status = reply(found.body, found.status, found.headers), found.status
         served.metrics.count("t2r_requests_total", status=str(status))
         return response

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +17,8 @@ from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.decode.pool import Pool
 from t2r_runtime.decode.text import FAILED, STOP, Text
-from t2r_runtime.errors import UserError, printable
-from t2r_runtime.serve.errors import of, wrong
+from t2r_runtime.errors import printable
+from t2r_runtime.serve.errors import of, reported, wrong
 from t2r_runtime.serve.job import Event, Job
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.worker import Worker, queue_full
@@ -86,10 +85,9 @@ class Engine(Worker[Job]):
                     if text in self._jobs:
                         self._advance(text, token, deliver)
                 self._end_late(deliver)
-            except Exception as error:  # a bug must not end the server
-                if not isinstance(error, UserError):
-                    traceback.print_exc(file=sys.stderr)
-                deliver += [(job, of(error)) for job in {job for job, _ in self._jobs.values()}]
+            except Exception as error:
+                answer = reported(error)
+                deliver += [(job, answer) for job in {job for job, _ in self._jobs.values()}]
                 self._pool, self._jobs = Pool(self._decoder, self._rows), {}
             self._metrics.time("t2r_step_seconds", time.monotonic() - started, model=self._name)
             self._send(deliver)
@@ -108,8 +106,8 @@ class Engine(Worker[Job]):
             try:
                 for text, writer in zip(job.add_to(self._pool, self._keep_prompt(job)), job.writers, strict=True):
                     self._jobs[text] = job, writer
-            except UserError as error:
-                self._send([(job, of(error))])
+            except Exception as error:
+                self._send([(job, reported(error))])
         for text in [text for text, (job, _) in self._jobs.items() if job in gone]:
             self._drop(text)
         return self._pool.busy or not self._stopping or bool(self._new)

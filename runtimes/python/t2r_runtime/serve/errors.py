@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from typing import Any
 
 from t2r_runtime.errors import UserError, printable
@@ -42,6 +44,13 @@ class ApiError(Exception):
 def wrong(expected: str, received: str, do: str, param: str | None = None, status: int = 400) -> ApiError:
     """An error of a field."""
     return ApiError(status, printable(f"expected {expected}; received {received}; {do}", 600), param, "invalid_value")
+
+
+def reported(error: Exception) -> ApiError:
+    """As `of`; a bug is printed on stderr, and must not end the server."""
+    if not isinstance(error, UserError | ApiError):
+        traceback.print_exception(error, file=sys.stderr)
+    return of(error)
 
 
 def of(error: Exception, param: str | None = None) -> ApiError:

@@ -27,6 +27,7 @@ import t2r_runtime.session.snapshot as snapshot
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.decode.text import Start
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import writable_folder
 
 SLOTS = ("prompt", "end")
 NAME = re.compile(
@@ -52,24 +53,19 @@ class Sessions:
         max_bytes: limit of the states in memory, and of those in the folder.
 
     Raises:
-        UserError: the folder cannot be created or read.
+        UserError: the folder cannot be created, or is not writable.
     """
 
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
         self._folder, self._max_bytes = folder, max_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the states in memory
+        self._disk = threading.RLock()  # of changes in the folder
         self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
         self.kept_bytes = 0  # in memory
         self._stored = 0  # in the folder
         if folder is not None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._stored = sum(about.st_size for _, about in self._files())
-            except (OSError, ValueError) as error:
-                exists = isinstance(error, FileExistsError)
-                why = "a file" if exists else printable(getattr(error, "strerror", None) or error)
-                expected = f"a writable folder as --keep {printable(folder)}"
-                raise UserError(expected, why, "name another", "file") from error
+            writable_folder(folder, f"as --keep {printable(folder)}", 0o700)
+            self._stored = sum(about.st_size for _, about in self._files())
 
     def find(self, session: str, signature: Signature, ids: NDArray[np.int64]) -> Start | None:
         """The states after the longest known prefix of a prompt, at least one token shorter than it."""
@@ -117,12 +113,14 @@ class Sessions:
         path = self._folder / session[:2] / f"{session}.{slot}.{kept.tokens}.{kept.digest}.state"
         path.parent.mkdir(exist_ok=True, mode=0o700)
         snapshot.save(path, signature, kept.states, kept.tokens)
-        self._stored += path.stat().st_size
-        for old in before:
-            if old is not None and old != path:
-                self._delete(old)
-        if self._stored > self._max_bytes:
-            self._evict(path)
+        with self._disk:
+            with contextlib.suppress(OSError):  # another process deleted it
+                self._stored += path.stat().st_size
+            for old in before:
+                if old is not None and old != path:
+                    self._delete(old)
+            if self._stored > self._max_bytes:
+                self._evict(path)
 
     def _evict(self, newest: Path) -> None:
         """Delete the least recently used files until they fit."""
@@ -135,7 +133,7 @@ class Sessions:
                 self._delete(path)
 
     def _delete(self, path: Path) -> None:
-        with contextlib.suppress(OSError):  # another process deleted it
+        with self._disk, contextlib.suppress(OSError):  # another process deleted it
             size = path.stat().st_size
             path.unlink()
             self._stored -= size

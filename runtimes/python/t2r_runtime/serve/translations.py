@@ -7,8 +7,6 @@ wait until it is empty.
 from __future__ import annotations
 
 import asyncio
-import sys
-import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,8 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.errors import UserError
-from t2r_runtime.serve.errors import ApiError, of
+from t2r_runtime.serve.errors import ApiError, reported
 from t2r_runtime.serve.worker import Worker, queue_full
 from t2r_runtime.translate.beam import Beam, Translation
 from t2r_runtime.translate.search import Rules
@@ -40,7 +37,7 @@ class Translations(Worker[Request]):
 
     Args:
         rows: maximum number of sentences side by side.
-        queue: maximum number of sentences that wait.
+        queue: maximum number of sentences that wait; a request may exceed it if no sentence waits.
     """
 
     def __init__(self, name: str, translator: Translator, rows: int, queue: int) -> None:
@@ -75,11 +72,10 @@ class Translations(Worker[Request]):
                 entering = self._take()
             try:
                 self._step(entering)
-            except Exception as error:  # a bug must not end the server
-                if not isinstance(error, UserError):
-                    traceback.print_exc(file=sys.stderr)
+            except Exception as error:
+                answer = reported(error)
                 for request in {request for request, _ in [*self._going.values(), *entering]}:
-                    self._finish(request, of(error))
+                    self._finish(request, answer)
                 self._sentences, self._going = None, {}
 
     def _take(self) -> list[tuple[Request, int]]:

@@ -54,16 +54,22 @@ def _names(text: str, pieces: Callable[[str], int]) -> Iterator[str]:
 def _is_there(number: str, there: set[str]) -> bool:
     """Whether a translation has this number, as a whole or each run of its digits."""
     hour, *rest = _DIGITS.findall(number)
-    minutes = [run for run in rest if ":" not in number or int(run)]  # full hours need no minutes
-    first = _forms(hour) | ({str(int(hour) - 12)} if 12 < int(hour) < 24 and (":" in number or not rest) else set())
+    minutes = [run for run in rest if ":" not in number or _value(run)]  # full hours need no minutes
+    clock = _value(hour) - 12 if 12 < _value(hour) < 24 and (":" in number or not rest) else None
+    first = _forms(hour) | (set() if clock is None else {str(clock)})
     return _joined(number) in there or bool(first & there) and all(_forms(run) & there for run in minutes)
 
 
 def _forms(run: str) -> set[str]:
     """Spellings of a run of digits."""
-    value = int(run)
+    value = _value(run)
     month = _MONTHS[value - 1 : value] if value else []
     return {_plain(run), *_WORDS[value : value + 1], *month}
+
+
+def _value(run: str) -> int:
+    """A run of digits as a number, large if it is long: only small ones are spelled, and int refuses thousands."""
+    return int(_plain(run)[:9])
 
 
 def _joined(number: str) -> str:
