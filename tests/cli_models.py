@@ -23,6 +23,7 @@ CONFIG = UniformConfig(
 
 
 def letter_tokenizer(letters: str = LETTERS) -> str:
+    """A tokenizer.json with one token per letter; other characters are dropped."""
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
 import small
+from cli_models import letter_tokenizer
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig
 from t2r_export.config.mixers import LinearConfig, MixerConfig
@@ -30,10 +29,7 @@ STUDENT = LinearConfig(small.K)
 
 def tokenizer() -> str:
     """A tokenizer.json with one token per letter, 0 for `a`; other characters are dropped."""
-    made = Tokenizer(models.BPE({letter: i for i, letter in enumerate(LETTERS)}, []))
-    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    made.decoder = decoders.Fuse()
-    return str(made.to_str())
+    return letter_tokenizer(LETTERS)
 
 
 def documents(count: int = 40, seed: int = 0) -> list[str]:

@@ -44,14 +44,14 @@ class BatchPlan:
             raise UserError(f"batches from 1 to {MAX_BATCH}", str(list(self.batches)), "correct them")
 
 
-def bench_batches(plan: BatchPlan, note: Note = lambda _: None, folder: Path | None = None) -> dict[str, Any]:
+def bench_batches(plan: BatchPlan, note: Note = lambda _: None) -> dict[str, Any]:
     """Measure the plan; returns plain data.
 
     Raises:
         CheckFailed: a graph does not match the model. UserError: no such graph.
     """
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(dir=folder) as place:
+    with tempfile.TemporaryDirectory() as place:
         files = make_all(plan.candidates, plan.size, Path(place), note)
         for threads in plan.threads:
             for candidate in plan.candidates:

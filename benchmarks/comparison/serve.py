@@ -69,7 +69,7 @@ class ServePlan:
         return [candidate for candidate in self.candidates if candidate.engine == "t2r"]
 
 
-def bench_serve(plan: ServePlan, note: Note = lambda _: None, folder: Path | None = None) -> dict[str, Any]:
+def bench_serve(plan: ServePlan, note: Note = lambda _: None) -> dict[str, Any]:
     """Measure the plan; returns plain data for tables. A failed engine has the reason in its row.
 
     Raises:
@@ -77,7 +77,7 @@ def bench_serve(plan: ServePlan, note: Note = lambda _: None, folder: Path | Non
     """
     started = time.perf_counter()
     rows: dict[str, list[dict[str, Any]]] = {"streams": []}
-    with tempfile.TemporaryDirectory(dir=folder) as place:
+    with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         made = make_each(plan.candidates, lambda c, at: ENGINES[c.engine].make(c, plan.size, at), root, note)
         for count in plan.streams:

@@ -70,7 +70,7 @@ def student(size: str, **options: Any) -> MixerConfig | PartConfig:
     return student_mixer(LinearConfig.kind, options, config_of(size))[0]
 
 
-def random_model(size: str, mixer: MixerConfig | PartConfig | None = None, seed: int = 0) -> Transformer:
+def random_model(size: str, mixer: MixerConfig | PartConfig | None = None) -> Transformer:
     """A random model of a size with `mixer` in all layers; default: the student's mixer.
 
     Feature biases are positive, to avoid tiny first denominators, and embeddings are large, to keep errors of layers
@@ -81,11 +81,11 @@ def random_model(size: str, mixer: MixerConfig | PartConfig | None = None, seed:
     """
     config = config_of(size)
     mixers = [student(size) if mixer is None else mixer] * len(config.layers)
-    model = initialize(config.with_mixers(*mixers), seed).eval()
+    model = initialize(config.with_mixers(*mixers), seed=0).eval()
     for name, parameter in model.named_parameters():
         if ".maps." in name and name.endswith("bias"):
             nn.init.constant_(parameter, FEATURE_BIAS)
-    nn.init.normal_(model.embedding.weight, std=TOKEN_STD, generator=torch.Generator().manual_seed(seed))
+    nn.init.normal_(model.embedding.weight, std=TOKEN_STD, generator=torch.Generator().manual_seed(0))
     return model
 
 

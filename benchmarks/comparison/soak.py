@@ -72,14 +72,14 @@ class SoakPlan:
         existing_model(Path(self.model))
 
 
-def bench_soak(plan: SoakPlan, note: Note = lambda _: None, folder: Path | None = None) -> dict[str, Any]:
+def bench_soak(plan: SoakPlan, note: Note = lambda _: None) -> dict[str, Any]:
     """Run the load; returns plain data for a table.
 
     Raises:
         CheckFailed: acknowledged tokens are lost, the server ended by itself, an answer has a wrong status, or memory
             grows.
     """
-    with tempfile.TemporaryDirectory(dir=folder) as root:
+    with tempfile.TemporaryDirectory() as root:
         path = Path(root) / "graph.onnx"
         export(loaded := checkpoint.load(Path(plan.model)), path, ExportConfig(prefill=True))
         place = Place(slots=ROWS, context=LONGEST, threads=plan.threads, folder=Path(root), keeps=True)

@@ -73,7 +73,7 @@ class TranslatePlan:
         return max(self.lengths, default=0) + 2
 
 
-def bench_translate(plan: TranslatePlan, note: Note = lambda _: None, folder: Path | None = None) -> dict[str, Any]:
+def bench_translate(plan: TranslatePlan, note: Note = lambda _: None) -> dict[str, Any]:
     """Measure the plan; returns plain data for tables. A failed engine has the reason in its row.
 
     Raises:
@@ -84,7 +84,7 @@ def bench_translate(plan: TranslatePlan, note: Note = lambda _: None, folder: Pa
     models = Models.load(Path(plan.teacher), Path(plan.student), plan.positions)
     test = test_sources(Path(plan.recipe), models.teacher)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("speeds", "lengths", "starts")}
-    with tempfile.TemporaryDirectory(dir=folder) as place:
+    with tempfile.TemporaryDirectory() as place:
         files = make_each(plan.candidates, lambda candidate, at: make(candidate, models, at), Path(place), note)
         note("parity")
         same = parity(plan, files, chosen(test, plan.checked))

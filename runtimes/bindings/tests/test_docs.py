@@ -7,16 +7,7 @@ from pathlib import Path
 
 import pytest
 from bindings_build import Place, Programs, jdk
-from cpp_build import GOLDEN, ROOT, Run
-
-PAGE = (ROOT / "docs" / "embedding.md").read_text("utf-8")
-
-
-def fenced(language: str) -> str:
-    """The first block of a language on the page."""
-    found = re.search(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    assert found, f"nothing in {language}"
-    return found[1]
+from cpp_build import GOLDEN, PAGE, ROOT, Run, fenced
 
 
 def rust(place: Place, folder: Path) -> Programs:

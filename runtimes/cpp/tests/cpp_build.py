@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import pytest
 HERE = Path(__file__).parents[1]
 ROOT = HERE.parents[1]
 GOLDEN = ROOT / "models" / "tiny"
+PAGE = (ROOT / "docs" / "embedding.md").read_text("utf-8")
 BUILDS = Path(os.environ.get("T2R_CPP_BUILD") or ROOT / "build" / "cpp")
 STRICT = os.environ.get("T2R_STRICT") == "1"
 SANITIZERS = {  # environment of runs; leaks.txt ignores what libraries keep until exit
@@ -67,3 +69,10 @@ def build(name: str, *options: str, source: Path = HERE, targets: Sequence[str] 
             done = subprocess.run(command, capture_output=True, text=True, timeout=550)
             assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return folder
+
+
+def fenced(language: str) -> str:
+    """The first block of a language in docs/embedding.md."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    assert found, f"nothing in {language}"
+    return found[1]

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cpp_build import GOLDEN, HERE, SANITIZERS, STRICT, Run, build, headers
+from cpp_build import GOLDEN, HERE, SANITIZERS, STRICT, Run, build, fenced, headers
 
 from t2r_runtime import Decoder, Sampling, Tokenizer
 
@@ -120,19 +120,9 @@ def test_whatever_the_library_reads_under_sanitizers(checked: Path, files: str) 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-PAGE = (HERE.parents[1] / "docs/embedding.md").read_text("utf-8")
-
-
-def program(language: str) -> str:
-    """The page's first program in a language."""
-    found = re.search(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    assert found, f"no program in {language}"
-    return found[1]
-
-
 def test_pages_show_the_examples() -> None:
     for language, example in (("c", "story.c"), ("cpp", "stream.cpp")):
-        assert program(language) == (HERE / "examples" / example).read_text("utf-8")
+        assert fenced(language) == (HERE / "examples" / example).read_text("utf-8")
 
 
 def test_find_package(release: Path, run: Run, tmp_path: Path) -> None:
@@ -141,7 +131,7 @@ def test_find_package(release: Path, run: Run, tmp_path: Path) -> None:
     run("cmake", "--install", release, "--prefix", prefix)
     source.mkdir()
     for language, name in (("cmake", "CMakeLists.txt"), ("c", "story.c"), ("cpp", "stream.cpp")):
-        (source / name).write_text(program(language), "utf-8")
+        (source / name).write_text(fenced(language), "utf-8")
     programs = build(str(tmp_path / "built"), f"-DCMAKE_PREFIX_PATH={prefix}", source=source)
     graph, prompt = GOLDEN / "bytes.onnx", "abc"
     decoder = Decoder(graph)
@@ -160,7 +150,7 @@ def test_an_installed_folder_can_be_moved(release: Path, run: Run, tmp_path: Pat
         (pytest.fail if STRICT else pytest.skip)("no pkg-config on the PATH")
     run("cmake", "--install", release, "--prefix", tmp_path / "installed")
     moved = (tmp_path / "installed").rename(tmp_path / "moved")
-    (tmp_path / "story.c").write_text(program("c"), "utf-8")
+    (tmp_path / "story.c").write_text(fenced("c"), "utf-8")
     path = {"PKG_CONFIG_PATH": str(moved / "lib" / "pkgconfig"), "PATH": os.environ["PATH"]}
     asked = ["pkg-config", "--cflags", "--libs", "t2r"]
     flags = subprocess.run(asked, capture_output=True, text=True, check=True, env=path).stdout.split()

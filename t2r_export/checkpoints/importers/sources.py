@@ -40,10 +40,6 @@ def skipped(rows: int) -> Transform:
     return Transform(lambda x: x[rows:], lambda x: F.pad(x, (*[0, 0] * (x.ndim - 1), rows, 0)))
 
 
-def scaled(factor: float) -> Transform:
-    return Transform(lambda x: x * factor, lambda x: x / factor)
-
-
 def permuted(sizes: Sequence[int], order: Sequence[int]) -> Transform:
     """Rows stored as axes of `sizes` (-1: inferred), which are permuted to `order`.
 

@@ -19,7 +19,6 @@ from t2r_export.checkpoints.importers.sources import (
     named,
     permuted,
     place,
-    scaled,
     skipped,
 )
 
@@ -28,7 +27,6 @@ CASES: dict[str, tuple[Transform, tuple[int, ...], tuple[int, ...]]] = {
     "transposed": (TRANSPOSED, (6, 5), (5, 6)),
     "row": (ROW, (7,), (1, 7)),
     "one plus": (ONE_PLUS, (7,), (7,)),
-    "scaled": (scaled(0.25), (6, 5), (6, 5)),
     "skipped": (skipped(2), (6, 5), (8, 5)),
     "skipped numbers": (skipped(3), (4,), (7,)),
     "convolution": (CONVOLUTION, (4, 10), (10, 1, 4)),

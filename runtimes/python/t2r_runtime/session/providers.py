@@ -50,7 +50,6 @@ class Provider:
     plugin: str | None = None  # Python module of its library, if not part of onnxruntime
     options: Mapping[str, str] = field(default_factory=dict)  # overridden by the caller's
     device: str = "cpu"  # memory of states, ids and logits between steps
-    fixed_batch: bool = False  # requires a fixed batch size
     compiles: bool = False  # supports ahead-of-time compilation to a file
     partial: bool = False  # cannot run a whole step graph, so requires allow_fallback
     elsewhere: frozenset[str] = frozenset()  # operators on source lengths that may run on the CPU
@@ -97,7 +96,6 @@ PROVIDERS: dict[str, Provider] = {
         plugin="onnxruntime_qnn",
         # otherwise the last DequantizeLinear runs on the CPU
         options={"backend_type": "htp", "offload_graph_io_quantization": "0", **QNN_SIMULATOR},
-        fixed_batch=True,
         compiles=True,
         hint="export with a fixed batch and the target npu or portable",
     ),
@@ -117,13 +115,11 @@ PROVIDERS: dict[str, Provider] = {
         "CoreMLExecutionProvider",
         "install onnxruntime on macOS",
         options={"ModelFormat": "MLProgram"},
-        fixed_batch=True,
         hint="export with a fixed batch and the target npu",
     ),
     "nnapi": Provider(
         "NnapiExecutionProvider",
         "use an ONNX Runtime built for Android; there is no Python package with it",
-        fixed_batch=True,
         hint="export with a fixed batch and the target npu",
     ),
 }
