@@ -26,7 +26,7 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.data.pairs import Pair, read_pairs
 from t2r_export.export import export, read_by_beam
 from t2r_export.quality.evaluate_pairs import Bleu, evaluate_pairs
-from t2r_runtime.contract.signature import SOURCE_LENGTH, StateSpec
+from t2r_runtime.contract.state_spec import SOURCE_LENGTH, StateSpec
 
 BEAMS = (1, 4)
 HEAD = ["model", "nats/token", *(f"BLEU, beam {beam}" for beam in BEAMS), "state, kB", "of it the source"]

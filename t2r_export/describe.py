@@ -21,8 +21,9 @@ from t2r_export.config.plain import from_plain
 from t2r_export.config.upgrade import upgrade_layer
 from t2r_export.graph.contents import contents
 from t2r_export.paths import resolved
-from t2r_runtime.contract.signature import PREFIX, Signature, StateSpec, wrap_length
+from t2r_runtime.contract.signature import PREFIX, Signature, wrap_length
 from t2r_runtime.contract.source import Source
+from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.errors import UserError
 from t2r_runtime.outputs import GRAPHS
 

@@ -27,19 +27,9 @@ from t2r_export.model.parts.base import active_parameters
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
-from t2r_runtime.contract.signature import (
-    BATCH,
-    DRAFT_CHECK,
-    ENCODER,
-    GENERATE,
-    PREFILL,
-    SOURCE_LENGTH,
-    STEP,
-    TOKENS,
-    Signature,
-    StateSpec,
-)
+from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFILL, STEP, Signature
 from t2r_runtime.contract.source import Source
+from t2r_runtime.contract.state_spec import BATCH, SOURCE_LENGTH, TOKENS, StateSpec
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.text.tokenizer_bounds import bounded
 from t2r_runtime.text.tokenizer_parts import MAX_BYTES, unknown_parts

@@ -25,7 +25,7 @@ from t2r_export.model.positions.base import Positions
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 
 FOLD_TOLERANCE = 1e-10  # relative, float64; measured 1e-15 to 1e-14
 AT_ONCE = 2  # layers folded in parallel; more need more memory and gain little on two cores

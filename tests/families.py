@@ -16,7 +16,7 @@ from torch import Tensor
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.model.ops import State
-from t2r_runtime.contract.signature import POSITION
+from t2r_runtime.contract.state_spec import POSITION
 
 
 @dataclass(frozen=True)

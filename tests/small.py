@@ -61,7 +61,7 @@ from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
 from t2r_export.verify import verify
-from t2r_runtime.contract.signature import SOURCE_LENGTH_STATE
+from t2r_runtime.contract.state_spec import SOURCE_LENGTH_STATE
 
 B, T, H, G, K, V = 2, 7, 6, 3, 5, 4
 WIDTH, FFN, VOCABULARY, POSITIONS = 10, 11, 17, 40

@@ -8,7 +8,7 @@ from typing import Any
 from t2r_export.cli.output import parameters, table
 from t2r_export.config.layer_numbers import ranges
 from t2r_export.describe import Description
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.errors import printable
 
 LAYERS = ("layers", "mixer", "options", "feed-forward", "fold")

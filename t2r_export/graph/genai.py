@@ -17,17 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from t2r_export.config.layer import kinds_of
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.nodes import made_of, needed, renamed
-from t2r_runtime.contract.signature import (
-    BATCH,
-    GROWING,
-    INPUT_IDS,
-    LOGITS,
-    POSITION,
-    PREFILL,
-    TOKENS,
-    Signature,
-    StateSpec,
-)
+from t2r_runtime.contract.signature import INPUT_IDS, LOGITS, PREFILL, Signature
+from t2r_runtime.contract.state_spec import BATCH, GROWING, POSITION, TOKENS, StateSpec
 from t2r_runtime.errors import UserError
 
 POSITION_IDS = "position_ids"  # int64 (B, N): positions of the tokens, from 0

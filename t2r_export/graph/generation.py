@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from t2r_export.graph import choice
 from t2r_export.graph.nodes import made_of, needed, renamed
 from t2r_export.graph.recorder import factors, quotient
-from t2r_runtime.contract.signature import BATCH, INPUT_IDS, LOGITS, PRESENT, Signature
+from t2r_runtime.contract.signature import INPUT_IDS, LOGITS, Signature
+from t2r_runtime.contract.state_spec import BATCH, PRESENT
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.interface import GENERATED, MAX_TOKENS, OCCURRED, REAL_NUMBERS, STOP_TOKENS, WHOLE_NUMBERS
 

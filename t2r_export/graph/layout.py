@@ -18,7 +18,8 @@ from onnx import helper, numpy_helper
 
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.nodes import set_nodes
-from t2r_runtime.contract.signature import PAST, PRESENT, SOURCE_LENGTH, Signature, StateSpec
+from t2r_runtime.contract.signature import Signature
+from t2r_runtime.contract.state_spec import PAST, PRESENT, SOURCE_LENGTH, StateSpec
 from t2r_runtime.errors import UserError
 
 Kinds = dict[str, list[StateSpec]]  # the states, keyed by name without layer number

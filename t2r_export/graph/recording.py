@@ -20,22 +20,18 @@ from t2r_export.graph.weights import refer, shape
 from t2r_export.model.transformer import Transformer
 from t2r_export.version import __version__
 from t2r_runtime.contract.signature import (
-    BATCH,
     HIDDEN,
     INPUT_IDS,
     INPUTS_EMBEDS,
     KEEP,
     LOG_SUM,
     LOGITS,
-    PAST,
-    PRESENT,
     SOURCE_IDS,
-    SOURCE_LENGTH,
     SOURCE_LENGTHS,
     TOP_LOGITS,
     TOP_TOKENS,
-    StateSpec,
 )
+from t2r_runtime.contract.state_spec import BATCH, PAST, PRESENT, SOURCE_LENGTH, StateSpec
 
 DAMPING = 2**-4  # factor of φ(q): φ(q)·z stays in float16 range if φ(q) sums to at most 16; smaller factors round more
 

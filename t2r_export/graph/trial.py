@@ -11,7 +11,8 @@ import numpy as np
 import onnxruntime as ort
 
 from t2r_export.errors import CheckFailed
-from t2r_runtime.contract.signature import BATCH, INPUT_IDS, PAST, Signature, StateSpec
+from t2r_runtime.contract.signature import INPUT_IDS, Signature
+from t2r_runtime.contract.state_spec import BATCH, PAST, StateSpec
 from t2r_runtime.errors import printable
 from t2r_runtime.session.interface import check_interface, first_feeds
 from t2r_runtime.session.refusals import OPSET_SWITCH

@@ -14,7 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from t2r_export.graph.nodes import made_of
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 AXIS = numpy_helper.from_array(np.array([1]), "triton.axis")
 COLUMN = "_column"  # name suffix of states with an added axis

@@ -17,7 +17,7 @@ from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site, build_part
 from t2r_export.model.residual import build_residual
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 
 
 class BlockNorm(Norm):

@@ -19,7 +19,8 @@ from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.stack import Stack, rotations
 from t2r_export.model.step import EMBEDDING, Step
 from t2r_export.model.torch_ops import TorchOps
-from t2r_runtime.contract.signature import (
+from t2r_runtime.contract.signature import wrap_length
+from t2r_runtime.contract.state_spec import (
     BATCH,
     MAX_STATE_BYTES,
     POSITION,
@@ -27,7 +28,6 @@ from t2r_runtime.contract.signature import (
     SOURCE_LENGTH_STATE,
     StateSpec,
     require_bounded,
-    wrap_length,
 )
 from t2r_runtime.errors import UserError
 

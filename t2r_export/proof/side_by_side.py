@@ -14,7 +14,7 @@ from torch import Tensor
 from t2r_export.graph.layout import pack, unpack
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import Stepper
 

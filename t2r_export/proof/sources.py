@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from t2r_export.proof.side_by_side import SideBySide, state_error, worse
-from t2r_runtime.contract.signature import SOURCE_LENGTH, StateSpec
+from t2r_runtime.contract.state_spec import SOURCE_LENGTH, StateSpec
 from t2r_runtime.session.stepper import SourceReader
 
 BATCH = 3  # sources of different lengths, for graphs with a dynamic batch

@@ -25,7 +25,8 @@ from t2r_export.graph.genai import CACHE, POSITION_IDS, SUMS, genai_graph
 from t2r_export.graph.trial import run_genai
 from t2r_export.paths import check_folder, new_folder
 from t2r_export.quantize import quantized
-from t2r_runtime.contract.signature import INPUT_IDS, LOGITS, PAST, POSITION, PREFIX, PRESENT, Signature
+from t2r_runtime.contract.signature import INPUT_IDS, LOGITS, PREFIX, Signature
+from t2r_runtime.contract.state_spec import PAST, POSITION, PRESENT
 from t2r_runtime.errors import UserError
 
 GRAPH, CONFIG = "model.onnx", "genai_config.json"

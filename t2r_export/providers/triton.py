@@ -26,15 +26,8 @@ from t2r_export.graph.trial import run_triton
 from t2r_export.graph.triton import triton_graph, triton_states
 from t2r_export.paths import check_folder, new_folder
 from t2r_export.quantize import quantized
-from t2r_runtime.contract.signature import (
-    INPUT_IDS,
-    LOGITS,
-    PREFILL,
-    TOP_LOGITS,
-    TOP_TOKENS,
-    Signature,
-    StateSpec,
-)
+from t2r_runtime.contract.signature import INPUT_IDS, LOGITS, PREFILL, TOP_LOGITS, TOP_TOKENS, Signature
+from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.errors import UserError
 
 CONFIG, VERSION, GRAPH, INITIAL = "config.pbtxt", "1", "model.onnx", "initial_state"

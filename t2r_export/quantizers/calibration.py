@@ -15,7 +15,8 @@ from t2r_export.data.corpus import parallel_sequences
 from t2r_export.quantizers.base import Calibration, Tokens
 from t2r_export.quantizers.pairs import side_by_side, source_feeds
 from t2r_runtime import Decoder, Translator
-from t2r_runtime.contract.signature import INPUT_IDS, PAST, Signature
+from t2r_runtime.contract.signature import INPUT_IDS, Signature
+from t2r_runtime.contract.state_spec import PAST
 from t2r_runtime.errors import UserError
 
 SEQUENCES = 4  # batch size of graphs with a dynamic batch

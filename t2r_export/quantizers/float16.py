@@ -14,7 +14,8 @@ import onnx
 
 from t2r_export.graph.nodes import name_dims, set_nodes
 from t2r_export.quantizers.base import initializers, replace_initializers
-from t2r_runtime.contract.signature import INPUT_IDS, PAST, POSITION, SOURCE, SOURCE_IDS, SOURCE_LENGTHS
+from t2r_runtime.contract.signature import INPUT_IDS, SOURCE_IDS, SOURCE_LENGTHS
+from t2r_runtime.contract.state_spec import PAST, POSITION, SOURCE
 
 
 def float16(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:

@@ -36,7 +36,7 @@ from t2r_export.training.losses import (
     squared_error,
     variance,
 )
-from t2r_runtime.contract.signature import POSITION
+from t2r_runtime.contract.state_spec import POSITION
 from t2r_runtime.errors import UserError
 
 

@@ -13,7 +13,7 @@ import texts
 import translations
 from t2r_export.data.pairs import read_pairs, write_pairs
 from t2r_export.quality.evaluate_pairs import evaluate_pairs
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 
 SUM = StateSpec("S.0", "float32", ("B", 7, 5, 9))
 CACHE = StateSpec("k.0", "float32", ("B", 2, "T", 5))

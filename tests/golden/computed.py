@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.model.transformer import Transformer
 from t2r_runtime import Decoder
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 
 Array = NDArray[Any]
 States = dict[str, Array]

@@ -16,7 +16,7 @@ from t2r_export.config.mixers import MixerConfig
 from t2r_export.graph.layout import low_name, pack, unpack, with_low
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.errors import UserError
 
 MODELS = ["learned", "rotary_keep", "rotary_drop", "sinusoidal", "average"]

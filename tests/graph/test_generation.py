@@ -21,7 +21,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.generation import generation_graph
 from t2r_export.quantize import quantize
 from t2r_runtime import Decoder, Sampler, Sampling
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.history import RECENT, History
 from t2r_runtime.errors import UserError

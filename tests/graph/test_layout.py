@@ -16,7 +16,8 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.export import build
 from t2r_export.graph.layout import pack, states_in, unpack
 from t2r_runtime import Decoder
-from t2r_runtime.contract.signature import Signature, StateSpec
+from t2r_runtime.contract.signature import Signature
+from t2r_runtime.contract.state_spec import StateSpec
 
 
 def built(name: str, layout: str = "packed") -> tuple[onnx.ModelProto, Signature]:

@@ -30,7 +30,7 @@ from t2r_export.config.positions import (
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.convert import convert, with_context
 from t2r_export.model.positions.t5 import buckets
-from t2r_runtime.contract.signature import POSITION
+from t2r_runtime.contract.state_spec import POSITION
 from t2r_runtime.errors import UserError
 
 BASE = dataclasses.replace(small.GPT2, position="none", max_positions=None, layers=(SOFTMAX,))

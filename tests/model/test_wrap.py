@@ -17,7 +17,7 @@ from t2r_export.export import export
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_runtime import Decoder, Sampling
-from t2r_runtime.contract.signature import POSITION
+from t2r_runtime.contract.state_spec import POSITION
 from t2r_runtime.errors import UserError
 
 N, LONG = 6, 23  # three times past the end of N, from any first position

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from t2r_runtime.contract.sampling import Sampling
-from t2r_runtime.contract.signature import INPUT_IDS, LOG_SUM, LOGITS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
+from t2r_runtime.contract.signature import INPUT_IDS, LOG_SUM, LOGITS, TOP_LOGITS, TOP_TOKENS, Signature
 from t2r_runtime.contract.source import Source
+from t2r_runtime.contract.state_spec import StateSpec
 
 G, K, V, D, VOCABULARY = 3, 5, 4, 7, 11
 EPS = 0.01

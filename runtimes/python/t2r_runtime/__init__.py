@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from t2r_runtime.contract.sampling import Sampler, Sampling
-    from t2r_runtime.contract.signature import CONTRACT_VERSION, Signature, StateSpec
+    from t2r_runtime.contract.signature import CONTRACT_VERSION, Signature
+    from t2r_runtime.contract.state_spec import StateSpec
     from t2r_runtime.decode.batch import Batch
     from t2r_runtime.decode.decoder import Decoder
     from t2r_runtime.decode.neighbors import Datastore, Retrieving
@@ -54,7 +55,8 @@ __all__ = [
 ]
 _HOMES = {
     "contract.sampling": ("Sampler", "Sampling"),
-    "contract.signature": ("CONTRACT_VERSION", "Signature", "StateSpec"),
+    "contract.signature": ("CONTRACT_VERSION", "Signature"),
+    "contract.state_spec": ("StateSpec",),
     "decode.batch": ("Batch",),
     "decode.decoder": ("Decoder",),
     "decode.neighbors": ("Datastore", "Retrieving"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_runtime.contract.signature import GROWING
+from t2r_runtime.contract.state_spec import GROWING
 from t2r_runtime.errors import UserError, printable
 
 Report = Mapping[str, Any]

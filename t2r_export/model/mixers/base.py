@@ -19,7 +19,7 @@ from t2r_export.model.ops import State, T
 from t2r_export.model.positions.scores import ScorePositions
 from t2r_export.model.step import Step
 from t2r_export.model.units import Units
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 
 
 class Stateful(nn.Module):

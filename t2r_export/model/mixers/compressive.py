@@ -24,7 +24,7 @@ from t2r_export.model.mixers.softmax import merge_softmax
 from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.positions.pairs import Pairs
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 
 class CompressiveMixer(AttentionMixer):

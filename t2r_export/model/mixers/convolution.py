@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.model.ops import Ops, T
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 
 def convolved(rows: T, past: T, weight: Tensor, bias: Tensor | None, ops: Ops[T]) -> tuple[T, T]:

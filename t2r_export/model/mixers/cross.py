@@ -21,7 +21,7 @@ from t2r_export.model.mixers.linear import head_norm
 from t2r_export.model.mixers.source import attend_source, read_sums, sum_source
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, SOURCE_LENGTH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, SOURCE_LENGTH, StateSpec
 
 
 class CrossMixer(nn.Module):

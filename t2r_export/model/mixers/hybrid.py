@@ -37,7 +37,7 @@ from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions.turns import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_export.model.units import Units
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 OPEN_GATE = 2.0  # initial logit of a merge gate: weight sigmoid(2) = 0.88 for the window
 

@@ -39,7 +39,7 @@ from t2r_export.model.positions.turns import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.units import Units
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 ROTATED = "positions are rotated between the projection and φ (positions='keep')"  # obstacle to folding
 

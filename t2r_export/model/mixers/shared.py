@@ -14,7 +14,7 @@ from t2r_export.model.mixers.softmax import PREFIX_WEIGHTS
 from t2r_export.model.mixers.source import SOURCE_WEIGHTS
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, GROWING, SOURCE_LENGTH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, GROWING, SOURCE_LENGTH, StateSpec
 
 
 class SharedMixer(AttentionMixer):

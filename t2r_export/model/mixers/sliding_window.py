@@ -12,7 +12,7 @@ from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.positions.pairs import Known, Pairs
 from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 
 @dataclass(frozen=True)

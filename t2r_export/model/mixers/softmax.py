@@ -21,7 +21,7 @@ from t2r_export.model.mixers.source import source_bias
 from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.positions.pairs import Pairs
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, GROWING, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, GROWING, StateSpec
 
 PREFIX_WEIGHTS = "weights of the prefix"  # name for Step.lend
 

@@ -25,7 +25,7 @@ from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.ops import MASKED, State, T
 from t2r_export.model.positions.scores import DistanceBias
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 
 class Group(NamedTuple):

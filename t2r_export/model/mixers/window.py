@@ -22,7 +22,7 @@ from t2r_export.model.mixers.sink import with_sink
 from t2r_export.model.mixers.sliding_window import SlidingWindow
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 
 
 class WindowMixer(AttentionMixer):

@@ -24,7 +24,7 @@ from t2r_export.model.positions.scores import build_scores
 from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
 from t2r_export.model.units import Units
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 
 
 class Attention(Part):

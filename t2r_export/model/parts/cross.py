@@ -18,7 +18,7 @@ from t2r_export.model.ops import State, T
 from t2r_export.model.parts.attention import copy_modules, head_sizes, load_folded
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 
 
 class Cross(Part):

@@ -31,7 +31,7 @@ from t2r_export.model.ops import State, T
 from t2r_export.model.parts.attention import Attention, load_folded
 from t2r_export.model.parts.base import Site
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, SOURCE, SOURCE_LENGTH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, SOURCE, SOURCE_LENGTH, StateSpec
 
 
 class Merged(Attention):

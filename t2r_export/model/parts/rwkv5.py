@@ -19,7 +19,7 @@ from t2r_export.model.ops import State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.parts.rwkv7 import last_row, mixed
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 
 class RWKV5(Part):

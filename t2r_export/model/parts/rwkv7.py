@@ -22,7 +22,7 @@ from t2r_export.model.mixers.norms import group_norm, l2_norm
 from t2r_export.model.ops import Erase, Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 L2_EPS = 1e-12  # added under the root
 FIRST_VALUE = "rwkv7.value"  # lent to the layers above

@@ -18,7 +18,7 @@ from t2r_export.config.parts import S4DConfig
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import BATCH, StateSpec
+from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
 SMALLEST_STEP, LARGEST_STEP = 1e-3, 1e-1  # initial range of dt
 

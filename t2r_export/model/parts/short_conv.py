@@ -9,7 +9,7 @@ from t2r_export.model.mixers.convolution import ShortConvolution
 from t2r_export.model.ops import State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
-from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.contract.state_spec import StateSpec
 
 
 class ShortConv(Part):

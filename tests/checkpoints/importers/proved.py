@@ -36,7 +36,7 @@ from t2r_export.providers.graphs import NPU, PROVIDER_GRAPHS
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
-from t2r_runtime.contract.signature import POSITION
+from t2r_runtime.contract.state_spec import POSITION
 
 Row = dict[str, Any]
 KEPT, PAGE = Path(__file__).with_name("proved.json"), Path(__file__).parents[3] / "docs" / "proved-models.md"

@@ -19,7 +19,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.quantize import export_quantized
 from t2r_runtime import Decoder
-from t2r_runtime.contract.signature import POSITION
+from t2r_runtime.contract.state_spec import POSITION
 from t2r_runtime.errors import UserError
 
 LENGTHS = (1, 2, 65, 130)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-import numbers
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from t2r_runtime.checks import LARGEST, require_int, require_kind
+from t2r_runtime.checks import require_int, require_kind
 from t2r_runtime.contract.chat import is_chat_template
 from t2r_runtime.contract.options import is_generation
 from t2r_runtime.contract.source import Source
-from t2r_runtime.errors import UserError, printable, shown
+from t2r_runtime.contract.state_spec import MAX_STATE_BYTES, StateSpec, require_bounded
+from t2r_runtime.errors import UserError, printable
 
 CONTRACT_VERSION = 1
 STEP = "step"  # role of graphs that read one token of each sequence
@@ -39,18 +38,8 @@ TOP_LOGITS = "top_logits"  # float32 (B, top_k): the largest logits, descending
 TOP_TOKENS = "top_tokens"  # int64 (B, top_k): their tokens
 HIDDEN = "hidden"  # float32 (B, hidden_size): what the head reads
 LOG_SUM = "log_sum"  # float32 (B,): log-sum-exp of the logits, of translators with top-k outputs
-PAST = "past_"
-PRESENT = "present_"
-SOURCE = "source_"  # prefix of the names of constant states
 SOURCE_IDS = "source_ids"  # int64 (B, M), of an encoder graph
 SOURCE_LENGTHS = "source_lengths"  # int64 (B,): length of each row, at least 1
-SOURCE_LENGTH_STATE = "source_length"  # constant state int32 (B,): length of each source
-POSITION = "position"  # state int32 (B,): number of tokens read
-
-BATCH = "B"  # batch size
-GROWING = "T"  # dimension that starts at 0 and grows by 1 per step
-TOKENS = "N"  # number of tokens of a run
-SOURCE_LENGTH = "M"  # length of the longest source
 
 PAST_ENDS = "refuse, clamp or wrap:N"  # behaviours of a step past the last position
 _WRAP = re.compile("wrap:([1-9][0-9]{0,8})")  # positions are int32
@@ -60,11 +49,8 @@ OPTIONAL = ("chat_template", "generation", "input_size", "hidden_size")  # keys 
 OF_STEPS = ("tokenizer", "chat_template", "generation")  # keys that are absent or null in companions
 SOURCE_STATES = "source_states"  # key of translators, as are the fields of Source
 LISTS = ("states", "eos_tokens", "layers", SOURCE_STATES, "start_states", "start_tokens", "banned_tokens")
-DTYPES = ("float32", "float16", "int32", "int64")
-MAX_STATE_BYTES = 1 << 31  # default limit of all states at batch 1, as graphs may be untrusted
 MAX_METADATA_BYTES = 1 << 26  # of all keys and values
 MAX_VOCABULARY = 1 << 24  # bounds the size of logits
-MAX_DIMENSIONS = 16  # of a state
 MAX_INITIAL = 1 << 53  # largest initial value of an integer state, exact in a double
 BATCH_STATES = 8  # states of a batch may take this many times MAX_STATE_BYTES
 
@@ -78,82 +64,6 @@ def wrap_length(past_end: str) -> int | None:
     """N of wrap:N, the modulus of absolute positions; otherwise None."""
     found = _WRAP.fullmatch(past_end)
     return None if found is None else int(found[1])
-
-
-@dataclass(frozen=True)
-class StateSpec:
-    """A recurrent state: graph input `past_<name>` and output `present_<name>`.
-
-    Attributes:
-        name: name of the state.
-        dtype: one of DTYPES.
-        shape: "B" (batch), then integers and at most one "T" (a cache that grows by one per step).
-        initial: value of all elements before the first token.
-        constant: whether the state is an input only, such as the encoded source. The input's name is `name`, which
-            starts with "source_", and instead of "T" the shape may have one "M", the source's length.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    initial: float = 0.0
-    constant: bool = False
-
-    def __post_init__(self) -> None:
-        first, *shape = self.shape if isinstance(self.shape, tuple) and self.shape else (None,)
-        free, prefix = (SOURCE_LENGTH, SOURCE) if self.constant is True else (GROWING, "")
-        sizes_ok = all(d == free if isinstance(d, str) else type(d) is int and 0 < d <= LARGEST for d in shape)
-        dims_ok = first == BATCH and len(shape) < MAX_DIMENSIONS and sizes_ok
-        named = isinstance(self.name, str) and self.name.startswith(prefix) and self.name
-        typed = isinstance(self.dtype, str) and self.dtype in DTYPES and isinstance(self.constant, bool)
-        if not (named and typed and dims_ok and shape.count(free) <= 1):
-            expected = (
-                f"a state with a name, a dtype of {', '.join(DTYPES)}, the dimensions B, then positive ones or one T "
-                "(if constant: a name that starts with source_, and one M instead of T)"
-            )
-            raise UserError(expected, shown(self), "export the graph again", "metadata")
-
-    @property
-    def past(self) -> str:
-        """Name of the graph's input."""
-        return self.name if self.constant else PAST + self.name
-
-    @property
-    def present(self) -> str:
-        """Name of the graph's output; constant states have none."""
-        assert not self.constant, self.name
-        return PRESENT + self.name
-
-    @property
-    def grows(self) -> bool:
-        """Whether it is a cache that grows with each step."""
-        return GROWING in self.shape
-
-    def dims(self, batch: int, length: int = 0, source: int = 1) -> tuple[int, ...]:
-        """The shape with letters replaced by numbers."""
-        letters = {BATCH: batch, GROWING: length, SOURCE_LENGTH: source}
-        return tuple(letters[d] if isinstance(d, str) else d for d in self.shape)
-
-    def source_length(self, shape: tuple[int, ...]) -> int:
-        """M of a state of that shape; 1 if it has none."""
-        return shape[self.shape.index(SOURCE_LENGTH)] if SOURCE_LENGTH in self.shape else 1
-
-    def bytes(self, batch: int = 1, length: int = 0, source: int = 1) -> int:
-        """Size in bytes, with a cache of `length` tokens and sources of length `source`."""
-        for name, value in (("batch", batch), ("length", length), ("source", source)):
-            require_kind(value, numbers.Integral, f"an integer as {name}", "batch")
-        size = {"float32": 4, "float16": 2, "int32": 4, "int64": 8}[self.dtype]
-        return size * math.prod(self.dims(batch, length, source))
-
-
-def require_bounded(states: Iterable[StateSpec], most: int = MAX_STATE_BYTES) -> None:
-    """Raise UserError if states exceed `most` bytes at batch 1, with caches of one token."""
-    sizes = {spec.name: spec.bytes(batch=1, length=1) for spec in states}
-    if (total := sum(sizes.values())) > most:
-        name = max(sizes, key=sizes.__getitem__)
-        received = f"{total:,} bytes, {printable(name, 50)} alone {sizes[name]:,}"
-        do = "check where this file is from, or raise max_state_bytes in Python"
-        raise UserError(f"states of at most {most:,} bytes per sequence", received, do, "metadata")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 import t2r_runtime.decode.generate as generate
 from t2r_runtime.checks import not_finite, require_value
 from t2r_runtime.contract.sampling import Sampling
-from t2r_runtime.contract.signature import COMPANIONS, DRAFT_CHECK, GENERATE, MAX_STATE_BYTES
+from t2r_runtime.contract.signature import COMPANIONS, DRAFT_CHECK, GENERATE
+from t2r_runtime.contract.state_spec import MAX_STATE_BYTES
 from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.reader import Reader
 from t2r_runtime.session.interface import generation_feeds

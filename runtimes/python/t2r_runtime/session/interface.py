@@ -10,28 +10,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.contract.sampling import Sampler, Sampling
 from t2r_runtime.contract.signature import (
-    BATCH,
     DRAFT_CHECK,
     ENCODER,
     GENERATE,
-    GROWING,
     HIDDEN,
     INPUT_IDS,
     KEEP,
     LOG_SUM,
     LOGITS,
-    POSITION,
     PREFILL,
     SOURCE_IDS,
-    SOURCE_LENGTH,
     SOURCE_LENGTHS,
     STEP,
-    TOKENS,
     TOP_LOGITS,
     TOP_TOKENS,
     Signature,
-    StateSpec,
 )
+from t2r_runtime.contract.state_spec import BATCH, GROWING, POSITION, SOURCE_LENGTH, TOKENS, StateSpec
 from t2r_runtime.errors import UserError, printable
 
 # inputs of a generation graph besides ids and states, and its output:

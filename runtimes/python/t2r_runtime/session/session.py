@@ -15,16 +15,8 @@ from typing import TYPE_CHECKING
 
 import t2r_runtime.session.providers as providers
 from t2r_runtime.checks import listed, require_kind
-from t2r_runtime.contract.signature import (
-    COMPANIONS,
-    DRAFT_CHECK,
-    GENERATE,
-    MAX_STATE_BYTES,
-    PREFILL,
-    ROLES,
-    STEP,
-    Signature,
-)
+from t2r_runtime.contract.signature import COMPANIONS, DRAFT_CHECK, GENERATE, PREFILL, ROLES, STEP, Signature
+from t2r_runtime.contract.state_spec import MAX_STATE_BYTES
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.interface import Form, check_interface, first_feeds
 from t2r_runtime.session.model_file import check_once

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from t2r_runtime.contract.signature import (
     DRAFT_CHECK,
     GENERATE,
-    GROWING,
     HIDDEN,
     KEEP,
     LOG_SUM,
@@ -29,8 +28,8 @@ from t2r_runtime.contract.signature import (
     PREFILL,
     TOP_LOGITS,
     TOP_TOKENS,
-    StateSpec,
 )
+from t2r_runtime.contract.state_spec import GROWING, StateSpec
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.buffers import Array, Buffers
 from t2r_runtime.session.gather import Rows
