@@ -20,8 +20,8 @@ from pathlib import Path
 
 from t2r_export.files import entries
 from t2r_runtime.contract.signature import ENCODER, ROLES
-from t2r_runtime.errors import UserError
-from t2r_runtime.files import existing_file, temporary_beside, unwritable
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import existing_file, is_file_name, temporary_beside, unwritable
 from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's pickle that are scanned
@@ -65,8 +65,15 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | Path | None]
 
 
 def graph_outputs(out: str | Path, roles: Sequence[str] = ()) -> list[Output]:
-    """Outputs of an export to `out`: the graph, and for .ort two reports. Raises as `refuse_companions`."""
+    """Outputs of an export to `out`: the graph, and for .ort two reports.
+
+    Raises:
+        UserError: as `refuse_companions`, or a name that graphs cannot have, as others would refer to it.
+    """
     out = Path(out)
+    if not is_file_name(out.name):
+        expected = "a file name of printable characters other than \\ and :"
+        raise UserError(expected, printable(out.name), "name another file")
     refuse_companions(out, roles)
     reports: list[Output] = [("report", path) for path in beside_ort(out)] if out.suffix == ".ort" else []
     return [("graph", out), *reports]

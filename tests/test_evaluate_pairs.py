@@ -132,7 +132,7 @@ def test_write_translations(model: Path, tmp_path: Path, capsys: pytest.CaptureF
     for arguments, said in (
         ((str(out), "--sources", str(lines), "--beam", "2"), "an exported graph, for a beam"),
         ((str(tmp_path / "out.npy"), "--sources", str(lines)), "a name for a file of pairs that ends in .tsv"),
-        ((str(out),), "Give one of '--tokens' and '--sources'"),
+        ((str(out),), "expected one of --tokens and --sources; received neither; give one"),
         ((str(out), "--sources", str(tmp_path / "none.txt")), "none.txt, which does not exist"),
     ):
         assert main(["sample", str(model), *arguments]) == 2

@@ -347,6 +347,13 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "kept").read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["a\nb.onnx", "\x1b[31m.onnx", "a\\b.onnx", "C:a.onnx", "\udcff.onnx"])
+def test_graph_names(name: str, tmp_path: Path) -> None:
+    """A graph names its companions, and every system must find them."""
+    with pytest.raises(UserError, match="expected a file name of printable characters"):
+        graph_outputs(tmp_path / name)
+
+
 def test_two_threads_keep_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It can only be read by setting it, which another thread must not see."""
     own, before = os.umask, os.umask(0o027)

@@ -17,6 +17,7 @@ from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
 from t2r_export.config.stages import STAGES, USUAL_STAGES, parse_plan
 from t2r_runtime.cli.output import json_option, show
+from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
     from t2r_export.training.plan import StagePlanned
@@ -84,7 +85,7 @@ def command(
     rounding = None if scheme is None else QuantizeConfig(scheme=scheme[0], **scheme[1])
     plan = parse_plan("round" if scheme and stages is None else stages, steps, learning_rates)
     if not options["data"] and not options["pairs"]:
-        raise click.UsageError("Missing option '--data', or '--pairs' for a translator.")
+        raise UserError("--data, or --pairs for a translator", "neither", "name a text to train on")
     said = {**flat(FinetuneConfig, options), "lora": options["lora"] is not None}
     config = FinetuneConfig(model=model, output=out, plan=plan, rounding=rounding, **said)
     check_given(vars(config))

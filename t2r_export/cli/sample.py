@@ -12,6 +12,7 @@ from t2r_export.config.finetune import LENGTH, usual_length
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
+from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)
@@ -64,7 +65,7 @@ def command(
     finetune … --pairs OUT.tsv.
     """
     if (tokens is None) == (sources is None):
-        raise click.UsageError("Give one of '--tokens' and '--sources'.")
+        raise UserError("one of --tokens and --sources", "neither" if tokens is None else "both", "give one")
     check_given()
     if sources is not None:
         return write_pairs(model, out, sources, beam, as_json)

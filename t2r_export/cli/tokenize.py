@@ -14,6 +14,7 @@ from t2r_export.config.finetune import PARTS, FinetuneConfig
 from t2r_export.paths import existing_model, text_files
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
+from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
     from t2r_export.data.shards import Corpus
@@ -41,9 +42,9 @@ def command(
     Without arguments: show what the cache holds, the last used first.
     """
     if bool(model) != bool(texts):
-        raise click.UsageError("Give a MODEL and a TEXT, or neither.")
+        raise UserError("a MODEL and a TEXT, or neither", "a MODEL alone", "name a text")
     if remove and (model or split):
-        raise click.UsageError("'--remove' takes no text.")
+        raise UserError("--remove alone", "a model, or --split", "leave it out")
     if model is None:
         return show_cache(remove, as_json)
     how = reading(split)

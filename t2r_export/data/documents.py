@@ -20,7 +20,7 @@ from typing import Any
 
 from t2r_export.config.finetune import FIELD, SEPARATOR, Shares
 from t2r_export.data.pairs import bounded_lines
-from t2r_runtime.errors import UserError, printable, shown
+from t2r_runtime.errors import UserError, no_json, printable, shown
 from t2r_runtime.files import existing_file
 from t2r_runtime.text.texts import decoded
 
@@ -121,7 +121,7 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
             try:
                 found = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise UserError(f"a JSON object in {where}", printable(error), "correct that line") from error
+                raise UserError(f"a JSON object in {where}", no_json("a line", error), "correct that line") from error
             yield _checked(found.get(field) if isinstance(found, dict) else None, field, where)
 
 

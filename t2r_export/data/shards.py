@@ -226,7 +226,7 @@ def remove(keys: Sequence[str]) -> list[Path]:
     for key in keys:
         found = [index for index in indices if key == "all" or key and index.parent.name.startswith(key)]
         if key != "all" and len(found) != 1:
-            received = f"{key!r}, with which {len(found) or 'no'} keys begin"
+            received = f"{key!r}, with which {len(found) or 'no'} keys begin" if key else "an empty text"
             raise UserError(f"a key of tokens in {cache()}", received, "t2r tokenize shows the keys")
         chosen.update(found)
     return [index.parent for index in sorted(chosen) if _removed(index)]

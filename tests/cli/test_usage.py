@@ -89,9 +89,9 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt o.npy --tokens 9 --temperature 0", "--temperature to be a finite number above 0; received '0'"),
     ],
     "tokenize": [
-        ("m.pt", "Give a MODEL and a TEXT, or neither"),
-        ("m.pt t.txt --remove all", "'--remove' takes no text"),
-        ("--remove all --split by=hash", "'--remove' takes no text"),
+        ("m.pt", "a MODEL and a TEXT, or neither; received a MODEL alone"),
+        ("m.pt t.txt --remove all", "--remove alone; received a model, or --split"),
+        ("--remove all --split by=hash", "--remove alone; received a model, or --split"),
         ("none.pt t.txt", "a checkpoint at none.pt"),
         ("m.pt none.txt", "none.txt, which does not exist"),
         ("m.pt t.txt --split by=dice", "by of --split to be one of order, hash"),
@@ -110,6 +110,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
     "export": [
         ("none.pt o.onnx", "a checkpoint at none.pt"),
         ("m.pt m.pt", "a name for a graph"),
+        ("m.pt a:b.onnx", "a file name of printable characters other than \\ and :; received a:b.onnx"),
         ("m.pt o.onnx --batch 0", "batch to be an integer from 1"),
         ("m.pt o.onnx --quantize w4 --check none.txt", "none.txt, which does not exist"),
         ("m.pt o.onnx --quantize int8-static", "a text to calibrate"),

@@ -154,7 +154,7 @@ def test_folder_files_in_order(tmp_path: Path) -> None:
         ('{"text": 3}', "a text named 'text' in line 2 of .*; received 3"),
         ('["text"]', "a text named 'text' in line 2"),
         ('{"text": "half', "a JSON object in line 2 of .*Unterminated string"),
-        ("[" * 100_000, "a JSON object in line 2 of .*recursion"),
+        ("[" * 100_000, "a JSON object in line 2 of .*nested too deeply"),
         ('{"text": "\\ud800"}', "text in UTF-8 in line 2"),
         ('{"text": "' + "x" * 100 + '"}', "at most 64 bytes in line 2"),
         ('{"n": ' + "1" * 50 + "}", "a text named 'text' in line 2"),

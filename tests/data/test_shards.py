@@ -303,9 +303,9 @@ def test_tokenize_shows_makes_and_removes(
     lines = capsys.readouterr().out.splitlines()
     assert re.split(r"\s\s+", lines[2])[:3] == [found.folder.name[:8], "40", f"{len(found.tokens):,}"]
     assert lines[-1] == f"{cache}: {4 * len(found.tokens) / 1000:.3g} kB of at most 34.4 GB"
-    for wrong, count in (("x", "no"), ("", "no")):
+    for wrong, received in (("x", "'x', with which no keys begin"), ("", "an empty text")):
         assert main(["tokenize", "--remove", wrong]) == 2
-        assert f"with which {count} keys begin; t2r tokenize shows the keys" in capsys.readouterr().err
+        assert f"received {received}; t2r tokenize shows the keys" in capsys.readouterr().err
     assert told("--remove", found.folder.name[:9])["removed"] == [str(found.folder)]
     assert entries(cache) == [whole.folder.name]
     assert told("--remove", "all")["texts"] == [] and entries(cache) == []

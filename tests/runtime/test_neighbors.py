@@ -192,9 +192,12 @@ def test_saved_and_joined(path: Path, tmp_path: Path) -> None:
         (tmp_path / "bad.npz").write_bytes(damaged)
         with pytest.raises(UserError, match="a datastore at"):
             Datastore.load(tmp_path / "bad.npz")
+    store.save(tmp_path / "s.npz")  # a datastore is replaced
+    with pytest.raises(UserError, match="expected a datastore or no file at .*bad.npz; received another file"):
+        store.save(tmp_path / "bad.npz")
     np.savez_compressed(tmp_path / "small.npz", keys=store.keys, tokens=store.tokens)
-    archive.write(tmp_path / "other.npz", {"datastore": 1}, {"keys": np.zeros(3)})
-    archive.write(tmp_path / "newer.npz", {"datastore": 2}, {"keys": store.keys, "tokens": store.tokens})
+    archive.write(tmp_path / "other.npz", {"datastore": 1}, {"keys": np.zeros(3)}, "datastore")
+    archive.write(tmp_path / "newer.npz", {"datastore": 2}, {"keys": store.keys, "tokens": store.tokens}, "datastore")
     for name in ("small.npz", "other.npz", "newer.npz"):
         with pytest.raises(UserError, match="a datastore at"):
             Datastore.load(tmp_path / name)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from runtime import graphs
 from runtime.conftest import Open
 from t2r_runtime import Decoder, UserError
+from t2r_runtime.session import archive
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -73,9 +74,9 @@ def refused(decoder: Decoder, path: Path) -> str:
 
 def test_numpy_opens_it(saved: tuple[Decoder, Path]) -> None:
     decoder, path = saved
-    with np.load(path, allow_pickle=False) as archive:
+    with np.load(path, allow_pickle=False) as opened:
         for name, state in decoder.state().items():
-            np.testing.assert_array_equal(archive[name], state)
+            np.testing.assert_array_equal(opened[name], state)
 
 
 def test_snapshot_deterministic(saved: tuple[Decoder, Path], tmp_path: Path) -> None:
@@ -106,8 +107,8 @@ def test_not_a_snapshot(opened: Open, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_untrusted_snapshots(saved: tuple[Decoder, Path]) -> None:
     decoder, path = saved
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path) as opened:
+        members = {name: opened.read(name) for name in opened.namelist()}
     head = json.loads(members["t2r.json"])
     attempts: list[tuple[dict[str, bytes], str]] = [
         (members | {"t2r.json": b"{"}, "Expecting"),
@@ -131,8 +132,8 @@ def test_untrusted_snapshots(saved: tuple[Decoder, Path]) -> None:
         assert message in refused(decoder, path)
     write(path, members, zipfile.ZIP_DEFLATED)
     assert "is compressed" in refused(decoder, path)
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("z.0.npy", members["z.0.npy"])
+    with zipfile.ZipFile(path, "a") as opened:
+        opened.writestr("z.0.npy", members["z.0.npy"])
     assert "or a repeated name" in refused(decoder, path)
 
 
@@ -195,8 +196,22 @@ def test_save_state_invalid_token(token: Any, opened: Open, tmp_path: Path) -> N
 
 
 def contents(path: Path) -> list[tuple[zipfile.ZipInfo, bytes]]:
-    with zipfile.ZipFile(path) as archive:
-        return [(info, archive.read(info)) for info in archive.infolist()]
+    with zipfile.ZipFile(path) as opened:
+        return [(info, opened.read(info)) for info in opened.infolist()]
+
+
+def test_only_a_saved_state_is_replaced(saved: tuple[Decoder, Path], tmp_path: Path) -> None:
+    decoder, path = saved
+    decoder.save_state(path)
+    archive.write(tmp_path / "others.npz", {"datastore": 1}, {}, "datastore")
+    (tmp_path / "notes.txt").write_text("of a year")
+    for name in ("others.npz", "notes.txt"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(UserError, match="expected a saved state or no file at .*; received another file"):
+            decoder.save_state(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
+    (tmp_path / "empty").touch()
+    decoder.save_state(tmp_path / "empty")
 
 
 def test_unwritable_output(saved: tuple[Decoder, Path], tmp_path: Path) -> None:

@@ -47,6 +47,11 @@ def existing_file(path: str | Path, what: str) -> Path:
     return Path(path)
 
 
+def is_file_name(name: object) -> bool:
+    """Whether `name` is a printable file name without a path, so that it stays in its folder on every system."""
+    return isinstance(name, str) and name.isprintable() and name not in ("", ".", "..") and not set(name) & set("/\\:")
+
+
 def require_path(path: object) -> None:
     """Raise UserError unless `path` is a str or a PathLike."""
     require_kind(path, (str, os.PathLike), "a path", "file")

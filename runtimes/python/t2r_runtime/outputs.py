@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,10 @@ def check_output(what: str, path: Path, kind: Kind, inputs: Iterable[Path]) -> b
     folder = path.parent
     if not folder.is_dir():
         raise unwritable(path, OSError(errno.ENOENT, f"no folder {folder}"))
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise unwritable(path, OSError(errno.EACCES, f"the folder {folder} is not writable"))
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise unwritable(path, OSError(error.errno, f"the folder {folder} is not writable")) from error
     return stands and path.stat().st_size > 0
 
 

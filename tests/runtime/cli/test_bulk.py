@@ -158,7 +158,10 @@ def test_jsonl_out_conflicts(graph: Path, tmp_path: Path, capsys: Output) -> Non
         run("generate", graph, *GREEDY, "--jsonl", tmp_path / "in.jsonl", tmp_path / "out", code=2)
     assert "exclusive access to" in capsys.readouterr().err
     run("generate", graph, "--prompt", "a", "--jsonl", tmp_path / "in.jsonl", tmp_path / "out", code=2)
-    assert "--jsonl has its prompts in IN" in capsys.readouterr().err
+    assert "expected --jsonl alone; received a prompt, a state or a draft; leave it out" in capsys.readouterr().err
+    for command in (("generate", graph, "--prompt", "a"), ("score", graph, tmp_path / "notes")):
+        run(*command, "--rows", 1, code=2)
+        assert "expected --jsonl with --rows; received none; leave --rows out" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "notes"]
 
 
@@ -177,7 +180,7 @@ def test_scores(rows: int, graph: Path, tmp_path: Path, capsys: Output) -> None:
         for key, value in expected.items():
             assert answer[key] == (value if key in ("text", "tokens") else pytest.approx(value, rel=1e-5))
     run("score", graph, code=2)
-    assert "Give one of TEXT and '--jsonl'" in capsys.readouterr().err
+    assert "expected one of TEXT and --jsonl; received" in capsys.readouterr().err
 
 
 def test_progress_counts_lines(graph: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,9 +188,19 @@ def test_bytes_that_are_no_http(server: Server) -> None:
         b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 20_000,
         noise.randbytes(5000),
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /v1/completions HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
     ):
         server.raw(data)
         assert server.good("/health") == {"status": "ok"}
+    assert not server.said  # neither a traceback nor advice
+
+
+def test_encoded_body(server: Server) -> None:
+    status, answer = server.ask(
+        COMPLETIONS, b"{}", headers={"content-type": "application/json", "content-encoding": "gzip"}
+    )
+    assert status == 415 and "a body without content-encoding; received gzip" in answer["error"]["message"]
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)

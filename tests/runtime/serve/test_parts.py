@@ -136,7 +136,7 @@ def test_fields_are_taken_once() -> None:
         (b"true", "true"),
         (b'[null, false, "\\u0000\xc3\xbc"]', '[null, false, "\\u0000ü"]'),
         (b"[" * 500 + b"1" * 200 + b"]" * 500, "[" * 99 + "…"),
-        (b"[" * 100_000, "arrays or objects nested too deeply"),
+        (b"[" * 100_000, "a body with arrays or objects nested too deeply"),
         (b'"\xff"', "bytes that are not UTF-8, at offset 1"),
         (b"9" * 5000, "an integer of too many digits"),
     ],

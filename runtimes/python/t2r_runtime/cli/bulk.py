@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from t2r_runtime.cli.output import F, note, plain
 from t2r_runtime.cli.paths import Named
@@ -47,6 +48,12 @@ def option(keys: str, rows: str = "--jsonl lines side by side, each a row of the
     jsonl = click.option("--jsonl", type=(path, path), metavar="IN OUT", help=text)
     number = click.option("--rows", type=click.IntRange(min=1), default=1, show_default=True, help=f"Number of {rows}.")
     return lambda function: number(jsonl(function))
+
+
+def refuse_rows() -> None:
+    """Raise UserError if --rows is given, for a command without --jsonl."""
+    if click.get_current_context().get_parameter_source("rows") is ParameterSource.COMMANDLINE:
+        raise UserError("--jsonl with --rows", "none", "leave --rows out")
 
 
 class Bulk:

@@ -78,8 +78,10 @@ def command(
     from t2r_runtime import Tokenizer
 
     existing_graph(graph)
-    if jsonl is not None and (prompt or prompt_file or ids or draft or save_state or load_state):
-        raise click.UsageError("--jsonl has its prompts in IN, and takes neither states nor --draft.")
+    if jsonl is None:
+        bulk.refuse_rows()
+    elif prompt or prompt_file or ids or draft or save_state or load_state:
+        raise UserError("--jsonl alone", "a prompt, a state or a draft", "leave it out; IN has the prompts")
     if load_state is not None:
         existing_file(load_state, "a saved state")
     if save_state is not None:

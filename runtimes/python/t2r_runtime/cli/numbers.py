@@ -36,6 +36,8 @@ class _Number:
     def _bounds(self) -> str:
         least, most = getattr(self, "min", None), getattr(self, "max", None)
         if self.most < math.inf:
+            if least is None and most is None:
+                return f" of at most {self.most} in magnitude"
             return f" from {-self.most if least is None else least} to {self.most if most is None else most}"
         return "" if least is None else f" {'above' if getattr(self, 'min_open', False) else 'of at least'} {least}"
 

@@ -14,6 +14,7 @@ import click
 from t2r_runtime.cli import bulk, providers
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
+from t2r_runtime.errors import UserError
 from t2r_runtime.session.refusals import existing_graph
 from t2r_runtime.text.texts import read_text
 
@@ -52,7 +53,9 @@ def command(
 
     existing_graph(graph)
     if (text is None) == (jsonl is None):
-        raise click.UsageError("Give one of TEXT and '--jsonl'.")
+        raise UserError("one of TEXT and --jsonl", "neither" if text is None else "both", "give one")
+    if jsonl is None:
+        bulk.refuse_rows()
     written = "" if text is None else read_text(text, most=MAX_TEXT)
     decoder = providers.decoder_alone(graph, provider, threads)
     tokenizer = Tokenizer.of(decoder.signature)

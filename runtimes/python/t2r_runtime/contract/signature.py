@@ -14,6 +14,7 @@ from t2r_runtime.contract.options import is_generation
 from t2r_runtime.contract.source import Source
 from t2r_runtime.contract.state_spec import MAX_STATE_BYTES, StateSpec, require_bounded
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import is_file_name
 
 CONTRACT_VERSION = 1
 STEP = "step"  # role of graphs that read one token of each sequence
@@ -297,7 +298,7 @@ def _malformed(signature: Signature) -> list[str]:
         },
         "role": isinstance(signature.role, str) and signature.role in ROLES,
         "graphs": isinstance(signature.graphs, Mapping)
-        and all(map(_is_file_name, signature.graphs.values()))
+        and all(map(is_file_name, signature.graphs.values()))
         and (signature.role == STEP or not signature.graphs),
         "layers": all(isinstance(layer, Mapping) for layer in signature.layers),
     }
@@ -310,8 +311,3 @@ def _malformed(signature: Signature) -> list[str]:
     elif not problems and (signature.constant or signature.role == ENCODER):
         problems = ["states or role of a translator, without its keys"]
     return problems
-
-
-def _is_file_name(name: Any) -> bool:
-    """Whether `name` is a file name without a path, so that it stays in the graph's folder."""
-    return isinstance(name, str) and name.isprintable() and name not in ("", ".", "..") and not set(name) & set("/\\:")

@@ -91,10 +91,10 @@ class Datastore:
         return Datastore(keys, tokens, self.checkpoint_sha256)
 
     def save(self, path: str | Path) -> None:
-        """Write a .npz file atomically, without the index."""
+        """Write a .npz file atomically, without the index. Only another datastore is replaced."""
         head = {"datastore": VERSION, "checkpoint_sha256": self.checkpoint_sha256}
         gate = {} if self.gate is None else {"gate": np.append(self.gate.weight, self.gate.bias)}
-        archive.write(path, head, {"keys": self.keys, "tokens": self.tokens, **gate})
+        archive.write(path, head, {"keys": self.keys, "tokens": self.tokens, **gate}, "datastore")
 
     @classmethod
     def load(cls, path: str | Path, index: Index | None = None) -> Self:

@@ -180,6 +180,8 @@ async def _fields(request: Request) -> Fields:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # also rejects forms of other sites
         raise wrong("a body of content-type application/json", kind or "none", "set the header", status=415)
+    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
+        raise wrong("a body without content-encoding", coding, "send it uncompressed", status=415)
     too_large = wrong(f"a body of at most {MAX_BODY:,} bytes", "a larger one", "send less", status=413)
     size = request.headers.get("content-length", "0")
     if not size.isdecimal() or int(size[:20]) > MAX_BODY:

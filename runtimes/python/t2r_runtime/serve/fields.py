@@ -36,9 +36,8 @@ def _no_constant(name: str) -> None:
 def _no_json(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"bytes that are not UTF-8, at offset {error.start}"
-    if isinstance(error, RecursionError):
-        return "arrays or objects nested too deeply"
-    return no_json("a body", error) if isinstance(error, json.JSONDecodeError) else "an integer of too many digits"
+    parses = isinstance(error, json.JSONDecodeError | RecursionError)
+    return no_json("a body", error) if parses else "an integer of too many digits"
 
 
 def shown(value: object) -> str:

@@ -96,8 +96,10 @@ def server(serve: Served) -> uvicorn.Server:
     """A server whose `run` ends at SIGTERM or SIGINT, after finishing its requests; a second SIGINT drops them."""
     import uvicorn
 
-    # asyncio would log each write to a client that has disconnected
-    logging.getLogger("asyncio").setLevel(logging.ERROR)
+    # these would log what clients do: writes after they have disconnected, and requests that are no HTTP
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").addFilter(_is_ours)
 
     class Server(uvicorn.Server):
         silent: dict[Any, float] = {}  # idle connections, and since when
@@ -144,6 +146,13 @@ def server(serve: Served) -> uvicorn.Server:
         timeout_keep_alive=KEEP_ALIVE,
     )
     return Server(config)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a logged error is not that of a client that sent no HTTP."""
+    from h11 import ProtocolError
+
+    return not (record.exc_info and isinstance(record.exc_info[1], ProtocolError))
 
 
 def _idle(cycle: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.files import replacing
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import replaceable, replacing
 
 HEAD = "t2r.json"
 MAX_HEAD_BYTES = 1 << 16
@@ -26,18 +28,36 @@ MAX_HEAD_BYTES = 1 << 16
 Array = NDArray[Any]
 
 
-def write(path: str | Path, head: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+def write(path: str | Path, head: Mapping[str, Any], arrays: Mapping[str, Array], what: str) -> None:
     """Write the head and the arrays to `path` atomically.
 
+    Args:
+        head: its first key is the kind of file.
+        what: the kind, for errors.
+
     Raises:
-        UserError: the file cannot be written.
+        UserError: the file cannot be written, or another kind of file is there.
     """
+    require_kind_of_file(path, next(iter(head)), what)
     with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         with _member(archive, HEAD) as member:
             member.write(json.dumps(head).encode())
         for name, array in arrays.items():
             with _member(archive, name + ".npy") as member:
                 np.lib.format.write_array(member, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+
+
+def require_kind_of_file(path: str | Path, key: str, what: str) -> None:
+    """Raise UserError if a file at `path` is neither empty nor an archive whose head has `key`."""
+    if replaceable(path) is None or not os.path.getsize(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as opened:
+            ours = key in Archive(opened).head
+    except Exception:  # a damaged file can raise any exception
+        ours = False
+    if not ours:
+        raise UserError(f"a {what} or no file at {printable(path)}", "another file", "choose another path", "file")
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:

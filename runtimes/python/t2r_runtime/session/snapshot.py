@@ -23,10 +23,10 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.outputs import Kind, check_output
 from t2r_runtime.session import archive
-from t2r_runtime.session.archive import HEAD, Archive, Array
+from t2r_runtime.session.archive import HEAD, Archive, Array, require_kind_of_file
 from t2r_runtime.session.interface import check_states
 
-VERSION = 1
+KIND, VERSION = "snapshot", 1  # in the head
 WHAT = "a snapshot written by save_state"
 ANEW = "read the prompt with this model and save it again"
 
@@ -34,13 +34,7 @@ ANEW = "read the prompt with this model and save it again"
 def check_place(path: Path, graph: Path) -> None:
     """Raise UserError unless a snapshot of `graph` may be written to `path`; only another snapshot is replaced."""
     if check_output("saved state", path, Kind(), [graph]):
-        try:
-            with zipfile.ZipFile(path) as opened:
-                ours = HEAD in opened.namelist()
-        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
-            ours = False
-        if not ours:
-            raise UserError(f"a saved state or no file at {path}", "another file", "choose another path", "file")
+        require_kind_of_file(path, KIND, "saved state")
 
 
 def save(
@@ -49,13 +43,13 @@ def save(
     """Write states to `path` atomically.
 
     Raises:
-        UserError: the file cannot be written, or the token is out of range.
+        UserError: the file cannot be written, another kind of file is there, or the token is out of range.
     """
     expected = f"a token in 0 … {signature.vocab_size - 1}, or None"
     require_value(_is_token(token, signature), expected, token, "token")
-    head = {"snapshot": VERSION, "checkpoint_sha256": signature.checkpoint_sha256, "position": position}
+    head = {KIND: VERSION, "checkpoint_sha256": signature.checkpoint_sha256, "position": position}
     head |= {} if token is None else {"token": token}
-    archive.write(path, head, {spec.name: states[spec.name] for spec in signature.states})
+    archive.write(path, head, {spec.name: states[spec.name] for spec in signature.states}, "saved state")
 
 
 def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int, int | None]:

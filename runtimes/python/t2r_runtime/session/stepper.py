@@ -157,7 +157,7 @@ def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") 
         start = "any token" if bos is None else f"the BOS token, {bos}"
         raise UserError("at least one token", "none", f"start from {start}", "token")
     if array.dtype.kind not in "iu":
-        received = "text" if array.dtype.kind == "U" else f"{array.dtype}"
+        received = {"U": "text", "O": "values that are no 64-bit integers"}.get(array.dtype.kind, f"{array.dtype}")
         raise UserError("ids that are integers", received, "encode the text first", "token")
     if array.min() < 0 or array.max() >= vocabulary:
         received = range_of(array.min(), array.max())
