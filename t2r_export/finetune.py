@@ -165,13 +165,14 @@ def _report(output: Path, done: dict[str, Any], kept: Sequence[dict[str, Any]], 
     """The report of a run from its provenance `done`."""
     said = done["evaluation"]
     figures = {
-        name: Evaluation(said[name], said["tokens"], said["length"], said.get(f"{name}_error", math.nan))
+        name: Evaluation(
+            said.get(name, math.nan), said["tokens"], said["length"], said.get(f"{name}_error", math.nan)
+        )  # figures that are not finite are left out
         for name in ("teacher", "student", "finetuned")
-        if name in said
     }
-    before, after = figures["student"], figures["finetuned"]
+    teacher = figures["teacher"] if "teacher" in said else None
     stages, seconds = tuple(Kept(**row) for row in kept), time.monotonic() - started
-    return FinetuneReport(output, figures.get("teacher"), before, after, stages, done["tokens"], seconds)
+    return FinetuneReport(output, teacher, figures["student"], figures["finetuned"], stages, done["tokens"], seconds)
 
 
 def _rounded(student: Transformer, config: FinetuneConfig) -> Transformer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from runs import changed, entry, records, resumed, stop_at
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig
 from t2r_export.config.stages import parse_plan
-from t2r_export.finetune import finetune
+from t2r_export.finetune import _report, finetune
 from t2r_export.finetune import plan as planned
 from t2r_runtime.errors import UserError
 
@@ -116,6 +117,15 @@ def test_kill_between_result_and_removal_of_the_state(config: FinetuneConfig) ->
     config.state_path.write_bytes(state)
     with pytest.raises(UserError, match="received a trained model; name another file, or give --force"):
         finetune(dataclasses.replace(config, resume=True, seed=7))
+
+
+def test_report_of_a_student_that_was_not_finite(config: FinetuneConfig) -> None:
+    """Its figure before training is not in the provenance, as that of no number."""
+    finetune(config)
+    done = dict(checkpoint.load(config.output).provenance["finetune"][-1])
+    evaluation = {name: value for name, value in done["evaluation"].items() if not name.startswith("student")}
+    report = _report(config.output, {**done, "evaluation": evaluation}, [], 0.0)
+    assert math.isnan(report.before.nats) and math.isfinite(report.after.nats)
 
 
 def test_plan_ignores_the_output(config: FinetuneConfig) -> None:

@@ -181,6 +181,13 @@ def test_check_measures(tokens: Path, tmp_path: Path) -> None:
     assert quality.to_dict()["passed"]
 
 
+def test_check_needs_a_token_per_row(tmp_path: Path) -> None:
+    np.save(tmp_path / "short.npy", small.ids(1, 300)[0].numpy())
+    small.graph(tmp_path / "g.onnx", batch=400)
+    with pytest.raises(UserError, match="a text of at least 400 tokens; received 300; name a longer one with --check"):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"), tmp_path / "short.npy")
+
+
 def test_failed_check_writes_nothing(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lossy scheme that zeroes one weight."""
 

@@ -51,7 +51,7 @@ def read_pieces(data: bytes, where: str) -> PieceModel:
     """
     try:
         found = _read(memoryview(data))
-    except (ValueError, struct.error, IndexError) as error:  # UnicodeDecodeError is a ValueError
+    except (ValueError, OverflowError, struct.error, IndexError) as error:  # UnicodeDecodeError is a ValueError
         raise UserError(f"a sentencepiece model in {where}", f"something else ({error})"[:200], DO) from error
     if not found.pieces:
         raise UserError(f"pieces in {where}", "none", DO)

@@ -136,6 +136,8 @@ def upgrade_weights(weights: Mapping[str, Any], version: int) -> dict[str, Any]:
         if not width or up.shape[1] % width or down.shape[1] % width or not down.shape[1]:
             continue  # sizes that fit no config are reported later
         halves = max(1, up.shape[1] // down.shape[1])
+        if up.shape[1] % (width * halves):
+            continue
         made[part + "up"] = up.unflatten(1, (width, halves, -1)).permute(0, 3, 2, 1).flatten(1, 2)
         made[part + "down"] = down.unflatten(1, (-1, width)).mT
     return made

@@ -19,6 +19,7 @@ from t2r_export.errors import CheckFailed
 from t2r_export.quantizers.pairs import read_token_pairs, side_by_side
 from t2r_runtime import Decoder, Tokenizer, Translator
 from t2r_runtime.contract.signature import Signature
+from t2r_runtime.errors import UserError
 
 WINDOW = 256  # predicted tokens per window, from the initial state
 WINDOWS = 64
@@ -153,6 +154,8 @@ def _long_run(graphs: list[Decoder], tokens: Tokens) -> tuple[float, float, int]
     signature = graphs[0].signature
     batch = signature.batch or CHAINS
     steps = min(CHAIN, len(tokens) // batch)
+    if not steps:
+        raise UserError(f"a text of at least {batch} tokens", str(len(tokens)), "name a longer one with --check")
     same, worst = 0, 0.0
     for step, ids in enumerate(parallel_sequences(tokens, batch, steps).T):
         if step % (signature.max_positions or CHAIN) == 0:

@@ -86,6 +86,8 @@ def _check_kind(config: FinetuneConfig, model: ModelConfig, processes: int) -> N
         raise UserError("a translator, to train on pairs", "a decoder alone", "give it a text with --data")
     if config.data and model.encoder is not None:
         raise UserError("pairs, to train a translator", "a text", "give --pairs")
+    if config.rounding is not None and model.encoder is not None:
+        raise UserError("a decoder, to train through rounding", "a translator", "leave --for out")
     if (config.pairs or not config.pack) and processes > 1:  # whose shares of a batch have unequal token counts
         what = "pairs" if config.pairs else "windows within documents"
         raise UserError(f"a single process, to train on {what}", f"{processes}", "use one device")

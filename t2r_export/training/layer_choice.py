@@ -97,7 +97,7 @@ def choose(
         CheckFailed: the loss of transfer is not finite.
     """
     teacher.require_decoder("to choose mixers for by its text", "name the mixer for t2r convert")
-    window = min(trial.window, teacher.config.max_positions or trial.window)
+    window = corpus.row or min(trial.window, teacher.config.max_positions or trial.window)
     batches = window_batches(held_out_windows(corpus.valid, window, trial.valid))
     windows = Windows(corpus.train, window, trial.batch, trial.seed)
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]

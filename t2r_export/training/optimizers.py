@@ -14,6 +14,7 @@ from t2r_export.training.sharding import share
 
 BETAS = (0.9, 0.95)
 BLOCKS = ("blocks.", "encoder.blocks.")  # name prefixes of a model's blocks
+TABLES = ("up", "down", "keys", "values")  # names of matrices of experts and of product keys
 
 Optimizer = torch.optim.Optimizer
 
@@ -24,31 +25,44 @@ def make_optimizer(
     """The optimizer for named parameters.
 
     Args:
-        kind: `adamw`, or `muon`: Muon (Jordan et al. 2024) for matrices in blocks, with updates scaled to the RMS of
+        kind: `adamw`, or `muon`: Muon (Jordan et al. 2024) for projections in blocks, with updates scaled to the RMS of
             AdamW (Liu et al. 2025, arXiv 2502.16982, section 2.2) so that both share a learning rate.
-        weight_decay: for matrices only, not for biases and norms.
+        weight_decay: for matrices only, not for biases, norms and other vectors, one per head or not.
     """
     if kind == "adamw":
-        return _adamw(list(parameters.values()), rate, weight_decay)
-    inside = {name for name, p in parameters.items() if p.ndim == 2 and name.startswith(BLOCKS)}
-    matrices = [p for name, p in parameters.items() if name in inside]
-    others = [p for name, p in parameters.items() if name not in inside]
+        return _adamw(parameters, rate, weight_decay)
+    matrices = [p for name, p in parameters.items() if _is_projection(name, p)]
+    others = {name: p for name, p in parameters.items() if not _is_projection(name, p)}
     parts: list[Optimizer] = [_adamw(others, rate, weight_decay)] if others else []
     if matrices:
         parts.append(Muon(matrices, rate, weight_decay))
     return CombinedOptimizer(parts)
 
 
-def _adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
+def _is_projection(name: str, p: Tensor) -> bool:
+    """Whether a parameter is a matrix in a block that multiplies tokens; depthwise filters do not."""
+    return p.ndim == 2 and name.startswith(BLOCKS) and "weight" in _last(name) and not name.endswith("conv.weight")
+
+
+def _is_matrix(name: str, p: Tensor) -> bool:
+    """Whether a parameter is a matrix, not vectors of several heads or directions."""
+    return p.ndim >= 2 and ("weight" in _last(name) or _last(name) in TABLES)
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _adamw(parameters: Mapping[str, nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019)."""
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for name, p in parameters.items() if _is_matrix(name, p)], "weight_decay": weight_decay},
+        {"params": [p for name, p in parameters.items() if not _is_matrix(name, p)], "weight_decay": 0.0},
     ]
     # fused: the loop over tensors took as long as a small model's backward pass
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
     # allocated before the first step; later, moments would fragment the memory of freed activations
-    for p in parameters:
+    for p in parameters.values():
         moments = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
     return optimizer

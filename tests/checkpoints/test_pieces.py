@@ -71,6 +71,7 @@ WRONG = {
     "an empty piece": (written([("", 0.0, NORMAL)]), "a piece of 0 bytes"),
     "no UTF-8": (field(1, field(1, b"\xff")), "something else"),
     "no score": (written([("a", float("nan"), NORMAL)]), "a score of nan"),
+    "no kind": (field(1, field(1, b"a") + field(3, float("inf"))), "a sentencepiece model in x.spm"),
     "words": (written(trainer=field(3, 3)), "a model of the kind 3, neither unigram nor BPE"),
     "suffixes": (written(trainer=field(24, 1)), "white space as a suffix"),
     "a number": (field(2, 7), "a number in the place of a message"),

@@ -14,7 +14,7 @@ import small
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.plain import to_plain
-from t2r_export.config.upgrade import VERSION, upgrade
+from t2r_export.config.upgrade import VERSION, upgrade, upgrade_weights
 from t2r_runtime.errors import UserError
 
 NEWER = {"alibi", "alibi_kinds", "retention", "yarn", "yarn_span", "ntk"}  # models that version 3 cannot represent
@@ -95,6 +95,12 @@ def test_a_file_of_version_1_is_saved_as_todays(name: str, tmp_path: Path) -> No
         assert torch.equal(weight, other)
     source = again.provenance["convert"].get("source_config")  # the oldest files have none
     assert source is None or ModelConfig.from_dict(source).vocab_size == again.config.vocab_size
+
+
+def test_experts_of_no_config_stay_as_they_are() -> None:
+    sizes = {"b.up": (2, 20), "b.down": (2, 8), "b.router.weight": (2, 4)}  # 20 is no multiple of 2 · 4
+    weights = {name: torch.zeros(size) for name, size in sizes.items()}
+    assert {name: weight.shape for name, weight in upgrade_weights(weights, 4).items()} == sizes
 
 
 def test_version_2_had_parallel_layers() -> None:

@@ -45,6 +45,13 @@ def chosen(budget: int, *mixers: Any) -> tuple[Transformer, Choice]:
     return teacher, choose(teacher, candidates, corpus(), budget, LENGTH, TRIAL)
 
 
+def test_rows_determine_the_window() -> None:
+    rows = small.ids(12, 7, vocabulary=texts.TEACHER.vocab_size).int().numpy()
+    teacher = small.model(texts.TEACHER)
+    found = choose(teacher, [convert(teacher, NARROW)], Corpus(rows, (8, 12)), 1 << 20, LENGTH, TRIAL)
+    assert found.teacher_nats == nats(teacher, torch.from_numpy(rows[8:12]).long())
+
+
 def test_cost_per_layer() -> None:
     teacher, found = chosen(1 << 20)
     before = {name: weight.clone() for name, weight in small.model(texts.TEACHER).state_dict().items()}

@@ -38,6 +38,7 @@ def test_muon_gets_block_matrices_adamw_the_rest() -> None:
         "embedding.weight",
         "head.weight",
         "blocks.0.parts.0.inner.maps.q.weight",
+        "blocks.0.parts.0.inner.maps.q.bias",  # (H, K)
         "blocks.0.norms.0.weight",
     } <= adamw
     assert adamw | muon == set(names.values())
@@ -92,7 +93,10 @@ def test_learning_rate_of_short_stages(steps: int, warmup: float) -> None:
 def test_weight_decay_only_for_matrices() -> None:
     matrix, vector = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
     matrix.grad, vector.grad = torch.zeros(2, 3), torch.zeros(3)
-    make_optimizer({"m": matrix, "v": vector}, 0.1, weight_decay=0.5).step()
+    biases = torch.nn.Parameter(torch.ones(2, 3))  # one vector per head
+    biases.grad = torch.zeros(2, 3)
+    named = {"m.weight": matrix, "v": vector, "blocks.0.maps.q.bias": biases}
+    make_optimizer(named, 0.1, weight_decay=0.5).step()
     torch.testing.assert_close(matrix.detach(), torch.full((2, 3), 0.95))
-    assert torch.equal(vector.detach(), torch.ones(3))
-    assert len(make_optimizer({"m": matrix}, 0.1, 0.0).param_groups) == 1
+    assert torch.equal(vector.detach(), torch.ones(3)) and torch.equal(biases.detach(), torch.ones(2, 3))
+    assert len(make_optimizer({"m.weight": matrix}, 0.1, 0.0).param_groups) == 1

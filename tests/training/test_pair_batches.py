@@ -23,6 +23,7 @@ from t2r_export.config.finetune import FinetuneConfig, Shares
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import AverageConfig
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.stages import parse_plan
 from t2r_export.config.uniform import MergeConfig
 from t2r_export.convert import convert, provenance
@@ -420,6 +421,9 @@ def test_text_for_decoders_pairs_for_translators(config: FinetuneConfig, tmp_pat
     text = texts.write_text(tmp_path / "text")
     with pytest.raises(UserError, match="expected pairs, to train a translator; received a text; give --pairs"):
         finetune(dataclasses.replace(config, pairs=(), pair_tokens=4096, data=(text,)))
+    rounded = {"plan": parse_plan("round"), "rounding": QuantizeConfig(scheme="w4"), "label_smoothing": 0.0}
+    with pytest.raises(UserError, match="expected a decoder, to train through rounding; received a translator"):
+        finetune(dataclasses.replace(config, **rounded))
     texts.write_teacher(config.model)
     with pytest.raises(UserError, match="expected a translator, to train on pairs; received a decoder alone"):
         finetune(config)

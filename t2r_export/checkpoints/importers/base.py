@@ -17,7 +17,7 @@ from torch import Tensor
 from t2r_export.checkpoints.importers.keys import Keys
 from t2r_export.checkpoints.importers.sources import HEAD, Source
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.validation import MAX_LAYERS, finite
+from t2r_export.config.validation import MAX_LAYERS, MAX_WHOLE, finite
 from t2r_runtime.errors import UserError, printable
 
 # transformers' names -> ours; several names can mean one formula
@@ -169,6 +169,8 @@ class Fields:
         value = self.get(key, null)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.wrong(key, f"an integer of at least {least}", value)
+        if value > MAX_WHOLE:  # before arithmetic with floats
+            raise self.wrong(key, f"an integer of at most {MAX_WHOLE}", value)
         return value
 
     def layers(self, key: str) -> int:

@@ -21,6 +21,7 @@ from t2r_export.checkpoints.importers.sources import named
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.validation import finite
 
 ROWS = 5  # groups of rows in Mamba-2's input projection: z, x, B, C and dt
 KEYS = keys(
@@ -108,8 +109,8 @@ def _factors(fields: Fields) -> dict[str, float | Tensor]:
 def _numbers(fields: Fields, key: str, count: int) -> list[float]:
     """Read `count` multipliers."""
     values = fields.get(key, [1.0] * count)
-    if not isinstance(values, list) or [type(value) in (int, float) for value in values] != [True] * count:
-        raise fields.wrong(key, f"{count} numbers", values)
+    if not isinstance(values, list) or list(map(finite, values)) != [True] * count:
+        raise fields.wrong(key, f"{count} finite numbers", values)
     return [float(value) for value in values]
 
 

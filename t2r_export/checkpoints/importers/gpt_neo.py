@@ -75,7 +75,7 @@ def _repeated(fields: Fields, pairs: Any) -> list[Any]:
     found: list[Any] = []
     for pair in pairs if isinstance(pairs, list) else [None]:
         names, times = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
-        if not isinstance(names, list) or type(times) is not int or times * len(names) > MAX_LAYERS:
+        if not isinstance(names, list) or type(times) is not int or len(found) + times * len(names) > MAX_LAYERS:
             raise fields.wrong("attention_types", "pairs of names and a number", pairs)
         found += names * times
     return found

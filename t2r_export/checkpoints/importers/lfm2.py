@@ -11,6 +11,7 @@ from t2r_export.checkpoints.importers.sources import CONVOLUTION
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import PartConfig, ShortConvConfig
+from t2r_export.config.validation import MAX_WHOLE
 
 READ: dict[str, Any] = {
     **{key: value for key, value in DECODER.items() if key not in ("hidden_act", "rms_norm_eps")},
@@ -94,7 +95,11 @@ def _ffn_size(fields: Fields) -> int:
     if not fields.flag("block_auto_adjust_ff_dim"):
         return size
     size = int(2 * size / 3)
-    return size if factor is None else -(-int(factor * size) // multiple) * multiple
+    if factor is None:
+        return size
+    if factor * size > MAX_WHOLE:
+        raise fields.wrong("block_ffn_dim_multiplier", f"a factor for sizes of at most {MAX_WHOLE}", factor)
+    return -(-int(factor * size) // multiple) * multiple
 
 
 LFM2 = importer(KEYS, _config, NAMES_OF_LFM2, lambda _: {f"{LAYER}.conv.conv.weight": CONVOLUTION})

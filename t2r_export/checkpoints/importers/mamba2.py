@@ -15,6 +15,7 @@ from t2r_export.checkpoints.importers.sources import CONVOLUTION, Transform, nam
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import Mamba2Config, PartConfig
 from t2r_export.config.uniform import NoFeedForward, UniformConfig
+from t2r_export.config.validation import finite
 
 INFINITY = {"__float__": "Infinity"}  # as transformers 5 writes it; before, it wrote Infinity
 KEYS = keys(
@@ -124,7 +125,7 @@ def time_steps(fields: Fields) -> dict[str, Any]:
     """Limits of dt, as `Mamba2Config` has them."""
     said = fields.get("time_step_limit", (0.0, float("inf")))
     limits = [float("inf") if x == INFINITY else x for x in said] if isinstance(said, list | tuple) else []
-    numbers = [type(x) in (int, float) for x in limits] == [True] * 2
+    numbers = [finite(x) or x == float("inf") for x in limits] == [True] * 2
     if not numbers or not max(0.0, limits[0]) < limits[1]:
         raise fields.wrong("time_step_limit", "two numbers, the second above the first and above 0", said)
     low, high = limits

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from t2r_export.checkpoints.importers.sources import Transform
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.norm import NormConfig
 from t2r_export.config.parts import ChannelMixConfig, RWKV5Config
+from t2r_runtime.errors import UserError
 
 BLOCK = "blocks.{}"
 EAGLE = "blocks.0.att.time_mix_g"  # absent from other versions
@@ -36,13 +38,20 @@ EAGLE_NAMES: dict[str, str] = {
 # stored: the share of the token (D); ours: that of the previous token (1, D)
 SHARE = Transform(lambda x: 1 - x[None], lambda x: 1 - x[0])
 # stored: the decay (H, K, 1); ours: ω of exp(-exp(ω))
-DECAYS = Transform(lambda x: torch.log(-torch.log(x[..., 0])), lambda x: torch.exp(-torch.exp(x))[..., None])
+DECAYS = Transform(lambda x: _exponents(x[..., 0]), lambda x: torch.exp(-torch.exp(x))[..., None])
 EAGLE_TRANSFORMS = {
     **{f"{BLOCK}.att.time_mix_{part}": SHARE for part in "rkvg"},
     **{f"{BLOCK}.ffn.time_mix_{part}": SHARE for part in "rk"},
     f"{BLOCK}.att.time_decay": DECAYS,
     f"{BLOCK}.att.time_faaaa": Transform(lambda x: x[..., 0], lambda x: x[..., None]),
 }
+
+
+def _exponents(decays: Tensor) -> Tensor:
+    """ω of exp(-exp(ω)); decays that float32 rounds to 0 or 1 become the nearest ones between."""
+    if not bool(((decays >= 0) & (decays <= 1)).all()):
+        raise UserError("decays from 0 to 1 in time_decay", "others", "download the file again")
+    return torch.log(-torch.log(decays.clamp(torch.finfo(decays.dtype).tiny, 1 - torch.finfo(torch.float32).eps / 2)))
 
 
 def eagle_config(said: Mapping[str, Any], heads: int) -> ModelConfig:

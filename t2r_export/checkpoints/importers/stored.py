@@ -119,12 +119,9 @@ def read_products(tensors: dict[str, Stored], sums: Mapping[str, tuple[str, str]
     found = {name: tensors[name] for name in pairs if name in tensors}
     for whole, (outer, inner) in sums.items():
         if {whole, outer, inner} <= tensors.keys():
-            (rows, columns), rank = tensors[whole].shape, tensors[inner].shape[0]
-            compare(
-                {outer: (rows, rank), inner: (rank, columns)},
-                {name: tensors[name].shape for name in (outer, inner)},
-                where,
-            )
+            shapes = {name: tensors[name].shape for name in (whole, outer, inner)}
+            rows, columns, rank = (*shapes[whole], 0, 0)[:2] + (*shapes[inner], 0)[:1]
+            compare({whole: (rows, columns), outer: (rows, rank), inner: (rank, columns)}, shapes, where)
         else:
             compare({name: (1,) for name in (whole, outer, inner) if name not in tensors}, {}, where)
     used = set(found.values())

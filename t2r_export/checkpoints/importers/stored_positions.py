@@ -27,7 +27,7 @@ def sines(config: ModelConfig, rows: int) -> Tensor:
 
 def are_sines(config: ModelConfig, stored: Tensor, dtype: str) -> bool:
     """Whether a stored table is what the model computes, within the rounding of its dtype."""
-    if stored.ndim != 2 or stored.shape[1] != config.width:
+    if stored.ndim != 2 or stored.shape[1] != config.width or not len(stored):
         return False
     return bool((stored - sines(config, len(stored))).abs().max() <= ROUNDING.get(dtype, FLOAT32))
 

@@ -250,7 +250,7 @@ def test_a_folder_without_a_config_is_no_checkpoint(tmp_path: Path) -> None:
     "text, message",
     [
         (b"{", r"JSON in .*config.json; received a text that is no JSON \(.* at character 2\)"),
-        (b"[" * 100_000, "JSON in .*config.json; received maximum recursion depth"),
+        (b"[" * 100_000, "JSON in .*config.json; received a text with arrays or objects nested too deeply"),
         (b"[1]", "a JSON object in .*config.json; received a list"),
         (b'{"a": "\xff"}', "a text in UTF-8 in .*config.json"),
         (b" " * (1 << 20) + b"{}", "at most 1048576 bytes in .*config.json; received more"),

@@ -277,6 +277,7 @@ def test_a_piece_that_is_missing_or_does_not_fit_is_refused(
         checkpoint.load(tmp_path)
 
 
+HUGE = 10**400  # beyond the floats
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mamba2", {"num_heads": 5}, "num_heads in config.json to be a number of heads of 4 with 24 channels in all"),
     ("mamba2", {"head_dim": 3}, "num_heads in config.json to be a number of heads of 3 with 24 channels in all"),
@@ -324,7 +325,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"num_mem_blocks": 1},
         "unexpected model.layers.2.shared_transformer.feed_forward",
     ),
-    ("falcon-h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers in config.json to be 5 numbers"),
+    ("falcon-h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers in config.json to be 5 finite numbers"),
+    ("falcon-h1", {"mlp_multipliers": [HUGE, 1.0]}, "mlp_multipliers in config.json to be 2 finite numbers"),
+    ("mamba2", {"time_step_limit": [0, HUGE]}, "time_step_limit in config.json to be two numbers"),
+    ("mamba2", {"hidden_size": HUGE}, "hidden_size in config.json to be an integer of at most "),
+    (
+        "lfm2",
+        {"intermediate_size": 10**15, "block_ffn_dim_multiplier": 1e299},
+        "block_ffn_dim_multiplier in config.json",
+    ),
+    ("granite", {"layer_types": [["mamba"]] * 3}, "layer_types in config.json to be 3 names"),
     ("granite", {"residual_multiplier": 1e60}, "finite numbers in 'model.layers.0."),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache in config.json to be an integer of at least 2"),
     ("lfm2", {"conv_L_cache": 65}, "taps to be an integer from 2 to 64"),

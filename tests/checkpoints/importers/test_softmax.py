@@ -208,6 +208,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "gpt-neo",
+        {"attention_layers": None, "attention_types": [[["global"], 1024], [["local"], 1]]},
+        "attention_types in config.json to be pai",
+    ),
+    (
+        "gpt-neo",
         {"attention_layers": ["global"] * 2},
         "attention_types in config.json to be 3 names, each one of global",
     ),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 import small
+from t2r_export.checkpoints.importers.rwkv5 import DECAYS
 from t2r_export.checkpoints.importers.sources import (
     CONVOLUTION,
     ONE_PLUS,
@@ -21,6 +24,9 @@ from t2r_export.checkpoints.importers.sources import (
     place,
     skipped,
 )
+from t2r_export.checkpoints.importers.stored import Stored, read_products
+from t2r_export.checkpoints.importers.stored_positions import are_sines
+from t2r_runtime.errors import UserError
 
 CASES: dict[str, tuple[Transform, tuple[int, ...], tuple[int, ...]]] = {
     "plain": (PLAIN, (6, 5), (6, 5)),
@@ -81,3 +87,26 @@ def test_what_has_one_name_stands_in_one_tensor() -> None:
         "h.1.qkv.weight": Source(tuple(weights[::2]), TRANSPOSED),
         "h.1.qkv.bias": Source(tuple(weights[1::2]), PLAIN, optional=True),
     }
+
+
+def test_decays_at_the_ends_of_float32_are_finite() -> None:
+    decays = torch.tensor([[[0.0], [1e-40]], [[0.5], [1.0]]])
+    loaded = DECAYS.load(decays)
+    assert loaded.shape == (2, 2) and bool(loaded.isfinite().all())
+    torch.testing.assert_close(DECAYS.store(loaded), decays, rtol=1e-6, atol=1e-6)
+    for wrong in (-0.1, 1.1, float("nan")):
+        with pytest.raises(UserError, match="expected decays from 0 to 1 in time_decay"):
+            DECAYS.load(torch.full((1, 1, 1), wrong))
+
+
+def test_products_of_other_shapes_are_refused() -> None:
+    sums = {"whole": ("outer", "inner")}
+    for shapes in ([(), (3, 2), (2, 4)], [(3, 4), (3, 2), ()], [(3, 4), (3, 2, 1), (2, 4)], [(3, 4), (3, 2), (1, 4)]):
+        names = dict(zip(("whole", "outer", "inner"), shapes, strict=True))
+        with pytest.raises(UserError, match="expected in x the shapes that its config describes"):
+            read_products({name: Stored(Path(), name, shape, "F32") for name, shape in names.items()}, sums, "x")
+
+
+def test_an_empty_table_is_no_sines() -> None:
+    config = small.built(small.GPT2)
+    assert not are_sines(config, torch.zeros(0, config.width), "F32")
