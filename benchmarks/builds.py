@@ -26,6 +26,7 @@ import json
 import re
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,10 +108,14 @@ class Reading:
         return at[place][0] - self.own[place][0]
 
 
-def add_lines(found: dict[str, Line], work: Path, untrained: list[str], reading: Reading) -> dict[str, Line]:
-    """Add a line per student of a build to `found`; seeds of a student share a line."""
+def add_lines(
+    found: dict[str, Line], work: Path, untrained: list[str], reading: Reading, only: Sequence[str] = ()
+) -> dict[str, Line]:
+    """Add a line per student of a build, or of `only`, to `found`; seeds of a student share a line."""
     results: list[dict[str, Any]] = json.loads((work / "results.json").read_text(encoding="utf-8"))
     for row in results:
+        if only and SEED.sub("", row["name"]) not in (*only, *untrained):
+            continue
         gap, loaded = row["student_nats"] - row["teacher_nats"], checkpoint.load(work / row["path"])
         line = _line(SEED.sub("", row["name"]), loaded, reading, gap, row["tokens"], row["seconds"])
         if line.name in found:
@@ -245,9 +250,8 @@ def main() -> None:
     reading = Reading(options.text, options.eval_tokens, lengths, teacher, options.weights)
     found: dict[str, Line] = {}
     for work in options.builds:
-        add_lines(found, work, untrained, reading)
-    lines = [line for line in found.values() if not only or line.name.removesuffix(UNTRAINED) in (*only, *untrained)]
-    lines += windows_untrained(windows, reading)
+        add_lines(found, work, untrained, reading, only)
+    lines = [*found.values(), *windows_untrained(windows, reading)]
     if options.sort:
         lines.sort(key=lambda line: line.gap if options.sort == "nats" else line.bytes)
     if options.step_times:
