@@ -15,7 +15,8 @@ namespace t2r {
 
 namespace {
 
-constexpr std::int64_t contract = 1, max_vocabulary = 1 << 24, max_bytes = std::int64_t{1} << 61;
+constexpr std::int64_t contract = 1, max_vocabulary = 1 << 24, max_bytes = std::int64_t{1} << 61, max_source_length = 1 << 20;
+constexpr std::size_t max_special = 1024;  // start tokens or banned tokens
 const std::set<std::string> roles = {"step", "prefill", "draft_check", "generate", "encoder"};
 
 struct DtypeForm {
@@ -75,10 +76,6 @@ public:
         return with(key, [](Json::Value value) {
             return value.is_null() ? std::nullopt : std::optional<std::string>(value.string());
         });
-    }
-
-    std::int64_t integer(const char *key) const {
-        return with(key, [](Json::Value value) { return value.integer(); });
     }
 
     // A positive number, or 0 for null.
@@ -166,17 +163,22 @@ Source read_source(const Keys &keys, const Signature &signature) {
     require(source.vocab_size > 0 && source.vocab_size <= max_vocabulary, "source_vocab_size");
     source.max_source = keys.count("max_source");
     source.source_length = keys.count("source_length");
-    require(source.source_length == 0 || (source.max_source > 0 && source.max_source <= source.source_length), "source_length");
+    // every source is padded to it, so it bounds what a batch of them takes
+    require(source.source_length == 0 || (source.max_source > 0 && source.max_source <= source.source_length &&
+                                          source.source_length <= max_source_length),
+            "source_length");
     source.tokenizer = keys.tokenizer("source_tokenizer");
     source.start_tokens = keys.tokens("start_tokens", signature.vocab_size);
-    require(!source.start_tokens.empty(), "start_tokens");
+    require(!source.start_tokens.empty() && source.start_tokens.size() <= max_special, "start_tokens");
     source.banned_tokens = keys.tokens("banned_tokens", signature.vocab_size);
+    require(source.banned_tokens.size() <= max_special, "banned_tokens");
     keys.with("start_states", [&](Json::Value value) {
         value.each([&](Json::Value name) { source.start_states.emplace_back(name.string()); });
     });
+    std::set<std::string> names;
     for (const std::string &name : source.start_states)
-        require(std::any_of(signature.states.begin(), signature.states.end(),
-                            [&](const StateSpec &spec) { return !spec.constant && spec.name == name; }),
+        require(names.insert(name).second && std::any_of(signature.states.begin(), signature.states.end(),
+                                                         [&](const StateSpec &spec) { return !spec.constant && spec.name == name; }),
                 "start_states");
     return source;
 }

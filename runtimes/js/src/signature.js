@@ -14,6 +14,8 @@ const BATCH_STATES = 8; // times the limit of one sequence: that of a batch
 export const ROLES = ["step", "prefill", "draft_check", "generate", "encoder"];
 const MOST = { float32: 3.4028234663852886e38, float16: 65504, int32: 2 ** 31 - 1, int64: 2 ** 53 };
 const MAX_DIMENSIONS = 16;
+const MAX_SOURCE_LENGTH = 1 << 20; // tokens
+const MAX_SPECIAL = 1024; // start tokens or banned tokens
 const OF_STATES = ["name", "dtype", "shape", "initial", "constant"];
 export const SIZES = { float32: 4, float16: 2, int32: 4, int64: 8 };
 const KEYS = [
@@ -74,6 +76,7 @@ function malformed(s) {
   const count = (value) => isWhole(value, 1);
   const token = (value) => isWhole(value, 0, s.vocab_size - 1);
   const list = (values, check) => Array.isArray(values) && values.every(check);
+  const special = (values) => list(values, token) && values.length <= MAX_SPECIAL;
   const checks = {
     vocab_size: () => isWhole(s.vocab_size, 1, MAX_VOCABULARY),
     states: () => list(s.states, (state) => isState(state, "T", false)) && unique(s.states.map((state) => state.name)),
@@ -96,12 +99,15 @@ function malformed(s) {
     source_states: () => s.source_states === undefined
       ? s.role !== "encoder"
       : list(s.source_states, (state) => isState(state, "M", true)) && unique(s.source_states.map((state) => state.name)),
-    start_states: () => !s.source_states || list(s.start_states, (name) => s.states.some((state) => state.name === name)),
+    start_states: () => !s.source_states ||
+      (list(s.start_states, (name) => s.states.some((state) => state.name === name)) && unique(s.start_states)),
     source_vocab_size: () => !s.source_states || isWhole(s.source_vocab_size, 1, MAX_VOCABULARY),
     source_tokenizer: () => !s.source_states || optional(s.source_tokenizer, text),
-    "max_source or source_length": () => !s.source_states || [s.max_source, s.source_length].every((n) => optional(n, count)),
-    "start_tokens or banned_tokens": () =>
-      !s.source_states || (list(s.start_tokens, token) && s.start_tokens.length > 0 && list(s.banned_tokens, token)),
+    max_source: () => !s.source_states || optional(s.max_source, count),
+    source_length: () => !s.source_states ||
+      optional(s.source_length, (length) => s.max_source !== null && isWhole(length, s.max_source, MAX_SOURCE_LENGTH)),
+    start_tokens: () => !s.source_states || (special(s.start_tokens) && s.start_tokens.length > 0),
+    banned_tokens: () => !s.source_states || special(s.banned_tokens),
   };
   return Object.keys(checks).find((key) => !checks[key]());
 }

@@ -3,8 +3,9 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { Translator } from "../src/index.js";
-import { golden, refused } from "./files.js";
+import { Translator, readModelFile } from "../src/index.js";
+import { readSignature } from "../src/signature.js";
+import { bytesOf, golden, refused, withMetadata } from "./files.js";
 
 let translator;
 before(async () => (translator = await Translator.open(golden("translator.onnx"))));
@@ -88,4 +89,21 @@ test("sources in portions have the states of all at once, and a limit", async ()
     await made.close();
   }
   for (const maxSource of [0, 1.5, "9"]) await refused(() => Translator.open(golden("translator.onnx"), { maxSource }), "provider", /maxSource/);
+});
+
+const SOURCES = {
+  source_length: [7, (1 << 20) + 1, 2 ** 60], // max_source is 9
+  start_tokens: [[], new Array(1025).fill(1)],
+  banned_tokens: [new Array(1025).fill(1)],
+  start_states: [["S.0", "S.0"]],
+};
+
+test("metadata of a source are bounded", async () => {
+  const bytes = await bytesOf("translator.onnx"), good = { max_source: () => 9, source_length: () => 9 };
+  const read = (changes) => readSignature(readModelFile(withMetadata(bytes, { ...good, ...changes })).metadata);
+  assert.equal(read({}).sourceLength, 9);
+  for (const [key, values] of Object.entries(SOURCES)) {
+    for (const value of values) await refused(() => read({ [key]: () => value }), "metadata", new RegExp(`a bad value of ${key}`));
+  }
+  await refused(() => read({ max_source: () => null }), "metadata", /a bad value of source_length/);
 });
