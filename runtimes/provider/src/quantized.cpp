@@ -1,4 +1,7 @@
 // Products with 4- and 8-bit weights, and their dequantization to float32.
+#include <memory>
+#include <new>
+
 #include "builders.hpp"
 #include "fuse.hpp"
 #include "kernels.hpp"
@@ -86,14 +89,20 @@ struct ExactProduct : QuantizedProduct {
     void run(Run &run, int part, int parts) const override {
         const QuantizedMatrix matrix = matrix_of(run);
         const std::size_t whole = vectors > 1 ? tile_rows : 4;
-        std::vector<float> rows(whole * w.columns + w.block);  // the next row overwrites the padding of a row's last block
         const std::size_t first = begin_of(w.rows, part, parts, whole), last = begin_of(w.rows, part + 1, parts, whole);
+        if (first == last) return;
+        // The next row overwrites the padding of a row's last block. Rows may be of 64 MiB each, and run does not throw.
+        const std::unique_ptr<float[]> rows(new (std::nothrow) float[std::min(whole, last - first) * w.columns + w.block]);
+        if (!rows) {
+            run.error = "a matrix with rows of more memory than there is";
+            return;
+        }
         for (std::size_t from = first; from < last; from += whole) {
             const std::size_t count = std::min(whole, last - from);
             for (std::size_t row = 0; row < count; row++)
                 for (std::size_t block = 0; block < w.blocks; block++)
-                    unpack(matrix, from + row, block, rows.data() + row * w.columns + block * w.block);
-            kernels().row_products(rows.data(), w.columns, run.at<float>(reads[0]), vectors, 0, count, run.at<float>(writes[0]) + from, w.rows);
+                    unpack(matrix, from + row, block, rows.get() + row * w.columns + block * w.block);
+            kernels().row_products(rows.get(), w.columns, run.at<float>(reads[0]), vectors, 0, count, run.at<float>(writes[0]) + from, w.rows);
         }
         add_more(run, first, last);
     }

@@ -48,10 +48,17 @@ void Team::Meeting::meet() {
 }
 
 Team::Team(int threads) : threads(threads) {
-    for (int thread = 1; thread < threads; thread++) others.emplace_back([this, thread] { wait_for_work(thread); });
+    try {
+        for (int thread = 1; thread < threads; thread++) others.emplace_back([this, thread] { wait_for_work(thread); });
+    } catch (...) {  // the system allows no more threads; no destructor follows
+        end();
+        throw;
+    }
 }
 
-Team::~Team() {
+Team::~Team() { end(); }
+
+void Team::end() {
     {
         const std::lock_guard<std::mutex> lock(mutex);
         ends = true;

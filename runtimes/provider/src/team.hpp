@@ -26,6 +26,7 @@ public:
         std::atomic<std::uint32_t> round{0};
     };
 
+    // Throws std::system_error if the system allows no more threads.
     explicit Team(int threads);
     ~Team();
     Team(const Team &) = delete;
@@ -43,6 +44,7 @@ private:
     };
 
     void wait_for_work(int thread);
+    void end();
 
     const int threads;
     std::vector<std::thread> others;

@@ -137,6 +137,15 @@ def test_sessions_that_come_and_go(chain: bytes) -> None:
     at_once(work, 3)
 
 
+def run_alone(program: str, given: bytes) -> str:
+    """Run a program in a process of its own, which reads `given`; returns what it prints."""
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}  # one_node, and only that
+    done = subprocess.run(command, input=given, capture_output=True, timeout=60, env=environment)
+    assert done.returncode == 0, (done.returncode, done.stderr.decode()[-2000:])
+    return done.stdout.decode().strip()
+
+
 def test_a_process_ends_with_a_session_open(chain: bytes) -> None:
     program = """
         import sys
@@ -145,10 +154,64 @@ def test_a_process_ends_with_a_session_open(chain: bytes) -> None:
         session = ort.InferenceSession(sys.stdin.buffer.read(), options(3))
         print(session.run(None, {"x": np.ones((1, 300), np.float32)})[0].shape)
     """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}  # one_node, and only that
-    done = subprocess.run(command, input=chain, capture_output=True, timeout=60, env=environment)
-    assert (done.returncode, done.stdout.decode().strip()) == (0, "(1, 300)"), done.stderr.decode()[-2000:]
+    assert run_alone(program, chain) == "(1, 300)"
+
+
+LITTLE = """
+    import resource, sys
+    import numpy as np, onnxruntime as ort
+    from one_node import options
+    def leave(mib):
+        (line,) = (line for line in open("/proc/self/status") if line.startswith("VmSize"))
+        most = (int(line.split()[1]) << 10) + (mib << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+    given = sys.stdin.buffer.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
+def test_threads_that_there_are_not(chain: bytes) -> None:
+    """Each has a stack, for which a process with a memory limit has no room: an error, and the process goes on."""
+    program = """
+    options(2), leave(200)
+    try:
+        ort.InferenceSession(given, options(4000))
+    except Exception as error:
+        print(type(error).__name__)
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    print(ort.InferenceSession(given, options(2)).run(None, {"x": np.ones((1, 300), np.float32)})[0].shape)
+    """
+    error, shape = run_alone(LITTLE + program, chain).splitlines()
+    assert (error, shape) == ("Fail", "(1, 300)")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
+def test_rows_that_there_is_no_memory_for() -> None:
+    """Four rows of 16 MiB are unpacked, not 32; without memory for four, the run fails and the session stays usable."""
+    columns, rows = 1 << 22, 4
+    fixed = {
+        "numbers": np.zeros((rows, columns // 4096, 2048), np.uint8),
+        "scales": np.ones((rows, columns // 4096), np.float32),
+    }
+    sizes = {"K": columns, "N": rows, "bits": 4, "block_size": 4096, "accuracy_level": 0}
+    node = helper.make_node("MatMulNBits", ["x", "numbers", "scales"], ["y"], domain="com.microsoft", **sizes)
+    program = """
+    x = np.ones((2, 1 << 22), np.float32)
+    session = ort.InferenceSession(given, options(2))
+    session.run(None, {"x": x})
+    leave(200)
+    print(session.run(None, {"x": x})[0][0, 0])
+    leave(20)
+    try:
+        session.run(None, {"x": x})
+    except Exception as error:
+        print(error)
+    leave(200)
+    print(session.run(None, {"x": x})[0][0, 0])
+    """
+    example = np.ones((2, columns), np.float32)
+    first, error, last = run_alone(LITTLE + program, several([node], {"x": example}, fixed)).splitlines()
+    assert first == last == str(-8.0 * columns) and "received a matrix with rows of more memory than there is" in error
 
 
 @pytest.mark.parametrize("index", [4, -5, 2**62, -(2**63)])
