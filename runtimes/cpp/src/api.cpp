@@ -232,7 +232,7 @@ t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size) {
         made.prefills = found.opened()->has("prefill");
         made.generates = found.opened()->has("generate");
         made.translates = signature.source.has_value();
-        made.chats = found.opened()->metadata().count("t2r.chat_template") > 0;
+        made.chats = signature.chats;
         made.input_size = signature.input_size;
         hand_out(made, info, size);
     });

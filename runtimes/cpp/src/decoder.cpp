@@ -159,7 +159,9 @@ void Decoder::take(const std::vector<Row> &rows) {
         read.push_back(other->positions[static_cast<std::size_t>(row)]);
         texts.push_back(other->histories[static_cast<std::size_t>(row)]);
     }
-    auto taken = std::make_unique<States>(graph, *ending, static_cast<std::int64_t>(rows.size()));
+    const auto count = static_cast<std::int64_t>(rows.size());
+    signature().require_memory(count, graph->options.max_state_bytes, chosen.front().first->source_length());
+    auto taken = std::make_unique<States>(graph, *ending, count);
     taken->take(chosen);
     states = std::move(taken);
     positions.swap(read);

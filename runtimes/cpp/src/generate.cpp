@@ -54,9 +54,11 @@ void in_graph(Decoder &decoder, const Request &request, std::vector<std::int64_t
     inputs.emplace_back("occurred", list(memory, occurred));
     inputs.emplace_back("input_ids", list(memory, newest));
     written = decoder.generate_in_graph(newest.front(), inputs);
-    if (!written.empty() && written.back() < 0)
+    if (!written.empty() && written.back() < 0) {
+        written.pop_back();  // -1 says that no token was chosen
         fail(T2R_GRAPH, "finite logits", "NaN or infinity after " + number(decoder.position()) + " tokens",
              "check the graph with t2r verify");
+    }
 }
 
 const std::vector<std::int64_t> &banned_of(const Signature &signature) {

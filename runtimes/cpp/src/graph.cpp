@@ -21,10 +21,11 @@ const std::map<std::string, std::string> role_names = {{"step", "step graph"},
                                                        {"generate", "generation graph"},
                                                        {"encoder", "encoder graph"}};
 
-// Whether to use a companion of this role. An encoder is always used; a generation graph runs on the CPU only.
+// Whether to use a companion of this role. An encoder is always used; a generation graph runs on the CPU only; nothing here
+// reads drafts.
 bool is_wanted(const std::string &role, const Options &options) {
     if (role == "encoder") return true;
-    return options.companions && role_names.count(role) > 0 && (role != "generate" || !options.provider);
+    return options.companions && (role == "prefill" || (role == "generate" && !options.provider));
 }
 
 void require_weights(const std::string &path, const OnnxFile &file) {

@@ -16,6 +16,7 @@ template <class T, class Handle> class Handles {
     struct Entry {
         std::unique_ptr<T> object;
         std::atomic_flag busy = ATOMIC_FLAG_INIT;
+        bool closed = false;  // read and written while busy
     };
 
 public:
@@ -44,6 +45,11 @@ public:
                 fail(T2R_STATE, std::string("one call at a time in a ") + handles.name, "another, from a second thread or a callback",
                      "give each thread a handle of its own");
             }
+            if (entry->closed) {  // by another thread, after the handle was found
+                entry->busy.clear(std::memory_order_release);
+                entry.reset();
+                handles.fail_closed();
+            }
         }
         ~Use() {
             if (entry) entry->busy.clear(std::memory_order_release);
@@ -54,6 +60,7 @@ public:
         T *operator->() const { return entry->object.get(); }
 
     private:
+        friend class Handles;
         std::shared_ptr<Entry> entry;
     };
 
@@ -65,6 +72,7 @@ public:
 
     void close(Handle *handle) {
         const Use use(*this, handle);  // not during another call
+        use.entry->closed = true;
         const std::lock_guard<std::mutex> lock(mutex);
         Slot &slot = slots[place_of(handle)];
         slot.entry.reset();
@@ -84,6 +92,10 @@ private:
         return static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(handle) >> 1 & (max_open - 1));
     }
 
+    [[noreturn]] void fail_closed() const {
+        fail(T2R_STATE, std::string("an open ") + name, "one that was closed, or never was one", "open it first, and close it last");
+    }
+
     std::shared_ptr<Entry> find(Handle *handle) {
         if (!handle) fail(T2R_ARGUMENT, std::string("an open ") + name, "NULL", "open it first");
         const auto value = reinterpret_cast<std::uintptr_t>(handle);
@@ -91,8 +103,7 @@ private:
         const std::size_t place = place_of(handle);
         const bool open = (value & 1) && place < slots.size() && slots[place].entry &&
                           slots[place].turn == value >> (place_bits + 1);
-        if (!open)
-            fail(T2R_STATE, std::string("an open ") + name, "one that was closed, or never was one", "open it first, and close it last");
+        if (!open) fail_closed();
         return slots[place].entry;
     }
 

@@ -20,11 +20,6 @@ using Forms = std::map<std::string, Form>;
 constexpr auto f32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, f64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
                i64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, i32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
 
-ONNXTensorElementDataType type_of(Dtype dtype) {
-    static const ONNXTensorElementDataType types[] = {f32, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, i32, i64};
-    return types[static_cast<int>(dtype)];
-}
-
 // A state's form in a graph. A generation graph has one sequence: its batch is 1.
 Form form_of(const StateSpec &spec, std::int64_t batch) {
     Form form{type_of(spec.dtype), spec.shape};
@@ -50,6 +45,7 @@ void step_forms(const Signature &signature, Forms &inputs, Forms &outputs) {
         outputs["top_tokens"] = {i64, {batch, signature.top_k}};
         if (signature.source) outputs["log_sum"] = {f32, {batch}};
     }
+    if (signature.hidden_size) outputs["hidden"] = {f32, {batch, signature.hidden_size}};  // not used here
     add_states(signature, signature.batch, inputs, outputs);
 }
 
@@ -106,6 +102,11 @@ void compare(const Forms &wanted, const Forms &found, std::string &problems) {
 
 }  // namespace
 
+ONNXTensorElementDataType type_of(Dtype dtype) {
+    static const ONNXTensorElementDataType types[] = {f32, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, i32, i64};
+    return types[static_cast<int>(dtype)];
+}
+
 void check_interface(const Signature &signature, const Ort::Session &session) {
     Forms wanted_in, wanted_out, inputs, outputs;
     if (signature.role == "generate") generation_forms(signature, wanted_in, wanted_out);
@@ -116,7 +117,6 @@ void check_interface(const Signature &signature, const Ort::Session &session) {
         inputs[session.GetInputNameAllocated(i, allocator).get()] = form_of(session.GetInputTypeInfo(i));
     for (std::size_t i = 0; i < session.GetOutputCount(); i++)
         outputs[session.GetOutputNameAllocated(i, allocator).get()] = form_of(session.GetOutputTypeInfo(i));
-    outputs.erase("hidden");  // not used here
     std::string problems;
     list_names("missing inputs", wanted_in, inputs, problems);
     list_names("unexpected inputs", inputs, wanted_in, problems);

@@ -6,6 +6,8 @@
 
 namespace t2r {
 
+ONNXTensorElementDataType type_of(Dtype dtype);
+
 // Throws Error of the kind interface, with all missing and unexpected names; if the names agree, with all wrong dtypes and
 // shapes. Without this check, a state under another name would silently stay at its initial value.
 void check_interface(const Signature &signature, const Ort::Session &session);

@@ -34,6 +34,7 @@ struct Beam : LooksBack {
 };
 
 // Throw Error of the kind sampling if a value is out of range.
+void require_option(bool good, const char *expected, double received);
 void require_sampling(const Sampling &sampling);
 void require_beam(const Beam &beam);
 

@@ -88,6 +88,14 @@ public:
         return value;
     }
 
+    // The elements of a vector; 0 if the key is absent.
+    std::int64_t size(const char *key) const {
+        if (!has(key)) return 0;
+        const std::int64_t value = count(key);
+        require(value > 0 && value <= max_vocabulary, key);
+        return value;
+    }
+
     std::vector<std::int64_t> tokens(const char *key, std::int64_t vocabulary) const {
         std::vector<std::int64_t> found;
         with(key, [&](Json::Value value) { value.each([&](Json::Value token) { found.push_back(token.integer()); }); });
@@ -247,6 +255,7 @@ bool Signature::is_companion(const Signature &other, const std::string &wanted) 
            other.top_k == (wanted == "generate" ? 0 : top_k) && input_size == other.input_size && bos_token == other.bos_token && eos_tokens == other.eos_tokens &&
            past_end == other.past_end && checkpoint == other.checkpoint && quantization == other.quantization &&
            layers == other.layers && target == other.target && state_layout == other.state_layout &&
+           other.hidden_size == (wanted == "prefill" ? hidden_size : 0) && !other.chats && !other.has_options &&
            producer == other.producer && other.graphs.empty() && !other.tokenizer && source == other.source &&
            !(other.source && other.source->tokenizer);
 }
@@ -268,10 +277,8 @@ Signature signature_of(const std::map<std::string, std::string> &metadata, std::
     made.max_positions = keys.count("max_positions");
     made.top_k = keys.count("top_k");
     require(made.top_k <= made.vocab_size, "top_k");
-    if (keys.has("input_size")) {
-        made.input_size = keys.count("input_size");
-        require(made.input_size > 0 && made.input_size <= max_vocabulary, "input_size");
-    }
+    made.input_size = keys.size("input_size");
+    made.hidden_size = keys.size("hidden_size");
     made.bos_token = keys.with("bos_token", [](Json::Value value) -> std::int64_t { return value.is_null() ? -1 : value.integer(); });
     require(made.bos_token >= -1 && made.bos_token < made.vocab_size, "bos_token");
     made.eos_tokens = keys.tokens("eos_tokens", made.vocab_size);
@@ -283,6 +290,7 @@ Signature signature_of(const std::map<std::string, std::string> &metadata, std::
     made.producer = keys.string("producer");
     made.state_layout = keys.text("state_layout");
     made.layers = keys.text("layers");
+    keys.with("layers", [](Json::Value value) { value.each([](Json::Value layer) { require(layer.is(Json::Type::object), "layers"); }); });
     made.role = keys.string("role");
     require(roles.count(made.role) > 0, "role");
     made.tokenizer = keys.tokenizer("tokenizer");
@@ -300,7 +308,9 @@ Signature signature_of(const std::map<std::string, std::string> &metadata, std::
     } else {
         require(made.role != "encoder", "role");
     }
-    if (keys.has("generation")) keys.with("generation", [&](Json::Value value) {
+    made.chats = keys.has("chat_template") && !keys.with("chat_template", [](Json::Value value) { return value.is_null(); });
+    made.has_options = keys.has("generation");
+    if (made.has_options) keys.with("generation", [&](Json::Value value) {
             try {
                 read_generation(value, made.source.has_value(), made.sampling, made.beam);
             } catch (const Error &error) {

@@ -54,12 +54,14 @@ struct Signature {
     std::vector<StateSpec> states;  // recurrent states, then constant ones
     std::int64_t vocab_size = 0, batch = 0, max_positions = 0, top_k = 0;  // 0: null
     std::int64_t input_size = 0;                                           // elements of the vectors it reads; 0: it reads tokens
+    std::int64_t hidden_size = 0;                                          // elements of the output hidden; 0: there is none
     std::int64_t bos_token = -1;                                           // -1: null
     std::vector<std::int64_t> eos_tokens;
     std::string past_end, checkpoint, quantization, role, layers, target, state_layout, producer;
     std::map<std::string, std::string> graphs;  // role: file name
     std::optional<std::string> tokenizer;
     std::optional<Source> source;
+    bool chats = false, has_options = false;    // whether it has a chat template, and t2r.generation
     Sampling sampling;  // defaults if the caller sets nothing
     Beam beam;
 

@@ -6,18 +6,13 @@
 
 #include "error.hpp"
 #include "half.hpp"
+#include "interface.hpp"
 
 namespace t2r {
 
 namespace {
 
 constexpr std::size_t line = 64;
-
-ONNXTensorElementDataType type_of(Dtype dtype) {
-    static const ONNXTensorElementDataType types[] = {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
-                                                      ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64};
-    return types[static_cast<int>(dtype)];
-}
 
 std::size_t elements(const Shape &shape) {
     std::size_t count = 1;
@@ -101,6 +96,14 @@ std::byte *States::place(std::size_t index, const Shape &shape) {
     for (Buffer &buffer : slot.buffers) buffer.reserve(bytes);
     if (before[0] != slot.buffers[0].data() || before[1] != slot.buffers[1].data()) bindings.clear();
     return slot.buffers[turn].data();
+}
+
+std::int64_t States::source_length() const {
+    std::int64_t length = 1;
+    for (const Slot &slot : slots)
+        for (std::size_t i = 0; i < slot.shape.size(); i++)
+            if (slot.spec->shape[i] == dim_source) length = std::max(length, slot.shape[i]);
+    return length;
 }
 
 StateView States::state(std::size_t index) const {
@@ -206,7 +209,7 @@ void States::take(const std::vector<std::pair<const States *, std::int64_t>> &ro
         Shape shape = rows.front().first->slots[i].shape;
         for (const auto &[from, row] : rows)
             if (const Shape &other = from->slots[i].shape; !std::equal(shape.begin() + 1, shape.end(), other.begin() + 1))
-                fail(T2R_BATCH, "the state " + slots[i].spec->name + " of one length in all sequences", "different ones", "read as much of each");
+                fail(T2R_BATCH, "the state " + printable(slots[i].spec->name, 100) + " of one length in all sequences", "different ones", "read as much of each");
         shape[0] = batch;
         std::byte *to = place(i, shape);
         const std::size_t bytes = bytes_of(*slots[i].spec, shape) / rows.size();

@@ -62,6 +62,8 @@ public:
     // Permute or repeat rows in place; rows that keep their place are not copied. Throws std::bad_alloc before any change.
     void exchange(const std::vector<std::int64_t> &rows);
 
+    // The tokens of the source that the constant states are for, as padded; 1 without one.
+    std::int64_t source_length() const;
     std::size_t count() const { return slots.size(); }
     StateView state(std::size_t index) const;
     // Memory for a state of this shape, which the caller fills in and the next step reads.

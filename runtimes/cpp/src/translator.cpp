@@ -31,18 +31,14 @@ void require_source(const Decoder &decoder, const Ids &tokens) {
     if (count > most) fail(T2R_POSITION, "a source of at most " + number(most) + " tokens", number(count), "cut it into sentences");
 }
 
-void require(bool good, const char *expected, double received) {
-    if (!good) fail(T2R_SAMPLING, expected, std::to_string(received), "choose another value");
-}
-
 // The beam with its max_tokens filled in.
 Beam checked(Beam beam, const Signature &signature) {
     require_beam(beam);
     const auto forced = static_cast<std::int64_t>(signature.source->start_tokens.size()) - 1;
     const std::int64_t wanted = beam.max_tokens ? beam.max_tokens : signature.beam.max_tokens;
-    require(beam.width <= signature.vocab_size, "a width of at most the vocabulary", static_cast<double>(beam.width));
-    require(beam.n_best <= beam.width, "n_best of at most the width", static_cast<double>(beam.n_best));
-    require(!wanted || wanted > forced, "max_tokens of more than those that every translation begins with", static_cast<double>(wanted));
+    require_option(beam.width <= signature.vocab_size, "a width of at most the vocabulary", static_cast<double>(beam.width));
+    require_option(beam.n_best <= beam.width, "n_best of at most the width", static_cast<double>(beam.n_best));
+    require_option(!wanted || wanted > forced, "max_tokens of more than those that every translation begins with", static_cast<double>(wanted));
     const std::int64_t most = signature.reach(), least = beam.max_tokens ? beam.max_tokens : forced + 1;
     if (most && most < least)
         fail(T2R_POSITION, "max_tokens of at most " + number(most) + ": this model's positions end there", number(least),
@@ -108,7 +104,7 @@ void encode_portion(Decoder &decoder, const std::vector<Ids> &sources, std::int6
         const StateSpec &spec = signature.states[encoded.numbers[i]];
         const Shape all = spec.dims(made.batch, 0, length);
         if (found[i].GetTensorTypeAndShapeInfo().GetShape() != spec.dims(count, 0, length))  // dtypes were checked at opening
-            fail(T2R_GRAPH, "states of the sources' sizes from the encoder", spec.name, "export the model again");
+            fail(T2R_GRAPH, "states of the sources' sizes from the encoder", printable(spec.name, 100), "export the model again");
         std::byte *to = made.place(encoded.numbers[i], all);
         const std::size_t row = made.state(encoded.numbers[i]).bytes / static_cast<std::size_t>(made.batch);
         std::memcpy(to + static_cast<std::size_t>(first) * row, found[i].GetTensorRawData(), static_cast<std::size_t>(count) * row);

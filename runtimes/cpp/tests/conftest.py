@@ -26,7 +26,7 @@ def checked() -> Path:
 @pytest.fixture(scope="session")
 def raced() -> Path:
     """A build with ThreadSanitizer."""
-    return build("thread", "-DT2R_SANITIZE=thread", *CHECKED, targets=["threads", "cancels"])
+    return build("thread", "-DT2R_SANITIZE=thread", *CHECKED, targets=["threads", "cancels", "handles"])
 
 
 @pytest.fixture(scope="session")

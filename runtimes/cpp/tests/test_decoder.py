@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import shutil
 import threading
 from pathlib import Path
 
@@ -131,6 +132,24 @@ def test_a_callback_ends_a_text(library: Library) -> None:
 
     assert decoder.generate([1], 20, third, stop_tokens=[]) == seen and len(seen) == 3
     assert decoder.info.position == 3  # the prompt, and all but the last
+
+
+def test_tokens_before_logits_that_are_not_finite(library: Library, tmp_path: Path) -> None:
+    """A generation graph says -1 there, which is none of the tokens."""
+    copied = shutil.copytree(GOLDEN, tmp_path / "all")
+    (path,) = copied.glob("loop.onnx.*.generate.onnx")
+    wanted = Decoder(library, copied / "loop.onnx").generate([1], 20, temperature=0.0, stop_tokens=[])
+    last = next(place for place in range(1, 20) if wanted[place] not in (1, *wanted[:place]))
+    model = onnx.load(path, load_external_data=False)
+    (table,) = (tensor for tensor in model.graph.initializer if tensor.name == "embedding.weight")
+    rows = onnx.numpy_helper.to_array(table).copy()
+    rows[wanted[last]] = np.nan
+    table.CopyFrom(onnx.numpy_helper.from_array(rows, table.name))
+    onnx.save(model, path)
+    decoder = Decoder(library, copied / "loop.onnx")
+    with pytest.raises(Failed, match="^graph: expected finite logits; received NaN or infinity after "):
+        decoder.generate([1], 20, temperature=0.0, stop_tokens=[])
+    assert decoder.written == wanted[: last + 1] and decoder.info.position == last + 2
 
 
 def test_bad_use(library: Library, tmp_path: Path) -> None:

@@ -152,6 +152,19 @@ def test_sources_in_portions(library: Library, most: int) -> None:
     assert {"source_S.0", "source_k.1", "source_length"} <= set(found[0])
 
 
+def test_memory_of_rows_with_a_long_source(library: Library) -> None:
+    """Taken rows keep the states of their source, which count as they do where it is read."""
+    decoder = Decoder(library, GOLDEN / "translator.onnx", max_state_bytes=2000)
+    library.call("t2r_encode_sources", decoder.handle, numbers([1] * 40), numbers([40]), 1, 40)
+    decoder.reorder([0, 0])
+    line = "^batch: expected states of at most 16000 bytes; received [0-9]+ bytes; choose a smaller batch or shorter"
+    for use in (lambda: decoder.reorder([0] * 5), lambda: decoder.take([(decoder, 1)] * 5)):
+        with pytest.raises(Failed, match=line):
+            use()
+    assert decoder.info.batch == 2
+    decoder.reset(5)
+
+
 def test_source_of_the_most_tokens(library: Library) -> None:
     decoder = Decoder(library, GOLDEN / "translator.onnx", max_source=3)
     assert decoder.translate([1, 2, 3], max_tokens=4)
