@@ -53,9 +53,10 @@ function reals(ort, numbers) {
 }
 
 /** Inputs and outputs of a step or prefill graph: name → [dtype, shape]. */
-function stepForms({ role, vocabSize, inputSize: size, topK, states, sourceStates: source }) {
+function stepForms({ role, vocabSize, inputSize: size, hiddenSize: hidden, topK, states, sourceStates: source }) {
   const read = role === "step" ? ["B"] : ["B", "N"], outputs = { logits: ["float32", ["B", vocabSize]] };
   const inputs = size === null ? { input_ids: ["int64", read] } : { inputs_embeds: ["float32", [...read, size]] };
+  if (hidden !== null) outputs.hidden = ["float32", ["B", hidden]]; // unused here
   addStates(inputs, outputs, states, source);
   if (topK !== null) Object.assign(outputs, { top_logits: ["float32", ["B", topK]], top_tokens: ["int64", ["B", topK]] });
   if (topK !== null && source) outputs.log_sum = ["float32", ["B"]];
@@ -87,7 +88,6 @@ function encoderForms({ states, sourceStates: source, startStates: started, sour
 function compared(wanted, names, metadata, what, batch) {
   const problems = Object.keys(wanted).filter((name) => !names.includes(name)).map((name) => `missing ${what} ${name}`);
   names.forEach((name, n) => {
-    if (name === "hidden") return; // unused here
     if (!Object.hasOwn(wanted, name)) return problems.push(`unexpected ${what} ${name}`);
     const form = metadata?.[n];
     if (!form) return; // an ONNX Runtime without this metadata

@@ -26,7 +26,7 @@ const OF_SOURCES = [
   "source_states", "start_states", "source_vocab_size", "source_tokenizer", "max_source", "source_length", "start_tokens",
   "banned_tokens",
 ];
-const OPTIONAL = ["generation", "chat_template", "input_size"];
+const OPTIONAL = ["generation", "chat_template", "input_size", "hidden_size"];
 
 /**
  * @param {Map<string, string>} metadata
@@ -48,13 +48,13 @@ export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
   }
   const keys = metadata.has(PREFIX + "source_states") ? [...KEYS, ...OF_SOURCES] : KEYS;
   const found = Object.fromEntries(keys.map((key) => [key, read(metadata, key)]));
-  const [generation, chat, size] = OPTIONAL.map((key) => (metadata.has(PREFIX + key) ? read(metadata, key) : undefined));
-  const problem = malformed({ ...found, generation, chat_template: chat, input_size: size });
+  const [generation, chat, size, hidden] = OPTIONAL.map((key) => (metadata.has(PREFIX + key) ? read(metadata, key) : undefined));
+  const problem = malformed({ ...found, generation, chat_template: chat, input_size: size, hidden_size: hidden });
   if (problem) throw bad("metadata of the contract's form", `a bad value of ${problem}`, "export the model again");
   const states = [...found.states, ...(found.source_states ?? [])];
   requireBounded(states, maxStateBytes);
   const options = generation ? camelCased(generation) : null;
-  const given = { generation: options, chatTemplate: chat ?? null, inputSize: size ?? null };
+  const given = { generation: options, chatTemplate: chat ?? null, inputSize: size ?? null, hiddenSize: hidden ?? null };
   const own = { ...given, sourceStates: found.source_states ?? null, allStates: states };
   return /** @type {any} */ (Object.freeze({ ...camelCased(found), ...own }));
 }
@@ -93,6 +93,7 @@ function malformed(s) {
     chat_template: () => s.chat_template === undefined || s.chat_template === null || isChatTemplate(s.chat_template),
     generation: () => s.generation === undefined || isGeneration(s.generation, s.source_states !== undefined),
     input_size: () => s.input_size === undefined || isWhole(s.input_size, 1, MAX_VOCABULARY),
+    hidden_size: () => s.hidden_size === undefined || isWhole(s.hidden_size, 1, MAX_VOCABULARY),
     role: () => ROLES.includes(s.role),
     graphs: () => isObject(s.graphs) && Object.values(s.graphs).every(isFileName) &&
       (s.role === "step" || !Object.keys(s.graphs).length),
@@ -199,8 +200,10 @@ export function requireRoom({ maxPositions: most, pastEnd: end }, position, more
 export function differs(step, other, role) {
   if (other.role !== role) return "role";
   const own = ["role", "graphs", "tokenizer", "source_tokenizer"];
-  const wanted = { ...step, generation: null, ...(role === "generate" && { topK: null }) }; // a generation graph outputs no logits
-  const shared = [...KEYS, ...OF_SOURCES, "generation", "input_size"].filter((key) => !own.includes(key));
+  const wanted = { ...step, generation: null, chatTemplate: null };
+  if (role === "generate") wanted.topK = null; // it outputs no logits
+  if (role !== "prefill") wanted.hiddenSize = null;
+  const shared = [...KEYS, ...OF_SOURCES, ...OPTIONAL].filter((key) => !own.includes(key));
   return shared.find((key) => JSON.stringify(wanted[camel(key)]) !== JSON.stringify(other[camel(key)]));
 }
 

@@ -57,6 +57,7 @@
  * @property {string | null} tokenizer
  * @property {ChatTemplate | null} chatTemplate of a chat model
  * @property {number | null} inputSize elements of the vectors that `readVectors` takes; null: the graph reads tokens
+ * @property {number | null} hiddenSize elements of the output `hidden`, which is not used here; null: there is none
  * @property {number | null} topK
  * @property {"step" | "prefill" | "draft_check" | "generate" | "encoder"} role
  * @property {Readonly<Record<string, string>>} graphs
