@@ -5,10 +5,10 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { Decoder, Translator, readModelFile } from "../src/index.js";
+import { Decoder, Translator } from "../src/index.js";
 import { checkInterface } from "../src/interface.js";
-import { differs, readSignature } from "../src/signature.js";
-import { bytesOf, exchanged, golden, inCopy, refused } from "./files.js";
+import { differs } from "../src/signature.js";
+import { bytesOf, exchanged, golden, inCopy, refused, signatureOf } from "./files.js";
 
 let decoder;
 before(async () => (decoder = await Decoder.open(golden("tiny.onnx"))));
@@ -54,20 +54,18 @@ test("metadata that lies", async () => {
 });
 
 test("keys that only some graphs have", async () => {
-  const read = async (name, added = {}) => {
-    const { metadata } = readModelFile(await bytesOf(name));
-    return readSignature(new Map([...metadata, ...Object.entries(added).map(([key, value]) => [`t2r.${key}`, JSON.stringify(value)])]));
-  };
-  for (const size of ["x", 0, null, 1 << 25]) await refused(() => read("tiny.onnx", { hidden_size: size }), "metadata", /hidden_size/);
-  const plain = await read("tiny.onnx"), wide = await read("tiny.onnx", { hidden_size: 5 });
+  for (const size of ["x", 0, null, 1 << 25]) {
+    await refused(() => signatureOf("tiny.onnx", { hidden_size: size }), "metadata", /a bad value of hidden_size/);
+  }
+  const plain = await signatureOf("tiny.onnx"), wide = await signatureOf("tiny.onnx", { hidden_size: 5 });
   const states = (prefix) => plain.states.map(({ name }) => prefix + name);
   const session = (...more) => ({ inputNames: ["input_ids", ...states("past_")], outputNames: ["logits", ...states("present_"), ...more] });
   checkInterface(plain, session());
   checkInterface(wide, session("hidden"));
   await refused(() => checkInterface(plain, session("hidden")), "interface", /unexpected output hidden/);
   await refused(() => checkInterface(wide, session()), "interface", /missing output hidden/);
-  const [prefill] = Object.values((await read("prefill.onnx")).graphs), hidden = { hidden_size: 5 };
-  const differ = async (ours, theirs) => differs(await read("prefill.onnx", ours), await read(prefill, theirs), "prefill");
+  const [prefill] = Object.values((await signatureOf("prefill.onnx")).graphs), hidden = { hidden_size: 5 };
+  const differ = async (ours, theirs) => differs(await signatureOf("prefill.onnx", ours), await signatureOf(prefill, theirs), "prefill");
   assert.equal(await differ({}, {}), undefined);
   assert.equal(await differ(hidden, hidden), undefined);
   assert.equal(await differ(hidden, {}), "hidden_size");

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-import { KINDS, T2RError, readModelFile } from "../src/index.js";
+import { KINDS, T2RError, readModelFile, readSignature } from "../src/index.js";
 
 export const TINY = fileURLToPath(new URL("../../../models/tiny", import.meta.url));
 
@@ -50,6 +50,13 @@ export function withMetadata(bytes, changes) {
   }
   for (const [key, value] of metadata) out.push(...field(14, Buffer.concat([...field(1, Buffer.from(key)), ...field(2, Buffer.from(value))])));
   return new Uint8Array(Buffer.concat([...out, ...withoutMetadata(bytes)]));
+}
+
+/** The signature of a golden graph, with these values of metadata besides or instead of its own. */
+export async function signatureOf(name, values = {}) {
+  const { metadata } = readModelFile(await bytesOf(name));
+  for (const [key, value] of Object.entries(values)) metadata.set(`t2r.${key}`, JSON.stringify(value));
+  return readSignature(metadata);
 }
 
 /** The other fields of a graph's file. */
