@@ -3,6 +3,7 @@
 #define T2R_TEXTS_HPP
 
 #include <algorithm>
+#include <iterator>
 #include <list>
 #include <map>
 
@@ -135,11 +136,14 @@ public:
     explicit PrefixCache(const Decoder &decoder, std::size_t max_bytes = std::size_t{1} << 28, std::size_t block = 256)
         : decoder(decoder.fork()), max_bytes(max_bytes), block(block) {
         if (block < 1) throw Failed(T2R_SNAPSHOT, "expected a block of at least 1 token; received 0; choose another");
+        if (decoder.info().translates)  // a text's states depend on its source, too
+            throw Failed(T2R_GRAPH, "expected a decoder without a source; received a translator's; use the decoder of a language model");
     }
 
     // Read a text from its start and return the logits after it, valid until the next call.
     const float *read(const Tokens &text) {
         decoder.reset(1);
+        require(text);
         const std::size_t blocks = text.empty() ? 0 : std::min((text.size() - 1) / block, most);
         const auto behind = [&](std::size_t at) { return text.begin() + static_cast<std::ptrdiff_t>(at * block); };
         std::vector<Place> used;
@@ -147,18 +151,17 @@ public:
         std::size_t at = 0;
         for (auto found = places.end(); at < blocks && (found = places.find(key(at))) != places.end(); at++) used.push_back(found->second);
         reused = at * block;
+        for (auto place = used.rbegin(); place != used.rend(); ++place) kept.splice(kept.begin(), kept, *place);
         if (at) decoder.take({{used.back()->decoder, 0}});
-        for (; at < blocks; at++) {
+        for (bool fits = true; at < blocks; at++) {
             const Key next = key(at);
             decoder.prefill(next.second);
-            kept.push_front({++count, next, decoder.copy(), bytes_of(decoder)});
-            used.push_back(kept.begin());
-            places.emplace(next, kept.begin());
-        }
-        for (auto place = used.rbegin(); place != used.rend(); ++place) kept.splice(kept.begin(), kept, *place);
-        for (std::size_t bytes = kept_bytes(); bytes > max_bytes || kept.size() > most; kept.pop_back()) {
-            bytes -= kept.back().bytes;
-            places.erase(kept.back().key);
+            const std::size_t bytes = bytes_of(decoder);
+            fits = fits && make_room(bytes, used.size());
+            if (!fits) continue;  // nor do longer prefixes
+            const auto behind_used = std::next(kept.begin(), static_cast<std::ptrdiff_t>(used.size()));
+            used.push_back(kept.insert(behind_used, Kept{++count, next, decoder.copy(), bytes}));
+            places.emplace(next, used.back());
         }
         return decoder.prefill({behind(blocks), text.end()});
     }
@@ -189,6 +192,27 @@ private:
     };
     using Place = std::list<Kept>::iterator;
     static constexpr std::size_t most = 1024;  // decoders; libt2r allows 4,096 open ones per process
+
+    // The checks of prefill, before any of a text is read.
+    void require(const Tokens &text) const {
+        const t2r_info info = decoder.info();
+        const auto strange = [&](std::int64_t token) { return token < 0 || token >= info.vocab_size; };
+        if (text.empty() || std::any_of(text.begin(), text.end(), strange))
+            throw Failed(T2R_TOKEN, "expected tokens of the model, at least one; received another, or none; use the model's tokenizer");
+        if (info.max_positions && static_cast<std::int64_t>(text.size()) > info.max_positions)
+            throw Failed(T2R_POSITION, "expected a text within the model's positions; received a longer one; read fewer tokens");
+    }
+
+    // Evict until one more fits, but none of the first `used`, which are shorter prefixes of its text. Returns whether it does.
+    bool make_room(std::size_t bytes, std::size_t used) {
+        if (bytes > max_bytes) return false;  // would evict all others and still not fit
+        for (std::size_t left = kept_bytes(); left > max_bytes - bytes || kept.size() >= most; kept.pop_back()) {
+            if (kept.size() == used) return false;
+            left -= kept.back().bytes;
+            places.erase(kept.back().key);
+        }
+        return true;
+    }
 
     // Twice its states, as a decoder has two buffers for each.
     static std::size_t bytes_of(const Decoder &decoder) {

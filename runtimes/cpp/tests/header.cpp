@@ -95,6 +95,12 @@ void prefixes(const std::string &folder) {
     t2r::PrefixCache many(t2r::Decoder(folder + "/tiny.onnx"), std::size_t{1} << 30, 1);
     for (int n = 0; n < 2; n++) many.read(t2r::Tokens(1030, 3));
     EXPECT(many.reused == 1024);  // leaves most of the 4,096 handles to others
+    std::vector<t2r::Decoder> others;
+    while (others.size() < 2600) others.push_back(decoder.fork());
+    none.read(t2r::Tokens(1030, 3));  // keeps nothing, so it needs no handle for each block
+    const std::size_t bytes = cache.kept_bytes();
+    EXPECT(told([&] { cache.read({9, 9, 9, 9, 9, 9, 99}); }) == T2R_TOKEN && cache.kept_bytes() == bytes);  // reads no block
+    EXPECT(told([&] { t2r::PrefixCache(t2r::Decoder(folder + "/translator.onnx")); }) == T2R_GRAPH);
     EXPECT(told([&] { t2r::PrefixCache(decoder, 0, 0); }) == T2R_SNAPSHOT && told([&] { cache.read({}); }) == T2R_TOKEN);
 }
 

@@ -62,15 +62,21 @@ export class PrefixCache {
       newest = next;
     }
     this.reused = at * size;
+    this.#use(keys);
     if (newest) await decoder.take([[newest.decoder, [0]]]);
-    for (; at < blocks; at++) {
-      keys.push(key());
-      await decoder.prefill(block());
-      newest = { id: ++this.#count, decoder: decoder.fork() };
-      this.#kept.set(keys[at], newest);
-      await newest.decoder.take([[decoder, [0]]]);
+    try {
+      for (let fits = true; at < blocks; at++) {
+        await decoder.prefill(block());
+        fits = fits && await this.#makeRoom(decoder.stateBytes, keys.length);
+        if (!fits) continue; // nor do longer prefixes
+        keys.push(key());
+        newest = { id: ++this.#count, decoder: decoder.fork() };
+        await newest.decoder.take([[decoder, [0]]]);
+        this.#kept.set(keys.at(-1), newest);
+      }
+    } finally {
+      this.#use(keys);
     }
-    await this.#used(keys);
     return decoder.prefill(text.slice(blocks * size));
   }
 
@@ -95,20 +101,28 @@ export class PrefixCache {
     this.#kept.clear();
   }
 
-  /** Mark a text's blocks as most recently used, the first block as the newest; then evict down to `maxBytes`. */
-  async #used(keys) {
+  /** Mark a text's blocks as most recently used, the first block as the newest. */
+  #use(keys) {
     for (const key of keys.toReversed()) {
       const found = this.#kept.get(key);
+      if (!found) continue; // its states could not be taken
       this.#kept.delete(key);
       this.#kept.set(key, found);
     }
+  }
+
+  /** Evict until one more fits, but none of the newest `used`, which are shorter prefixes of its text. Tells whether it fits. */
+  async #makeRoom(bytes, used) {
+    if (bytes > this.#maxBytes) return false; // would evict all others and still not fit
     let left = this.keptBytes;
     for (const [key, { decoder }] of this.#kept) {
-      if (left <= this.#maxBytes) return;
+      if (left + bytes <= this.#maxBytes) return true;
+      if (this.#kept.size === used) return false;
       left -= decoder.stateBytes;
       this.#kept.delete(key);
       await decoder.close();
     }
+    return true;
   }
 }
 

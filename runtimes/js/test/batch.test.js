@@ -143,6 +143,13 @@ test("the longest prefixes of the oldest texts go first", () => opened("tiny.onn
   await cache.read(first);
   assert.equal(cache.reused, 4, "its last block was the oldest");
   await cache.clear();
+  const few = new PrefixCache(decoder, { block: 1, maxBytes: 3 * stateBytes }), read = decoder.prefill, seen = [];
+  decoder.prefill = (ids) => (seen.push(few.keptBytes / stateBytes), read.call(decoder, ids));
+  await few.read([1, 2]);
+  await few.read(first);
+  decoder.prefill = read;
+  assert.deepEqual(seen, [0, 1, 1, 2, 3, 3, 3, 3], "no more is kept, also while a text is read");
+  await few.clear();
   const none = new PrefixCache(decoder, { maxBytes: 0, block: 1 });
   await none.read(first);
   assert.deepEqual([none.reused, none.keptBytes], [0, 0]);
