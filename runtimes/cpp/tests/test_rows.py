@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from cpp_build import GOLDEN
 from t2r_library import Decoder, Failed, Library, numbers
@@ -74,6 +77,44 @@ def test_rows_of_several_decoders(library: Library) -> None:
     with pytest.raises(Failed, match="^batch: expected the state .* of one length in all sequences; "):
         hybrid.take([(hybrid, 0), (longer, 0)])
     assert hybrid.info.batch == 1
+
+
+def renamed(path: Path, old: str, new: str) -> onnx.ModelProto:
+    """A graph in which a state has another name."""
+    model = onnx.load(path)
+    for entry in model.metadata_props:
+        if entry.key in ("t2r.states", "t2r.source_states"):
+            entry.value = entry.value.replace(json.dumps(old), json.dumps(new))
+    names = {f"{side}{old}": f"{side}{new}" for side in ("", "past_", "present_")}
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = names.get(value.name, value.name)
+    for node in model.graph.node:
+        for places in (node.input, node.output):
+            places[:] = [names.get(name, name) for name in places]
+    return model
+
+
+def test_a_state_of_any_name_is_told_on_one_line(library: Library, tmp_path: Path) -> None:
+    """Names come from an untrusted file."""
+    old = next(spec.name for spec in Python(GOLDEN / "tiny-hybrid.onnx").signature.states if spec.grows)
+    onnx.save(renamed(GOLDEN / "tiny-hybrid.onnx", old, "k.\n1"), tmp_path / "named.onnx")
+    decoder = Decoder(library, tmp_path / "named.onnx")
+    longer = decoder.fork()
+    longer.step([1])
+    with pytest.raises(Failed, match=r"^batch: expected the state k\. 1 of one length in all sequences; "):
+        decoder.take([(decoder, 0), (longer, 0)])
+    (path,) = GOLDEN.glob("translator.onnx.*.encoder.onnx")
+    encoder = renamed(path, "source_k.1", "source_k.\n1")
+    twice = onnx.helper.make_node("Concat", ["once", "once"], ["source_k.\n1"], axis=2)  # longer than the source
+    for node in encoder.graph.node:
+        node.output[:] = ["once" if name == "source_k.\n1" else name for name in node.output]
+    encoder.graph.node.append(twice)
+    onnx.save(renamed(GOLDEN / "translator.onnx", "source_k.1", "source_k.\n1"), tmp_path / "translator.onnx")
+    onnx.save(encoder, tmp_path / path.name)
+    with pytest.raises(
+        Failed, match=r"^graph: expected states of the sources' sizes from the encoder; received source_k\. 1; "
+    ):
+        Decoder(library, tmp_path / "translator.onnx").translate([1, 2], max_tokens=4)
 
 
 @pytest.mark.parametrize(
