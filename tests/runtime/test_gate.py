@@ -135,7 +135,7 @@ def test_saved_with_its_datastore(decoder: Decoder, tmp_path: Path) -> None:
     arrays = {"keys": store.keys, "tokens": store.tokens}
     head = {"datastore": 1, "checkpoint_sha256": store.checkpoint_sha256}
     for gate in (np.zeros(1), np.zeros((2, 3)), np.array([1, np.nan]), np.zeros(3, np.float32)):
-        archive.write(path, head, {**arrays, "gate": gate})
+        archive.write(path, head, {**arrays, "gate": gate}, "datastore")
         with pytest.raises(UserError, match="a datastore at"):
             Datastore.load(path)
 
