@@ -164,15 +164,14 @@ def _finished(config: FinetuneConfig, identity: dict[str, Any]) -> dict[str, Any
 def _report(output: Path, done: dict[str, Any], kept: Sequence[dict[str, Any]], started: float) -> FinetuneReport:
     """The report of a run from its provenance `done`."""
     said = done["evaluation"]
-    figures = {
-        name: Evaluation(
-            said.get(name, math.nan), said["tokens"], said["length"], said.get(f"{name}_error", math.nan)
-        )  # figures that are not finite are left out
-        for name in ("teacher", "student", "finetuned")
-    }
-    teacher = figures["teacher"] if "teacher" in said else None
+
+    def figure(name: str) -> Evaluation:
+        nats, error = (said.get(key, math.nan) for key in (name, f"{name}_error"))  # only finite ones were kept
+        return Evaluation(nats, said["tokens"], said["length"], error)
+
+    teacher = figure("teacher") if "teacher" in said else None
     stages, seconds = tuple(Kept(**row) for row in kept), time.monotonic() - started
-    return FinetuneReport(output, teacher, figures["student"], figures["finetuned"], stages, done["tokens"], seconds)
+    return FinetuneReport(output, teacher, figure("student"), figure("finetuned"), stages, done["tokens"], seconds)
 
 
 def _rounded(student: Transformer, config: FinetuneConfig) -> Transformer:

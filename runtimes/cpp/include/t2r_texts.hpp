@@ -144,7 +144,7 @@ public:
     const float *read(const Tokens &text) {
         decoder.reset(1);
         require(text);
-        const std::size_t blocks = text.empty() ? 0 : std::min((text.size() - 1) / block, most);
+        const std::size_t blocks = std::min((text.size() - 1) / block, most);
         const auto behind = [&](std::size_t at) { return text.begin() + static_cast<std::ptrdiff_t>(at * block); };
         std::vector<Place> used;
         const auto key = [&](std::size_t at) { return Key{used.empty() ? 0 : used.back()->number, Tokens(behind(at), behind(at + 1))}; };

@@ -109,7 +109,7 @@ def _factors(fields: Fields) -> dict[str, float | Tensor]:
 def _numbers(fields: Fields, key: str, count: int) -> list[float]:
     """Read `count` multipliers."""
     values = fields.get(key, [1.0] * count)
-    if not isinstance(values, list) or list(map(finite, values)) != [True] * count:
+    if not isinstance(values, list) or len(values) != count or not all(map(finite, values)):
         raise fields.wrong(key, f"{count} finite numbers", values)
     return [float(value) for value in values]
 

@@ -125,8 +125,8 @@ def time_steps(fields: Fields) -> dict[str, Any]:
     """Limits of dt, as `Mamba2Config` has them."""
     said = fields.get("time_step_limit", (0.0, float("inf")))
     limits = [float("inf") if x == INFINITY else x for x in said] if isinstance(said, list | tuple) else []
-    numbers = [finite(x) or x == float("inf") for x in limits] == [True] * 2
-    if not numbers or not max(0.0, limits[0]) < limits[1]:
+    numbers = all(finite(x) or x == float("inf") for x in limits)
+    if len(limits) != 2 or not numbers or not max(0.0, limits[0]) < limits[1]:
         raise fields.wrong("time_step_limit", "two numbers, the second above the first and above 0", said)
     low, high = limits
     return {"least_step": max(0.0, float(low)), "largest_step": None if high == float("inf") else float(high)}

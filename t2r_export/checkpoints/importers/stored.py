@@ -120,6 +120,7 @@ def read_products(tensors: dict[str, Stored], sums: Mapping[str, tuple[str, str]
     for whole, (outer, inner) in sums.items():
         if {whole, outer, inner} <= tensors.keys():
             shapes = {name: tensors[name].shape for name in (whole, outer, inner)}
+            # absent dimensions are 0, so that tensors of other shapes are refused
             rows, columns, rank = (*shapes[whole], 0, 0)[:2] + (*shapes[inner], 0)[:1]
             compare({whole: (rows, columns), outer: (rows, rank), inner: (rank, columns)}, shapes, where)
         else:

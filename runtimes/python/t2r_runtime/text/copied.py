@@ -55,8 +55,8 @@ def _is_there(number: str, there: set[str]) -> bool:
     """Whether a translation has this number, as a whole or each run of its digits."""
     hour, *rest = _DIGITS.findall(number)
     minutes = [run for run in rest if ":" not in number or _value(run)]  # full hours need no minutes
-    clock = _value(hour) - 12 if 12 < _value(hour) < 24 and (":" in number or not rest) else None
-    first = _forms(hour) | (set() if clock is None else {str(clock)})
+    value = _value(hour)
+    first = _forms(hour) | ({str(value - 12)} if 12 < value < 24 and (":" in number or not rest) else set())
     return _joined(number) in there or bool(first & there) and all(_forms(run) & there for run in minutes)
 
 
