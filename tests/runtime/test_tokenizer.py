@@ -77,6 +77,28 @@ def test_stream_pieces_join_to_text(text: Tokenizer, written: str) -> None:
 
 
 @both
+@given(written=writings)
+@example(written=" once  upon a 日本 time")
+def test_bytes_of_tokens_join_to_text(text: Tokenizer, written: str) -> None:
+    ids = text.encode(written, special_tokens=False) if written else []
+    added = " " if text is PIECES and written else ""  # the normalizer prepends it, and `decode` strips it
+    assert b"".join(map(text.token_bytes, ids)) == (added + written).encode()
+
+
+def test_one_token_as_text_and_bytes() -> None:
+    def shown(text: Tokenizer, token: int) -> tuple[str, bytes]:
+        return text.token_text(token), text.token_bytes(token)
+
+    once, special = 3 + 256, 2
+    assert shown(PIECES, 3 + 0xDE) == ("<0xDE>", b"\xde")
+    assert shown(PIECES, 3 + 0x0A) == ("\n", b"\n")
+    assert shown(PIECES, once) == (" once", b" once")
+    assert shown(PIECES, special) == ("</s>", b"</s>")
+    byte = BYTES.encode("\u00c3")[0]
+    assert shown(BYTES, byte) == (BYTES.piece(byte), b"\xc3")
+
+
+@both
 @given(before=writings.filter(bool), after=writings)
 @example(before="once", after=" upon")  # its space must be kept
 @example(before="日", after="本")

@@ -16,15 +16,17 @@ import pytest
 from cli_models import Output
 from runtime import graphs, translators
 from runtime.serve.server import letters
-from t2r_runtime import Decoder, Sampling
+from runtime.test_tokenizer import pieces
+from t2r_runtime import Decoder, Sampling, Tokenizer
 from t2r_runtime.cli import main
 from t2r_runtime.cli.serve import command
+from t2r_runtime.serve.chats import Chat
 from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.errors import ApiError, of
 from t2r_runtime.serve.fields import Fields, parsed
 from t2r_runtime.serve.job import Event, Job
 from t2r_runtime.serve.metrics import Metrics
-from t2r_runtime.serve.writer import Piece, Writer
+from t2r_runtime.serve.writer import LogProb, Piece, Writer
 
 
 def failed(capsys: Output, *arguments: object) -> str:
@@ -207,3 +209,13 @@ def test_writer_without_tokenizer() -> None:
     piece = writer.take("length")
     assert (piece.index, piece.text, piece.tokens, piece.finish) == (3, "", [5, 7], "length")
     assert writer.generated == 2
+
+
+def test_chat_shows_bytes_of_tokens() -> None:
+    """Bytes of a character that is spread over tokens, in `logprobs` and in `top_logprobs`."""
+    first, second = 3 + 0xDE, 3 + 0x80  # <0xDE> and <0x80>
+    piece = Piece(0, logprobs=[LogProb(first, -0.5, [(first, -0.5), (second, -1.5)], 0)])
+    choice = Chat(Tokenizer(pieces()), tokens=False).choice(piece)
+    [shown] = choice["logprobs"]["content"]
+    assert (shown["token"], shown["bytes"]) == ("<0xDE>", [0xDE])
+    assert [each["bytes"] for each in shown["top_logprobs"]] == [[0xDE], [0x80]]

@@ -12,7 +12,7 @@ from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, is_text, shown
 from t2r_runtime.serve.job import Event
 from t2r_runtime.serve.models import Model, Served
-from t2r_runtime.serve.writer import Piece, token_text
+from t2r_runtime.serve.writer import Piece
 from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 512  # default; fewer if the model has fewer positions left
@@ -51,8 +51,8 @@ class Chat:
         return {**made, "tokens": piece.tokens} if self._tokens else made
 
     def _entry(self, token: int, value: float) -> dict[str, Any]:
-        text = token_text(self._tokenizer, token)
-        return {"token": text, "logprob": value, "bytes": list(text.encode())}
+        text, bytes_ = self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)
+        return {"token": text, "logprob": value, "bytes": list(bytes_)}
 
 
 async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, Asked]:

@@ -12,7 +12,7 @@ from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, is_text, shown
 from t2r_runtime.serve.job import Event
 from t2r_runtime.serve.models import MAX_CHOICES, Model, Served
-from t2r_runtime.serve.writer import Echo, LogProb, Piece, token_text
+from t2r_runtime.serve.writer import Echo, LogProb, Piece
 from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 16  # default, as in OpenAI's API
@@ -45,7 +45,7 @@ class Completion:
 
     def _logprobs(self, piece: Piece) -> dict[str, Any]:
         return {
-            "tokens": [token_text(self._tokenizer, each.token) for each in piece.logprobs],
+            "tokens": [self._text(each.token) for each in piece.logprobs],
             "token_logprobs": [each.value for each in piece.logprobs],
             "top_logprobs": [self._top(each) for each in piece.logprobs],
             "text_offset": [each.place for each in piece.logprobs],
@@ -56,8 +56,11 @@ class Completion:
             return None
         found: dict[str, float] = {}
         for token, value in each.top:
-            found.setdefault(token_text(self._tokenizer, token), value)
+            found.setdefault(self._text(token), value)
         return found
+
+    def _text(self, token: int) -> str:
+        return str(token) if self._tokenizer is None else self._tokenizer.token_text(token)
 
 
 async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer, Asked]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from t2r_runtime.decode.score import log_probabilities
 from t2r_runtime.decode.text import STOP
 from t2r_runtime.text.stops import Until
-from t2r_runtime.text.tokenizer import UNFINISHED, Tokenizer
+from t2r_runtime.text.tokenizer import Tokenizer
 
 LEAST = -9999.0  # replaces -inf, which JSON lacks
 
@@ -130,11 +130,3 @@ def _log_prob(logits: NDArray[np.float32], token: int, top: int) -> tuple[float,
         order = places[np.argsort(-values[places], kind="stable")][:top]
         best = [(int(place), float(values[place])) for place in order]
     return float(values[token]), best
-
-
-def token_text(tokenizer: Tokenizer | None, token: int) -> str:
-    """A text for one token: its decoded text, else its piece in the vocabulary, else its number."""
-    if tokenizer is None:
-        return str(token)
-    text = tokenizer.decode([token])
-    return text if text and UNFINISHED not in text else tokenizer.piece(token)

@@ -10,6 +10,7 @@ from t2r_runtime.checks import listed, require_kind
 from t2r_runtime.contract.chat import render, require_chat_template
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError
+from t2r_runtime.text.token_bytes import byte_piece
 from t2r_runtime.text.tokenizer_file import Library
 from t2r_runtime.text.tokenizer_parts import require_size
 
@@ -160,6 +161,17 @@ class Tokenizer:
         require_kind(token, numbers.Integral, "an integer as token", "tokenizer")
         known = 0 <= token < 1 << 32  # range of the library's ids
         return str((self._library.tokenizer.id_to_token(int(token)) if known else None) or "")
+
+    def token_text(self, token: int) -> str:
+        """The text that a token adds to others; its piece if it has none, or only a part of a character."""
+        alone, twice = self.decode([token]), self.decode([token, token])  # a text's first token may lose its space
+        text = twice[len(alone) :] if twice.startswith(alone) else alone
+        return text if text and UNFINISHED not in text else self.piece(token)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token adds to others: those of its `token_text`, or the part of a character."""
+        found = byte_piece(self.piece(token), self._library.decoders)
+        return self.token_text(token).encode() if found is None else found
 
     def stream(self, prompt: Iterable[int] = ()) -> StreamingDetokenizer:
         """A StreamingDetokenizer for the tokens after `prompt`."""

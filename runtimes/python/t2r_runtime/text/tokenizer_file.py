@@ -34,6 +34,9 @@ class Library:
         text: text of a tokenizer.json.
         any_parts: False rejects components that runtimes/contract/text.md does not list.
 
+    Attributes:
+        decoders: types of its decoders, in order.
+
     Raises:
         UserError: the library rejects the file, a limit is exceeded, or the package tokenizers is not installed.
     """
@@ -51,6 +54,7 @@ class Library:
         if not any_parts:
             require_known(file.data)
         self._work, self._looks, self._token_bytes = file.work, file.looks, file.token_bytes
+        self.decoders = [part["type"] for part in parts_of(file.data, "decoder")]
         with _quiet(), no_panic(FORM):
             self.tokenizer: Any = tokenizers.Tokenizer.from_str(_linear(text, file))
             self.tokenizer.no_truncation()
