@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from golden import bad, calls, edited, history, parts, rows, texts, translator
+from golden import bad, calls, edited, history, parts, rows, sentences, texts, translator
 from golden.choices import sampling
 from golden.models import MODELS, write_graph
 from golden.texts import Case
@@ -24,6 +24,7 @@ def write(folder: Path) -> None:
             entries = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
             write_bytes(folder / f"{name}.json", ("{\n" + ",\n".join(entries) + "\n}\n").encode())
             cases.append({"case": name, "kind": kind, "file": f"{name}.json"})
+    write_bytes(folder / sentences.NAME, sentences.written())
     lines = ",\n".join(json.dumps(case) for case in cases)
     write_bytes(folder / INDEX, f'{{"golden": 1, "cases": [\n{lines}\n]}}\n'.encode())
 

@@ -1,11 +1,15 @@
-"""Splitting of a line into sentences, and detection of loops."""
+"""Splitting of a text into sentences, and detection of repetition."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 
 from t2r_runtime.session.segment import repeats, split_sentences
 
+TINY = Path(__file__).parents[2] / "models" / "tiny"
 CUT = [
     ["Wo ist der Bahnhof?", "Er ist dort."],
     ["Guten Tag!", "„Wie geht es?“", "Gut."],
@@ -42,12 +46,22 @@ def test_split_sentences_keeps_words() -> None:
     assert " ".join(split_sentences(line)).split() == line.split()
 
 
-def test_loops() -> None:
+def test_golden_sentences() -> None:
+    for text, sentences in json.loads((TINY / "sentences.json").read_text("utf-8")):
+        assert split_sentences(text) == sentences
+
+
+def test_many_words_take_linear_time() -> None:
+    assert len(split_sentences("a. " * 100_000)) == 1
+
+
+def test_repetition() -> None:
     assert repeats([1, 2, 3] + [7, 8] * 6)
-    assert repeats([5] * 12)
-    assert repeats([9, *range(16), *range(16), *range(16), *range(16)])
-    assert not repeats([5] * 11)
-    assert not repeats([1, 2, 3, 4] * 2 + [1])
-    assert not repeats(list(range(40)))
-    assert not repeats([*range(16), *range(16), *range(16)])
+    assert repeats([5] * 8)
+    assert repeats([4, 1, 2, 3, 1, 2, 3, 1, 2, 9, 9])  # the strength of the strength of the strength
+    assert repeats([9, *range(16), *range(16), 4])
+    assert not repeats([5] * 7)
+    assert not repeats([1, 2, 3] * 2 + [1])
+    assert not repeats([*range(17), *range(17)])
+    assert not repeats([*range(5), 9, *range(5)])
     assert not repeats([])

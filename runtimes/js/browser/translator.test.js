@@ -70,6 +70,8 @@ test("two sentences of a line are two, each beside its source, and odd text is n
   await visited({}, async ({ page, errors }) => {
     assert.equal((await translated(page, "Wo ist der Bahnhof? Ich habe heute keine Zeit.")).length, 2);
     assert.deepEqual(await page.locator("#target .from").allTextContents(), ["Wo ist der Bahnhof?", "Ich habe heute keine Zeit."]);
+    await translated(page, "Ich wurde am 3.\nMärz 1987 geboren.\n\nUnd du");
+    assert.deepEqual(await page.locator("#target .from").allTextContents(), ["Ich wurde am 3.\nMärz 1987 geboren.", "Und du"]);
     await translated(page, "\ufeff🙂🙂 \u0000 \u202e ẞ");
     await page.evaluate(() => {
       for (const button of document.querySelectorAll("button, .chip")) button.click(), button.click();

@@ -7,6 +7,7 @@ export { readModelFile } from "./model_file.js";
 export { PrefixCache } from "./prefix_cache.js";
 export { Sampler } from "./sampler.js";
 export { readSignature } from "./signature.js";
+export { splitSentences } from "./sentences.js";
 export { Tokenizer } from "./tokenizer.js";
 export { Translator } from "./translator.js";
 export { WorkerDecoder } from "./worker_decoder.js";

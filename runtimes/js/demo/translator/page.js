@@ -3,6 +3,7 @@
 import { Asker, dim, oneAtATime, pressed } from "./asker.js";
 import { keepFiles, listed, showDownload } from "./files.js";
 import { amount, counted, failure, whereItRuns } from "./sentences.js";
+import { splitSentences } from "./t2r/sentences.js";
 
 const MOST = 5000; // letters
 const $ = (id) => document.getElementById(id);
@@ -29,20 +30,13 @@ async function open() {
   }
 }
 
-/** The sentences of each line of a text. */
-function sentences(text) {
-  const cut = "Segmenter" in Intl ? new Intl.Segmenter("de", { granularity: "sentence" }) : null;
-  const lines = text.replace(/^\ufeff/, "").toWellFormed().split("\n");
-  return lines.flatMap((line) => (cut ? [...cut.segment(line)].map(({ segment }) => segment) : [line])).map((one) => one.trim()).filter(Boolean);
-}
-
 async function translate() {
   const text = $("source").value;
   if (text.length > MOST) throw failure("length", `${text.length} letters`);
   $("target").replaceChildren();
   $("numbers").textContent = "";
   stopped = false;
-  const lines = sentences(text);
+  const lines = splitSentences(text.replace(/^\ufeff/, "").toWellFormed());
   let total = 0;
   for (const line of lines) {
     if (stopped) break;

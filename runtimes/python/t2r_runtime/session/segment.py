@@ -1,52 +1,62 @@
-"""Sentence segmentation for translators.
-
-The rules are conservative: a full stop after a number, an initial or a common abbreviation does not end a sentence, nor
-does one before a lowercase letter.
-"""
+"""Sentences of a text, as runtimes/contract/translators.md defines them, and repetition in a translation."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-# end marks and closing quotes, followed by white space except in Chinese and Japanese
-_END = re.compile(r"""(?:(?<![.!?…])[.!?…]+["'”’“‘»«)\]]*(?=\s)|[。！？]+[」』”’）]*)\s*""")
+_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # the property White_Space
+# end marks and closing quotes, followed by white space except in Chinese and Japanese; else white space alone
+_GAP = re.compile(
+    rf"""((?<![.!?…])[.!?…]+["'”’“‘»«)\]]*(?=[{_SPACE}])|[。！？]+[」』”’）]*)[{_SPACE}]*|[{_SPACE}]+""",
+)
 _OPENING = "\"'„“”‚‘’«»([¿¡-–—"
+_FOLLOWING = re.compile(rf"[{re.escape(_OPENING)}]*(.?)", re.DOTALL)
 _ABBREVIATED = (
     "mr mrs ms dr prof st vs etc inc ltd co jr sr fig vol pp approx dept gen col capt sgt rev hon "
-    "bzw ca evtl ggf inkl exkl nr usw vgl bd hr dipl ing jh mio mrd tel sog geb gest "
+    "bzw ca evtl ggf inkl exkl nr usw vgl bd hr dipl ing jh mio mrd tel sog geb gest str tsd bspw zzgl abb "
     "jan feb mar apr jun jul aug sep sept oct okt nov dec dez "
     "mme mlle mm cf av env sra srta dña ud uds"
 )
 ABBREVIATIONS = frozenset(_ABBREVIATED.split())
+_NUMBER = re.compile(r"\d+")
+LEAST_REPEATED = 8  # tokens
 
 
-def split_sentences(line: str) -> list[str]:
-    """Split a line into stripped sentences."""
-    found, begin = [], 0
-    for match in _END.finditer(line):
-        if _ends(line, begin, match):
-            found.append(line[begin : match.end()].strip())
-            begin = match.end()
-    found.append(line[begin:].strip())
-    return [sentence for sentence in found if sentence]
+def split_sentences(text: str) -> list[str]:
+    """Split a text into sentences, without white space around them."""
+    found: list[str] = []
+    begin = word = 0  # where the sentence and the word begin
+    for gap in _GAP.finditer(text):
+        if gap.start() == begin and not gap[1] or _ends(text, text[word : gap.start()], gap):
+            found.append(text[begin : gap.start() + len(gap[1] or "")])
+            begin = gap.end()
+        word = gap.end()
+    return [sentence for sentence in [*found, text[begin:]] if sentence]
 
 
-def _ends(line: str, begin: int, match: re.Match[str]) -> bool:
-    following = line[match.end() : match.end() + 4].lstrip(_OPENING)
-    if following[:1].islower():
-        return False
-    if match[0].rstrip() != ".":
+def _ends(text: str, word: str, gap: re.Match[str]) -> bool:
+    """Whether a sentence ends with this word and the gap after it."""
+    if gap.end() == len(text) or gap[0].count("\n") > 1:
         return True
-    word = line[max(begin, line.rfind(" ", begin, match.start()) + 1) : match.start()].lstrip(_OPENING)
-    return not (word.isdigit() or len(word) == 1 or "." in word or word.lower() in ABBREVIATIONS)
+    following = _FOLLOWING.match(text, gap.end())
+    if gap[1] is None or (following and following[1].islower()):
+        return False
+    word = word.lstrip(_OPENING)
+    is_open = len(word) == 1 or "." in word or _NUMBER.fullmatch(word) or word.lower() in ABBREVIATIONS
+    return gap[1] != "." or not is_open
 
 
-def repeats(tokens: list[int]) -> bool:
-    """Whether tokens end in a loop of at most 16 tokens, repeated at least four times and over at least 12 tokens."""
-    for period in range(1, 17):
-        same = 0
-        while same + period < len(tokens) and tokens[-1 - same] == tokens[-1 - same - period]:
-            same += 1
-        if same >= max(3 * period, 12 - period):
-            return True
-    return False
+def repeats(tokens: Sequence[int]) -> bool:
+    """Whether tokens repeat themselves: at least 8 in a row that are two or more copies of at most 16, the last one
+    possibly unfinished."""
+    return any(_longest_run(tokens, period) >= max(LEAST_REPEATED, 2 * period) for period in range(1, 17))
+
+
+def _longest_run(tokens: Sequence[int], period: int) -> int:
+    """The most tokens in a row of which each is equal to the one `period` before it, with those that they repeat."""
+    longest = same = 0
+    for token, before in zip(tokens[period:], tokens, strict=False):
+        same = same + 1 if token == before else 0
+        longest = max(longest, same)
+    return longest + period
