@@ -2,10 +2,12 @@
 
 import { failure } from "./sentences.js";
 
+const LISTED = 30_000; // ms to wait for the list
+
 /** files.json, and the model's size. @throws {Error} file, list */
 export async function listed() {
-  const answer = await fetch("files.json", { cache: "no-store" }).catch((error) => {
-    throw Object.assign(error, { kind: "file" });
+  const answer = await fetch("files.json", { cache: "no-store", signal: AbortSignal.timeout(LISTED) }).catch((error) => {
+    throw failure("file", error.message);
   });
   if (!answer.ok) throw failure("file", `the answer ${answer.status}`);
   const list = await answer.json().catch((error) => {
@@ -49,7 +51,7 @@ function isOfModel({ graph }, name) {
   return name === graph || name.startsWith(`${graph}.`);
 }
 
-const PATIENCE = 3000; // ms: a registered service worker may never become ready
+const PATIENCE = 3000; // ms: a service worker may never be registered or become ready
 const RELOADED = "t2r-reloaded"; // in the tab's storage: reload only once
 
 /**
@@ -60,8 +62,8 @@ const RELOADED = "t2r-reloaded"; // in the tab's storage: reload only once
 export async function keepFiles() {
   if (!("serviceWorker" in navigator) || !window.isSecureContext) return;
   const had = navigator.serviceWorker.controller;
-  await navigator.serviceWorker.register("sw.js");
-  await Promise.race([navigator.serviceWorker.ready, new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
+  const ready = navigator.serviceWorker.register("sw.js").then(() => navigator.serviceWorker.ready);
+  await Promise.race([ready, new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
   if (window.crossOriginIsolated) sessionStorage.removeItem(RELOADED);
   else if (!had && !sessionStorage.getItem(RELOADED)) {
     sessionStorage.setItem(RELOADED, "yes");

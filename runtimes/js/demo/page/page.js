@@ -32,9 +32,10 @@ function showCost({ position, bytes }) {
 }
 
 async function open() {
-  list = await listed();
-  const done = showDownload(list, $("status"), $("loading"));
+  let done = () => {};
   try {
+    list = await listed();
+    done = showDownload(list, $("status"), $("loading"));
     const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
     ({ way } = found);
     $("status").textContent = "Ready.";

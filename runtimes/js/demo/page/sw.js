@@ -1,9 +1,14 @@
-/** Caches the listed files for offline use, each under its hash: only changed files are fetched again. */
+/**
+ * Keeps the listed files for the next visit, each under its hash: only changed files are fetched again. The cache may be full or
+ * refused, and the host slow: then files come from the other of the two.
+ */
 
 const LIST = "files.json";
 const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" }; // for threads
-const home = new URL("./", self.location.href);
+const PATIENCE = { known: 2000, unknown: 30_000 }; // ms to wait for the host's list, by whether there is one from before
+const home = new URL("./", self.location.href), listAddress = new URL(LIST, home);
 const CACHE = `t2r-files ${home.pathname}`; // another folder has its own
+let known = null; // the newest list, as text: the cache may hold none
 
 self.addEventListener("install", (event) => event.waitUntil(self.skipWaiting()));
 self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
@@ -11,45 +16,56 @@ self.addEventListener("fetch", (event) => {
   const url = new URL(event.request.url);
   if (event.request.method !== "GET" || !url.href.startsWith(home.href)) return;
   const name = decodeURIComponent(url.pathname.slice(home.pathname.length)) || "index.html";
-  event.respondWith(name === LIST ? freshList() : file(name, event.request));
+  const answer = name === LIST ? newestList().then((text) => made(text, "application/json")) : file(name, event.request);
+  event.respondWith(answer.catch((error) => new Response(String(error), { status: 503 })));
 });
 
-/** The server's list; offline, the cached one. Files no longer listed are removed from the cache. */
-async function freshList() {
-  const cache = await caches.open(CACHE);
+/** The result of `work` in the cache; undefined if the cache does not allow it. */
+async function inCache(work) {
   try {
-    const answer = await fetch(new URL(LIST, home), { cache: "no-store" });
-    if (!answer.ok) throw new Error(`the answer ${answer.status}`);
-    const text = await answer.text(), { files } = JSON.parse(text);
-    await cache.put(new URL(LIST, home), made(text, "application/json"));
-    const kept = new Set([new URL(LIST, home).href, ...files.map((entry) => key(entry).href)]);
-    for (const request of await cache.keys()) if (!kept.has(request.url)) await cache.delete(request);
-    return made(text, "application/json");
-  } catch (error) {
-    return (await cache.match(new URL(LIST, home))) ?? failed(503, error);
+    return await work(await caches.open(CACHE));
+  } catch {
+    return undefined;
   }
 }
 
+async function keptList() {
+  return known ?? inCache(async (cache) => (await cache.match(listAddress))?.text());
+}
+
+/** The host's list; if it fails or is late, the one from before. */
+async function newestList() {
+  const before = await keptList(), coming = fetchedList(), patience = before ? PATIENCE.known : PATIENCE.unknown;
+  const late = new Promise((_, reject) => setTimeout(reject, patience, new Error(`no list after ${patience} ms`)));
+  return Promise.race([coming, late]).catch((error) => before ?? Promise.reject(error));
+}
+
+/** The host's list, which is then the known one. Files that it does not list leave the cache. */
+async function fetchedList() {
+  const answer = await fetch(listAddress, { cache: "no-store" });
+  if (!answer.ok) throw new Error(`the answer ${answer.status}`);
+  const text = await answer.text(), kept = new Set([listAddress.href, ...JSON.parse(text).files.map((entry) => key(entry).href)]);
+  known = text;
+  await inCache(async (cache) => {
+    for (const request of await cache.keys()) if (!kept.has(request.url)) await cache.delete(request);
+    await cache.put(listAddress, made(text, "application/json"));
+  });
+  return text;
+}
+
 async function file(name, request) {
-  const cache = await caches.open(CACHE);
-  let listed = await cache.match(new URL(LIST, home));
-  if (!listed || request.mode === "navigate") listed = await freshList();
-  const entry = listed.ok ? (await listed.clone().json()).files.find((one) => one.name === name) : undefined;
-  if (!entry) return fetch(request).catch((error) => failed(503, error));
-  const found = await cache.match(key(entry));
+  const before = request.mode === "navigate" ? undefined : await keptList();
+  const list = before ?? (await newestList().catch(() => null));
+  const entry = list && JSON.parse(list).files.find((one) => one.name === name);
+  if (!entry) return fetch(request);
+  const found = await inCache((cache) => cache.match(key(entry)));
   if (found) return found;
-  try {
-    const answer = await fetch(new URL(encodeURI(name), home), { cache: "no-store" });
-    if (!answer.ok) return isolated(answer);
-    const bytes = await whole(answer, name);
-    const wrong = bytes.byteLength !== entry.size || (await sha256(bytes)) !== entry.sha256;
-    if (wrong) return made(bytes, answer.headers.get("Content-Type")); // the page reports the error; the file is not cached
-    const kept = made(bytes, answer.headers.get("Content-Type"));
-    await cache.put(key(entry), kept.clone());
-    return kept;
-  } catch (error) {
-    return failed(503, error);
-  }
+  const answer = await fetch(new URL(encodeURI(name), home), { cache: "no-store" });
+  if (!answer.ok) return isolated(answer);
+  const bytes = await whole(answer, name), fresh = made(bytes, answer.headers.get("Content-Type"));
+  const right = bytes.byteLength === entry.size && (await sha256(bytes)) === entry.sha256;
+  if (right) await inCache((cache) => cache.put(key(entry), fresh.clone()));
+  return fresh; // if it is wrong, the page reports the error
 }
 
 /** All bytes of a response; progress is posted to the pages. */
@@ -76,10 +92,6 @@ function isolated(answer) {
   const headers = new Headers(answer.headers);
   for (const [name, value] of Object.entries(ISOLATED)) headers.set(name, value);
   return new Response(answer.body, { status: answer.status, statusText: answer.statusText, headers });
-}
-
-function failed(status, error) {
-  return new Response(String(error), { status });
 }
 
 async function sha256(bytes) {

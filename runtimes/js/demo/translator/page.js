@@ -16,8 +16,10 @@ const alone = oneAtATime((busy, stoppable) => {
 });
 
 async function open() {
-  const list = await listed(), done = showDownload(list, $("status"), $("loading"));
+  let done = () => {};
   try {
+    const list = await listed();
+    done = showDownload(list, $("status"), $("loading"));
     const { way, threads, vocabulary } = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
     ready = true;
     $("status").textContent = "Ready.";
