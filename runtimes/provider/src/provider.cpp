@@ -52,7 +52,7 @@ std::atomic<std::size_t> last_size{0};  // operations of the last plan
 class Step : public OrtNodeComputeInfo {
 public:
     Step(Graph graph, std::vector<std::optional<Given>> weights, int threads)
-        : OrtNodeComputeInfo{}, graph(fused(std::move(graph))), weights(std::move(weights)), team(team_of(threads)) {
+        : OrtNodeComputeInfo{}, graph(fused(std::move(graph))), weights(std::move(weights)), threads(threads), team(team_of(threads)) {
         ort_version_supported = ORT_API_VERSION;
         CreateState = [](OrtNodeComputeInfo *self, OrtNodeComputeContext *, void **state) noexcept -> OrtStatus * {
             *state = self;
@@ -80,7 +80,13 @@ private:
         std::vector<void *> outputs;
         for (const Value &value : plan->outputs())
             outputs.push_back(context.GetOutput(outputs.size(), value.dims).GetTensorMutableRawData());
-        plan->run(inputs, outputs, *team, runs);
+        plan->run(inputs, outputs, *current_team(), runs);
+    }
+
+    std::shared_ptr<Team> current_team() {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (team->is_of_parent()) team = team_of(threads);
+        return team;
     }
 
     std::shared_ptr<const Plan> plan_for(const std::vector<Given> &changing) {
@@ -102,9 +108,10 @@ private:
 
     const Graph graph;
     const std::vector<std::optional<Given>> weights;  // by input; empty for inputs that change from run to run
-    const std::shared_ptr<Team> team;
+    const int threads;
+    std::shared_ptr<Team> team;
     Runs runs;
-    std::mutex mutex;
+    std::mutex mutex;  // of the team and the plans
     std::vector<std::pair<std::vector<Given>, std::shared_ptr<const Plan>>> plans;  // by the other inputs
 };
 

@@ -6,6 +6,9 @@
 #ifdef __linux__
 #include <sched.h>
 #endif
+#ifndef _WIN32
+#include <unistd.h>
+#endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
 #endif
@@ -22,6 +25,14 @@ inline void breathe() {
     _mm_pause();
 #elif defined(__aarch64__)
     asm volatile("yield");
+#endif
+}
+
+long this_process() {
+#ifdef _WIN32
+    return 0;  // no fork
+#else
+    return static_cast<long>(getpid());
 #endif
 }
 
@@ -47,7 +58,7 @@ void Team::Meeting::meet() {
     look_until([&] { return round.load(std::memory_order_acquire) != now; });
 }
 
-Team::Team(int threads) : threads(threads) {
+Team::Team(int threads) : threads(threads), process(this_process()) {
     try {
         for (int thread = 1; thread < threads; thread++) others.emplace_back([this, thread] { wait_for_work(thread); });
     } catch (...) {  // the system allows no more threads; no destructor follows
@@ -66,6 +77,8 @@ void Team::end() {
     called.notify_all();
     for (std::thread &other : others) other.join();
 }
+
+bool Team::is_of_parent() const { return process != this_process(); }
 
 void Team::run(void (*work)(void *, int, int, Meeting &), void *data) {
     const std::unique_lock<std::mutex> alone(running, std::try_to_lock);
@@ -112,7 +125,11 @@ std::shared_ptr<Team> team_of(int threads) {
     static std::map<int, std::weak_ptr<Team>> teams;
     const std::lock_guard<std::mutex> lock(mutex);
     std::shared_ptr<Team> team = teams[threads].lock();
-    if (!team) teams[threads] = team = std::make_shared<Team>(threads);
+    if (!team || team->is_of_parent()) {
+        // a parent's team is leaked in the child: its threads cannot be joined, nor its condition variable destroyed
+        team = std::shared_ptr<Team>(new Team(threads), [](Team *each) { if (!each->is_of_parent()) delete each; });
+        teams[threads] = team;
+    }
     return team;
 }
 

@@ -36,6 +36,9 @@ public:
     // `work` does not throw.
     void run(void (*work)(void *, int, int, Meeting &), void *data);
 
+    // Whether its threads are of another process, which forked this one: only the thread that calls fork() is copied.
+    bool is_of_parent() const;
+
 private:
     struct Task {
         void (*work)(void *, int, int, Meeting &);
@@ -47,6 +50,7 @@ private:
     void end();
 
     const int threads;
+    const long process;
     std::vector<std::thread> others;
     std::mutex running;   // held by the call that the other threads work for
     Task task{};
@@ -58,7 +62,7 @@ private:
     std::condition_variable called;
 };
 
-// The team with this number of threads, shared by all callers.
+// The team of this process with this number of threads, shared by all callers.
 std::shared_ptr<Team> team_of(int threads);
 
 // Cores that this process may use.

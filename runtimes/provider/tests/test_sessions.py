@@ -140,7 +140,8 @@ def test_sessions_that_come_and_go(chain: bytes) -> None:
 def run_alone(program: str, given: bytes) -> str:
     """Run a program in a process of its own, which reads `given`; returns what it prints."""
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}  # one_node, and only that
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run(command, input=given, capture_output=True, timeout=60, env=environment)
     assert done.returncode == 0, (done.returncode, done.stderr.decode()[-2000:])
     return done.stdout.decode().strip()
@@ -155,6 +156,31 @@ def test_a_process_ends_with_a_session_open(chain: bytes) -> None:
         print(session.run(None, {"x": np.ones((1, 300), np.float32)})[0].shape)
     """
     assert run_alone(program, chain) == "(1, 300)"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_a_team_of_its_own(chain: bytes) -> None:
+    """The child has none of its parent's threads; the alarm ends it if it waits for them."""
+    program = """
+        import os, signal, sys
+        import numpy as np, onnxruntime as ort
+        from one_node import options
+        given, feeds = sys.stdin.buffer.read(), {"x": np.ones((1, 300), np.float32)}
+        session = ort.InferenceSession(given, options(2))
+        (expected,) = session.run(None, feeds)
+        def is_same(session):
+            return np.array_equal(session.run(None, feeds)[0], expected)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            before = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 1
+            found = [is_same(session), is_same(ort.InferenceSession(given, options(2)))]
+            after = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 2
+            del session
+            os._exit(0 if all(found) and (before, after) == (1, 2) else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), is_same(session))
+    """
+    assert run_alone(program, chain) == "0 True"
 
 
 LITTLE = """
