@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from t2r_export.checkpoints import checkpoint
-from t2r_export.checkpoints.saving import save_folder
+from t2r_export.checkpoints.hub import save_translator
 from t2r_export.cli.output import table
 from t2r_export.config.model import ModelConfig
 from t2r_export.data.pairs import read_pairs
@@ -85,7 +85,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         family = "pegasus" if loaded.config.last_norm is not None else "marian"
-        save_folder(loaded, place / family, family)
+        save_translator(loaded, place / family, family)
         export(loaded, place / "teacher.onnx")
         translator = Translator(place / "teacher.onnx")
         tokenizer = Tokenizer.of_source(translator.signature)

@@ -102,13 +102,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that is renamed to `folder`, for which `check_folder` passed, if the context ends normally.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder or a file in it cannot be written.
     """
     with temporary_beside(folder, folder=True) as beside:
         part = beside / "folder"  # with the permissions of a new folder, which a temporary one lacks
-        part.mkdir()
-        yield part
         try:
+            part.mkdir()
+            yield part
             part.rename(folder)
         except OSError as error:
             raise unwritable(folder, error) from error

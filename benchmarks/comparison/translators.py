@@ -15,7 +15,7 @@ from comparison import timing
 from comparison.engines import Candidate, Engine, Engines, Files, require_parity, whole
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.checkpoints.saving import save_folder
+from t2r_export.checkpoints.hub import save_translator
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.recipe import data_folder, read_recipe
@@ -92,7 +92,7 @@ def _make_t2r(candidate: Candidate, models: Models, folder: Path) -> Files:
 
 
 def _make_transformers(candidate: Candidate, models: Models, folder: Path) -> Files:
-    save_folder(models.teacher, folder, "pegasus")
+    save_translator(models.teacher, folder, "pegasus")
     config = folder / "config.json"
     said = json.loads(config.read_text(encoding="utf-8"))
     said["max_position_embeddings"] = max(said["max_position_embeddings"], models.positions)

@@ -108,11 +108,11 @@ def _transformers(loaded: Checkpoint, out: Path, how: TransformersForm, as_json:
 
 
 def _folder(loaded: Checkpoint, out: Path, family: str) -> list[Path]:
-    from t2r_export.checkpoints.saving import save_folder
+    from t2r_export.checkpoints.hub import save_translator
 
     if loaded.source_tokenizer is not None:
         note("no tokenizer written: the format has one for source and target together")
-    return save_folder(loaded, out, family)
+    return save_translator(loaded, out, family)
 
 
 def _web(graph: Path, folder: Path, how: WebForm, force: bool, as_json: bool) -> None:

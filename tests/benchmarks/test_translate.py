@@ -14,7 +14,7 @@ import pytest
 
 import small
 import texts
-from checkpoints.test_saving import ours
+from checkpoints.hub.test_translator import ours
 from comparison import decode, translate, translators
 from comparison.engines import Files, parse
 from comparison.tables import tables

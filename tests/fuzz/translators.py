@@ -11,8 +11,8 @@ from pathlib import Path
 import onnx
 
 import small
+from checkpoints.hub.test_translator import ours
 from checkpoints.test_pieces import PIECES, written
-from checkpoints.test_saving import ours
 from cli_models import LETTERS, letter_tokenizer
 from fuzz.kinds import damage_properties, kind
 from fuzz.mutations import damage_file, damage_json

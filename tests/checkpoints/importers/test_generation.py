@@ -13,9 +13,9 @@ from transformers import GenerationConfig
 
 from fuzz import generation as fuzzed
 from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.hub import save_translator
 from t2r_export.checkpoints.importers import generation as reader
 from t2r_export.checkpoints.importers.generation_keys import CARRIED, DECODERS, GENERATION, HARMLESS, NOTED, TRANSLATORS
-from t2r_export.checkpoints.saving import save_folder
 from t2r_export.config.generation import GenerationOptions
 from t2r_runtime import Beam
 
@@ -162,12 +162,13 @@ def test_a_saved_folder_says_what_the_model_does(made: Path, tmp_path: Path) -> 
     own = {**BASE, "num_beams": 3, "length_penalty": 0.5, "max_length": 8, "no_repeat_ngram_size": 2}
     before = checkpoint.load(folder(made, tmp_path, "marian", own, {}))
     assert before.config.generation is not None
-    for generation in (before.config.generation, None, GenerationOptions(forced_end=True, early_stopping=True)):
-        config = dataclasses.replace(before.config, generation=generation)
-        save_folder(dataclasses.replace(before, config=config), tmp_path / "saved", "marian")
-        again = checkpoint.load(tmp_path / "saved")
+    tried = (before.config.generation, None, GenerationOptions(forced_end=True, early_stopping=True))
+    for number, generation in enumerate(tried):
+        config, saved = dataclasses.replace(before.config, generation=generation), tmp_path / str(number)
+        save_translator(dataclasses.replace(before, config=config), saved, "marian")
+        again = checkpoint.load(saved)
         assert again.notes == () and (again.config.generation is None) == (generation is None)
         options = [None if one is None else one.to_dict() for one in (generation, again.config.generation)]
         ours, theirs = (dataclasses.replace(Beam().resolved(one), max_tokens=8) for one in options)
         assert ours == theirs
-        assert fuzzed.compared(tmp_path / "saved") == "same"
+        assert fuzzed.compared(saved) == "same"

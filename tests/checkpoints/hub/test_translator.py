@@ -15,7 +15,7 @@ import texts
 from checkpoints.importers.peers import TOLERANCE, logit_error
 from checkpoints.importers.test_translators import reference
 from t2r_export.checkpoints import checkpoint
-from t2r_export.checkpoints.saving import save_folder
+from t2r_export.checkpoints.hub import save_translator
 from t2r_export.cli import main
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import LinearConfig
@@ -105,7 +105,7 @@ def test_ctranslate2_converts_saved_folder(family: str, before: bool, tmp_path: 
     from transformers import AutoConfig, AutoTokenizer
 
     model = small.model(ours(family, start_tokens=(3,), eos_tokens=(2, 6)))
-    save_folder(checkpoint.made(model, texts.tokenizer(), {}), tmp_path, family)
+    save_translator(checkpoint.made(model, texts.tokenizer(), {}), tmp_path, family)
     config, tokenizer = AutoConfig.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     assert (config.normalize_before, config.normalize_embedding) == (before, False)
     special = (tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token)
@@ -145,4 +145,4 @@ def test_recurrent_translator_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="softmax layers and options that marian supports; received inside; save the teacher"
     ):
-        save_folder(checkpoint.made(student, None, {}), tmp_path / "folder", "marian")
+        save_translator(checkpoint.made(student, None, {}), tmp_path / "folder", "marian")

@@ -5,25 +5,20 @@ Uses the importer of the family in reverse.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.hub.writer import as_json, token_texts, write_folder
 from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
-from t2r_export.checkpoints.weights import weight_shapes
+from t2r_export.checkpoints.importers.files import CONFIG, GENERATION
 from t2r_export.config.model import ModelConfig, StackConfig
 from t2r_export.config.parts import DenseConfig
-from t2r_export.files import write_bytes
 from t2r_runtime.errors import UserError, shown
-from t2r_runtime.files import replacing
-from t2r_runtime.text.tokenizer_file import Library
 from t2r_runtime.translate.beam import Beam
 from t2r_runtime.translate.search import MAX_TOKENS
 
@@ -32,10 +27,11 @@ LONGEST = 1024  # positions of sinusoidal tables in a folder; unlimited here
 CLASSES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}
 
 
-def save_folder(loaded: Checkpoint, folder: Path, family: str) -> list[Path]:
+def save_translator(loaded: Checkpoint, folder: Path, family: str) -> list[Path]:
     """Write config.json, generation_config.json, model.safetensors, and tokenizer.json if there is a tokenizer.
 
     Args:
+        folder: must not exist, or be empty.
         family: a key of CLASSES.
 
     Returns:
@@ -46,36 +42,21 @@ def save_folder(loaded: Checkpoint, folder: Path, family: str) -> list[Path]:
             written.
     """
     config, generation = _configs(loaded.config, family)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"a folder at {folder}", error.strerror or str(error), "name another place") from error
-    sources = IMPORTERS[family].sources(loaded.config, weight_shapes(loaded.config))
-    state = {name: tensor.detach().cpu().float() for name, tensor in loaded.model.state_dict().items()}
-    tensors = {name: source.stored(state).contiguous() for name, source in sources.items()}
-    configs = {"config.json": config, "generation_config.json": generation}
-    texts = {name: json.dumps(data, indent=1) + "\n" for name, data in configs.items()}
+    texts = {CONFIG: as_json(config), GENERATION: as_json(generation)}
     if loaded.tokenizer is not None and loaded.source_tokenizer is None:
-        said = {"tokenizer_class": "PreTrainedTokenizerFast", **_special(loaded.config, loaded.tokenizer)}
-        texts |= {"tokenizer.json": loaded.tokenizer, "tokenizer_config.json": json.dumps(said) + "\n"}
-    for name, text in texts.items():
-        write_bytes(folder / name, text.encode())
-    with replacing(folder / "model.safetensors") as part:
-        save_file(tensors, part, {"format": "pt"})
-    names = list(texts)
-    return [folder / name for name in (*names[:2], "model.safetensors", *names[2:])]
+        special = token_texts(loaded.tokenizer, _special(loaded.config))
+        said = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+        texts |= {"tokenizer.json": loaded.tokenizer, "tokenizer_config.json": as_json(said)}
+    return write_folder(folder, texts, loaded, IMPORTERS[family])
 
 
-def _special(model: ModelConfig, tokenizer: str) -> dict[str, str]:
+def _special(model: ModelConfig) -> dict[str, int | None]:
     """Special tokens by their names in tokenizer_config.json.
 
     CTranslate2 starts Pegasus translations from the padding token, and requires an unknown token.
     """
     end = model.eos_tokens[0] if model.eos_tokens else None
-    named = {"eos_token": end, "pad_token": model.start_tokens[0], "unk_token": end}
-    library = Library(tokenizer).tokenizer
-    texts = {name: None if token is None else library.id_to_token(token) for name, token in named.items()}
-    return {name: text for name, text in texts.items() if text is not None}
+    return {"eos_token": end, "pad_token": model.start_tokens[0], "unk_token": end}
 
 
 def _configs(model: ModelConfig, family: str) -> tuple[dict[str, Any], dict[str, Any]]:
