@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -37,3 +38,26 @@ def test_stop_holds_back_only_prefixes() -> None:
     until = Until(["END", "."])
     assert [until.feed(piece) for piece in ("on", "E", "N", "C", "EN", "D.", "x")] == ["on", "", "", "ENC", "", "", ""]
     assert until.found and until.end() == ""
+
+
+class Counted(str):
+    """A text that counts how many of its letters are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place: object) -> str:
+        found = super().__getitem__(place)  # type: ignore[index]
+        Counted.looks += len(found)
+        return found
+
+
+def test_work_does_not_grow_with_the_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One stop text holds back hundreds of letters, which may begin none of the others, or all but the end of them."""
+    monkeypatch.setattr(Counted, "looks", 0)
+    size = 300
+    stops = [Counted("a" * size), *(Counted("ba" * n + "c" * size) for n in range(1, 9)), Counted("a" * size + "b")]
+    pieces = ["a" * (size - 1), "b"] + ["a"] * (size - 1) + ["b", "a"] * 40
+    until = Until(stops)
+    written = "".join(map(until.feed, pieces)) + until.end()
+    assert written == "".join(pieces)
+    assert Counted.looks <= 6 * len(stops) * len(written)

@@ -136,7 +136,7 @@ t2r_kind t2r_stop_at(t2r_stream *stream, const char *const *texts, size_t count)
                 fail(T2R_ARGUMENT, "stop texts of 1 to " + std::to_string(longest_stop) + " bytes", std::to_string(bytes), "give another");
             if (!is_utf8(stops.back())) fail(T2R_TOKENIZER, "stop texts in UTF-8", printable(stops.back(), 40), "convert them");
         }
-        use->until = Until(std::move(stops), use->until.end());
+        use->until = Until(stops, use->until.end());
     });
 }
 

@@ -1,5 +1,5 @@
-// steps TOKENIZER TEXT: counts the work of opening a tokenizer, encoding a text, and decoding its tokens. Prints STEPS and
-// BYTES of each. STEPS: basic blocks executed (instrumented by the compiler), and one step per 16 bytes that the C library
+// steps TOKENIZER TEXT [STOP…]: counts the work of opening a tokenizer, encoding a text, decoding its tokens, and streaming
+// them with stop texts. Prints STEPS and BYTES of each. STEPS: basic blocks executed (instrumented by the compiler), and one step per 16 bytes that the C library
 // reads or copies. BYTES: peak heap memory of the call.
 #include <malloc.h>
 
@@ -93,14 +93,21 @@ template <class F> bool counted(F call) {
 }  // namespace
 
 int main(int count, char **arguments) {
-    if (count != 3) return std::fputs("usage: steps TOKENIZER TEXT\n", stderr), 1;
+    if (count < 3) return std::fputs("usage: steps TOKENIZER TEXT [STOP…]\n", stderr), 1;
     const std::string json = read(arguments[1]), source = read(arguments[2]);
     t2r_tokenizer *tokenizer;
+    t2r_stream *stream;
     const std::int64_t *tokens;
     const char *text;
     std::size_t length, size;
     const bool good = counted([&] { return t2r_make_tokenizer(json.data(), json.size(), 0, &tokenizer); }) &&
                       counted([&] { return t2r_encode(tokenizer, source.data(), source.size(), 1, &tokens, &length); }) &&
-                      counted([&] { return t2r_decode(tokenizer, tokens, length, &text, &size); });
+                      counted([&] { return t2r_decode(tokenizer, tokens, length, &text, &size); }) &&
+                      t2r_open_stream(tokenizer, nullptr, 0, &stream) == T2R_OK &&
+                      t2r_stop_at(stream, arguments + 3, static_cast<std::size_t>(count) - 3) == T2R_OK && counted([&] {
+                          t2r_kind kind = T2R_OK;
+                          for (std::size_t i = 0; i < length && kind == T2R_OK; i++) kind = t2r_feed(stream, tokens[i], &text, &size);
+                          return kind;
+                      });
     return good ? 0 : 2;
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,18 @@ def counted() -> Path:
     return build("steps", "-DT2R_SANITIZE=steps", *CHECKED, targets=["steps"]) / "steps"
 
 
-Count = Callable[[str, str], dict[str, int]]
+Count = Callable[..., dict[str, int]]
 
 
 @pytest.fixture
 def count(counted: Path, run: Run, tmp_path: Path) -> Count:
-    """The steps and the bytes of opening a tokenizer, of encoding a text with it, and of decoding its tokens."""
+    """The steps and the bytes of opening a tokenizer, of encoding a text, of decoding its tokens, and of a stream of them."""
 
-    def counts(source: str, text: str) -> dict[str, int]:
+    def counts(source: str, text: str, stops: Sequence[str] = ()) -> dict[str, int]:
         (tmp_path / "tokenizer").write_text(source, "utf-8")
         (tmp_path / "text").write_text(text, "utf-8")
-        found = run(counted, tmp_path / "tokenizer", tmp_path / "text").stdout.split()
-        names = [f"{unit} {call}" for call in ("open", "encode", "decode") for unit in ("steps", "bytes")]
+        found = run(counted, tmp_path / "tokenizer", tmp_path / "text", *stops).stdout.split()
+        names = [f"{unit} {call}" for call in ("open", "encode", "decode", "stream") for unit in ("steps", "bytes")]
         return dict(zip(names, map(int, found), strict=True))
 
     return counts
@@ -121,6 +121,15 @@ def test_added_tokens_cost_what_they_are(count: Count) -> None:
     """Many added tokens with a common prefix are opened in time linear in their characters."""
     once, twice = (count(_added(_letters(size)), "a")["steps open"] for size in (10_000, 20_000))
     assert twice <= 2.3 * once
+
+
+def test_long_stop_texts_cost_what_short_ones_do(count: Count) -> None:
+    """One of them holds back hundreds of bytes, which begin none of the others."""
+    steps = [
+        count(storyteller(), ("a" * 900 + "b") * 20, [letter * size for letter in "acdefgh"])["steps stream"]
+        for size in (2, 1000)
+    ]
+    assert steps[1] <= 2 * steps[0]
 
 
 def test_a_square_is_seen(count: Count) -> None:

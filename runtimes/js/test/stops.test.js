@@ -38,6 +38,22 @@ test("pieces of any length, and stops that overlap or begin in vain", () => {
   assert.ok(found > 500 && found < 1900, `${found}`);
 });
 
+test("a long stop that is held back costs no more with others beside it", (context) => {
+  let looks = 0;
+  for (const name of ["charCodeAt", "endsWith", "indexOf"]) {
+    const right = String.prototype[name];
+    context.mock.method(String.prototype, name, function (...given) {
+      looks++;
+      return right.apply(this, given);
+    });
+  }
+  const letters = "a".repeat(999) + "b", until = new Until([..."abcdefghi"].map((letter) => letter.repeat(1000)));
+  let given = "";
+  for (let at = 0; at < letters.length; at++) given += until.feed(letters[at]);
+  assert.equal(given + until.end(), letters);
+  assert.ok(looks < 6 * 9 * letters.length, `${looks}`);
+});
+
 test("a stream ends before a stop, of tokens that are parts of characters too", async () => {
   const decoder = await Decoder.open(golden("bytes.onnx")), tokenizer = decoder.tokenizer();
   const tokens = tokenizer.encode("Once upon été a time", { specialTokens: false });
