@@ -1,14 +1,17 @@
-"""Write torch archives atomically, and check them by the checksum of each member."""
+"""Write torch archives atomically; read those of unknown origin, after a check of every byte that torch will use."""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 import zipfile
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
+from t2r_export.checkpoints.pickles import Reference, Refused, check_pickle
+from t2r_export.checkpoints.zip_members import OtherLayout, check_members
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import replacing
 
@@ -64,33 +67,46 @@ class _Recording:
         self.file.flush()
 
 
-def check_archive(path: Path, what: str, do: str) -> bytes:
-    """Check that a file is a complete, uncompressed zip archive before torch reads it.
-
-    torch stores without compression; a compressed member could unpack to more than the file's size. Every member is
-    checked against its checksum.
+def read_archive(path: Path, what: str, do: str, mapped: bool = False) -> Any:
+    """Read tensors and plain data from a torch archive of unknown origin, without running code in it.
 
     Args:
         path: a regular file.
         what: name of the expected file in error messages.
         do: advice in error messages.
+        mapped: map the tensors into memory: pages are loaded on use, and can be evicted.
 
-    Returns:
-        The pickle of the archive.
+    Raises:
+        UserError: another or a damaged file. OSError: it cannot be read.
+    """
+    instructions = _instructions(path, what, do)
+    try:
+        check_pickle(instructions)
+        with warnings.catch_warnings(action="ignore"):  # about other kinds of archives, which it refuses
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except OSError:
+        raise
+    except Reference as error:
+        expected = f"tensors and plain data, and nothing else, in {path}"
+        raise UserError(expected, printable(error), f"do not trust this file; {do}") from error
+    except Refused as error:
+        raise UserError(f"{what} in {path}", f"something else: {printable(error)}", do) from error
+    except Exception as error:  # pickletools and torch raise any exception for damaged bytes
+        reason = "contents that torch refuses" if "weights_only" in str(error) else printable(error, 100)
+        raise UserError(f"{what} without damage in {path}", reason, do) from error
+
+
+def _instructions(path: Path, what: str, do: str) -> bytes:
+    """The pickle that torch will load. Every member is checked against its checksum.
 
     Raises:
         UserError: another or a damaged file.
     """
     try:
+        pickles = [member for member in check_members(path) if member.filename.partition("/")[2] == "data.pkl"]
+        if len(pickles) != 1:
+            raise UserError(f"{what} in {path}", "another archive", do)
         with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            pickles = [member for member in members if member.filename.endswith("/data.pkl")]
-            if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-                raise UserError(f"an archive without compression in {path}", "a compressed one", do)
-            if len(pickles) != 1:
-                raise UserError(f"{what} in {path}", "another archive", do)
-            if sum(member.file_size for member in members) > path.stat().st_size:
-                raise UserError(f"{what} in {path}", "an archive with overlapping members", do)
             damaged = archive.testzip()
             if damaged is not None:
                 received = f"{printable(damaged, 100)} that differs from its checksum"
@@ -98,6 +114,8 @@ def check_archive(path: Path, what: str, do: str) -> bytes:
             return archive.read(pickles[0])
     except (UserError, OSError):
         raise
+    except OtherLayout as error:
+        raise UserError(f"{what} in {path}", f"an archive with {error}", do) from error
     except Exception as error:  # zipfile raises any exception for damaged bytes
         received = f"no archive, or a part of one ({printable(error, 200)})"
         raise UserError(f"{what} in {path}", received, do) from error

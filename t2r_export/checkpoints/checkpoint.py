@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from t2r_export.checkpoints.archive import archive_sha256, check_archive, write_archive
-from t2r_export.checkpoints.pickles import Reference, Refused, check_pickle
+from t2r_export.checkpoints.archive import archive_sha256, read_archive, write_archive
 from t2r_export.checkpoints.plain import check_plain
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
@@ -189,15 +187,11 @@ def _unshared(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _read(path: Path) -> dict[str, Any]:
     """Read the file's dictionary and check its keys and types."""
-    _check_instructions(path)
-    try:
-        with warnings.catch_warnings(action="ignore"):  # about other kinds of archives, which are refused below
-            # mapped: pages are loaded on use, and can be evicted
-            data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except OSError:
-        raise
-    except Exception as error:  # torch raises any exception for damaged bytes
-        raise UserError(f"a whole checkpoint in {path}", printable(error), OPEN) from error
+    if not os.path.isfile(path):  # Path.is_file raises for long names
+        raise UserError(f"a checkpoint at {path}", "no ordinary file" if os.path.exists(path) else "nothing", OPEN)
+    if path.suffix in GRAPHS:
+        raise UserError("a checkpoint", f"the exported graph {path}", "name the model that it was exported from")
+    data = read_archive(path, "a checkpoint", OPEN, mapped=True)
     if not isinstance(data, dict):
         raise _another(path)
     for key, value in data.items():
@@ -210,25 +204,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise UserError(f"version 1 to {VERSION} of {path}", shown(version), "use the version of t2r that wrote it")
     _check_types(data, path)
     return data
-
-
-def _check_instructions(path: Path) -> None:
-    """Raise UserError unless the file is an archive of tensors and plain data, before torch reads it."""
-    if not os.path.isfile(path):  # Path.is_file raises for long names
-        raise UserError(f"a checkpoint at {path}", "no ordinary file" if os.path.exists(path) else "nothing", OPEN)
-    if path.suffix in GRAPHS:
-        raise UserError("a checkpoint", f"the exported graph {path}", "name the model that it was exported from")
-    instructions = check_archive(path, "a checkpoint", OPEN)
-    try:
-        check_pickle(instructions)
-    except Reference as error:
-        expected = f"tensors and plain data, and nothing else, in {path}"
-        raise UserError(expected, printable(error), f"do not trust this file; {OPEN}") from error
-    except Refused as error:
-        received = f"something else: {printable(error)}"
-        raise UserError(f"a checkpoint of the format {FORMAT} in {path}", received, OPEN) from error
-    except Exception as error:  # pickletools raises any exception for damaged bytes
-        raise UserError(f"a whole checkpoint in {path}", printable(error), OPEN) from error
 
 
 def _another(path: Path) -> UserError:

@@ -22,7 +22,8 @@ LEFT = {
     "BINUNICODE": "text",
     "EMPTY_TUPLE": "empty",
     **dict.fromkeys(("EMPTY_DICT", "EMPTY_LIST"), "container"),
-    **dict.fromkeys(("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), "value"),
+    **dict.fromkeys(("BININT", "BININT1", "BININT2"), "integer"),  # of 32 bits
+    **dict.fromkeys(("NONE", "NEWTRUE", "NEWFALSE", "LONG1", "BINFLOAT"), "value"),
 }
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 TAKEN = {"APPEND": 1, "SETITEM": 2}  # values added to the container below
@@ -73,8 +74,8 @@ def _take(name: str, items: list[str], stack: list[str]) -> None:
     """Apply an instruction that takes several values: a tuple, or items of a container."""
     if name.startswith("TUPLE"):
         stack.append("tuple" if {"tuple", "flat", "empty"} & set(items) else "flat")
-    elif name.startswith("SETITEM") and set(items[::2]) - {"text"}:
-        raise Refused("an object with keys that are no texts")  # other keys may be exponential to hash
+    elif name.startswith("SETITEM") and set(items[::2]) - {"text", "integer"}:
+        raise Refused("an object with keys that are no texts or integers")  # other keys may be exponential to hash
 
 
 def _change(name: str, argument: Any, stack: list[str]) -> None:

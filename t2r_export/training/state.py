@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from t2r_export.checkpoints.archive import check_archive, write_archive
+from t2r_export.checkpoints.archive import read_archive, write_archive
 from t2r_export.checkpoints.plain import differences
 from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.files import existing_file
@@ -42,7 +41,8 @@ class TrainingState:
 
 def save_state(path: Path, state: TrainingState) -> None:
     """Write the state atomically. Raises UserError if the file cannot be written."""
-    write_archive(path, {"format": FORMAT, "version": VERSION, **vars(state)})
+    weights = dict(state.weights)  # plain: a module's state_dict has attributes
+    write_archive(path, {"format": FORMAT, "version": VERSION, **vars(state), "weights": weights})
 
 
 def load_state(path: Path, identity: Mapping[str, Any]) -> TrainingState:
@@ -52,12 +52,9 @@ def load_state(path: Path, identity: Mapping[str, Any]) -> TrainingState:
         UserError: another kind of file, or a run with other options, data or models; the message names them.
     """
     try:
-        check_archive(existing_file(path, "a training state"), "a training state", AGAIN)
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except UserError:
-        raise
-    except Exception as error:  # damaged bytes make torch call its functions with arbitrary arguments
-        raise UserError(f"a training state in {path}", printable(error, 100), AGAIN) from error
+        data = read_archive(existing_file(path, "a training state"), "a training state", AGAIN)
+    except OSError as error:
+        raise UserError(f"a training state in {path}", error.strerror or str(error), AGAIN) from error
     known = set(TrainingState.__dataclass_fields__) | {"format", "version"}
     if not isinstance(data, dict) or set(data) != known or (data["format"], data["version"]) != (FORMAT, VERSION):
         raise damaged(path, "something else")

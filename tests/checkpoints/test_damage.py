@@ -115,7 +115,7 @@ def test_exponential_data_is_refused(saved: Path, place: tuple[str, ...], value:
     refused(saved, f"plain data as '{place[0]}' in .*; received more than 1048576 values, .*; do not trust this file")
 
 
-@pytest.mark.parametrize("key", [doubled(()), 10**30, 3, None, (1, 2)])
+@pytest.mark.parametrize("key", [doubled(()), 10**30, None, (1, 2)])
 def test_exponential_key_is_refused(saved: Path, key: Any) -> None:
     data = torch.load(saved, weights_only=True)
     data["provenance"]["x"] = [1]
@@ -124,7 +124,7 @@ def test_exponential_key_is_refused(saved: Path, key: Any) -> None:
     # pickled as a list, then rewritten as a dict item: Python could not hash the first key
     pair = pickle.dumps([key, 1], protocol=2)[2:-1]
     path = rewritten(saved, lambda content: b"\x80\x02}(" + keyed(pair) + b"u.")
-    refused(path, "received something else: an object with keys that are no texts; give a model.pt")
+    refused(path, "received something else: an object with keys that are no texts or integers; give a model.pt")
 
 
 def keyed(pair: bytes) -> bytes:

@@ -10,6 +10,7 @@ import json
 import random
 import shutil
 import tomllib
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import onnx
 import torch
 
+from archives import CHANGES, appended
 from fuzz.mutations import VALUES, damage_bytes, damage_file, damage_json, damage_words
 from fuzz.runner import command
 from t2r_runtime import Decoder, Tokenizer
@@ -235,6 +237,21 @@ def training_state(base: Path, here: Path, chance: random.Random) -> str:
     damage_file(chance, here / "tuned.pt.training")
     words = json.loads((base / "run.json").read_text())
     return command(*words, "--resume")
+
+
+@kind
+def archive_members(base: Path, here: Path, chance: random.Random) -> str:
+    """Archives that torch and Python may read differently, none of which may be accepted."""
+    for file in (base / "run").iterdir():
+        shutil.copy(file, here)
+    damaged = here / chance.choice(("model.pt", "tuned.pt.training"))
+    with zipfile.ZipFile(damaged) as archive:
+        name = chance.choice(archive.namelist())
+    other = "".join(chance.choice((letter.upper(), letter)) for letter in name)
+    changes = [appended(other, chance.randbytes(9)), *(change for change, _ in CHANGES.values())]
+    damaged.write_bytes(chance.choice(changes)(damaged.read_bytes()))
+    ending = command(*json.loads((base / "run.json").read_text()), "--resume")
+    return "silently wrong" if ending == "accepted" else ending
 
 
 @kind
