@@ -83,8 +83,9 @@ def signs() -> dict[str, Any]:
 
 
 def blanks() -> dict[str, Any]:
-    """NFKD; cut at whitespace, which is removed, and at each digit."""
-    return _bytes([{"type": "NFKD"}], [{"type": "WhitespaceSplit"}, {"type": "Digits", "individual_digits": True}])
+    """NFKD; cut at whitespace, which is removed, and at each digit; the normalized token is special."""
+    cuts = [{"type": "WhitespaceSplit"}, {"type": "Digits", "individual_digits": True}]
+    return _bytes([{"type": "NFKD"}], cuts, special=("<l>", "\u00c9t"))
 
 
 def runs() -> dict[str, Any]:
@@ -129,7 +130,9 @@ def _split(regex: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
 
 
-def _bytes(normalizers: Sequence[Any], cuts: Sequence[Any], processor: Any = None) -> dict[str, Any]:
+def _bytes(
+    normalizers: Sequence[Any], cuts: Sequence[Any], processor: Any = None, special: Sequence[str] = ("<l>",)
+) -> dict[str, Any]:
     """A byte-level BPE with these parts, and added tokens of every flag."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [pair.split() for pair in MERGES]
@@ -137,7 +140,7 @@ def _bytes(normalizers: Sequence[Any], cuts: Sequence[Any], processor: Any = Non
     flags = ("lstrip", "rstrip", "single_word", "normalized")
     given = dict(zip(MARKS, flags, strict=False))
     added = [
-        {"id": n, "content": text, **{flag: given[text] == flag for flag in flags}, "special": text == "<l>"}
+        {"id": n, "content": text, **{flag: given[text] == flag for flag in flags}, "special": text in special}
         for n, text in enumerate(given, len(pieces))
     ]
     return {

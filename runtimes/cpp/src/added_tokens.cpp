@@ -57,7 +57,7 @@ AddedTokens::AddedTokens(Json::Value list, const Vocabulary &vocabulary, std::si
         const bool is_special = flag(entry, "special", false), is_normalized = flag(entry, "normalized", !is_special);
         bytes += is_normalized ? normalizer.grown(static_cast<double>(content.size())) : static_cast<double>(content.size());
         require_at_most(TextSearch::most, bytes, "bytes of all added tokens, normalized");
-        if (is_special) special.emplace(content);
+        if (is_special) special.insert(id);
         const std::string found = is_normalized ? normalizer.normalize(std::string(content)) : std::string(content);
         require_at_most(max_content, static_cast<double>(found.size()), "bytes of an added token, normalized");
         texts[id] = found;  // a normalized token decodes to its normalized text

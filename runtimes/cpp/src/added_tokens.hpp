@@ -22,7 +22,7 @@ public:
     // Call with the parts of the text, cut at the added tokens in it.
     void cut(std::string_view text, bool normalized, const std::function<void(const Part &)> &call) const;
 
-    bool is_special(std::string_view text) const { return special.count(text) > 0; }
+    bool is_special(std::int64_t id) const { return special.count(id) > 0; }
     const std::string *text(std::int64_t id) const;
 
 private:
@@ -35,7 +35,7 @@ private:
     std::vector<Token> tokens;
     TextSearch plain, normal;  // numbers are indices of `tokens`
     std::map<std::int64_t, std::string> texts;
-    std::set<std::string, std::less<>> special;
+    std::set<std::int64_t> special;
 };
 
 }  // namespace t2r

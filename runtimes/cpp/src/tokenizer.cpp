@@ -131,7 +131,7 @@ std::string Tokenizer::decode(const std::int64_t *tokens, std::size_t count) con
         const std::string *name = added->text(*id);
         const std::string_view text = name ? std::string_view(*name) : model->vocabulary.text(*id);
         const bool known = name || model->vocabulary.find(text) == *id;
-        if (known && !added->is_special(text)) sink->take(text);
+        if (known && !added->is_special(*id)) sink->take(text);
     }
     sink->end();
     return std::move(joined.text);

@@ -55,6 +55,9 @@ class Library:
             require_known(file.data)
         self._work, self._looks, self._token_bytes = file.work, file.looks, file.token_bytes
         self.decoders = [part["type"] for part in parts_of(file.data, "decoder")]
+        special = [entry for entry in file.data.get("added_tokens") or () if entry.get("special")]
+        # the library decodes special tokens whose content is normalized
+        self._omitted = {entry["id"] for entry in special if entry.get("normalized")}
         with _quiet(), no_panic(FORM):
             self.tokenizer: Any = tokenizers.Tokenizer.from_str(_linear(text, file))
             self.tokenizer.no_truncation()
@@ -87,7 +90,8 @@ class Library:
             if self._token_bytes > FREE_TOKEN and len(ids) * self._token_bytes > MAX_TEXT:
                 most = int(MAX_TEXT // self._token_bytes)
                 raise UserError(f"at most {most:,} tokens, some of which are long", f"{len(ids):,}", LESS, "tokenizer")
-            return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+            kept = [token for token in ids if token not in self._omitted] if self._omitted else list(ids)
+            return str(self.tokenizer.decode(kept, skip_special_tokens=True))
 
     def _require_text(self, text: str) -> None:
         """Raise UserError if a text takes too much work; it is tested in slices to limit memory."""
