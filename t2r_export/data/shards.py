@@ -1,8 +1,9 @@
 """Token cache on disk: each corpus is tokenized once and memory-mapped.
 
 A cache entry is a folder with the tokens of all parts and an index of their origin: file contents, tokenizer and split.
-It is written under a temporary name and renamed, so incomplete entries are never read. The cache is $T2R_CACHE, or t2r
-in the user's cache folder; beyond $T2R_CACHE_BYTES the least recently used entries are removed.
+It is written under a temporary name and renamed, so incomplete entries are never read; index and tokens are compared
+with their hashes when an entry is opened. The cache is $T2R_CACHE, or t2r in the user's cache folder; beyond
+$T2R_CACHE_BYTES the least recently used entries are removed.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ IntArray = npt.NDArray[Any]
 Piece = tuple[
     int, Any, int
 ]  # of part 0 train, 1 valid or 2 test; integers (N,) or (N, length+1); of how many documents
-FORMAT = 1
+FORMAT = 2
 CACHE_BYTES = 1 << 35
 INDEX, TOKENS = "index.json", "tokens"
+SEAL = "index_sha256"  # key of the index: hash of its other keys
+PIECE = 1 << 20  # tokens hashed at once
 MAX_INDEX = 1 << 24  # bytes
 
 
@@ -125,26 +128,57 @@ def cached(
 
 
 def _opened(folder: Path, made_of: Mapping[str, Any]) -> Corpus | None:
-    """The corpus in a folder; None if missing or incomplete."""
+    """The corpus in a folder; None if missing or incomplete.
+
+    Raises:
+        UserError: tokens of another corpus, or an index or tokens that were changed after they were written.
+    """
     try:
         with (folder / INDEX).open("rb") as file:
             index = json.loads(file.read(MAX_INDEX))
         if (was := {name: index.get(name) for name in made_of}) != made_of:
             other = ", ".join(name for name in made_of if was[name] != made_of[name])
             raise UserError(f"tokens of this corpus in {folder}", f"those of another {other}", "remove that folder")
+        if index[SEAL] != _seal(index):
+            raise _changed(folder, "index")
         rows, shape = index["rows"], index["shape"]
         dtype = _dtype(index["vocab_size"])
         tokens = np.zeros((0, *shape), dtype)
         if sum(rows):
             tokens = np.asarray(np.memmap(folder / TOKENS, dtype, "r"))  # raises for a partial token
             tokens = tokens.reshape(sum(rows), *shape)
+        borders = (rows[0], rows[0] + rows[1])
+        if index["sha256"] != _identity(map(_hashed, np.split(tokens, borders))):
+            raise _changed(folder, "tokens")
         with contextlib.suppress(OSError):  # read-only cache
             os.utime(folder / INDEX)
-        return Corpus(tokens, (rows[0], rows[0] + rows[1]), index["sha256"], tuple(index["documents"]), folder)
+        return Corpus(tokens, borders, index["sha256"], tuple(index["documents"]), folder)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None
+
+
+def _changed(folder: Path, what: str) -> UserError:
+    do = f"remove it with t2r tokenize --remove {folder.name}, and run again"
+    return UserError(f"the {what} that t2r wrote to {folder}", f"changed {what}", do)
+
+
+def _seal(index: Mapping[str, Any]) -> str:
+    text = json.dumps({name: value for name, value in index.items() if name != SEAL}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hashed(part: IntArray) -> Any:
+    """SHA-256 of a part's tokens as int32; at 4 bytes per token, it takes as long as that of an English text."""
+    digest = hashlib.sha256()
+    for at in range(0, len(part), PIECE):
+        digest.update(np.ascontiguousarray(part[at : at + PIECE], np.int32).data)
+    return digest
+
+
+def _identity(parts: Iterable[Any]) -> str:
+    return hashlib.sha256(b"".join(each.digest() for each in parts)).hexdigest()
 
 
 def _dtype(vocab_size: int) -> np.dtype[Any]:
@@ -170,8 +204,8 @@ def _write(folder: Path, said: Mapping[str, Any], vocab_size: int, tokens: Itera
         os.fsync(files[0].fileno())
     for name in PARTS[1:]:
         (folder / name).unlink()
-    identity = hashlib.sha256(b"".join(each.digest() for each in hashes)).hexdigest()
-    index = {**said, "shape": shape, "rows": rows, "documents": documents, "sha256": identity}
+    index = {**said, "shape": shape, "rows": rows, "documents": documents, "sha256": _identity(hashes)}
+    index[SEAL] = _seal(index)
     with (folder / INDEX).open("w", encoding="utf-8") as text:
         json.dump(index, text, indent=1)
         text.flush()

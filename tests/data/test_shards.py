@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,6 @@ def test_token_dtype_depends_on_vocabulary(size: int, dtype: str, cache: Path) -
         lambda folder: (folder / "tokens").unlink(),
         lambda folder: (folder / "index.json").write_text("{"),
         lambda folder: (folder / "index.json").write_text("[]"),
-        lambda folder: (folder / "index.json").write_text(
-            (folder / "index.json").read_text().replace('"rows"', '"row"')
-        ),
     ],
 )
 def test_incomplete_entry_is_rebuilt(damage: Any, cache: Path, tmp_path: Path) -> None:
@@ -136,6 +134,63 @@ def test_shards_of_another_tokenizer_are_refused(cache: Path, tmp_path: Path) ->
     (folder / "index.json").write_text(json.dumps({**index, "tokenizer": "0" * 64}))
     with pytest.raises(UserError, match=re.escape(f"in {folder}; received those of another tokenizer; remove that")):
         read(path)
+
+
+def changed_tokens(where: int, value: int) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        tokens = np.fromfile(folder / "tokens", "<u2")
+        tokens[where] = value
+        tokens.tofile(folder / "tokens")
+
+    return change
+
+
+def changed_index(**changes: Any) -> Callable[[Path], object]:
+    """An entry whose index has other values; a callable gets the value before."""
+
+    def change(folder: Path) -> None:
+        index = json.loads((folder / "index.json").read_text())
+        for name, value in changes.items():
+            index[name] = value(index[name]) if callable(value) else value
+        (folder / "index.json").write_text(json.dumps(index))
+
+    return change
+
+
+def changed_text(folder: Path, old: str, new: str) -> None:
+    (folder / "index.json").write_text((folder / "index.json").read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "change, what",
+    [
+        (changed_tokens(0, 3), "tokens"),
+        (changed_tokens(-1, 3), "tokens"),
+        (changed_tokens(-5, 60_000), "tokens"),  # beyond the vocabulary
+        (changed_index(rows=lambda rows: [rows[0] - 9, rows[1] + 9, rows[2]]), "index"),
+        (changed_index(rows=lambda rows: [-rows[0], 2 * rows[0] + rows[1], rows[2]]), "index"),
+        (changed_index(rows=lambda rows: [rows[2], rows[1], rows[0]]), "index"),
+        (lambda folder: changed_text(folder, '"rows"', '"row"'), "index"),
+        (changed_index(documents=[1, 1, 1]), "index"),
+        (changed_index(sha256=5), "index"),
+        (changed_index(sha256="0" * 64), "index"),
+        (changed_index(shape=[1]), "index"),
+        (changed_index(index_sha256=5), "index"),
+    ],
+)
+def test_changed_entry_is_refused(change: Callable[[Path], object], what: str, cache: Path, tmp_path: Path) -> None:
+    path = texts.write_text(tmp_path / "text")
+    before = read(path)
+    assert before.folder is not None
+    tokens = before.tokens.copy()
+    change(before.folder)
+    expected = (
+        f"the {what} that t2r wrote to {before.folder}; received changed {what}; remove it with t2r tokenize --remove"
+    )
+    with pytest.raises(UserError, match=re.escape(f"{expected} {before.folder.name}, and run again")):
+        read(path)
+    assert main(["tokenize", "--remove", before.folder.name]) == 0
+    assert np.array_equal(read(path).tokens, tokens)
 
 
 def test_oldest_entries_are_removed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
