@@ -9,7 +9,30 @@
 
 namespace t2r::provider {
 
-using Builders = std::map<std::string, Builder>;
+// An attribute that a builder reads, or one with the values that mean nothing here.
+struct AttributeForm {
+    const char *name;
+    Attribute::Kind kind = Attribute::Kind::integer;
+    Dims integers = {};                    // the allowed ones; none: all
+    std::vector<std::string> texts = {};
+};
+
+// The definition of an operator that a builder follows. A node of any other form is refused: it may mean something else.
+struct Form {
+    Builder build;
+    int first = 0, last = 0;               // versions of its definition; fused nodes have none, and no graph has them
+    std::size_t least = 1, most = 1;       // inputs; the first `least` are present
+    std::vector<AttributeForm> attributes = {};
+    std::size_t outputs = 1;               // at most, all present
+    const char *domain = "";
+};
+
+inline constexpr std::size_t any_number = static_cast<std::size_t>(-1);
+
+using Builders = std::map<std::string, Form>;
+
+// Throws Refused unless the node has the form of its operator. A fused node has it if its parts do.
+void require_form(const Node &node);
 
 // Throws Refused unless all values are float32.
 void require_float32(const Plan &plan, const Node &node, std::initializer_list<ValueId> ids);

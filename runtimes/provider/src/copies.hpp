@@ -1,4 +1,4 @@
-// Copies, for what a view cannot express.
+// Copies, for what a view cannot express, and constants.
 #pragma once
 
 #include "plan.hpp"
@@ -10,5 +10,8 @@ void add_copy(Plan &plan, ValueId from, ValueId to);
 
 // Copies all of `from` into the part of `to` at `begins`.
 void add_copy_into(Plan &plan, ValueId from, ValueId to, const Dims &begins);
+
+// Fills `to`, which is float32, with a number; with the one number of the value `from`, if that is not -1.
+void add_filled(Plan &plan, ValueId to, float number, ValueId from = -1);
 
 }  // namespace t2r::provider

@@ -140,9 +140,8 @@ template <Binary op> void build_binary(Plan &plan, const Node &node) {
     const Value &left = plan.value(a), &right = plan.value(b);
     const Type type = left.type;
     if (right.type != type || (type != Type::float32 && type != Type::int32 && type != Type::int64) ||
-        (op == Binary::pow && type != Type::float32) || (op == Binary::mod && (type == Type::float32 || node.integer("fmod", 0))))
+        (op == Binary::pow && type != Type::float32) || (op == Binary::mod && type == Type::float32))
         refuse(node, "two float32, int32 or int64", "other types");
-    if (node.inputs.size() > 2) refuse(node, "two inputs", "more");
     Loops<2> loops(broadcast(node, left.dims, right.dims), {left.dims, right.dims});
     const ValueId y = plan.add_output(node, 0, type, broadcast(node, left.dims, right.dims));
     if (type == Type::int32) return plan.add(OfTwoIntegers<std::int32_t>(op, std::move(loops)), {a, b}, {y});
@@ -255,38 +254,40 @@ void build_cast(Plan &plan, const Node &node) {
 }  // namespace
 
 const Builders &elementwise_builders() {
+    using Kind = Attribute::Kind;
     static const Builders builders{
-        {"Abs", build_unary<Unary::abs>},
-        {"Add", build_binary<Binary::add>},
-        {"Cast", build_cast},
-        {"Ceil", build_unary<Unary::ceil>},
-        {"Cos", build_unary<Unary::cos>},
-        {"Div", build_binary<Binary::div>},
-        {"Elu", build_elu},
-        {"Equal", build_comparison<Comparison::equal>},
-        {"Erf", build_unary<Unary::erf>},
-        {"Exp", build_unary<Unary::exp>},
-        {"Floor", build_unary<Unary::floor>},
-        {"Gelu", build_gelu},
-        {"Greater", build_comparison<Comparison::greater>},
-        {"GreaterOrEqual", build_comparison<Comparison::greater_or_equal>},
-        {"Less", build_comparison<Comparison::less>},
-        {"LessOrEqual", build_comparison<Comparison::less_or_equal>},
-        {"Log", build_unary<Unary::log>},
-        {"Max", build_binary<Binary::max>},
-        {"Min", build_binary<Binary::min>},
-        {"Mod", build_binary<Binary::mod>},
-        {"Mul", build_binary<Binary::mul>},
-        {"Neg", build_neg},
-        {"Pow", build_binary<Binary::pow>},
-        {"Reciprocal", build_unary<Unary::reciprocal>},
-        {"Relu", build_unary<Unary::relu>},
-        {"Sigmoid", build_unary<Unary::sigmoid>},
-        {"Sin", build_unary<Unary::sin>},
-        {"Softplus", build_unary<Unary::softplus>},
-        {"Sqrt", build_unary<Unary::sqrt>},
-        {"Sub", build_binary<Binary::sub>},
-        {"Tanh", build_unary<Unary::tanh>},
+        {"Abs", {build_unary<Unary::abs>, 13, 13}},
+        {"Add", {build_binary<Binary::add>, 13, 14, 2, 2}},
+        // the last two concern eight-bit floats
+        {"Cast", {build_cast, 13, 25, 1, 1, {{"to"}, {"saturate"}, {"round_mode", Kind::text}}}},
+        {"Ceil", {build_unary<Unary::ceil>, 13, 13}},
+        {"Cos", {build_unary<Unary::cos>, 7, 22}},
+        {"Div", {build_binary<Binary::div>, 13, 14, 2, 2}},
+        {"Elu", {build_elu, 6, 22, 1, 1, {{"alpha", Kind::real}}}},
+        {"Equal", {build_comparison<Comparison::equal>, 13, 19, 2, 2}},
+        {"Erf", {build_unary<Unary::erf>, 13, 13}},
+        {"Exp", {build_unary<Unary::exp>, 13, 13}},
+        {"Floor", {build_unary<Unary::floor>, 13, 13}},
+        {"Gelu", {build_gelu, 20, 20, 1, 1, {{"approximate", Kind::text, {}, {"none", "tanh"}}}}},
+        {"Greater", {build_comparison<Comparison::greater>, 13, 13, 2, 2}},
+        {"GreaterOrEqual", {build_comparison<Comparison::greater_or_equal>, 12, 16, 2, 2}},
+        {"Less", {build_comparison<Comparison::less>, 13, 13, 2, 2}},
+        {"LessOrEqual", {build_comparison<Comparison::less_or_equal>, 12, 16, 2, 2}},
+        {"Log", {build_unary<Unary::log>, 13, 13}},
+        {"Max", {build_binary<Binary::max>, 13, 13, 2, 2}},
+        {"Min", {build_binary<Binary::min>, 13, 13, 2, 2}},
+        {"Mod", {build_binary<Binary::mod>, 13, 13, 2, 2, {{"fmod", Kind::integer, {0}}}}},
+        {"Mul", {build_binary<Binary::mul>, 13, 14, 2, 2}},
+        {"Neg", {build_neg, 13, 13}},
+        {"Pow", {build_binary<Binary::pow>, 13, 15, 2, 2}},
+        {"Reciprocal", {build_unary<Unary::reciprocal>, 13, 13}},
+        {"Relu", {build_unary<Unary::relu>, 13, 14}},
+        {"Sigmoid", {build_unary<Unary::sigmoid>, 13, 13}},
+        {"Sin", {build_unary<Unary::sin>, 7, 22}},
+        {"Softplus", {build_unary<Unary::softplus>, 1, 22}},
+        {"Sqrt", {build_unary<Unary::sqrt>, 13, 13}},
+        {"Sub", {build_binary<Binary::sub>, 13, 14, 2, 2}},
+        {"Tanh", {build_unary<Unary::tanh>, 13, 13}},
     };
     return builders;
 }

@@ -54,10 +54,10 @@ private:
         return &node;
     }
 
-    // The value of a float32 constant of one element.
+    // The value of a float32 constant of one element that adds no axis to what it is combined with.
     std::optional<float> real(const std::string &name) const {
         for (const Constant &constant : graph.constants) {
-            if (constant.name != name || constant.type != Type::float32 || constant.bytes.size() != sizeof(float)) continue;
+            if (constant.name != name || constant.type != Type::float32 || constant.bytes.size() != sizeof(float) || constant.dims.size() > 1) continue;
             float value;
             std::memcpy(&value, constant.bytes.data(), sizeof value);
             return value;

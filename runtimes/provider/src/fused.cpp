@@ -75,7 +75,7 @@ void build_rotation(Plan &plan, const Node &node) {
     const auto size = static_cast<std::int64_t>(last_of(dims));
     if (!are_float32(plan, {x, same, other}) || dims.empty() || (axis != -1 && axis != rank - 1) || !plan.is_known(sizes) ||
         plan.integers(sizes) != Dims{size / 2, size - size / 2} || size % 2 || last_of(a) != last_of(dims) || last_of(b) != last_of(dims) ||
-        a.empty() || b.empty() || broadcast(node, dims, a) != dims || broadcast(node, dims, b) != dims)
+        a.empty() || b.empty() || count_of(dims) > most_places || broadcast(node, dims, a) != dims || broadcast(node, dims, b) != dims)
         return build_parts(plan, node);
     Rotation operation;
     operation.half = last_of(dims) / 2;
@@ -205,8 +205,8 @@ void build_exp_sum(Plan &plan, const Node &node) {
 }  // namespace
 
 const Builders &fused_builders() {
-    static const Builders builders{{exp_sum, build_exp_sum}, {gated_half, build_gated_half}, {rms_norm, build_rms_norm},
-                                   {rotation, build_rotation}, {state_update, build_state_update}};
+    static const Builders builders{{exp_sum, {build_exp_sum}}, {gated_half, {build_gated_half}}, {rms_norm, {build_rms_norm}},
+                                   {rotation, {build_rotation}}, {state_update, {build_state_update}}};
     return builders;
 }
 

@@ -32,6 +32,9 @@ struct Constant {
 };
 
 struct Attribute {
+    enum class Kind { empty, graph, integer, integers, other, real, text };  // empty: a list without entries
+
+    Kind kind = Kind::other;
     float real = 0;
     std::int64_t integer = 0;
     std::string text;
@@ -41,7 +44,8 @@ struct Attribute {
 struct Graph;
 
 struct Node {
-    std::string op, name;
+    std::string domain, op, name;  // an empty domain: ONNX's own
+    int version = 0;               // since which version of its domain the operator has this definition
     std::vector<std::string> inputs, outputs;  // an empty name: absent
     std::map<std::string, Attribute> attributes;
     std::vector<Node> parts;  // the original nodes of a fused node (fuse.hpp)

@@ -42,7 +42,7 @@ struct Kernels {
     float (*max)(const float *x, std::size_t n);
     // y[g] = max(x[g], x[g + 64], …), ignoring NaN; -∞ for none
     void (*maxima)(const float *x, std::size_t n, float *y);
-    // index of the first number above the bound, or n
+    // index of the first number that is not at most the bound (above it, or NaN), or n
     std::size_t (*above)(const float *x, std::size_t n, float bound);
     // y (rows, columns) = a (rows, inner) · b (inner, columns), columns [first, last)
     void (*product)(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns,

@@ -38,7 +38,10 @@ void build_range(Plan &plan, const Node &node) {
 }  // namespace
 
 const Builders &known_builders() {
-    static const Builders builders{{"Range", build_range}, {"Shape", build_shape}};
+    static const Builders builders{
+        {"Range", {build_range, 11, 11, 3, 3}},
+        {"Shape", {build_shape, 13, 25, 1, 1, {{"end"}, {"start"}}}},
+    };
     return builders;
 }
 

@@ -11,6 +11,8 @@ inline constexpr std::size_t worth_sharing = 1 << 14;  // elements; with fewer, 
 
 inline constexpr std::size_t most_dims = 16;
 
+inline constexpr std::size_t most_places = 1 << 24;  // offsets that an operation keeps
+
 // The broadcast shape. Throws Refused if the shapes are incompatible.
 Dims broadcast(const Node &node, const Dims &a, const Dims &b);
 
@@ -25,8 +27,11 @@ template <std::size_t n> struct Loops {
         for (std::size_t o = 0; o < n; o++) {
             each[o].assign(whole.size(), 0);
             std::size_t stride = 1;
+            if (operands[o].size() > whole.size()) throw Refused("operands of the result's rank at most", "more", "export the model again");
             for (std::size_t back = 1; back <= operands[o].size(); back++) {
                 const std::int64_t size = operands[o][operands[o].size() - back];
+                if (size != 1 && size != whole[whole.size() - back])
+                    throw Refused("operands of the result's dimensions, or of 1", "others", "export the model again");
                 if (size != 1) each[o][whole.size() - back] = stride;
                 stride *= static_cast<std::size_t>(size);
             }
@@ -54,6 +59,7 @@ template <std::size_t n> struct Loops {
         std::size_t count = 1;
         for (std::size_t d = 0; d + 1 < dims.size(); d++) count *= static_cast<std::size_t>(dims[d]);
         const std::size_t first = begin_of(count, part, parts), last = begin_of(count, part + 1, parts);
+        if (first == last) return;
         std::array<std::size_t, n> at{};
         std::array<std::size_t, most_dims> index{};
         std::size_t rest = first;

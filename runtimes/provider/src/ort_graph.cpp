@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "builders.hpp"
+
 namespace t2r::provider {
 
 namespace {
@@ -13,19 +15,17 @@ std::string name_of(const Ort::ConstValueInfo &value) {
 }
 
 Attribute attribute_of(const Ort::ConstOpAttr &given) {
+    using Kind = Attribute::Kind;
     Attribute found;
     Ort::Status status{nullptr};
     switch (given.GetType()) {
-    case ORT_OP_ATTR_INT: status = given.GetValue(found.integer); break;
-    case ORT_OP_ATTR_FLOAT: status = given.GetValue(found.real); break;
-    case ORT_OP_ATTR_STRING: status = given.GetValue(found.text); break;
-    case ORT_OP_ATTR_INTS: status = given.GetValueArray(found.integers); break;
-    case ORT_OP_ATTR_UNDEFINED:  // ONNX Runtime's type of an empty list
-    case ORT_OP_ATTR_FLOATS:
-    case ORT_OP_ATTR_STRINGS: break;  // no operator here has one
-    default:
-        throw Refused("attributes that are numbers and texts", given.GetName() + ", a tensor",
-                      "run the graph on the provider cpu");
+    case ORT_OP_ATTR_INT: found.kind = Kind::integer, status = given.GetValue(found.integer); break;
+    case ORT_OP_ATTR_FLOAT: found.kind = Kind::real, status = given.GetValue(found.real); break;
+    case ORT_OP_ATTR_STRING: found.kind = Kind::text, status = given.GetValue(found.text); break;
+    case ORT_OP_ATTR_INTS: found.kind = Kind::integers, status = given.GetValueArray(found.integers); break;
+    case ORT_OP_ATTR_GRAPH: found.kind = Kind::graph; break;
+    case ORT_OP_ATTR_UNDEFINED: found.kind = Kind::empty; break;
+    default: break;
     }
     if (!status.IsOK()) throw Ort::Exception(status.GetErrorMessage(), status.GetErrorCode());
     return found;
@@ -68,12 +68,14 @@ Graph read_graph(const Ort::ConstGraph &graph, const std::vector<std::string> *i
     for (const Ort::ConstValueInfo &value : graph.GetOutputs()) found.outputs.push_back(value.GetName());
     for (const Ort::ConstNode &node : graph.GetNodes()) {
         Node each;
+        each.domain = node.GetDomain() == "ai.onnx" ? "" : node.GetDomain();
         each.op = node.GetOperatorType();
         each.name = node.GetName();
+        each.version = node.GetSinceVersion();
         for (const Ort::ConstValueInfo &value : node.GetInputs()) each.inputs.push_back(name_of(value));
         for (const Ort::ConstValueInfo &value : node.GetOutputs()) each.outputs.push_back(name_of(value));
-        for (const Ort::ConstOpAttr &attribute : node.GetAttributes())
-            if (attribute.GetType() != ORT_OP_ATTR_GRAPH) each.attributes[attribute.GetName()] = attribute_of(attribute);
+        for (const Ort::ConstOpAttr &attribute : node.GetAttributes()) each.attributes[attribute.GetName()] = attribute_of(attribute);
+        require_form(each);
         for (const auto &[name, body] : node.GetSubgraphs())
             if (name == "body") each.body = std::make_shared<const Graph>(read_graph(body));
         found.nodes.push_back(std::move(each));

@@ -8,7 +8,7 @@
 namespace t2r::provider {
 
 // Copies small constants. Other initializers become inputs, after those that change from run to run. If `inputs` is given, it is
-// the order of the inputs instead, in which copied constants get empty names. Throws Refused for types of attributes and tensors
+// the order of the inputs instead, in which copied constants get empty names. Throws Refused for tensors and forms of nodes
 // that no operator here supports.
 Graph read_graph(const Ort::ConstGraph &graph, const std::vector<std::string> *inputs = nullptr);
 

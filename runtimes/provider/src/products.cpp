@@ -1,5 +1,6 @@
 // Products of float32 matrices.
 #include "builders.hpp"
+#include "copies.hpp"
 #include "fuse.hpp"
 #include "kernels.hpp"
 #include "loops.hpp"
@@ -43,9 +44,9 @@ ValueId add_product(Plan &plan, const Node &node, ValueId a, ValueId b, bool is_
     operation.rows = static_cast<std::size_t>(left[left.size() - 2]);
     operation.inner = static_cast<std::size_t>(left.back());
     operation.columns = static_cast<std::size_t>(right.back());
-    if (operation.inner == 0) refuse(node, "an inner dimension of at least 1", "0");
     const Dims outer_a(left.begin(), left.end() - 2), outer_b(right.begin(), right.end() - 2);
     Dims dims = broadcast(node, outer_a, outer_b);
+    if (count_of(dims) > most_places) refuse(node, "at most 2^24 matrices", "more");
     const Loops<2> loops(dims, {outer_a, outer_b});
     const std::size_t of_a = operation.rows * operation.inner, of_b = operation.inner * operation.columns;
     loops.rows(0, 1, [&](const std::array<std::size_t, 2> &at, std::size_t) {
@@ -55,7 +56,10 @@ ValueId add_product(Plan &plan, const Node &node, ValueId a, ValueId b, bool is_
     operation.is_shared = operation.places.size() * operation.rows * operation.inner * operation.columns >= 2 * worth_sharing;
     dims.push_back(left[left.size() - 2]), dims.push_back(right.back());
     const ValueId y = plan.add_output(node, 0, Type::float32, dims);
-    plan.add(std::move(operation), {a, b}, {y});
+    if (operation.inner == 0)
+        add_filled(plan, y, 0);
+    else
+        plan.add(std::move(operation), {a, b}, {y});
     return y;
 }
 
@@ -103,12 +107,11 @@ struct WithSum : Operation {
 
 void build_gemm(Plan &plan, const Node &node) {
     const ValueId a = plan.input(node, 0), b = plan.input(node, 1);
-    if (node.integer("transA", 0) || node.real("alpha", 1) != 1 || (plan.has(node, 2) && node.real("beta", 1) != 1))
-        refuse(node, "A as it is and factors of 1", "others");
+    if (node.real("alpha", 1) != 1 || (plan.has(node, 2) && node.real("beta", 1) != 1)) refuse(node, "factors of 1", "others");
     require_float32(plan, node, {a, b});
     const Dims left = plan.value(a).dims, right = plan.value(b).dims;
     const bool is_transposed = node.integer("transB", 0) != 0;
-    if (left.size() != 2 || right.size() != 2 || left[1] != right[is_transposed ? 1 : 0] || left[1] == 0)
+    if (left.size() != 2 || right.size() != 2 || left[1] != right[is_transposed ? 1 : 0])
         refuse(node, "matrices that fit each other", "other shapes");
     const Dims dims{left[0], right[is_transposed ? 0 : 1]};
     std::size_t c_row = 0, c_column = 0;
@@ -121,7 +124,7 @@ void build_gemm(Plan &plan, const Node &node) {
         c_column = !of.empty() && of.back() != 1 ? 1 : 0;
         c_row = of.size() == 2 && of[0] != 1 ? static_cast<std::size_t>(of[1]) : 0;
     }
-    if (is_transposed) {
+    if (is_transposed && left[1] != 0) {
         TransposedProduct operation;
         operation.rows = static_cast<std::size_t>(dims[0]), operation.columns = static_cast<std::size_t>(dims[1]);
         operation.inner = static_cast<std::size_t>(left[1]);
@@ -132,7 +135,7 @@ void build_gemm(Plan &plan, const Node &node) {
         if (c >= 0) reads.push_back(c);
         return plan.add(std::move(operation), reads, {y});
     }
-    const ValueId y = add_product(plan, node, a, b);
+    const ValueId y = add_product(plan, node, a, b, is_transposed);
     if (c < 0) return;
     WithSum operation;
     operation.rows = static_cast<std::size_t>(dims[0]), operation.columns = static_cast<std::size_t>(dims[1]);
@@ -143,8 +146,12 @@ void build_gemm(Plan &plan, const Node &node) {
 }  // namespace
 
 const Builders &product_builders() {
+    using Kind = Attribute::Kind;
     static const Builders builders{
-        {"Gemm", build_gemm}, {"MatMul", build_product}, {transposed_product, build_transposed_product}};
+        {"Gemm", {build_gemm, 13, 13, 2, 3, {{"alpha", Kind::real}, {"beta", Kind::real}, {"transA", Kind::integer, {0}}, {"transB"}}}},
+        {"MatMul", {build_product, 13, 13, 2, 2}},
+        {transposed_product, {build_transposed_product}},
+    };
     return builders;
 }
 

@@ -11,36 +11,22 @@ namespace t2r::provider {
 
 namespace {
 
-struct Filled : Operation {
-    std::size_t count;
-    bool has_value;
-
-    void run(Run &run, int, int) const override {
-        float *y = run.at<float>(writes[0]);
-        std::fill(y, y + count, has_value ? *run.at<float>(reads[0]) : 0.0f);
-    }
-};
-
 // Pads x with a constant; the pads are known at planning time.
 void build_pad(Plan &plan, const Node &node) {
     const ValueId x = plan.input(node, 0);
     const Dims whole = plan.value(x).dims, pads = plan.integers(plan.input(node, 1));
-    if (node.text("mode", "constant") != "constant" || plan.has(node, 3)) refuse(node, "a constant around all of its axes", "others");
-    if (pads.size() != 2 * whole.size() || std::any_of(pads.begin(), pads.end(), [](std::int64_t pad) { return pad < 0; }))
-        refuse(node, "two numbers for each axis, of 0 or more", "others");
+    constexpr std::int64_t most = std::int64_t{1} << 32;
+    if (pads.size() != 2 * whole.size() || std::any_of(pads.begin(), pads.end(), [](std::int64_t pad) { return pad < 0 || pad > most; }))
+        refuse(node, "two numbers for each axis, of 0 to 2^32", "others");
     require_float32(plan, node, {x});
+    const ValueId number = plan.has(node, 2) ? plan.input(node, 2) : -1;
+    if (number != -1 && (plan.value(number).type != Type::float32 || count_of(plan.value(number).dims) != 1))
+        refuse(node, "one float32 number around it", "others");
     Dims dims = whole;
     for (std::size_t d = 0; d < whole.size(); d++) dims[d] += pads[d] + pads[whole.size() + d];
     if (dims == whole) return plan.add_view(node, 0, x, dims);
     const ValueId y = plan.add_output(node, 0, Type::float32, dims);
-    Filled operation;
-    operation.count = count_of(dims), operation.has_value = plan.has(node, 2);
-    std::vector<ValueId> reads;
-    if (operation.has_value) {
-        reads.push_back(plan.input(node, 2));
-        require_float32(plan, node, {reads[0]});
-    }
-    plan.add(std::move(operation), reads, {y});
+    add_filled(plan, y, 0, number);
     add_copy_into(plan, x, y, Dims(pads.begin(), pads.begin() + static_cast<std::ptrdiff_t>(whole.size())));
 }
 
@@ -69,7 +55,7 @@ void build_sums(Plan &plan, const Node &node) {
     const auto rank = static_cast<std::int64_t>(dims.size());
     const std::int64_t axis = given.size() != 1 ? rank : given[0] < 0 ? given[0] + rank : given[0];
     require_float32(plan, node, {x});
-    if (axis < 0 || axis >= rank || node.integer("reverse", 0)) refuse(node, "an axis of its input, in order", "others");
+    if (axis < 0 || axis >= rank) refuse(node, "an axis of its input", "another");
     const auto at = dims.begin() + static_cast<std::ptrdiff_t>(axis);
     Sums operation;
     operation.outer = *at ? count_of(Dims(dims.begin(), at)) : 0, operation.pieces = static_cast<std::size_t>(*at);
@@ -166,7 +152,15 @@ void build_scan(Plan &plan, const Node &node) {
 }  // namespace
 
 const Builders &prompt_builders() {
-    static const Builders builders{{"CumSum", build_sums}, {"Pad", build_pad}, {"Scan", build_scan}};
+    using Kind = Attribute::Kind;
+    static const Builders builders{
+        {"CumSum", {build_sums, 11, 14, 2, 2, {{"exclusive", Kind::integer, {0, 1}}, {"reverse", Kind::integer, {0}}}}},
+        {"Pad", {build_pad, 13, 25, 2, 3, {{"mode", Kind::text, {}, {"constant"}}}}},
+        {"Scan", {build_scan, 11, 25, 3, 3,
+                  {{"body", Kind::graph}, {"num_scan_inputs", Kind::integer, {2}},
+                   {"scan_input_axes", Kind::integers}, {"scan_output_axes", Kind::integers},
+                   {"scan_input_directions", Kind::integers}, {"scan_output_directions", Kind::integers}}, 2}},
+    };
     return builders;
 }
 

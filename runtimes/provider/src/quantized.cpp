@@ -126,7 +126,6 @@ struct ExactProduct : QuantizedProduct {
 void build_quantized_product(Plan &plan, const Node &node) {
     const ValueId x = plan.input(node, 0), numbers = plan.input(node, 1), scales = plan.input(node, 2);
     const std::int64_t level = node.integer("accuracy_level", 0);
-    if (level != 0 && level != 1 && level != 4) refuse(node, "accuracy_level 0, 1 or 4", std::to_string(level));
     if (plan.has(node, 4)) refuse(node, "no g_idx", "one");
     QuantizedMatrix w{};
     w.bits = static_cast<int>(node.integer("bits", 4));
@@ -156,7 +155,8 @@ void build_quantized_product(Plan &plan, const Node &node) {
         reads.push_back(plan.input(node, 5));
         require_float32(plan, node, {reads.back()});
         const std::size_t count = count_of(plan.value(reads.back()).dims);
-        if (count != w.rows && count != count_of(dims) / w.columns * w.rows) refuse(node, "a number of the bias for each row", "others");
+        const bool is_sum = node.op == product_sum;  // only then one for each number of the result
+        if (count != w.rows && !(is_sum && count == count_of(dims) / w.columns * w.rows)) refuse(node, "a number of the bias for each row", "others");
         operation.more_step = count == w.rows ? 0 : w.rows;
     }
     operation.w = w, operation.vectors = count_of(dims) / w.columns;
@@ -220,13 +220,13 @@ void build_dequantize(Plan &plan, const Node &node) {
     const std::int64_t axis = given < 0 ? given + rank : given;
     const std::size_t count = count_of(plan.value(scales).dims);
     require_float32(plan, node, {scales});
-    if (node.integer("block_size", 0)) refuse(node, "a scale for all or for an axis", "one by blocks");
+    if (plan.value(scales).dims.size() > 1) refuse(node, "a scale for all or for an axis", "others");
     if (count != 1 && (axis < 0 || axis >= rank || of.dims[static_cast<std::size_t>(axis)] != static_cast<std::int64_t>(count)))
         refuse(node, "a scale for each entry of its axis", "others");
     std::vector<ValueId> reads{x, scales};
     if (plan.has(node, 2)) {
         reads.push_back(plan.input(node, 2));
-        if (plan.value(reads[2]).type != of.type || count_of(plan.value(reads[2]).dims) != count) refuse(node, "as many zero points", "others");
+        if (plan.value(reads[2]).type != of.type || plan.value(reads[2]).dims != plan.value(scales).dims) refuse(node, "as many zero points", "others");
     }
     const ValueId y = plan.add_output(node, 0, Type::float32, of.dims);
     const auto at = static_cast<std::size_t>(axis < 0 ? 0 : axis);
@@ -238,10 +238,15 @@ void build_dequantize(Plan &plan, const Node &node) {
 }  // namespace
 
 const Builders &quantized_builders() {
+    using Kind = Attribute::Kind;
     static const Builders builders{
-        {"DequantizeLinear", build_dequantize},
-        {"MatMulNBits", build_quantized_product},
-        {product_sum, build_product_sum},
+        {"DequantizeLinear", {build_dequantize, 13, 25, 2, 3,
+                              {{"axis"}, {"block_size", Kind::integer, {0}}, {"output_dtype", Kind::integer, {0, 1}}}}},
+        {"MatMulNBits", {build_quantized_product, 1, 1, 3, 6,
+                         {{"K"}, {"N"}, {"accuracy_level", Kind::integer, {0, 1, 4}}, {"bits", Kind::integer, {4, 8}}, {"block_size"},
+                          {"weight_prepacked", Kind::integer, {0}}},
+                         1, "com.microsoft"}},
+        {product_sum, {build_product_sum}},
     };
     return builders;
 }

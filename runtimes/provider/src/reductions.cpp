@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "builders.hpp"
+#include "copies.hpp"
 #include "kernels.hpp"
 #include "loops.hpp"
 
@@ -54,26 +55,26 @@ template <Reduction of> void build_reduction(Plan &plan, const Node &node) {
         axes = plan.integers(plan.input(node, 1));
     else if (const auto given = node.attributes.find("axes"); given != node.attributes.end())
         axes = given->second.integers;
-    else
+    if (axes.empty() && (rank == 0 || node.integer("noop_with_empty_axes", 0))) return plan.add_view(node, 0, x, from);
+    if (axes.empty())
         for (std::int64_t axis = 0; axis < rank; axis++) axes.push_back(axis);
     for (std::int64_t &axis : axes) axis = axis < 0 ? axis + rank : axis;
     std::sort(axes.begin(), axes.end());
     for (std::size_t i = 0; i < axes.size(); i++)
         if (axes[i] < 0 || axes[i] >= rank || axes[i] != axes[0] + static_cast<std::int64_t>(i))
             refuse(node, "axes of its input that follow each other", "others");
-    if (axes.empty()) refuse(node, "an axis", "none");
     Reduced operation;
     operation.of = of;
     const auto first = from.begin() + axes.front(), last = from.begin() + axes.back() + 1;
     operation.outer = count_of(Dims(from.begin(), first));
     operation.size = count_of(Dims(first, last));
     operation.inner = count_of(Dims(last, from.end()));
-    if (operation.size == 0) refuse(node, "something to reduce", "nothing");
     operation.is_shared = operation.outer > 1 && count_of(from) >= worth_sharing;
     Dims dims(from.begin(), first);
     if (node.integer("keepdims", 1)) dims.insert(dims.end(), axes.size(), 1);
     dims.insert(dims.end(), last, from.end());
     const ValueId y = plan.add_output(node, 0, Type::float32, dims);
+    if (operation.size == 0) return add_filled(plan, y, of == Reduction::max ? -std::numeric_limits<float>::infinity() : 0.0f);
     plan.add(std::move(operation), {x}, {y});
 }
 
@@ -86,8 +87,7 @@ struct Rows {
         axis = axis < 0 ? axis + rank : axis;
         if (axis < 0 || axis >= rank) refuse(node, "an axis of its input", std::to_string(axis));
         size = count_of(Dims(dims.begin() + axis, dims.end()));
-        if (size == 0) refuse(node, "something along its axis", "nothing");
-        count = count_of(dims) / size;
+        count = size ? count_of(dims) / size : 0;
     }
 
     bool are_worth_sharing() const { return count > 1 && count * size >= worth_sharing; }
@@ -124,7 +124,7 @@ void build_softmax(Plan &plan, const Node &node) {
     const std::int64_t axis = node.integer("axis", -1);
     if (axis != -1 && axis != static_cast<std::int64_t>(dims.size()) - 1) refuse(node, "the last axis", std::to_string(axis));
     const ValueId y = plan.add_output(node, 0, Type::float32, dims);
-    plan.add(Softmax(Rows(node, dims, -1)), {x}, {y});
+    if (count_of(dims) != 0) plan.add(Softmax(Rows(node, dims, -1)), {x}, {y});
 }
 
 struct Normalized : Operation {
@@ -158,12 +158,16 @@ void build_layer_norm(Plan &plan, const Node &node) {
     Normalized operation(Rows(node, dims, node.integer("axis", -1)));
     operation.epsilon = node.real("epsilon", 1e-5f);
     operation.has_bias = plan.has(node, 2);
-    if (node.outputs.size() > 1) refuse(node, "one output", "more");
+    if (operation.rows.size == 0) refuse(node, "rows of at least one number", "empty ones");
+    const auto axis = static_cast<std::ptrdiff_t>(node.integer("axis", -1));
+    const Dims row(axis < 0 ? dims.end() + axis : dims.begin() + axis, dims.end());
     std::vector<ValueId> reads{x, plan.input(node, 1)};
     if (operation.has_bias) reads.push_back(plan.input(node, 2));
-    for (std::size_t i = 1; i < reads.size(); i++)
-        if (plan.value(reads[i]).type != Type::float32 || count_of(plan.value(reads[i]).dims) != operation.rows.size)
+    for (std::size_t i = 1; i < reads.size(); i++) {
+        const Value &each = plan.value(reads[i]);
+        if (each.type != Type::float32 || count_of(each.dims) != operation.rows.size || count_of(broadcast(node, row, each.dims)) != operation.rows.size)
             refuse(node, "a weight for each number of a row", "others");
+    }
     const ValueId y = plan.add_output(node, 0, Type::float32, dims);
     plan.add(std::move(operation), reads, {y});
 }
@@ -188,15 +192,17 @@ struct Largest : Operation {
         const float *x = run.at<float>(reads[0]) + first * rows.size;
         float *y = run.at<float>(writes[0]) + first * k;
         std::int64_t *numbers = run.at<std::int64_t>(writes[1]) + first * k;
+        const auto precedes = [](float a, float b) { return a > b || (a != a && b == b); };
         for (std::size_t row = first; row < last; row++, x += rows.size, y += k, numbers += k) {
-            // insertion in descending order; of equal numbers, the earlier comes first
+            // insertion in descending order, NaN first as in ONNX Runtime; of equal numbers, the earlier comes first
             std::size_t found = 0;
             const float least = below(x);
             for (std::size_t i = 0; i < rows.size; i++) {
                 if (found == k || std::isfinite(least)) i += kernels().above(x + i, rows.size - i, found == k ? y[k - 1] : least);
                 if (i == rows.size) break;
+                if (found == k && !precedes(x[i], y[k - 1])) continue;
                 std::size_t place = found < k ? found++ : k - 1;
-                for (; place > 0 && x[i] > y[place - 1]; place--) y[place] = y[place - 1], numbers[place] = numbers[place - 1];
+                for (; place > 0 && precedes(x[i], y[place - 1]); place--) y[place] = y[place - 1], numbers[place] = numbers[place - 1];
                 y[place] = x[i], numbers[place] = static_cast<std::int64_t>(i);
             }
         }
@@ -208,22 +214,27 @@ void build_top_k(Plan &plan, const Node &node) {
     Dims dims = plan.value(x).dims;
     const std::int64_t axis = node.integer("axis", -1), last = static_cast<std::int64_t>(dims.size()) - 1;
     const Dims k = plan.integers(plan.input(node, 1));
-    if ((axis != -1 && axis != last) || !node.integer("largest", 1)) refuse(node, "the largest of the last axis", "others");
-    if (k.size() != 1 || dims.empty() || k[0] < 1 || k[0] > dims.back()) refuse(node, "k of at most the axis's size", "another");
+    if (axis != -1 && axis != last) refuse(node, "the last axis", std::to_string(axis));
+    if (k.size() != 1 || dims.empty() || k[0] < 0 || k[0] > dims.back()) refuse(node, "k of at most the axis's size", "another");
     Largest operation(Rows(node, dims, -1));
     operation.k = static_cast<std::size_t>(k[0]);
     dims.back() = k[0];
     const ValueId values = plan.add_output(node, 0, Type::float32, dims), numbers = plan.add_output(node, 1, Type::int64, dims);
-    plan.add(std::move(operation), {x}, {values, numbers});
+    if (operation.k != 0) plan.add(std::move(operation), {x}, {values, numbers});
 }
 
 }  // namespace
 
 const Builders &reduction_builders() {
+    using Kind = Attribute::Kind;
+    const std::vector<AttributeForm> reduction{{"axes", Kind::integers}, {"keepdims"}, {"noop_with_empty_axes"}};
     static const Builders builders{
-        {"LayerNormalization", build_layer_norm}, {"ReduceMax", build_reduction<Reduction::max>},
-        {"ReduceMean", build_reduction<Reduction::mean>}, {"ReduceSum", build_reduction<Reduction::sum>},
-        {"Softmax", build_softmax}, {"TopK", build_top_k},
+        {"LayerNormalization", {build_layer_norm, 1, 17, 2, 3, {{"axis"}, {"epsilon", Kind::real}, {"stash_type", Kind::integer, {1}}}}},
+        {"ReduceMax", {build_reduction<Reduction::max>, 13, 20, 1, 2, reduction}},
+        {"ReduceMean", {build_reduction<Reduction::mean>, 13, 18, 1, 2, reduction}},
+        {"ReduceSum", {build_reduction<Reduction::sum>, 13, 13, 1, 2, reduction}},
+        {"Softmax", {build_softmax, 13, 13, 1, 1, {{"axis"}}}},
+        {"TopK", {build_top_k, 11, 24, 2, 2, {{"axis"}, {"largest", Kind::integer, {1}}, {"sorted", Kind::integer, {1}}}, 2}},
     };
     return builders;
 }

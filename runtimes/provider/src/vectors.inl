@@ -188,15 +188,15 @@ void maxima(const float *x, std::size_t n, float *y) {
     for (std::size_t j = 0; i + j < n; j++) y[j] = x[i + j] > y[j] ? x[i + j] : y[j];
 }
 
-// Bit mask of the numbers of a register that are above the bound.
+// Bit mask of the numbers of a register that are not at most the bound.
 inline unsigned bits_above(const float *x, float bound) {
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask((__m512)at(x), _mm512_set1_ps(bound), _CMP_GT_OQ);
+    return _mm512_cmp_ps_mask((__m512)at(x), _mm512_set1_ps(bound), _CMP_NLE_UQ);
 #elif defined(__AVX2__)
-    return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps((__m256)at(x), _mm256_set1_ps(bound), _CMP_GT_OQ)));
+    return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps((__m256)at(x), _mm256_set1_ps(bound), _CMP_NLE_UQ)));
 #else
     unsigned bits = 0;
-    for (std::size_t j = 0; j < wide; j++) bits |= static_cast<unsigned>(x[j] > bound) << j;
+    for (std::size_t j = 0; j < wide; j++) bits |= static_cast<unsigned>(!(x[j] <= bound)) << j;
     return bits;
 #endif
 }
@@ -205,7 +205,7 @@ std::size_t above(const float *x, std::size_t n, float bound) {
     std::size_t i = 0;
     for (; i + wide <= n; i += wide)
         if (const unsigned bits = bits_above(x + i, bound)) return i + static_cast<std::size_t>(__builtin_ctz(bits));
-    while (i < n && !(x[i] > bound)) i++;
+    while (i < n && x[i] <= bound) i++;
     return i;
 }
 

@@ -280,7 +280,7 @@ REFUSED = {
         "MatMulNBits",
         [np.ones((1, 32), np.float32), np.zeros((2, 1, 16), np.uint8), np.ones((2, 1), np.float32)],
         {"K": 32, "N": 2, "bits": 4, "block_size": 32, "accuracy_level": 2},
-        "expected accuracy_level 0, 1 or 4",
+        "expected an attribute accuracy_level that is supported",
     ),
     "blocks": (
         "MatMulNBits",
