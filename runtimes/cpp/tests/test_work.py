@@ -23,7 +23,7 @@ Count = Callable[..., dict[str, int]]
 
 @pytest.fixture
 def count(counted: Path, run: Run, tmp_path: Path) -> Count:
-    """The steps and the bytes of opening a tokenizer, of encoding a text, of decoding its tokens, and of a stream of them."""
+    """Steps and bytes of opening a tokenizer, encoding a text, decoding its tokens, and streaming them."""
 
     def counts(source: str, text: str, stops: Sequence[str] = ()) -> dict[str, int]:
         (tmp_path / "tokenizer").write_text(source, "utf-8")

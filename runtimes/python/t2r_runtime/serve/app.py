@@ -55,15 +55,15 @@ def application(served: Served) -> Starlette:
     async def translated(request: Request) -> Response:
         fields = await _fields(request)
         asked = served.model(fields.text("model"))
-        return reply(await translate.translate(served, asked, fields, request.receive))
+        return reply(await unless_gone(request.receive, translate.translate(served, asked, fields)))
 
     async def tokenized(request: Request) -> Response:
         fields = await _fields(request)
-        return reply(await asyncio.to_thread(tokens.tokenize, served.model(fields.text("model")), fields))
+        return reply(await tokens.tokenize(served.encoders, served.model(fields.text("model")), fields))
 
     async def detokenized(request: Request) -> Response:
         fields = await _fields(request)
-        return reply(await asyncio.to_thread(tokens.detokenize, served.model(fields.text("model")), fields))
+        return reply(await tokens.detokenize(served.encoders, served.model(fields.text("model")), fields))
 
     async def about_tokenizer(request: Request) -> Response:
         return reply(tokens.about(served.model(request.query_params.get("model"))))
@@ -118,6 +118,7 @@ async def _running(served: Served) -> AsyncIterator[None]:
     finally:
         for worker in workers:
             await asyncio.to_thread(worker.stop)
+        await asyncio.to_thread(served.encoders.stop)
 
 
 def _answers(served: Served, start: Start) -> Endpoint:

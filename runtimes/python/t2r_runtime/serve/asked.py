@@ -137,10 +137,10 @@ async def job(
     return Job(ids, max_tokens, asked.samplings(), writers, seconds, events, start, scored, keep)
 
 
-def require_size(tokens: int) -> None:
-    """Raise ApiError if the prompts of a request have more tokens than allowed."""
+def require_size(tokens: int, param: str = "prompt") -> None:
+    """Raise ApiError if a request has more tokens than allowed."""
     if tokens > MAX_PROMPT:
-        raise wrong(f"at most {MAX_PROMPT:,} tokens of prompts", f"{tokens:,}", "send less", "prompt")
+        raise wrong(f"at most {MAX_PROMPT:,} tokens in all", f"{tokens:,}", "send less", param)
 
 
 def _kept(served: Served, model: Model, session: str, slot: str, ids: object, states: object) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 from t2r_runtime.serve.answer import Answer
 from t2r_runtime.serve.asked import Asked, job, require_size, taken
 from t2r_runtime.serve.completions import MAX_TOP
+from t2r_runtime.serve.encoders import require_characters
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, is_text, shown
 from t2r_runtime.serve.job import Event
@@ -65,9 +67,12 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, As
     end = tokenizer.end_of_turn
     asked = taken(fields, served, top, [*model.signature.eos_tokens, *([] if end is None else [end])])
     fields.end()
-    text = await asyncio.to_thread(tokenizer.chat, messages)
-    ids = await asyncio.to_thread(tokenizer.encode, text, False)
-    require_size(len(ids))
+    contents = [message["content"] for message in messages]
+    require_characters(contents, None, "messages")
+    encoders, encode = served.encoders, functools.partial(tokenizer.encode, special_tokens=False)
+    text = await encoders.run(sum(map(len, contents)), lambda: tokenizer.chat(messages))
+    [ids] = await encoders.each(encode, [text], model.most_tokens, "messages")
+    require_size(len(ids), "messages")
     events: asyncio.Queue[Event] = asyncio.Queue()
     most = asked.max_tokens
     if most is None:

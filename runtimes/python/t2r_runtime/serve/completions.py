@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,15 +75,23 @@ async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer
         received = f"{len(prompts)} times {asked.choices}"
         raise wrong(f"at most {MAX_CHOICES} choices", received, "send several requests", "prompt")
     events: asyncio.Queue[Event] = asyncio.Queue()
-    jobs, total = [], 0
+    jobs = []
     most = MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-    for number, prompt in enumerate(prompts):
-        ids = await asyncio.to_thread(model.text().encode, prompt) if isinstance(prompt, str) else prompt
-        total += len(ids)
-        require_size(total)
-        echoed = await asyncio.to_thread(_echo, model.tokenizer, prompt, asked.top is not None) if echo else None
+    for number, (prompt, ids) in enumerate(zip(prompts, await _encoded(served, model, prompts), strict=True)):
+        placed = functools.partial(_echo, model.tokenizer, prompt, asked.top is not None)
+        echoed = await served.encoders.run(len(prompt), placed) if echo else None
         jobs.append(await job(served, model, asked, ids, most, number * asked.choices, events, echoed))
     return Answer(served, model, asked, Completion(model.tokenizer, asked.tokens), jobs), asked
+
+
+async def _encoded(served: Served, model: Model, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+    """The tokens of each prompt. Raises ApiError if they are too many."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    encoded = await served.encoders.each(model.text().encode, texts, model.most_tokens, "prompt") if texts else []
+    found = iter(encoded)
+    ids = [next(found) if isinstance(prompt, str) else prompt for prompt in prompts]
+    require_size(sum(map(len, ids)))
+    return ids
 
 
 def _echo(tokenizer: Tokenizer | None, prompt: str | list[int], placed: bool) -> Echo:
@@ -99,6 +108,9 @@ def _echo(tokenizer: Tokenizer | None, prompt: str | list[int], placed: bool) ->
 
 def _prompts(value: object) -> Sequence[str | list[int]]:
     """The prompts of the field `prompt`: a text, token ids, or a list of those."""
+
+    if isinstance(value, list):  # before their types, which would take time too
+        require_size(len(value) + sum(len(each) for each in value if isinstance(each, list)))
 
     def ids(each: object) -> bool:
         return isinstance(each, list) and bool(each) and all(type(token) is int for token in each)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError, did_you_mean, printable
+from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.fields import shown
@@ -65,6 +66,11 @@ class Model:
             raise ApiError(400, f"expected a translator; received {self.name}, a language model; use /v1/completions")
         return self.translations
 
+    @property
+    def most_tokens(self) -> int | None:
+        """Maximum number of tokens of a prompt or a source; None if a prompt may have any number."""
+        return self.signature.reach if self.translations is None else self.translations.translator.most_source
+
     def target(self) -> Tokenizer:
         """The tokenizer of a translator's output."""
         assert self.written is not None
@@ -86,6 +92,7 @@ class Served:
     sessions: Sessions
     metrics: Metrics
     limits: Limits
+    encoders: Encoders
     api_key: str | None = None
 
     def model(self, name: str | None) -> Model:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.serve.app import application
+from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.models import Limits, Model, Served, names_of
@@ -66,7 +67,7 @@ def served(
                 translations = Translations(name, translator(path), limits.rows, limits.queue)
                 source, target = Tokenizer.of_source(signature), Tokenizer.of(signature)
                 models[name] = Model(name, signature, source, translations=translations, written=target)
-    return Served(models, sessions, metrics, limits, api_key)
+    return Served(models, sessions, metrics, limits, Encoders(), api_key)
 
 
 @contextlib.contextmanager

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from t2r_runtime.serve.asked import require_size
+from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, shown
 from t2r_runtime.serve.models import Model
 
 
-def tokenize(model: Model, fields: Fields) -> dict[str, Any]:
+async def tokenize(encoders: Encoders, model: Model, fields: Fields) -> dict[str, Any]:
     """The tokens of a text. Raises ApiError."""
     text = fields.text("content", fields.text("prompt"))
     special = fields.flag("add_special_tokens", True)
     fields.end()
     if text is None:
         raise wrong("a text as prompt", "none", "give one", "prompt")
-    ids = model.text().encode_documents([text], special)[0]
+    tokenizer = model.text()
+    [ids] = await encoders.each(lambda text: tokenizer.encode_documents([text], special)[0], [text], None, "prompt")
     return {"tokens": ids, "count": len(ids), "max_model_len": model.signature.reach}
 
 
-def detokenize(model: Model, fields: Fields) -> dict[str, Any]:
+async def detokenize(encoders: Encoders, model: Model, fields: Fields) -> dict[str, Any]:
     """The text of tokens. Raises ApiError."""
     ids = fields.take("tokens")
     fields.end()
     most = model.signature.vocab_size if model.engine is not None else 1 << 31
+    if isinstance(ids, list):
+        require_size(len(ids), "tokens")
     if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < most for token in ids):
         raise wrong(f"a list of tokens in 0 … {most - 1}, as tokens", shown(ids), "correct it", "tokens")
-    text = model.text().decode(ids)
+    tokenizer = model.text()
+    text = await encoders.run(len(ids), lambda: tokenizer.decode(ids))
     return {"prompt": text, "content": text}
 
 

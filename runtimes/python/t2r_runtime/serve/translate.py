@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,6 @@ from numpy.typing import NDArray
 
 from t2r_runtime.contract.options import STEEPEST
 from t2r_runtime.errors import UserError
-from t2r_runtime.serve.answer import Receive, unless_gone
 from t2r_runtime.serve.errors import of, wrong
 from t2r_runtime.serve.fields import Fields
 from t2r_runtime.serve.models import MAX_BODY, MAX_CHOICES, Model, Served
@@ -22,8 +23,8 @@ from t2r_runtime.translate.texts import Texts
 MAX_BEAM = 64
 
 
-async def translate(served: Served, model: Model, fields: Fields, receive: Receive) -> dict[str, Any]:
-    """Translate the texts of a request. Raises ApiError, or Gone."""
+async def translate(served: Served, model: Model, fields: Fields) -> dict[str, Any]:
+    """Translate the texts of a request. Raises ApiError."""
     translations = model.translator()
     texts = fields.texts("source", MAX_CHOICES, MAX_BODY)
     if not texts:
@@ -39,19 +40,24 @@ async def translate(served: Served, model: Model, fields: Fields, receive: Recei
     fields.end()
     signature, tokenizer, target = model.signature, model.text(), model.target()
     choosing = Texts(tokenizer, target, signature, beam, checking)
-    lines = [split_sentences(text) if split else [text] for text in texts]
 
-    def encoded() -> list[NDArray[np.int64]]:
+    def encoded(sentence: str) -> NDArray[np.int64]:
         try:
-            return [translations.translator.checked(tokenizer.encode(sentence)) for line in lines for sentence in line]
+            return translations.translator.checked(tokenizer.encode(sentence))
         except UserError as error:
             raise of(error, "source") from error
 
-    sources = await asyncio.to_thread(encoded)
-    found = iter(await _translated(served, translations, sources, choosing.beam, receive))
+    def joined(text: str, line: Sequence[str]) -> list[dict[str, Any]]:
+        return choosing.join(text, [choosing.choose(sentence, next(found)) for sentence in line])
+
+    encoders = served.encoders
+    lines = await encoders.each(split_sentences if split else lambda text: [text], texts, None, "source")
+    sentences = [sentence for line in lines for sentence in line]
+    sources = await encoders.each(encoded, sentences, model.most_tokens, "source")
+    found = iter(await _translated(served, translations, sources, choosing.beam))
     answers, tokens = [], 0
     for index, (text, line) in enumerate(zip(texts, lines, strict=True)):
-        each = choosing.join(text, [choosing.choose(sentence, next(found)) for sentence in line])
+        each = await encoders.run(len(text), functools.partial(joined, text, line))
         answers.append({"index": index, "source": text, "translations": each})
         tokens += sum(len(one["tokens"]) for one in each)
     read = sum(map(len, sources))
@@ -62,13 +68,13 @@ async def translate(served: Served, model: Model, fields: Fields, receive: Recei
 
 
 async def _translated(
-    served: Served, translations: Translations, sources: list[NDArray[np.int64]], beam: Beam, receive: Receive
+    served: Served, translations: Translations, sources: list[NDArray[np.int64]], beam: Beam
 ) -> list[list[Translation]]:
-    """The translations of each source. Raises ApiError if they take too long, or Gone."""
+    """The translations of each source. Raises ApiError if they take too long."""
     request = translations.submit(sources, beam)
     try:
         async with asyncio.timeout(served.limits.seconds):
-            await unless_gone(receive, asyncio.shield(request.done))
+            await asyncio.shield(request.done)
     except TimeoutError:
         seconds = f"{served.limits.seconds:g} s"
         raise wrong("a translation in time", f"none in {seconds}", "send fewer texts", status=503) from None

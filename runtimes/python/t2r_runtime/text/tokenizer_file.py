@@ -23,6 +23,7 @@ FREE_TOKEN = 1 << 12  # bytes per token up to which MAX_TEXT does not apply
 MAX_WORK = 1 << 10  # per byte of a text, see Bounded.work
 FREE_WORK = 1 << 24  # allowed for any short text
 LINEAR_EDGES = "^ +|(?<! ) +$"  # equivalent to EDGES in linear time
+MANY = 1 << 12  # tokens that are decoded without Python's lock, for other threads
 LESS = "give less at once"
 _stderr = threading.Lock()  # one thread may redirect stderr
 
@@ -70,8 +71,10 @@ class Library:
         """Encode a text to token ids. Raises UserError if the library rejects it or it grows too much."""
         with no_panic("a text that this tokenizer accepts"):
             self._require_text(text)
-            found: list[int] = self.tokenizer.encode(text, add_special_tokens=special_tokens).ids
-            return found
+            # other threads run meanwhile, unlike in `tokenizer.encode`, which also computes offsets
+            [found] = self.tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
+            ids: list[int] = found.ids
+            return ids
 
     def encode_batch(self, texts: Sequence[str], special_tokens: bool, places: bool = False) -> list[Any]:
         """The library's Encoding of each text; `places` adds offsets, which takes up to half as much time again.
@@ -91,6 +94,8 @@ class Library:
                 most = int(MAX_TEXT // self._token_bytes)
                 raise UserError(f"at most {most:,} tokens, some of which are long", f"{len(ids):,}", LESS, "tokenizer")
             kept = [token for token in ids if token not in self._omitted] if self._omitted else list(ids)
+            if len(kept) > MANY:
+                return str(self.tokenizer.decode_batch([kept], skip_special_tokens=True)[0])
             return str(self.tokenizer.decode(kept, skip_special_tokens=True))
 
     def _require_text(self, text: str) -> None:

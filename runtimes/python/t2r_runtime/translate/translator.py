@@ -207,6 +207,11 @@ class Translator:
         found = iterated(sources, "sources that can be iterated", "token")
         return self._translations(found, Sentences(self._graph, rules), batch)
 
+    @property
+    def most_source(self) -> int:
+        """Maximum number of tokens of a source."""
+        return min(self._max_source, self.source.max_source or self._max_source)
+
     def checked(self, source: ArrayLike) -> NDArray[np.int64]:
         """Check the tokens of a source → int64 (M,).
 
@@ -219,9 +224,8 @@ class Translator:
         if array.min() < 0 or array.max() >= source_of.source_vocab_size:
             expected = f"tokens of a source in 0 … {source_of.source_vocab_size - 1}"
             raise UserError(expected, range_of(array.min(), array.max()), "use the source's tokenizer", "token")
-        most = min(self._max_source, source_of.max_source or self._max_source)
-        if array.size > most:
-            expected = f"a source of at most {most} tokens"
+        if array.size > self.most_source:
+            expected = f"a source of at most {self.most_source} tokens"
             raise UserError(expected, f"{array.size}", "split it into sentences", "position")
         return array.astype(np.int64)
 

@@ -1,0 +1,141 @@
+"""Texts are bounded before any work on them, and encoded in threads that nothing else waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_models import LETTERS, letter_tokenizer
+from runtime import graphs
+from runtime.serve.server import Client, letters, within
+from t2r_runtime import Tokenizer
+from t2r_runtime.serve.encoders import MAX_TEXT, PER_TOKEN, WINDOW
+from t2r_runtime.serve.models import MAX_PROMPT
+from t2r_runtime.text.tokenizer_file import Library
+
+LONG = "a" * (WINDOW + 1)
+ENDPOINTS = {  # the field of a text, and the body with it
+    "/v1/completions": ("prompt", lambda text: {"prompt": text, "max_tokens": 1}),
+    "/v1/chat/completions": ("messages", lambda text: {"messages": [{"role": "user", "content": text}]}),
+    "/v1/translate": ("source", lambda text: {"source": text, "split": False}),
+    "/tokenize": ("prompt", lambda text: {"prompt": text}),
+}
+
+
+class Encoded:
+    """The work of tokenizers: the size of each text that they got, and the thread."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.threads: set[str] = set()
+        self.go = threading.Event()  # long texts wait for it
+
+    def note(self, texts: list[str]) -> None:
+        self.sizes += map(len, texts)
+        self.threads.add(threading.current_thread().name.rpartition("_")[0])
+        if max(map(len, texts)) > WINDOW:
+            assert self.go.wait(60)
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Encoded]:
+    work = Encoded()
+    one, many = Library.encode, Library.encode_batch
+    monkeypatch.setattr(Library, "encode", lambda self, text, *rest: work.note([text]) or one(self, text, *rest))
+    monkeypatch.setattr(
+        Library, "encode_batch", lambda self, texts, *rest, **more: work.note(texts) or many(self, texts, *rest, **more)
+    )
+    yield work
+    work.go.set()
+
+
+@pytest.fixture
+def server(graph: Path, translator_graph: Path) -> Iterator[Client]:
+    with within(graph, translator_graph) as server:
+        yield server
+
+
+def asked(server: Client, path: str, text: Any) -> tuple[int, Any]:
+    kind = "translator" if path == "/v1/translate" else "language model"
+    [model] = [each["id"] for each in server.good("/v1/models")["data"] if each["kind"] == kind]
+    return server.ask(path, {"model": model, **ENDPOINTS[path][1](text)})
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_too_many_characters_reach_no_tokenizer(path: str, server: Client, encoded: Encoded) -> None:
+    encoded.go.set()
+    status, answer = asked(server, path, "a" * (MAX_TEXT + 1))
+    assert (status, encoded.sizes) == (400, [])
+    assert answer["error"]["param"] == ENDPOINTS[path][0]
+    assert answer["error"]["message"] == (
+        f"expected at most {MAX_TEXT:,} characters of texts; received {MAX_TEXT + 1:,}; send less"
+    )
+    assert asked(server, path, "a")[0] == 200
+    assert encoded.sizes == [1] and encoded.threads == {"encode"}
+
+
+def test_bound_of_a_model_with_few_positions(tmp_path: Path, translator_graph: Path, encoded: Encoded) -> None:
+    """Only /tokenize, which counts tokens, takes longer texts."""
+    encoded.go.set()
+    graph = letters(tmp_path, max_positions=9, past_end="refuse")
+    with within(graph, translator_graph) as server:
+        for path, tokens in (("/v1/completions", 9), ("/v1/chat/completions", 9), ("/v1/translate", 12)):
+            status, answer = asked(server, path, "a" * (PER_TOKEN * tokens + 1))
+            assert status == 400
+            assert (
+                f"a text of at most {PER_TOKEN * tokens} characters, for {tokens} tokens" in answer["error"]["message"]
+            )
+        assert encoded.sizes == []
+        assert asked(server, "/tokenize", LONG)[1]["count"] == len(LONG)
+        assert asked(server, "/v1/completions", "a" * 9)[0] == 200
+
+
+def test_too_many_tokens_are_not_looked_at(server: Client) -> None:
+    for path, name in (("/v1/completions", "prompt"), ("/detokenize", "tokens")):
+        status, answer = server.ask(path, {"model": "letters", name: [*[1] * MAX_PROMPT, "a"]})
+        assert status == 400
+        assert f"expected at most {MAX_PROMPT:,} tokens in all; " in answer["error"]["message"]
+
+
+def test_long_texts_hold_up_nothing_else(server: Client, encoded: Encoded) -> None:
+    """While more long texts are encoded than asyncio has threads, other requests are answered."""
+    with ThreadPoolExecutor(40) as pool:
+        paths = ["/tokenize", "/v1/translate"] * 20
+        waiting = [pool.submit(asked, server, path, LONG) for path in paths]
+        while not encoded.sizes:
+            time.sleep(0.01)
+        assert server.good("/health") == {"status": "ok"}
+        fields = {"model": "letters", "max_tokens": 2, "ignore_eos": True, "session_id": "s"}
+        server.complete("abc", **fields)
+        found = server.complete("abcd", **fields)
+        assert found["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+        assert not any(each.done() for each in waiting)
+        encoded.go.set()
+        found = [each.result()[0] for each in waiting]
+    assert found == [400 if path == "/v1/translate" else 200 for path in paths]
+    assert encoded.threads == {"encode", "encode long"}
+
+
+def test_other_threads_run_while_a_text_is_encoded() -> None:
+    """The library holds no lock of Python's, so the other thread wakes up again and again."""
+    tokenizer, begun, ended, wakes = Tokenizer(letter_tokenizer()), threading.Event(), threading.Event(), 0
+
+    def work() -> None:
+        begun.set()
+        tokenizer.decode(tokenizer.encode(LETTERS[: graphs.VOCABULARY] * 30_000))
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    while not ended.is_set():
+        time.sleep(0.001)
+        wakes += 1
+    thread.join()
+    assert wakes > 5
