@@ -215,3 +215,25 @@ test("a decoder in a worker writes what one in the page does", SLOW, async () =>
   assert.ok(stopped.length >= 1 && position > 12);
   assert.ok(free);
 });
+
+test("a signal ends the reading of a prompt on wasm, in the page's thread and in a worker", SLOW, async () => {
+  const found = await inBrowser([], async (page) => page.evaluate(async () => {
+    const { Decoder, WorkerDecoder } = await import("/src/index.js");
+    const ort = await import("/vendor/ort.wasm.bundle.min.mjs"), ids = Array.from({ length: 30_000 }, (_, n) => n % 17);
+    ort.env.wasm.numThreads = 1;
+    const found = [];
+    for (const [kind, module] of [[Decoder, ort], [WorkerDecoder, "/vendor/ort.wasm.bundle.min.mjs"]]) {
+      const decoder = await kind.open(new URL("/tiny/tiny.onnx", location.href), { ort: module });
+      for (const call of [(more) => decoder.prefill(ids, more), (more) => decoder.generate(ids, 3, { temperature: 0 }, more)]) {
+        await decoder.reset();
+        const name = await call({ signal: AbortSignal.timeout(1) }).then(() => "read", (error) => error.name), at = decoder.position;
+        const rest = await decoder.prefill(ids.slice(at, at + 2));
+        await decoder.reset();
+        found.push([name, at < ids.length, String(rest) === String(await decoder.prefill(ids.slice(0, at + 2)))]);
+      }
+      await decoder.close();
+    }
+    return found;
+  }));
+  assert.deepEqual(found, Array(4).fill(["TimeoutError", true, true]));
+});

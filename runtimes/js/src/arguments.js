@@ -35,24 +35,26 @@ export function vectorsOf(value) {
 }
 
 /**
- * Check the callback and signal of a generation, {onToken, signal}, or of a search, {onStep, signal}.
- * @throws {T2RError} sampling: a wrong type; the signal's reason, if it is aborted
+ * Check what watches a call: its signal, and the callback of this name, if it takes one.
+ * @param {any} watchers
+ * @param {"onToken" | "onStep" | null} callback
+ * @returns {{ watch: ((news: any) => unknown) | null, signal: AbortSignal | null }}
+ * @throws {T2RError} argument: a wrong type; the signal's reason, if it is aborted
  */
-export function watchersOf(watchers, call) {
-  if (typeof watchers !== "object" || watchers === null || isList(watchers)) {
-    throw new T2RError("sampling", `an object of ${call} and signal`, shown(watchers), "correct it");
-  }
-  const strange = Object.keys(watchers).find((name) => name !== call && name !== "signal");
-  if (strange !== undefined) throw new T2RError("sampling", `${call} and signal`, printable(strange, 60), "correct it");
-  const watch = watchers[call] ?? null, signal = watchers.signal ?? null;
-  if (watch !== null && typeof watch !== "function") {
-    throw new T2RError("sampling", `a function as ${call}, or null`, shown(watch), "correct it");
-  }
-  if (signal !== null && typeof signal.throwIfAborted !== "function") {
-    throw new T2RError("sampling", "an AbortSignal, or null", shown(signal), "correct it");
-  }
+export function watchersOf(watchers, callback = null) {
+  const names = callback ? [callback, "signal"] : ["signal"], all = names.join(" and ");
+  if (typeof watchers !== "object" || watchers === null || isList(watchers)) throw badArgument(`an object of ${all}`, shown(watchers));
+  const strange = Object.keys(watchers).find((name) => !names.includes(name));
+  if (strange !== undefined) throw badArgument(all, printable(strange, 60));
+  const watch = callback ? (watchers[callback] ?? null) : null, signal = watchers.signal ?? null;
+  if (watch !== null && typeof watch !== "function") throw badArgument(`a function as ${callback}, or null`, shown(watch));
+  if (signal !== null && !isSignal(signal)) throw badArgument("an AbortSignal, or null", shown(signal));
   signal?.throwIfAborted();
   return { watch, signal };
+}
+
+function isSignal(value) {
+  return typeof value?.throwIfAborted === "function" && typeof value.addEventListener === "function";
 }
 
 const OPEN = {
@@ -63,10 +65,11 @@ const OPEN = {
   maxStateBytes: [(x) => typeof x === "number" && x >= 0, "a number of bytes"],
   maxSource: [(x) => isWhole(x, 1, Number.MAX_SAFE_INTEGER), "a whole number of tokens from 1"],
   onProgress: [(x) => typeof x === "function", "a function"],
+  signal: [(x) => x === null || isSignal(x), "an AbortSignal, or null"],
   ort: [(x) => typeof x?.InferenceSession?.create === "function" && typeof x?.Tensor === "function", "the module of ONNX Runtime"],
 };
 
-/** The options of opening a graph, without undefined ones. @throws {T2RError} provider: an unknown or bad one */
+/** The options of opening a graph, without undefined ones. @throws {T2RError} provider: an unknown or bad one; the signal's reason */
 export function openOptions(options) {
   if (typeof options !== "object" || options === null || Array.isArray(options)) throw badOption("options as an object", shown(options));
   const given = Object.entries(options).filter(([, value]) => value !== undefined);
@@ -75,7 +78,12 @@ export function openOptions(options) {
     const [check, expected] = OPEN[name];
     if (!check(value)) throw badOption(`${name}: ${expected}`, shown(value));
   }
+  options.signal?.throwIfAborted();
   return Object.fromEntries(given);
+}
+
+function badArgument(expected, received) {
+  return new T2RError("argument", expected, received, "correct it");
 }
 
 function badOption(expected, received) {

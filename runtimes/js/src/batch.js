@@ -1,5 +1,6 @@
 /** Continuous batching: texts are added and removed between steps; a step reads the weights once for all of them. */
 
+import { watchersOf } from "./arguments.js";
 import { Decoder } from "./decoder.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { pickOfAll, requestOf } from "./generate.js";
@@ -44,16 +45,18 @@ export class Batch {
    * @param {import("./types.js").Tokens} prompt
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<number>} its handle: 0, 1, 2, …
    * @throws {T2RError} as Decoder.generate; batch: more than the limit of state bytes. Nothing has changed then
    */
-  async add(prompt, maxTokens, options = {}) {
+  async add(prompt, maxTokens, options = {}, call = {}) {
+    watchersOf(call);
     return this.#alone(async () => {
       const reader = this.#rows.fork();
       try {
         const request = requestOf(reader, new Sampler(options, reader.signature.generation), prompt, maxTokens);
         const { ids } = request, token = ids.at(-1), before = ids.slice(0, -1);
-        if (before.length) await reader.prefill(before);
+        if (before.length) await reader.prefill(before, call);
         await this.#rows.take([...this.#parts(this.#texts.keys()), [reader, [0]]]);
         this.#texts.push({ handle: this.#count, request, history: new History(before), token, left: maxTokens });
         return this.#count++;

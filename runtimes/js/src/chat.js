@@ -24,15 +24,14 @@ export function isChatTemplate(value) {
  * @param {import("./types.js").ChatTemplate} template
  * @param {readonly object[]} messages
  * @param {boolean} addGenerationPrompt
- * @param {any} [worker] as in WorkerOptions
- * @param {number} [seconds]
+ * @param {{ worker?: any, signal?: AbortSignal | null, seconds?: number }} [limits] a worker as in WorkerOptions
  * @returns {Promise<string>}
  * @throws {T2RError} tokenizer: malformed messages, a template that refuses them or exceeds a limit, no @huggingface/jinja
  */
-export async function render({ template, tokens }, messages, addGenerationPrompt, worker, seconds = SECONDS) {
+export async function render({ template, tokens }, messages, addGenerationPrompt, { worker, signal = null, seconds = SECONDS } = {}) {
   const said = plain(messages);
   const names = { ...tokens, messages: JSON.parse(said), add_generation_prompt: addGenerationPrompt, tools: null, documents: null };
-  const { text, why } = await rendered([template, names, MAX_OUTPUT + 4 * said.length], worker, seconds);
+  const { text, why } = await rendered([template, names, MAX_OUTPUT + 4 * said.length], worker, signal, seconds);
   if (text === undefined) throw refused("a chat template that accepts these messages", printable(why), "change the messages");
   return text;
 }
@@ -50,10 +49,12 @@ function plain(messages) {
 }
 
 /** The worker's result: {text}, or {why} there is none. @returns {Promise<{ text?: string, why?: string }>} */
-async function rendered(args, given, seconds) {
-  let worker = /** @type {any} */ (null), timer;
+async function rendered(args, given, signal, seconds) {
+  let worker = /** @type {any} */ (null), timer, abort = () => {};
   try {
     return await new Promise((resolve, reject) => {
+      abort = () => reject(signal.reason);
+      signal?.addEventListener("abort", abort);
       timer = setTimeout(() => resolve({ why: `rendering took longer than ${seconds} s` }), 1000 * seconds);
       const hear = ({ value, error }) => {
         if (error?.kind) reject(refused("the package @huggingface/jinja", error.message, "npm install @huggingface/jinja"));
@@ -64,6 +65,7 @@ async function rendered(args, given, seconds) {
       worker.post({ id: 0, call: "render", args });
     });
   } finally {
+    signal?.removeEventListener("abort", abort);
     clearTimeout(timer);
     worker?.end();
   }

@@ -1,15 +1,17 @@
 /** A step graph as a decoder: tokens in, logits out. The decoder keeps the states. */
 
-import { isList, numbersOf, openOptions, vectorsOf, watchersOf } from "./arguments.js";
+import { checkpoint } from "./aborts.js";
+import { isList, openOptions, watchersOf } from "./arguments.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
 import { History } from "./history.js";
+import { columnOf, rowsOf, vectorRowsOf } from "./inputs.js";
 import { generationFeeds } from "./interface.js";
 import { Sampler } from "./sampler.js";
 import { readFile } from "./session.js";
-import { checkStates, readSnapshot, writeSnapshot } from "./snapshot.js";
-import { requireBatch, requireReadsTokens, requireRoom, requireTokens } from "./signature.js";
+import { checkStates, givenStates, readSnapshot, writeSnapshot } from "./snapshot.js";
+import { requireBatch, requireReadsTokens } from "./signature.js";
 import { States } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
@@ -97,41 +99,47 @@ export class Decoder {
    * @throws {T2RError} token, batch, position
    */
   async step(ids) {
-    return this.#graphs.alone(() => this.#read(this.#column(ids), "logits"));
+    return this.#graphs.alone(() => this.#read(columnOf(this, ids), "logits"));
   }
 
   /**
    * Read a prompt (T,), or (B, T). Returns the logits after its last token.
    * @param {import("./types.js").Tokens | readonly import("./types.js").Tokens[]} ids
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<Float32Array>}
    * @throws {T2RError} token, batch, position
    */
-  async prefill(ids) {
-    return this.#graphs.alone(() => this.#read(this.#rows(ids), "logits"));
+  async prefill(ids, call = {}) {
+    const { signal } = watchersOf(call);
+    return this.#graphs.alone(() => this.#read(rowsOf(this, ids), "logits", signal));
   }
 
   /**
    * As `prefill`, for a graph that reads vectors: (B · T · inputSize), row-major.
    * @param {Float32Array | Float64Array | readonly number[]} vectors
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<Float32Array>}
    * @throws {T2RError} token, batch, position
    */
-  async readVectors(vectors) {
-    return this.#graphs.alone(() => this.#read(this.#vectors(vectors), "logits"));
+  async readVectors(vectors, call = {}) {
+    const { signal } = watchersOf(call);
+    return this.#graphs.alone(() => this.#read(vectorRowsOf(this, vectors), "logits", signal));
   }
 
   /**
    * As `prefill`, but returns the largest logits and their tokens, chosen by the graph: (B · topK) each.
    * @param {import("./types.js").Tokens | readonly import("./types.js").Tokens[]} ids
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<{ logits: Float32Array, tokens: Int32Array }>}
    * @throws {T2RError} token, batch, position; graph: one without top-k outputs
    */
-  async topK(ids) {
+  async topK(ids, call = {}) {
+    const { signal } = watchersOf(call);
     return this.#graphs.alone(() => {
       if (this.signature.topK === null) {
         throw new T2RError("graph", "a graph that chooses the largest logits", "one without", "export with --top-k");
       }
-      return this.#read(this.#rows(ids), "top");
+      return this.#read(rowsOf(this, ids), "top", signal);
     });
   }
 
@@ -200,12 +208,14 @@ export class Decoder {
   /**
    * Continue from a snapshot: its bytes, path or address. Returns its token, or null.
    * @param {Uint8Array | string | URL} source
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<number | null>}
    * @throws {T2RError} file, snapshot
    */
-  async loadState(source) {
+  async loadState(source, call = {}) {
+    const { signal } = watchersOf(call);
     return this.#graphs.alone(async () => {
-      const bytes = source instanceof Uint8Array ? source : await readFile(source);
+      const bytes = source instanceof Uint8Array ? source : await readFile(source, signal);
       const { states, position, token } = readSnapshot(bytes, this.signature);
       this.#place(states, position);
       return token;
@@ -218,14 +228,16 @@ export class Decoder {
    * @param {import("./types.js").Tokens} prompt
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {AsyncGenerator<number, void, void>}
    * @throws {T2RError} sampling, batch, token, position: before anything is read
    */
-  async *stream(prompt, maxTokens, options = {}) {
+  async *stream(prompt, maxTokens, options = {}, call = {}) {
+    const { signal } = watchersOf(call);
     this.#graphs.enter();
     try {
       const request = this.#checked(prompt, maxTokens, options);
-      yield* tokensOf(request, (rows, wanted) => this.#read(rows, wanted), () => this.#history[0].latest);
+      yield* tokensOf(request, (rows, wanted) => this.#read(rows, wanted, signal), () => this.#history[0].latest);
     } finally {
       this.#graphs.leave();
     }
@@ -245,7 +257,7 @@ export class Decoder {
     if (!watch && !signal && this.hasGenerationGraph) {
       return this.#graphs.alone(() => this.#generated(this.#checked(prompt, maxTokens, options)));
     }
-    return collected(this.stream(prompt, maxTokens, options), { watch, signal });
+    return collected(this.stream(prompt, maxTokens, options, { signal }), { watch, signal });
   }
 
   /** Release what ONNX Runtime holds; later calls throw an error of kind state. */
@@ -294,46 +306,6 @@ export class Decoder {
     return found;
   }
 
-  /** Vectors as rows, checked. */
-  #vectors(given) {
-    const size = this.signature.inputSize, rows = this.batch;
-    if (size === null) throw new T2RError("token", "token ids", "vectors", "give token ids, or export with inputs_embeds");
-    const whole = vectorsOf(given), length = whole.length / (rows * size);
-    if (!isWhole(length, 1)) throw batch(`vectors of ${size} elements, as many of each of ${rows} sequences`, `${whole.length} numbers`);
-    requireRoom(this.signature, this.position, length);
-    const at = (row, t) => whole.subarray((row * length + t) * size, (row * length + t + 1) * size);
-    return Array.from({ length: rows }, (_, row) => Array.from({ length }, (_, t) => at(row, t)));
-  }
-
-  /** One token per sequence, as rows, checked. */
-  #column(ids) {
-    requireReadsTokens(this.signature);
-    if (isList(ids)) this.#requireRows(ids.length);
-    const column = numbersOf(typeof ids === "number" ? [ids] : ids, "tokens");
-    this.#requireRows(column.length);
-    return this.#fitting(column.map((id) => [id]));
-  }
-
-  /** Tokens (T,) or (B, T) as rows of one length, checked. */
-  #rows(ids) {
-    requireReadsTokens(this.signature);
-    const many = Array.isArray(ids) && isList(ids[0]);
-    if (isList(ids)) this.#requireRows(many ? ids.length : 1);
-    const rows = Array.from(many ? ids : [ids], (row) => numbersOf(row, "tokens"));
-    if (rows.some((row) => row.length !== rows[0].length)) throw batch("rows of one length", rows.map((row) => row.length).join(", "));
-    return this.#fitting(rows);
-  }
-
-  #fitting(rows) {
-    for (const row of rows) requireTokens(this.signature, row, "tokens");
-    requireRoom(this.signature, this.position, rows[0].length);
-    return rows;
-  }
-
-  #requireRows(count) {
-    if (count !== this.batch) throw batch(`tokens of ${this.batch} sequences`, `${count}`);
-  }
-
   #checked(prompt, maxTokens, options) {
     requireReadsTokens(this.signature);
     return requestOf(this, new Sampler(options, this.signature.generation), prompt, maxTokens);
@@ -361,12 +333,13 @@ export class Decoder {
     });
   }
 
-  /** Read rows of tokens. If a run fails, the effects of earlier runs remain. */
-  async #read(rows, wanted) {
+  /** Read rows of tokens. If a run fails, or `signal` ends the call between two, the effects of earlier runs remain. */
+  async #read(rows, wanted, signal = null) {
     const length = rows[0].length, prefill = this.#graphs.opened("prefill"), whole = prefill !== null && length > 1;
     const graph = whole ? prefill : this.#graphs.step, piece = whole ? Math.max(1, Math.floor(ROWS / rows.length)) : 1;
     let found;
     for (let at = 0; at < length; ) {
+      if (signal) await checkpoint(signal);
       const many = Math.min(piece, length - at);
       const part = rows.map((row) => row.slice(at, at + many));
       const last = at + many >= length;
@@ -380,17 +353,6 @@ export class Decoder {
 
 function refuseTranslator({ sourceStates: sources }) {
   if (sources) throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "open it as a Translator");
-}
-
-/** States by name; checks the fields of each. */
-function givenStates(states) {
-  const isObject = (value) => typeof value === "object" && value !== null;
-  const entries = states instanceof Map ? [...states] : isObject(states) && !isList(states) ? Object.entries(states) : null;
-  const expected = "states by name, each {dtype, dims, bytes}", what = "take them from `state`";
-  if (entries === null) throw new T2RError("snapshot", expected, shown(states), what);
-  const wrong = entries.find(([name, state]) => typeof name !== "string" || !isObject(state) || !Array.isArray(state.dims) || !(state.bytes instanceof Uint8Array));
-  if (wrong) throw new T2RError("snapshot", expected, `${shown(wrong[1])} as ${shown(wrong[0])}`, what);
-  return new Map(entries);
 }
 
 function batch(expected, received, what = "give as many as the decoder has, or reset it") {

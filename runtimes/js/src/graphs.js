@@ -38,11 +38,11 @@ export class Graphs {
    * @param {(graphs: Graphs) => T} make
    * @returns {Promise<T>}
    */
-  static async open(what, source, options, roles, check, make) {
-    const graphs = new Graphs(what, source, options, await openGraph(source, options));
+  static async open(what, source, { signal, ...options }, roles, check, make) {
+    const graphs = new Graphs(what, source, options, await openGraph(source, { ...options, signal }));
     try {
       check(graphs.step.signature);
-      for (const role of roles) if (graphs.has(role)) await graphs.other(role);
+      for (const role of roles) if (graphs.has(role)) await graphs.other(role, signal);
       return make(graphs);
     } catch (error) {
       await graphs.#release();
@@ -62,15 +62,15 @@ export class Graphs {
   }
 
   /** The graph of an existing role, opened on first use. @throws {T2RError} as openGraph; graph: of another model */
-  async other(role) {
+  async other(role, signal = null) {
     const { others } = this.#all;
-    if (!others.has(role)) others.set(role, await this.#openBeside(role));
+    if (!others.has(role)) others.set(role, await this.#openBeside(role, signal));
     return others.get(role);
   }
 
-  async #openBeside(role) {
+  async #openBeside(role, signal) {
     const { signature, place } = this.step;
-    const graph = await openGraph(beside(this.step, this.#source, signature.graphs[role]), this.#options, role);
+    const graph = await openGraph(beside(this.step, this.#source, signature.graphs[role]), { ...this.#options, signal }, role);
     const key = differs(signature, graph.signature, role);
     if (!key) return graph;
     await graph.session.release();

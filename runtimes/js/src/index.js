@@ -14,6 +14,7 @@ export { WorkerDecoder } from "./worker_decoder.js";
 
 /**
  * @typedef {import("./types.js").BeamOptions} BeamOptions
+ * @typedef {import("./types.js").CallOptions} CallOptions
  * @typedef {import("./types.js").ChatTemplate} ChatTemplate
  * @typedef {import("./types.js").Dtype} Dtype
  * @typedef {import("./types.js").Kind} Kind

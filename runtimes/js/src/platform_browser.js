@@ -11,8 +11,8 @@ export function loadOrt() {
   return import("onnxruntime-web/webgpu");
 }
 
-/** A browser has no paths. @returns {null} */
-export function inFolder() {
+/** A browser has no paths. @param {any} _source @param {any} _signal @returns {null} */
+export function inFolder(_source, _signal) {
   return null;
 }
 

@@ -21,9 +21,10 @@ export function loadOrt() {
 /**
  * A file and those beside it.
  * @param {string | URL} source a path, or an address of a file
+ * @param {AbortSignal | null} [signal] ends reading
  * @returns {import("./session.js").Place | null} null if it is not a path
  */
-export function inFolder(source) {
+export function inFolder(source, signal = null) {
   if (/^https?:/.test(String(source))) return null;
   const file = typeof source === "string" && !source.startsWith("file:") ? source : null;
   const place = { name: "", path: String(source), find, read };
@@ -44,8 +45,9 @@ export function inFolder(source) {
   async function read(name) {
     const wanted = await find(name);
     try {
-      return new Uint8Array(await readFile(wanted));
+      return new Uint8Array(await readFile(wanted, { signal: signal ?? undefined }));
     } catch (error) {
+      signal?.throwIfAborted();
       throw missing(wanted, error);
     }
   }

@@ -1,6 +1,6 @@
 /** Caches decoder states of shared text prefixes. */
 
-import { numbersOf } from "./arguments.js";
+import { numbersOf, watchersOf } from "./arguments.js";
 import { Decoder } from "./decoder.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { requireReadsTokens, requireRoom, requireTokens } from "./signature.js";
@@ -46,10 +46,12 @@ export class PrefixCache {
   /**
    * Read a text from its start.
    * @param {import("./types.js").Tokens} ids
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<Float32Array>} the logits after it
-   * @throws {T2RError} as Decoder.prefill; the decoder is then at the start of a text, or after a block of this one
+   * @throws {T2RError} as Decoder.prefill; the decoder has then read the first tokens of this text, as many as its position says
    */
-  async read(ids) {
+  async read(ids, call = {}) {
+    watchersOf(call);
     const decoder = this.#decoder, text = numbersOf(ids, "tokens");
     await decoder.reset(1);
     requireTokens(decoder.signature, text, "tokens");
@@ -66,7 +68,7 @@ export class PrefixCache {
     if (newest) await decoder.take([[newest.decoder, [0]]]);
     try {
       for (let fits = true; at < blocks; at++) {
-        await decoder.prefill(block());
+        await decoder.prefill(block(), call);
         fits = fits && await this.#makeRoom(decoder.stateBytes, keys.length);
         if (!fits) continue; // nor do longer prefixes
         keys.push(key());
@@ -77,7 +79,7 @@ export class PrefixCache {
     } finally {
       this.#use(keys);
     }
-    return decoder.prefill(text.slice(blocks * size));
+    return decoder.prefill(text.slice(blocks * size), call);
   }
 
   /**
@@ -89,8 +91,8 @@ export class PrefixCache {
    * @returns {Promise<number[]>}
    */
   async generate(ids, maxTokens, options = {}, watchers = {}) {
-    const text = numbersOf(ids, "a prompt of tokens");
-    if (text.length > 1) await this.read(text.slice(0, -1));
+    const text = numbersOf(ids, "a prompt of tokens"), { signal } = watchersOf(watchers, "onToken");
+    if (text.length > 1) await this.read(text.slice(0, -1), { signal });
     else await this.#decoder.reset(1);
     return this.#decoder.generate(text.slice(-1), maxTokens, options, watchers);
   }

@@ -36,7 +36,7 @@ const FAULTS = [
  * @returns {Promise<Graph>}
  */
 export async function openGraph(source, options, role = "step") {
-  const place = placeOf(source, options.onProgress);
+  const { signal = null } = options, place = placeOf(source, signal, options.onProgress);
   const provider = options.provider ?? DEFAULT_PROVIDER;
   if (!PROVIDERS.includes(provider)) {
     throw new T2RError("provider", `a provider of ${PROVIDERS.join(", ")}`, shown(provider), "choose one of those");
@@ -49,10 +49,11 @@ export async function openGraph(source, options, role = "step") {
     throw new T2RError("graph", `a graph of the role ${role}`, `one of the role ${signature.role}`, "open the other file");
   }
   requireMemory(signature, signature.batch ?? 1, options.maxStateBytes);
-  const externalData = await Promise.all(weights.map((name) => weightsOf(place, name)));
+  const externalData = await Promise.all(weights.map((name) => weightsOf(place, name, signal)));
   const ort = options.ort ?? (await runtime());
   const session = await create(ort, place, bytes, externalData, provider, threads, signature);
   try {
+    signal?.throwIfAborted();
     checkInterface(signature, session);
   } catch (error) {
     await session.release();
@@ -90,12 +91,12 @@ async function create(ort, place, bytes, externalData, provider, threads, signat
 }
 
 /** The bytes of a file at a path or an address. */
-export function readFile(source) {
-  return placeOf(source, undefined).read("");
+export function readFile(source, signal) {
+  return placeOf(source, signal).read("");
 }
 
-/** Where a source's files are; downloads report to `onProgress`. @returns {Place} */
-function placeOf(source, onProgress) {
+/** Where a source's files are; `signal` ends reading, downloads report to `onProgress`. @returns {Place} */
+function placeOf(source, signal, onProgress = undefined) {
   if (source && typeof source === "object" && "files" in source) {
     const { graph, files } = source;
     if (typeof files !== "object" || files === null || typeof graph !== "string") {
@@ -111,10 +112,10 @@ function placeOf(source, onProgress) {
   if (typeof source !== "string" && !(source instanceof URL)) {
     throw new T2RError("file", "a path, an address or files", shown(source), "give one");
   }
-  return inFolder(source) ?? atAddress(source, onProgress);
+  return inFolder(source, signal) ?? atAddress(source, signal, onProgress);
 }
 
-function atAddress(source, onProgress) {
+function atAddress(source, signal, onProgress) {
   let address;
   try {
     address = new URL(String(source), globalThis.location?.href);
@@ -125,14 +126,16 @@ function atAddress(source, onProgress) {
     const wanted = name ? new URL(encodeURIComponent(name), address) : address;
     let answer;
     try {
-      answer = await fetch(wanted);
+      answer = await fetch(wanted, { signal });
     } catch (error) {
+      signal?.throwIfAborted();
       throw missing(wanted, error);
     }
     if (!answer.ok) throw missing(wanted, `the answer ${answer.status}`);
     try {
       return new Uint8Array(await (onProgress && answer.body ? counted(answer, wanted, onProgress) : answer).arrayBuffer());
     } catch (error) {
+      signal?.throwIfAborted();
       throw missing(wanted, error);
     }
   };
@@ -152,11 +155,12 @@ function counted(answer, file, onProgress) {
 }
 
 /** A file of weights: in a folder ONNX Runtime maps it itself, so it need only exist. */
-async function weightsOf(place, name) {
+async function weightsOf(place, name, signal) {
   try {
     if (place.find) return void (await place.find(name));
     return { path: name, data: await place.read(name) };
   } catch (error) {
+    signal?.throwIfAborted();
     throw new T2RError("weights", `the weights ${name} beside the graph`, printable(error, 200), "copy all files together");
   }
 }

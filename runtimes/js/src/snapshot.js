@@ -1,5 +1,6 @@
 /** Snapshot files of states, byte-identical in every language: contract/snapshots.md. */
 
+import { isList } from "./arguments.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { SIZES, product } from "./signature.js";
 import { crc32, join, readZip, writeZip } from "./zip.js";
@@ -32,6 +33,17 @@ export function writeSnapshot(signature, states, position, token = null) {
   const members = [[HEAD, new TextEncoder().encode(head)]];
   for (const [name, state] of states) members.push([`${name}.npy`, join([npyHeader(state), state.bytes])]);
   return writeZip(members);
+}
+
+/** States by name; checks the fields of each. */
+export function givenStates(states) {
+  const isObject = (value) => typeof value === "object" && value !== null;
+  const entries = states instanceof Map ? [...states] : isObject(states) && !isList(states) ? Object.entries(states) : null;
+  const expected = "states by name, each {dtype, dims, bytes}", what = "take them from `state`";
+  if (entries === null) throw new T2RError("snapshot", expected, shown(states), what);
+  const wrong = entries.find(([name, state]) => typeof name !== "string" || !isObject(state) || !Array.isArray(state.dims) || !(state.bytes instanceof Uint8Array));
+  if (wrong) throw new T2RError("snapshot", expected, `${shown(wrong[1])} as ${shown(wrong[0])}`, what);
+  return new Map(entries);
 }
 
 function npyHeader({ dtype, dims }) {

@@ -4,7 +4,7 @@
 import { BPE } from "@huggingface/tokenizers";
 
 import { AddedTokens } from "./added_tokens.js";
-import { isList, numbersOf } from "./arguments.js";
+import { isList, numbersOf, watchersOf } from "./arguments.js";
 import { isChatTemplate, render } from "./chat.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { processorOf } from "./post_processor.js";
@@ -109,15 +109,16 @@ export class Tokenizer {
   /**
    * Messages rendered by the model's chat template. Encode the result with `specialTokens: false`: the template adds them.
    * @param {readonly { role: string, content?: unknown }[]} messages oldest first, of plain JSON data
-   * @param {{ addGenerationPrompt?: boolean, worker?: any }} [options] whether to add the beginning of
-   *   the model's answer, true by default; and a worker as in WorkerOptions
+   * @param {{ addGenerationPrompt?: boolean, worker?: any, signal?: AbortSignal | null }} [options] whether to add the beginning of
+   *   the model's answer, true by default; a worker as in WorkerOptions; and a signal, whose reason is thrown
    * @returns {Promise<string>}
    * @throws {T2RError} tokenizer: no template, or one that refuses these messages or exceeds a limit; no @huggingface/jinja
    */
   async chat(messages, options = {}) {
     if (this.#chat === null) throw new T2RError("tokenizer", "a model with a chat template", "one without", "write the prompt yourself");
     if (typeof options !== "object" || options === null) throw refused("options as an object", shown(options));
-    return render(this.#chat, messages, options.addGenerationPrompt ?? true, options.worker);
+    const { addGenerationPrompt, worker, signal } = options;
+    return render(this.#chat, messages, addGenerationPrompt ?? true, { worker, signal: watchersOf({ signal }).signal });
   }
 
   /** The token that ends a turn, in addition to the graph's; null if the template names none. @returns {number | null} */

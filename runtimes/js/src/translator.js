@@ -1,5 +1,6 @@
 /** A translator's graphs: a source is encoded once, and its translation is searched token by token. */
 
+import { checkpoint } from "./aborts.js";
 import { numbersOf, openOptions, watchersOf } from "./arguments.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
@@ -65,11 +66,13 @@ export class Translator {
   /**
    * Read sources, tokens of each. Returns all states that their translations start from.
    * @param {readonly import("./types.js").Tokens[]} sources
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<Map<string, import("./types.js").State>>}
    * @throws {T2RError} token, position, batch
    */
-  async encode(sources) {
-    return this.#graphs.alone(() => this.#encoded(sources));
+  async encode(sources, call = {}) {
+    const { signal } = watchersOf(call);
+    return this.#graphs.alone(() => this.#encoded(sources, signal));
   }
 
   /**
@@ -79,16 +82,20 @@ export class Translator {
    * @param {import("./types.js").Tokens} source
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {AsyncGenerator<number, void, void>}
    * @throws {T2RError} sampling, token, position, batch
    */
-  async *stream(source, maxTokens, options = GREEDY) {
+  async *stream(source, maxTokens, options = GREEDY, call = {}) {
+    const { signal } = watchersOf(call);
     this.#graphs.enter();
     try {
-      const sampler = new Sampler(options, this.signature.generation), states = await this.#encoded([source]), history = new History();
+      const sampler = new Sampler(options, this.signature.generation), history = new History();
+      const states = await this.#encoded([source], signal);
       const request = requestOf({ signature: this.signature, batch: 1, position: 0 }, sampler, this.signature.startTokens, maxTokens);
       this.#states.set(states);
       const read = async ([row], wanted) => {
+        if (signal) await checkpoint(signal);
         history.add(row);
         const newest = row.at(-1);
         for (const token of row.slice(0, -1)) await this.#states.run(this.#graphs.step, [[token]], null);
@@ -110,7 +117,7 @@ export class Translator {
    */
   async generate(source, maxTokens, options = GREEDY, watchers = {}) {
     const found = watchersOf(watchers, "onToken");
-    return collected(this.stream(source, maxTokens, options), found);
+    return collected(this.stream(source, maxTokens, options, { signal: found.signal }), found);
   }
 
   /**
@@ -126,14 +133,14 @@ export class Translator {
     return this.#graphs.alone(async () => {
       const search = new Search(beam, this.signature), ids = this.#checked(source);
       requireBatch(this.signature, search.rules.width, this.#maxStateBytes, ids.length);
-      this.#states.set(await this.#encoded([ids]));
+      this.#states.set(await this.#encoded([ids], signal));
       const { step } = this.#graphs;
       let found;
       for (const token of this.signature.startTokens) found = await this.#states.run(step, [[token]], search.wanted);
       for (let before = 1; ; ) {
         const rows = search.advance(found);
         if (rows === null || (watch && (await watch(search.newest)) === false)) return search.translations;
-        signal?.throwIfAborted();
+        if (signal) await checkpoint(signal);
         if (rows.length !== before || rows.some((row, n) => row !== n)) await this.#states.take(rows.map((row) => [this.#states, row]));
         before = rows.length;
         found = await this.#states.run(step, search.newest.map((token) => [token]), search.wanted);
@@ -145,7 +152,7 @@ export class Translator {
     await this.#graphs.close(() => this.#states.dispose());
   }
 
-  async #encoded(sources) {
+  async #encoded(sources, signal) {
     const { signature } = this;
     if (!Array.isArray(sources)) throw new T2RError("token", "an array of sources", shown(sources), "give the tokens of each");
     if (!sources.length) throw new T2RError("token", "at least one source", "none", "give some");
@@ -154,7 +161,10 @@ export class Translator {
     const longest = Math.max(...rows.map((row) => row.length)), length = signature.sourceLength ?? longest;
     requireBatch(signature, rows.length, this.#maxStateBytes, longest);
     const size = signature.batch === null ? Math.max(1, Math.floor((this.#maxSource / length) ** 2)) : rows.length, parts = [];
-    for (let first = 0; first < rows.length; first += size) parts.push(await this.#portion(rows.slice(first, first + size), length));
+    for (let first = 0; first < rows.length; first += size) {
+      if (signal) await checkpoint(signal);
+      parts.push(await this.#portion(rows.slice(first, first + size), length));
+    }
     const states = new Map();
     for (const spec of signature.allStates) {
       const found = parts.map((part) => part.get(spec.name));

@@ -88,6 +88,7 @@
  *   this length, where the graph has no fixed batch
  * @property {(progress: { file: string, loaded: number, total: number | null }) => void} [onProgress] called as the bytes of a
  *   file arrive from an address; total is null if the server does not report it
+ * @property {AbortSignal | null} [signal] ends downloads and opening; its reason is thrown, and nothing stays open
  * @property {object} [ort] the module of ONNX Runtime, if not onnxruntime-node or onnxruntime-web/webgpu
  */
 
@@ -125,10 +126,17 @@
  */
 
 /**
+ * What ends a call of several runs: the signal's reason is thrown, an AbortError by default, between two runs. A decoder has then
+ * read as many tokens as its position says, and goes on from there.
+ * @typedef {object} CallOptions
+ * @property {AbortSignal | null} [signal]
+ */
+
+/**
  * Callback and signal of a generation.
  * @typedef {object} TextWatchers
  * @property {((token: number) => unknown) | null} [onToken] called with each token; false ends the text
- * @property {AbortSignal | null} [signal] ends the text within a token; its reason is thrown, an AbortError by default
+ * @property {AbortSignal | null} [signal] ends the text, or the reading of its prompt, as in CallOptions
  */
 
 /**
@@ -136,7 +144,7 @@
  * @typedef {object} SearchWatchers
  * @property {((newest: number[]) => unknown) | null} [onStep] called with the newest token of each hypothesis after each step;
  *   false ends the search
- * @property {AbortSignal | null} [signal] ends the search within a step; its reason is thrown
+ * @property {AbortSignal | null} [signal] ends the search within a step, as in CallOptions
  */
 
 /**

@@ -6,16 +6,23 @@ import { Decoder } from "./decoder.js";
 import { T2RError } from "./errors.js";
 
 const acknowledged = new Map(); // call → resolver of the owner's answer to a token
+const aborts = new Map(); // call → what aborts it
 let decoder = null;
 
-const post = workerPort(async ({ id, call, args, answer }) => {
+const post = workerPort(async ({ id, call, args, abortable, answer, abort }) => {
   if (answer !== undefined) return acknowledged.get(id)?.(answer);
+  if (abort) return aborts.get(id)?.abort();
+  const made = new AbortController(), signal = abortable ? made.signal : null;
+  if (abortable) aborts.set(id, made);
   try {
-    const value = await CALLS[call](id, ...args);
+    const value = await CALLS[call]({ id, signal }, ...args);
     post({ id, value, now: now() });
   } catch (error) {
+    if (signal?.aborted && error === signal.reason) return post({ id, aborted: true, now: now() });
     const { message, stack } = error;
     post({ id, error: { kind: error instanceof T2RError ? error.kind : null, message: String(message ?? error), stack }, now: now() });
+  } finally {
+    aborts.delete(id);
   }
 });
 
@@ -26,26 +33,27 @@ const CALLS = {
     if (text.length > limit) throw new Error(`the rendered text has more than ${limit} characters`);
     return text;
   },
-  async open(id, source, { ort, progress, ...options }) {
+  async open({ id }, source, { ort, progress, ...options }) {
     if (progress) options.onProgress = (news) => post({ id, progress: news });
     if (ort) options.ort = await moduleAt(ort);
     decoder = await Decoder.open(source, options);
     const { signature, provider, hasGenerationGraph } = decoder;
     return { signature, provider, hasGenerationGraph };
   },
-  generate(id, prompt, maxTokens, options, watched) {
-    if (!watched) return decoder.generate(prompt, maxTokens, options);
+  generate({ id, signal }, prompt, maxTokens, options, watched) {
+    if (!watched) return decoder.generate(prompt, maxTokens, options, { signal });
     const onToken = async (token) => {
       post({ id, token });
       const answer = await new Promise((resolve) => acknowledged.set(id, resolve));
       acknowledged.delete(id);
       return answer;
     };
-    return decoder.generate(prompt, maxTokens, options, { onToken });
+    return decoder.generate(prompt, maxTokens, options, { onToken, signal });
   },
-  ...Object.fromEntries(
-    ["reset", "step", "prefill", "readVectors", "topK", "state", "setState", "reorder", "saveState", "loadState", "close"].map(
-      (name) => [name, (_, ...args) => decoder[name](...args)])),
+  ...Object.fromEntries(["reset", "step", "state", "setState", "reorder", "saveState", "close"].map(
+    (name) => [name, (_, ...args) => decoder[name](...args)])),
+  ...Object.fromEntries(["prefill", "readVectors", "topK", "loadState"].map(
+    (name) => [name, ({ signal }, given) => decoder[name](given, { signal })])),
 };
 
 async function jinja() {

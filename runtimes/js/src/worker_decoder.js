@@ -30,11 +30,12 @@ export class WorkerDecoder {
    */
   static async open(source, options = {}) {
     if (typeof options !== "object" || options === null) throw new T2RError("provider", "options as an object", shown(options), "correct it");
-    const { worker, ort, onProgress, ...more } = options;
+    const { worker, ort, onProgress, signal: ends, ...more } = options, { signal } = watchersOf({ signal: ends });
     if (ort !== undefined && typeof ort !== "string" && !(ort instanceof URL)) {
       throw new T2RError("provider", "ort: the address of a module", shown(ort), "a worker imports its own");
     }
-    const made = new WorkerDecoder(worker);
+    const made = new WorkerDecoder(worker), abort = () => made.#end(signal?.reason);
+    signal?.addEventListener("abort", abort);
     try {
       const given = { ...more, ort: ort && absolute(ort), progress: onProgress !== undefined };
       made.#opened = await made.#ask("open", [placed(source), given], { progress: onProgress });
@@ -42,6 +43,8 @@ export class WorkerDecoder {
     } catch (error) {
       made.#end(error);
       throw error;
+    } finally {
+      signal?.removeEventListener("abort", abort);
     }
   }
 
@@ -93,28 +96,31 @@ export class WorkerDecoder {
   /**
    * As Decoder.prefill.
    * @param {import("./types.js").Tokens | readonly import("./types.js").Tokens[]} ids
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<Float32Array>}
    */
-  async prefill(ids) {
-    return this.#ask("prefill", [ids]);
+  async prefill(ids, call = {}) {
+    return this.#ask("prefill", [ids], watchersOf(call));
   }
 
   /**
    * As Decoder.readVectors.
    * @param {Float32Array | Float64Array | readonly number[]} vectors
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<Float32Array>}
    */
-  async readVectors(vectors) {
-    return this.#ask("readVectors", [vectors]);
+  async readVectors(vectors, call = {}) {
+    return this.#ask("readVectors", [vectors], watchersOf(call));
   }
 
   /**
    * As Decoder.topK.
    * @param {import("./types.js").Tokens | readonly import("./types.js").Tokens[]} ids
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {Promise<{ logits: Float32Array, tokens: Int32Array }>}
    */
-  async topK(ids) {
-    return this.#ask("topK", [ids]);
+  async topK(ids, call = {}) {
+    return this.#ask("topK", [ids], watchersOf(call));
   }
 
   /** As Decoder.state. @returns {Promise<Map<string, import("./types.js").State>>} */
@@ -142,9 +148,14 @@ export class WorkerDecoder {
     return this.#ask("saveState", [token]);
   }
 
-  /** As Decoder.loadState. @param {Uint8Array | string | URL} source @returns {Promise<number | null>} */
-  async loadState(source) {
-    return this.#ask("loadState", [source instanceof Uint8Array ? source : absolute(source)]);
+  /**
+   * As Decoder.loadState.
+   * @param {Uint8Array | string | URL} source
+   * @param {import("./types.js").CallOptions} [call]
+   * @returns {Promise<number | null>}
+   */
+  async loadState(source, call = {}) {
+    return this.#ask("loadState", [source instanceof Uint8Array ? source : absolute(source)], watchersOf(call));
   }
 
   /**
@@ -152,15 +163,17 @@ export class WorkerDecoder {
    * @param {import("./types.js").Tokens} prompt
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
+   * @param {import("./types.js").CallOptions} [call]
    * @returns {AsyncGenerator<number, void, void>}
    */
-  async *stream(prompt, maxTokens, options = {}) {
+  async *stream(prompt, maxTokens, options = {}, call = {}) {
+    const { signal } = watchersOf(call);
     let give, go = (_) => {}, next = new Promise((resolve) => (give = resolve));
     const onToken = (token) => new Promise((resolve) => {
       go = resolve;
       give({ token });
     });
-    const done = this.generate(prompt, maxTokens, options, { onToken }).then(() => give({}), (error) => give({ error }));
+    const done = this.generate(prompt, maxTokens, options, { onToken, signal }).then(() => give({}), (error) => give({ error }));
     try {
       for (;;) {
         const { token, error } = await next;
@@ -185,19 +198,18 @@ export class WorkerDecoder {
    * @returns {Promise<number[]>}
    */
   async generate(prompt, maxTokens, options = {}, watchers = {}) {
-    const { watch, signal } = watchersOf(watchers, "onToken"), watched = Boolean(watch || signal);
+    const { watch, signal } = watchersOf(watchers, "onToken");
     let failed = /** @type {{ error: any } | null} */ (null);
     const token = async (id) => {
       try {
-        const answer = !watch || (await watch(id)) !== false;
-        signal?.throwIfAborted();
-        return answer;
+        return (await watch?.(id)) !== false;
       } catch (error) {
         failed = { error };
         return false;
       }
     };
-    const tokens = await this.#ask("generate", [numbersOf(prompt, "a prompt of tokens"), maxTokens, options, watched], { token });
+    const args = [numbersOf(prompt, "a prompt of tokens"), maxTokens, options, watch !== null];
+    const tokens = await this.#ask("generate", args, { token, signal });
     if (failed) throw failed.error;
     return tokens;
   }
@@ -209,22 +221,33 @@ export class WorkerDecoder {
     this.#end(new T2RError("state", "an open decoder", "one that is closed", "open the graph again"));
   }
 
-  #ask(call, args, heard = {}) {
-    if (this.#broken) return Promise.reject(this.#broken);
-    const id = ++this.#count;
-    return new Promise((resolve, reject) => {
-      this.#waiting.set(id, { resolve, reject, ...heard });
-      this.#worker.hold(true);
-      try {
-        this.#worker.post({ id, call, args });
-      } catch (error) {
-        this.#left(id);
-        reject(new T2RError("argument", `what a worker can be given for ${call}`, String(error.message), "give plain data"));
-      }
-    });
+  /**
+   * Make a call in the worker.
+   * @param {string} call
+   * @param {any[]} args
+   * @param {{ signal?: AbortSignal | null, token?: Function, progress?: Function }} [heard] what ends it, and what hears its messages
+   */
+  async #ask(call, args, { signal = null, ...heard } = {}) {
+    if (this.#broken) throw this.#broken;
+    const id = ++this.#count, abort = () => this.#worker.post({ id, abort: true });
+    signal?.addEventListener("abort", abort);
+    try {
+      return await new Promise((resolve, reject) => {
+        this.#waiting.set(id, { resolve, reject, aborted: () => reject(signal?.reason), ...heard });
+        this.#worker.hold(true);
+        try {
+          this.#worker.post({ id, call, args, abortable: signal !== null });
+        } catch (error) {
+          this.#left(id);
+          reject(new T2RError("argument", `what a worker can be given for ${call}`, String(error.message), "give plain data"));
+        }
+      });
+    } finally {
+      signal?.removeEventListener("abort", abort);
+    }
   }
 
-  async #hear({ id, value, error, now, token, progress }) {
+  async #hear({ id, value, error, aborted, now, token, progress }) {
     const call = this.#waiting.get(id);
     if (!call) return;
     if (progress) call.progress(progress);
@@ -232,7 +255,8 @@ export class WorkerDecoder {
     else {
       this.#left(id);
       if (now) this.#now = now;
-      if (error) call.reject(remade(error));
+      if (aborted) call.aborted();
+      else if (error) call.reject(remade(error));
       else call.resolve(value);
     }
   }

@@ -127,10 +127,10 @@ test("the error names what was received", async () => {
   await refused(() => decoder.prefill(new Array(1e9)), "token", /received undefined at place 0/);
   await refused(() => decoder.generate("hello", 3), "token", /received "hello"/);
   await refused(() => decoder.generate([1, "2"], 3), "token", /received "2" at place 1/);
-  await refused(() => decoder.generate([1], 3, {}, () => true), "sampling", /an object of onToken and signal; received a function/);
-  await refused(() => decoder.generate([1], 3, {}, { onStep: () => true }), "sampling", /onToken and signal; received onStep/);
-  await refused(() => decoder.generate([1], 3, {}, { signal: {} }), "sampling", /an AbortSignal, or null/);
-  await refused(() => decoder.generate([1], 3, {}, { onToken: 7 }), "sampling", /a function as onToken, or null; received 7/);
+  await refused(() => decoder.generate([1], 3, {}, () => true), "argument", /an object of onToken and signal; received a function/);
+  await refused(() => decoder.generate([1], 3, {}, { onStep: () => true }), "argument", /onToken and signal; received onStep/);
+  await refused(() => decoder.generate([1], 3, {}, { signal: {} }), "argument", /an AbortSignal, or null/);
+  await refused(() => decoder.generate([1], 3, {}, { onToken: 7 }), "argument", /a function as onToken, or null; received 7/);
   await refused(() => decoder.generate([1], 3, [1]), "sampling", /options as an object; received an array of 1/);
   await refused(() => Decoder.open(golden("tiny.onnx"), { thread: 4 }), "provider", /options of provider.*; received thread/);
   await decoder.close();

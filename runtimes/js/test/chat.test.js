@@ -70,7 +70,7 @@ for (const [name, [template, said]] of Object.entries(REFUSED)) {
 
 test("a template that does not end", async () => {
   const template = { template: "{% for i in range(30000) %}{% for j in range(30000) %}{% endfor %}{% endfor %}", tokens: {} };
-  await refused(() => render(template, TURN, true, undefined, 1), "tokenizer", /longer than 1 s/);
+  await refused(() => render(template, TURN, true, { seconds: 1 }), "tokenizer", /longer than 1 s/);
 });
 
 test("messages of another form", async () => {

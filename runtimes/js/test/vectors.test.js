@@ -97,6 +97,16 @@ for (const [prefill, rows, lengths] of [[true, 1, [1, 4, 1]], [true, 3, [2, 1, 1
   });
 }
 
+test("a signal ends the reading between two vectors", async () => {
+  const decoder = await opened({}, false), stop = new AbortController(), vectors = drawn(5000 * SIZE);
+  const done = decoder.readVectors(vectors, { signal: stop.signal });
+  setTimeout(() => stop.abort());
+  await assert.rejects(done, { name: "AbortError" });
+  assert.ok(decoder.position < 5000);
+  assertNear(await decoder.readVectors(vectors.subarray(decoder.position * SIZE)), expected(vectors, 1));
+  await decoder.close();
+});
+
 test("a snapshot goes on where it stood", async () => {
   const decoder = await opened(), before = drawn(2 * SIZE), after = drawn(SIZE);
   await decoder.readVectors(before);

@@ -20,15 +20,3 @@ export function answer(calls, stop) {
     });
   };
 }
-
-/** Yield to pending messages; a timer would wait for 4 ms. */
-export function turn() {
-  return new Promise((resolve) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => {
-      port1.close();
-      resolve();
-    };
-    port2.postMessage(null);
-  });
-}

@@ -1,6 +1,6 @@
 /** Races two models in the worker: both read the same tokens with equal time. */
 
-import { turn } from "./messages.js";
+import { turn } from "./t2r/aborts.js";
 import { T2RError } from "./t2r/index.js";
 
 const NEWS = 60; // ms between two messages

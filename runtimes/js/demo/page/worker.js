@@ -1,7 +1,8 @@
 /** The model in a worker: it handles one message after the other, and checks for a stop between tokens. */
 
-import { answer, turn } from "./messages.js";
+import { answer } from "./messages.js";
 import { race as raced } from "./racing.js";
+import { turn } from "./t2r/aborts.js";
 import { Decoder } from "./t2r/index.js";
 import { requireRoom } from "./t2r/signature.js";
 import { fastest, withOrt } from "./ways.js";

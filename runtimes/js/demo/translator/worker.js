@@ -1,6 +1,7 @@
 /** The translator in a worker: one message per sentence, with a check for a stop between tokens. */
 
-import { answer, turn } from "./messages.js";
+import { answer } from "./messages.js";
+import { turn } from "./t2r/aborts.js";
 import { Translator } from "./t2r/index.js";
 import { fastest } from "./ways.js";
 
