@@ -2,46 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from t2r_export.checkpoints.importers.files import Folder
+from t2r_export.checkpoints.importers.files import SUBFOLDER, Folder
+from t2r_export.checkpoints.importers.special import CONFIG, SpecialTokens
+from t2r_export.checkpoints.weights import listed
 from t2r_runtime.contract.chat import MAX_TEMPLATE, MAX_TOKEN, TOKENS, fault
 
-CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
-LIMITS = {CONFIG: 1 << 23, TEMPLATE: 1 << 20}  # bytes
+TEMPLATE, ENDING = "chat_template.jinja", ".jinja"
+LIMIT = 1 << 20  # bytes of a template's file
 DEFAULT = "default"  # name of the chat template among several
 
 
-def chat_template(files: Folder) -> tuple[dict[str, Any] | None, list[str]]:
-    """The template as in the contract, and notes. Its own file overrides the tokenizer's config.
+def chat_template(files: Folder, special: SpecialTokens) -> tuple[dict[str, Any] | None, list[str]]:
+    """The template as in the contract, and notes. Its own files override the tokenizer's config.
 
-    A template that is larger than a graph may hold, or that is invalid in jinja2, is skipped with a note.
+    A template that is larger than a graph may hold, or that is invalid in jinja2, is skipped with a note, and so are
+    those beside the default one.
 
     Raises:
         UserError: a file that is damaged or too large.
     """
-    config = files.object(CONFIG, LIMITS[CONFIG]) if files.has(CONFIG) else {}
-    found = files.text(TEMPLATE, LIMITS[TEMPLATE]) if files.has(TEMPLATE) else _default(config.get("chat_template"))
+    found, others = _default(files, special.config.get("chat_template"))
+    notes = [f"chat templates beside the default one are not read: {listed(others)}"] if others else []
     if found is None:
-        return None, []
+        return None, notes
     if len(found) > MAX_TEMPLATE:
-        return None, [f"its chat template has {len(found)} characters, more than {MAX_TEMPLATE}, and is passed over"]
+        why = f"has {len(found)} characters, more than {MAX_TEMPLATE}"
+        return None, [*notes, f"its chat template {why}, and is passed over"]
     if why := fault(found):
-        return None, [f"its chat template is not valid jinja2 ({why}) and is passed over"]
-    texts = {name: _text(config.get(name)) for name in TOKENS}
-    tokens = {name: text for name, text in texts.items() if text is not None and len(text) <= MAX_TOKEN}
-    return {"template": found, "tokens": tokens}, []
+        return None, [*notes, f"its chat template is not valid jinja2 ({why}) and is passed over"]
+    tokens = {name: text for name, text in special.texts().items() if len(text) <= MAX_TOKEN}
+    without = [name for name in TOKENS if name in found and name not in tokens]
+    if without:
+        notes.append(f"the chat template names {listed(without)}, which {CONFIG} does not have: its text is empty")
+    return {"template": found, "tokens": tokens}, notes
 
 
-def _default(value: object) -> str | None:
-    """The template, or the default one of several named templates."""
-    if isinstance(value, list):
-        named = [entry for entry in value if isinstance(entry, dict) and entry.get("name") == DEFAULT]
-        value = named[0].get("template") if named else None
-    return value if isinstance(value, str) else None
+def _default(files: Folder, value: object) -> tuple[str | None, list[str]]:
+    """The default template, and the names of others.
 
-
-def _text(value: object) -> str | None:
-    """A token's text, stored as a string or as the `content` of an object."""
-    content = value.get("content") if isinstance(value, dict) else value
-    return content if isinstance(content, str) else None
+    Args:
+        value: chat_template of tokenizer_config.json: a template, or a list of named ones. Files replace all of them.
+    """
+    named = {name.removesuffix(ENDING): f"{SUBFOLDER}/{name}" for name in files.names(SUBFOLDER, ENDING)}
+    named = {**({DEFAULT: TEMPLATE} if files.has(TEMPLATE) else {}), **named}
+    if named:
+        found: object = files.text(named[DEFAULT], LIMIT) if DEFAULT in named else None
+    else:
+        listed = value if isinstance(value, list) else [{"name": DEFAULT, "template": value}]
+        named = {str(one["name"]): one.get("template") for one in listed if isinstance(one, Mapping) and "name" in one}
+        found = named.get(DEFAULT)
+    return found if isinstance(found, str) else None, sorted(named.keys() - {DEFAULT})

@@ -15,7 +15,8 @@ from t2r_runtime.errors import UserError, no_json
 
 HASH = re.compile("[0-9a-f]{64}")
 CONFIG, GENERATION = "config.json", "generation_config.json"
-ADAPTER = "adapter_config.json"  # of a peft folder
+ADAPTER, ADAPTER_WEIGHTS, PICKLED_ADAPTER = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+SUBFOLDER = "additional_chat_templates"  # the only one with files that are read
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # bytes; above the largest of their kind, and small enough to read whole
 LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, INDEX: 1 << 25}
@@ -35,14 +36,21 @@ class Folder:
         """Whether the name exists; a broken link counts, so that `path` refuses it."""
         return (self.folder / name).is_symlink() or (self.folder / name).exists()
 
+    def names(self, subfolder: str, ending: str) -> list[str]:
+        """The names of a subfolder's files with this ending; none of one that is a link out of the folder."""
+        place = self.folder / subfolder
+        inside = place.is_dir() and place.resolve().is_relative_to(self.folder.resolve())
+        return sorted(path.name for path in place.iterdir() if path.suffix == ending) if inside else []
+
     def path(self, name: str) -> Path:
-        """The path of a regular file of the folder.
+        """The path of a regular file of the folder, or of its SUBFOLDER.
 
         Raises:
             UserError: `name` is not a plain file name, the file is missing, not regular or a Git LFS pointer, or a link
                 leads out of the folder.
         """
-        if name in ("", ".", "..") or any(c in name for c in "/\\:") or not name.isprintable():
+        bare = name.removeprefix(f"{SUBFOLDER}/")
+        if bare in ("", ".", "..") or any(c in bare for c in "/\\:") or not bare.isprintable():
             raise UserError(f"plain names of files in {self.folder}", ascii(name)[:200], DOWNLOAD)
         path = self.folder / name
         if not path.is_file():

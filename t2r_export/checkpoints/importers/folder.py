@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from t2r_export.checkpoints.importers import contents
 from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.chat import chat_template
 from t2r_export.checkpoints.importers.files import ADAPTER, CONFIG, GENERATION, LIMITS, Folder
 from t2r_export.checkpoints.importers.generation import with_generation
+from t2r_export.checkpoints.importers.special import SpecialTokens
 from t2r_export.checkpoints.importers.stored import (
     Stored,
     apart,
@@ -58,7 +60,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
             feature that the family's importer lacks; names or shapes that do not fit the config; weights not finite.
     """
     files = Folder(folder)
-    if files.has(ADAPTER) and not files.has(CONFIG):
+    if files.has(ADAPTER):
         raise UserError(f"a whole model in {folder}", "an adapter of peft", "save what its merge_and_unload() gives")
     data = files.object(CONFIG, LIMITS[CONFIG])
     family = data.get("model_type")
@@ -80,9 +82,10 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     tensors = with_repeated(tensors, importer.repeated(fields), str(folder))
     added = read_products(tensors, importer.sums(fields), str(folder))
     weights = _weights(config, importer, tensors, folder, importer.factors(fields), added) | tables
-    tokenizer, source_tokenizer, without = tokenizers(files, config)
-    chat, passed_over = chat_template(files)
-    notes += without + passed_over
+    special = SpecialTokens(files)
+    tokenizer, source_tokenizer, beyond = tokenizers(files, config, special)
+    chat, passed_over = chat_template(files, special)
+    notes += [*beyond, *passed_over, *contents.notes(files)]
     origin: dict[str, Any] = {
         "format": "huggingface",
         "name": _name(folder.resolve()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder, parse_object
+from t2r_export.checkpoints.importers.special import SpecialTokens
 from t2r_export.checkpoints.piece_file import MAX_FILE, read_pieces
 from t2r_export.checkpoints.piece_tokenizer import piece_tokenizer
 from t2r_export.config.model import ModelConfig
@@ -10,15 +11,17 @@ from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, shown
 
 TOKENIZER, MAX_TOKENIZER = "tokenizer.json", 1 << 27  # bytes
-OLDER = ("tokenizer.model", "spiece.model", "merges.txt", "vocab.txt")  # transformers converts these
 SOURCE, TARGET = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY, MAX_VOCABULARY = "vocab.json", "target_vocab.json", 1 << 26
 
 
-def tokenizers(files: Folder, config: ModelConfig) -> tuple[str | None, str | None, list[str]]:
+def tokenizers(files: Folder, config: ModelConfig, special: SpecialTokens) -> tuple[str | None, str | None, list[str]]:
     """The texts of a tokenizer.json for the model, and for a translator's sources if they differ; and notes.
 
     Notes report a tokenizer in other files, which is not read, and tokens that the model lacks.
+
+    Args:
+        special: tokens that are added to tokenizer.json.
 
     Raises:
         UserError: an invalid tokenizer, some files of Marian's without the others, or a vocabulary of another size than
@@ -26,12 +29,12 @@ def tokenizers(files: Folder, config: ModelConfig) -> tuple[str | None, str | No
     """
     if files.has(TOKENIZER):
         text = files.text(TOKENIZER, MAX_TOKENIZER)
-        parse_object(text, str(files.folder / TOKENIZER))
-        return text, None, _beyond(_tried(text), config.vocab_size)
+        data, tokenizer = parse_object(text, str(files.folder / TOKENIZER)), _tried(text)
+        if (whole := special.added_to(text, data)) is not None:
+            text, tokenizer = whole, _tried(whole)
+        return text, None, _beyond(tokenizer, config.vocab_size)
     if config.encoder is None or not any(map(files.has, (SOURCE, TARGET))):
-        older = list(filter(files.has, OLDER))
-        do = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes it"
-        return None, None, [f"{older[0]} is not read, and there is no {TOKENIZER}: {do}"] if older else []
+        return None, None, []
     own = config.encoder.vocab_size is not None
     source = _pieces(files, SOURCE, VOCABULARY, config.encoder.vocab_size or config.vocab_size)
     target = _pieces(files, TARGET, TARGET_VOCABULARY if own else VOCABULARY, config.vocab_size)

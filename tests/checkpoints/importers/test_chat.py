@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import folders
+from cli_models import letter_tokenizer
 from t2r_export.checkpoints import checkpoint
-from t2r_export.checkpoints.importers.chat import LIMITS
+from t2r_export.checkpoints.importers.chat import LIMIT
 from t2r_export.convert import provenance
 from t2r_export.export import export
 from t2r_runtime import Decoder
@@ -53,6 +54,43 @@ def test_where_it_stands(llama: Path) -> None:
     assert checkpoint.load(llama).chat_template == {"template": "c", "tokens": {}}
 
 
+def test_files_of_templates_replace_those_of_the_config(llama: Path) -> None:
+    """As AutoTokenizer: test_special.py compares the tokens."""
+    from transformers import AutoTokenizer
+
+    (llama / "tokenizer.json").write_text(letter_tokenizer("abc"))
+    told(llama, chat_template="a", tokenizer_class="PreTrainedTokenizerFast")
+    others = llama / "additional_chat_templates"
+    others.mkdir()
+    (others / "tool_use.jinja").write_text("b")
+
+    def loaded() -> checkpoint.Checkpoint:
+        found = checkpoint.load(llama)
+        theirs = AutoTokenizer.from_pretrained(llama).chat_template
+        ours = None if found.chat_template is None else found.chat_template["template"]
+        assert ours == theirs.get("default")
+        assert "chat templates beside the default one are not read: tool_use" in found.notes
+        return found
+
+    loaded()
+    (llama / "chat_template.jinja").write_text("c")
+    loaded()
+    (others / "default.jinja").write_text("d")
+    assert "additional_chat_templates/default.jinja" in loaded().provenance["origin"]["files"]
+
+
+def test_templates_outside_the_folder_are_not_read(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "default.jinja").write_text("a")
+    (llama / "additional_chat_templates").symlink_to(tmp_path / "outside")
+    assert checkpoint.load(llama).chat_template is None
+    (llama / "additional_chat_templates").unlink()
+    (llama / "additional_chat_templates").mkdir()
+    (llama / "additional_chat_templates" / "default.jinja").symlink_to(tmp_path / "outside" / "default.jinja")
+    with pytest.raises(UserError, match="default.jinja to be inside .*; received a link that leads out of it"):
+        checkpoint.load(llama)
+
+
 @pytest.mark.parametrize("value", [3, None, [3], [{"name": "tools", "template": "a"}], {}, [{"name": "default"}]])
 def test_none_that_talks(value: Any, llama: Path) -> None:
     told(llama, chat_template=value, bos_token=3, eos_token={"content": 3})
@@ -66,7 +104,7 @@ def test_bounds(llama: Path) -> None:
     found = checkpoint.load(llama)
     assert found.chat_template is None
     assert any("its chat template has 65537 characters, more than 65536" in note for note in found.notes)
-    (llama / "chat_template.jinja").write_bytes(b" " * (LIMITS["chat_template.jinja"] + 1))
+    (llama / "chat_template.jinja").write_bytes(b" " * (LIMIT + 1))
     with pytest.raises(UserError, match="at most .* bytes in .*chat_template.jinja; received more"):
         checkpoint.load(llama)
 
