@@ -160,6 +160,7 @@ def within(*graphs: Path, rows: int = 2) -> Iterator[Client]:
     """A server in a thread of this process, so that tests can patch it."""
     from t2r_runtime import Decoder, Translator
     from t2r_runtime.serve import run
+    from t2r_runtime.serve.access import Access
     from t2r_runtime.serve.models import Limits
 
     def decoder(path: Path) -> Decoder:
@@ -169,7 +170,7 @@ def within(*graphs: Path, rows: int = 2) -> Iterator[Client]:
         return Translator(path, threads=1)
 
     with run.listening("127.0.0.1", 0) as listener:
-        server = run.server(run.served(graphs, decoder, translator, Limits(rows), None, 10**6, None))
+        server = run.server(run.served(graphs, decoder, translator, Limits(rows), None, 10**6, Access()))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

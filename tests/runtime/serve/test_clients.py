@@ -56,7 +56,7 @@ def test_first_request_opens_no_graph(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_client_that_vanishes_within_its_body(graph: Path) -> None:
     with running(graph) as server:
         start = (
-            b"POST %s HTTP/1.1\r\nhost: a\r\n" % COMPLETIONS.encode()
+            b"POST %s HTTP/1.1\r\nhost: localhost\r\n" % COMPLETIONS.encode()
             + b"content-type: application/json\r\ncontent-length: 100\r\n\r\n"
         )
         with socket.create_connection((server.host, server.port)) as connection:
@@ -66,7 +66,7 @@ def test_client_that_vanishes_within_its_body(graph: Path) -> None:
         assert server.metric("t2r_cancelled_total") == 1
 
 
-@pytest.mark.parametrize("start", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nhost: a\r\n\r\nGET /hea"])
+@pytest.mark.parametrize("start", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea"])
 def test_silent_connection_is_closed(start: bytes, graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client sends no request, a partial one, or a partial second one; connections with slow answers stay open."""
     monkeypatch.setattr("t2r_runtime.serve.run.HEAD_SECONDS", 0.2)

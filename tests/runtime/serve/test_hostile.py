@@ -160,15 +160,17 @@ def test_no_such_path_or_method(server: Server) -> None:
 
 def test_huge_body(server: Server) -> None:
     body = json.dumps({"prompt": "a" * MAX_BODY}).encode()
-    assert b" 413 " in server.raw(b"POST %s HTTP/1.1\r\nhost: a\r\n" % COMPLETIONS.encode() + head(len(body)))
+    assert b" 413 " in server.raw(b"POST %s HTTP/1.1\r\nhost: localhost\r\n" % COMPLETIONS.encode() + head(len(body)))
     for size in (b"-1", b"9" * 40, b"a"):
         found = server.raw(
-            b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" % COMPLETIONS.encode()
+            b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" % COMPLETIONS.encode()
             + b"content-length: %s\r\n\r\n" % size
         )
         assert found.startswith(b"HTTP/1.1 4")
     chunk = b"%x\r\n%s\r\n" % (1 << 16, b" " * (1 << 16))
-    start = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    start = (
+        b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
     found = server.raw(start % COMPLETIONS.encode() + chunk * (MAX_BODY // (1 << 16) + 1) + b"0\r\n\r\n")
     assert b" 413 " in found
     assert server.good("/health") == {"status": "ok"}
@@ -185,11 +187,11 @@ def test_bytes_that_are_no_http(server: Server) -> None:
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /health HTTP/1.1\r\n\r\n",
         b"GET /" + b"a" * 100_000,
-        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 20_000,
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 20_000,
         noise.randbytes(5000),
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"GET /v1/completions HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /v1/completions HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
     ):
         server.raw(data)
         assert server.good("/health") == {"status": "ok"}

@@ -13,7 +13,8 @@ import click
 from t2r_runtime import glibc
 from t2r_runtime.cli import program, providers
 from t2r_runtime.cli.output import note
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.serve.access import ANY, Access, host_name
 from t2r_runtime.session.refusals import existing_graph
 
 NEEDED = ("starlette", "uvicorn")
@@ -61,6 +62,13 @@ NEEDED = ("starlette", "uvicorn")
     metavar="TEXT",
     help="Key that requests need. Default: $T2R_API_KEY, or none.",
 )
+@click.option(
+    "--allow-host",
+    metavar="NAME",
+    multiple=True,
+    help="Name that requests may have in Host and Origin, such as models.example.com; * allows all. Repeatable. "
+    "Default: the name of --host and localhost; with a --host beyond it, IP addresses too.",
+)
 @providers.threads_option
 @providers.option
 def command(
@@ -74,6 +82,7 @@ def command(
     max_tokens: int,
     seconds: int,
     api_key: str | None,
+    allow_host: tuple[str, ...],
     threads: int | None,
     provider: providers.Provider,
 ) -> None:
@@ -84,6 +93,10 @@ def command(
             raise UserError(f"the package {package}", "a Python without it", do)
     if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable() and " " not in api_key):
         raise UserError("an API key of printable ASCII without spaces", "another", "choose another --api-key")
+    for name in allow_host:
+        if name != ANY and (not name or name.lower() not in (host_name(name), host_name(f"[{name}]"))):
+            do = "leave scheme, port and path out"
+            raise UserError("a host name or * as --allow-host", printable(name, 100) or "none", do)
     for graph in graphs:
         existing_graph(graph)
 
@@ -92,6 +105,7 @@ def command(
 
     one_arena()
     with run.listening(host, port) as listener:
+        beyond = not _loopback(listener.getsockname()[0])
         served = run.served(
             graphs,
             lambda path: providers.decoder(path, provider, threads),
@@ -99,9 +113,9 @@ def command(
             Limits(rows, queue, max_tokens, float(seconds)),
             keep,
             keep_mb * 10**6,
-            api_key,
+            Access(frozenset({host.lower()} - {""}), frozenset(map(str.lower, allow_host)), beyond, api_key),
         )
-        if api_key is None and not _loopback(listener.getsockname()[0]):
+        if api_key is None and beyond:
             note("t2r-run serve: everybody in this network may use it; --api-key asks for a key")
         address = f"[{host}]" if ":" in host else host
         server = run.server(served)

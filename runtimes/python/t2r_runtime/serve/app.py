@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +143,7 @@ def _safe(served: Served, endpoint: Endpoint, guarded: bool) -> Callable[[Reques
     async def safe(request: Request) -> Any:
         try:
             if guarded:
-                _check_key(request, served.api_key)
+                served.access.check(request.headers)
             response = await endpoint(request)
             status = 200
         except Gone:
@@ -157,16 +156,6 @@ def _safe(served: Served, endpoint: Endpoint, guarded: bool) -> Callable[[Reques
         return response
 
     return safe
-
-
-def _check_key(request: Request, key: str | None) -> None:
-    if key is None:
-        return
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    same = hmac.compare_digest(given.strip().encode(), key.encode())
-    if scheme.lower() != "bearer" or not same:
-        message = "expected the server's API key; received another, or none; send Authorization: Bearer KEY"
-        raise ApiError(401, message, code="invalid_api_key")
 
 
 async def _fields(request: Request) -> Fields:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError, did_you_mean, printable
+from t2r_runtime.serve.access import Access
 from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.errors import ApiError
@@ -93,7 +94,7 @@ class Served:
     metrics: Metrics
     limits: Limits
     encoders: Encoders
-    api_key: str | None = None
+    access: Access
 
     def model(self, name: str | None) -> Model:
         """The model of a request, which may omit the name if there is only one.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.serve.access import Access
 from t2r_runtime.serve.app import application
 from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
@@ -40,7 +41,7 @@ def served(
     limits: Limits,
     folder: Path | None,
     keep_bytes: int,
-    api_key: str | None,
+    access: Access,
 ) -> Served:
     """Open the graphs.
 
@@ -67,7 +68,7 @@ def served(
                 translations = Translations(name, translator(path), limits.rows, limits.queue)
                 source, target = Tokenizer.of_source(signature), Tokenizer.of(signature)
                 models[name] = Model(name, signature, source, translations=translations, written=target)
-    return Served(models, sessions, metrics, limits, Encoders(), api_key)
+    return Served(models, sessions, metrics, limits, Encoders(), access)
 
 
 @contextlib.contextmanager
