@@ -1,13 +1,14 @@
 """Quality of a translator by kind of sentence: the tables of kinds on models/translator-de-en's card.
 
     python benchmarks/everyday.py models/translator-de-en/model.pt models/translator-de-en/everyday.tsv [--beam 4]
-        [--out TRANSLATIONS.tsv] [--save benchmarks/results/NAME.json] [--page models/translator-de-en/README.md]
+        [--no-copy] [--out TRANSLATIONS.tsv] [--save benchmarks/results/NAME.json]
+        [--page models/translator-de-en/README.md]
 
 A line has a source, a reference translation and a kind. The exported graph translates each source sentence by
-sentence, as `t2r translate` does. A row per kind and one for all lines: BLEU and chrF (sacrebleu); of the lines whose
-source has digits, those whose translation has all numbers, without and with `--check-numbers`; of the lines with names,
-those that have all. A name is a capitalized word, no month, that is the same in source and reference. `--out` writes
-the translations.
+sentence, as `t2r translate` and the page do. A row per kind and one for all lines: BLEU and chrF (sacrebleu); of the
+lines whose source has digits, those whose translation has the same numbers and no others, each as often; of the lines
+with names, those that have all; lines that repeat themselves. A name is a capitalized word, no month, that is the same
+in source and reference. `--out` writes the translations.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from t2r_export.data.augment import MONTHS
 from t2r_export.export import export, read_by_beam
 from t2r_runtime import Beam, Tokenizer, Translator
 from t2r_runtime.errors import UserError
-from t2r_runtime.session.segment import split_sentences
-from t2r_runtime.text.copied import missing_numbers, same_words
-from t2r_runtime.translate.texts import Texts
+from t2r_runtime.session.segment import repeats, split_sentences
+from t2r_runtime.text.copied import same_words
+from t2r_runtime.text.numbers import differing_numbers
 
-HEAD = ["kind", "sentences", "BLEU", "chrF", "numbers", "numbers, checked", "names"]
+HEAD = ["kind", "sentences", "BLEU", "chrF", "numbers", "names", "repeat"]
 ALL = "all"
 
 
@@ -45,7 +46,7 @@ class Line:
     given: str
     kind: str
     translation: str = ""
-    checked: str = ""  # the translation that --check-numbers chooses
+    repeats: bool = False
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -56,38 +57,24 @@ def read_lines(path: Path) -> list[Line]:
     return [Line(*row) for row in rows]
 
 
-def translated(graph: Path, lines: Sequence[Line], beam: int) -> list[Line]:
+def translated(graph: Path, lines: Sequence[Line], beam: Beam) -> list[Line]:
     """The lines with a graph's translations, sentence by sentence."""
     translator = Translator(graph)
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
-    texts = Texts(source, target, translator.signature, Beam(beam), check=True)
     sentences = [split_sentences(line.source) for line in lines]
-    flat = [sentence for each in sentences for sentence in each]
-    found = list(translator.translate(map(source.encode, flat), texts.beam))
-    first = iter(best[0] for best in found)
-    preferred = iter(texts.choose(sentence, best)[0] for sentence, best in zip(flat, found, strict=True))
-    return [
-        replace(
-            line,
-            translation=" ".join(target.decode(next(first).tokens) for _ in each),
-            checked=" ".join(target.decode(next(preferred).tokens) for _ in each),
-        )
-        for line, each in zip(lines, sentences, strict=True)
-    ]
+    flat = (source.encode(sentence) for each in sentences for sentence in each)
+    found = (best.tokens for (best,) in translator.translate(flat, beam))
+    done = []
+    for line, each in zip(lines, sentences, strict=True):
+        tokens = [next(found) for _ in each]
+        text = " ".join(map(target.decode, tokens))
+        done.append(replace(line, translation=text, repeats=any(map(repeats, tokens))))
+    return done
 
 
 def has_numbers(line: Line) -> bool | None:
-    """Whether a translation has all numbers of its source; None if there are none."""
-    return _has_numbers(line.source, line.translation)
-
-
-def checked_has_numbers(line: Line) -> bool | None:
-    """Whether the translation that --check-numbers chooses has all numbers of its source; None if there are none."""
-    return _has_numbers(line.source, line.checked)
-
-
-def _has_numbers(source: str, translation: str) -> bool | None:
-    return None if not any(map(str.isdigit, source)) else not missing_numbers(source, translation)
+    """Whether a translation has the numbers of its source and no others; None if the source has none."""
+    return None if not any(map(str.isdigit, line.source)) else not any(differing_numbers(line.source, line.translation))
 
 
 def has_names(line: Line) -> bool | None:
@@ -105,8 +92,14 @@ def share(found: Sequence[bool | None]) -> str:
 def cells(kind: str, lines: Sequence[Line]) -> list[str]:
     texts, given = [line.translation for line in lines], [[line.given for line in lines]]
     scores = [metric.corpus_score(texts, given).score for metric in (BLEU(), CHRF())]
-    shares = [share([check(line) for line in lines]) for check in (has_numbers, checked_has_numbers, has_names)]
-    return [kind, str(len(lines)), *(f"{score:.1f}" for score in scores), *shares]
+    shares = [share([check(line) for line in lines]) for check in (has_numbers, has_names)]
+    return [
+        kind,
+        str(len(lines)),
+        *(f"{score:.1f}" for score in scores),
+        *shares,
+        str(sum(line.repeats for line in lines)),
+    ]
 
 
 def table(lines: Sequence[Line]) -> Table:
@@ -121,6 +114,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("lines", type=Path)
     parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--no-copy", action="store_true")
     parser.add_argument("--out", type=Path)
     add_outputs(parser)
     options = parser.parse_args()
@@ -128,7 +122,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / "model.onnx"
         export(loaded, graph, ExportConfig(top_k=read_by_beam(loaded.config, options.beam)))
-        lines = translated(graph, lines, options.beam)
+        lines = translated(graph, lines, Beam(options.beam, copy=not options.no_copy))
     if options.out:
         rows = [f"{line.source}\t{line.given}\t{line.kind}\t{line.translation}\n" for line in lines]
         options.out.write_text("".join(rows), encoding="utf-8")

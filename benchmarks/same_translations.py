@@ -94,7 +94,7 @@ def main() -> None:
         for width, penalty, batch in itertools.product(WIDTHS, PENALTIES, BATCHES):
             if width == 1 and penalty != 1:
                 continue  # a single hypothesis has no ranking
-            beam = Beam(width, penalty, max_tokens=TOKENS, n_best=width)
+            beam = Beam(width, penalty, max_tokens=TOKENS, n_best=width, copy=False)
             ours = list(translator.translate(sources, beam, batch))
             differing, worst = row(ours, theirs(model, sources, beam.resolved(), batch, loaded.config))
             rows.append((width, penalty, batch, len(sources), differing, "none" if width == 1 else f"{worst:.1e}"))

@@ -147,6 +147,7 @@ def test_missing_numbers_are_reported(counter: Path, typed: Type, capsys: Output
     out, _ = run(capsys, "translate", counter, *options, "--json", "--n-best", 2)
     told = [json.loads(line)["translations"] for line in out.splitlines()]
     assert [[one["missing"] for one in each] for each in told] == [[["12", "3"]] * 2, [], [[], []]]
+    assert not any(one["added"] for each in told for one in each)
     typed("bad 12\n")
     out, err = run(capsys, "translate", counter, "--json")
     assert "missing" not in json.loads(out)["translations"][0] and "lacks" not in err
@@ -166,16 +167,31 @@ def test_translations_with_all_numbers_are_preferred(
         out, _ = run(capsys, "translate", graph, *options, *more)
         return [json.loads(line)["translations"] for line in out.splitlines()]
 
+    options.append("--no-copy")
     each = told("\n".join(sentences), "--n-best", 4, "--check-numbers")
     plain = told("\n".join(sentences), "--n-best", 4)
     for preferred, found in zip(each, plain, strict=True):
-        missing = {one["text"]: one.pop("missing") for one in preferred}
-        assert preferred == sorted(found, key=lambda one: len(missing[one["text"]]))
+        differing = {one["text"]: len(one.pop("missing")) + len(one.pop("added")) for one in preferred}
+        assert preferred == sorted(found, key=lambda one: differing[one["text"]])
     changed = [one[0] != other[0] for one, other in zip(each, plain, strict=True)]
     assert any(changed) and not all(changed)
     lines = [" ".join(sentences[first : first + 3]) for first in (0, 3, 6, 9)]
     whole = [one[0]["text"] for one in told("\n".join(lines), "--check-numbers")]
     assert whole == [" ".join(one[0]["text"] for one in each[first : first + 3]) for first in (0, 3, 6, 9)]
+
+
+def test_numbers_are_copied(tmp_path: Path, typed: Type, capsys: Output) -> None:
+    digits = letter_tokenizer(LETTERS[:6] + "0123" + LETTERS[10:])
+    graph = translators.save(tmp_path / "t", 1, tokenizer=digits, source_tokenizer=letter_tokenizer("0123efg.!?AB "))
+    lines = [f"e{left}g e{right}{left}" for left in range(4) for right in range(4)]
+
+    def differing(*options: object) -> int:
+        typed("\n".join(lines))
+        out, _ = run(capsys, "translate", graph, "--json", "--check-numbers", "--max-tokens", 12, *options)
+        found = [json.loads(line)["translations"][0] for line in out.splitlines()]
+        return sum(len(one["missing"]) + len(one["added"]) for one in found)
+
+    assert differing() < differing("--no-copy")
 
 
 def test_translation_cut_or_repeating_noted(

@@ -76,12 +76,14 @@ def test_checked_numbers(tmp_path: Path, capsys: Output, monkeypatch: pytest.Mon
     graph = translators.save(tmp_path / "digits", 1, source_tokenizer=letter_tokenizer("0123efg.!?AB "), **digits)
     texts = [f"{left}e{right}. {right}f." for left in range(4) for right in range(4)]
     plain, expected = (
-        alone(graph, texts, capsys, monkeypatch, "--max-tokens", 7, *more) for more in ([], ["--check-numbers"])
+        alone(graph, texts, capsys, monkeypatch, "--max-tokens", 7, "--no-copy", *more)
+        for more in ([], ["--check-numbers"])
     )
     with running(graph) as server:
-        asked = {"source": texts, "max_tokens": 7, "check_numbers": True}
+        asked = {"source": texts, "max_tokens": 7, "check_numbers": True, "copy": False}
         found = [one["translations"] for one in server.good("/v1/translate", asked)["data"]]
-    assert [one["missing"] for (one,) in found] == [one["missing"] for (one,) in expected]
+    for key in ("missing", "added"):
+        assert [one[key] for (one,) in found] == [one[key] for (one,) in expected]
     assert [one["text"] for (one,) in found] == [one["text"] for (one,) in expected]
     assert [one["text"] for (one,) in found] != [one["text"] for (one,) in plain]
 

@@ -59,8 +59,13 @@ Refuse = Callable[[int, UserError], None]
 @click.option(
     "--check-numbers",
     is_flag=True,
-    help="Prefer translations of the beam that lack none of the source's numbers and names, and report what is "
-    'missing, on stderr and as "missing" in JSON.',
+    help="Prefer translations of the beam that have the source's numbers and names and no other numbers, and report "
+    'what differs, on stderr and as "missing" and "added" in JSON.',
+)
+@click.option(
+    "--no-copy",
+    is_flag=True,
+    help="Do not make the search copy the source's numbers and unknown names.",
 )
 @bulk.option('a "source"', "sentences, of stdin or of --jsonl, translated side by side")
 @providers.threads_option
@@ -75,6 +80,7 @@ def command(
     rows: int,
     whole: bool,
     check_numbers: bool,
+    no_copy: bool,
     jsonl: tuple[Path, Path] | None,
     threads: int | None,
     provider: providers.Provider,
@@ -84,7 +90,7 @@ def command(
     from t2r_runtime import Beam, Tokenizer
     from t2r_runtime.translate.texts import Texts
 
-    beam = Beam(width, length_penalty, max_tokens=max_tokens, n_best=n_best)
+    beam = Beam(width, length_penalty, max_tokens=max_tokens, n_best=n_best, copy=False if no_copy else None)
     translator = providers.translator(graph, provider, threads)
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
     texts = Texts(source, target, translator.signature, beam, check_numbers)
@@ -95,8 +101,9 @@ def command(
             for key, what in (("cut", f"was cut at {texts.max_tokens} tokens"), ("repeats", "repeats itself")):
                 if best[key]:
                     note(f"line {line.number}: the translation {what}")
-            for word in best.get("missing", []):
-                note(f"line {line.number}: the translation lacks {word}")
+            for key, what in (("missing", "lacks"), ("added", "adds")):
+                for word in best.get(key, []):
+                    note(f"line {line.number}: the translation {what} {word}")
         return found
 
     def write(line: Line) -> None:

@@ -51,6 +51,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {  # whether a value is v
         'early_stopping True, False or "never"',
     ),
     "forced_end": (lambda value: isinstance(value, bool), "forced_end True or False"),
+    "copy": (lambda value: isinstance(value, bool), "copy True or False"),
 }
 
 
@@ -100,11 +101,12 @@ class BeamOptions(_Options):
     max_tokens: int | None = None
     min_tokens: int = 0
     forced_end: bool = True
+    copy: bool = True
     n_best: int = 1
 
 
 DECODER = tuple(SamplingOptions.__dataclass_fields__)  # options of a graph
-TRANSLATOR = tuple(name for name in BeamOptions.__dataclass_fields__ if name != "n_best")
+TRANSLATOR = tuple(name for name in BeamOptions.__dataclass_fields__ if name not in ("n_best", "copy"))
 
 
 def resolved(table: type[Given], given: object, generation: Mapping[str, Any] | None) -> Given:

@@ -35,6 +35,7 @@ async def translate(served: Served, model: Model, fields: Fields) -> dict[str, A
         fields.real("length_penalty", None, -STEEPEST, STEEPEST),
         max_tokens=fields.whole("max_tokens", None, 1, served.limits.max_tokens),
         n_best=best,
+        copy=None if fields.flag("copy", True) else False,
     )
     split, checking = fields.flag("split", best == 1), fields.flag("check_numbers")
     fields.end()

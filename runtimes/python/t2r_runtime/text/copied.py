@@ -1,41 +1,64 @@
-"""Checks a translation for numbers and names of its source that are missing.
+"""Names that a translation should copy from its source: runtimes/contract/copies.md.
 
-A number matches with other separators (1.500 and 1,500), as a word up to twelve, as the name of a month, or on a
-12-hour clock. German capitalizes every noun, so only some names can be recognized: a capitalized word of several
-tokens that follows another capitalized word (Frau Müller).
+German capitalizes every noun, so only some names are certain: unknown words after another noun or name (Frau Müller).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-_NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
-_DIGITS = re.compile(r"\d+")
+from t2r_runtime.text.numbers import VALUES
+
 _WORD = re.compile(r"[^\W\d_]+")
-_PAIR = re.compile(rf"({_WORD.pattern}) (?=({_WORD.pattern}))")
-_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-_MONTHS = ["january", "february", "march", "april", "may", "june", "july"]
-_MONTHS += ["august", "september", "october", "november", "december"]
+_ANY_WORD = re.compile(r"[^\W_]+")
 _LEAST = 3  # letters of a name
+_BEFORE_NAMES = "heißt heiße heißen hieß namens"
+_TITLES = "frau herr herrn familie onkel tante oma opa doktor professor firma"
+_BEFORE_NOUNS = (
+    "der die das den dem des ein eine einen einem einer eines kein keine keinen keinem keiner mein meine meinen meinem "
+    "meiner dein deine deinen deinem deiner sein seine seinen seinem seiner ihr ihre ihren ihrem ihrer unser unsere "
+    "unseren unserem unserer euer eure euren eurem eurer im am zum zur beim vom ins ans dieser diese dieses diesen "
+    "diesem jeder jede jedes jeden jedem alle aller allen viele vielen einige mehrere sie "
+    "montag dienstag mittwoch donnerstag freitag samstag sonntag"
+)
+_NAMING, _TITLE, _NOUNS = (frozenset(words.split()) for words in (_BEFORE_NAMES, _TITLES, _BEFORE_NOUNS))
 
 
-def missing_numbers(source: str, translation: str) -> list[str]:
-    """Numbers of a source that are missing in its translation, in order, without duplicates."""
-    there = set(_WORD.findall(translation.lower()))
-    for number in _NUMBER.findall(translation):
-        there |= {_joined(number), *map(_plain, _DIGITS.findall(number))}
-    return [number for number in dict.fromkeys(_NUMBER.findall(source)) if not _is_there(number, there)]
+class Name(NamedTuple):
+    """A word of a source that may be a name, and whether it certainly is one."""
+
+    word: str
+    certain: bool
 
 
-def missing_names(source: str, translation: str, pieces: Callable[[str], int]) -> list[str]:
-    """Names of a source that are missing in its translation, in order, without duplicates.
+def names(source: str, is_known: Callable[[str], bool]) -> Iterator[Name]:
+    """Unknown capitalized words of a source, in order, but those after words that come before nouns.
 
     Args:
-        pieces: the number of tokens of a word.
+        is_known: whether the vocabulary has this word, after a blank, as one token.
     """
+    previous = earlier = ""  # the two words before, as far as only a blank is between
+    follows, end = False, 0  # whether the previous word is not the first of its sentence; where it ends
+    for match in _ANY_WORD.finditer(source):
+        word, gap = match[0], source[end : match.start()]
+        first = not end or any(mark in ".!?" for mark in gap)
+        if gap != " ":
+            previous = earlier = ""
+        small = word.lower()
+        known = is_known(word) or first and is_known(small)
+        if len(word) >= _LEAST and _is_capitalized(word) and not known and previous not in _NOUNS:
+            yield Name(word, previous in _NAMING or follows and previous != "" and not _counts(earlier))
+        follows = _is_capitalized(word) and (not first or small in _TITLE)
+        previous, earlier, end = small, previous, match.end()
+
+
+def missing_names(source: str, translation: str, is_known: Callable[[str], bool]) -> list[str]:
+    """Certain names of a source that are missing in its translation, in order, without duplicates."""
     there = {_stem(word) for word in _WORD.findall(translation)}
-    return [name for name in dict.fromkeys(_names(source, pieces)) if _stem(name) not in there]
+    certain = (name.word for name in names(source, is_known) if name.certain)
+    return [name for name in dict.fromkeys(certain) if _stem(name) not in there]
 
 
 def same_words(one: str, other: str) -> list[str]:
@@ -44,40 +67,14 @@ def same_words(one: str, other: str) -> list[str]:
     return [word for word in dict.fromkeys(_WORD.findall(one)) if word in there and len(word) >= _LEAST]
 
 
-def _names(text: str, pieces: Callable[[str], int]) -> Iterator[str]:
-    for before, name in _PAIR.findall(text):
-        capital = before[0].isupper() and pieces(before.lower()) > pieces(before)  # not by position
-        if capital and name[0].isupper() and len(name) >= _LEAST and pieces(name) > 1:
-            yield name
+def _is_capitalized(word: str) -> bool:
+    small = word.lower()
+    return word[:1] != small[:1] and word[1:] == small[1:]
 
 
-def _is_there(number: str, there: set[str]) -> bool:
-    """Whether a translation has this number, as a whole or each run of its digits."""
-    hour, *rest = _DIGITS.findall(number)
-    minutes = [run for run in rest if ":" not in number or _value(run)]  # full hours need no minutes
-    value = _value(hour)
-    first = _forms(hour) | ({str(value - 12)} if 12 < value < 24 and (":" in number or not rest) else set())
-    return _joined(number) in there or bool(first & there) and all(_forms(run) & there for run in minutes)
-
-
-def _forms(run: str) -> set[str]:
-    """Spellings of a run of digits."""
-    value = _value(run)
-    month = _MONTHS[value - 1 : value] if value else []
-    return {_plain(run), *_WORDS[value : value + 1], *month}
-
-
-def _value(run: str) -> int:
-    """A run of digits as a number, large if it is long: only small ones are spelled, and int refuses thousands."""
-    return int(_plain(run)[:9])
-
-
-def _joined(number: str) -> str:
-    return _plain("".join(_DIGITS.findall(number)))
-
-
-def _plain(run: str) -> str:
-    return run.lstrip("0") or "0"
+def _counts(word: str) -> bool:
+    """Whether what follows is a unit: two Wochen Gips."""
+    return word in VALUES or word.isdecimal()
 
 
 def _stem(word: str) -> str:

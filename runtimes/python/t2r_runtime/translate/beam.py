@@ -33,6 +33,8 @@ class Beam:
         forced_end: force an end token at `max_tokens` [True].
         n_best: number of translations per sentence, at most `width`.
         repetition_penalty, no_repeat_ngram: as in t2r_runtime.Sampling, over start tokens and hypothesis.
+        copy: copy numbers and names of the source, which needs the graph's tokenizers; see t2r_runtime.translate.copies
+            [True].
 
     Raises:
         UserError: a value out of range.
@@ -47,6 +49,7 @@ class Beam:
     n_best: int = 1
     repetition_penalty: float | None = None
     no_repeat_ngram: int | None = None
+    copy: bool | None = None
 
     def __post_init__(self) -> None:
         _check(resolved(BeamOptions, self, {"width": self.n_best}))  # without a width, any n_best is valid

@@ -6,7 +6,7 @@ The search takes the outputs of a step and returns the rows of the step to conti
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from t2r_runtime.checks import not_finite, require_kind, require_value
 from t2r_runtime.contract.penalties import penalized
-from t2r_runtime.contract.signature import Signature
+from t2r_runtime.contract.signature import LOGITS, Signature
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.states import LOGITS_ALONE, TOP_LOG
 from t2r_runtime.translate.beam import Beam, Translation
+from t2r_runtime.translate.copies import Copies, States, copying_of
 
 MAX_TOKENS = 256  # default limit of a translation
 
@@ -51,12 +52,18 @@ class Rules:
         self.enough = min(enough, vocabulary)
         few = signature.has_log_sum and self.enough <= (signature.top_k or 0) and not self.beam.looks_back
         self.wanted = TOP_LOG if few else LOGITS_ALONE  # required outputs of a step
+        self.wanted_to_copy = (*self.wanted, LOGITS) if few else LOGITS_ALONE  # the same, with all logits last
+        self._copying = copying_of(signature) if self.beam.copy else None
+
+    def copies(self, source: Array) -> Copies | None:
+        """What the translation of a source copies of it; None if nothing."""
+        return None if self._copying is None else self._copying.of(source.tolist())
 
     def choices(self, outputs: Sequence[Array], texts: Array, lengths: Array, longest: int) -> tuple[Array, Array]:
         """Candidate tokens and their log-probabilities.
 
         Args:
-            outputs: the outputs `wanted` of a step with R rows.
+            outputs: the outputs `wanted` or `wanted_to_copy` of a step with R rows.
             texts: tokens of each row (R, length or more).
             lengths: number of tokens of each row (R,).
             longest: the largest of `lengths`.
@@ -68,7 +75,7 @@ class Rules:
             UserError: logits are not finite.
         """
         if self.wanted is TOP_LOG:
-            logits, tokens, log_sums = outputs
+            logits, tokens, log_sums, *_ = outputs
             _require_finite(log_sums)
             tokens = tokens[:, : self.enough]
             added = np.subtract(logits[:, : self.enough], log_sums[:, None], dtype=np.float64)
@@ -78,27 +85,62 @@ class Rules:
                 added[self.is_end[tokens] & (lengths < self.beam.min_tokens)[:, None]] = -np.inf
         else:
             added, tokens = self._of_all(outputs[0], texts, lengths)
-        if self.beam.forced_end and self.ends.size and longest == self.max_tokens - 1:
+        if self.forces_end(longest):
             last, tokens = lengths == self.max_tokens - 1, tokens.copy()
             added[last], tokens[last] = -np.inf, self.ends[0]
             added[last, 0] = 0
         return added, tokens
 
+    def copied(self, logits: Array, text: Array, copies: Copies, states: States) -> tuple[Array, Array]:
+        """`choices` of a hypothesis (C,) whose translation copies its source, from all logits (vocabulary,)."""
+        assert self._copying is not None
+        if self.forces_end(text.size):
+            value = np.where(np.arange(logits.size) == self.ends[0], 0, -np.inf)
+        else:
+            values, rest = self._values(logits[None], text[None], np.array([text.size]))
+            value = values[0] - rest[0]
+        others = value.copy()
+        others[self._copying.digits] = -np.inf
+        choices = []
+        for token in {*_largest(others, self.enough).tolist(), *copies.pieces(states), *self.ends.tolist()}:
+            after, gain = copies.advance(states, token)
+            if after and value[token] > -np.inf:
+                ends = self.is_end[token] or text.size + 1 == self.max_tokens
+                cost = copies.cost_of_ending(after, [*text.tolist(), token]) if ends else 0
+                choices.append((value[token] + gain - cost, token))
+        if not choices:  # no token can write what is begun
+            choices = [(value[token], token) for token in _largest(value, self.enough).tolist()]
+        choices.sort(key=lambda one: (-one[0], one[1]))
+        choices += [(-np.inf, 0)] * (self.enough - len(choices))
+        added, tokens = zip(*choices[: self.enough], strict=True)
+        return np.array(added), np.array(tokens)
+
     def _of_all(self, logits: Array, texts: Array, lengths: Array) -> tuple[Array, Array]:
         """`choices` from logits (R, vocabulary): the `enough` largest per row, of equals the lowest token first."""
-        greedy = self.beam.width == 1  # penalties apply to logits, as in t2r_runtime.Sampling
-        log_sums = _log_sums(logits)
-        values = logits.astype(np.float64) - (0 if greedy else log_sums)
-        values[:, self.banned] = -np.inf
-        values[np.ix_(lengths < self.beam.min_tokens, self.ends)] = -np.inf
+        values, log_sums = self._values(logits, texts, lengths)
         added, tokens = np.empty((len(values), self.enough)), np.empty((len(values), self.enough), np.int64)
         for row, value in enumerate(values):
-            if self.beam.looks_back:
-                text = np.concatenate([[self.start], texts[row, : lengths[row]]])
-                value = penalized(value, text, self.beam.repetition_penalty, self.beam.no_repeat_ngram)
             tokens[row] = _largest(value, self.enough)
             added[row] = value[tokens[row]]
-        return (added - log_sums if greedy else added), tokens
+        return added - log_sums, tokens
+
+    def _values(self, logits: Array, texts: Array, lengths: Array) -> tuple[Array, Array]:
+        """What every token adds (R, vocabulary), and what is still to be subtracted (R, 1): in a greedy search, where
+        penalties apply to logits, as in t2r_runtime.Sampling, the logarithm of the sum."""
+        log_sums = _log_sums(logits)
+        before = np.zeros_like(log_sums) if self.beam.width == 1 else log_sums
+        values = logits.astype(np.float64) - before
+        values[:, self.banned] = -np.inf
+        values[np.ix_(lengths < self.beam.min_tokens, self.ends)] = -np.inf
+        if self.beam.looks_back:
+            for row in range(len(values)):
+                text = np.concatenate([[self.start], texts[row, : lengths[row]]])
+                values[row] = penalized(values[row], text, self.beam.repetition_penalty, self.beam.no_repeat_ngram)
+        return values, log_sums - before
+
+    def forces_end(self, length: int) -> bool:
+        """Whether only an end token may follow a text of this length."""
+        return self.beam.forced_end and self.ends.size > 0 and length == self.max_tokens - 1
 
     def normalized(self, sum_of_logs: float, tokens: int) -> float:
         """The score of a hypothesis."""
@@ -122,6 +164,7 @@ class Sentence:
 
     handle: int
     source_length: int
+    copies: Copies | None = None
     finished: list[Translation] = field(default_factory=list)
 
 
@@ -134,7 +177,9 @@ class Search:
     def __init__(self, rules: Rules, sentences: Sequence[Sentence]) -> None:
         self.rules, self.sentences = rules, list(sentences)
         count = len(self.sentences)
-        self.sums = np.zeros((count, 1))  # sums of log-probabilities (S, R), descending
+        sums = [[sentence.copies.debt if sentence.copies else 0.0] for sentence in self.sentences]
+        self.sums = np.array(sums).reshape(count, 1)  # sums of log-probabilities (S, R), descending
+        self.copying = [[one.copies.read(rules.forced)] if one.copies else None for one in self.sentences]
         forced = np.array(rules.forced, np.int64)
         self.texts = np.zeros((count, 1, forced.size + 16), np.int64)  # capacity beyond the first `lengths`
         self.texts[:, :, : forced.size] = forced
@@ -155,6 +200,10 @@ class Search:
         texts, lengths = self.texts.reshape(count * hypotheses, -1), self.lengths.tolist()
         longest = max(lengths)
         added, tokens = rules.choices(outputs, texts, self.lengths.repeat(hypotheses), longest)
+        for place, copies, states in self._copying():
+            for row, state in enumerate(states, place * hypotheses):
+                text = texts[row, : lengths[place]]
+                added[row], tokens[row] = rules.copied(outputs[-1][row], text, copies, state)
         sums, tokens, rows = self._candidates(added, tokens)
         before, length = self.lengths, self.lengths + 1
         ends = rules.is_end[tokens]
@@ -169,6 +218,9 @@ class Search:
             going += (np.arange(count) * ends.shape[1])[:, None]
             sums, tokens, rows = sums.take(going), tokens.take(going), rows.take(going)
         self.sums, self.newest, rows = sums[:, :width], tokens[:, :width], rows[:, :width]
+        for place, copies, states in self._copying():
+            pairs = zip(rows[place].tolist(), self.newest[place].tolist(), strict=True)
+            self.copying[place] = [copies.advance(states[row - place * hypotheses], token)[0] for row, token in pairs]
         texts = self.texts if width == hypotheses == 1 else texts[rows]
         self.texts, self.lengths = _with_room(texts, longest + 1), length
         if min(lengths) == longest:  # a slice is faster than an array of indices
@@ -177,6 +229,16 @@ class Search:
             self.texts[np.arange(count), :, before] = self.newest
         best = zip(self.sentences, self.sums[:, 0].tolist(), length.tolist(), strict=True)
         return rows, [rules.ended(sentence.finished, *sum_and_length) for sentence, *sum_and_length in best]
+
+    def _copying(self) -> Iterator[tuple[int, Copies, list[States]]]:
+        for place, (sentence, states) in enumerate(zip(self.sentences, self.copying, strict=True)):
+            if sentence.copies is not None and states is not None:
+                yield place, sentence.copies, states
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Required outputs of a step."""
+        return self.rules.wanted_to_copy if any(self.copying) else self.rules.wanted
 
     def _candidates(self, added: Array, tokens: Array) -> tuple[Array, Array, Array]:
         """The best candidates per sentence: sums, tokens and rows of the step, (S, candidates) each."""
@@ -193,6 +255,7 @@ class Search:
     def keep(self, places: Sequence[int]) -> None:
         """Keep these sentences."""
         self.sentences = [self.sentences[place] for place in places]
+        self.copying = [self.copying[place] for place in places]
         self.sums, self.texts = self.sums[places], self.texts[places]
         self.lengths, self.newest = self.lengths[places], self.newest[places]
 
@@ -204,6 +267,7 @@ class Search:
         self.lengths = np.concatenate([self.lengths, other.lengths])
         self.newest = np.concatenate([self.newest, other.newest])
         self.sentences += other.sentences
+        self.copying += other.copying
 
     def _finish(self, place: int, tokens: list[int], sum_of_logs: float) -> None:
         finished = self.sentences[place].finished

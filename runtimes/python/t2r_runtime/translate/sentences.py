@@ -63,7 +63,7 @@ class Sentences:
         parts: list[Part] = []
         done: dict[int, list[Translation]] = {}
         both = [(self._search, self._read)] if self._search.sentences else []
-        both += [(self._enter(entering), lambda: self._start(states))] if entering else []
+        both += [(search := self._enter(entering), lambda: self._start(states, search.wanted))] if entering else []
         for search, read in both:
             from_states, outputs = read()
             rows, ended = search.advance(outputs)
@@ -85,20 +85,22 @@ class Sentences:
 
     def _enter(self, sources: Sequence[NDArray[np.int64]]) -> Search:
         first, self._count = self._count, self._count + len(sources)
-        return Search(self._rules, [Sentence(first + place, source.size) for place, source in enumerate(sources)])
+        copies = map(self._rules.copies, sources)
+        numbered = enumerate(zip(sources, copies, strict=True), first)
+        return Search(self._rules, [Sentence(number, source.size, copy) for number, (source, copy) in numbered])
 
     def _read(self) -> tuple[States, list[Array]]:
         assert self._states is not None
-        return self._states, self._states.step(self._search.newest.reshape(-1), self._rules.wanted)
+        return self._states, self._states.step(self._search.newest.reshape(-1), self._search.wanted)
 
-    def _start(self, states: Mapping[str, Array]) -> tuple[States, list[Array]]:
+    def _start(self, states: Mapping[str, Array], wanted: tuple[str, ...]) -> tuple[States, list[Array]]:
         """Read the start tokens, one row per sentence."""
         batch = len(next(iter(states.values())))
         if self._entering is None or self._entering.batch != batch:
             self._entering = States(self._graph, batch)
         self._entering.write(states)
         start = np.tile([self._rules.start, *self._rules.forced], (batch, 1))
-        return self._entering, self._entering.prefill(start, self._rules.wanted)
+        return self._entering, self._entering.prefill(start, wanted)
 
     def _settle(self, searches: Sequence[Search], parts: Sequence[Part]) -> None:
         """Gather the rows of the unfinished hypotheses."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.session.segment import repeats
-from t2r_runtime.text.copied import missing_names, missing_numbers
+from t2r_runtime.text.copied import missing_names
+from t2r_runtime.text.numbers import differing_numbers
 from t2r_runtime.text.tokenizer import Tokenizer
 from t2r_runtime.translate.beam import Beam, Translation
 from t2r_runtime.translate.search import Rules
@@ -20,8 +21,8 @@ class Texts:
     Args:
         source, target, signature: the model's tokenizers and metadata.
         beam: the caller's options; `self.beam` has those of the search.
-        check: prefer translations that lack the fewest numbers and names of the source, and report the missing ones;
-            see t2r_runtime.text.copied.
+        check: prefer translations in which the fewest numbers and names differ from the source, and report those that
+            are missing and numbers that are added; see t2r_runtime.text.numbers and t2r_runtime.text.copied.
 
     Raises:
         UserError: as for t2r_runtime.translate.search.Rules.
@@ -39,8 +40,11 @@ class Texts:
         """The `n_best` translations of a sentence, from those that the search has found."""
         if not self._check:
             return found
-        ordered = sorted(found, key=lambda one: len(self.missing(sentence, self._target.decode(one.tokens))))
-        return ordered[: self._n_best]
+
+        def differing(one: Translation) -> int:
+            return sum(map(len, self.differing(sentence, self._target.decode(one.tokens)).values()))
+
+        return sorted(found, key=differing)[: self._n_best]
 
     def join(self, text: str, sentences: Sequence[Sequence[Translation]]) -> list[dict[str, Any]]:
         """The translations of a text, best first, from those chosen for each of its sentences.
@@ -50,11 +54,12 @@ class Texts:
         joined = [self._joined(each) for each in zip(*sentences, strict=True)]
         if not self._check:
             return joined
-        return [{**one, "missing": self.missing(text, one["text"])} for one in joined]
+        return [{**one, **self.differing(text, one["text"])} for one in joined]
 
-    def missing(self, source: str, translation: str) -> list[str]:
-        """Numbers and names of a source that are missing in its translation."""
-        return missing_numbers(source, translation) + missing_names(source, translation, self._pieces)
+    def differing(self, source: str, translation: str) -> dict[str, list[str]]:
+        """`missing`: numbers and names of a source that its translation lacks; `added`: numbers that it adds."""
+        missing, added = differing_numbers(source, translation)
+        return {"missing": missing + missing_names(source, translation, self._is_known), "added": added}
 
     def _joined(self, sentences: Sequence[Translation]) -> dict[str, Any]:
         tokens = [one.tokens for one in sentences]
@@ -67,5 +72,5 @@ class Texts:
             "repeats": any(map(repeats, bodies)),
         }
 
-    def _pieces(self, word: str) -> int:
-        return len(self._source.encode_documents([f" {word}"])[0])
+    def _is_known(self, word: str) -> bool:
+        return len(self._source.encode_documents([f" {word}"])[0]) == 1
