@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -47,5 +48,34 @@ test("the page for a browser", async () => {
     await browser.close();
     server.closeAllConnections();
     server.close();
+  }
+});
+
+test("the lines for esbuild: a worker on WebAssembly, which fetches less than 15 MB", async () => {
+  const readme = await readFile(join(js, "README.md"), "utf8"), [lines] = /^ +npx esbuild .*\n +cp .*$/m.exec(readme);
+  const folder = await mkdtemp(join(tmpdir(), "t2r-")), site = join(folder, "site"), browser = await launch();
+  let server;
+  try {
+    await mkdir(join(folder, "node_modules"));
+    for (const name of [".bin", "onnxruntime-web"]) await symlink(join(js, "node_modules", name), join(folder, "node_modules", name));
+    await symlink(js, join(folder, "node_modules", "t2r-runtime"));
+    await writeFile(join(folder, "page.js"), `import { WorkerDecoder } from "t2r-runtime";
+      const decoder = await WorkerDecoder.open("tiny.onnx");
+      document.title = String(await decoder.generate([1, 3], 9, { temperature: 0, stopTokens: [] }));`);
+    await promisify(execFile)("sh", ["-ec", lines], { cwd: folder });
+    await copyFile(join(js, "../../models/tiny/tiny.onnx"), join(site, "tiny.onnx"));
+    await writeFile(join(site, "index.html"), `<script type="module" src="page.js"></script>`);
+    server = await serve(site);
+    const shown = await browser.newPage(), sizes = [];
+    shown.context().on("response", (response) => sizes.push(response.body().then(({ length }) => length, () => 0)));
+    await shown.goto(`http://127.0.0.1:${server.address().port}/`);
+    await shown.waitForFunction(() => /^\d+(,\d+){8}$/.test(document.title), null, { timeout: 120_000 });
+    const bytes = (await Promise.all(sizes)).reduce((all, one) => all + one, 0);
+    assert.ok(bytes > 14e6 && bytes < 15e6, `${bytes}`);
+  } finally {
+    await browser.close();
+    server?.closeAllConnections();
+    server?.close();
+    await rm(folder, { recursive: true });
   }
 });

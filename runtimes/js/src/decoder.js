@@ -11,7 +11,7 @@ import { generationFeeds } from "./interface.js";
 import { Sampler } from "./sampler.js";
 import { readFile } from "./session.js";
 import { checkStates, givenStates, readSnapshot, writeSnapshot } from "./snapshot.js";
-import { requireBatch, requireReadsTokens } from "./signature.js";
+import { greatest, requireBatch, requireReadsTokens } from "./signature.js";
 import { States } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
@@ -66,7 +66,7 @@ export class Decoder {
 
   /** Number of tokens read since the start, by the furthest sequence. */
   get position() {
-    return Math.max(...this.#positions);
+    return greatest(this.#positions);
   }
 
   /** Bytes of all states now. @returns {number} */
@@ -277,7 +277,7 @@ export class Decoder {
     requireBatch(this.signature, batch, this.#options.maxStateBytes);
     const counted = states.get("position");
     const positions = counted ? [...new Int32Array(counted.bytes.slice().buffer)] : new Array(batch).fill(length || position);
-    if (Math.min(...positions) < 0) {
+    if (positions.some((one) => one < 0)) {
       throw new T2RError("snapshot", "positions of at least 0", "a negative one", "take the states from a decoder or a snapshot");
     }
     this.#states.set(states);

@@ -5,10 +5,10 @@ export const DEFAULT_PROVIDER = "wasm";
 export const PACKAGE = "onnxruntime-web";
 export const KEEPS_ON_GPU = true;
 
-/** The module of ONNX Runtime. @returns {Promise<any>} */
-export function loadOrt() {
+/** The module of ONNX Runtime: its .wasm for WebGPU is twice as large. @param {string} provider @returns {Promise<any>} */
+export function loadOrt(provider) {
   // @ts-ignore an optional peer dependency
-  return import("onnxruntime-web/webgpu");
+  return provider === "webgpu" ? import("onnxruntime-web/webgpu") : import("onnxruntime-web/wasm");
 }
 
 /** A browser has no paths. @param {any} _source @param {any} _signal @returns {null} */

@@ -12,8 +12,8 @@ export const DEFAULT_PROVIDER = "cpu";
 export const PACKAGE = "onnxruntime-node";
 export const KEEPS_ON_GPU = false; // its WebGPU provider returns states to the CPU
 
-/** The module of ONNX Runtime. @returns {Promise<any>} */
-export function loadOrt() {
+/** The module of ONNX Runtime. @param {string} _provider @returns {Promise<any>} */
+export function loadOrt(_provider) {
   // @ts-ignore an optional peer dependency
   return import("onnxruntime-node");
 }

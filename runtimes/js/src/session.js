@@ -50,7 +50,7 @@ export async function openGraph(source, options, role = "step") {
   }
   requireMemory(signature, signature.batch ?? 1, options.maxStateBytes);
   const externalData = await Promise.all(weights.map((name) => weightsOf(place, name, signal)));
-  const ort = options.ort ?? (await runtime());
+  const ort = options.ort ?? (await runtime(provider));
   const session = await create(ort, place, bytes, externalData, provider, threads, signature);
   try {
     signal?.throwIfAborted();
@@ -62,9 +62,9 @@ export async function openGraph(source, options, role = "step") {
   return { session, ort, signature, provider, place };
 }
 
-async function runtime() {
+async function runtime(provider) {
   try {
-    const found = await loadOrt();
+    const found = await loadOrt(provider);
     return found.default?.InferenceSession ? found.default : found;
   } catch (error) {
     throw new T2RError("provider", `the package ${PACKAGE}`, printable(error), `npm install ${PACKAGE}`);

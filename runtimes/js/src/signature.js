@@ -14,6 +14,7 @@ const BATCH_STATES = 8; // times the limit of one sequence: that of a batch
 export const ROLES = ["step", "prefill", "draft_check", "generate", "encoder"];
 const MOST = { float32: 3.4028234663852886e38, float16: 65504, int32: 2 ** 31 - 1, int64: 2 ** 53 };
 const MAX_DIMENSIONS = 16;
+const MAX_DEPTH = 64; // levels of arrays and objects in a value
 const MAX_SOURCE_LENGTH = 1 << 20; // tokens
 const MAX_SPECIAL = 1024; // start tokens or banned tokens
 const OF_STATES = ["name", "dtype", "shape", "initial", "constant"];
@@ -62,11 +63,23 @@ export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
 function read(metadata, key) {
   const text = metadata.get(PREFIX + key);
   if (typeof text !== "string") throw bad(`the metadata key t2r.${key}`, "a graph without it", "export the model again");
+  let value;
   try {
-    return JSON.parse(text);
+    value = JSON.parse(text);
   } catch (error) {
     throw bad(`JSON in the metadata key t2r.${key}`, printable(error, 100), "export the model again");
   }
+  if (!isShallow(value)) throw bad(`JSON of at most ${MAX_DEPTH} levels in the metadata key t2r.${key}`, "more", "export the model again");
+  return value;
+}
+
+/** Whether arrays and objects are inside each other in at most MAX_DEPTH levels: comparing and copying them recurses. */
+function isShallow(value) {
+  let level = [value];
+  for (let depth = 0; level.length && depth <= MAX_DEPTH; depth++) {
+    level = level.flatMap((one) => (typeof one === "object" && one !== null ? Object.values(one) : []));
+  }
+  return !level.length;
 }
 
 /** The first key with a malformed value; untrusted JSON can hold anything. */
@@ -142,12 +155,17 @@ export function product(shape) {
   return shape.reduce((all, d) => all * d, 1);
 }
 
+/** The greatest of any number of numbers: a call takes some 100,000 arguments at most. */
+export function greatest(numbers) {
+  return numbers.reduce((before, one) => Math.max(before, one));
+}
+
 function requireBounded(states, most) {
   const sizes = states.map((state) => SIZES[state.dtype] * product(dimensions(state, 1, 1)));
   const total = sizes.reduce((all, size) => all + size, 0);
   if (total > most) {
-    const largest = printable(states[sizes.indexOf(Math.max(...sizes))].name, 50);
-    const received = `${total} bytes, ${largest} alone ${Math.max(...sizes)}`;
+    const longest = greatest(sizes), name = printable(states[sizes.indexOf(longest)].name, 50);
+    const received = `${total} bytes, ${name} alone ${longest}`;
     throw bad(`states of at most ${most} bytes a sequence`, received, "check where it is from, or raise maxStateBytes");
   }
 }

@@ -47,7 +47,7 @@ function fallback(tokens) {
     try {
       out.push(strict.decode(Uint8Array.from(run)));
     } catch {
-      out.push(...run.map(() => "\ufffd"));
+      for (let n = 0; n < run.length; n++) out.push("\ufffd");
     }
     run = [];
   };

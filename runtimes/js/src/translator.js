@@ -8,7 +8,7 @@ import { Graphs } from "./graphs.js";
 import { History } from "./history.js";
 import { Sampler } from "./sampler.js";
 import { Search } from "./search.js";
-import { dimensions, product, requireBatch } from "./signature.js";
+import { dimensions, greatest, product, requireBatch } from "./signature.js";
 import { checkStates } from "./snapshot.js";
 import { States, initialState } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -158,7 +158,7 @@ export class Translator {
     if (!sources.length) throw new T2RError("token", "at least one source", "none", "give some");
     const rows = [];
     for (const source of sources) rows.push(this.#checked(source)); // stops at the first hole
-    const longest = Math.max(...rows.map((row) => row.length)), length = signature.sourceLength ?? longest;
+    const longest = greatest(rows.map((row) => row.length)), length = signature.sourceLength ?? longest;
     requireBatch(signature, rows.length, this.#maxStateBytes, longest);
     const size = signature.batch === null ? Math.max(1, Math.floor((this.#maxSource / length) ** 2)) : rows.length, parts = [];
     for (let first = 0; first < rows.length; first += size) {

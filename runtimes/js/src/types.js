@@ -89,7 +89,7 @@
  * @property {(progress: { file: string, loaded: number, total: number | null }) => void} [onProgress] called as the bytes of a
  *   file arrive from an address; total is null if the server does not report it
  * @property {AbortSignal | null} [signal] ends downloads and opening; its reason is thrown, and nothing stays open
- * @property {object} [ort] the module of ONNX Runtime, if not onnxruntime-node or onnxruntime-web/webgpu
+ * @property {object} [ort] the module of ONNX Runtime, if not onnxruntime-node, onnxruntime-web/wasm or onnxruntime-web/webgpu
  */
 
 /**

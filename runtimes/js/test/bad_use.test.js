@@ -5,7 +5,7 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { Decoder, Translator } from "../src/index.js";
+import { Decoder, Translator, readModelFile, readSignature } from "../src/index.js";
 import { checkInterface } from "../src/interface.js";
 import { differs } from "../src/signature.js";
 import { bytesOf, exchanged, golden, inCopy, refused, signatureOf } from "./files.js";
@@ -51,6 +51,15 @@ test("metadata that lies", async () => {
   await refused(() => inMemory(exchanged(bytes, "\"float32\"", "\"float99\"")), "metadata", /a bad value of states/);
   await refused(() => inMemory(exchanged(bytes, "past_S.0", "past_S.9")), "interface", /missing input past_S\.0; unexpected input past_S\.9/);
   await refused(() => Decoder.open(golden("tiny.onnx"), { maxStateBytes: 100 }), "metadata", /states of at most 100 bytes/);
+});
+
+test("metadata without measure", async () => {
+  const { metadata } = readModelFile(await bytesOf("tiny.onnx"));
+  const nested = (depth) => readSignature(metadata.set("t2r.layers", `[{"parts": ${"[".repeat(depth)}${"]".repeat(depth)}}]`));
+  for (const depth of [100, 200_000]) await refused(() => nested(depth), "metadata", /at most 64 levels in the metadata key t2r\.layers/);
+  assert.ok(nested(60));
+  const state = (_, n) => ({ name: `${n}`, dtype: "float32", shape: ["B", 2 ** 20], initial: 0, constant: false });
+  await refused(() => signatureOf("tiny.onnx", { states: Array.from({ length: 150_000 }, state) }), "metadata", /0 alone 4194304/);
 });
 
 test("keys that only some graphs have", async () => {

@@ -39,3 +39,9 @@ test("wrong arguments end in 2", async () => {
     await assert.rejects(built("wrong", ...more), (error) => error.code === 2 && error.stderr.startsWith("usage:"));
   }
 });
+
+test("the package from the repository has its licence", async () => {
+  const { stdout } = await promisify(execFile)("npm", ["pack", "--dry-run", "--json"], { cwd: fileURLToPath(new URL("..", import.meta.url)) });
+  const names = JSON.parse(stdout)[0].files.map(({ path }) => path);
+  for (const name of ["LICENSE", "NOTICE", "src/index.js", "types/index.d.ts"]) assert.ok(names.includes(name), name);
+});

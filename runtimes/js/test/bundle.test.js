@@ -16,7 +16,7 @@ import { Decoder } from "../src/index.js";
 import { golden } from "./files.js";
 
 const js = fileURLToPath(new URL("..", import.meta.url));
-const PEERS = ["onnxruntime-node", "onnxruntime-web/webgpu", "@huggingface/jinja"];
+const PEERS = ["onnxruntime-node", "onnxruntime-web/wasm", "onnxruntime-web/webgpu", "@huggingface/jinja"];
 const PROGRAM = `
 import { Decoder } from "t2r-runtime";
 const decoder = await Decoder.open(${JSON.stringify(golden("tiny.onnx"))});
