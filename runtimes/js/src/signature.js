@@ -155,7 +155,7 @@ export function product(shape) {
   return shape.reduce((all, d) => all * d, 1);
 }
 
-/** The greatest of any number of numbers: a call takes some 100,000 arguments at most. */
+/** The greatest of any number of numbers: a call takes some 100,000 arguments at most. @param {readonly number[]} numbers */
 export function greatest(numbers) {
   return numbers.reduce((before, one) => Math.max(before, one));
 }
