@@ -1,18 +1,19 @@
-"""Shared fixtures and hooks: data folder, allowed skips, NaN-filled uninitialised memory."""
+"""Shared fixtures and hooks: which tests run, allowed skips, NaN-filled uninitialised memory."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Generator
-from pathlib import Path
 
 import hypothesis
 import onnxruntime as ort
 import pytest
 
+from selection import data, pytest_addoption, pytest_collection_modifyitems
 from t2r_runtime.session import providers
 
+__all__ = ["data", "pytest_addoption", "pytest_collection_modifyitems"]  # hooks and a fixture of selection
 NO_GPU = "cannot exist on this machine: a GPU"
 STRICT = os.environ.get("T2R_STRICT") == "1"
 
@@ -73,15 +74,6 @@ def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Cache tokenized texts in a folder of this run."""
     os.environ["T2R_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="session")
-def data() -> Path:
-    """The folder of public checkpoints and texts: $T2R_DATA, or shared/data next to the repository."""
-    folder = Path(os.environ.get("T2R_DATA") or Path(__file__).parents[2] / "shared" / "data")
-    if not (folder / "checkpoints").is_dir():
-        pytest.skip(f"no test data in {folder}; set T2R_DATA")
-    return folder
 
 
 @pytest.fixture

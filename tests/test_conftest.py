@@ -1,4 +1,4 @@
-"""T2R_STRICT=1 turns skips into failures."""
+"""T2R_STRICT=1 turns skips into failures; --quick runs a part of the tests; data is read where it is named."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ SKIPS = """
     def test_marked():
         pass
 
-    def test_data(data):
-        pass
-
     @pytest.mark.xfail
     def test_known():
         assert False
@@ -35,8 +32,9 @@ SKIPS = """
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text())
-    pytester.makeini("[pytest]\nmarkers =\n    gpu: needs a CUDA device\n")
-    monkeypatch.setenv("T2R_DATA", "/nowhere")
+    markers = "\n    gpu: needs a CUDA device\n    slow: not quick\n"
+    pytester.makeini(f"[pytest]\npythonpath = {Path(__file__).parent}\nmarkers ={markers}")
+    monkeypatch.delenv("T2R_DATA", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return pytester
 
@@ -45,16 +43,15 @@ def test_skips_are_skips(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("T2R_STRICT", raising=False)
     inner.makepyfile(SKIPS)
     result = inner.runpytest_subprocess("-rs")
-    result.assert_outcomes(passed=1, skipped=4, xfailed=1)
-    result.stdout.fnmatch_lines(["*no test data in /nowhere; set T2R_DATA"])
+    result.assert_outcomes(passed=1, skipped=3, xfailed=1)
 
 
 def test_strict_skips_are_failures(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("T2R_STRICT", "1")
     inner.makepyfile(SKIPS)
     result = inner.runpytest_subprocess("-rs")
-    # skipped in the body and by a mark: failed; in a fixture: an error; no GPU: the one allowed skip
-    result.assert_outcomes(passed=1, failed=1, errors=2, skipped=1, xfailed=1)
+    # skipped in the body: failed; by a mark: an error; no GPU: the one allowed skip
+    result.assert_outcomes(passed=1, failed=1, errors=1, skipped=1, xfailed=1)
     result.stdout.fnmatch_lines(["*T2R_STRICT=1 allows no skip here: *no weather today"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
@@ -66,3 +63,38 @@ def test_strict_module_that_skips_itself(inner: pytest.Pytester, monkeypatch: py
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*T2R_STRICT=1 allows no skip here: *no_such_module_of_ours*"])
     assert result.ret != pytest.ExitCode.OK
+
+
+CASES = """
+    import pytest
+
+    @pytest.mark.parametrize("case", range(40))
+    def test_many(case):
+        pass
+
+    @pytest.mark.slow
+    def test_long():
+        pass
+
+    def test_public(data):
+        assert (data / "checkpoints").is_dir()
+"""
+
+
+def test_quick_runs_every_test_but_slow_ones(inner: pytest.Pytester) -> None:
+    inner.makepyfile(CASES)
+    found = inner.runpytest_subprocess("--quick", "--collect-only", "-q").outlines
+    cases = [int(line.split("[")[1][:-1]) for line in found if "test_many" in line]
+    assert cases[0] == 0 and cases == sorted(set(cases)) and 3 <= len(cases) <= 9
+    assert not any("test_long" in line or "test_public" in line for line in found)
+    inner.runpytest_subprocess().assert_outcomes(passed=41, deselected=1)
+
+
+def test_public_data_is_read_where_it_is_named(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inner.makepyfile(CASES)
+    monkeypatch.setenv("T2R_DATA", str(tmp_path))
+    inner.runpytest_subprocess("test_public_data_is_read_where_it_is_named.py::test_public").assert_outcomes(errors=1)
+    (tmp_path / "checkpoints").mkdir()
+    inner.runpytest_subprocess("test_public_data_is_read_where_it_is_named.py::test_public").assert_outcomes(passed=1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
 import signal
 import socket
@@ -20,12 +18,10 @@ import pytest
 import small
 import texts
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.stages import parse_plan
 from t2r_export.convert import convert
-from t2r_export.export import export
 from t2r_export.files import write_bytes
 from t2r_export.finetune import finetune
 from t2r_export.paths import KINDS, check_outputs, existing_model, graph_outputs
@@ -255,31 +251,47 @@ def test_concurrent_finetunes_are_refused(tmp_path: Path) -> None:
         finetune(config)
 
 
-def _export(path: Path, seed: int) -> None:
-    model = convert(small.model("softmax"), LinearConfig(8), seed=seed)
-    checkpoint.save(path.with_name(f"{seed}.pt"), model, None, {})
-    export(checkpoint.load(path.with_name(f"{seed}.pt")), path, ExportConfig(prefill=True, generate=True))
+EXPORTS = """
+import os
+import sys
+from pathlib import Path
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.export import export
+
+def child(path: str, graph: Path) -> int:
+    if (made := os.fork()) == 0:
+        export(checkpoint.load(path), graph, ExportConfig(prefill=True, generate=True))
+        os._exit(0)
+    return made
+
+export(checkpoint.load(sys.argv[1]), Path(sys.argv[1] + ".onnx"), ExportConfig())  # torch starts its threads
+for _ in range(3):
+    children = [child(path, Path("g.onnx")) for path in sys.argv[1:]]
+    for made in children:
+        assert os.waitpid(made, 0)[1] == 0
+"""
 
 
 def test_concurrent_exports(tmp_path: Path) -> None:
-    """Whichever export ends last, the graph and its files are of one model, and no other file is left."""
-    context = multiprocessing.get_context("fork")
-    for _ in range(3):
-        programs = [context.Process(target=_export, args=(tmp_path / "g.onnx", seed)) for seed in (1, 2, 3)]
-        for program in programs:
-            program.start()
-        for program in programs:
-            program.join()
-            assert program.exitcode == 0
-        decoder = Decoder(tmp_path / "g.onnx", threads=1)
-        prompt = np.array([[1, 2, 3, 4, 5]])
-        read = decoder.prefill(prompt)
-        decoder.reset()
-        for token in prompt[0]:
-            stepped = decoder.step(token)
-        np.testing.assert_allclose(read, stepped, atol=1e-5)
-        assert len([file for file in tmp_path.iterdir() if file.name.startswith("g.onnx")]) == 4
-        assert not list(tmp_path.glob(".*"))
+    """Whichever export ends last, the graph and its files are of one model, and no other file is left.
+
+    The programs are forked from one that has exported: none of them waits for a thread that it does not have.
+    """
+    models = [tmp_path / f"{seed}.pt" for seed in (1, 2, 3)]
+    for seed, path in enumerate(models):
+        checkpoint.save(path, convert(small.model("softmax"), LinearConfig(8), seed=seed), None, {})
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", EXPORTS, *models], check=True, timeout=300, cwd=tmp_path, env=environment)
+    decoder = Decoder(tmp_path / "g.onnx", threads=1)
+    prompt = np.array([[1, 2, 3, 4, 5]])
+    read = decoder.prefill(prompt)
+    decoder.reset()
+    for token in prompt[0]:
+        stepped = decoder.step(token)
+    np.testing.assert_allclose(read, stepped, atol=1e-5)
+    assert len([file for file in tmp_path.iterdir() if file.name.startswith("g.onnx")]) == 4
+    assert not list(tmp_path.glob(".*"))
 
 
 # -- inputs
@@ -302,21 +314,24 @@ def test_hub_ids_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert existing_model(tmp_path) == tmp_path
 
 
-def _die_while_writing(folder: Path) -> None:
-    """Write a file, a second one that belongs to it, and a folder, and get killed."""
-    with contextlib.ExitStack() as stack:
-        for name in ("out.onnx", "out.onnx.0123456789ab.data"):
-            stack.enter_context(replacing(folder / name)).write_text("half")
-        made = stack.enter_context(temporary_beside(folder / "out.onnx", folder=True))
-        (made / "inside.onnx").write_text("half")
-        os.kill(os.getpid(), signal.SIGKILL)
+DIE = """
+import contextlib
+import os
+import signal
+from pathlib import Path
+from t2r_runtime.files import replacing, temporary_beside
+with contextlib.ExitStack() as stack:
+    for name in ("out.onnx", "out.onnx.0123456789ab.data"):
+        stack.enter_context(replacing(Path(name))).write_text("half")
+    made = stack.enter_context(temporary_beside(Path("out.onnx"), folder=True))
+    (made / "inside.onnx").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_leftovers_of_killed_run_are_removed(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("fork").Process(target=_die_while_writing, args=(tmp_path,))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    process = subprocess.run([sys.executable, "-c", DIE], cwd=tmp_path, timeout=60)
+    assert process.returncode == -signal.SIGKILL
     assert len(list(tmp_path.glob(".out.onnx*.part"))) == 3
     for name in (".out.onnx.part", ".out.onnx.notours1.txt", ".another.abcdefgh.part"):
         (tmp_path / name).write_text("of somebody else")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,18 @@ from t2r_export.model.recurrences import chunked_linear_attention, scanned, scan
 
 PRODUCTS = 512  # maximum keys for bfloat16 attention by matrix products on CPUs
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
+
+
+def _use_one_thread() -> None:
+    """Set up torch in a forked process, which has none of the threads of its parent's pools.
+
+    OpenMP waits for them without end, and torch makes its pool anew on first use, where two threads collide.
+    """
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_use_one_thread)
 
 
 class TorchOps(Ops[Tensor]):

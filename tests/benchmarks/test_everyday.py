@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import zipfile
 from collections import Counter
@@ -19,7 +18,6 @@ from t2r_export.data.pair_sources import words
 from t2r_runtime.errors import UserError
 
 SET = Path(__file__).parents[2] / "models" / "translator-de-en" / "everyday.tsv"
-DATA = Path(os.environ.get("T2R_DATA", SET.parents[3] / "shared" / "data")) / "parallel"
 
 
 def test_the_set_has_thirty_sentences_of_ten_kinds() -> None:
@@ -31,12 +29,11 @@ def test_the_set_has_thirty_sentences_of_ten_kinds() -> None:
         assert everyday.has_numbers(given) in (None, True) and everyday.has_names(given) in (None, True), line
 
 
-@pytest.mark.skipif(not DATA.exists(), reason=f"no pairs in {DATA}")
-def test_no_data_has_a_sentence_of_it() -> None:
+def test_no_data_has_a_sentence_of_it(data: Path) -> None:
     unseen = {words(side) for line in everyday.read_lines(SET) for side in (line.source, line.given)}
-    with zipfile.ZipFile(DATA / "deu-eng.zip") as archive:
+    with zipfile.ZipFile(data / "parallel" / "deu-eng.zip") as archive:
         rows = archive.read("deu.txt").decode().splitlines()
-    rows += (DATA / "more-deu-eng.tsv").read_text(encoding="utf-8").splitlines()
+    rows += (data / "parallel" / "more-deu-eng.tsv").read_text(encoding="utf-8").splitlines()
     sides = {words(side) for row in rows for side in row.split("\t")[:2]}
     assert len(sides) > 300_000 and not sides & unseen
 

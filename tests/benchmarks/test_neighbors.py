@@ -6,13 +6,12 @@ import argparse
 from pathlib import Path
 
 import neighbors
-from t2r_export.config.recipe import data_folder
 
 
-def test_shares_are_measured_on_one_text(tmp_path: Path) -> None:
+def test_shares_are_measured_on_one_text(data: Path, tmp_path: Path) -> None:
     options = argparse.Namespace(entries=40, fit=20, test=20, k=3, temperature=10.0, context=16)
-    options.model = data_folder() / "checkpoints" / "stories260K"
-    options.text = data_folder() / "text" / "tinystories.txt"
+    options.model = data / "checkpoints" / "stories260K"
+    options.text = data / "text" / "tinystories.txt"
     made = neighbors.measured(options, tmp_path / "g.onnx")
     found = {name: float(nats) for name, nats in made.rows}
     assert list(found)[0] == "the model alone" and len(found) == len(neighbors.SHARES) + 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import repeated_text
-from t2r_export.config.recipe import data_folder
 from t2r_runtime.errors import UserError
 
 
@@ -28,10 +28,10 @@ def test_text_too_short() -> None:
         repeated_text.sequences(np.arange(14), 3, 5, 4)
 
 
-def test_softmax_attention_remembers_a_piece() -> None:
+def test_softmax_attention_remembers_a_piece(data: Path) -> None:
     options = argparse.Namespace(piece=32, between="0,32", pieces=20)
-    options.models = [data_folder() / "checkpoints" / "stories260K"]
-    options.text = data_folder() / "text" / "tinystories.txt"
+    options.models = [data / "checkpoints" / "stories260K"]
+    options.text = data / "text" / "tinystories.txt"
     made = repeated_text.compared(options)
     assert made.head == ["model", "after 0", "after 32"]
     [[name, *cells]] = made.rows

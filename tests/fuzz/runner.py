@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import io
 import os
@@ -87,8 +88,7 @@ def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MEMORY, MEMORY))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)  # the thread pool is recreated after a fork, which races with two threads
+    faulthandler.disable()  # pytest's writes the traceback of a crash into the output of the tests
     quiet = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)

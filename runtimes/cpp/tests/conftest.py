@@ -7,8 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cpp_build import CHECKED, ROOT, SANITIZERS, STRICT, Run, build
+from cpp_build import CHECKED, SANITIZERS, Run, build
 from t2r_library import Library
+
+from selection import data, pytest_collection_modifyitems
+
+__all__ = ["data", "pytest_collection_modifyitems"]  # a fixture and a hook of selection
 
 
 @pytest.fixture(scope="session")
@@ -42,15 +46,6 @@ def run() -> Run:
         return done
 
     return runs
-
-
-@pytest.fixture(scope="session")
-def data() -> Path:
-    """The folder of public checkpoints and tokenizers: $T2R_DATA, or shared/data beside the repository."""
-    folder = Path(os.environ.get("T2R_DATA") or ROOT.parent / "shared" / "data")
-    if not (folder / "checkpoints").is_dir():
-        (pytest.fail if STRICT else pytest.skip)(f"no test data in {folder}; set T2R_DATA")
-    return folder
 
 
 @pytest.fixture(scope="session")

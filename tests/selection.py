@@ -1,0 +1,55 @@
+"""Which tests run: all, or with --quick a part of their cases; those of public data only where $T2R_DATA names it."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+
+EVERY = 8  # --quick keeps one case in so many
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help=f"run the first case of each test and one in {EVERY} of the others, and no test that is marked slow",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = [item for item in items if "T2R_DATA" in os.environ or not _reads_data(item)]
+    if config.getoption("quick", False):
+        wanted = _quick(wanted)
+    kept = set(wanted)
+    if omitted := [item for item in items if item not in kept]:
+        config.hook.pytest_deselected(items=omitted)
+        items[:] = wanted
+
+
+def _reads_data(item: pytest.Item) -> bool:
+    return "data" in getattr(item, "fixturenames", ())
+
+
+def _quick(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The first case of each test, and others by a hash of their names, so that a new case moves no other."""
+    seen: set[str] = set()
+    kept = []
+    for item in items:
+        test = item.nodeid.split("[", 1)[0]
+        if item.get_closest_marker("slow"):
+            continue
+        if test not in seen or zlib.crc32(item.nodeid.encode()) % EVERY == 0:
+            kept.append(item)
+        seen.add(test)
+    return kept
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of public checkpoints and texts, $T2R_DATA; tests that use it run only where it is set."""
+    folder = Path(os.environ["T2R_DATA"])
+    assert (folder / "checkpoints").is_dir(), f"expected T2R_DATA to name a folder with checkpoints; received {folder}"
+    return folder
