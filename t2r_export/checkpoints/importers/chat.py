@@ -31,8 +31,9 @@ def chat_template(files: Folder, special: SpecialTokens) -> tuple[dict[str, Any]
     if len(found) > MAX_TEMPLATE:
         why = f"has {len(found)} characters, more than {MAX_TEMPLATE}"
         return None, [*notes, f"its chat template {why}, and is passed over"]
-    if why := fault(found):
-        return None, [*notes, f"its chat template is not valid jinja2 ({why}) and is passed over"]
+    why_not = fault(found)
+    if why_not is not None:
+        return None, [*notes, f"its chat template is not valid jinja2 ({why_not}) and is passed over"]
     tokens = {name: text for name, text in special.texts().items() if len(text) <= MAX_TOKEN}
     without = [name for name in TOKENS if name in found and name not in tokens]
     if without:
@@ -46,12 +47,11 @@ def _default(files: Folder, value: object) -> tuple[str | None, list[str]]:
     Args:
         value: chat_template of tokenizer_config.json: a template, or a list of named ones. Files replace all of them.
     """
-    named = {name.removesuffix(ENDING): f"{SUBFOLDER}/{name}" for name in files.names(SUBFOLDER, ENDING)}
-    named = {**({DEFAULT: TEMPLATE} if files.has(TEMPLATE) else {}), **named}
-    if named:
-        found: object = files.text(named[DEFAULT], LIMIT) if DEFAULT in named else None
-    else:
-        listed = value if isinstance(value, list) else [{"name": DEFAULT, "template": value}]
-        named = {str(one["name"]): one.get("template") for one in listed if isinstance(one, Mapping) and "name" in one}
-        found = named.get(DEFAULT)
+    paths = {DEFAULT: TEMPLATE} if files.has(TEMPLATE) else {}
+    paths |= {name.removesuffix(ENDING): f"{SUBFOLDER}/{name}" for name in files.names(SUBFOLDER, ENDING)}
+    if paths:
+        return files.text(paths[DEFAULT], LIMIT) if DEFAULT in paths else None, sorted(paths.keys() - {DEFAULT})
+    entries = value if isinstance(value, list) else [{"name": DEFAULT, "template": value}]
+    named = {str(one["name"]): one.get("template") for one in entries if isinstance(one, Mapping) and "name" in one}
+    found = named.get(DEFAULT)
     return found if isinstance(found, str) else None, sorted(named.keys() - {DEFAULT})

@@ -19,7 +19,7 @@ ADAPTER, ADAPTER_WEIGHTS, PICKLED_ADAPTER = "adapter_config.json", "adapter_mode
 SUBFOLDER = "additional_chat_templates"  # the only one with files that are read
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # bytes; above the largest of their kind, and small enough to read whole
-LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, INDEX: 1 << 25}
+LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, ADAPTER: 1 << 20, INDEX: 1 << 25}
 DOWNLOAD = "download or save the folder again"
 POINTER = b"version https://git-lfs"  # start of a Git LFS pointer, which replaces a large file
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.importers import contents
+from t2r_export.checkpoints.importers.adapters import with_adapter
 from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.chat import chat_template
 from t2r_export.checkpoints.importers.files import ADAPTER, CONFIG, GENERATION, LIMITS, Folder
@@ -24,6 +25,7 @@ from t2r_export.checkpoints.importers.special import SpecialTokens
 from t2r_export.checkpoints.importers.stored import (
     Stored,
     apart,
+    joined,
     read_products,
     read_values,
     stored_tensors,
@@ -60,7 +62,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
             feature that the family's importer lacks; names or shapes that do not fit the config; weights not finite.
     """
     files = Folder(folder)
-    if files.has(ADAPTER):
+    if files.has(ADAPTER) and not files.has(CONFIG):
         raise UserError(f"a whole model in {folder}", "an adapter of peft", "save what its merge_and_unload() gives")
     data = files.object(CONFIG, LIMITS[CONFIG])
     family = data.get("model_type")
@@ -77,7 +79,8 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     own = Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION) if files.has(GENERATION) else None
     changes, notes = with_generation(config, fields, own)
     config = dataclasses.replace(config, **changes)
-    tensors = stored_tensors(files, importer, config)
+    config, tensors, merged = with_adapter(files, importer, config, fields, stored_tensors(files, importer, config))
+    tensors = joined(tensors, importer.joined(config))
     config, tables = _stored_positions(config, fields, tensors) if importer.sines else (config, {})
     tensors = with_repeated(tensors, importer.repeated(fields), str(folder))
     added = read_products(tensors, importer.sums(fields), str(folder))
@@ -85,7 +88,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     special = SpecialTokens(files)
     tokenizer, source_tokenizer, beyond = tokenizers(files, config, special)
     chat, passed_over = chat_template(files, special)
-    notes += [*beyond, *passed_over, *contents.notes(files)]
+    notes += [*merged, *beyond, *passed_over, *contents.notes(files)]
     origin: dict[str, Any] = {
         "format": "huggingface",
         "name": _name(folder.resolve()),

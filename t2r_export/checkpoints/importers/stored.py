@@ -23,6 +23,26 @@ NUMBER = re.compile(r"\.\d+\.")  # layer number
 
 
 @dataclass(frozen=True)
+class Delta:
+    """A product of two stored matrices that is added to a tensor: scale B A, transposed if `turned`."""
+
+    outer: Stored  # B
+    inner: Stored  # A
+    scale: float
+    turned: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rows, columns = self.outer.shape[0], self.inner.shape[1]
+        return (columns, rows) if self.turned else (rows, columns)
+
+    def value(self) -> Tensor:
+        outer, inner = (dict(read_values({one.name: one}))[one.name] for one in (self.outer, self.inner))
+        product = outer @ inner * self.scale
+        return product.T if self.turned else product
+
+
+@dataclass(frozen=True)
 class Stored:
     """The location of a tensor, from the header of its file, or the locations of its pieces."""
 
@@ -31,6 +51,7 @@ class Stored:
     shape: tuple[int, ...]
     dtype: str
     pieces: tuple[Stored, ...] = ()
+    delta: Delta | None = None  # of an adapter, see adapters.py
 
     @property
     def whole(self) -> tuple[Stored, ...]:
@@ -38,12 +59,12 @@ class Stored:
 
 
 def stored_tensors(files: Folder, importer: Importer, config: ModelConfig) -> dict[str, Stored]:
-    """Every tensor of the folder that is a weight, by its full name."""
+    """Every tensor of the folder that is a weight, by its full name. Pieces of a tensor are not joined."""
     tensors: dict[str, Stored] = {}
     shards = _shards(files)
     paths = {file: files.path(file) for file in shards}  # all names are checked before any file is opened
     for file, names in shards.items():
-        stored = _header(paths[file])
+        stored = header(paths[file])
         if names is not None and names != set(stored):
             missing, unexpected = sorted(names - set(stored)), sorted(set(stored) - names)
             raise UserError(
@@ -52,15 +73,20 @@ def stored_tensors(files: Folder, importer: Importer, config: ModelConfig) -> di
                 DOWNLOAD,
             )
         for name, tensor in stored.items():
-            before = next((one for one in importer.wrapper if name.startswith(one)), importer.prefix)
-            bare = name.removeprefix(before)
-            full = _renamed(name if name in importer.outside else importer.prefix + bare, importer.renamed)
+            full = full_name(importer, name)
             if importer.buffers.fullmatch(full) or (importer.drafts and _number(full) >= len(config.layers)):
                 continue
             if full in tensors:
                 raise UserError(f"{listed([full])} once in {files.folder}", f"also {listed([name])}", DOWNLOAD)
             tensors[full] = tensor
-    return _joined(tensors, importer.joined(config))
+    return tensors
+
+
+def full_name(importer: Importer, name: str) -> str:
+    """The full name of a tensor of the family."""
+    before = next((one for one in importer.wrapper if name.startswith(one)), importer.prefix)
+    whole = name if name in importer.outside else importer.prefix + name.removeprefix(before)
+    return _renamed(whole, importer.renamed)
 
 
 def apart(name: str) -> tuple[str, str]:
@@ -79,7 +105,7 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
     return names[pattern].replace("{}", number) if pattern in names else name
 
 
-def _joined(tensors: dict[str, Stored], joins: Mapping[str, tuple[str, ...]]) -> dict[str, Stored]:
+def joined(tensors: dict[str, Stored], joins: Mapping[str, tuple[str, ...]]) -> dict[str, Stored]:
     """Replace pieces by one tensor if all exist and fit, or if they are stacked in a tensor with one more axis."""
     for name, tensor in tensors.items():
         count, stacked = len(joins.get(apart(name)[0], ())), len(tensor.shape) == 3 and tensor.shape[0]
@@ -153,7 +179,8 @@ def _shards(files: Folder) -> dict[str, set[str] | None]:
     return shards
 
 
-def _header(path: Path) -> dict[str, Stored]:
+def header(path: Path) -> dict[str, Stored]:
+    """The tensors of a safetensors file by their names in it."""
     tensors = {}
     try:
         with safe_open(path, framework="pt") as file:
@@ -177,12 +204,14 @@ def read_values(tensors: dict[str, Stored]) -> Iterator[tuple[str, Tensor]]:
             with safe_open(path, framework="pt") as file:
                 for name, piece in pieces:
                     value = as_float32(name, file.get_tensor(piece.name))
+                    if piece.delta is not None:
+                        value = as_float32(name, value + piece.delta.value())
                     whole, found = tensors[name].whole, read.setdefault(name, {})
                     found[piece] = value
                     if len(found) == len(whole):
                         del read[name]
-                        joined = value if len(whole) == 1 else torch.cat([found[one] for one in whole])
-                        yield name, joined.reshape(tensors[name].shape)
+                        value = value if len(whole) == 1 else torch.cat([found[one] for one in whole])
+                        yield name, value.reshape(tensors[name].shape)
         except (SafetensorError, OSError) as error:
             raise _damaged(path, error) from error
 
