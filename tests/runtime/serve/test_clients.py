@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import random
 import socket
+import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import small
-from runtime.serve.server import running, within
+from runtime.serve.server import letters, running, within
 from t2r_export.config.export import ExportConfig
 from t2r_export.export import export
 from t2r_runtime import UserError
+from t2r_runtime.contract.chat import MAX_TEMPLATE
 from t2r_runtime.decode.pool import Pool
+from t2r_runtime.serve.connections import CROWDED, MOST, PATIENCE, Patience
 from t2r_runtime.session import providers
 from t2r_runtime.translate.sentences import Sentences
 
@@ -69,7 +75,7 @@ def test_client_that_vanishes_within_its_body(graph: Path) -> None:
 @pytest.mark.parametrize("start", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea"])
 def test_silent_connection_is_closed(start: bytes, graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client sends no request, a partial one, or a partial second one; connections with slow answers stay open."""
-    monkeypatch.setattr("t2r_runtime.serve.run.HEAD_SECONDS", 0.2)
+    monkeypatch.setattr("t2r_runtime.serve.connections.PATIENCE", 0.2)
     with within(graph) as server, ThreadPoolExecutor(1) as pool:
         busy = pool.submit(server.tokens, "a", max_tokens=4096, ignore_eos=True)
         found = b""
@@ -79,6 +85,65 @@ def test_silent_connection_is_closed(start: bytes, graph: Path, monkeypatch: pyt
                 found += part
         assert found.count(b"HTTP/1.1 200 OK") == start.count(b"HTTP")
         assert len(busy.result()[0]) == 4096
+
+
+def test_client_that_never_reads_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers fill all buffers; closing the connection would wait for it, also when the server ends."""
+    monkeypatch.setattr("t2r_runtime.serve.connections.PATIENCE", 0.2)
+    look, numbers = Patience.look, [0]
+
+    def counted(self: Patience, connections: Collection[Any], now: float) -> None:
+        numbers.append(len(connections))
+        look(self, connections, now)
+
+    monkeypatch.setattr(Patience, "look", counted)
+    graph = letters(tmp_path, chat_template={"template": "a" * MAX_TEMPLATE, "tokens": {}})
+    with within(graph) as server, socket.create_connection((server.host, server.port), timeout=60) as connection:
+        connection.sendall(b"GET /tokenizer_info HTTP/1.1\r\nhost: localhost\r\n\r\n" * 400)
+        while not max(numbers) or numbers[-1]:
+            time.sleep(0.01)
+        found = b"".join(iter(lambda: connection.recv(1 << 20), b""))
+    assert 0 < found.count(b"HTTP/1.1 200") < 400
+
+
+def test_body_that_never_ends(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is closed with the answer, whose end the client sees."""
+    monkeypatch.setattr("t2r_runtime.serve.app.BODY_SECONDS", 0.2)
+    with within(graph) as server, socket.create_connection((server.host, server.port), timeout=10) as connection:
+        head = b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" % COMPLETIONS.encode()
+        connection.sendall(head + b"content-length: 100\r\n\r\n{")
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 408") and b"connection: close" in answer
+
+
+class Connection:
+    """A connection as uvicorn has it, with unsent bytes, and a request that runs or waits for its body."""
+
+    def __init__(self, unsent: int = 0, runs: bool = False, more_body: bool = False) -> None:
+        self.unsent, self.aborted, self.transport = unsent, False, self
+        self.cycle = SimpleNamespace(response_complete=not (runs or more_body), more_body=more_body)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_patience_with_clients() -> None:
+    idle, busy, slow, stuck = Connection(), Connection(runs=True), Connection(900), Connection(70, runs=True)
+    body = Connection(more_body=True)
+    several, patience = [idle, busy, slow, stuck, body], Patience()
+    for second in range(int(PATIENCE) + 1):
+        patience.look(several, second)
+        slow.unsent -= 7
+    assert not any(each.aborted for each in several)
+    patience.look(several, PATIENCE + 1)
+    assert [each.aborted for each in several] == [True, False, False, True, True]
+    crowd = [Connection(runs=True) for _ in range(MOST // 2)] + [late := Connection()]
+    patience.look(crowd, 50)
+    patience.look(crowd, 51 + CROWDED)
+    assert late.aborted and not any(each.aborted for each in crowd[:-1])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from t2r_runtime.errors import printable
 from t2r_runtime.serve import chats, completions, tokens, translate
 from t2r_runtime.serve.answer import Answer, Gone, Stream, unless_gone
 from t2r_runtime.serve.asked import Asked
-from t2r_runtime.serve.errors import ApiError, reported, wrong
+from t2r_runtime.serve.errors import TOO_SLOW, ApiError, reported, wrong
 from t2r_runtime.serve.fields import Fields, parsed
 from t2r_runtime.serve.metrics import TYPE
 from t2r_runtime.serve.models import BODY_SECONDS, MAX_BODY, Model, Served
@@ -186,5 +186,5 @@ async def _fields(request: Request) -> Fields:
     except ClientDisconnect:
         raise Gone from None
     except TimeoutError:
-        raise wrong(f"a body within {BODY_SECONDS:g} s", "a slower one", "send it faster", status=408) from None
+        raise wrong(f"a body within {BODY_SECONDS:g} s", "a slower one", "send it faster", status=TOO_SLOW) from None
     return parsed(bytes(body))

@@ -9,6 +9,7 @@ from typing import Any
 from t2r_runtime.errors import UserError, printable
 
 INVALID, SERVER = "invalid_request_error", "server_error"  # error types
+TOO_SLOW = 408  # the rest of the body is not waited for
 OURS = ("graph", "weights", "interface", "metadata", "runtime", "memory")  # kinds of errors that no request can avoid
 
 
@@ -38,7 +39,8 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the response."""
-        return {} if self.retry is None else {"retry-after": str(self.retry)}
+        found = {} if self.retry is None else {"retry-after": str(self.retry)}
+        return found | ({"connection": "close"} if self.status == TOO_SLOW else {})
 
 
 def wrong(expected: str, received: str, do: str, param: str | None = None, status: int = 400) -> ApiError:

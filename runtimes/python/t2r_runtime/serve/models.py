@@ -20,7 +20,7 @@ from t2r_runtime.serve.translations import Translations
 from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_BODY = 4 << 20  # bytes
-BODY_SECONDS = 30.0  # time limit for receiving a body
+BODY_SECONDS = 20.0  # time limit for receiving a body
 MAX_CHOICES = 128  # of one request
 MAX_PROMPT = 1 << 18  # tokens of all prompts of one request
 

@@ -7,16 +7,17 @@ import contextlib
 import logging
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import t2r_runtime.session.snapshot as snapshot
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.serve.access import Access
 from t2r_runtime.serve.app import application
+from t2r_runtime.serve.connections import MOST, Patience
 from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.metrics import Metrics
@@ -29,9 +30,7 @@ from t2r_runtime.translate.translator import Translator
 if TYPE_CHECKING:
     import uvicorn
 
-CONNECTIONS = 1024  # maximum open connections
 KEEP_ALIVE = 30  # seconds between requests of a connection
-HEAD_SECONDS = 30.0  # until an idle connection must have sent the head of a request
 
 
 def served(
@@ -51,9 +50,7 @@ def served(
     Raises:
         UserError: as for Decoder, Translator, Pool and Sessions, or two graphs with the same name.
     """
-    metrics, sessions = Metrics(), Sessions(folder, keep_bytes)
-    metrics.gauge("t2r_kept_bytes", lambda: sessions.kept_bytes)
-    models = {}
+    metrics, models = Metrics(), dict[str, Model]()
     for name, path in zip(names_of(graphs), graphs, strict=True):
         with _named(path, graphs):
             decoder = opened(path)
@@ -68,6 +65,9 @@ def served(
                 translations = Translations(name, translator(path), limits.rows, limits.queue)
                 source, target = Tokenizer.of_source(signature), Tokenizer.of(signature)
                 models[name] = Model(name, signature, source, translations=translations, written=target)
+    largest = max(snapshot.most_bytes(model.signature) for model in models.values())
+    sessions = Sessions(folder, keep_bytes, largest)
+    metrics.gauge("t2r_kept_bytes", lambda: sessions.kept_bytes)
     return Served(models, sessions, metrics, limits, Encoders(), access)
 
 
@@ -86,7 +86,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     """A listening socket. Raises UserError if the address is unknown or in use."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address, family=family, backlog=CONNECTIONS)
+        listener = socket.create_server(address, family=family, backlog=MOST)
     except (OSError, UnicodeError, OverflowError) as error:
         why = printable(getattr(error, "strerror", None) or error).partition(" (while")[0]
         raise UserError(f"to listen on {printable(host)}:{port}", why, "choose another --host or --port") from error
@@ -104,17 +104,10 @@ def server(serve: Served) -> uvicorn.Server:
     logging.getLogger("uvicorn.error").addFilter(_is_ours)
 
     class Server(uvicorn.Server):
-        silent: dict[Any, float] = {}  # idle connections, and since when
-
-        async def on_tick(self, counter: int) -> bool:
-            """As uvicorn's, but close connections that do not send the head of a request in time."""
-            now = time.monotonic()
-            waiting = [each for each in self.server_state.connections if _idle(getattr(each, "cycle", None))]
-            self.silent = {each: self.silent.get(each, now) for each in waiting}
-            for connection, since in self.silent.items():
-                if now - since > HEAD_SECONDS:
-                    connection.transport.close()
-            return await super().on_tick(counter)
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """As uvicorn's, but drop clients that keep the server waiting, also while it ends."""
+            await super().startup(sockets)
+            self.watch = asyncio.create_task(Patience().keep(self.server_state.connections))
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """As uvicorn's, but a second SIGINT acts as if all clients disconnected: their requests are dropped."""
@@ -144,7 +137,7 @@ def server(serve: Served) -> uvicorn.Server:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
+        limit_concurrency=MOST,
         timeout_keep_alive=KEEP_ALIVE,
     )
     return Server(config)
@@ -155,8 +148,3 @@ def _is_ours(record: logging.LogRecord) -> bool:
     from h11 import ProtocolError
 
     return not (record.exc_info and isinstance(record.exc_info[1], ProtocolError))
-
-
-def _idle(cycle: Any) -> bool:
-    """Whether a uvicorn connection has no running request, given its newest request cycle."""
-    return cycle is None or bool(cycle.response_complete)

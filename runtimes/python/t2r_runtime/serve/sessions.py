@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -51,13 +52,15 @@ class Sessions:
     Args:
         folder: folder of snapshots; None keeps states in memory only. It must be trusted.
         max_bytes: limit of the states in memory, and of those in the folder.
+        largest: maximum size of a snapshot in bytes. Files that are larger, and links, are neither read nor counted: a
+            sparse file of any size would evict all others.
 
     Raises:
         UserError: the folder cannot be created, or is not writable.
     """
 
-    def __init__(self, folder: Path | None, max_bytes: int) -> None:
-        self._folder, self._max_bytes = folder, max_bytes
+    def __init__(self, folder: Path | None, max_bytes: int, largest: int) -> None:
+        self._folder, self._max_bytes, self._largest = folder, max_bytes, largest
         self._lock = threading.Lock()  # of the states in memory
         self._disk = threading.RLock()  # of changes in the folder
         self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
@@ -114,8 +117,7 @@ class Sessions:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         snapshot.save(path, signature, kept.states, kept.tokens)
         with self._disk:
-            with contextlib.suppress(OSError):  # another process deleted it
-                self._stored += path.stat().st_size
+            self._stored += self._size(path)
             for old in before:
                 if old is not None and old != path:
                     self._delete(old)
@@ -134,7 +136,7 @@ class Sessions:
 
     def _delete(self, path: Path) -> None:
         with self._disk, contextlib.suppress(OSError):  # another process deleted it
-            size = path.stat().st_size
+            size = self._size(path)
             path.unlink()
             self._stored -= size
 
@@ -142,7 +144,7 @@ class Sessions:
         """The snapshots of a session, not loaded."""
         found = []
         for path, match in self._names(session[:2]):
-            if match["session"] == session and slot in (None, match["slot"]):
+            if match["session"] == session and slot in (None, match["slot"]) and self._about(path):
                 found.append(Kept(int(match["count"]), match["hash"], path=path))
         return found
 
@@ -170,8 +172,20 @@ class Sessions:
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         for number in range(256):
             for path, _ in self._names(f"{number:02x}"):
-                with contextlib.suppress(OSError):
-                    yield path, path.stat()
+                if about := self._about(path):
+                    yield path, about
+
+    def _about(self, path: Path) -> os.stat_result | None:
+        """None for a file that is no snapshot of this server's graphs."""
+        with contextlib.suppress(OSError):  # another process deleted it
+            about = path.lstat()
+            if stat.S_ISREG(about.st_mode) and about.st_size <= self._largest:
+                return about
+        return None
+
+    def _size(self, path: Path) -> int:
+        about = self._about(path)
+        return 0 if about is None else about.st_size
 
 
 def session_key(graph: bytes, session: str) -> str:

@@ -28,7 +28,14 @@ from t2r_runtime.session.interface import check_states
 
 KIND, VERSION = "snapshot", 1  # in the head
 WHAT = "a snapshot written by save_state"
+MEMBER_BYTES = 1 << 10  # of a member beside its array and its name, which is written twice
 ANEW = "read the prompt with this model and save it again"
+
+
+def most_bytes(signature: Signature) -> int:
+    """Maximum size of a snapshot of one sequence."""
+    members = (spec.bytes(1) + 2 * len(spec.name.encode()) + MEMBER_BYTES for spec in signature.states)
+    return archive.MAX_HEAD_BYTES + MEMBER_BYTES + sum(members)
 
 
 def check_place(path: Path, graph: Path) -> None:
