@@ -271,7 +271,11 @@ def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:
     """Provenance of a converted checkpoint: the original's, `done`, and the config of the unconverted model.
 
     From this config `t2r finetune` rebuilds the teacher; after two conversions it is the config before the first.
+    `source_runs` is the number of finetuning runs before that conversion; 0 if absent.
     """
-    earlier = original.provenance.get("convert", {}).get("source_config")
-    made = {"source_sha256": original.sha256, "source_config": earlier or original.config.to_dict(), **done}
-    return {**original.provenance, "convert": made}
+    earlier = original.provenance.get("convert")
+    if earlier is None:
+        runs = len(original.provenance.get("finetune", []))
+        earlier = {"source_config": original.config.to_dict(), **({"source_runs": runs} if runs else {})}
+    kept = {name: earlier[name] for name in ("source_config", "source_runs") if name in earlier}
+    return {**original.provenance, "convert": {"source_sha256": original.sha256, **kept, **done}}

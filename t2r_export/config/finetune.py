@@ -295,8 +295,8 @@ class FinetuneConfig:
             max_positions: the model's context; None: unlimited.
             row: window length of a corpus of fixed windows; None: a stream of tokens.
         """
-        length = self.length or row or usual_length(max_positions)
-        return dataclasses.replace(self, plan=tuple(stage.for_width(width) for stage in self.plan), length=length)
+        made = dataclasses.replace(self, length=self.length or row or usual_length(max_positions))
+        return dataclasses.replace(made, plan=tuple(stage.for_model(width, made.step_tokens) for stage in self.plan))
 
     @property
     def window(self) -> int:
@@ -305,9 +305,14 @@ class FinetuneConfig:
         return self.length
 
     @property
+    def step_tokens(self) -> int:
+        """Maximum number of tokens per step, after `for_model`."""
+        return self.pair_tokens if self.pairs else self.batch * self.window
+
+    @property
     def trained_tokens(self) -> int:
         """Maximum number of training tokens of all stages, after `for_model`."""
-        return sum(plan.steps for plan in self.plan) * (self.pair_tokens if self.pairs else self.batch * self.window)
+        return sum(plan.steps for plan in self.plan) * self.step_tokens
 
     @property
     def report_tokens(self) -> int:

@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
 from t2r_export.config.finetune import LENGTH, FinetuneConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.plain import to_plain
-from t2r_export.config.stages import MAX_STEPS, STAGES
+from t2r_export.config.stages import MAX_STEPS, STAGES, TOKENS
 from t2r_export.data.batch import Batches
 from t2r_export.data.corpus import read_corpus
 from t2r_export.data.pair_batches import (
@@ -35,6 +37,8 @@ from t2r_export.data.starts import check_starts, usual_starts
 from t2r_export.data.windows import WindowBatches
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
+
+CONVERT = "convert it first, t2r convert MODEL STUDENT.pt, and train STUDENT.pt"
 
 
 @dataclass(frozen=True)
@@ -119,10 +123,15 @@ def _suited(
     stages = {name: pkgutil.resolve_name(kind.stage) for name, kind in STAGES.items()}
     idle = {p.stage for p in config.plan if p.optional and not stages[p.stage].trains(student.model, teacher)}
     notes += [f"no {name}: the student has nothing that it trains" for name in sorted(idle)]
+    chosen = [p.stage for p in asked.plan if p.learning_rate is None and STAGES[p.stage].scaled]
+    rates = [f"{p.peak:.2g} in {p.stage}" for p in config.plan if p.stage in chosen and p.steps]
+    if rates and config.step_tokens < TOKENS:
+        notes.append(f"learning rate for {config.step_tokens} tokens per step: {', '.join(rates)}")
     return dataclasses.replace(config, plan=tuple(p for p in config.plan if p.stage not in idle)), notes
 
 
 def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer | None, str | None]:
+    needed = any(STAGES[plan.stage].needs_teacher for plan in config.plan if plan.steps)
     if config.rounding is not None and config.teacher is None:
         # unrounded; a copy, because folding shares unchanged weights and training would change both
         return copy.deepcopy(student.model), student.sha256
@@ -135,10 +144,22 @@ def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer |
                 f"one of {loaded.config.vocab_size}",
                 "give the model that the student was converted from",
             )
+        if needed and config.rounding is None and _same(loaded, student):
+            raise UserError("a student other than its teacher", "the same model twice", CONVERT)
         return loaded.model, loaded.sha256
-    if not any(STAGES[plan.stage].needs_teacher for plan in config.plan if plan.steps):
+    if not needed:
         return None, None
+    caches = any(part.grows for layer in student.config.layers for part in layer.mixers)
+    if caches and not {"convert", "prune"} & student.provenance.keys():
+        do = f"{CONVERT}; or train it on the text alone, --stages task"
+        raise UserError("a student made by t2r convert", "a softmax model that was not converted", do)
     return original(student), None
+
+
+def _same(one: Checkpoint, other: Checkpoint) -> bool:
+    """Whether two checkpoints have the same config and weights."""
+    ours, theirs = one.model.state_dict(), other.model.state_dict()
+    return one.config == other.config and all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
 
 
 def _check_sources(teacher: ModelConfig, student: ModelConfig) -> None:
@@ -158,10 +179,11 @@ def original(converted: Checkpoint) -> Transformer:
     Raises:
         UserError: not a conversion by t2r, trained since, or incomplete weights of the source.
     """
-    if "finetune" in converted.provenance:
-        raise _no_teacher("a model trained since its conversion")
     try:
-        config = ModelConfig.from_dict(converted.provenance["convert"]["source_config"])
+        made = converted.provenance["convert"]
+        if len(converted.provenance.get("finetune", [])) > made.get("source_runs", 0):
+            raise _no_teacher("a model trained since its conversion")
+        config = ModelConfig.from_dict(made["source_config"])
         if _without_mixers(config) != _without_mixers(converted.config):
             raise _no_teacher("a model that differs from its source in more than its mixers")
         shapes, state = weight_shapes(config), converted.model.state_dict()

@@ -105,6 +105,7 @@ class TrainingLog:
                 f"{speed['teraflops']:.3g} TFLOP/s, "
                 f"{stage.left(done) + self.end_seconds:.0f} s left of the run"
             )
+            self._validation = ""  # in one line only: the next loss is of later steps
 
     def validation(
         self,

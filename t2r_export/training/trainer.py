@@ -10,6 +10,7 @@ are sharded (t2r_export.training.sharding), all processes gather them before one
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pkgutil
 from collections.abc import Generator, Iterator
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 LOSS_WEIGHTS = tuple(LossWeights.__dataclass_fields__)  # FinetuneConfig has fields of the same names
 WORKERS = 4  # worker processes that make batches for a GPU
+WORSE = 1.1  # times the loss before a stage, which warns of a stage's end halfway
 LOG_EVERY = 10  # steps between readings of the loss, which wait for the device
 
 
@@ -118,8 +120,7 @@ class Trainer:
         behind = sum(later.steps for later in self.plan[self.state.stage + 1 :])
         others, every = (self._before(), behind), self.config.validate_every
         self.log.start_stage(plan.stage, self.state.step, plan.steps, self.state.tokens, others, every)
-        if self.state.best is None:
-            self._validate(stage, 0)
+        before = self._validate(stage, 0) if self.state.best is None else math.inf
         glibc.trim()  # release memory of evaluations, which training would not reuse
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         kept_memory = KeptMemory()
@@ -139,6 +140,11 @@ class Trainer:
             if saving or validating or done % LOG_EVERY == 0:
                 together = self.sharding is not None or not stopping
                 loss = self._read_losses(pending, stage, module, plan, done, together)
+                if 2 * done >= plan.steps:
+                    if loss > WORSE * before:
+                        line = f"{plan.stage}: the loss is {loss:.4f} after {done} of {plan.steps} steps, and was"
+                        self.log.message(f"{line} {before:.4f} before them; {_gentler(plan)}")
+                    before = math.inf  # said once
                 if self.sharding is not None and (saving or validating):
                     sharding.gather(module, stage)
                 self.state.step, self.state.tokens = done, self.state.tokens + tokens
@@ -156,7 +162,7 @@ class Trainer:
         glibc.trim()  # before loading the best weights
         kept = keep_best(self.state, plan.stage, plan.steps, self.student, self.accelerator)
         if kept is not None and (line := kept.line()) is not None:
-            self.log.message(line)
+            self.log.message(line if kept.step else f"{line}; {_gentler(plan)}")
         lora.merge(self.student)
 
     def _stops(self, asked: bool, done: int) -> bool:
@@ -247,8 +253,12 @@ class Trainer:
         return float(values[:, 0].mean())
 
     @torch.no_grad()
-    def _validate(self, stage: Stage, done: int) -> None:
-        """Validate in the main process: log loss, nats per token and feature statistics; remember the best weights."""
+    def _validate(self, stage: Stage, done: int) -> float:
+        """Validate in the main process: log loss, nats per token and feature statistics; remember the best weights.
+
+        Returns the loss; NaN in other processes.
+        """
+        loss = math.nan
         if self.log.enabled:
             with self.log.aside(), parametrize.cached():
                 parts = self.validation
@@ -263,6 +273,7 @@ class Trainer:
                 remember(self.state, done, stage.score(loss, found.nats), self.student, folder)
                 if self.sharding is not None:
                     stage.cpu()
+        return loss
 
     def _save(self, optimizer: Any) -> None:
         """Write the state in the main process. With an optimizer, which may be sharded, all processes must call it."""
@@ -273,6 +284,10 @@ class Trainer:
             with self.log.aside():
                 self.state.weights, self.state.optimizer = self.student.state_dict(), state
                 save_state(self.config.state_path, self.state)
+
+
+def _gentler(plan: StagePlan) -> str:
+    return f"try a lower --lr than {plan.peak:.2g} for {plan.stage}, such as {plan.peak / 4:.2g}, or a larger --batch"
 
 
 def uses_bf16(config: FinetuneConfig, device: torch.device) -> bool:

@@ -112,3 +112,12 @@ def test_options_are_known_without_torch() -> None:
     program = "import sys, t2r_export.config.finetune; print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "options, share", [({"batch": 4}, 1), ({"batch": 3}, 0.75), ({"batch": 4, "length": 32}, 0.125)]
+)
+def test_default_learning_rates_scale_with_small_batches(options: dict[str, int], share: float) -> None:
+    plan = config(plan=parse_plan("transfer,distill,task"), **options).for_model(64, None).plan
+    usual = [STAGES[name].learning_rate for name in ("transfer", "distill", "task")]
+    assert [stage.learning_rate for stage in plan] == [usual[0], usual[1] * share, usual[2] * share]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,29 @@ def test_stage_keeps_best_weights(
     said = capsys.readouterr().err
     line = f"distill keeps the weights from before it: {nats[0]:.4f} in validation, and {nats[10]:.4f} after the last"
     assert line in said
+    assert re.search(rf"{line}.*; try a lower --lr than 0.3 for distill, such as 0.075, or a larger --batch", said)
     assert ("worse than before" in said) == (report.after.nats > report.before.nats)
     assert entry(config)["kept_steps"] == [task.step, 0]
     alone = dataclasses.replace(config, plan=config.plan[:1], output=config.output.with_name("alone.pt"), hidden=5.0)
     finetune(alone)
     assert changed(alone.output, config.output) == set()
+
+
+@pytest.mark.parametrize("rate, warned", [("0.5", True), ("0.001", False)])
+def test_stage_that_gets_worse_is_named_halfway(
+    config: FinetuneConfig, capsys: pytest.CaptureFixture[str], rate: str, warned: bool
+) -> None:
+    """Once per stage, before its last validation."""
+    finetune(dataclasses.replace(config, plan=parse_plan("distill", "40", rate)))
+    said = capsys.readouterr().err.splitlines()
+    [last] = [n for n, line in enumerate(said) if line.startswith("distill 40/40")]
+    found = [n for n, line in enumerate(said) if line.startswith("distill: the loss is")]
+    assert len(found) == warned and all(n < last for n in found)
+    if warned:
+        pattern = (
+            r"distill: the loss is [\d.]+ after 20 of 40 steps, and was [\d.]+ before them; try a lower --lr than 0.5"
+        )
+        assert re.match(pattern, said[found[0]])
 
 
 def test_best_weights_survive_stop(config: FinetuneConfig, tmp_path: Path) -> None:

@@ -64,6 +64,32 @@ def test_rebuilt_teacher_has_source_layers() -> None:
     assert not {p.data_ptr() for p in teacher.parameters()} & {p.data_ptr() for p in source.model.parameters()}
 
 
+def test_teacher_trained_before_the_conversion_is_rebuilt() -> None:
+    """A teacher that t2r trained has runs in its provenance, which its students inherit."""
+    teacher = dataclasses.replace(small.checkpoint(texts.TEACHER), provenance={"finetune": [{}]})
+    model = convert(teacher.model, LinearConfig(small.K))
+    student = dataclasses.replace(teacher, config=model.config, model=model, provenance=provenance(teacher))
+    assert original(student).config == teacher.config
+    again = dataclasses.replace(student, provenance=provenance(student, layers="none"))
+    assert original(again).config == teacher.config
+    trained = dataclasses.replace(student, provenance={**student.provenance, "finetune": [{}, {}]})
+    with pytest.raises(UserError, match="received a model trained since its conversion"):
+        original(dataclasses.replace(trained, provenance=provenance(trained)))
+
+
+@pytest.mark.parametrize("teacher", [None, "teacher.pt", "copy.pt"])
+def test_model_that_was_not_converted_is_refused(config: FinetuneConfig, tmp_path: Path, teacher: str | None) -> None:
+    """With itself as the teacher, in the same or another file, its loss would be 0."""
+    plain = texts.write_teacher(tmp_path / "teacher.pt")
+    loaded = checkpoint.load(plain)
+    checkpoint.save(tmp_path / "copy.pt", loaded.model, loaded.tokenizer, {"origin": "a copy"})
+    asked = dataclasses.replace(config, model=plain, teacher=teacher and tmp_path / teacher)
+    with pytest.raises(UserError, match="convert it first, t2r convert MODEL STUDENT.pt, and train STUDENT.pt"):
+        finetune(asked)
+    assert not asked.output.exists() and not asked.state_path.exists()
+    finetune(dataclasses.replace(asked, plan=parse_plan("task", "1")))
+
+
 def layers(change: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
     """The teacher's layers as plain data, after `change` of each layer's parts."""
     plain: list[dict[str, Any]] = to_plain(texts.TEACHER.build())["layers"]
@@ -75,7 +101,10 @@ def layers(change: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any
 @pytest.mark.parametrize(
     "history, received",
     [
-        ({"finetune": []}, "a model trained since its conversion"),
+        ({"finetune": [{}], "convert": {}}, "a model trained since its conversion"),
+        ({"finetune": [{}, {}], "convert": {"source_runs": 1}}, "a model trained since its conversion"),
+        ({"finetune": 3, "convert": {}}, "a model without its source in the provenance"),
+        ({"convert": {"source_runs": "1"}}, "a model without its source in the provenance"),
         ({}, "a model without its source in the provenance"),
         ({"convert": "yes"}, "a model without its source in the provenance"),
         ({"convert": {}}, "a model without its source in the provenance"),

@@ -55,6 +55,7 @@ def test_plain_lines_without_terminal(capsys: pytest.CaptureFixture[str]) -> Non
         for done in (10, 20, 30, 40):
             log.progress(done, 0.25, 1e-3, 10 * done)
     lines = capsys.readouterr().err.splitlines()
+    assert "validation" not in lines[1]  # it was that of step 10
     assert len(lines) == 2  # the first and the last of the stage
     assert lines[0].startswith("distill 10/40: loss 0.2500, validation 0.5000 (1.750 ± 0.125 nats/token), ")
     assert lines[1].startswith("distill 40/40")
