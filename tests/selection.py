@@ -1,4 +1,4 @@
-"""Which tests run: all, or with --quick a part of their cases; those of public data only where $T2R_DATA names it."""
+"""Which tests run: all, or --quick, or --rest; those of public data only where $T2R_DATA names it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help=f"run the first case of each test and one in {EVERY} of the others, and no test that is marked slow",
     )
+    parser.addoption("--rest", action="store_true", help="run what --quick omits")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = [item for item in items if "T2R_DATA" in os.environ or not _reads_data(item)]
     if config.getoption("quick", False):
         wanted = _quick(wanted)
+    elif config.getoption("rest", False):
+        quick = set(_quick(wanted))
+        wanted = [item for item in wanted if item not in quick]
     kept = set(wanted)
     if omitted := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=omitted)
@@ -39,7 +43,7 @@ def _quick(items: list[pytest.Item]) -> list[pytest.Item]:
     kept = []
     for item in items:
         test = item.nodeid.split("[", 1)[0]
-        if item.get_closest_marker("slow"):
+        if item.get_closest_marker("slow") or _reads_data(item):
             continue
         if test not in seen or zlib.crc32(item.nodeid.encode()) % EVERY == 0:
             kept.append(item)

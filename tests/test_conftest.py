@@ -81,20 +81,31 @@ CASES = """
 """
 
 
-def test_quick_runs_every_test_but_slow_ones(inner: pytest.Pytester) -> None:
+@pytest.fixture
+def selecting(inner: pytest.Pytester) -> pytest.Pytester:
+    """The hooks of selection alone, without torch."""
+    inner.makeconftest("from selection import data, pytest_addoption, pytest_collection_modifyitems")
     inner.makepyfile(CASES)
-    found = inner.runpytest_subprocess("--quick", "--collect-only", "-q").outlines
+    return inner
+
+
+def test_quick_runs_every_test_but_slow_ones(selecting: pytest.Pytester) -> None:
+    found = selecting.runpytest_subprocess("--quick", "--collect-only", "-q").outlines
     cases = [int(line.split("[")[1][:-1]) for line in found if "test_many" in line]
     assert cases[0] == 0 and cases == sorted(set(cases)) and 3 <= len(cases) <= 9
     assert not any("test_long" in line or "test_public" in line for line in found)
-    inner.runpytest_subprocess().assert_outcomes(passed=41, deselected=1)
+    found = selecting.runpytest_subprocess("--rest", "--collect-only", "-q").outlines
+    rest = [int(line.split("[")[1][:-1]) for line in found if "test_many" in line]
+    assert sorted([*cases, *rest]) == list(range(40))
+    assert any("test_long" in line for line in found)
+    selecting.runpytest_subprocess().assert_outcomes(passed=41, deselected=1)
 
 
 def test_public_data_is_read_where_it_is_named(
-    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    selecting: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    inner.makepyfile(CASES)
+    public = "test_public_data_is_read_where_it_is_named.py::test_public"
     monkeypatch.setenv("T2R_DATA", str(tmp_path))
-    inner.runpytest_subprocess("test_public_data_is_read_where_it_is_named.py::test_public").assert_outcomes(errors=1)
+    selecting.runpytest_subprocess(public).assert_outcomes(errors=1)
     (tmp_path / "checkpoints").mkdir()
-    inner.runpytest_subprocess("test_public_data_is_read_where_it_is_named.py::test_public").assert_outcomes(passed=1)
+    selecting.runpytest_subprocess(public).assert_outcomes(passed=1)

@@ -12,6 +12,7 @@ import torch
 import folders
 import small
 from checkpoints.importers.fla_models import MODELS, Model
+from checkpoints.importers.peers import TOLERANCE, error
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
@@ -23,7 +24,6 @@ from t2r_runtime.contract.state_spec import POSITION
 from t2r_runtime.errors import UserError
 
 LENGTHS = (1, 2, 65, 130)
-TOLERANCE = 1e-5  # on logits, and on states relative to their largest value; measured: 3e-6
 models = pytest.mark.parametrize("name", MODELS)
 
 
@@ -57,14 +57,14 @@ def test_texts_in_torch_and_in_graphs_are_the_definition(name: str, made: Any) -
         ids, logits, states = expected(MODELS[name], length, ours)
         assert logits.std() > 0.1
         found, after = ours.model.prefill(ids, ours.model.init_state(2))
-        assert np.abs(found.numpy() - logits).max() < TOLERANCE
+        assert error(found, logits) < TOLERANCE
         small.assert_states(after, states, TOLERANCE)
         for target in ("portable", "fused"):
             decoder = Decoder(folder / f"{target}.onnx", threads=1)
             for prompt in (True, False)[: 1 + (length < 66)]:
                 decoder.reset(2)
                 read = decoder.prefill(ids.numpy()) if prompt else [decoder.step(row) for row in ids.T.numpy()][-1]
-                assert np.abs(read - logits[:, -1]).max() < TOLERANCE
+                assert error(read, logits[:, -1]) < TOLERANCE
                 small.assert_states(decoder.state(), states, TOLERANCE)
 
 

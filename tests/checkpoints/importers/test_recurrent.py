@@ -11,6 +11,7 @@ import torch
 
 import folders
 import small
+from checkpoints.importers.peers import TOLERANCE, error
 from checkpoints.importers.recurrent_models import FAMILIES, QWEN3_5
 from cli_models import LETTERS, Output, letter_tokenizer, run
 from families import full_forward, text
@@ -26,7 +27,6 @@ from t2r_export.quantize import export_quantized
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
-TOLERANCE = 1e-5  # on logits, and on states relative to their largest value
 LENGTHS = (1, 2, 3, 63, 64, 65, 193)
 LONGEST = ("mamba", "mamba2", "lfm2", "qwen3.5")  # these also read 1,000 tokens
 
@@ -62,7 +62,7 @@ def test_a_text_in_torch_is_transformers(name: str, made: Any) -> None:
         assert expected.std() > 0.1
         with torch.no_grad():
             logits, after = ours.model.prefill(ids, ours.model.init_state(len(ids)))
-        assert float((logits - expected).abs().max()) < TOLERANCE, length
+        assert error(logits, expected) < TOLERANCE, length
         small.assert_states(after, states, TOLERANCE)
 
 
@@ -77,7 +77,7 @@ def test_prompts_and_steps_of_the_graphs_are_transformers(name: str, target: str
         for read in (Decoder.prefill,) if length > 65 else (Decoder.prefill, by_steps):
             decoder.reset(len(ids))
             found = read(decoder, ids.numpy())
-            assert np.abs(found - expected[:, -1].numpy()).max() < TOLERANCE, length
+            assert error(found, expected[:, -1]) < TOLERANCE, length
             small.assert_states(decoder.state(), states, TOLERANCE)
 
 
@@ -91,10 +91,10 @@ def test_the_graphs_read_a_thousand_tokens(name: str, target: str, made: Any) ->
     decoder = Decoder(folder / f"{target}.onnx", threads=1)
     decoder.reset(len(ids))
     found = np.stack([decoder.step(column) for column in ids.T.numpy()], axis=1)
-    assert np.abs(found - expected.numpy()).max() < TOLERANCE
+    assert error(found, expected) < TOLERANCE
     small.assert_states(decoder.state(), states, TOLERANCE)
     decoder.reset(len(ids))
-    assert np.abs(decoder.prefill(ids.numpy()) - expected[:, -1].numpy()).max() < TOLERANCE
+    assert error(decoder.prefill(ids.numpy()), expected[:, -1]) < TOLERANCE
     small.assert_states(decoder.state(), states, TOLERANCE)
 
 
@@ -219,7 +219,7 @@ def test_the_text_model_of_one_that_sees_images_is_read(wrapped: Any, tmp_path: 
     ours, ids = checkpoint.load(tmp_path), text(70, 31)
     expected = wrapped(ids, use_cache=False).logits
     assert expected.std() > 0.1
-    assert float((ours.model(ids) - expected).abs().max()) < TOLERANCE
+    assert error(ours.model(ids), expected) < TOLERANCE
     assert ours.config.eos_tokens == (7,)
     assert ours.notes == ()
 
@@ -236,7 +236,7 @@ def test_the_text_model_with_experts_of_one_that_sees_images_is_read(tmp_path: P
     theirs.save_pretrained(tmp_path)
     expected = theirs(ids, use_cache=False).logits
     assert expected.std() > 0.1
-    assert float((checkpoint.load(tmp_path).model(ids) - expected).abs().max()) < TOLERANCE
+    assert error(checkpoint.load(tmp_path).model(ids), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 import folders
 import small
+from checkpoints.importers.peers import TOLERANCE, error
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.importers.rwkv7 import KEYS
@@ -168,8 +169,8 @@ def test_a_text_in_torch_is_the_definition(length: int, made: Any, expected: Any
     assert logits.std() > 0.1
     for read in (model.prefill, lambda *given: small.by_steps(model, *given)) if length < 66 else (model.prefill,):
         found, after = read(ids, model.init_state(2))
-        assert np.abs(found.numpy() - logits).max() < 1e-5
-        small.assert_states(after, states, 1e-5)
+        assert error(found, logits) < TOLERANCE
+        small.assert_states(after, states, TOLERANCE)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -180,8 +181,8 @@ def test_prompts_and_steps_of_the_graphs_are_the_definition(target: str, length:
     for prompt in (True, False)[: 1 + (length < 66)]:
         decoder.reset(2)
         read = decoder.prefill(ids.numpy()) if prompt else [decoder.step(column) for column in ids.T.numpy()][-1]
-        assert np.abs(read - logits[:, -1]).max() < 1e-5
-        small.assert_states(decoder.state(), states, 1e-5)
+        assert error(read, logits[:, -1]) < TOLERANCE
+        small.assert_states(decoder.state(), states, TOLERANCE)
 
 
 @pytest.mark.parametrize("scheme", ["w8", "w4"])
