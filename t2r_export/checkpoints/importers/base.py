@@ -145,12 +145,22 @@ class Fields:
     def _refuse(self, keys: Keys) -> None:
         for key, value in self.data.items():
             neutral = keys.neutral(key)
-            if neutral is not None and not any(_same(value, one) for one in neutral):
+            if neutral is None or any(_same(value, one) for one in neutral):
+                continue
+            name = f"{printable(key, 80)} in {self.where}"
+            other, read = keys.elsewhere(key, self.data) or ("", None)
+            if read is None:
                 allowed = ", ".join(spelt(one) for one in neutral)
                 raise UserError(
-                    f"{printable(key, 80)} in {self.where} to be absent or {allowed}, since nothing else is supported",
+                    f"{name} to be absent or {allowed}, since nothing else is supported",
                     spelt(value),
                     "use a model without it, or take the key out if the model was trained without it",
+                )
+            if not _same(value, read):
+                raise UserError(
+                    f"{name} to be absent or {spelt(read)}, since this family reads {other}",
+                    spelt(value),
+                    f"take {printable(key, 80)} out, or correct {other} if the model was trained with this value",
                 )
 
     def reads(self, key: str) -> bool:

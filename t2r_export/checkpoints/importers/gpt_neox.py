@@ -18,6 +18,7 @@ from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
 LLAMAS = ("head_dim", "layer_types", "num_key_value_heads", "rms_norm_eps", "rope_theta")  # differing Llama keys
+PARTIAL = 0.25  # share of a head that rotates
 KEYS = keys(
     read={
         **{key: value for key, value in DECODER.items() if key not in LLAMAS},
@@ -37,6 +38,7 @@ KEYS = keys(
     },
     # transformers uses these for the rotation only, or ignores them
     refused={"head_dim": (None,), "rope_theta": (None,), "num_key_value_heads": (None,)},
+    absent={"rotary_pct": PARTIAL},
 )
 
 
@@ -48,7 +50,7 @@ def _config(fields: Fields) -> ModelConfig:
         qkv_bias=bias,
         output_bias=bias,
         eps="layer_norm_eps",
-        rope={"partial": 0.25, "theta": "rotary_emb_base", "share": "rotary_pct"},
+        rope={"partial": PARTIAL, "theta": "rotary_emb_base", "share": "rotary_pct"},
         norm="layer",
         parallel=fields.flag("use_parallel_residual"),
         gated_ffn=False,

@@ -66,12 +66,24 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "kv_lora_rank": (None,),
     "q_lora_rank": (None,),
     "attn_output_gate": (None, False),
+    # another file of weights
+    "transformers_weights": (None, "model.safetensors"),
 }
 # names of such keys in new families: unknown keys that match are refused too
 NAMED = {
     re.compile(r"\w*_multipliers?"): (None, 1),
     re.compile(r"\w*(softcap|soft_cap|softcapping)"): (None,),
 }
+# names of one thing in different families: a refused one may have the value of the one that the family reads
+SYNONYMS = (
+    ("rope_theta", "rotary_emb_base"),
+    ("partial_rotary_factor", "rotary_pct", "rope_pct"),
+    ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    ("sliding_window", "window_size", "attention_window_size"),
+    ("use_qk_norm", "qk_norm", "qk_layernorm"),
+    ("embedding_multiplier", "embedding_scale", "scale_emb"),
+    ("residual_multiplier", "residual_scale"),
+)
 
 
 def words(text: str) -> frozenset[str]:
@@ -100,6 +112,7 @@ class Keys:
     refused: Mapping[str, tuple[Any, ...]]  # key -> values without effect
     harmless: frozenset[str]
     aliases: Mapping[str, str]  # alias -> key
+    absent: Mapping[str, Any]  # key that is read -> its value where it is absent, if its default is null
 
     def neutral(self, key: str) -> tuple[Any, ...] | None:
         """The values that a key may have without being refused; None: any."""
@@ -109,12 +122,34 @@ class Keys:
             return self.refused[key]
         return next((neutral for name, neutral in NAMED.items() if name.fullmatch(key)), None)
 
+    def elsewhere(self, key: str, data: Mapping[str, Any]) -> tuple[str, Any] | None:
+        """Where a family reads what a refused key says too, and the value there; None: nowhere.
+
+        Args:
+            data: a config.json without aliases.
+        """
+        names = next((group for group in SYNONYMS if key in group), ())
+        rotary = data.get("rope_parameters") or data.get("rope_scaling")
+        for name in names if isinstance(rotary, dict) and "rope_parameters" in self.read else ():
+            if rotary.get(name) is not None:  # as in transformers: these come first
+                return f"{name} of the rotary parameters", rotary[name]
+        for name in [name for name in names if name in self.read]:
+            value = data.get(name, self.read[name])
+            return name, self.absent.get(name) if value is None else value
+        heads, width = (data.get(name, self.read.get(name)) for name in ("num_attention_heads", "hidden_size"))
+        if key == "num_key_value_heads" and heads is not None:
+            return "num_attention_heads", heads
+        if key == "head_dim" and isinstance(heads, int) and isinstance(width, int) and heads > 0:
+            return "hidden_size / num_attention_heads", width // heads
+        return None
+
 
 def keys(
     read: Mapping[str, Any],
     refused: Mapping[str, tuple[Any, ...]] | None = None,
     harmless: str = "",
     aliases: Mapping[str, str] | None = None,
+    absent: Mapping[str, Any] | None = None,
 ) -> Keys:
     """A family's tables, which override those of all families; `harmless` is separated by spaces."""
     read = {**READ, **read}
@@ -125,4 +160,5 @@ def keys(
         refused={key: neutral for key, neutral in others.items() if key not in known},
         harmless=(HARMLESS | GENERATION | words(harmless)) - read.keys(),
         aliases=aliases or {},
+        absent=absent or {},
     )

@@ -10,7 +10,7 @@ from typing import Any
 from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.generation_keys import CARRIED, DECODERS, GENERATION, NOTED, TRANSLATORS
 from t2r_export.checkpoints.importers.generation_keys import HARMLESS as OF_NO_TEXT
-from t2r_export.checkpoints.importers.keys import HARMLESS, NAMED, REFUSED
+from t2r_export.checkpoints.importers.keys import HARMLESS, NAMED, REFUSED, SYNONYMS
 
 HEAD = """# Keys of config.json and generation_config.json
 
@@ -20,7 +20,8 @@ compares it with them, and them with the installed transformers.
 
 - **Read**: obeyed, with the default that transformers' class of the family has where the key is absent.
 - **Refused**: another value than those named would make another function, in transformers or in the family that the key
-  is from. The error names the key.
+  is from. The error names the key. Of several names of one thing, which are listed below, a refused one may also have
+  the value that is read under another.
 - **Harmless**: any value; it changes nothing that is computed at inference.
 
 Any other key is passed over, as transformers does, and named in a line on stderr and in the checkpoint's provenance
@@ -63,6 +64,8 @@ def page() -> str:
         HEAD,
         refused({**REFUSED, **{pattern(name): neutral for name, neutral in NAMED.items()}}),
         "",
+        "Names of one thing: " + "; ".join(" = ".join(f"`{name}`" for name in names) for names in SYNONYMS) + "; "
+        "`head_dim` = `hidden_size` / `num_attention_heads`; `num_key_value_heads` = `num_attention_heads`.\n",
         harmless(HARMLESS),
         GENERATES,
         harmless(CARRIED).replace("Harmless", "Carried"),

@@ -137,6 +137,8 @@ def test_a_neighbours_key_is_refused_unless_it_changes_nothing(family: str, tmp_
     for place in range(max(map(len, refused.values()), default=0)):  # all of them at once
         assert load(**{key: neutral[place] for key, neutral in refused.items() if place < len(neutral)}).notes == ()
     for key, neutral in refused.items():
+        _, read = IMPORTERS[family].keys.elsewhere(key, data) or ("", None)
+        neutral = neutral if read is None else (*neutral, read)  # the value that is read under another name
         for value in [*values(key, None), {"0": [1]}, 0.5]:
             if not any(type(value) is type(one) and value == one for one in neutral):
                 with pytest.raises(UserError, match=f"expected {key} in config.json to be absent"):
@@ -233,6 +235,7 @@ def test_keys_together_are_obeyed(family: str, changes: dict[str, Any], tmp_path
         ("gemma3_text", "attn_logit_softcapping", 50.0),
         ("gpt_neox", "rope_theta", 500.0),
         ("llama", "per_layer_config", {"1": {"rms_norm_eps": 0.5}}),
+        ("llama", "transformers_weights", "other.safetensors"),
     ],
 )
 def test_a_key_that_changes_the_function_is_refused_by_name(family: str, key: str, value: Any, tmp_path: Path) -> None:
@@ -241,6 +244,36 @@ def test_a_key_that_changes_the_function_is_refused_by_name(family: str, key: st
     (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
     with pytest.raises(UserError, match=f"expected {key} in config.json to be absent"):
         checkpoint.load(tmp_path)
+
+
+NEOX = {"rotary_pct": 0.5, "rotary_emb_base": 50}
+NEW = {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5}}
+REDUNDANT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("gpt_neox", NEOX, {"partial_rotary_factor": 0.5, "rope_theta": 50.0, "head_dim": 8, "num_key_value_heads": 3}),
+    ("gpt_neox", NEW, {"partial_rotary_factor": 0.5, "rope_theta": 50}),
+    ("gpt_neox", {}, {"partial_rotary_factor": 0.25, "rope_theta": 10000}),
+    ("stablelm", {"partial_rotary_factor": 0.5}, {"rotary_pct": 0.5, "rope_pct": 0.5, "head_dim": 8}),
+    ("phi", {"partial_rotary_factor": 0.5}, {"rotary_pct": 0.5}),
+    ("olmo", {}, {"head_dim": 4}),
+    ("dots1", {}, {"num_experts": 9}),
+    ("gpt_neo", {}, {"sliding_window": 5}),
+    ("granite", {"embedding_multiplier": 12.0, "residual_multiplier": 0.5}, {"scale_emb": 12, "residual_scale": 0.5}),
+]
+
+
+@pytest.mark.parametrize("family, read, further", REDUNDANT)
+def test_a_key_that_says_what_is_read_elsewhere_is_redundant(
+    family: str, read: dict[str, Any], further: dict[str, Any], tmp_path: Path
+) -> None:
+    theirs = write(tmp_path, family, **read, **further)
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE
+    data = json.loads((tmp_path / "config.json").read_text())
+    for key, value in further.items():
+        (tmp_path / "config.json").write_text(json.dumps({**data, key: value + 1}))
+        with pytest.raises(UserError) as caught:
+            checkpoint.load(tmp_path)
+        message = f"expected {key} in config.json to be absent or {json.dumps(data.get(key))}"
+        assert str(caught.value).startswith(message.removesuffix(".0")) and f"take {key} out, or " in str(caught.value)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
