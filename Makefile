@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: demo demo-translate libt2r release docs check test test-all test-cpp test-bindings test-js test-release web bench bench-embedding \
+.PHONY: demo demo-translate libt2r provider release docs check test test-all test-cpp test-bindings test-js test-release web bench bench-embedding \
 	clean
 
 # Export the model in models/ and show the result.
@@ -40,6 +40,12 @@ export T2R_ONNXRUNTIME_INCLUDE ?= $(CURDIR)/build/debian/headers/usr/include/onn
 release: libt2r $(VENV)/.release
 	test -d $(T2R_ONNXRUNTIME_INCLUDE) || $(BIN)/python .ci/debian.py --alone forky build/debian/headers libonnxruntime-dev
 	PYTHONPATH=runtimes $(BIN)/python -m release $(RELEASE) $(ARGUMENTS)
+
+# Our execution provider t2r for CPUs, in .venv. It needs cmake and a C++ compiler; ONNX Runtime's headers are of Debian's
+# package, or in T2R_ONNXRUNTIME_INCLUDE.
+provider: $(VENV)/.installed
+	test -d $(T2R_ONNXRUNTIME_INCLUDE) || $(BIN)/python .ci/debian.py --alone forky build/debian/headers libonnxruntime-dev
+	$(BIN)/python -m pip install --quiet ./runtimes/provider
 
 # The documentation as a site, in build/site. With search: python -m http.server -d build/site
 docs: $(VENV)/.tox

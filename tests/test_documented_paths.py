@@ -76,3 +76,18 @@ def test_tables_name_their_command() -> None:
 )
 def test_missing_path_is_detected(text: str, found: list[str]) -> None:
     assert list(missing(text, ROOT / "README.md")) == found
+
+
+UNPUBLISHED = re.compile(
+    r"\b(?:pip|npm) install\b[^`\n]*?(?<![\w./-])(?:t2r-runtime|t2r-export|onnxruntime-ep-t2r)\b(?!-VERSION)[^`\n]*"
+)
+MESSAGES = [file for folder in ("t2r_export", "runtimes/python/t2r_runtime") for file in (ROOT / folder).rglob("*.py")]
+
+
+def test_no_install_line_names_a_package_that_no_registry_has() -> None:
+    found = [line for file in (*PAGES, *MESSAGES) for line in UNPUBLISHED.findall(file.read_text(encoding="utf-8"))]
+    assert found == []
+    for line in ('pip install "t2r-runtime[serve]"', "pip install numpy t2r-export", "pip install onnxruntime-ep-t2r"):
+        assert UNPUBLISHED.findall(line)
+    for line in ('pip install "./runtimes/python[run]"', "npm install ./t2r-runtime-VERSION.tgz"):
+        assert not UNPUBLISHED.findall(line)

@@ -164,8 +164,9 @@ def _pyarrow(path: Path, form: str) -> Iterator[Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        do = "pip install 't2r-export[parquet]'"
-        raise UserError("the package pyarrow, to read Parquet and Arrow", "a Python without it", do) from error
+        raise UserError(
+            "the package pyarrow, to read Parquet and Arrow", "a Python without it", "pip install pyarrow"
+        ) from error
     try:
         yield pyarrow
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # UnicodeDecodeError: column names

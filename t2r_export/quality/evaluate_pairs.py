@@ -107,7 +107,7 @@ def corpus_bleu(translations: Sequence[str], references: Sequence[str], beam: in
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
-        raise UserError("sacrebleu, to compute BLEU", "none installed", "pip install 't2r-export[bleu]'") from error
+        raise UserError("sacrebleu, to compute BLEU", "none installed", "pip install sacrebleu") from error
     metric = BLEU()
     score = float(metric.corpus_score(list(translations), [list(references)]).score)
     return Bleu(score, str(metric.get_signature()), len(references), beam)

@@ -31,7 +31,7 @@ def drawing(*paths: Path, size: tuple[float, float], dpi: int = 120) -> Iterator
         import matplotlib
         from matplotlib.figure import Figure  # not pyplot: no window, no global state
     except ImportError as error:
-        raise UserError("matplotlib, to draw with", str(error), "pip install 't2r-export[plot]'") from error
+        raise UserError("matplotlib, to draw with", str(error), "pip install matplotlib") from error
     with matplotlib.rc_context({"svg.hashsalt": "t2r", "svg.fonttype": "none"}):
         figure = Figure(figsize=size, layout="constrained")
         yield figure

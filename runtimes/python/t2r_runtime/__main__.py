@@ -25,7 +25,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        sys.stderr.write("t2r-run: expected click; received none; pip install 't2r-runtime[run]'\n")
+        sys.stderr.write("t2r-run: expected click; received none; pip install click jinja2\n")
         return USER
 
 

@@ -43,7 +43,7 @@ def test_missing_extra_is_one_line(
     right = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == package else right(name, *rest))
     assert failed(capsys, letters(tmp_path)) == (
-        f'expected the package {package}; received a Python without it; pip install "t2r-runtime[serve]"\n'
+        f"expected the package {package}; received a Python without it; pip install starlette uvicorn\n"
     ).join(["t2r-run: ", ""])
 
 

@@ -89,8 +89,7 @@ def command(
     """Serve each GRAPH, an exported .onnx file, over HTTP: completions, chats, translations, sessions."""
     for package in NEEDED:
         if importlib.util.find_spec(package) is None:
-            do = 'pip install "t2r-runtime[serve]"'
-            raise UserError(f"the package {package}", "a Python without it", do)
+            raise UserError(f"the package {package}", "a Python without it", f"pip install {' '.join(NEEDED)}")
     if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable() and " " not in api_key):
         raise UserError("an API key of printable ASCII without spaces", "another", "choose another --api-key")
     for name in allow_host:

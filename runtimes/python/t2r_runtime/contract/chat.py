@@ -91,7 +91,7 @@ def fault(template: str) -> str | None:
 
 def _require_jinja2() -> None:
     if importlib.util.find_spec("jinja2") is None:
-        raise UserError("the package jinja2", "a Python without it", 'pip install "t2r-runtime[chat]"', "tokenizer")
+        raise UserError("the package jinja2", "a Python without it", "pip install jinja2", "tokenizer")
 
 
 def _answer(request: str) -> dict[str, str]:

@@ -63,7 +63,7 @@ PROVIDERS: dict[str, Provider] = {
     "cpu": Provider(CPU, "install onnxruntime"),
     "t2r": Provider(
         "T2rExecutionProvider",
-        "install onnxruntime-ep-t2r beside onnxruntime",
+        "run `make provider` in a clone of t2r-export, or install the wheel onnxruntime_ep_t2r of a release",
         plugin="onnxruntime_ep_t2r",
         threads_option="threads",
         companions="cpu",
