@@ -87,6 +87,25 @@ test("two sentences of a line are two, each beside its source, and odd text is n
   });
 });
 
+test("what is typed stays, what is searched is in sight, and no translation is left under an error", async () => {
+  await visited({}, async ({ page }) => {
+    await page.selectOption("#width", "8").catch(() => {});
+    await page.click(".chip >> nth=1");
+    await done(page);
+    assert.equal(await page.inputValue("#source"), "Ich habe Hunger.", "instead of the examples");
+    await page.fill("#source", "Ich sehe ein Haus.");
+    await page.click(".chip >> nth=2");
+    await page.waitForFunction(() => /^Translating: sentence 1 of 1\./.test(document.getElementById("numbers").textContent));
+    assert.equal(await page.textContent("#target .from"), "Wie spät ist es?");
+    await done(page);
+    assert.equal(await page.inputValue("#source"), "Ich sehe ein Haus.");
+    assert.notEqual(await page.textContent("#target li > p"), "…");
+    await translated(page, "Bahnhof ".repeat(12_500));
+    assert.match(await trouble(page), /^This text is too long for this page\./);
+    assert.deepEqual([await page.locator("#target li").count(), await page.textContent("#numbers")], [0, ""]);
+  });
+});
+
 test("stop ends a search", async () => {
   await visited({}, async ({ page }) => {
     await settings(page, {});

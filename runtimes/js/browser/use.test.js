@@ -87,22 +87,72 @@ test("odd texts are read, and 100 kB can be stopped", async () => {
     await page.keyboard.press("Escape");
     await done(page);
     assert.equal(await trouble(page), "");
+    assert.match(await page.textContent("#status"), /^Stopped: \d[\d,]* tokens of the text were not read\.$/);
     await written(page, "The end");
     await page.evaluate(() => (document.getElementById("prompt").value = "x".repeat(200_001)));
     await written(page);
     assert.match(await trouble(page), /^This text is too long for this page\./);
-    assert.deepEqual(errors, []);
+    await page.evaluate(() => (document.getElementById("prompt").value = "中文".repeat(100_000))); // a token a byte
+    await page.click("#write");
+    await page.waitForFunction(() => /^Reading: \d/.test(document.getElementById("status").textContent));
+    await page.click("#stop");
+    await done(page);
+    assert.deepEqual([await trouble(page), errors], ["", []]);
   });
 });
 
-test("a setting out of its range is a sentence", async () => {
+test("a setting out of its range is named, and nothing that was typed is lost", async () => {
   await visited({}, async ({ page }) => {
-    for (const values of [{ tokens: 0 }, { tokens: "" }, { tokens: 5, seed: -1 }]) {
-      await settings(page, values);
-      await page.evaluate(() => document.getElementById("write").click());
-      await page.waitForFunction(() => document.getElementById("trouble").textContent);
-      assert.match(await trouble(page), /^One of the settings is out of its range\./);
+    await settings(page, { temperature: 0, tokens: 4 });
+    const story = await written(page);
+    await page.fill("#prompt", "my words");
+    const seed = await page.inputValue("#seed");
+    for (const button of ["#write", "#continue", "#dice", ".chip >> nth=1"]) {
+      await settings(page, { tokens: 0 });
+      await page.click(button);
+      await done(page);
+      assert.equal(await trouble(page), "Length is a whole number from 1 to 100,000. Correct it, and try again.");
+      assert.equal(await page.evaluate(() => document.activeElement.id), "tokens");
+      assert.deepEqual([await page.inputValue("#prompt"), await page.inputValue("#seed")], ["my words", seed], button);
+      assert.equal(await page.textContent("#story"), story);
     }
+    await settings(page, { tokens: 4, seed: -1 });
+    await page.click("#write");
+    await done(page);
+    assert.match(await trouble(page), /^Dice is a whole number from 0 to 4,294,967,295\./);
+    await settings(page, { seed });
+    for (const button of ["#continue", "#dice", ".chip >> nth=1", "#new"]) {
+      await page.click(button);
+      await done(page);
+      assert.equal(await page.inputValue("#prompt"), "my words", button);
+    }
+    assert.match(await written(page), /^my words/);
+    assert.equal(await page.inputValue("#prompt"), "");
+  });
+});
+
+test("the plots show one text, after a race and after a file too", async () => {
+  await visited({}, async ({ page }) => {
+    /** The positions of a plot's points, from left to right as they came. */
+    const across = () => page.$$eval("#memory polyline", (lines) =>
+      lines.map((line) => line.getAttribute("points").split(" ").filter(Boolean).map((point) => Number(point.split(",")[0]))));
+    await settings(page, { temperature: 0, tokens: 9 });
+    await written(page);
+    await page.click("#race");
+    await page.waitForFunction(() => document.getElementById("peer-lane").value > 60);
+    await page.keyboard.press("Escape");
+    await done(page);
+    assert.equal((await across()).length, 2);
+    await written(page, undefined, "#continue");
+    await page.waitForFunction(() => document.querySelectorAll("#memory polyline").length === 1);
+    const [points] = await across();
+    assert.equal(points.length, 18);
+    assert.deepEqual(points, points.toSorted((a, b) => a - b));
+    const [file] = await Promise.all([page.waitForEvent("download"), page.click("#save")]);
+    await page.setInputFiles("#load", await file.path());
+    await done(page);
+    assert.match(await page.textContent("#memory"), /Nothing has been read yet/);
+    assert.equal(await page.textContent("#question"), "What happens next?");
   });
 });
 
@@ -123,6 +173,8 @@ test("sentences where parts of the page are missing or are something else", asyn
     ["/files.json", html, /^The list of this page's files is damaged\./],
     ["/worker.js", gone, /^A part of this page could not be fetched\. Check the connection/],
     ["/t2r/index.js", gone, /^A part of this page could not be fetched\./],
+    ["/vendor/ort-wasm-simd-threaded.wasm", gone, /^A part of this page could not be fetched\./],
+    ["/vendor/ort-wasm-simd-threaded.wasm", html, /^A part of this page could not be fetched\./],
     ["/vendor/ort.wasm.bundle.min.mjs", gone, /^A part of this page could not be fetched\./],
   ];
   for (const [path, answer, expected] of faults) {

@@ -20,14 +20,14 @@ export class Flow {
     this.#log = log;
   }
 
-  /** Show the prompt at once. */
+  /** Show the prompt at once. Returns its element. */
   ask(text) {
-    this.#append(Object.assign(document.createElement("span"), { className: "asked", textContent: text }));
+    return this.#append(Object.assign(document.createElement("span"), { className: "asked", textContent: text }));
   }
 
-  /** Mark the end of a story and the beginning of another. */
+  /** Mark the end of a story and the beginning of another. Returns the mark's element. */
   separate() {
-    this.#append(Object.assign(document.createElement("span"), { className: "break", textContent: "\n\n* * *\n\n" }));
+    return this.#append(Object.assign(document.createElement("span"), { className: "break", textContent: "\n\n* * *\n\n" }));
   }
 
   add(text) {
@@ -78,6 +78,7 @@ export class Flow {
       place.append(part);
     }
     if (atEnd) place.scrollTop = place.scrollHeight;
+    return part;
   }
 
   #speak(text) {

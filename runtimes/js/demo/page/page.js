@@ -5,12 +5,12 @@ import { keepFiles, listed, showDownload } from "./files.js";
 import { Flow } from "./flow.js";
 import { Plot } from "./plot.js";
 import { Race } from "./race.js";
-import { amount, counted, failure, whereItRuns } from "./sentences.js";
+import { amount, counted, failure, numberIn, whereItRuns } from "./sentences.js";
 
 const MOST = 200_000; // letters of a prompt
 const LATEST = 51; // tokens, whose median is the speed
 const $ = (id) => document.getElementById(id);
-let list = null, way = null, beginning = null, ended = false, onSaid = () => {};
+let list = null, way = null, beginning = null, ended = false, position = 0, onSaid = () => {};
 const worker = new Asker(new URL("./worker.js", import.meta.url), (said) => onSaid(said));
 const flow = new Flow($("story"), $("spoken"));
 const plots = { time: new Plot($("time"), "Milliseconds a token", (ms) => `${Number(ms.toPrecision(2))} ms`, true), memory: new Plot($("memory"), "Memory", amount) };
@@ -24,10 +24,16 @@ const alone = oneAtATime((busy, stoppable) => {
   $("load").disabled = off;
 });
 
+/** What the page does now, said once to a screen reader. */
+function tell(text) {
+  if ($("status").textContent !== text) $("status").textContent = text;
+}
+
 /** Tokens read, and the memory that they take. */
-function showCost({ position, bytes }) {
+function showCost(cost) {
+  ({ position } = cost);
   $("count").textContent = counted(position);
-  $("held").textContent = amount(bytes);
+  $("held").textContent = amount(cost.bytes);
   $("still").hidden = !position;
 }
 
@@ -38,7 +44,7 @@ async function open() {
     done = showDownload(list, $("status"), $("loading"));
     const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
     ({ way } = found);
-    $("status").textContent = "Ready.";
+    tell("Ready.");
     $("status").dataset.way = way;
     $("about-model").textContent = `${list.graph}: ${amount(list.modelBytes)}, ${found.layers} layers, a vocabulary of ${counted(found.vocabulary)}`;
     $("about-memory").textContent = `${amount(found.bytes)} for what was read`;
@@ -49,33 +55,31 @@ async function open() {
     fetch("translate/files.json").then(({ ok }) => ($("translator").hidden = !ok), () => {});
   } finally {
     done();
-    if (!way) $("status").textContent = "Not ready.";
+    if (!way) tell("Not ready.");
   }
 }
 
-/** The settings. @throws {Error} sampling: a field without a number, or with one out of its range */
+/** The settings, and the number of tokens. @throws {Error} sampling */
 function rules() {
-  for (const id of ["tokens", "seed"]) {
-    if (!$(id).checkValidity()) throw failure("sampling", $(id).validationMessage);
-  }
-  return { temperature: Number($("temperature").value), topP: 0.9, seed: Number($("seed").value) };
+  const most = numberIn($("tokens"));
+  return [{ temperature: Number($("temperature").value), topP: 0.9, seed: numberIn($("seed")) }, most];
 }
 
-/** Read the prompt, and continue it. */
-async function write() {
-  const text = $("prompt").value.replace(/^\ufeff/, "").toWellFormed(); // drop a pasted byte order mark and lone surrogates
-  if (text.length > MOST) throw failure("length", `${text.length} letters`);
-  const chosen = rules(), most = Number($("tokens").value);
-  if (ended) flow.separate();
-  if (text) flow.ask(text);
-  $("prompt").value = "";
-  if (beginning === null) plots.time.clear(), plots.memory.clear();
-  beginning ??= text;
-  $("question").textContent = "What happens next?";
+/** The plots show the story; `afresh` forgets what they showed of it. */
+function plotStory(afresh) {
+  for (const plot of Object.values(plots)) {
+    plot.turnTo("story");
+    if (afresh) plot.clear();
+  }
+}
+
+/** What a worker says while it writes. */
+function listener() {
   const latest = [];
-  onSaid = (said) => {
-    if (said.event === "reading") $("status").textContent = `Reading: ${counted(said.read)} of ${counted(said.of)} tokens`;
-    else flow.add(said.text);
+  return (said) => {
+    const reads = said.event === "reading", what = reads ? `Reading: ${counted(said.read)} of ${counted(said.of)} tokens` : "Writing";
+    tell(`${what}. Escape stops it.`);
+    if (!reads) flow.add(said.text);
     plots.memory.add("ours", said.position, said.bytes);
     showCost(said);
     if (!said.ms) return;
@@ -84,7 +88,18 @@ async function write() {
     if (latest.length > LATEST) latest.shift();
     $("speed").textContent = `${latest.toSorted((a, b) => a - b)[latest.length >> 1].toFixed(1)} ms a token`;
   };
-  $("status").textContent = "Writing. Escape stops it.";
+}
+
+/** Read a text, and continue it. If it was typed, it leaves its field, and comes back if nothing was read. */
+async function write(given) {
+  const text = given.replace(/^\ufeff/, "").toWellFormed(); // drop a pasted byte order mark and lone surrogates
+  if (text.length > MOST) throw failure("length", `${text.length} letters`);
+  const [chosen, most] = rules(), field = $("prompt"), before = position;
+  if ([given, field.defaultValue].includes(field.value)) field.value = "";
+  const added = [ended ? flow.separate() : null, text ? flow.ask(text) : null];
+  plotStory(beginning === null);
+  onSaid = listener();
+  tell("Reading. Escape stops it.");
   $("story").setAttribute("aria-busy", "true");
   try {
     const done = await worker.ask("write", text, chosen, most);
@@ -92,11 +107,20 @@ async function write() {
     ({ ended } = done);
     showCost(done);
     $("stop").dataset.late = done.late; // tokens that were read after it arrived
-    $("status").textContent = ended ? "The story has ended. Continue begins another." : "Ready.";
+    if (ended) tell("The story has ended. Continue begins another.");
+    else tell(done.unread ? `Stopped: ${counted(done.unread)} tokens of the text were not read.` : "Ready.");
   } catch (error) {
-    $("status").textContent = "Ready.";
+    tell("Ready.");
+    if (position === before) {
+      for (const one of added) one?.remove();
+      field.value ||= given;
+    }
     throw error;
   } finally {
+    if (position !== before) {
+      beginning ??= text;
+      $("question").textContent = "What happens next?";
+    }
     flow.flush();
     $("story").removeAttribute("aria-busy");
   }
@@ -108,19 +132,18 @@ async function forget() {
   [beginning, ended] = [null, false];
   $("question").textContent = "How does the story begin?";
   $("speed").textContent = "";
-  plots.time.clear();
-  plots.memory.clear();
+  plotStory(true);
 }
 
 async function begin(text) {
   rules(); // a wrong setting must not reset the text
   await forget();
-  $("prompt").value = text;
-  await write();
+  await write(text);
 }
 
 /** Another story from the same beginning. */
 async function roll() {
+  numberIn($("tokens")); // a wrong one must not change the seed
   $("seed").value = Math.floor(Math.random() * 2 ** 32);
   await begin(beginning ?? $("prompt").value);
 }
@@ -142,7 +165,10 @@ async function load() {
   const cost = await worker.ask("load", new Uint8Array(await file.arrayBuffer()));
   flow.clear();
   [beginning, ended] = ["", false];
-  $("prompt").value = "";
+  if ($("prompt").value === $("prompt").defaultValue) $("prompt").value = "";
+  $("question").textContent = "What happens next?";
+  $("speed").textContent = "";
+  plotStory(true);
   showCost(cost);
 }
 
@@ -152,7 +178,7 @@ function stop() {
 
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (way) alone(write, true);
+  if (way) alone(() => write($("prompt").value), true);
 });
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -164,18 +190,11 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
 });
 for (const chip of document.querySelectorAll(".chip")) chip.addEventListener("click", () => way && alone(() => begin(chip.textContent), true));
-pressed($("continue"), () => {
-  alone(async () => {
-    const waiting = $("prompt").value;
-    $("prompt").value = "";
-    await write();
-    $("prompt").value ||= waiting;
-  }, true);
-});
+pressed($("continue"), () => alone(() => write(""), true));
 pressed($("new"), () =>
   alone(async () => {
     await forget();
-    $("prompt").value = "Once upon a time";
+    $("prompt").value ||= $("prompt").defaultValue;
   }));
 pressed($("stop"), stop);
 pressed($("dice"), () => alone(roll, true));

@@ -11,7 +11,8 @@ export class Plot {
   #what;
   #shown;
   #smooth;
-  #curves = {};
+  #subjects = {}; // subject → its curves
+  #subject = "story";
   #drawing = false;
 
   /**
@@ -26,9 +27,20 @@ export class Plot {
     this.clear();
   }
 
-  clear() {
-    this.#curves = {};
+  /** Draw another subject from now on: the story or a race. The curves of each are kept until `clear`. */
+  turnTo(subject) {
+    this.#subject = subject;
     this.#draw();
+  }
+
+  /** Forget the curves of the subject. */
+  clear() {
+    this.#subjects[this.#subject] = {};
+    this.#draw();
+  }
+
+  get #curves() {
+    return (this.#subjects[this.#subject] ??= {});
   }
 
   /** Add a point to a curve. Beyond POINTS points, neighbours are averaged in pairs. */

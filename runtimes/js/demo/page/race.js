@@ -22,7 +22,10 @@ export class Race {
   async run(peer, way) {
     const verdict = document.getElementById("verdict");
     verdict.textContent = "They read …";
-    for (const plot of Object.values(this.#plots)) plot.clear();
+    for (const plot of Object.values(this.#plots)) {
+      plot.turnTo("race");
+      plot.clear();
+    }
     this.#listen(({ lanes }) => this.#show(lanes));
     try {
       const { lanes, stopped } = await this.#worker.ask("race", peer, way, TOKENS);

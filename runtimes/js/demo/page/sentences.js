@@ -20,14 +20,24 @@ const SENTENCES = {
   position: "The text is as long as this model can take. Begin a new one, or a shorter one.",
   length: "This text is too long for this page. Shorten it, and try again.",
   token: "The model cannot read this text. Change it, and try again.",
-  sampling: "One of the settings is out of its range. Correct it, and try again.",
+  sampling: "One of the settings is out of its range. Correct it, and try again.", // one that no field checks
   memory: "This browser has no memory left for that. Close other tabs, and load the page again.",
   runtime: "The model stopped while it ran. Load the page again.",
 };
 
 /** An error as a sentence for users. */
-export function sentence({ kind }) {
-  return SENTENCES[kind] ?? OURS;
+export function sentence({ kind, words }) {
+  return words ?? SENTENCES[kind] ?? OURS;
+}
+
+/** The number in a field. @throws {Error} sampling: none, or one out of its range, with words that name the field, which gets the focus */
+export function numberIn(field) {
+  if (field.checkValidity()) return field.valueAsNumber;
+  const [first, last] = [field.min, field.max].map((text) => counted(Number(text)));
+  field.closest("details").open = true;
+  field.focus();
+  const words = `${field.labels[0].firstChild.data.trim()} is a whole number from ${first} to ${last}. Correct it, and try again.`;
+  throw Object.assign(failure("sampling", field.validationMessage), { words });
 }
 
 /** An error of a kind. */

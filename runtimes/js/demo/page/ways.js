@@ -3,6 +3,7 @@
 import { T2RError } from "./t2r/index.js";
 
 const WEBGPU = "./vendor/ort.webgpu.bundle.min.mjs", WASM = "./vendor/ort.wasm.bundle.min.mjs";
+const MODULE = "./vendor/ort-wasm-simd-threaded.wasm"; // that WASM loads, by itself
 const THREADS = 4; // maximum: a small model gains nothing from more
 
 /**
@@ -23,7 +24,18 @@ export async function fastest(wanted, open) {
       tried.push(`${way}: ${error.message}`);
     }
   }
+  if (!(await hasModule())) throw new T2RError("script", "ONNX Runtime's .wasm", tried.join("; "), "load the page again");
   throw new T2RError("provider", "a browser with WebGPU or WebAssembly", tried.join("; ") || "none", "take a newer browser");
+}
+
+/** Whether the host has ONNX Runtime's module: if it does not, it is not the browser that cannot run it. */
+async function hasModule() {
+  try {
+    const answer = await fetch(new URL(MODULE, import.meta.url));
+    return answer.ok && String(new Uint8Array(await answer.arrayBuffer()).subarray(0, 4)) === "0,97,115,109"; // \0asm
+  } catch {
+    return false;
+  }
 }
 
 async function ways() {

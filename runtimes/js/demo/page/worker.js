@@ -7,7 +7,7 @@ import { Decoder } from "./t2r/index.js";
 import { requireRoom } from "./t2r/signature.js";
 import { fastest, withOrt } from "./ways.js";
 
-const PIECE = 256; // prompt tokens read between checks for a stop
+const PATIENCE = 100; // ms that a stop waits while a prompt is read
 
 let decoder, peer, tokenizer, pending = null, fresh = true, stoppedAt = null; // the position at which a stop arrived
 
@@ -35,13 +35,12 @@ async function reset() {
 /** Read a text and continue it; posts a message per token, and per piece of a long text. */
 async function write(text, options, most) {
   stoppedAt = null;
-  const first = pending === null ? [] : [pending];
-  if (text) first.push(...tokenizer.encode(text, { specialTokens: fresh }));
-  if (!first.length) first.push(...tokenizer.encode(""));
+  let first = (pending === null ? [] : [pending]).concat(text ? tokenizer.encode(text, { specialTokens: fresh }) : []);
+  if (!first.length) first = tokenizer.encode("");
   const rules = { ...options, seed: options.seed + decoder.position }; // a continuation must not repeat the noise
   requireRoom(decoder.signature, decoder.position, first.length + most - 1);
-  const prompt = await readMost(first);
-  if (!prompt) return { text: "", late: 0, ended: false, ...cost() };
+  const { prompt, unread } = await readMost(first);
+  if (unread) return { text: "", late: 0, ended: false, unread, ...cost() };
   const stream = tokenizer.stream(prompt);
   let count = 0, before = performance.now();
   for await (const token of decoder.stream(prompt, most, rules)) {
@@ -58,17 +57,19 @@ async function write(text, options, most) {
   return { text: stream.end(), late, ended: decoder.signature.eosTokens.includes(pending), ...cost() };
 }
 
-/** Read a long prompt except its last piece, which is returned; null if stopped. */
-async function readMost(prompt) {
-  let at = 0;
-  for (; prompt.length - at > PIECE; at += PIECE) {
-    await decoder.prefill(prompt.slice(at, at + PIECE));
-    [pending, fresh] = [null, false];
-    self.postMessage({ event: "reading", read: at + PIECE, of: prompt.length, ...cost() });
-    await turn();
-    if (stoppedAt !== null) return null;
+/** Read a long prompt except its last piece, `prompt`; or, if stopped, leave `unread` tokens. A piece takes about PATIENCE. */
+async function readMost(ids) {
+  let at = 0, size = 16;
+  while (ids.length - at > size) {
+    const before = performance.now();
+    await decoder.prefill(ids.slice(at, at + size));
+    [pending, fresh, at] = [null, false, at + size];
+    self.postMessage({ event: "reading", read: at, of: ids.length, ...cost() });
+    await turn(); // lets a stop arrive
+    if (stoppedAt !== null) return { prompt: [], unread: ids.length - at };
+    size = performance.now() - before < PATIENCE / 2 ? 2 * size : Math.max(1, size >> 1);
   }
-  return prompt.slice(at);
+  return { prompt: ids.slice(at), unread: 0 };
 }
 
 /** Race the peer, opened on first use; the current text is restored afterwards. */

@@ -32,22 +32,33 @@ async function open() {
   }
 }
 
-async function translate() {
-  const text = $("source").value;
+/** Translate a text; a sentence that is searched is in sight. */
+async function translate(text) {
+  clear(); // before a refusal too: a translation of another text would look like this one's
   if (text.length > MOST) throw failure("length", `${text.length} letters`);
-  $("target").replaceChildren();
-  $("numbers").textContent = "";
   stopped = false;
   const lines = splitSentences(text.replace(/^\ufeff/, "").toWellFormed());
-  let total = 0;
-  for (const line of lines) {
-    if (stopped) break;
-    const { texts, ms } = await worker.ask("translate", line, Number($("width").value));
-    total += ms;
-    if (texts.length) $("target").append(item(line, [...new Set(texts)])); // different tokens may have the same text
+  let total = 0, count = 0;
+  try {
+    for (const line of lines) {
+      if (stopped) break;
+      $("numbers").textContent = `Translating: sentence ${count + 1} of ${lines.length}. Escape stops it.`;
+      $("target").append(item(line, ["…"]));
+      const { texts, ms } = await worker.ask("translate", line, Number($("width").value));
+      total += ms;
+      if (!texts.length) break;
+      count++;
+      $("target").lastChild.replaceWith(item(line, [...new Set(texts)])); // different tokens may have the same text
+    }
+  } finally {
+    while ($("target").children.length > count) $("target").lastChild.remove();
+    $("numbers").textContent = lines.length ? `${count} of ${lines.length} sentences, ${counted(Math.round(total))} ms.` : "";
   }
-  const count = $("target").children.length;
-  $("numbers").textContent = lines.length ? `${count} of ${lines.length} sentences, ${counted(Math.round(total))} ms.` : "";
+}
+
+function clear() {
+  $("numbers").textContent = "";
+  $("target").replaceChildren();
 }
 
 /** A source, its best translation, and the alternatives: pressing one replaces the best. */
@@ -78,19 +89,20 @@ function stop() {
 
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (ready) alone(translate, true);
+  if (ready) alone(() => translate($("source").value), true);
 });
-for (const chip of document.querySelectorAll(".chip")) {
+const chips = [...document.querySelectorAll(".chip")];
+for (const chip of chips) {
   chip.addEventListener("click", () => {
     if (!ready || document.body.dataset.busy) return;
-    $("source").value = chip.textContent;
-    alone(translate, true);
+    const typed = ![$("source").defaultValue, ...chips.map(({ textContent }) => textContent), ""].includes($("source").value);
+    if (!typed) $("source").value = chip.textContent;
+    alone(() => translate(chip.textContent), true);
   });
 }
 pressed($("new"), () => {
   $("source").value = "";
-  $("numbers").textContent = "";
-  $("target").replaceChildren();
+  clear();
 });
 pressed($("stop"), stop);
 document.addEventListener("keydown", (event) => {
