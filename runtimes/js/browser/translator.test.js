@@ -89,15 +89,20 @@ test("two sentences of a line are two, each beside its source, and odd text is n
 
 test("what is typed stays, what is searched is in sight, and no translation is left under an error", async () => {
   await visited({}, async ({ page }) => {
-    await page.selectOption("#width", "8").catch(() => {});
     await page.click(".chip >> nth=1");
     await done(page);
     assert.equal(await page.inputValue("#source"), "Ich habe Hunger.", "instead of the examples");
     await page.fill("#source", "Ich sehe ein Haus.");
+    await page.evaluate(() => {
+      globalThis.seen = [];
+      const keep = () => globalThis.seen.push(["status", "target"].map((id) => document.getElementById(id).textContent).join(" "));
+      new MutationObserver(keep).observe(document.body, { childList: true, subtree: true, characterData: true });
+    });
     await page.click(".chip >> nth=2");
-    await page.waitForFunction(() => /^Translating: sentence 1 of 1\./.test(document.getElementById("numbers").textContent));
-    assert.equal(await page.textContent("#target .from"), "Wie spät ist es?");
     await done(page);
+    const seen = await page.evaluate(() => globalThis.seen);
+    assert.ok(seen.includes("Translating: sentence 1 of 1. Stop or Escape ends it. Wie spät ist es?…"), seen.join("|"));
+    assert.equal(await page.textContent("#status"), "Ready.");
     assert.equal(await page.inputValue("#source"), "Ich sehe ein Haus.");
     assert.notEqual(await page.textContent("#target li > p"), "…");
     await translated(page, "Bahnhof ".repeat(12_500));
@@ -112,7 +117,7 @@ test("stop ends a search", async () => {
     await page.selectOption("#width", "8");
     await page.fill("#source", "Ich habe heute keine Zeit.\n".repeat(50));
     await page.click("#write");
-    await page.locator("#target li").first().waitFor();
+    await page.locator("#target li:nth-child(2)").waitFor();
     await page.click("#stop");
     await done(page);
     assert.ok((await page.locator("#target li").count()) < 50);

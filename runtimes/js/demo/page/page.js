@@ -78,7 +78,7 @@ function listener() {
   const latest = [];
   return (said) => {
     const reads = said.event === "reading", what = reads ? `Reading: ${counted(said.read)} of ${counted(said.of)} tokens` : "Writing";
-    tell(`${what}. Escape stops it.`);
+    tell(`${what}. Stop or Escape ends it.`);
     if (!reads) flow.add(said.text);
     plots.memory.add("ours", said.position, said.bytes);
     showCost(said);
@@ -99,7 +99,7 @@ async function write(given) {
   const added = [ended ? flow.separate() : null, text ? flow.ask(text) : null];
   plotStory(beginning === null);
   onSaid = listener();
-  tell("Reading. Escape stops it.");
+  tell("Reading. Stop or Escape ends it.");
   $("story").setAttribute("aria-busy", "true");
   try {
     const done = await worker.ask("write", text, chosen, most);

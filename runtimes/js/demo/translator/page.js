@@ -32,27 +32,36 @@ async function open() {
   }
 }
 
-/** Translate a text; a sentence that is searched is in sight. */
+/** Translate a text sentence by sentence. */
 async function translate(text) {
   clear(); // before a refusal too: a translation of another text would look like this one's
   if (text.length > MOST) throw failure("length", `${text.length} letters`);
   stopped = false;
   const lines = splitSentences(text.replace(/^\ufeff/, "").toWellFormed());
-  let total = 0, count = 0;
+  let total = 0;
   try {
-    for (const line of lines) {
+    for (const [n, line] of lines.entries()) {
       if (stopped) break;
-      $("numbers").textContent = `Translating: sentence ${count + 1} of ${lines.length}. Escape stops it.`;
-      $("target").append(item(line, ["…"]));
-      const { texts, ms } = await worker.ask("translate", line, Number($("width").value));
-      total += ms;
-      if (!texts.length) break;
-      count++;
-      $("target").lastChild.replaceWith(item(line, [...new Set(texts)])); // different tokens may have the same text
+      $("status").textContent = `Translating: sentence ${n + 1} of ${lines.length}. Stop or Escape ends it.`;
+      total += await translateOne(line);
     }
   } finally {
-    while ($("target").children.length > count) $("target").lastChild.remove();
-    $("numbers").textContent = lines.length ? `${count} of ${lines.length} sentences, ${counted(Math.round(total))} ms.` : "";
+    $("status").textContent = "Ready.";
+  }
+  const count = $("target").children.length;
+  $("numbers").textContent = lines.length ? `${count} of ${lines.length} sentences, ${counted(Math.round(total))} ms.` : "";
+}
+
+/** Translate a sentence, which is in sight meanwhile. Returns the milliseconds that it took. */
+async function translateOne(line) {
+  const waiting = item(line, ["…"]);
+  $("target").append(waiting);
+  try {
+    const { texts, ms } = await worker.ask("translate", line, Number($("width").value));
+    if (texts.length) waiting.after(item(line, [...new Set(texts)])); // different tokens may have the same text
+    return ms;
+  } finally {
+    waiting.remove();
   }
 }
 
