@@ -6,6 +6,7 @@ onnxruntime.register_execution_provider_library(get_ep_name(), get_library_path(
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 
@@ -34,6 +35,16 @@ def get_operations() -> int:
     library = _library()
     library.t2r_provider_operations.restype = ctypes.c_size_t
     return int(library.t2r_provider_operations())
+
+
+def get_threads() -> int:
+    """Number of threads of the last run."""
+    return int(_library().t2r_provider_threads())
+
+
+def get_cores(root: str = "") -> int:
+    """Number of cores that this process may use, by its affinity and by its control groups' files under `root`."""
+    return int(_library().t2r_provider_cores(os.fsencode(root)))
 
 
 def _library() -> ctypes.CDLL:

@@ -11,6 +11,8 @@ namespace t2r::provider {
 namespace {
 
 constexpr std::size_t aligned = 64;
+constexpr auto between_questions = std::chrono::milliseconds(10);
+constexpr std::size_t most_folded = std::size_t{1} << 24;  // bytes that constant folding adds for a node
 constexpr std::size_t most_bytes = std::size_t{1} << 36;  // of one value
 
 std::size_t rounded(std::size_t bytes) { return (bytes + aligned - 1) / aligned * aligned; }
@@ -58,11 +60,13 @@ void Plan::add_node(const Node &node) {
 void Plan::fold(std::size_t first) {
     const auto buffer_of = [&](ValueId id) -> Buffer & { return buffers[static_cast<std::size_t>(value(id).buffer)]; };
     std::vector<int> written;
+    std::size_t bytes = 0;
     for (std::size_t i = first; i < operations.size(); i++) {
         for (const ValueId id : operations[i]->reads)
             if (!is_known(id) && std::count(written.begin(), written.end(), value(id).buffer) == 0) return;
-        for (const ValueId id : operations[i]->writes) written.push_back(value(id).buffer);
+        for (const ValueId id : operations[i]->writes) written.push_back(value(id).buffer), bytes += buffer_of(id).bytes;
     }
+    if (bytes > most_folded) return;
     Run run;
     run.values.resize(values.size());
     for (std::size_t i = first; i < operations.size(); i++) {
@@ -241,18 +245,38 @@ void Runs::give_back(std::unique_ptr<Run> run) {
     idle.push_back(std::move(run));
 }
 
+struct Plan::Work {
+    const Plan &plan;
+    Run &run;
+    const std::function<bool()> &is_ended;
+    std::chrono::steady_clock::time_point next = std::chrono::steady_clock::now() + between_questions;
+    bool has_ended = false;
+
+    // By one thread, after a stage: whether it is time to ask, and the answer is to end.
+    bool ends_after(std::size_t stage) {
+        if (stage % 8 != 0 || std::chrono::steady_clock::now() < next) return false;
+        next = std::chrono::steady_clock::now() + between_questions;
+        return has_ended = is_ended();
+    }
+};
+
 void Plan::work(void *data, int thread, int threads, Team::Meeting &meeting) {
-    const auto &[plan, run] = *static_cast<std::pair<const Plan *, Run *> *>(data);
-    for (const Stage &stage : plan->stages) {
+    Work &work = *static_cast<Work *>(data);
+    const Plan &plan = work.plan;
+    Run &run = work.run;
+    for (std::size_t s = 0; s < run.end.load(std::memory_order_relaxed); s++) {
+        const Stage &stage = plan.stages[s];
         if (stage.is_shared)
-            plan->operations[stage.begin]->run(*run, thread, threads);
+            plan.operations[stage.begin]->run(run, thread, threads);
         else if (thread == 0)
-            for (std::size_t i = stage.begin; i < stage.end; i++) plan->operations[i]->run(*run, 0, 1);
+            for (std::size_t i = stage.begin; i < stage.end; i++) plan.operations[i]->run(run, 0, 1);
+        if (thread == 0 && work.ends_after(s)) run.end.store(s + 1, std::memory_order_relaxed);  // all see it after they met
         meeting.meet();
     }
 }
 
-void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs) const {
+void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs,
+               const std::function<bool()> &is_ended) const {
     std::unique_ptr<Run> run = runs.take(values.size(), arena_bytes + aligned);
     const auto arena = (reinterpret_cast<std::uintptr_t>(run->arena.data()) + aligned - 1) / aligned * aligned;
     for (std::size_t i = 0; i < values.size(); i++) {
@@ -266,11 +290,12 @@ void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *
         }
         run->values[i] = begin + values[i].offset;
     }
-    run->error = nullptr;
-    std::pair<const Plan *, Run *> both{this, run.get()};
-    team.run(work, &both);
+    run->error = nullptr, run->end = stages.size();
+    Work all{*this, *run, is_ended};
+    team.run(work, &all);
     const char *error = run->error;
     runs.give_back(std::move(run));
+    if (all.has_ended) throw std::runtime_error("expected a run to its end, received the terminate flag of its options; run it again");
     if (error) throw Refused("numbers that the operators take", error, "check the token ids and the states");
 }
 

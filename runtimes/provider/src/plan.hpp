@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,11 +30,12 @@ struct Value {
     std::size_t offset;
 };
 
-// Memory of one run: the address of every value, the arena, and the error or null.
+// Memory of one run: the address of every value, the arena, the error or null, and the stage before which it ends.
 struct Run {
     std::vector<char *> values;
     std::vector<char> arena;
     std::atomic<const char *> error{nullptr};
+    std::atomic<std::size_t> end{0};
 
     template <class T> T *at(ValueId value) const { return reinterpret_cast<T *>(values[static_cast<std::size_t>(value)]); }
 };
@@ -98,8 +101,10 @@ public:
     // The outputs; the caller allocates them by their shapes.
     std::vector<Value> outputs() const;
 
-    // Thread-safe. Throws Refused for numbers that an operator does not accept.
-    void run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs) const;
+    // Thread-safe. Asks `is_ended` every 10 ms, between stages, whether to end early. Throws Refused for numbers that an operator
+    // does not accept, std::runtime_error if it ended early.
+    void run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs,
+             const std::function<bool()> &is_ended) const;
 
     std::size_t size() const { return operations.size(); }
 
@@ -126,6 +131,7 @@ private:
         Kind kind;
         std::size_t index, bytes;  // index of the input, output or constant; for arena the offset in it
     };
+    struct Work;
     struct Stage {
         bool is_shared;
         std::size_t begin, end;

@@ -3,7 +3,7 @@
 // ONNX Runtime runs a step's thousand nodes one by one, at a microsecond or more each; here a team of threads runs them
 // (plan.hpp, team.hpp), and products with 4- and 8-bit weights run at memory speed (kernels.hpp).
 //
-// Session options, as ep.t2rexecutionprovider.NAME: threads (0: one per core).
+// Session options, as ep.t2rexecutionprovider.NAME: threads (0: one per core; by default those of the session's pool).
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 
 #include "fuse.hpp"
 #include "ort_graph.hpp"
+#include "ort_session.hpp"
 #include "plan.hpp"
 
 #if defined(_WIN32)
@@ -47,12 +48,16 @@ std::mutex refused;
 std::string last_refusal;  // why the last refused graph was not taken
 
 std::atomic<std::size_t> last_size{0};  // operations of the last plan
+std::atomic<int> last_threads{0};       // of the team of the last run
+
+thread_local const OrtRunOptions *options_of_run = nullptr;  // of the run that this thread is in
 
 // A claimed graph, and its plans by the shapes of its inputs.
 class Step : public OrtNodeComputeInfo {
 public:
-    Step(Graph graph, std::vector<std::optional<Given>> weights, int threads)
-        : OrtNodeComputeInfo{}, graph(fused(std::move(graph))), weights(std::move(weights)), threads(threads), team(team_of(threads)) {
+    Step(Graph graph, std::vector<std::optional<Given>> weights, std::optional<int> threads)
+        : OrtNodeComputeInfo{}, graph(fused(std::move(graph))), weights(std::move(weights)), threads(threads) {
+        if (threads) team = team_of(*threads);
         ort_version_supported = ORT_API_VERSION;
         CreateState = [](OrtNodeComputeInfo *self, OrtNodeComputeContext *, void **state) noexcept -> OrtStatus * {
             *state = self;
@@ -80,12 +85,15 @@ private:
         std::vector<void *> outputs;
         for (const Value &value : plan->outputs())
             outputs.push_back(context.GetOutput(outputs.size(), value.dims).GetTensorMutableRawData());
-        plan->run(inputs, outputs, *current_team(), runs);
+        const OrtRunOptions *const options = options_of_run;
+        plan->run(inputs, outputs, *current_team(context), runs, [&] { return options && termination.is_wanted(options); });
     }
 
-    std::shared_ptr<Team> current_team() {
+    std::shared_ptr<Team> current_team(const Ort::KernelContext &context) {
         const std::lock_guard<std::mutex> lock(mutex);
-        if (team->is_of_parent()) team = team_of(threads);
+        if (!threads) threads = pool_threads(context, usable_cores());
+        if (!team || team->is_of_parent()) team = team_of(*threads);
+        last_threads = *threads;
         return team;
     }
 
@@ -108,10 +116,11 @@ private:
 
     const Graph graph;
     const std::vector<std::optional<Given>> weights;  // by input; empty for inputs that change from run to run
-    const int threads;
+    std::optional<int> threads;  // empty until the first run, if no option gives them
     std::shared_ptr<Team> team;
+    Termination termination;
     Runs runs;
-    std::mutex mutex;  // of the team and the plans
+    std::mutex mutex;  // of the threads, the team and the plans
     std::vector<std::pair<std::vector<Given>, std::shared_ptr<const Plan>>> plans;  // by the other inputs
 };
 
@@ -138,7 +147,7 @@ std::optional<std::string> refusal(const Ort::ConstGraph &given) {
 
 class Provider : public OrtEp {
 public:
-    Provider(int threads, const OrtLogger *logger) : OrtEp{}, threads(threads), logger(logger) {
+    Provider(std::optional<int> threads, const OrtLogger *logger) : OrtEp{}, threads(threads), logger(logger) {
         ort_version_supported = ORT_API_VERSION;
         GetName = [](const OrtEp *) noexcept { return provider_name; };
         GetCapability = [](OrtEp *self, const OrtGraph *graph, OrtEpGraphSupportInfo *found) noexcept -> OrtStatus * {
@@ -150,6 +159,14 @@ public:
                 for (std::size_t i = 0; i < count; i++)
                     infos[i] = static_cast<Provider *>(self)->compiled(Ort::ConstGraph(graphs[i]), Ort::ConstNode(nodes[i])).release();
             });
+        };
+        OnRunStart = [](OrtEp *, const OrtRunOptions *options) noexcept -> OrtStatus * {
+            options_of_run = options;
+            return nullptr;
+        };
+        OnRunEnd = [](OrtEp *, const OrtRunOptions *, bool) noexcept -> OrtStatus * {
+            options_of_run = nullptr;
+            return nullptr;
         };
         ReleaseNodeComputeInfos = [](OrtEp *, OrtNodeComputeInfo **infos, std::size_t count) noexcept {
             for (std::size_t i = 0; i < count; i++) delete static_cast<Step *>(infos[i]);
@@ -190,13 +207,13 @@ private:
         return std::make_unique<Step>(std::move(read), std::move(weights), threads);
     }
 
-    const int threads;
+    const std::optional<int> threads;
     const OrtLogger *const logger;
 };
 
-int threads_of(const OrtSessionOptions *options) {
+std::optional<int> threads_of(const OrtSessionOptions *options) {
     const Ort::ConstSessionOptions session(options);
-    if (!session.HasConfigEntry(threads_option)) return usable_cores();
+    if (!session.HasConfigEntry(threads_option)) return std::nullopt;
     const std::string said = session.GetConfigEntry(threads_option);
     char *end = nullptr;
     const long threads = std::strtol(said.c_str(), &end, 10);
@@ -268,6 +285,12 @@ extern "C" T2R_EXPORTED std::size_t t2r_provider_refusal(char *text, std::size_t
 
 // Number of operations in the last plan that was made for a run.
 extern "C" T2R_EXPORTED std::size_t t2r_provider_operations() { return t2r::provider::last_size; }
+
+// Number of threads of the last run.
+extern "C" T2R_EXPORTED int t2r_provider_threads() { return t2r::provider::last_threads; }
+
+// Number of cores that this process may use, by the files of control groups under a folder.
+extern "C" T2R_EXPORTED int t2r_provider_cores(const char *root) { return t2r::provider::usable_cores(root); }
 
 extern "C" T2R_EXPORTED OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {
     delete static_cast<t2r::provider::Factory *>(factory);

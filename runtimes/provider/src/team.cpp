@@ -1,7 +1,11 @@
 #include "team.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <fstream>
 #include <map>
+#include <sstream>
 
 #ifdef __linux__
 #include <sched.h>
@@ -43,6 +47,38 @@ template <class Condition> void look_until(Condition holds) {
         else
             std::this_thread::yield();
     }
+}
+
+// Cores of a quota of CPU time in a period, at most `most`; "max" and -1, which is no quota, change nothing.
+int cores_of(std::istream &&quota, std::istream &&period, int most) {
+    double time = 0, each = 0;
+    if (!(quota >> time) || !(period >> each) || time <= 0 || each <= 0 || time >= each * most) return most;
+    return std::max(1, static_cast<int>(std::ceil(time / each)));
+}
+
+// The least of the process's control groups of version 2 (0::PATH) and 1 (NUMBER:cpu,cpuacct:PATH), and of those that contain them.
+int cores_of_groups(const std::string &root, int most) {
+    std::ifstream groups(root + "/proc/self/cgroup");
+    for (std::string line; std::getline(groups, line);) {
+        const std::size_t end = line.find(':'), path = line.find(':', end + 1);
+        if (end == line.npos || path == line.npos) continue;
+        const std::string kinds = "," + line.substr(end + 1, path - end - 1) + ",";
+        const bool is_second = kinds == ",,";
+        if (!is_second && kinds.find(",cpu,") == kinds.npos) continue;
+        for (std::string group = line.substr(path + 1);; group.resize(group.rfind('/'))) {
+            const std::string folder = root + "/sys/fs/cgroup" + (is_second ? "" : "/cpu") + group;
+            if (is_second) {
+                std::ifstream limit(folder + "/cpu.max");
+                std::string quota, period;
+                limit >> quota >> period;
+                most = cores_of(std::istringstream(quota), std::istringstream(period), most);
+            } else {
+                most = cores_of(std::ifstream(folder + "/cpu.cfs_quota_us"), std::ifstream(folder + "/cpu.cfs_period_us"), most);
+            }
+            if (group.find('/') == group.npos) break;
+        }
+    }
+    return most;
 }
 
 }  // namespace
@@ -133,10 +169,10 @@ std::shared_ptr<Team> team_of(int threads) {
     return team;
 }
 
-int usable_cores() {
+int usable_cores(const std::string &root) {
 #ifdef __linux__
     cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0) return cores_of_groups(root, CPU_COUNT(&cores));
 #endif
     const unsigned cores_of_machine = std::thread::hardware_concurrency();
     return cores_of_machine ? static_cast<int>(cores_of_machine) : 1;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -65,7 +66,8 @@ private:
 // The team of this process with this number of threads, shared by all callers.
 std::shared_ptr<Team> team_of(int threads);
 
-// Cores that this process may use.
-int usable_cores();
+// Cores that this process may use: those of its affinity, and as many as the CPU time of its control groups, rounded up. The
+// groups' files are under `root`, which is not / in tests alone.
+int usable_cores(const std::string &root = "");
 
 }  // namespace t2r::provider

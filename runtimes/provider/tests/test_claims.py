@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import onnxruntime_ep_t2r as plugin
 import pytest
-from one_node import NAME, devices, model, on_provider, same_results, several
+from differential import is_claimed, opened
+from one_node import model, on_provider, same_results, several
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -33,19 +33,6 @@ def graph(
         [numpy_helper.from_array(x, name) for name, x in (fixed or {}).items()],
     )
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10, **more)
-
-
-def opened(made: ModelProto) -> ort.InferenceSession:
-    """A session on the provider, and on ONNX Runtime's where that claims nothing."""
-    plain = ort.SessionOptions()
-    plain.log_severity_level = 4
-    plain.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    plain.add_provider_for_devices(devices(), {"threads": "2"})
-    return ort.InferenceSession(made.SerializeToString(), plain)
-
-
-def is_claimed(session: ort.InferenceSession) -> bool:
-    return {part.ep_name for part in session.get_provider_graph_assignment_info()} == {NAME}
 
 
 def numbers(*shape: int) -> np.ndarray:

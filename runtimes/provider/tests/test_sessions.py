@@ -55,6 +55,54 @@ def test_a_wrong_number_of_threads(chain: bytes, threads: str) -> None:
         ort.InferenceSession(chain, options(threads))
 
 
+def test_the_threads_of_a_session_are_the_teams(chain: bytes) -> None:
+    """ONNX Runtime has no function that reads them; those of its pool come to a meeting in the first run."""
+    for count in (1, 2):
+        plain = ort.SessionOptions()
+        plain.intra_op_num_threads = count
+        plain.add_provider_for_devices(devices(), {})
+        ort.InferenceSession(chain, plain).run(None, rows(1))
+        assert 1 <= plugin.get_threads() <= count
+    ort.InferenceSession(chain, options(3)).run(None, rows(1))
+    assert plugin.get_threads() == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+@pytest.mark.parametrize(
+    "groups, files, cores",
+    [
+        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "100000 100000"}, 1),
+        ("0::/a/b", {"a/b/cpu.max": "50000 100000", "cpu.max": "900000 100000"}, 1),
+        ("0::/", {"cpu.max": "100001 100000"}, 2),
+        ("4:memory:/m\n3:cpuacct,cpu:/c", {"cpu/c/cpu.cfs_quota_us": "99000", "cpu/c/cpu.cfs_period_us": "100000"}, 1),
+        ("3:cpu:/c", {"cpu/c/cpu.cfs_quota_us": "-1", "cpu/c/cpu.cfs_period_us": "100000"}, None),
+        ("0::/", {"cpu.max": "max 100000"}, None),
+        ("3:cpuset:/", {"cpu.max": "1 100000"}, None),
+    ],
+)
+def test_a_quota_of_cpu_time(groups: str, files: dict[str, str], cores: int | None, tmp_path: Path) -> None:
+    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    usable = len(os.sched_getaffinity(0))
+    assert plugin.get_cores(str(tmp_path)) == min(usable, cores or usable)
+
+
+def test_a_run_that_is_terminated(chain: bytes) -> None:
+    """A run of 36 billion operations, which another thread ends."""
+    session, given = ort.InferenceSession(chain, options(2)), rows(10_000)
+    session.run(None, rows(1))
+    run = ort.RunOptions()
+    timer = threading.Timer(0.02, lambda: setattr(run, "terminate", True))
+    timer.start()
+    with pytest.raises(Exception, match="terminate flag"):
+        session.run(None, given, run)
+    timer.join()
+    run.terminate = False
+    (found,) = session.run(None, rows(2), run)
+    assert found.shape == (2, WIDTH)
+
+
 def test_shapes_change_from_run_to_run(chain: bytes) -> None:
     session = ort.InferenceSession(chain, options())
     for count in (1, 5, 2, 1, *range(18), 5, 1):
