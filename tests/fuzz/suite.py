@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # each module adds its kinds to the table
-from fuzz import generation, growth, python_api, training, translators  # noqa: F401
+from fuzz import generation, growth, python_api, server, training, translators  # noqa: F401
 from fuzz.kinds import KINDS
 from fuzz.runner import Ending, attempt
 
@@ -18,6 +18,7 @@ from fuzz.runner import Ending, attempt
 # busy cores, a case took 0.43 s, one of training_state 1.05 s and of toolchain_api 1.13 s.
 WEIGHTS = {
     "generation_settings": 0.5,
+    "request_body": 0.5,
     "training_state": 0.5,
     "changed_recipe": 0.25,
     "toolchain_api": 0.5,

@@ -36,6 +36,23 @@ def alone(decoder: Decoder, ids: Any, max_tokens: int, sampling: Sampling) -> li
     return decoder.generate(ids, max_tokens, sampling)
 
 
+def test_penalties_read_a_prompt_once(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of a text costs the same, however long its prompt is."""
+    converted, right = list[int](), np.array
+
+    def array(value: Any, *rest: Any, **options: Any) -> Any:
+        converted.append(np.size(value))
+        return right(value, *rest, **options)
+
+    pool, prompt = Pool(opened("silent"), 2), [3, 1, 4] * 40
+    [text] = pool.add(prompt, 9, [Sampling(temperature=0, repetition_penalty=1.5, stop_tokens=())])
+    with monkeypatch.context() as patched:
+        patched.setattr("t2r_runtime.decode.text.np.array", array)
+        finished(pool)
+    assert len(text.tokens) == 9
+    assert sum(size for size in converted if size > 8) == len(prompt)
+
+
 @settings(max_examples=60)
 @given(
     requests=st.lists(asked, min_size=1, max_size=9),

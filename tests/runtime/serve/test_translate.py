@@ -13,6 +13,7 @@ from cli_models import LETTERS, Output, letter_tokenizer
 from runtime import translators
 from runtime.serve.server import Server, running
 from t2r_runtime.cli import main
+from t2r_runtime.serve.translate import MAX_SENTENCES
 from t2r_runtime.translate.translator import MAX_SOURCE
 
 TEXTS = ["bad", "a", "lid. cab", "fed", "abc", "k", "c. d. e. f."]
@@ -113,6 +114,14 @@ def test_what_wrong_requests_are_told(server: Server, tmp_path: Path) -> None:
     assert answer["error"]["param"] == "source"
     assert answer["error"]["message"] == (
         f"expected a source of at most {MAX_SOURCE} tokens; received {MAX_SOURCE + 1}; split it into sentences"
+    )
+
+
+def test_too_many_sentences_are_not_encoded(server: Server) -> None:
+    status, answer = server.ask("/v1/translate", {"source": "Bad. " * (MAX_SENTENCES + 1)})
+    assert status == 400
+    assert answer["error"]["message"] == (
+        f"expected at most {MAX_SENTENCES:,} sentences; received {MAX_SENTENCES + 1:,}; send several requests"
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.checks import not_finite
 from t2r_runtime.decode.generate import Request
-from t2r_runtime.decode.history import RECENT
+from t2r_runtime.decode.history import RECENT, History
 from t2r_runtime.errors import UserError
 
 NOT_FINITE = -1  # replaces a token, as in a generation graph
@@ -52,6 +52,7 @@ class Text:
     tokens: list[int] = field(default_factory=list)
     ended: str | None = None
     error: UserError | None = None
+    _history: History | None = None  # of the penalties
 
     @property
     def seen(self) -> list[int]:
@@ -89,6 +90,8 @@ class Text:
         if self.watch is not None:
             self.watch(logits, self.token)
         self.tokens.append(self.token)
+        if self._history is not None:
+            self._history.add(np.array([[self.token]]))
         self.left -= 1
         if self.token in self.request.stop:
             self.ended = STOP
@@ -97,7 +100,10 @@ class Text:
         return self.token
 
     def _recent(self) -> NDArray[np.int64]:
-        return np.array([*self.before[-RECENT:], *self.tokens][-RECENT:], np.int64)
+        if self._history is None:  # converted once: a list of many tokens takes milliseconds, in each step of all rows
+            self._history = History(1)
+            self._history.add(np.array([self.before[-RECENT:]], np.int64))
+        return self._history.of(0)
 
     def _not_finite(self, error: UserError) -> int:
         self.token = NOT_FINITE

@@ -21,6 +21,7 @@ from t2r_runtime.translate.beam import Beam, Translation
 from t2r_runtime.translate.texts import Texts
 
 MAX_BEAM = 64
+MAX_SENTENCES = 1 << 14  # of a request; a book has fewer
 
 
 async def translate(served: Served, model: Model, fields: Fields) -> dict[str, Any]:
@@ -54,6 +55,8 @@ async def translate(served: Served, model: Model, fields: Fields) -> dict[str, A
     encoders = served.encoders
     lines = await encoders.each(split_sentences if split else lambda text: [text], texts, None, "source")
     sentences = [sentence for line in lines for sentence in line]
+    if len(sentences) > MAX_SENTENCES:
+        raise wrong(f"at most {MAX_SENTENCES:,} sentences", f"{len(sentences):,}", "send several requests", "source")
     sources = await encoders.each(encoded, sentences, model.most_tokens, "source")
     found = iter(await _translated(served, translations, sources, choosing.beam))
     answers, tokens = [], 0
