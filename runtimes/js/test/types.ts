@@ -48,6 +48,9 @@ export async function used(bytes: Uint8Array): Promise<string> {
   story += (await cache.generate([1, 3], 4)).length + cache.reused;
   await decoder.take([[decoder, [0, 0]]]);
   const { signal } = new AbortController();
+  story += (await decoder.prefill([1], { signal })).length + (await batch.add([1], 2, {}, { signal }));
+  for await (const token of decoder.stream([1], 2, {}, { signal })) story += token;
+  await (await WorkerDecoder.open("story.onnx", { signal })).loadState("story.state", { signal });
   await decoder.generate([1], 2, {}, { onToken: (token: number) => token < 3, signal });
   await translator.translate([3], {}, { onStep: (newest: number[]) => newest.length > 0, signal });
   // @ts-expect-error a search has no tokens of one text
