@@ -13,6 +13,8 @@ from comparison.exports import ExportFigures, bench_export
 from t2r_export.errors import CheckFailed
 from t2r_runtime.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 
 class Player:
     """A Worker without a process; a step takes 1 ms plus 0.5 ms per sequence."""

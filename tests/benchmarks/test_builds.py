@@ -20,6 +20,8 @@ from t2r_export.data.batch import window_batches
 from t2r_export.data.corpus import held_out_windows, read_corpus
 from t2r_export.quality.evaluate import evaluate
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.name: path for path in sorted((ROOT / "benchmarks" / "results").glob("*.json"))}
 # measured on an idle machine; the results were not kept

@@ -17,6 +17,8 @@ from t2r_export.errors import CheckFailed
 from t2r_export.providers.bandwidth import Bandwidth, TokenBytes
 from t2r_runtime.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 
 class Player:
     """A Worker without a process: 2 ms per token, and 10 ms for the engine `torch`."""

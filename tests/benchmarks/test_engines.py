@@ -17,6 +17,8 @@ from t2r_export.errors import CheckFailed
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 
 def test_parse_candidate() -> None:
     assert parse("t2r:w4:K=64:block=128") == Candidate(

@@ -12,6 +12,8 @@ from comparison.tables import profile_tables
 from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def found(tiny: ModelConfig) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from comparison.plan import read_plan
 from t2r_export.config.model import ModelConfig
 from t2r_export.errors import CheckFailed
 
+pytestmark = pytest.mark.slow
+
 PLAN = """
 [forms]
 default = "t2r:w4"

@@ -22,6 +22,8 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.errors import CheckFailed
 from t2r_runtime.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 # answers like llama-server and logs requests to a file
 LLAMA = """#!{python}
 import http.server, json, sys

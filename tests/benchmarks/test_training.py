@@ -12,6 +12,8 @@ from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.positions import RotaryConfig
 
+pytestmark = pytest.mark.slow
+
 
 def test_forms_train_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heads = HeadsConfig(heads=2, kv_heads=1, head_size=8, qkv_bias=False, output_bias=False, positions=RotaryConfig())

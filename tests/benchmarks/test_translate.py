@@ -29,6 +29,8 @@ from t2r_export.quality.translations import translate as greedy
 from t2r_runtime.errors import UserError
 from test_build_pairs import PAIRS
 
+pytestmark = pytest.mark.slow
+
 WORDS = ("bad", "dab", "fed", "cab", "gag", "bee", "egg", "ace", "add", "had")
 END = 6
 CONFIG = ours("pegasus", start_tokens=(3,), banned_tokens=(), eos_tokens=(END,), vocab_size=11)
