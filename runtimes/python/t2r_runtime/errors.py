@@ -99,9 +99,13 @@ def shown(value: object) -> str:
         return f"a number of type {type(value).__name__}"
 
 
+LONGEST_NAME = 100  # characters of a name that is compared with others; no known one is nearly as long
+
+
 def did_you_mean(name: object, known: Iterable[str], otherwise: str, like: float = 0.6) -> str:
     """Suggest the known name nearest to a misspelt one; `otherwise` if none has at least the similarity `like`."""
     import difflib  # not needed for --help
 
-    near = difflib.get_close_matches(name, list(map(str, known)), 1, like) if isinstance(name, str) else []
+    short = isinstance(name, str) and len(name) <= LONGEST_NAME
+    near = difflib.get_close_matches(str(name), list(map(str, known)), 1, like) if short else []
     return f"did you mean {near[0]}?" if near else otherwise

@@ -15,6 +15,7 @@ from cli_models import LETTERS, letter_tokenizer
 from runtime import graphs
 from runtime.serve.server import Client, letters, within
 from t2r_runtime import Tokenizer
+from t2r_runtime.serve.asked import MAX_LOG_PROBS
 from t2r_runtime.serve.encoders import MAX_TEXT, PER_TOKEN, WINDOW
 from t2r_runtime.serve.models import MAX_PROMPT
 from t2r_runtime.text.tokenizer_file import Library
@@ -101,6 +102,26 @@ def test_too_many_tokens_are_not_looked_at(server: Client) -> None:
         status, answer = server.ask(path, {"model": "letters", name: [*[1] * MAX_PROMPT, "a"]})
         assert status == 400
         assert f"expected at most {MAX_PROMPT:,} tokens in all; " in answer["error"]["message"]
+
+
+def test_log_probabilities_are_bounded_and_written_apart(server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set[str]()
+    right = Tokenizer.token_text
+    monkeypatch.setattr(
+        Tokenizer, "token_text", lambda *one: threads.add(threading.current_thread().name[:6]) or right(*one)
+    )
+    fields = {"model": "letters", "echo": True, "logprobs": 20, "max_tokens": 1, "prompt": [[1] * 99]}
+    found = server.good("/v1/completions", fields)["choices"][0]["logprobs"]
+    assert len(found["tokens"]) == 100 and threads == {"encode"}
+    for path, more in (
+        ("/v1/completions", {"prompt": [1] * (MAX_LOG_PROBS // 21)}),
+        ("/v1/completions", {"max_tokens": 4096, "n": 7}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4096, "n": 7}),
+    ):
+        asked = {**fields, **more} if path == "/v1/completions" else {"model": "letters", "logprobs": True, **more}
+        status, answer = server.ask(path, {**asked, **({} if "echo" in asked else {"top_logprobs": 20})})
+        assert status == 400 and answer["error"]["param"] == "logprobs"
+        assert f"an answer of at most {MAX_LOG_PROBS:,} log-probabilities; " in answer["error"]["message"]
 
 
 def test_long_texts_hold_up_nothing_else(server: Client, encoded: Encoded) -> None:

@@ -150,6 +150,16 @@ def test_values_are_shown_as_json(body: bytes, received: str) -> None:
     assert caught.value.message == f"expected a JSON object; received {received}; correct the body"
 
 
+def test_long_names_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their similarity to known names takes time in proportion to their length, in the thread of all requests."""
+    compared: list[str] = []
+    monkeypatch.setattr("difflib.get_close_matches", lambda name, *_: compared.append(name) or [])
+    for name in ("promt", "x" * 1_000_000):
+        with pytest.raises(ApiError, match="leave it out"):
+            Fields({name: 1}).end()
+    assert compared == ["promt"]
+
+
 def test_bug_tells_nothing_of_itself() -> None:
     error = of(ZeroDivisionError("secret"))
     assert (error.status, error.code) == (500, "bug")

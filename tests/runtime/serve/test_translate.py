@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli_models import LETTERS, Output, letter_tokenizer
 from runtime import translators
 from runtime.serve.server import Server, running
 from t2r_runtime.cli import main
+from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.translate import MAX_SENTENCES
-from t2r_runtime.translate.translator import MAX_SOURCE
+from t2r_runtime.serve.translations import Request, Translations
+from t2r_runtime.translate.beam import Beam
+from t2r_runtime.translate.translator import MAX_SOURCE, Translator
 
 TEXTS = ["bad", "a", "lid. cab", "fed", "abc", "k", "c. d. e. f."]
 
@@ -115,6 +120,40 @@ def test_what_wrong_requests_are_told(server: Server, tmp_path: Path) -> None:
     assert answer["error"]["message"] == (
         f"expected a source of at most {MAX_SOURCE} tokens; received {MAX_SOURCE + 1}; split it into sentences"
     )
+
+
+def test_requests_take_turns(translator_graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short ones, one of them with other options, do not wait for a long one; a second long one is refused."""
+    finished: list[tuple[Request, int]] = []
+    right = Translations._finish
+    worker = Translations("t", Translator(translator_graph, threads=1), 2, 6)
+
+    def finish(self: Translations, request: Request, error: ApiError | None) -> None:
+        assert error is None
+        finished.append((request, long.entered))
+        right(self, request, error)
+
+    monkeypatch.setattr(Translations, "_finish", finish)
+    sources = [np.array([3, 1, 4 + number % 3]) for number in range(100)]
+
+    async def run() -> list[Request]:
+        nonlocal long
+        beam, other = Beam(1, max_tokens=5), Beam(2, max_tokens=5)
+        requests = [long := worker.submit(sources, beam)]
+        requests += [worker.submit(sources[:3], each) for each in (beam, other)]
+        with pytest.raises(ApiError, match="expected at most 6 sentences that wait"):
+            worker.submit(sources, beam)
+        worker.start(asyncio.get_running_loop())
+        await asyncio.gather(*(request.done for request in requests))
+        await asyncio.to_thread(worker.stop)
+        return requests
+
+    long: Request
+    requests = asyncio.run(run())
+    assert {request for request, _ in finished} == set(requests) and finished[-1][0] is long
+    assert all(entered < 20 for _, entered in finished[:2])
+    greedy = [long.found[place][0].tokens for place in range(3)]
+    assert [requests[1].found[place][0].tokens for place in range(3)] == greedy
 
 
 def test_too_many_sentences_are_not_encoded(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 import uuid
@@ -17,6 +18,7 @@ from t2r_runtime.serve.writer import Piece
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+FEW = 64  # tokens with log-probabilities that are written at once
 ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -68,7 +70,7 @@ class Answer:
             so_far.tokens += piece.tokens
             so_far.logprobs += piece.logprobs
             so_far.finish = piece.finish
-        made = [self._form.choice(choices[index]) for index in sorted(choices)]
+        made = [await self._written(self._form.choice, choices[index]) for index in sorted(choices)]
         return {**self._head, "object": self._form.kind, "choices": made, "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[str]:
@@ -81,7 +83,7 @@ class Answer:
                 yield _event({**head, "choices": [part]})
             async for piece in self._pieces():
                 if piece.text or piece.logprobs or piece.finish or self._asked.tokens:
-                    yield _event({**head, "choices": [self._form.part(piece)]})
+                    yield _event({**head, "choices": [await self._written(self._form.part, piece)]})
             if self._asked.stream_usage:
                 yield _event({**head, "choices": [], "usage": self._usage()})
             yield "data: [DONE]\n\n"
@@ -103,6 +105,12 @@ class Answer:
         metrics.count("t2r_generated_tokens_total", usage["completion_tokens"], model=name)
         metrics.count("t2r_cached_tokens_total", usage["prompt_tokens_details"]["cached_tokens"], model=name)
         metrics.time("t2r_request_seconds", time.monotonic() - self._jobs[0].started, model=name)
+
+    async def _written(self, write: Callable[[Piece], dict[str, Any]], piece: Piece) -> dict[str, Any]:
+        """A choice as JSON; one with many log-probabilities, whose tokens are decoded, is written in another thread."""
+        size = len(piece.logprobs)
+        work = functools.partial(write, piece)
+        return work() if size <= FEW else await self._served.encoders.run(size * (1 + (self._asked.top or 0)), work)
 
     def _usage(self) -> dict[str, Any]:
         prompt, cached = sum(len(job.ids) for job in self._jobs), sum(job.cached for job in self._jobs)

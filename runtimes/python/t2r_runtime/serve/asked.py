@@ -22,6 +22,7 @@ from t2r_runtime.serve.writer import Echo, Writer
 MOST = (1 << 31) - 1
 MOST_SEED = (1 << 63) - 1
 STOPS, STOP_SIZE = 16, 1024
+MAX_LOG_PROBS = 2 * MAX_PROMPT  # of one answer: two for each token of the longest prompt
 SESSION_SIZE = 256  # characters
 # unsupported features of OpenAI's API, and the values that disable them
 MISSING = {
@@ -135,6 +136,19 @@ async def job(
         writer.first(ids[0])
     seconds = served.limits.seconds
     return Job(ids, max_tokens, asked.samplings(), writers, seconds, events, start, scored, keep)
+
+
+def require_log_probs(asked: Asked, prompts: int, generated: int) -> None:
+    """Raise ApiError if an answer has more log-probabilities than allowed.
+
+    Args:
+        prompts: tokens of prompts that have log-probabilities.
+        generated: maximum number of new tokens of all choices.
+    """
+    if asked.top is None or (size := (prompts + generated) * (1 + asked.top)) <= MAX_LOG_PROBS:
+        return
+    do = "ask for fewer of them, or of tokens or choices"
+    raise wrong(f"an answer of at most {MAX_LOG_PROBS:,} log-probabilities", f"up to {size:,}", do, "logprobs")
 
 
 def require_size(tokens: int, param: str = "prompt") -> None:

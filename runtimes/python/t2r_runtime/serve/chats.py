@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from t2r_runtime.serve.answer import Answer
-from t2r_runtime.serve.asked import Asked, job, require_size, taken
+from t2r_runtime.serve.asked import Asked, job, require_log_probs, require_size, taken
 from t2r_runtime.serve.completions import MAX_TOP
 from t2r_runtime.serve.encoders import require_characters
 from t2r_runtime.serve.errors import wrong
@@ -79,6 +79,7 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, As
         reach = model.signature.reach
         room = MAX_TOKENS if reach is None else max(reach - len(ids) + 1, 1)
         most = min(MAX_TOKENS, served.limits.max_tokens, room)
+    require_log_probs(asked, 0, asked.choices * most)
     jobs = [await job(served, model, asked, ids, most, 0, events)]
     return Answer(served, model, asked, Chat(tokenizer, asked.tokens), jobs), asked
 

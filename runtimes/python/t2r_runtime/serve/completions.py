@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2r_runtime.serve.answer import Answer
-from t2r_runtime.serve.asked import Asked, job, require_size, taken
+from t2r_runtime.serve.asked import Asked, job, require_log_probs, require_size, taken
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, is_text, shown
 from t2r_runtime.serve.job import Event
@@ -77,7 +77,9 @@ async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer
     events: asyncio.Queue[Event] = asyncio.Queue()
     jobs = []
     most = MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-    for number, (prompt, ids) in enumerate(zip(prompts, await _encoded(served, model, prompts), strict=True)):
+    encoded = await _encoded(served, model, prompts)
+    require_log_probs(asked, echo * sum(map(len, encoded)), len(prompts) * asked.choices * most)
+    for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
         placed = functools.partial(_echo, model.tokenizer, prompt, asked.top is not None)
         echoed = await served.encoders.run(len(prompt), placed) if echo else None
         jobs.append(await job(served, model, asked, ids, most, number * asked.choices, events, echoed))

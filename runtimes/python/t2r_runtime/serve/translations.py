@@ -1,7 +1,7 @@
 """Translates the sources of all requests to one translator, in a thread.
 
 Requests with the same options share a batch, which sentences join and leave between steps; requests with other options
-wait until it is empty.
+wait until it is empty. Requests take turns, sentence by sentence, so that a short one does not wait for a long one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from t2r_runtime.serve.errors import ApiError, reported
 from t2r_runtime.serve.worker import Worker, queue_full
 from t2r_runtime.translate.beam import Beam, Translation
+from t2r_runtime.translate.copies import copying_of
 from t2r_runtime.translate.search import Rules
 from t2r_runtime.translate.sentences import Sentences
 from t2r_runtime.translate.translator import Translator
@@ -30,6 +31,12 @@ class Request:
     beam: Beam
     done: asyncio.Future[None]
     found: dict[int, list[Translation]] = field(default_factory=dict)
+    entered: int = 0  # sources that have entered the batch
+
+    @property
+    def left(self) -> int:
+        """Number of sources that wait."""
+        return len(self.sources) - self.entered
 
 
 class Translations(Worker[Request]):
@@ -37,13 +44,14 @@ class Translations(Worker[Request]):
 
     Args:
         rows: maximum number of sentences side by side.
-        queue: maximum number of sentences that wait; a request may exceed it if no sentence waits.
+        queue: maximum number of sentences that wait, beside those of the longest request.
     """
 
     def __init__(self, name: str, translator: Translator, rows: int, queue: int) -> None:
         super().__init__(f"translations {name}")
+        copying_of(translator.signature)  # kept there, so that the first request does not wait for it
         self.translator, self._rows, self._queue = translator, rows, queue
-        self._waiting: deque[tuple[Request, int]] = deque()
+        self._waiting: deque[Request] = deque()
         self._going: dict[int, tuple[Request, int]] = {}  # by the number of the sentence in the batch
         self._sentences: Sentences | None = None
         self._beam: Beam | None = None
@@ -53,9 +61,11 @@ class Translations(Worker[Request]):
         """Add a request. Raises ApiError if too many sentences wait."""
         request = Request(sources, beam, asyncio.get_running_loop().create_future())
         with self._changed:
-            if self._waiting and len(self._waiting) + len(sources) > self._queue:
+            waiting = [request.left, *(each.left for each in self._waiting)]
+            if sum(waiting) - max(waiting) > self._queue:
                 raise queue_full(self._queue, "sentences")
-            self._waiting.extend((request, place) for place in range(len(sources)))
+            if sources:
+                self._waiting.append(request)
             self._changed.notify()
         request.done.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieve its exception
         if not sources:
@@ -76,28 +86,41 @@ class Translations(Worker[Request]):
                 answer = reported(error)
                 for request in {request for request, _ in [*self._going.values(), *entering]}:
                     self._finish(request, answer)
+                    self.cancel(request)  # its other sentences
                 self._sentences, self._going = None, {}
 
     def _take(self) -> list[tuple[Request, int]]:
         """Remove cancelled requests; returns the sentences that enter the batch now."""
         gone, self._gone = set(self._gone), []
-        self._waiting = deque(pair for pair in self._waiting if pair[0] not in gone)
+        self._waiting = deque(request for request in self._waiting if request not in gone)
         left = [number for number, (request, _) in self._going.items() if request in gone]
         if left and self._sentences is not None:
             self._sentences.drop(left)
             for number in left:
                 del self._going[number]
         if not self._going:
-            self._sentences = None
+            self._sentences, self._entered = None, 0
         entering: list[tuple[Request, int]] = []
         mixed = self._sentences is None or self._sentences.mixed
-        while self._waiting and mixed and len(self._going) + len(entering) < self._rows:
-            beam = self._waiting[0][0].beam
-            if (self._sentences is not None or entering) and beam != self._beam:
-                break
-            self._beam = beam
-            entering.append(self._waiting.popleft())
+        while mixed and len(self._going) + len(entering) < self._rows and (request := self._next(len(entering))):
+            self._beam = request.beam
+            entering.append((request, request.entered))
+            request.entered += 1
+            self._waiting.remove(request)
+            if request.left:
+                self._waiting.append(request)
         return entering
+
+    def _next(self, entering: int) -> Request | None:
+        """The request of the sentence that enters the batch next, after `entering` others: they take turns.
+
+        Requests with other options wait until the batch is empty; then it takes no more than `rows` sentences.
+        """
+        if self._sentences is None and not entering:
+            return self._waiting[0] if self._waiting else None
+        alike = [request for request in self._waiting if request.beam == self._beam]
+        full = len(alike) < len(self._waiting) and self._entered + entering >= self._rows
+        return alike[0] if alike and not full else None
 
     def _step(self, entering: list[tuple[Request, int]]) -> None:
         if not entering and not self._going:
@@ -105,7 +128,7 @@ class Translations(Worker[Request]):
         if self._sentences is None:
             assert self._beam is not None
             rules = Rules(self._beam, self.translator.signature)
-            self._sentences, self._entered = Sentences(self.translator._graph, rules), 0
+            self._sentences = Sentences(self.translator._graph, rules)
         sources = [request.sources[place] for request, place in entering]
         for pair in entering:
             self._going[self._entered] = pair

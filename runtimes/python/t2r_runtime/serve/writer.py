@@ -125,7 +125,7 @@ def _log_prob(logits: NDArray[np.float32], token: int, top: int) -> tuple[float,
     values = np.maximum(log_probabilities(logits), LEAST)
     best: list[tuple[int, float]] = []
     if top:
-        edge = np.partition(values, -top)[-top]
+        edge = np.partition(values, -min(top, values.size))[-min(top, values.size)]
         places = np.flatnonzero(values >= edge)
         order = places[np.argsort(-values[places], kind="stable")][:top]
         best = [(int(place), float(values[place])) for place in order]
