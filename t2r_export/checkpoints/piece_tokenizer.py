@@ -1,7 +1,8 @@
 """Convert a SentencePiece model and a vocabulary, as in Marian folders, to a tokenizer.json.
 
 The vocabulary has the pieces of both languages. Pieces missing in the model of one language get a prefix that no text
-contains, so they are never matched; decoding removes it.
+contains, so they are never matched; decoding removes it. Marian looks up texts in the vocabulary after the model
+divided them, so a run of characters that the model lacks may have a token, and a piece may have none: `surfaces`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from t2r_export.checkpoints.piece_file import BYTE, NORMAL, USER_DEFINED, PieceM
 from t2r_runtime.errors import UserError, printable
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-HIDDEN = "\uffff"  # a noncharacter of Unicode
+HIDDEN = "\uffff "  # the pre-tokenizer leaves no space in a text
 UNKNOWN, END, PADDING = "<unk>", "</s>", "<pad>"
 LANGUAGE = re.compile(r">>[^<>]+<<")  # target language token
 DO = "use the vocab.json that the model came with"
@@ -33,10 +34,15 @@ def piece_tokenizer(model: PieceModel, vocabulary: Mapping[str, Any], where: str
         UserError: invalid ids, or no `<unk>` or `</s>` among the pieces.
     """
     tokens = _ordered(vocabulary, where)
-    found = {piece.text: piece.score for piece in model.pieces if piece.kind in (NORMAL, BYTE)}
-    whole = [piece.text for piece in model.pieces if piece.kind == USER_DEFINED and piece.text in vocabulary]
-    shown = [text if text in found else HIDDEN + text for text in tokens]
+    found = _scores(model)
+    others = [text for text in found if text not in vocabulary]  # found in texts, and then unknown
+    whole = [p.text for p in model.pieces if p.kind == USER_DEFINED and p.text in vocabulary and p.text not in found]
+    shown = [text if text in found else HIDDEN + text for text in tokens] + others
     special = [t for t in tokens if t in (UNKNOWN, END, PADDING) or LANGUAGE.fullmatch(t)]
+    unknown = dict.fromkeys(others, vocabulary[UNKNOWN])
+    runs = {t: vocabulary[t] for t in tokens if t in vocabulary and found.keys().isdisjoint({t, *t})}
+    if model.kind == "bpe" or model.byte_fallback:  # the library does not tell the text of a BPE's unknown token
+        runs = {}
     for text in (*special, *whole):  # matched before splitting
         shown[vocabulary[text]] = text
     data = {
@@ -46,7 +52,7 @@ def piece_tokenizer(model: PieceModel, vocabulary: Mapping[str, Any], where: str
         "added_tokens": [_added(vocabulary[t], t, True) for t in special]
         + [_added(vocabulary[t], t, False) for t in whole],
         "normalizer": _normalizer(model),
-        "pre_tokenizer": _metaspace(model),
+        "pre_tokenizer": _metaspace(model.dummy_prefix and model.strip),
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [_sequence("A"), {"SpecialToken": {"id": END, "type_id": 0}}],
@@ -58,10 +64,11 @@ def piece_tokenizer(model: PieceModel, vocabulary: Mapping[str, Any], where: str
             "decoders": [
                 {"type": "Replace", "pattern": {"String": HIDDEN}, "content": ""},
                 *([{"type": "ByteFallback"}] if model.byte_fallback else []),
-                _metaspace(model),
+                _metaspace(model.dummy_prefix),
             ],
         },
-        "model": (_unigram if model.kind == "unigram" else _merges)(model, shown, found, vocabulary[UNKNOWN]),
+        "model": (_unigram if model.kind == "unigram" else _merges)(model, shown, found, vocabulary[UNKNOWN])
+        | {"surfaces": runs | unknown},
     }
     return json.dumps(data, ensure_ascii=False)
 
@@ -80,6 +87,16 @@ def _ordered(vocabulary: Mapping[str, Any], where: str) -> list[str]:
     return tokens
 
 
+def _scores(model: PieceModel) -> dict[str, float]:
+    """The pieces that the model finds in texts, with their scores."""
+    scores = {piece.text: piece.score for piece in model.pieces if piece.kind in (NORMAL, BYTE)}
+    if model.kind == "unigram":  # sentencepiece's scores of user-defined pieces
+        most = max(0.0, *(piece.score for piece in model.pieces if piece.kind == NORMAL))
+        whole = [piece.text for piece in model.pieces if piece.kind == USER_DEFINED]
+        scores |= {text: most * len(text.encode()) - 0.1 for text in whole}
+    return scores
+
+
 def _added(number: int, text: str, special: bool) -> dict[str, Any]:
     whole = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": text, **whole, "special": special}
@@ -96,11 +113,13 @@ def _normalizer(model: PieceModel) -> dict[str, Any]:
     if model.strip:
         parts.append({"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""})
         parts.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    elif model.dummy_prefix:  # a Metaspace would not put another space before a text that begins with one
+        parts.append({"type": "Prepend", "prepend": " "})
     return {"type": "Sequence", "normalizers": parts}
 
 
-def _metaspace(model: PieceModel) -> dict[str, Any]:
-    scheme = "always" if model.dummy_prefix else "never"
+def _metaspace(prefix: bool) -> dict[str, Any]:
+    scheme = "always" if prefix else "never"
     return {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
 
 

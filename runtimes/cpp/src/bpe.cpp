@@ -78,7 +78,7 @@ public:
 
     void encode(std::string_view piece, Ids &tokens) override {
         if (whole_first)
-            if (const std::int64_t id = vocabulary.find(piece); id >= 0) return tokens.push_back(id);
+            if (const std::int64_t id = vocabulary.find(piece); id >= 0) return tokens.push_back(surface(piece, id));
         while (piece.size() > longest) {
             const std::size_t end = seam(piece);
             encode_part(piece.substr(0, end), tokens);
@@ -104,7 +104,10 @@ private:
     void encode_part(std::string_view part, Ids &tokens) {
         begin(part);
         merge();
-        for (std::size_t place = 0; place < symbols.size(); place += symbols[place].length) tokens.push_back(symbols[place].id);
+        for (std::size_t place = 0; place < symbols.size(); place += symbols[place].length) {
+            const std::int64_t id = symbols[place].id;
+            tokens.push_back(surfaces.empty() ? id : surface(vocabulary.text(id), id));
+        }
     }
 
     // A position, if possible little more than `longest`, across which no rule merges; else the piece's end. Rules can merge

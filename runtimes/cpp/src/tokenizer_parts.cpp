@@ -117,9 +117,17 @@ std::vector<std::int64_t> byte_tokens(const Vocabulary &vocabulary) {
 std::unique_ptr<Model> make_model(Json::Value part) {
     const auto type = part.find("type");
     const std::string_view name = type ? type->string() : part.find("merges") ? "BPE" : "";
-    if (name == "BPE") return make_bpe(part);
-    if (name == "Unigram") return make_unigram(part);
-    refuse_part("model", name.empty() ? "without a type" : name);
+    if (name != "BPE" && name != "Unigram") refuse_part("model", name.empty() ? "without a type" : name);
+    std::unique_ptr<Model> model = name == "BPE" ? make_bpe(part) : make_unigram(part);
+    if (const auto surfaces = part.find("surfaces"); surfaces && !surfaces->is_null()) {
+        const Json::Value vocabulary = part.at("vocab");
+        const std::size_t pieces = vocabulary.is(Json::Type::array) ? vocabulary.size() : model->vocabulary.size();
+        surfaces->each_pair([&](std::string_view text, Json::Value id) {
+            if (id.integer() < 0 || id.integer() >= static_cast<std::int64_t>(pieces)) refuse_tokenizer("surfaces that are tokens", text);
+            model->surfaces[std::string(text)] = id.integer();
+        });
+    }
+    return model;
 }
 
 const std::string &byte_character(unsigned char byte) { return byte_characters().of[byte]; }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -112,7 +113,14 @@ public:
     virtual ~Model() = default;
     virtual void encode(std::string_view piece, Ids &tokens) = 0;
 
+    // The token of a piece, or of a run of unknown characters: that of its text in `surfaces`, or `id`.
+    std::int64_t surface(std::string_view text, std::int64_t id) const {
+        const auto found = surfaces.find(text);
+        return found == surfaces.end() ? id : found->second;
+    }
+
     Vocabulary vocabulary;
+    std::map<std::string, std::int64_t, std::less<>> surfaces;
     std::size_t looks = 16;  // most look-ups per byte of a text: of a Unigram the bytes of its longest piece
 };
 std::unique_ptr<Model> make_model(Json::Value part);

@@ -126,14 +126,14 @@ private:
 
     void add(std::string_view piece, Ids &tokens) const {
         const std::int64_t id = vocabulary.find(piece);
-        if (id >= 0) return tokens.push_back(id);
+        if (id >= 0) return tokens.push_back(surface(piece, id));
         const auto known = [&](char c) { return bytes[static_cast<unsigned char>(c)] >= 0; };
         if (!bytes.empty() && std::all_of(piece.begin(), piece.end(), known)) {
             for (const char c : piece) tokens.push_back(bytes[static_cast<unsigned char>(c)]);
             return;
         }
         if (unknown < 0) refuse_tokenizer("text of the vocabulary's characters, as there is no unk_id", piece);
-        tokens.push_back(unknown);
+        tokens.push_back(surface(piece, unknown));
     }
 
     std::vector<double> scores;

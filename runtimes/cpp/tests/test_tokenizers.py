@@ -17,6 +17,8 @@ from made_tokenizers import GPT2, WORDS, bpe, fallback, gpt2, parts, storyteller
 from random_texts import texts
 from t2r_library import Failed, Library, Tokenizer
 
+from t2r_runtime import Tokenizer as Python
+
 # fewer under a sanitizer, which needs few texts
 MANY, SOME = (1_000, 100) if "T2R_LIBRARY" in os.environ else (10_000, 1_000)
 
@@ -51,6 +53,19 @@ def test_gpt2(library: Library, data: Path) -> None:
 
 def test_unigram(library: Library) -> None:
     compare(library, unigram(byte_fallback=False), MANY)
+
+
+def test_surfaces(library: Library) -> None:
+    """Runs of unknown characters, and pieces, that `surfaces` has, as in Python."""
+    vocab = [["<unk>", 0], ["a", -1], ["b", -2], ["\uffff \u00a3", -2], ["\uffff \u8881\u9e20", -2], ["ab", -1.5]]
+    model = {"type": "Unigram", "unk_id": 0, "vocab": vocab, "surfaces": {"\u00a3": 3, "\u8881\u9e20": 4, "ab": 0}}
+    text, tokens = "a\u00a3b\u00a3\u00a3ba\u8881\u9e20aba\u8881", [1, 3, 2, 0, 2, 1, 4, 0, 1, 0]
+    ours = Tokenizer(library, json.dumps({"model": model}), bos_token=0)
+    assert ours.encode(text) == Python(json.dumps({"model": model})).encode(text) == tokens
+    ours.close()
+    for surfaces in ({"\u00a3": 6}, {"\u00a3": -1}, {"\u00a3": "3"}):
+        with pytest.raises(Failed, match="tokenizer"):
+            Tokenizer(library, json.dumps({"model": {**model, "surfaces": surfaces}}), bos_token=0)
 
 
 def test_unigram_with_bytes(library: Library) -> None:

@@ -30,6 +30,7 @@ export class Tokenizer {
   #bos;
   #ids; // text → id
   #written; // id → decoded text, without special tokens; a normalized added token decodes to its normalized content
+  #surfaces; // text → id, of pieces and of runs of unknown letters
   #unknown;
   #chat;
 
@@ -49,6 +50,7 @@ export class Tokenizer {
     const { model, pieces, added_tokens: added } = parts, { type, vocab, unk_id: id, unk_token: token } = model;
     this.#ids = new Map(pieces);
     for (const one of added) this.#ids.set(one.content, one.id);
+    this.#surfaces = new Map(Object.entries(model.surfaces ?? {}));
     this.#unknown = type === "Unigram" ? id : this.#ids.get(token);
     try {
       const normalize = normalizerOf(parts.normalizer);
@@ -103,7 +105,7 @@ export class Tokenizer {
 
   #idsOf({ text, first }, bounded) {
     const pieces = this.#pieces(bounded(this.#split([text], first).filter(Boolean)));
-    return pieces.map((piece) => this.#ids.get(piece) ?? this.#unknown).filter((id) => id !== undefined);
+    return pieces.map((piece) => this.#surfaces.get(piece) ?? this.#ids.get(piece) ?? this.#unknown).filter((id) => id !== undefined);
   }
 
   /**

@@ -34,6 +34,7 @@ export function readParts(text) {
   }
   if (!isObject(found) || !isObject(found.model)) throw refused("a tokenizer.json with a model", "something else");
   const pieces = piecesOf(found.model);
+  checkSurfaces(found.model, pieces);
   const places = Object.keys(TYPES), parts = Object.fromEntries(places.map((place) => [place, partsOf(place, found[place] ?? null)]));
   const added = addedOf(found.added_tokens ?? []);
   requireBounds(found.model, pieces, added, parts);
@@ -64,6 +65,13 @@ function piecesOf(model) {
   if (!Array.isArray(model.merges)) throw refused("merges as a list of pairs", "something else");
   model.merges = model.merges.map((merge) => mergeOf(merge, pieces));
   return pieces;
+}
+
+/** Check that `surfaces`, if given, has tokens of the vocabulary. */
+function checkSurfaces({ surfaces, vocab }, pieces) {
+  const count = Array.isArray(vocab) ? vocab.length : pieces.size;
+  const good = (surfaces ?? null) === null || (isObject(surfaces) && Object.values(surfaces).every((id) => isWhole(id, 0, count - 1)));
+  if (!good) throw refused("surfaces that are tokens", "others");
 }
 
 function mergeOf(merge, pieces) {

@@ -42,6 +42,16 @@ test("of two added tokens that are normalized to one text, the first is found", 
   assert.deepEqual(made({ ...longer, added_tokens: two }).encode("de x"), [11, 10, 11]);
 });
 
+test("runs of unknown letters, and pieces, that surfaces has", async () => {
+  const vocab = [["<unk>", 0], ["a", -1], ["b", -2], ["\uffff £", -2], ["\uffff 袁鸠", -2], ["ab", -1.5]];
+  const model = { type: "Unigram", unk_id: 0, vocab, surfaces: { "£": 3, "袁鸠": 4, ab: 0 } };
+  const tokenizer = made({ model, added_tokens: [] });
+  assert.deepEqual(tokenizer.encode("a£b££ba袁鸠aba袁"), [1, 3, 2, 0, 2, 1, 4, 0, 1, 0]);
+  for (const surfaces of [{ "£": 6 }, { "£": -1 }, { "£": "3" }, ["£"]]) {
+    await refused(() => made({ model: { ...model, surfaces }, added_tokens: [] }), "tokenizer", /surfaces that are tokens/);
+  }
+});
+
 test("an empty text is the BOS token, or refused", async () => {
   assert.deepEqual(made({}, 11).encode(""), [11]);
   await refused(() => made({}).encode(""), "tokenizer", /without a BOS token/);

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.text.surfaces import Surfaces
 from t2r_runtime.text.tokenizer_bounds import Bounded, bounded, require_added_size
 from t2r_runtime.text.tokenizer_parts import DO, EDGES, FORM, LISTS, parts_of, require_known
 
@@ -56,6 +57,7 @@ class Library:
             require_known(file.data)
         self._work, self._looks, self._token_bytes = file.work, file.looks, file.token_bytes
         self.decoders = [part["type"] for part in parts_of(file.data, "decoder")]
+        self._surfaces = Surfaces(file.data["model"])
         special = [entry for entry in file.data.get("added_tokens") or () if entry.get("special")]
         # the library decodes special tokens whose content is normalized
         self._omitted = {entry["id"] for entry in special if entry.get("normalized")}
@@ -73,11 +75,11 @@ class Library:
             self._require_text(text)
             # other threads run meanwhile, unlike in `tokenizer.encode`, which also computes offsets
             [found] = self.tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
-            ids: list[int] = found.ids
+            ids: list[int] = self._surfaces.encoded(found).ids
             return ids
 
     def encode_batch(self, texts: Sequence[str], special_tokens: bool, places: bool = False) -> list[Any]:
-        """The library's Encoding of each text; `places` adds offsets, which takes up to half as much time again.
+        """Encodings of texts; `places` adds offsets, which takes up to half as much time again.
 
         Raises UserError as `encode` does.
         """
@@ -85,7 +87,7 @@ class Library:
             for text in texts:
                 self._require_text(text)
             encode = self.tokenizer.encode_batch if places else self.tokenizer.encode_batch_fast
-            return list(encode(list(texts), add_special_tokens=special_tokens))
+            return list(map(self._surfaces.encoded, encode(list(texts), add_special_tokens=special_tokens)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode tokens, without special ones. Raises UserError if they are invalid or too many."""
