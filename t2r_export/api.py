@@ -34,7 +34,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.stages import parse_plan
 from t2r_export.config.students import student_mixer
 from t2r_export.config.typed import typed
-from t2r_export.convert import convert, provenance, source_mixers
+from t2r_export.convert import conversion, provenance, source_mixers
 from t2r_export.data.corpus import read_corpus
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
@@ -140,9 +140,9 @@ class Model:
         kind, said = read_kind(mixer)
         config, _ = student_mixer(kind, {**said, **options}, old.config)
         others = source_mixers(old.config, config, None if cross is None else read_kind(cross), encoder)
-        model = convert(old.model, config, layers, seed, *others)
-        done = provenance(old, mixer=to_plain(config), layers=layers, seed=seed)
-        return Model(checkpoint.made(model, old.tokenizer, done, old.source_tokenizer))
+        made = conversion(old.model, config, layers, seed, *others)
+        done = provenance(old, made.untrained, mixer=to_plain(config), layers=layers, seed=seed)
+        return Model(checkpoint.made(made.model, old.tokenizer, done, old.source_tokenizer))
 
     @typed
     def prune(self, data: Files, **options: float) -> Model:
@@ -157,9 +157,9 @@ class Model:
         """
         old, shares = self.checkpoint, _made(PruneConfig, options)
         corpus = read_corpus(_paths(data), old.tokenizer, old.config)
-        model = prune(old.model, shares, corpus).model
-        done = pruned(old, text_sha256=corpus.sha256, shares=shares.shares)
-        return Model(checkpoint.made(model, old.tokenizer, done, old.source_tokenizer))
+        found = prune(old.model, shares, corpus)
+        done = pruned(old, found, text_sha256=corpus.sha256, shares=shares.shares)
+        return Model(checkpoint.made(found.model, old.tokenizer, done, old.source_tokenizer))
 
     @typed
     def finetune(

@@ -23,7 +23,7 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.recipe import Recipe, read_recipe
 from t2r_export.config.recipe_students import StudentPlan, Training
 from t2r_export.config.students import reason, student_mixer
-from t2r_export.convert import convert, provenance, reshape
+from t2r_export.convert import conversion, provenance, reshape
 from t2r_export.data.corpus import read_corpus
 from t2r_export.data.documents import Texts, parted
 from t2r_export.data.pair_sources import read_plan
@@ -224,15 +224,14 @@ class Build:
         for line in loaded.notes:
             self.on_progress(f"note: {line}")
         if plan.model is not None:
-            model = reshape(loaded.model, plan.model.build(), plan.seed)
+            made = reshape(loaded.model, plan.model.build(), plan.seed)
         else:
             mixer, chosen = student_mixer(plan.kind, plan.options, loaded.config)
             if chosen:
                 self.on_progress(f"note: {plan.name}: {reason(chosen)}")
-            model = convert(loaded.model, mixer, plan.layers, plan.seed, plan.cross)
-        if plan.random:
-            model = initialize(model.config, plan.seed)
-        history = provenance(loaded, **plan.convert)
+            made = conversion(loaded.model, mixer, plan.layers, plan.seed, plan.cross)
+        model = initialize(made.model.config, plan.seed) if plan.random else made.model
+        history = provenance(loaded, made.untrained, **plan.convert)
         checkpoint.save(out, model, loaded.tokenizer, history, loaded.source_tokenizer)
 
     def _prune(self, plan: StudentPlan, out: Path) -> None:
@@ -240,9 +239,9 @@ class Build:
         loaded = checkpoint.load(self.teacher if plan.of is None else self.work / f"{plan.of}.pt")
         reading = self.plan.shares, self.plan.separator
         corpus = read_corpus(self.shared["data"], loaded.tokenizer, loaded.config, *reading)
-        model = prune(loaded.model, plan.prune, corpus, self.on_progress).model
-        history = pruned(loaded, of=plan.of, text_sha256=corpus.sha256, shares=plan.prune.shares)
-        checkpoint.save(out, model, loaded.tokenizer, history, loaded.source_tokenizer)
+        found = prune(loaded.model, plan.prune, corpus, self.on_progress)
+        history = pruned(loaded, found, of=plan.of, text_sha256=corpus.sha256, shares=plan.prune.shares)
+        checkpoint.save(out, found.model, loaded.tokenizer, history, loaded.source_tokenizer)
 
     def _finetune(
         self, model: Path, output: Path, training: Training, teacher: Path | None, **data: Any

@@ -7,12 +7,14 @@ parameters. The result is a starting point for finetuning.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.untrained import marked, new_parts, untrained
 from t2r_export.checkpoints.weights import assemble
 from t2r_export.config.layer import LayerConfig, mapped, mixed
 from t2r_export.config.layer_numbers import choose_layers
@@ -29,6 +31,15 @@ from t2r_runtime.errors import UserError
 CROSS_FEATURES = 32  # features per head (Kasai et al. 2021, section 3.2)
 
 
+@dataclass(frozen=True)
+class Conversion:
+    """A converted model, and what it has that the original lacks."""
+
+    model: Transformer
+    added: int  # parameters
+    untrained: list[str]  # parts, for `provenance`
+
+
 def convert(
     model: Transformer,
     mixer: MixerConfig | PartConfig,
@@ -37,6 +48,18 @@ def convert(
     cross: MixerConfig | MergeConfig | None = None,
     encoder: MixerConfig | None = None,
 ) -> Transformer:
+    """The model of `conversion`."""
+    return conversion(model, mixer, layers, seed, cross, encoder).model
+
+
+def conversion(
+    model: Transformer,
+    mixer: MixerConfig | PartConfig,
+    layers: str = "all",
+    seed: int = 0,
+    cross: MixerConfig | MergeConfig | None = None,
+    encoder: MixerConfig | None = None,
+) -> Conversion:
     """A copy of `model` with another mixer in the chosen layers.
 
     Args:
@@ -74,10 +97,16 @@ def convert(
         converted = Transformer(dataclasses.replace(config, **changes))
     missing, unexpected = converted.load_state_dict(weights, strict=False)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
-    return converted.to(model.head.weight).eval()
+    return _made(model, converted, missing)
 
 
-def reshape(model: Transformer, config: ModelConfig, seed: int = 0) -> Transformer:
+def _made(model: Transformer, made: Transformer, random: Collection[str]) -> Conversion:
+    """The conversion of `model` to `made`, whose weights `random` are not the model's."""
+    added = {name: weight.numel() for name, weight in made.named_parameters() if name in random}
+    return Conversion(made.to(model.head.weight).eval(), sum(added.values()), new_parts(model, made, added))
+
+
+def reshape(model: Transformer, config: ModelConfig, seed: int = 0) -> Conversion:
     """A model of another config, with every weight of `model` that has a place in it, and random ones for the rest.
 
     A weight has a place if name and shape are the same and, in a part of a layer, the part's kind.
@@ -95,8 +124,8 @@ def reshape(model: Transformer, config: ModelConfig, seed: int = 0) -> Transform
     other = tuple(place for place, kind in after.items() if before.get(place) != kind)
     shapes = {name: weight.shape for name, weight in made.state_dict().items() if not name.startswith(other)}
     kept = {name: weight for name, weight in model.state_dict().items() if shapes.get(name) == weight.shape}
-    made.load_state_dict(kept, strict=False)
-    return made.to(model.head.weight).eval()
+    missing, _ = made.load_state_dict(kept, strict=False)
+    return _made(model, made, missing)
 
 
 def _kinds(config: ModelConfig) -> dict[str, str]:
@@ -267,8 +296,10 @@ def source_mixers(
     return made, LinearConfig(linear.feature_size, **same) if encoder and linear is not None else None
 
 
-def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:
+def provenance(original: Checkpoint, new: Sequence[str] = (), /, **done: Any) -> dict[str, Any]:
     """Provenance of a converted checkpoint: the original's, `done`, and the config of the unconverted model.
+
+    `new` are the conversion's untrained parts, which are marked (t2r_export.checkpoints.untrained).
 
     From this config `t2r finetune` rebuilds the teacher; after two conversions it is the config before the first.
     `source_runs` is the number of finetuning runs before that conversion; 0 if absent.
@@ -278,4 +309,5 @@ def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:
         runs = len(original.provenance.get("finetune", []))
         earlier = {"source_config": original.config.to_dict(), **({"source_runs": runs} if runs else {})}
     kept = {name: earlier[name] for name in ("source_config", "source_runs") if name in earlier}
-    return {**original.provenance, "convert": {"source_sha256": original.sha256, **kept, **done}}
+    made = {**original.provenance, "convert": {"source_sha256": original.sha256, **kept, **done}}
+    return marked(made, [*untrained(original.provenance), *new])

@@ -21,7 +21,7 @@ from t2r_export.config.plain import from_plain
 from t2r_export.config.upgrade import upgrade_layer
 from t2r_export.graph.contents import contents
 from t2r_export.paths import resolved
-from t2r_runtime.contract.signature import PREFIX, Signature, wrap_length
+from t2r_runtime.contract.signature import PREFIX, Signature, untrained_note, wrap_length
 from t2r_runtime.contract.source import Source
 from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.errors import UserError
@@ -122,6 +122,7 @@ def _named_positions(path: Path) -> int | None:
 
 def _checkpoint(path: Path) -> Description:
     from t2r_export.checkpoints import checkpoint  # imports torch, which graphs do not need
+    from t2r_export.checkpoints.untrained import untrained
     from t2r_export.model.parts.base import active_parameters
 
     loaded = checkpoint.load(path)
@@ -150,7 +151,7 @@ def _checkpoint(path: Path) -> Description:
             "sha256": loaded.sha256,
             "provenance": loaded.provenance,
         },
-        notes=tuple(loaded.notes),
+        notes=(*loaded.notes, *untrained_note(len(untrained(loaded.provenance)))),
     )
 
 
@@ -191,6 +192,7 @@ def _graph(path: Path) -> Description:
             "producer": signature.producer,
             "metadata": short,
         },
+        notes=signature.warnings,
     )
 
 

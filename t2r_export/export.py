@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.untrained import untrained
 from t2r_export.config.export import ExportConfig, require_no_choice
 from t2r_export.config.layer import described
 from t2r_export.config.model import EncoderConfig, ModelConfig
@@ -123,7 +124,7 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     bundle = Bundle(step, signature, weights, companions, said)
     if config.state_layout == "packed":
         bundle = packed(bundle)
-    notes = _tokenizer_notes([checkpoint.tokenizer, checkpoint.source_tokenizer])
+    notes = (*_tokenizer_notes([checkpoint.tokenizer, checkpoint.source_tokenizer]), *bundle.signature.warnings)
     return bundle, ExportReport([], parameters, active, len(step.graph.node), bundle.signature, folds, notes)
 
 
@@ -208,6 +209,7 @@ def _signature(
         generation=None if config.generation is None else config.generation.to_dict(),
         input_size=model.input_size,
         hidden_size=config.width if options.output_hidden else None,
+        untrained=len(untrained(checkpoint.provenance)) or None,
         source=None if config.encoder is None else _source(checkpoint, config, model.start_states, options),
     )
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import pkgutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from typing import Any
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.untrained import marked, untrained
 from t2r_export.checkpoints.weights import compare
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.options import options
+from t2r_export.config.stages import STAGES
 from t2r_export.errors import CheckFailed
 from t2r_export.fold import fold
 from t2r_export.model.device import choose_device
@@ -32,6 +35,7 @@ from t2r_export.training.inputs import find_inputs
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.memory import freed_memory_kept
 from t2r_export.training.plan import StagePlanned, planned
+from t2r_export.training.stages import Stage
 from t2r_export.training.state import TrainingState, check_identity, damaged, load_state
 from t2r_export.training.straight_through import attach, settled
 from t2r_export.training.trainer import Trainer
@@ -128,7 +132,8 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
             after = evaluate(student, batches.test)
             if not math.isfinite(after.nats):
                 raise CheckFailed(f"the trained model's loss is {after.nats}; {config.state_path} keeps its weights")
-            done = _write(config, loaded, student, state, inputs.identity, after)
+            parts = _left(loaded, state, student, teacher)
+            done = _write(config, loaded, student, state, inputs.identity, after, parts)
             log.record(event="done", nats=after.nats, before=state.measured)
             if (worse := after.nats - state.measured["student"]) > 0:
                 log.message(f"the student is worse than before: {worse:+.4f} nats/token")
@@ -224,6 +229,16 @@ def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transforme
     return state
 
 
+def _left(loaded: Checkpoint, state: TrainingState, student: Transformer, teacher: Transformer | None) -> list[str]:
+    """The parts that are still untrained after the run; a stage that keeps the weights from before it trains none."""
+    parts = untrained(loaded.provenance)
+    for row in state.kept:
+        if row["step"]:
+            kind: type[Stage] = pkgutil.resolve_name(STAGES[row["stage"]].stage)
+            parts = kind.leaves(parts, student, teacher)
+    return parts
+
+
 def _write(
     config: FinetuneConfig,
     loaded: Checkpoint,
@@ -231,6 +246,7 @@ def _write(
     state: TrainingState,
     identity: dict[str, Any],
     after: Evaluation,
+    parts: list[str],
 ) -> dict[str, Any]:
     """Write the output; returns its provenance entry, which contains no dates or durations."""
     measured = {**state.measured, "finetuned": after.nats, "finetuned_error": after.standard_error}
@@ -243,6 +259,7 @@ def _write(
         "evaluation": {"tokens": after.tokens, "length": after.length, **finite},
     }
     provenance = {**loaded.provenance, "finetune": [*loaded.provenance.get("finetune", []), done]}
+    provenance = marked(provenance, parts)
     checkpoint.save(config.output, student, loaded.tokenizer, provenance, loaded.source_tokenizer)
     config.state_path.unlink(missing_ok=True)
     return done

@@ -79,7 +79,7 @@ def test_to_reshape_is_to_convert(layers: str, rotary: bool) -> None:
     """Without random weights, `reshape` to the converted config gives the same model."""
     source = teacher(rotary, layers=2)
     made = convert(source, WindowConfig(3, 1), layers)
-    again = reshape(source, made.config, seed=3)
+    again = reshape(source, made.config, seed=3).model
     assert again.config == made.config and not again.training
     assert all(torch.equal(weight, again.state_dict()[name]) for name, weight in made.state_dict().items())
 
@@ -89,7 +89,7 @@ def test_weights_go_to_parts_of_their_kind() -> None:
     source = teacher(layers=2)
     conv = LightConvConfig(size=GPT2.width, heads=2, taps=3)
     config = dataclasses.replace(GPT2, layers=(SOFTMAX, conv), rezero=True, vocab_size=source.config.vocab_size).build()
-    made, fresh = reshape(source, config, seed=3), initialize(config, seed=3)
+    made, fresh = reshape(source, config, seed=3).model, initialize(config, seed=3)
     before, after, random = (model.state_dict() for model in (source, made, fresh))
     names = [name for name in after if name in before and not name.startswith("blocks.1.parts.0.")]
     assert "blocks.1.parts.1.up.weight" in names and "blocks.1.parts.0.o.weight" in {*before} & {*after}

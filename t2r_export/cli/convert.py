@@ -83,7 +83,7 @@ def command(
     check_outputs([("checkpoint", out)], [existing_model(source)], force)
 
     from t2r_export.checkpoints import checkpoint
-    from t2r_export.convert import convert, provenance, source_mixers
+    from t2r_export.convert import conversion, provenance, source_mixers
 
     loaded = checkpoint.load(source)
     config, chosen = student_mixer(kind, given, loaded.config)
@@ -94,20 +94,24 @@ def command(
             "leave it out",
         )
     of_cross, of_encoder = source_mixers(loaded.config, config, cross, encoder)
-    model = convert(loaded.model, config, layers, seed, of_cross, of_encoder)
+    made = conversion(loaded.model, config, layers, seed, of_cross, of_encoder)
+    model = made.model
     note_each([*loaded.notes, *([reason(chosen)] if chosen and layers != "none" else [])])
     others = {"cross": of_cross, "encoder": of_encoder}
-    said = {name: to_plain(made) for name, made in others.items() if made is not None}
-    done = provenance(loaded, source=source.name, mixer=to_plain(config), layers=layers, seed=seed, **said)
+    said = {name: to_plain(other) for name, other in others.items() if other is not None}
+    done = provenance(
+        loaded, made.untrained, source=source.name, mixer=to_plain(config), layers=layers, seed=seed, **said
+    )
     if out.exists() and not force:
         note(f"replacing {out}, an untrained conversion")
     checkpoint.save(out, model, loaded.tokenizer, done, loaded.source_tokenizer)
     kinds = [next((part.label for part in layer.mixers), "none") for layer in model.config.layers]
     written = out.stat().st_size
-    new = dict(model.named_parameters()).keys() - dict(loaded.model.named_parameters()).keys()
+    share = made.added / sum(parameter.numel() for parameter in model.parameters())
+    new = f"{made.added:,} new parameters ({share:.1%})" if made.added else "no new parameters"
     show(
         as_json,
-        {"out": out, "bytes": written, "layers": kinds, "config": model.config.to_dict()},
-        f"{out}: {kinds.count(kind)} of {len(kinds)} layers converted to {kind}, {size(written)}; "
-        + ("train the new parameters with t2r finetune" if new else "no new parameters"),
+        {"out": out, "bytes": written, "layers": kinds, "added": made.added, "config": model.config.to_dict()},
+        f"{out}: {kinds.count(kind)} of {len(kinds)} layers converted to {kind}, {size(written)}; {new}"
+        + ("; untrained: train it with t2r finetune" if made.untrained else ""),
     )

@@ -45,11 +45,13 @@ def show_matrix(
             find_scheme(name)
 
     from t2r_export.checkpoints import checkpoint
+    from t2r_export.checkpoints.untrained import untrained
     from t2r_export.providers.matrix import PRECISIONS, parity_matrix, read_matrix
     from t2r_runtime import PROVIDERS
+    from t2r_runtime.contract.signature import untrained_note
 
     loaded = checkpoint.load(model)
-    note_each(loaded.notes)
+    note_each([*loaded.notes, *untrained_note(len(untrained(loaded.provenance)))])
     matrix = parity_matrix(
         loaded,
         [each.name for each in read] or tuple(PROVIDERS),

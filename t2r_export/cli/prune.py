@@ -47,7 +47,7 @@ def command(source: Path, out: Path, share: dict[str, Any], data: Path, force: b
     note_each(loaded.notes)
     corpus = read_corpus([data], loaded.tokenizer, loaded.config)
     found = prune(loaded.model, config, corpus, note)
-    done = provenance(loaded, source=source.name, text_sha256=corpus.sha256, shares=config.shares)
+    done = provenance(loaded, found, source=source.name, text_sha256=corpus.sha256, shares=config.shares)
     checkpoint.save(out, found.model, loaded.tokenizer, done, loaded.source_tokenizer)
     heads = ["kind", "layer", "kept", "of", "cost"]
     rows = [[kind, layer, kept, of, f"{cost:+.4f}"] for kind, layer, kept, of, cost in found.rows()]

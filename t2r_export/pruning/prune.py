@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.untrained import marked, untrained, without_layers
 from t2r_export.config.pruning import KINDS, PruneConfig
 from t2r_export.config.tagged import resolve
 from t2r_export.data.batch import window_batches
@@ -79,7 +80,9 @@ def prune(
     return Pruned(pruned, versions, nats, weights, states)
 
 
-def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:
+def provenance(original: Checkpoint, pruned: Pruned, /, **done: Any) -> dict[str, Any]:
     """Provenance of a pruned checkpoint: the original's, with `done` appended to its prunings."""
     earlier = original.provenance.get("prune", [])
-    return {**original.provenance, "prune": [*earlier, {"source_sha256": original.sha256, **done}]}
+    made = {**original.provenance, "prune": [*earlier, {"source_sha256": original.sha256, **done}]}
+    gone = {each.layer for each in pruned.chosen.get("layers", ()) if not each.kept}
+    return marked(made, without_layers(untrained(original.provenance), gone))

@@ -66,6 +66,12 @@ class LayerwiseStage(Stage):
         return bool(cls.trained(student, teacher))
 
     @classmethod
+    def leaves(cls, parts: list[str], student: Transformer, teacher: Transformer | None) -> list[str]:
+        assert teacher is not None
+        trained = {f"blocks.{n}.parts.{m}" for n, m in cls.trained(student, teacher)}
+        return [part for part in parts if part not in trained]
+
+    @classmethod
     def trained(cls, student: Transformer, teacher: Transformer) -> dict[Place, set[str]]:
         """Trained parameters of each new mixing part, as names behind `blocks.N.parts.`."""
         places = [(n, m) for n, block in enumerate(student.blocks) for m in block.mixing]

@@ -79,6 +79,11 @@ class Stage(nn.Module):
         """Whether the stage has parameters to train in this student."""
         return True
 
+    @classmethod
+    def leaves(cls, parts: list[str], student: Transformer, teacher: Transformer | None) -> list[str]:
+        """Those of the student's untrained `parts` (t2r_export.checkpoints.untrained) that the stage does not train."""
+        return []
+
     def trainable(self) -> dict[str, nn.Parameter]:
         """The student's parameters that this stage trains, by name."""
         every = dict(self.student.named_parameters())

@@ -81,5 +81,5 @@ def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
 def test_convert_to_each_mixer(mixer: str, options: str, tmp_path: Path, capsys: Output) -> None:
     checkpoint.save(tmp_path / "m.pt", initialize(CONFIG.build(), 0), letter_tokenizer(), {})
     said = run(capsys, "convert", tmp_path / "m.pt", tmp_path / "c.pt", "--mixer", mixer + options, "--layers", 1)[0]
-    assert said.endswith("train the new parameters with t2r finetune\n")  # even without more parameters
+    assert said.endswith("; untrained: train it with t2r finetune\n")  # even without more parameters
     assert [mixer.kind for mixer in small.mixers(checkpoint.load(tmp_path / "c.pt").config)] == ["softmax", mixer]

@@ -94,7 +94,10 @@ def decoder(graph: Path, provider: Provider, threads: int | None, prefill_from: 
 
     name, options, allow_fallback = provider
     with own_stdout():
-        return Decoder(graph, name, threads, options, allow_fallback, prefill_from=prefill_from)
+        opened = Decoder(graph, name, threads, options, allow_fallback, prefill_from=prefill_from)
+    for line in opened.signature.warnings:
+        note(f"note: {line}")
+    return opened
 
 
 def decoder_alone(graph: Path, provider: Provider, threads: int | None, prefill_from: int = 1) -> Decoder:
@@ -112,7 +115,10 @@ def translator(graph: Path, provider: Provider, threads: int | None) -> Translat
     from t2r_runtime import Translator
 
     with own_stdout():
-        return Translator(graph, provider.name, threads, provider.options, provider.allow_fallback)
+        opened = Translator(graph, provider.name, threads, provider.options, provider.allow_fallback)
+    for line in opened.signature.warnings:
+        note(f"note: {line}")
+    return opened
 
 
 def note_split(provider: str, placement: Mapping[str, int]) -> None:

@@ -46,8 +46,8 @@ PAST_ENDS = "refuse, clamp or wrap:N"  # behaviours of a step past the last posi
 _WRAP = re.compile("wrap:([1-9][0-9]{0,8})")  # positions are int32
 
 PREFIX = "t2r."  # of metadata keys
-OPTIONAL = ("chat_template", "generation", "input_size", "hidden_size")  # keys left out if None
-OF_STEPS = ("tokenizer", "chat_template", "generation")  # keys that are absent or null in companions
+OPTIONAL = ("chat_template", "generation", "input_size", "hidden_size", "untrained")  # keys left out if None
+OF_STEPS = ("tokenizer", "chat_template", "generation", "untrained")  # keys that are absent or null in companions
 SOURCE_STATES = "source_states"  # key of translators, as are the fields of Source
 LISTS = ("states", "eos_tokens", "layers", SOURCE_STATES, "start_states", "start_tokens", "banned_tokens")
 MAX_METADATA_BYTES = 1 << 26  # of all keys and values
@@ -65,6 +65,12 @@ def wrap_length(past_end: str) -> int | None:
     """N of wrap:N, the modulus of absolute positions; otherwise None."""
     found = _WRAP.fullmatch(past_end)
     return None if found is None else int(found[1])
+
+
+def untrained_note(parts: int) -> tuple[str, ...]:
+    """A line on untrained parts, if there are any."""
+    do = "train it with t2r finetune and export it again"
+    return (f"{parts} converted parts of this model are untrained, so its output is noise: {do}",) if parts else ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,13 @@ class Signature:
     generation: Mapping[str, Any] | None = None  # default generation options
     input_size: int | None = None  # elements of the vectors that the graph reads; None: it reads token ids
     hidden_size: int | None = None  # elements of the output `hidden`; None: there is none
+    untrained: int | None = None  # parts that a conversion made and no training has trained
     source: Source | None = None  # of translators
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user of the graph should know before its first token, one line each."""
+        return untrained_note(self.untrained or 0)
 
     @property
     def constant(self) -> tuple[StateSpec, ...]:
@@ -294,7 +306,11 @@ def _malformed(signature: Signature) -> list[str]:
         "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
         **{
             name: size is None or (count(size) and size <= MAX_VOCABULARY)
-            for name, size in (("input_size", signature.input_size), ("hidden_size", signature.hidden_size))
+            for name, size in (
+                ("input_size", signature.input_size),
+                ("hidden_size", signature.hidden_size),
+                ("untrained", signature.untrained),
+            )
         },
         "role": isinstance(signature.role, str) and signature.role in ROLES,
         "graphs": isinstance(signature.graphs, Mapping)
