@@ -107,7 +107,10 @@ def test_allowed_fallback_is_reported(pretender: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(decoder.step(3), Decoder(path, threads=1).step(3))
 
 
-def test_a_companion_that_a_provider_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_companion_that_a_provider_does_not_take(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another provider runs it, and one line says so."""
     checked: list[str] = []
 
     def check(name: str, *_: Any) -> None:
@@ -122,6 +125,19 @@ def test_a_companion_that_a_provider_does_not_take(monkeypatch: pytest.MonkeyPat
     checked.clear()
     np.testing.assert_array_equal(Decoder(golden, "picky", threads=1).prefill([1, 2, 3]), expected)
     assert checked == ["picky", "picky", "cpu"]
+    assert caplog.messages == ["the prefill graph runs on cpu, not on picky: received another"]
+
+
+def test_the_session_config_of_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reaches the step graph and its companions; the caller's own entry goes before it."""
+    key = "session.disable_quant_qdq"
+    assert PROVIDERS["t2r"].config == {key: "1"}
+    monkeypatch.setitem(PROVIDERS, "careful", Provider(CPU, "", config={key: "1"}))
+    golden = Path(__file__).parents[2] / "models" / "tiny" / "prefill.onnx"
+    for config, expected in ({}, "1"), ({key: "0"}, "0"):
+        graph = open_graph(golden, "careful", config=config)
+        for session in graph.session, graph.companions["prefill"]():
+            assert session.get_session_options().get_session_config_entry(key) == expected
 
 
 def test_single_node_fallback() -> None:

@@ -89,7 +89,7 @@ typedef struct t2r_stream t2r_stream;
 
 typedef struct t2r_options {
     size_t size;              /* sizeof(t2r_options); t2r_defaults fills it in */
-    int32_t threads;          /* inside an operator; 0: those of t2r_share_threads, else one per core */
+    int32_t threads;          /* inside an operator; 0: those of t2r_share_threads, else one per core. Also of the plugin t2r */
     int32_t companions;       /* 1 (default); 0: do not use the prefill and generation graphs beside the graph */
     int64_t max_state_bytes;  /* limit of a graph's states at batch 1; default 2 GiB */
     const char *const *config; /* ONNX Runtime's session options, keys and values in turn; NULL: none */

@@ -71,7 +71,8 @@ void give_weights(const MemoryFile &graph, const OnnxFile &file, const MemoryFil
 
 void append_provider(const Options &wanted, Ort::SessionOptions &options) {
     try {
-        if (is_plugin(*wanted.provider)) return append_plugin(*wanted.provider, wanted.provider_options, options);
+        const int threads = wanted.threads ? wanted.threads : shared_threads().value_or(0);
+        if (is_plugin(*wanted.provider)) return append_plugin(*wanted.provider, wanted.provider_options, threads, options);
         options.AppendExecutionProvider(*wanted.provider, {wanted.provider_options.begin(), wanted.provider_options.end()});
     } catch (const Ort::Exception &error) {
         fail(T2R_PROVIDER, "an execution provider that this ONNX Runtime has", printable(error.what()),
@@ -83,7 +84,7 @@ Ort::SessionOptions session_options(const Options &wanted, const std::string &ro
     require_threads(wanted.threads);
     Ort::SessionOptions options;
     options.SetLogSeverityLevel(log_level());  // errors are reported even without a log
-    if (wanted.threads == 0 && are_threads_shared()) options.DisablePerSessionThreads();
+    if (wanted.threads == 0 && shared_threads()) options.DisablePerSessionThreads();
     else if (const int threads = wanted.threads ? wanted.threads : usable_threads()) options.SetIntraOpNumThreads(threads);
     if (role == "prefill") {
         // with many rows, prepacked weights are not faster: avoid a second copy of them

@@ -66,9 +66,9 @@ void share_threads(int threads) {
     shared = threads;
 }
 
-bool are_threads_shared() {
+std::optional<int> shared_threads() {
     const std::lock_guard<std::mutex> lock(mutex);
-    return shared.has_value();
+    return shared;
 }
 
 }  // namespace t2r

@@ -5,6 +5,8 @@
 #define ORT_API_MANUAL_INIT
 #include <onnxruntime_cxx_api.h>
 
+#include <optional>
+
 namespace t2r {
 
 // Throws Error of the kind provider if the library is older than the headers of the build.
@@ -20,6 +22,6 @@ void require_threads(int threads);
 // Share one set of threads among all graphs without a number of their own. Throws Error of the kind state after the first
 // graph was opened, or of the kind provider.
 void share_threads(int threads);
-bool are_threads_shared();
+std::optional<int> shared_threads();
 
 }  // namespace t2r

@@ -27,20 +27,32 @@ struct PluginApi {
                                       const char *const *keys, const char *const *values, std::size_t options);
 };
 constexpr std::size_t place = 301;  // index of the first function in OrtApi
+using NameOf = const char *(ORT_API_CALL *)(const OrtEpDevice *);
+constexpr std::size_t name_place = 312;  // of EpDevice_EpName
 
 #if ORT_API_VERSION >= 22
 constexpr bool is_at(std::size_t offset, std::size_t function) { return offset == (place + function) * sizeof(void *); }
 static_assert(is_at(offsetof(OrtApi, RegisterExecutionProviderLibrary), 0) && is_at(offsetof(OrtApi, GetEpDevices), 2) &&
-                  is_at(offsetof(OrtApi, SessionOptionsAppendExecutionProvider_V2), 3),
+                  is_at(offsetof(OrtApi, SessionOptionsAppendExecutionProvider_V2), 3) &&
+                  is_at(offsetof(OrtApi, EpDevice_EpName), name_place - place),
               "functions of OrtApi at the places that they had in 1.22");
 #endif
 
-const PluginApi &plugin_api() {
+// The functions of OrtApi from an index on.
+template <class Functions> const Functions &functions_at(std::size_t index) {
     const OrtApi *const api = OrtGetApiBase()->GetApi(first_version);
     if (!api)
         fail(T2R_PROVIDER, "an ONNX Runtime of 1.22 or later, which opens execution providers by path",
              printable(OrtGetApiBase()->GetVersionString()), "put a newer library in its place");
-    return *reinterpret_cast<const PluginApi *>(reinterpret_cast<void *const *>(api) + place);
+    return *reinterpret_cast<const Functions *>(reinterpret_cast<void *const *>(api) + index);
+}
+
+// Defaults of our own provider: its number of threads, and no QuantizeLinear around products with weights of 4 and 8 bits.
+void set_defaults(Ort::SessionOptions &options, int threads) {
+    const std::pair<const char *, std::string> defaults[] = {
+        {"ep.t2rexecutionprovider.threads", std::to_string(threads)}, {"session.disable_quant_qdq", "1"}};
+    for (const auto &[key, value] : defaults)
+        if (!options.HasConfigEntry(key)) options.AddConfigEntry(key, value.c_str());
 }
 
 std::vector<const OrtEpDevice *> devices(const PluginApi &api, OrtEnv *env) {
@@ -77,11 +89,12 @@ const OrtEpDevice *device_of(const PluginApi &api, OrtEnv *env, const std::strin
 
 bool is_plugin(const std::string &provider) { return provider.find_first_of("/\\") != std::string::npos; }
 
-void append_plugin(const std::string &path, const std::vector<std::pair<std::string, std::string>> &provider_options,
+void append_plugin(const std::string &path, const std::vector<std::pair<std::string, std::string>> &provider_options, int threads,
                    Ort::SessionOptions &options) {
-    const PluginApi &api = plugin_api();
+    const auto &api = functions_at<PluginApi>(place);
     OrtEnv *const env = ort_env();
     const OrtEpDevice *const device = device_of(api, env, path);
+    if (std::string(functions_at<NameOf>(name_place)(device)) == "T2rExecutionProvider") set_defaults(options, threads);
     std::vector<const char *> keys, values;
     for (const auto &[key, value] : provider_options) keys.push_back(key.c_str()), values.push_back(value.c_str());
     Ort::ThrowOnError(api.append(options, env, &device, 1, keys.data(), values.data(), keys.size()));

@@ -12,9 +12,9 @@ namespace t2r {
 // Whether a provider is a library's path: ONNX Runtime's names have no separator.
 bool is_plugin(const std::string &provider);
 
-// Run a session's graph on the first device of the library. Throws Error of the kind provider if ONNX Runtime is older, or
+// Run a session's graph on the first device of the library; `threads` is for our own provider, 0 for one a core. Throws Error of the kind provider if ONNX Runtime is older, or
 // refuses the library; Ort::Exception if an option is invalid.
-void append_plugin(const std::string &path, const std::vector<std::pair<std::string, std::string>> &provider_options,
+void append_plugin(const std::string &path, const std::vector<std::pair<std::string, std::string>> &provider_options, int threads,
                    Ort::SessionOptions &options);
 
 }  // namespace t2r

@@ -71,6 +71,15 @@ def test_its_options_are_its_own(library: Library, plugin: str) -> None:
         Decoder(library, GOLDEN / "tiny.onnx", provider=[plugin, "threads", "many"])
 
 
+def test_threads_reach_the_plugin(library: Library, plugin: str) -> None:
+    """Those of t2r_options, unless its own option gives another number."""
+    import onnxruntime_ep_t2r
+
+    for threads, own, expected in ((1, [], 1), (3, [], 3), (3, ["threads", "2"], 2)):
+        Decoder(library, GOLDEN / "tiny.onnx", provider=[plugin, *own], threads=threads).step([1])
+        assert onnxruntime_ep_t2r.get_threads() == expected
+
+
 def test_libraries_that_are_none(library: Library, release: Path, plugin: str, tmp_path: Path) -> None:
     """No file, a file that is no library, and a library that is no plugin; a second try gives the same error."""
     text = tmp_path / "text.so"

@@ -49,6 +49,7 @@ class Provider:
     install: str  # what to do if it is missing
     plugin: str | None = None  # Python module of its library, if not part of onnxruntime
     options: Mapping[str, str] = field(default_factory=dict)  # overridden by the caller's
+    config: Mapping[str, str] = field(default_factory=dict)  # of sessions; overridden by the caller's
     device: str = "cpu"  # memory of states, ids and logits between steps
     compiles: bool = False  # supports ahead-of-time compilation to a file
     partial: bool = False  # cannot run a whole step graph, so requires allow_fallback
@@ -65,6 +66,7 @@ PROVIDERS: dict[str, Provider] = {
         "T2rExecutionProvider",
         "run `make provider` in a clone of t2r-export, or install the wheel onnxruntime_ep_t2r of a release",
         plugin="onnxruntime_ep_t2r",
+        config={"session.disable_quant_qdq": "1"},  # otherwise the optimizer adds QuantizeLinear to w4 and w8
         threads_option="threads",
         companions="cpu",
         hint="export with the target portable, states of fixed size, and no quantization or w8 or w4",
@@ -191,6 +193,11 @@ def open_session(
         expected = "no options for the provider cpu, which has none"
         raise UserError(expected, ", ".join(extra), "leave them out", "provider")
     chosen = {**provider.options, **extra}
+    for key, value in provider.config.items():
+        try:
+            options.get_session_config_entry(key)
+        except Exception:  # the caller did not set it; ONNX Runtime's errors have no common base below Exception
+            options.add_session_config_entry(key, value)
     if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
         options.add_session_config_entry(RECORD_PLACEMENT, "1")
     elif provider.ort_name != CPU:

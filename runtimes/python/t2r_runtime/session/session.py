@@ -7,6 +7,7 @@ node that the provider does not support would run on the CPU, both silently.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +28,7 @@ from t2r_runtime.session.tuning import threads_for, usable_cores
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+LOG = logging.getLogger(__name__)
 IN_SESSIONS = (PREFILL, DRAFT_CHECK)  # roles that share the states of the step graph
 TYPES = {
     "tensor(double)": "float64",
@@ -103,7 +105,7 @@ class _Opening:
     ) -> Callable[[], ort.InferenceSession]:
         """A function that opens a companion of the step graph at `step` once, which takes as long as the step graph.
 
-        If the provider rejects it, `Provider.companions` opens it, if set.
+        If the provider rejects it, `Provider.companions` opens it, if set; one line is logged.
         """
         path = step.with_name(signature.graphs[role])
         if not path.is_file():
@@ -114,11 +116,14 @@ class _Opening:
         def opened() -> ort.InferenceSession:
             try:
                 session, other, _ = self.open(path, role, options())
-            except UserError:
+            except UserError as error:
                 if (instead := self.provider.companions) is None:
                     raise
                 opening = replace(self, name=instead, provider=providers.find_provider(instead), extra={})
                 session, other, _ = opening.open(path, role, options())
+                LOG.warning(
+                    "the %s runs on %s, not on %s: received %s", ROLES[role], instead, self.name, error.received
+                )
             if other != signature.companion(role):
                 expected = f"{path.name} to have the same model as {step.name}"
                 raise UserError(expected, "another model", "export both again", "graph")
