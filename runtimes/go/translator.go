@@ -23,6 +23,7 @@ type Beam struct {
 	LengthPenalty     float64
 	RepetitionPenalty float64 // 1: none
 	NoRepeatNgram     int64   // 0: no limit
+	Copy              bool    // whether numbers and names of the source are copied
 }
 
 // Beam returns the graph's options, which the caller may change.
@@ -32,7 +33,7 @@ func (d *Decoder) Beam() (Beam, error) {
 	return Beam{
 		int64(made.width), int64(made.max_tokens), int64(made.min_tokens), EarlyStopping(made.early_stopping),
 		made.forced_end != 0, int64(made.n_best), float64(made.length_penalty), float64(made.repetition_penalty),
-		int64(made.no_repeat_ngram),
+		int64(made.no_repeat_ngram), made.copy != 0,
 	}, err
 }
 
@@ -47,6 +48,7 @@ func (b Beam) given() C.t2r_beam {
 	made.length_penalty = C.double(b.LengthPenalty)
 	made.repetition_penalty = C.double(b.RepetitionPenalty)
 	made.no_repeat_ngram = C.int64_t(b.NoRepeatNgram)
+	made.copy = C.int64_t(number(b.Copy))
 	return made
 }
 

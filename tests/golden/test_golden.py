@@ -22,7 +22,7 @@ from golden.charsmap import charsmap
 from golden.models import MODELS, checkpoint
 from golden.traces import BATCH, QUANTIZED, STEPS
 from t2r_export.verify import verify
-from t2r_runtime import Beam, Sampler, Sampling, Tokenizer
+from t2r_runtime import Beam, Sampler, Sampling, Tokenizer, Translator
 from t2r_runtime.contract.options import DECODER, TRANSLATOR
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import KINDS
@@ -222,10 +222,19 @@ def test_the_history_is_longer_than_what_penalties_look_back_on() -> None:
 
 
 def test_searches_are_of_every_option() -> None:
-    case, _, starts = cases("translator").values()
-    options = {key for each in (case, starts) for search in each["searches"] for key in search["beam"]}
+    case, _, starts, copies = cases("translator").values()
+    options = {key for each in (case, starts, copies) for search in each["searches"] for key in search["beam"]}
     assert options == {f.name for f in dataclasses.fields(Beam)}
     assert len({len(source) for source in starts["sources"]}) == 2
     assert "S.0" in starts["states"], "a state that starts from the source"
     assert set(signature("translator").graphs) == {"encoder"}
     assert len({len(search["source"]) for search in case["searches"]}) > 1
+
+
+def test_searches_copy() -> None:
+    """Every search but the one without `copy` has another translation with it."""
+    translator = Translator(TINY / "translator-copies.onnx")
+    for search in cases("translator")["translator-copies"]["searches"]:
+        plain = next(translator.translate([search["source"]], Beam(**{**search["beam"], "copy": False})))
+        same = [one.tokens for one in plain] == [one["tokens"] for one in search["translations"]]
+        assert same == (search["beam"].get("copy") is False)

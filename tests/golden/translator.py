@@ -6,19 +6,22 @@ t2r_runtime.translate.search is another implementation. Scores that a search com
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from golden.choices import penalized
 from golden.computed import Eager
 from golden.models import CLAMP, PLAIN, seeded
 from golden.texts import Case
 from golden.traces import array
+from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.generation import GenerationOptions
@@ -28,6 +31,7 @@ from t2r_export.export import export
 from t2r_export.proof.tolerances import tolerance
 from t2r_runtime.contract.options import BeamOptions
 from t2r_runtime.translate.beam import Beam
+from t2r_runtime.translate.copies import Copies, copying_of
 
 MARGIN, LENGTHS, ATTEMPTS = 1e-3, (7, 3, 5), 400
 LONG = 3  # least tokens of a translation that is not trivial
@@ -89,6 +93,21 @@ MODELS = {
 }
 
 
+# sources as texts, whose numbers and names are copied: letters, and tokens of several
+SOURCE_LETTERS = " .,:0123Anop"
+TARGET_PIECES = ["e", "a", "p", "1", "2", "m", " ", "A", "3", " 1", "12", "0", ".", "n", " An", "o", ":"]
+TEXTS = ("1.200", "20:30", "12 n 3", "3 Ano", "n Ano 2", "13.2", "30 2 31", "1.2.03", "21", "2,10 n 2,10", "Ann n 12")
+COPIED: tuple[dict[str, Any], ...] = (
+    {"width": 3, "max_tokens": 14, "n_best": 3},
+    {"width": 1, "max_tokens": 12},
+    {"width": 4, "max_tokens": 16, "n_best": 2, "length_penalty": 0.5},
+    {"width": 2, "max_tokens": 13, "min_tokens": 6, "repetition_penalty": 1.2},
+    {"width": 3, "max_tokens": 9, "forced_end": False},
+    {"width": 2, "max_tokens": 15, "n_best": 2, "early_stopping": True},
+    {"width": 2, "max_tokens": 12, "copy": False},
+)
+
+
 class TooNear(Exception):
     """Candidates whose order rounding could change."""
 
@@ -96,19 +115,44 @@ class TooNear(Exception):
 def cases(folder: Path) -> Iterator[Case]:
     """The translators' graphs and their cases."""
     for name, (config, given) in MODELS.items():
-        yield _case(folder, name, config, given)
+        yield _case(folder, name, seeded(name, config), config, given, _random_sources(name))
+    name = "translator-copies"
+    golden = seeded(name, CONFIG, _of_letters(TARGET_PIECES))
+    golden = dataclasses.replace(golden, source_tokenizer=_of_letters([*SOURCE_LETTERS]))
+    texts = ([SOURCE_LETTERS.index(letter) for letter in text] for text in itertools.cycle(TEXTS))
+    yield _case(folder, name, golden, CONFIG, COPIED, lambda _: next(texts))
 
 
-def _case(folder: Path, name: str, config: UniformConfig, beams: Sequence[dict[str, Any]]) -> Case:
-    golden = seeded(name, config)
+def _random_sources(name: str) -> Callable[[int], list[int]]:
+    random = np.random.default_rng(list(name.encode()))
+    return lambda length: random.integers(0, SOURCE_VOCABULARY, length).tolist()
+
+
+def _of_letters(pieces: Sequence[str]) -> str:
+    """A byte-level tokenizer of these pieces, which encodes letter by letter."""
+    vocabulary = {piece.replace(" ", "Ġ"): token for token, piece in enumerate(pieces)}
+    made = Tokenizer(models.BPE(vocabulary, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return str(made.to_str())
+
+
+def _case(
+    folder: Path,
+    name: str,
+    golden: Checkpoint,
+    config: UniformConfig,
+    beams: Sequence[dict[str, Any]],
+    source_of: Callable[[int], list[int]],
+) -> Case:
     signature = export(golden, folder / f"{name}.onnx", ExportConfig()).signature
-    made, random = Eager(golden), np.random.default_rng(list(name.encode()))
+    made, copying = Eager(golden), copying_of(signature)
     searches = []
     for place, options in enumerate(beams):
         for _ in range(ATTEMPTS):
-            source = random.integers(0, SOURCE_VOCABULARY, LENGTHS[place % len(LENGTHS)]).tolist()
+            source, beam = source_of(LENGTHS[place % len(LENGTHS)]), Beam(**options).resolved(signature.generation)
             try:
-                found = _search(made, config, source, Beam(**options).resolved(signature.generation))
+                found = _search(made, config, source, beam, copying.of(source) if copying and beam.copy else None)
             except TooNear:
                 continue
             if len(found[-1][1]) < LONG:
@@ -142,19 +186,21 @@ def _encoded(made: Eager, sources: Sequence[list[int]]) -> dict[str, Any]:
     return {name: value.numpy() for name, value in states.items()}
 
 
-def _search(made: Eager, config: UniformConfig, source: list[int], beam: BeamOptions) -> list[tuple[float, list[int]]]:
+def _search(
+    made: Eager, config: UniformConfig, source: list[int], beam: BeamOptions, copies: Copies | None
+) -> list[tuple[float, list[int]]]:
     """The n best (score, tokens), by "The search" of the contract, one hypothesis at a time."""
     ends, last, width = config.eos_tokens, beam.max_tokens or 1, beam.width
     (start, *forced), states = config.start_tokens, _encoded(made, [source])
     for token in config.start_tokens:
         logits, states = made.step(np.array([token]), states)
-    going = [(0.0, forced, states, logits[0])]
+    going = [(copies.debt if copies else 0.0, forced, states, logits[0])]
     finished: list[tuple[float, list[int]]] = []
     for n in range(len(forced), last):
         candidates = [
             (total + added, place, token)
             for place, (total, text, _, row) in enumerate(going)
-            for token, added in enumerate(_added(row, [start, *text], beam))
+            for token, added in enumerate(_copied(_added(row, [start, *text], beam), text, config, beam, copies))
             if added > -math.inf
         ]
         candidates.sort(key=lambda c: (-c[0], c[1], c[2]))
@@ -189,6 +235,26 @@ def _added(logits: Any, occurred: Sequence[int], beam: BeamOptions) -> list[floa
     values = [-math.inf if token in never else float(value) - of_all for token, value in enumerate(logits)]
     penalties = beam.repetition_penalty, beam.no_repeat_ngram
     return [value + of_all - log_sum for value in penalized(values, occurred, *penalties)]
+
+
+def _copied(
+    added: list[float], text: list[int], config: UniformConfig, beam: BeamOptions, copies: Copies | None
+) -> list[float]:
+    """`_added` of a hypothesis whose translation copies its source."""
+    if copies is None:
+        return added
+    ends, states = config.eos_tokens, copies.read(text)
+    others = [token for token, piece in enumerate(TARGET_PIECES) if not any(map(str.isdigit, piece))]
+    most = 1 if beam.width == 1 else max(2, 1 + len(ends)) * beam.width
+    most += len(config.banned_tokens) + (len(ends) if beam.min_tokens else 0)
+    likely = sorted(others, key=lambda token: -added[token])[:most]
+    found = [-math.inf] * len(added)
+    for token in {*likely, *copies.pieces(states), *ends}:
+        after, gain = copies.advance(states, token)
+        if after:
+            ended = token in ends or len(text) + 1 == beam.max_tokens
+            found[token] = added[token] + gain - (copies.cost_of_ending(after, [*text, token]) if ended else 0.0)
+    return found if max(found) > -math.inf else added
 
 
 def _done(finished: list[tuple[float, list[int]]], best: float, n: int, beam: BeamOptions) -> bool:

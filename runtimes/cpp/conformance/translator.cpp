@@ -16,6 +16,7 @@ t2r_beam beam_of(t2r_decoder *decoder, Json::Value options) {
         else if (name == "min_tokens") beam.min_tokens = value.integer();
         else if (name == "early_stopping") beam.early_stopping = value.is(Json::Type::string) ? 2 : value.boolean();
         else if (name == "forced_end") beam.forced_end = value.boolean();
+        else if (name == "copy") beam.copy = value.boolean();
         else if (name == "n_best") beam.n_best = value.integer();
         else if (name == "length_penalty") beam.length_penalty = value.real();
         else if (name == "repetition_penalty") beam.repetition_penalty = value.real();

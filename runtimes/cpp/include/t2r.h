@@ -274,6 +274,7 @@ typedef struct t2r_beam {
     double length_penalty;      /* 1 */
     double repetition_penalty;  /* 1: none */
     int64_t no_repeat_ngram;    /* 0: no limit */
+    int64_t copy;               /* 1: numbers and unknown names of the source are copied, if the graph has tokenizers */
 } t2r_beam;
 
 /* As t2r_sampling_defaults. size: sizeof(t2r_beam). */

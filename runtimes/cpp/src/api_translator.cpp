@@ -5,7 +5,7 @@ namespace {
 using namespace t2r;
 
 t2r_beam beam_of(const Beam &b) {  // without max_tokens: the graph's is lowered to its positions, a caller's is not
-    return {sizeof(t2r_beam), b.width, 0, b.min_tokens, b.early_stopping, b.forced_end, b.n_best, b.length_penalty, b.repetition_penalty, b.no_repeat_ngram};
+    return {sizeof(t2r_beam), b.width, 0, b.min_tokens, b.early_stopping, b.forced_end, b.n_best, b.length_penalty, b.repetition_penalty, b.no_repeat_ngram, b.copy};
 }
 
 Beam beam_of(const t2r_beam &given) {
@@ -19,6 +19,7 @@ Beam beam_of(const t2r_beam &given) {
     beam.length_penalty = given.length_penalty;
     beam.repetition_penalty = given.repetition_penalty;
     beam.no_repeat_ngram = given.no_repeat_ngram;
+    beam.copy = given.copy != 0;
     return beam;
 }
 

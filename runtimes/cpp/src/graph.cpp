@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "copies.hpp"
 #include "error.hpp"
 #include "interface.hpp"
 #include "log.hpp"
@@ -182,6 +183,18 @@ Graph::Graph(const MemoryFiles &files, const Options &options) : options(options
         if (options.companions && !used.count(file.name))
             fail(T2R_FILE, "files that " + printable(files.front().name, 100) + " or its companions name", printable(file.name, 100),
                  "give each under the name that it has in a folder");
+}
+
+const Copying *Graph::copying() {
+    std::call_once(copying_once, [&] {
+        if (!signature.source || !signature.tokenizer) return;
+        try {
+            copies = std::make_shared<const Copying>(signature);
+        } catch (const Error &error) {
+            if (error.kind != T2R_TOKENIZER) throw;
+        }
+    });
+    return copies.get();
 }
 
 Ort::Session *Graph::companion(const std::string &role) {

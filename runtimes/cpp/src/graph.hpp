@@ -36,6 +36,8 @@ struct MemoryFile {
 
 using MemoryFiles = std::vector<MemoryFile>;
 
+class Copying;
+
 class Graph {
 public:
     // Throws Error if the file is not a step graph of this contract.
@@ -49,6 +51,8 @@ public:
     const std::map<std::string, std::string> &metadata() const { return properties; }
     // The graph of that role, opened and checked at its first use; null if there is none, or it is not wanted.
     Ort::Session *companion(const std::string &role);
+    // What a translator needs to copy; null if a tokenizer is missing, or has parts that are not supported.
+    const Copying *copying();
     bool has(const std::string &role) const { return companions.count(role) > 0; }
 
     const Options options;
@@ -76,6 +80,8 @@ private:
     std::unique_ptr<Ort::Session> step;
     std::map<std::string, std::string> properties;
     std::map<std::string, Companion> companions;
+    std::once_flag copying_once;
+    std::shared_ptr<const Copying> copies;
 };
 
 }  // namespace t2r

@@ -28,7 +28,7 @@ struct Sampling : LooksBack {
 struct Beam : LooksBack {
     std::int64_t width = 4, max_tokens = 0, min_tokens = 0;  // max_tokens 0: the graph's, else 256; fewer if positions end
     int early_stopping = 0;                                  // 0 is false, 1 true, 2 never
-    bool forced_end = true;
+    bool forced_end = true, copy = true;
     std::int64_t n_best = 1;
     double length_penalty = 1;
 };

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <set>
 
 #include "translator.hpp"
 
@@ -17,6 +19,7 @@ struct Hypothesis {
     Ids tokens;
     double sum;  // of log-probabilities
     std::size_t row;  // in the batch
+    CopyStates states;
 };
 
 struct Candidate {
@@ -32,15 +35,16 @@ bool is_better(const Candidate &a, const Candidate &b) {
 
 class Search {
 public:
-    Search(const Signature &signature, const Beam &beam)
-        : signature(signature), beam(beam), start(signature.source->start_tokens.front()) {
+    Search(const Signature &signature, const Beam &beam, Copies *copies)
+        : signature(signature), beam(beam), copies(copies), start(signature.source->start_tokens.front()) {
         const Ids &tokens = signature.source->start_tokens;
-        hypotheses.push_back({{tokens.begin() + 1, tokens.end()}, 0, 0});
+        hypotheses.push_back({{tokens.begin() + 1, tokens.end()}, copies ? copies->debt : 0, 0, {}});
+        if (copies) hypotheses.front().states = copies->read(hypotheses.front().tokens);
         const auto ends = static_cast<std::int64_t>(signature.eos_tokens.size());
         candidates = static_cast<std::size_t>(beam.width == 1 ? 1 : std::max<std::int64_t>(2, 1 + ends) * beam.width);
         const auto passed_over = static_cast<std::int64_t>(signature.source->banned_tokens.size()) + (beam.min_tokens ? ends : 0);
-        const std::int64_t enough = std::min(static_cast<std::int64_t>(candidates) + passed_over, signature.vocab_size);
-        wanted = !beam.looks_back() && enough <= signature.top_k ? Wanted::top : Wanted::logits;
+        enough = std::min(static_cast<std::int64_t>(candidates) + passed_over, signature.vocab_size);
+        wanted = !copies && !beam.looks_back() && enough <= signature.top_k ? Wanted::top : Wanted::logits;
     }
 
     // Extend every hypothesis by one token. False: the sentence is done; else the next step reads `newest` in `rows`.
@@ -57,7 +61,7 @@ public:
             Ids text = longer.tokens;
             text.push_back(candidate.token);
             if (ends) finish({std::move(text), score(candidate.sum, length)});
-            else next.push_back({std::move(text), candidate.sum, longer.row});
+            else next.push_back({std::move(text), candidate.sum, longer.row, copies ? copies->advance(longer.states, candidate.token).states : CopyStates()});
         }
         place(next);
         hypotheses = std::move(next);
@@ -111,14 +115,16 @@ private:
         };
         const auto count = static_cast<std::size_t>(logits.tokens ? signature.top_k : signature.vocab_size);
         for (std::size_t i = 0; i < hypotheses.size(); i++) {
-            const auto &[text, sum, place] = hypotheses[i];
+            const auto &[text, sum, place, states] = hypotheses[i];
             const std::size_t row = place * count;
             if (logits.tokens) add_largest(logits.values + row, logits.tokens + row, logits.sums[place], text);
             else add(logits.values + row, text);
             if (forces_end(text)) {
-                offer({sum, i, signature.eos_tokens.front()});
+                const std::int64_t end = signature.eos_tokens.front();
+                offer({sum + (copies && !states.empty() ? copied(0, end, text, states).value_or(0) : 0), i, end});
                 continue;
             }
+            if (copies && offer_copied(hypotheses[i], i, offer)) continue;
             for (std::size_t n = 0; n < count; n++) {
                 const std::int64_t token = logits.tokens ? logits.tokens[row + n] : static_cast<std::int64_t>(n);
                 if (added[n] != never) offer({sum + added[n], i, token});
@@ -126,6 +132,38 @@ private:
         }
         std::sort_heap(best.begin(), best.end(), is_better);
         return best;
+    }
+
+    // What a token adds to a hypothesis whose translation copies its source; nothing if the token is not allowed.
+    std::optional<double> copied(double value, std::int64_t token, const Ids &text, const CopyStates &states) const {
+        const auto &[after, gain] = copies->advance(states, token);
+        if (after.empty() || value == never) return {};
+        if (!is_end(token) && static_cast<std::int64_t>(text.size()) + 1 != beam.max_tokens) return value + gain;
+        Ids whole = text;
+        whole.push_back(token);
+        return value + gain - copies->cost_of_ending(after, whole);
+    }
+
+    // Offers the tokens of such a hypothesis, from what each token of the vocabulary adds. False: no token can write what is begun.
+    template <class Offer> bool offer_copied(const Hypothesis &hypothesis, std::size_t place, const Offer &offer) const {
+        Ids others;
+        for (std::int64_t token = 0; token < signature.vocab_size; token++)
+            if (!copies->has_digits(token) && added[static_cast<std::size_t>(token)] != never) others.push_back(token);
+        const auto kept = others.begin() + std::min(enough, static_cast<std::int64_t>(others.size()));
+        std::partial_sort(others.begin(), kept, others.end(), [&](std::int64_t a, std::int64_t b) {
+            const double one = added[static_cast<std::size_t>(a)], other = added[static_cast<std::size_t>(b)];
+            return one != other ? one > other : a < b;
+        });
+        std::set<std::int64_t> tokens = copies->pieces(hypothesis.states);
+        tokens.insert(others.begin(), kept);
+        tokens.insert(signature.eos_tokens.begin(), signature.eos_tokens.end());
+        bool any = false;
+        for (const std::int64_t token : tokens)
+            if (const auto value = copied(added[static_cast<std::size_t>(token)], token, hypothesis.tokens, hypothesis.states)) {
+                offer({hypothesis.sum + *value, place, token});
+                any = true;
+            }
+        return any;
     }
 
     bool forces_end(const Ids &text) const {
@@ -196,17 +234,19 @@ private:
 
     const Signature &signature;
     const Beam &beam;
+    Copies *const copies;
     const std::int64_t start;
     std::size_t candidates;
+    std::int64_t enough;  // candidates of a hypothesis
     std::vector<Hypothesis> hypotheses;
     std::vector<double> added;
 };
 
 }  // namespace
 
-std::vector<Translation> search(Decoder &decoder, const Beam &beam) {
+std::vector<Translation> search(Decoder &decoder, const Beam &beam, Copies *copies) {
     const Ids &start = decoder.signature().source->start_tokens;
-    Search search(decoder.signature(), beam);
+    Search search(decoder.signature(), beam, copies);
     Logits logits = decoder.read(start.data(), 1, static_cast<std::int64_t>(start.size()), search.wanted);
     while (search.advance(logits)) {
         decoder.reorder(search.rows);

@@ -144,7 +144,9 @@ std::vector<Translation> translate(Decoder &decoder, const Ids &source, const Be
     decoder.signature().require_batch(beam.width);
     decoder.signature().require_memory(beam.width, decoder.opened()->options.max_state_bytes, static_cast<std::int64_t>(source.size()));
     encode_sources(decoder, {source});
-    return search(decoder, beam);
+    const Copying *copying = beam.copy ? decoder.opened()->copying() : nullptr;
+    const std::unique_ptr<Copies> copies = copying ? copying->of(source) : nullptr;
+    return search(decoder, beam, copies.get());
 }
 
 }  // namespace t2r

@@ -2,6 +2,7 @@
 // (runtimes/contract/translators.md).
 #pragma once
 
+#include "copies.hpp"
 #include "decoder.hpp"
 
 namespace t2r {
@@ -18,7 +19,8 @@ void encode_sources(Decoder &decoder, const std::vector<std::vector<std::int64_t
 // The n best translations of one source. Throws Error as encode_sources, and of the kind sampling.
 std::vector<Translation> translate(Decoder &decoder, const std::vector<std::int64_t> &source, const Beam &beam);
 
-// The search itself. The decoder has one sequence, before the start tokens; `beam` has been checked.
-std::vector<Translation> search(Decoder &decoder, const Beam &beam);
+// The search itself. The decoder has one sequence, before the start tokens; `beam` has been checked. copies: what the translation
+// copies of its source, or null.
+std::vector<Translation> search(Decoder &decoder, const Beam &beam, Copies *copies);
 
 }  // namespace t2r

@@ -64,6 +64,7 @@ class Beam(ctypes.Structure):
         ("n_best", c_int64),
         *((name, c_double) for name in ("length_penalty", "repetition_penalty")),
         ("no_repeat_ngram", c_int64),
+        ("copy", c_int64),
     ]
 
 

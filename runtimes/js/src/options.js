@@ -36,7 +36,7 @@ const BEAM = {
   forcedEnd: [true, (x) => typeof x === "boolean", "forcedEnd true or false"],
   ...PENALTIES,
 };
-const SEARCH = { ...BEAM, nBest: [1, (x) => isWhole(x, 1, WHOLE), "nBest of at least 1"] };
+const SEARCH = { ...BEAM, copy: [true, (x) => typeof x === "boolean", "copy true or false"], nBest: [1, (x) => isWhole(x, 1, WHOLE), "nBest of at least 1"] };
 
 /**
  * All options of a generation.

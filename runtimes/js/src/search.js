@@ -10,26 +10,31 @@ export class Search {
   #rules;
   #model;
   #candidates; // kept after each step
+  #enough; // candidates of a hypothesis
+  #copies;
   #hypotheses;
   #finished = [];
 
   /**
    * @param {object} options of a beam
    * @param {import("./types.js").Signature} model a translator's
+   * @param {import("./copies.js").Copies | null} copies what the translation copies of its source
    * @throws {T2RError} sampling; position: more tokens than the model has positions
    */
-  constructor(options, model) {
+  constructor(options, model, copies = null) {
     const rules = beamOf(options, model.generation);
     if (rules.width > model.vocabSize) throw refused(`a beam of at most ${model.vocabSize}`, rules.width);
     const [, ...forced] = model.startTokens;
     rules.maxTokens = longest(options.maxTokens ?? null, rules.maxTokens, model, forced.length);
     this.#rules = rules;
     this.#model = { vocabulary: model.vocabSize, start: model.startTokens[0], ends: new Set(model.eosTokens), banned: model.bannedTokens };
-    this.#hypotheses = [{ text: forced, sum: 0 }];
+    this.#copies = copies;
+    this.#hypotheses = [{ text: forced, sum: copies?.debt ?? 0, states: copies?.read(forced) }];
     const { eosTokens: ends, bannedTokens: banned, topK } = model;
     this.#candidates = rules.width === 1 ? 1 : Math.max(2, 1 + ends.length) * rules.width;
     const enough = this.#candidates + banned.length + (rules.minTokens ? ends.length : 0);
-    const few = rules.repetitionPenalty === 1 && !rules.noRepeatNgram && Math.min(enough, model.vocabSize) <= (topK ?? 0);
+    this.#enough = Math.min(enough, model.vocabSize);
+    const few = !copies && rules.repetitionPenalty === 1 && !rules.noRepeatNgram && this.#enough <= (topK ?? 0);
     /**
      * What `advance` needs of a step: all logits, or the largest if they are enough.
      * @type {"largest" | "logits"}
@@ -62,8 +67,9 @@ export class Search {
   advance(found) {
     const { width, maxTokens: most } = this.#rules, { ends } = this.#model;
     const length = this.#hypotheses[0].text.length + 1, best = new Best(this.#candidates);
-    this.#hypotheses.forEach(({ text, sum }, row) => {
-      const { added, tokens } = this.#choices(found, row, text);
+    this.#hypotheses.forEach(({ text, sum, states }, row) => {
+      let { added, tokens } = this.#choices(found, row, text);
+      if (this.#copies) ({ added, tokens } = this.#copied(added, tokens, text, states));
       for (let n = 0; n < added.length; n++) if (added[n] > -Infinity) best.offer(sum + added[n], row, tokens ? tokens[n] : n);
     });
     const going = [];
@@ -72,7 +78,9 @@ export class Search {
       if (!ends.has(token) && length < most) going.push({ text, sum, row });
       else if (place < width) this.#finish(text, sum / length ** this.#rules.lengthPenalty);
     });
+    const before = this.#hypotheses;
     this.#hypotheses = going.slice(0, width);
+    for (const one of this.#hypotheses) one.states = this.#copies?.advance(before[one.row].states, one.text.at(-1)).states;
     if (this.#done(length)) return null;
     return this.#hypotheses.map(({ row }) => row);
   }
@@ -90,6 +98,22 @@ export class Search {
     const tokens = found.tokens.subarray(...part), kept = (token) => !banned.includes(token) && !(text.length < least && ends.has(token));
     const added = Array.from(found.logits.subarray(...part), (logit, n) => (kept(tokens[n]) ? logit - sum : -Infinity));
     return { added, tokens };
+  }
+
+  /** The choices of a hypothesis whose translation copies its source, from `added` for `tokens`, or for all if null. */
+  #copied(added, tokens, text, states) {
+    const of = (token) => (tokens ? (token === tokens[0] ? added[0] : -Infinity) : added[token]), chosen = [], { ends } = this.#model;
+    const others = tokens ?? best(added.length, this.#enough, (token) => (this.#copies.hasDigits(token) ? -Infinity : added[token]));
+    for (const token of new Set([...others, ...this.#copies.pieces(states), ...ends])) {
+      const { states: after, gain } = this.#copies.advance(states, token);
+      if (!after.length || of(token) === -Infinity) continue;
+      const ended = ends.has(token) || text.length + 1 === this.#rules.maxTokens;
+      chosen.push([of(token) + gain - (ended ? this.#copies.costOfEnding(after, [...text, token]) : 0), token]);
+    }
+    if (!chosen.length) return { added, tokens }; // no token can write what is begun
+    chosen.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
+    const kept = chosen.slice(0, this.#enough);
+    return { added: kept.map(([value]) => value), tokens: kept.map(([, token]) => token) };
   }
 
   /** Only the first end token. */
@@ -124,6 +148,13 @@ export class Search {
     const tokens = early === "never" && penalty > 0 ? most : length;
     return this.#hypotheses[0].sum / tokens ** penalty <= this.#finished.at(-1).score;
   }
+}
+
+/** The `most` numbers below `count` of the largest values, of equals the lowest. */
+function best(count, most, valueOf) {
+  const kept = new Best(most);
+  for (let n = 0; n < count; n++) if (valueOf(n) > -Infinity) kept.offer(valueOf(n), 0, n);
+  return kept.entries.map(({ token }) => token);
 }
 
 /** Keeps the largest offers, the first on ties. */

@@ -2,10 +2,12 @@
 
 import { checkpoint } from "./aborts.js";
 import { numbersOf, openOptions, watchersOf } from "./arguments.js";
+import { Copying } from "./copies.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
 import { History } from "./history.js";
+import { beamOf } from "./options.js";
 import { Sampler } from "./sampler.js";
 import { Search } from "./search.js";
 import { dimensions, greatest, product, requireBatch } from "./signature.js";
@@ -21,6 +23,8 @@ export class Translator {
   #states;
   #maxStateBytes;
   #maxSource;
+  /** @type {Copying | null | undefined} */
+  #copying;
 
   /** @private use Translator.open */
   constructor(graphs, maxStateBytes, maxSource = MAX_SOURCE) {
@@ -131,7 +135,8 @@ export class Translator {
   async translate(source, beam = {}, watchers = {}) {
     const { watch, signal } = watchersOf(watchers, "onStep");
     return this.#graphs.alone(async () => {
-      const search = new Search(beam, this.signature), ids = this.#checked(source);
+      const { copy } = beamOf(beam, this.signature.generation), ids = this.#checked(source);
+      const search = new Search(beam, this.signature, copy ? this.#copies(ids) : null);
       requireBatch(this.signature, search.rules.width, this.#maxStateBytes, ids.length);
       this.#states.set(await this.#encoded([ids], signal));
       const { step } = this.#graphs;
@@ -150,6 +155,12 @@ export class Translator {
 
   async close() {
     await this.#graphs.close(() => this.#states.dispose());
+  }
+
+  /** What the translation of a source copies. */
+  #copies(ids) {
+    if (this.#copying === undefined) this.#copying = Copying.of(this.signature);
+    return this.#copying?.of(ids) ?? null;
   }
 
   async #encoded(sources, signal) {

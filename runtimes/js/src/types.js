@@ -123,6 +123,7 @@
  * @property {number | null} [nBest]
  * @property {number | null} [repetitionPenalty]
  * @property {number | null} [noRepeatNgram]
+ * @property {boolean | null} [copy] whether numbers and names of the source are copied: contract/copies.md
  */
 
 /**

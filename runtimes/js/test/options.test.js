@@ -21,7 +21,7 @@ test("the caller's option comes before the graph's, and that before the default"
   assert.deepEqual(samplingOf({ temperature: 1, noRepeatNgram: 0, topK: undefined, minP: null }, OF_TEXT), {
     ...OF_TEXT, ...NO_TEXT, temperature: 1, noRepeatNgram: 0,
   });
-  assert.deepEqual(beamOf({ nBest: 2, forcedEnd: true }, OF_SEARCH), { ...OF_SEARCH, nBest: 2, forcedEnd: true });
+  assert.deepEqual(beamOf({ nBest: 2, forcedEnd: true }, OF_SEARCH), { ...OF_SEARCH, nBest: 2, forcedEnd: true, copy: true });
   assert.equal(beamOf({}).width, 4);
   assert.equal(new Sampler({ topK: 0 }, OF_TEXT).options.topK, 0);
   assert.equal(samplingOf({}, OF_SEARCH).repetitionPenalty, 1.5, "a translator's penalties hold for a text too");

@@ -159,6 +159,8 @@ pub struct Beam {
     pub repetition_penalty: Option<f64>,
     /// 0: no limit.
     pub no_repeat_ngram: Option<i64>,
+    /// Whether numbers and unknown names of the source are copied.
+    pub copy: Option<bool>,
 }
 
 impl Beam {
@@ -173,6 +175,7 @@ impl Beam {
         set(&mut made.length_penalty, self.length_penalty);
         set(&mut made.repetition_penalty, self.repetition_penalty);
         set(&mut made.no_repeat_ngram, self.no_repeat_ngram);
+        set(&mut made.copy, self.copy);
         Ok(made)
     }
 }

@@ -86,6 +86,7 @@ pub struct t2r_beam {
     pub length_penalty: f64,
     pub repetition_penalty: f64,
     pub no_repeat_ngram: i64,
+    pub copy: i64,
 }
 
 pub type t2r_log = Option<extern "C" fn(level: i32, message: *const c_char, user: *mut c_void)>;

@@ -353,10 +353,12 @@ func beam(decoder *t2r.Decoder, raw json.RawMessage) t2r.Beam {
 		LengthPenalty     float64 `json:"length_penalty"`
 		RepetitionPenalty float64 `json:"repetition_penalty"`
 		NoRepeatNgram     int64   `json:"no_repeat_ngram"`
+		Copy              bool
 	}{}
 	b := got(decoder.Beam())
 	made.Width, made.MaxTokens, made.MinTokens, made.ForcedEnd, made.NBest = b.Width, b.MaxTokens, b.MinTokens, b.ForcedEnd, b.NBest
 	made.LengthPenalty, made.RepetitionPenalty, made.NoRepeatNgram = b.LengthPenalty, b.RepetitionPenalty, b.NoRepeatNgram
+	made.Copy = b.Copy
 	decode(raw, &made)
 	early := b.EarlyStopping
 	if made.EarlyStopping != nil {
@@ -365,7 +367,7 @@ func beam(decoder *t2r.Decoder, raw json.RawMessage) t2r.Beam {
 	return t2r.Beam{
 		Width: made.Width, MaxTokens: made.MaxTokens, MinTokens: made.MinTokens, EarlyStopping: early,
 		ForcedEnd: made.ForcedEnd, NBest: made.NBest, LengthPenalty: made.LengthPenalty,
-		RepetitionPenalty: made.RepetitionPenalty, NoRepeatNgram: made.NoRepeatNgram,
+		RepetitionPenalty: made.RepetitionPenalty, NoRepeatNgram: made.NoRepeatNgram, Copy: made.Copy,
 	}
 }
 

@@ -295,6 +295,7 @@ final class Cases {
                 case "length_penalty" -> made.lengthPenalty = given.real(name);
                 case "repetition_penalty" -> made.repetitionPenalty = given.real(name);
                 case "no_repeat_ngram" -> made.noRepeatNgram = given.whole(name);
+                case "copy" -> made.copy = (Boolean) given.at(name);
                 default -> throw new Wrong("an option that is not known, " + name);
             }
         }

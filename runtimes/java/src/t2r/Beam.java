@@ -14,7 +14,8 @@ public final class Beam {
             .whole("n_best", made -> made.nBest)
             .real("length_penalty", made -> made.lengthPenalty)
             .real("repetition_penalty", made -> made.repetitionPenalty)
-            .whole("no_repeat_ngram", made -> made.noRepeatNgram);
+            .whole("no_repeat_ngram", made -> made.noRepeatNgram)
+            .whole("copy", made -> made.copy == null ? null : Long.valueOf(made.copy ? 1 : 0));
 
     /** When a search ends before its maxTokens. */
     public enum EarlyStopping {
@@ -40,6 +41,8 @@ public final class Beam {
     public Double repetitionPenalty;
     /** 0: no limit. */
     public Long noRepeatNgram;
+    /** Whether numbers and unknown names of the source are copied. */
+    public Boolean copy;
 
     /** All null. */
     public Beam() {}

@@ -46,7 +46,7 @@ final class Native {
             JAVA_LONG.withName("size"), JAVA_LONG.withName("width"), JAVA_LONG.withName("max_tokens"),
             JAVA_LONG.withName("min_tokens"), JAVA_INT.withName("early_stopping"), JAVA_INT.withName("forced_end"),
             JAVA_LONG.withName("n_best"), JAVA_DOUBLE.withName("length_penalty"),
-            JAVA_DOUBLE.withName("repetition_penalty"), JAVA_LONG.withName("no_repeat_ngram"));
+            JAVA_DOUBLE.withName("repetition_penalty"), JAVA_LONG.withName("no_repeat_ngram"), JAVA_LONG.withName("copy"));
 
     private static final Linker LINKER = Linker.nativeLinker();
     private static final int MINOR = 1; // the version 0.1: T2R_VERSION_NUMBER of t2r.h without the patch

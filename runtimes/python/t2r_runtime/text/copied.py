@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from t2r_runtime.text.numbers import VALUES
+from t2r_runtime.text.numbers import VALUES, small
 
 _WORD = re.compile(r"[^\W\d_]+")
 _ANY_WORD = re.compile(r"[^\W_]+")
@@ -46,12 +46,12 @@ def names(source: str, is_known: Callable[[str], bool]) -> Iterator[Name]:
         first = not end or any(mark in ".!?" for mark in gap)
         if gap != " ":
             previous = earlier = ""
-        small = word.lower()
-        known = is_known(word) or first and is_known(small)
+        low = small(word)
+        known = is_known(word) or first and is_known(low)
         if len(word) >= _LEAST and _is_capitalized(word) and not known and previous not in _NOUNS:
             yield Name(word, previous in _NAMING or follows and previous != "" and not _counts(earlier))
-        follows = _is_capitalized(word) and (not first or small in _TITLE)
-        previous, earlier, end = small, previous, match.end()
+        follows = _is_capitalized(word) and (not first or low in _TITLE)
+        previous, earlier, end = low, previous, match.end()
 
 
 def missing_names(source: str, translation: str, is_known: Callable[[str], bool]) -> list[str]:
@@ -68,13 +68,13 @@ def same_words(one: str, other: str) -> list[str]:
 
 
 def _is_capitalized(word: str) -> bool:
-    small = word.lower()
-    return word[:1] != small[:1] and word[1:] == small[1:]
+    low = small(word)
+    return word[:1] != low[:1] and word[1:] == low[1:]
 
 
 def _counts(word: str) -> bool:
     """Whether what follows is a unit: two Wochen Gips."""
-    return word in VALUES or word.isdecimal()
+    return word in VALUES or word.isascii() and word.isdecimal()
 
 
 def _stem(word: str) -> str:

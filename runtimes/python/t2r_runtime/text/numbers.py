@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 _GROUPS = ".,'’\u00a0\u2009\u202f"  # marks between groups of three digits
 MARKS = frozenset(f"{_GROUPS}:/")  # between digits of a number
-_NUMBER = re.compile(rf"([0-9]+(?:[{_GROUPS}:/][0-9]+)*)(?:[ \u00a0]?([apAP])\.?[mM](?![^\W_]))?")
+_HALF = "[ \u00a0]?(?:a\\.m|A\\.M|AM|p\\.m|P\\.M|pm|PM)|am"  # " am" is a word of German
+_NUMBER = re.compile(rf"([0-9]+(?:[{_GROUPS}:/][0-9]+)*)((?:{_HALF})(?![^\W_]))?")
 _RUN = re.compile("[0-9]+")
 _GROUPED = re.compile(rf"([1-9][0-9]{{0,2}}([{_GROUPS}])[0-9]{{3}}(?:\2[0-9]{{3}})*)(?:[.,]([0-9]+))?")
 _DECIMAL = re.compile("([0-9]+)[.,]([0-9]+)")
@@ -18,7 +19,8 @@ _HOUR = re.compile("1?[0-9]|2[0-3]")
 _DAY, _MONTH = "(?:0?[1-9]|[12][0-9]|3[01])", "(?:0?[1-9]|1[0-2])"
 _DATE = rf"{_DAY}\.{_MONTH}\.(?:[0-9]{{4}}|[0-9]{{2}}|(?= +\w))"
 _PARTS = re.compile(rf"{_DATE}|[0-9]+(?:/[0-9]+)+|[0-9]+(?::[0-9]+)+")  # a date, a fraction, a score
-_WORD = re.compile(r"[^\W\d_]+")
+_CAPITALS = (*range(0x41, 0x5B), *range(0xC0, 0x180), *range(0x391, 0x3AA), *range(0x400, 0x430))
+_SMALL = {code: low for code in _CAPITALS if len(low := chr(code).lower()) == 1}
 _WORDS = (  # of 0, 1, …: those of English, then those of German
     "zero null", "one first eins january januar", "two second zwei february februar", "three third drei march märz",
     "four fourth vier april", "five fifth fünf may mai", "six sixth sechs june juni", "seven seventh sieben july juli",
@@ -42,10 +44,14 @@ def numbers(text: str) -> Iterator[Number]:
     for match in _NUMBER.finditer(text):
         number, half = match.groups()
         parts = _PARTS.match(text, match.start())
-        if parts and parts.end() - match.start() in (len(number), len(number) + 1) and not _TIME.fullmatch(number):
+        if (
+            parts
+            and parts.end() - match.start() in (len(number), len(number) + 1)
+            and not (":" in number and _TIME.fullmatch(number))
+        ):
             yield from (Number(run[0], "", match.start() + run.start(), False) for run in _RUN.finditer(number))
         else:
-            yield Number(number, (half or "").lower(), match.start())
+            yield Number(number, (half or "").strip(" \u00a0")[:1].lower(), match.start())
 
 
 def spellings(number: Number) -> list[str]:
@@ -92,15 +98,21 @@ def _first(places: list[int], found: set[int]) -> int | None:
 
 def unspelled(left: list[Number], other: str) -> list[str]:
     """The numbers among these that are not words of the other text, each of which is one of them."""
-    words = Counter(VALUES[word] for word in _WORD.findall(other.lower()) if word in VALUES)
+    words = "".join(letter if letter.isalpha() else " " for letter in small(other)).split()
+    values = Counter(VALUES[word] for word in words if word in VALUES)
     found = []
     for number in left:
         value = number.text.lstrip("0") or "0"
-        if words[value]:
-            words[value] -= 1
+        if values[value]:
+            values[value] -= 1
         else:
             found.append(number.text)
     return found
+
+
+def small(text: str) -> str:
+    """A text with small letters for the capitals of Latin, Greek and Cyrillic that have one."""
+    return text.translate(_SMALL)
 
 
 def _with_marks(whole: str, decimals: str | None) -> Iterator[str]:

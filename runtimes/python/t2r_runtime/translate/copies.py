@@ -20,7 +20,7 @@ from t2r_runtime.text.tokenizer import Tokenizer
 NUMBER, CERTAIN_NAME, NAME = (2.0, 8.0), (6.0, 2.0), (2.0, 0.0)
 MOST_ITEMS, MOST_LETTERS, MOST_STATES = 30, 32, 16
 DIGITS = frozenset("0123456789")
-_HALVES = {" p.m": (" p.m", " pm", " PM", "p.m", "pm"), " a.m": (" a.m", " am", " AM", "a.m", "am")}
+_HALVES = {" p.m": (" p.m", " pm", " PM", "p.m", "pm"), " a.m": (" a.m", " AM", "a.m", "am")}
 
 
 class State(NamedTuple):

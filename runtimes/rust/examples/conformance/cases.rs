@@ -274,6 +274,7 @@ fn beam(given: &Json) -> Outcome<Beam> {
             "length_penalty" => made.length_penalty = Some(value.real()?),
             "repetition_penalty" => made.repetition_penalty = Some(value.real()?),
             "no_repeat_ngram" => made.no_repeat_ngram = Some(value.whole()?),
+            "copy" => made.copy = Some(value.flag()?),
             _ => return Err(format!("an option that is not known, {name}").into()),
         }
     }

@@ -104,6 +104,8 @@ public struct Beam {
     public var repetitionPenalty: Double?
     /// 0: no limit.
     public var noRepeatNgram: Int64?
+    /// Whether numbers and unknown names of the source are copied.
+    public var copy: Bool?
 
     public init() {}
 
@@ -119,6 +121,7 @@ public struct Beam {
         set(&made.length_penalty, lengthPenalty)
         set(&made.repetition_penalty, repetitionPenalty)
         set(&made.no_repeat_ngram, noRepeatNgram)
+        set(&made.copy, copy.map { $0 ? 1 : 0 })
         return made
     }
 }

@@ -209,6 +209,7 @@ private func beam(_ given: Golden) throws -> Beam {
         case "length_penalty": made.lengthPenalty = try value.real()
         case "repetition_penalty": made.repetitionPenalty = try value.real()
         case "no_repeat_ngram": made.noRepeatNgram = try value.whole()
+        case "copy": made.copy = try value.flag()
         default: throw Wrong(description: "an option that is not known, \(name)")
         }
     }
