@@ -41,9 +41,11 @@ class Surfaces:
             pieces = {text: n for n, (text, _) in enumerate(vocab)} if isinstance(vocab, list) else vocab
             self._replaced = {pieces[text] for text in self._ids if text in pieces} | {model.get("unk_id", -1)}
 
-    def encoded(self, found: Any) -> Any:
-        """The library's Encoding with its tokens replaced; the same if there is nothing to replace."""
-        if self._replaced.isdisjoint(found.ids):
-            return found
+    def replaces(self, ids: Sequence[int]) -> bool:
+        """Whether some of the library's tokens may be replaced."""
+        return bool(self._replaced) and not self._replaced.isdisjoint(ids)
+
+    def encoded(self, found: Any) -> Encoded:
+        """The library's Encoding with its tokens replaced."""
         ids = [self._ids.get(text, number) for number, text in zip(found.ids, found.tokens, strict=True)]
         return Encoded(ids, found.offsets)

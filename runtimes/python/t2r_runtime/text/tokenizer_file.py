@@ -75,7 +75,7 @@ class Library:
             self._require_text(text)
             # other threads run meanwhile, unlike in `tokenizer.encode`, which also computes offsets
             [found] = self.tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
-            ids: list[int] = self._surfaces.encoded(found).ids
+            ids: list[int] = self._looked_up(found, text, special_tokens).ids
             return ids
 
     def encode_batch(self, texts: Sequence[str], special_tokens: bool, places: bool = False) -> list[Any]:
@@ -87,7 +87,14 @@ class Library:
             for text in texts:
                 self._require_text(text)
             encode = self.tokenizer.encode_batch if places else self.tokenizer.encode_batch_fast
-            return list(map(self._surfaces.encoded, encode(list(texts), add_special_tokens=special_tokens)))
+            found = encode(list(texts), add_special_tokens=special_tokens)
+            return [self._looked_up(each, text, special_tokens) for each, text in zip(found, texts, strict=True)]
+
+    def _looked_up(self, found: Any, text: str, special_tokens: bool) -> Any:
+        """An Encoding of a text, with tokens of its `surfaces` replaced."""
+        if self._surfaces.replaces(found.ids):  # only this call tells the texts of unknown tokens
+            return self._surfaces.encoded(self.tokenizer.encode(text, add_special_tokens=special_tokens))
+        return found
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode tokens, without special ones. Raises UserError if they are invalid or too many."""
