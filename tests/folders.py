@@ -93,6 +93,36 @@ def write_gpt2(folder: Path, **changes: Any) -> Path:
     return _write(folder, GPT2, gpt2_shapes(), changes)
 
 
+def write_lora(folder: Path, **changes: Any) -> None:
+    """Write an adapter of peft for a projection of `LLAMA`. `changes` go into its adapter_config.json."""
+    shapes = {"lora_A.weight": (3, 18), "lora_B.weight": (24, 3)}
+    tensors = {f"base_model.model.model.layers.1.self_attn.q_proj.{name}": shape for name, shape in shapes.items()}
+    save_file(random_tensors(tensors), folder / "adapter_model.safetensors")
+    said = {
+        "peft_type": "LORA",
+        "r": 3,
+        "lora_alpha": 5,
+        "alpha_pattern": {},
+        "target_modules": ["q_proj"],
+        "bias": "none",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps({**said, **changes}))
+
+
+def write_tokens(folder: Path) -> None:
+    """Write the files of special tokens and of chat templates."""
+    data = {
+        "tokenizer_config.json": {"bos_token": "a", "extra_special_tokens": ["b"], "chat_template": "{{ bos_token }}"},
+        "special_tokens_map.json": {"eos_token": {"content": "c", "lstrip": True}, "pad_token": "<pad>"},
+        "added_tokens.json": {"<new>": 10},
+    }
+    for name, said in data.items():
+        (folder / name).write_text(json.dumps(said))
+    (folder / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ eos_token }}")
+
+
 def change_tensors(folder: Path, **changes: Tensor | None) -> None:
     """Replace, add or (None) remove tensors of a folder's one file; "__" in a keyword stands for a dot."""
     file = folder / "model.safetensors"

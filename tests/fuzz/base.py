@@ -62,6 +62,8 @@ def make(folder: Path) -> Path:
     """Fill the folder and return it."""
     folders.write_llama(folder / "llama")
     folders.write_gpt2(folder / "gpt2")
+    folders.write_lora(folder / "llama")
+    folders.write_tokens(folder / "gpt2")
     for family in ("llama", "gpt2"):
         (folder / family / "tokenizer.json").write_text(letter_tokenizer())
     (folder / "tokenizer.json").write_text(letter_tokenizer())

@@ -47,7 +47,8 @@ def runs(graph: Path) -> str:
 def hf_config(base: Path, here: Path, chance: random.Random) -> str:
     family = chance.choice(("llama", "gpt2"))
     shutil.copytree(base / family, here / "hf")
-    path = here / "hf" / "config.json"
+    files = sorted((here / "hf").glob("*.json"))
+    path = here / "hf" / "config.json" if chance.random() < 0.5 else chance.choice(files)
     path.write_text(json.dumps(damage_json(chance, json.loads(path.read_text()))))
     ending = command("convert", "hf", "swapped.pt", "--mixer", "linear:feature_size=3")
     return ending if ending != "accepted" else exported("swapped.pt")
@@ -56,7 +57,7 @@ def hf_config(base: Path, here: Path, chance: random.Random) -> str:
 @kind
 def hf_files(base: Path, here: Path, chance: random.Random) -> str:
     shutil.copytree(base / chance.choice(("llama", "gpt2")), here / "hf")
-    damage_file(chance, chance.choice(sorted((here / "hf").iterdir())))
+    damage_file(chance, chance.choice(sorted(path for path in (here / "hf").rglob("*") if path.is_file())))
     ending = command("convert", "hf", "swapped.pt", "--mixer", "linear:feature_size=3")
     return ending if ending != "accepted" else exported("swapped.pt")
 

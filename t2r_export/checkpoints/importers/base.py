@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from t2r_export.checkpoints.importers.keys import Keys
+from t2r_export.checkpoints.importers.keys import NOTED, Keys
 from t2r_export.checkpoints.importers.sources import HEAD, Source
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import MAX_LAYERS, MAX_WHOLE, finite
@@ -227,6 +227,15 @@ class Fields:
         """Keys that were not read and are not known to be harmless."""
         known = frozenset() if self.keys is None else self.keys.harmless | self.keys.refused.keys()
         return sorted(set(self.data) - self.read - known)
+
+    def notes(self) -> list[str]:
+        """A line for each key that changes what transformers makes of the folder, but not what is made here."""
+        found = []
+        for key in sorted(self.keys.noted) if self.keys is not None else ():
+            neutral, why = NOTED[key]
+            if self.data.get(key) not in neutral:
+                found.append(f"{key} in {self.where} is {spelt(self.data[key])}: {why}")
+        return found
 
     def wrong(self, key: str, expected: str, value: Any, do: str = "") -> UserError:
         received = "no value" if value is None else spelt(value)

@@ -88,7 +88,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     special = SpecialTokens(files)
     tokenizer, source_tokenizer, beyond = tokenizers(files, config, special)
     chat, passed_over = chat_template(files, special)
-    notes += [*merged, *beyond, *passed_over, *contents.notes(files)]
+    notes += [*fields.notes(), *merged, *beyond, *passed_over, *contents.notes(files)]
     origin: dict[str, Any] = {
         "format": "huggingface",
         "name": _name(folder.resolve()),

@@ -100,6 +100,14 @@ HARMLESS = words(
     torchscript transformers_version use_bfloat16 use_cache
     """
 )
+# keys of `Keys.noted` -> values without effect in transformers, and what a note says of others
+NOTED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "rescale_prenorm_residual": (
+        (None, False),
+        "transformers 5.23 divides out_proj by the square root of the number of layers whenever it loads a folder; "
+        "here weights are taken as they are stored",
+    ),
+}
 # keys that every family reads
 READ: dict[str, Any] = {"model_type": None, "quantization_config": None, "bos_token_id": None, "eos_token_id": None}
 
@@ -112,6 +120,7 @@ class Keys:
     refused: Mapping[str, tuple[Any, ...]]  # key -> values without effect
     harmless: frozenset[str]
     aliases: Mapping[str, str]  # alias -> key
+    noted: frozenset[str]  # harmless keys by which transformers changes stored weights
     absent: Mapping[str, Any]  # key that is read -> its value where it is absent, if its default is null
 
     def neutral(self, key: str) -> tuple[Any, ...] | None:
@@ -150,15 +159,17 @@ def keys(
     harmless: str = "",
     aliases: Mapping[str, str] | None = None,
     absent: Mapping[str, Any] | None = None,
+    noted: str = "",
 ) -> Keys:
-    """A family's tables, which override those of all families; `harmless` is separated by spaces."""
+    """A family's tables, which override those of all families; `harmless` and `noted` are separated by spaces."""
     read = {**READ, **read}
     others = {**REFUSED, **(refused or {})}
     known = {*read, *words(harmless), *(aliases or {})}
     return Keys(
         read=read,
         refused={key: neutral for key, neutral in others.items() if key not in known},
-        harmless=(HARMLESS | GENERATION | words(harmless)) - read.keys(),
+        harmless=(HARMLESS | GENERATION | words(harmless) | words(noted)) - read.keys(),
         aliases=aliases or {},
+        noted=words(noted),
         absent=absent or {},
     )

@@ -30,7 +30,7 @@ READ: dict[str, Any] = {
     "eos_token_id": 0,
 }
 HARMLESS = """
-rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_init_scheme time_step_max time_step_min
+residual_in_fp32 time_step_floor time_step_init_scheme time_step_max time_step_min
 time_step_scale use_associative_scan use_mambapy
 """
 
@@ -67,6 +67,12 @@ def mixer_transforms(where: str) -> dict[str, Transform]:
 
 
 MAMBA, FALCON_MAMBA = (
-    importer(keys({**READ, **more}, harmless=HARMLESS), _config, "mamba", mixer_names, mixer_transforms)
+    importer(
+        keys({**READ, **more}, harmless=HARMLESS, noted="rescale_prenorm_residual"),
+        _config,
+        "mamba",
+        mixer_names,
+        mixer_transforms,
+    )
     for more in ({}, {"mixer_rms_eps": 1e-6})
 )

@@ -40,9 +40,10 @@ KEYS = keys(
     },
     # transformers' class ignores the last two
     harmless="""
-    chunk_size rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max time_step_min time_step_rank
+    chunk_size residual_in_fp32 time_step_floor time_step_max time_step_min time_step_rank
     norm_before_gate rms_norm
     """,
+    noted="rescale_prenorm_residual",
 )
 
 

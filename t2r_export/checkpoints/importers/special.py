@@ -32,8 +32,7 @@ class SpecialTokens:
         older = DECODER not in self.config
         self._map = files.object(SPECIAL, LIMIT) if older and files.has(SPECIAL) else {}
         added = files.object(ADDED, LIMIT) if older and files.has(ADDED) else {}
-        numbered = {number: {"content": text} for text, number in added.items()}
-        stored = numbered if older else self.config[DECODER]
+        stored = {self._number(number): text for text, number in added.items()} if older else self.config[DECODER]
         if not isinstance(stored, dict):
             raise UserError(f"an object as {DECODER} in {self.where}", shown(stored), DOWNLOAD)
         self._added = {self._number(number): self._token(value) for number, value in stored.items()}

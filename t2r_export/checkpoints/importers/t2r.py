@@ -38,6 +38,7 @@ KEYS = Keys(
         """
     ),
     aliases={},
+    noted=frozenset(),
     absent={},
 )
 

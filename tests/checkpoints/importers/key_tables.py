@@ -23,6 +23,8 @@ compares it with them, and them with the installed transformers.
   is from. The error names the key. Of several names of one thing, which are listed below, a refused one may also have
   the value that is read under another.
 - **Harmless**: any value; it changes nothing that is computed at inference.
+- **Noted**: harmless here, but transformers changes the stored weights whenever it loads the folder (its fault).
+  Here they are taken as they are stored, and a line says so.
 
 Any other key is passed over, as transformers does, and named in a line on stderr and in the checkpoint's provenance
 (`config_keys_not_used`). Special tokens that the vocabulary does not have are passed over with a line of their own.
@@ -89,12 +91,13 @@ def page() -> str:
         keys = importer.keys
         rows = [f"| `{key}` | {spelt(value)} |" for key, value in sorted(keys.read.items())]
         own = {key: neutral for key, neutral in keys.refused.items() if key not in REFUSED}
-        others = keys.harmless - HARMLESS - GENERATION
+        others = keys.harmless - HARMLESS - GENERATION - keys.noted
         parts += [f"## {family}\n", "| read | absent is |", "|---|---|", *rows, ""]
         parts += [f"`{alias}` is another spelling of `{key}`." for alias, key in keys.aliases.items()]
         parts += [""] if keys.aliases else []
         parts += [refused(own), ""] if own else []
         parts += [harmless(others)] if others else []
+        parts += [harmless(keys.noted).replace("Harmless", "Noted")] if keys.noted else []
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -422,7 +422,7 @@ def classes(family: str) -> dict[str, Any]:
 
 
 def write(folder: Path, family: str, **changes: Any) -> Any:
-    """Writes a folder with exactly this config.json and returns transformers' model of it; every weight matters.
+    """Writes a folder with exactly this config.json and returns what transformers opens; every weight matters.
 
     Raises any error of transformers if it cannot build the model.
     """
@@ -452,4 +452,7 @@ def write(folder: Path, family: str, **changes: Any) -> Any:
     else:
         save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(data))
-    return model.eval()
+    opened = kind.from_pretrained(folder)  # which may differ from the model in memory
+    for name, buffer in model.named_buffers():  # those that no file stores
+        opened.get_buffer(name).copy_(buffer)
+    return opened.eval()

@@ -102,11 +102,7 @@ def test_a_gpt2_with_lora(lora: dict[str, Any], tmp_path: Path) -> None:
 def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model and an adapter, written without peft."""
     folder = folders.write_llama(tmp_path_factory.mktemp("lora") / "both")
-    shapes = {"lora_A.weight": (3, 18), "lora_B.weight": (24, 3)}
-    tensors = {f"base_model.model.model.layers.1.self_attn.q_proj.{name}": shape for name, shape in shapes.items()}
-    save_file(folders.random_tensors(tensors), folder / "adapter_model.safetensors")
-    said = {"peft_type": "LORA", "r": 3, "lora_alpha": 5, "target_modules": ["q_proj"], "bias": "none"}
-    (folder / "adapter_config.json").write_text(json.dumps(said))
+    folders.write_lora(folder)
     return folder
 
 

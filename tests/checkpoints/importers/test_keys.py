@@ -117,11 +117,24 @@ def test_a_key_that_is_read_is_obeyed_or_refused(family: str, key: str, tmp_path
 @pytest.mark.parametrize("family", IMPORTERS)
 def test_keys_that_are_harmless_are(family: str, tmp_path: Path) -> None:
     keys, defaults = IMPORTERS[family].keys, classes(family)
-    changed = {key: values(key, defaults.get(key))[0] for key in keys.harmless - GENERATION}
+    changed = {key: values(key, defaults.get(key))[0] for key in keys.harmless - GENERATION - keys.noted}
     theirs = write(tmp_path, family, **changed)
     found = checkpoint.load(tmp_path)
     assert logit_error(found.model, theirs, LENGTH) < TOLERANCE
     assert not any("not used" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("family, key", cases(lambda keys: keys.noted))
+def test_a_key_by_which_transformers_changes_stored_weights_is_noted(family: str, key: str, tmp_path: Path) -> None:
+    """The weights are as stored. If the last line fails, transformers takes them so too, and the key is harmless."""
+    as_stored = write(tmp_path, family)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for value, noted in ((False, False), (True, True)):
+        (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+        found = checkpoint.load(tmp_path)
+        assert logit_error(found.model, as_stored, LENGTH) < TOLERANCE
+        assert any(note.startswith(f"{key} in config.json is true: transformers") for note in found.notes) == noted
+    assert logit_error(found.model, type(as_stored).from_pretrained(tmp_path).eval(), LENGTH) > TOLERANCE
 
 
 @pytest.mark.parametrize("family", IMPORTERS)

@@ -136,6 +136,7 @@ def test_they_are_merged_at_import(tmp_path: Path) -> None:
     [
         ("added_tokens.json", {"<x>": "one"}),
         ("added_tokens.json", {"<x>": -1}),
+        ("added_tokens.json", {"<x>": [1]}),
         ("tokenizer_config.json", {"added_tokens_decoder": [1]}),
         ("tokenizer_config.json", {"added_tokens_decoder": {"7": {"content": 3}}}),
         ("tokenizer_config.json", {"extra_special_tokens": [{"content": "<x>", "lstrip": "no"}]}),
