@@ -151,6 +151,16 @@ def test_special_tokens_not_decoded() -> None:
     assert Tokenizer(json.dumps(normalized)).decode([1, 259, 2, 260]) == "once upon"
 
 
+def test_run_of_special_tokens_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model may write end tokens for ever; the text around them is that without them, also within a character."""
+    stream, decoded, right = PIECES.stream([259]), list[int](), PIECES.decode
+    monkeypatch.setattr(PIECES, "decode", lambda ids: decoded.append(len(ids)) or right(ids))
+    first, *rest = (3 + byte for byte in "é".encode())
+    parts = [stream.feed(token) for token in (260, first, *[2] * 500, *rest, 260)]
+    assert "".join(parts) + stream.end() == " uponé upon"
+    assert sum(decoded) < 100
+
+
 def test_empty_text_encodes_to_bos() -> None:
     assert PIECES.encode("") == [1]
     assert Tokenizer(byte_level(), bos_token=5).encode("") == [5]

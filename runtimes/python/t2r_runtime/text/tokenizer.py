@@ -192,13 +192,15 @@ class StreamingDetokenizer:
 
     def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int] = ()) -> None:
         require_kind(tokenizer, Tokenizer, "a Tokenizer", "tokenizer")
-        self._tokenizer = tokenizer
+        self._tokenizer, self._special = tokenizer, tokenizer._library.special
         self._pending: list[int] = []
         self._given = 0  # returned characters of the pending tokens
         self._start_from(_tail(tokenizer, listed(prompt, "tokens as the prompt", "tokenizer")))
 
     def feed(self, token: int) -> str:
         """Add a token; returns the text that it completes, which may be empty."""
+        if type(token) is int and token in self._special:  # else a run of them would be decoded again for each
+            return ""
         self._pending.append(token)
         new = self._new()
         whole = new.rstrip(UNFINISHED)
@@ -206,7 +208,7 @@ class StreamingDetokenizer:
             whole = new
         fresh = whole[self._given :]
         self._given = max(self._given, len(whole))
-        if new and whole == new:  # keep the context after special tokens only
+        if new and whole == new:  # keep the context after tokens without text
             self._start_from(self._pending)
         return fresh
 

@@ -38,6 +38,7 @@ class Library:
 
     Attributes:
         decoders: types of its decoders, in order.
+        special: special tokens, which `decode` omits.
 
     Raises:
         UserError: the library rejects the file, a limit is exceeded, or the package tokenizers is not installed.
@@ -59,6 +60,7 @@ class Library:
         self.decoders = [part["type"] for part in parts_of(file.data, "decoder")]
         self._surfaces = Surfaces(file.data["model"])
         special = [entry for entry in file.data.get("added_tokens") or () if entry.get("special")]
+        self.special = {entry["id"] for entry in special}
         # the library decodes special tokens whose content is normalized
         self._omitted = {entry["id"] for entry in special if entry.get("normalized")}
         with _quiet(), no_panic(FORM):
