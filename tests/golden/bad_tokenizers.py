@@ -23,6 +23,10 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
 
 
+def _split(regex: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+
+
 def _nested(count: int) -> dict[str, Any]:
     """A Unigram model in which each run of "a" is a prefix of all longer ones."""
     return {"type": "Unigram", "unk_id": 0, "vocab": [["b", -1.0], *(["a" * n, -1.0] for n in range(1, count + 1))]}
@@ -68,6 +72,8 @@ PAST: dict[str, dict[str, Any]] = {
     "many-parts": {"normalizer": _sequence({"type": "Sequence", "normalizers": []}, 64)},
     "no-type": {"normalizer": {"prepend": "c"}},
     "empty-pattern": {"normalizer": _replace("", "c")},
+    "quadratic-pattern": {"pre_tokenizer": _split("a*b|a")},
+    "unknown-pattern": {"pre_tokenizer": _split(r"\w+")},
     "long-content": {"normalizer": _replace("c", "d" * 257)},
     "normalizer-growth": {"normalizer": _sequence(_DOUBLED, 13)},
     "pre-tokenizer-growth": {"pre_tokenizer": _sequence(_METASPACE, 3, "pretokenizers")},

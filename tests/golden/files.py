@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from golden import bad, calls, edited, history, parts, rows, sentences, texts, translator
+from golden import bad, calls, edited, families, history, parts, rows, sentences, texts, translator
 from golden.choices import sampling
 from golden.models import MODELS, write_graph
 from golden.texts import Case
@@ -47,6 +47,7 @@ KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (
     history.cases,
     texts.cases,
     parts.cases,
+    families.cases,
     rows.cases,
     calls.cases,
     translator.cases,

@@ -64,13 +64,13 @@ def words() -> dict[str, Any]:
     """Right strip and NFC; cut as by GPT-4, at most three digits; <s> and </s> as by RoBERTa."""
     ends = {"sep": ["</s>", 1], "cls": ["<s>", 0], "trim_offsets": True, "add_prefix_space": False}
     strip = {"type": "Strip", "strip_left": False, "strip_right": True}
-    cut = _split(rf"{ENDINGS}|\p{{N}}{{1,3}}|{REST}")
+    cut = split(rf"{ENDINGS}|\p{{N}}{{1,3}}|{REST}")
     return _bytes([strip, {"type": "NFC"}], [cut], {"type": "RobertaProcessing", **ends})
 
 
 def digits() -> dict[str, Any]:
     """NFD; single digits, punctuation merged with what follows."""
-    cuts = [_split(rf"{ENDINGS}|\p{{N}}|{REST}"), {"type": "Punctuation", "behavior": "MergedWithNext"}]
+    cuts = [split(rf"{ENDINGS}|\p{{N}}|{REST}"), {"type": "Punctuation", "behavior": "MergedWithNext"}]
     return _bytes([{"type": "NFD"}], cuts)
 
 
@@ -99,21 +99,24 @@ TOKENIZERS = {"words": words, "digits": digits, "signs": signs, "blanks": blanks
 def cases(folder: Path) -> Iterator[Case]:
     """A graph with each tokenizer in it, and its texts."""
     for name, make in TOKENIZERS.items():
-        made = make()
-        tokenizer = json.dumps(made, ensure_ascii=False)
-        size = len(made["model"]["vocab"]) + len(made["added_tokens"])
-        config = replace(SMALLEST, vocab_size=size, bos_token=0, eos_tokens=(1,))
-        export(seeded(name, config, tokenizer), folder / f"{name}.onnx")
-        yield f"text-{name}", "tokenizer", {"graph": f"{name}.onnx", "texts": encoded(name, tokenizer)}
+        yield case(folder, name, make(), texts(name))
 
 
-def encoded(name: str, tokenizer: str) -> list[tuple[str, list[int], str]]:
-    """The texts of `name`, their tokens and their decoded texts."""
-    opened = Tokenizer(tokenizer, 0)
-    return [(text, ids := opened.encode(text), opened.decode(ids)) for text in _texts(name)]
+def case(folder: Path, name: str, made: dict[str, Any], texts: Sequence[str]) -> Case:
+    tokenizer = json.dumps(made, ensure_ascii=False)
+    size = len(made["model"]["vocab"]) + len(made["added_tokens"])
+    config = replace(SMALLEST, vocab_size=size, bos_token=0, eos_tokens=(1,))
+    export(seeded(name, config, tokenizer), folder / f"{name}.onnx")
+    return f"text-{name}", "tokenizer", {"graph": f"{name}.onnx", "texts": encoded(made, texts)}
 
 
-def _texts(name: str) -> list[str]:
+def encoded(made: dict[str, Any], texts: Sequence[str]) -> list[tuple[str, list[int], str]]:
+    """Texts, their tokens and their decoded texts."""
+    opened = Tokenizer(json.dumps(made), 0)
+    return [(text, ids := opened.encode(text), opened.decode(ids)) for text in texts]
+
+
+def texts(name: str) -> list[str]:
     """Texts that exercise the parts, and some of all scripts."""
     random = np.random.default_rng(list(f"{name} parts".encode()))
     of_all = [*WORDS, *MARKS]
@@ -126,7 +129,7 @@ def _texts(name: str) -> list[str]:
 _LETTERS = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 
-def _split(regex: str) -> dict[str, Any]:
+def split(regex: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
 
 

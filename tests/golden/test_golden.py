@@ -28,7 +28,7 @@ from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import KINDS
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
-MOST = 2_200_000  # bytes
+MOST = 2_400_000  # bytes
 Case = dict[str, Any]
 PENALTIES = {"repetition_penalty", "no_repeat_ngram"}
 HASH = re.compile(r"\.[0-9a-f]{12}\.")

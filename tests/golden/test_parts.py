@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from golden import parts
+from golden import families, parts
 
 Made = dict[str, Any]
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
@@ -52,10 +51,10 @@ def wrong(made: Made) -> Iterator[tuple[str, Made]]:
 @pytest.mark.parametrize("name", parts.TOKENIZERS)
 def test_every_part_matters(name: str) -> None:
     made = parts.TOKENIZERS[name]()
-    good = parts.encoded(name, json.dumps(made))
+    good = parts.encoded(made, parts.texts(name))
     faults = dict(wrong(made))
     assert len(faults) >= 2
-    assert [fault for fault, other in faults.items() if parts.encoded(name, json.dumps(other)) == good] == []
+    assert [fault for fault, other in faults.items() if parts.encoded(other, parts.texts(name)) == good] == []
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -63,8 +62,19 @@ def test_every_flag_of_added_tokens_matters(flag: str) -> None:
     seen = []
     for name, make in parts.TOKENIZERS.items():
         made = make()
-        good = parts.encoded(name, json.dumps(made))
+        good = parts.encoded(made, parts.texts(name))
         for token in made["added_tokens"]:
             token[flag] = False
-        seen.append(parts.encoded(name, json.dumps(made)) != good)
+        seen.append(parts.encoded(made, parts.texts(name)) != good)
     assert any(seen)
+
+
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_no_family_for_another(name: str) -> None:
+    """The texts of a family tell it from all others, and from itself without a part."""
+    made, texts = families.tokenizer(name), families.texts(name, families.TEXTS)
+    good = parts.encoded(made, texts)
+    cuts = made["pre_tokenizer"]["pretokenizers"]
+    others = [families.tokenizer(other)["pre_tokenizer"] for other in families.FAMILIES if other != name]
+    others += [{"type": "Sequence", "pretokenizers": cuts[:n] + cuts[n + 1 :]} for n in range(len(cuts) - 1)]
+    assert not any(parts.encoded({**made, "pre_tokenizer": other}, texts) == good for other in others)

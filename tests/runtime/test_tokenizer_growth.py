@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 from tokenizers import Regex, normalizers
 
+from golden.families import FAMILIES, O200K
+from golden.parts import split
 from runtime.test_tokenizer_bounds import added, metaspace, replace, sequence, unigram, with_parts
 from t2r_runtime import Tokenizer
-from t2r_runtime.text.tokenizer_file import LINEAR_EDGES
-from t2r_runtime.text.tokenizer_parts import EDGES
+from t2r_runtime.text.patterns import linear
 
 SHORT, TIMES, MOST = 4_000, 8, 30
+EDGES, ENDS = "^ +| +$", r"\s+$"
 GROWING: dict[str, tuple[dict[str, Any], str, str]] = {
     "blanks inside": ({"normalizer": replace(EDGES, "", "Regex")}, " ", "b"),
+    "blanks before no end of a line": ({"pre_tokenizer": split(ENDS)}, " ", "b"),
+    "capitals": ({"pre_tokenizer": split(O200K)}, "A", "1"),
     "spaces before added tokens": ({"added_tokens": added("<m>", lstrip=True)}, " <m>", ""),
     "words beside added tokens": ({"added_tokens": added("<m>", single_word=True)}, "<m> ", ""),
     "marks before words": ({"pre_tokenizer": sequence(*[metaspace()] * 2, name="pretokenizers")}, "a ", ""),
@@ -42,8 +46,17 @@ def test_linear_time(name: str) -> None:
     assert long < MOST * max(short, 1e-3)
 
 
-def test_linear_edges_equivalent() -> None:
-    slow, fast = (normalizers.Replace(Regex(text), "_").normalize_str for text in (EDGES, LINEAR_EDGES))
+@pytest.mark.parametrize("pattern", [EDGES, ENDS])
+def test_linear_edges_equivalent(pattern: str) -> None:
+    assert linear(pattern) != pattern
+    slow, fast = (normalizers.Replace(Regex(text), "_").normalize_str for text in (pattern, linear(pattern)))
     for number in range(4**7):
         text = "".join("  a\n"[number >> 2 * place & 3] for place in range(7))
         assert slow(text) == fast(text)
+
+
+def test_published_patterns_linear() -> None:
+    """The library matches them as they are, but for those of edges."""
+    for parts in FAMILIES.values():
+        for regex in (part["pattern"]["Regex"] for part in parts if part["type"] == "Split"):
+            assert linear(regex) == regex or regex == ENDS

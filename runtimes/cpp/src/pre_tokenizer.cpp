@@ -134,6 +134,12 @@ private:
     Find find;
 };
 
+// GPT-2's pattern, which matches every character.
+const Pattern &words() {
+    static const Pattern made(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", "pre-tokenizer ByteLevel");
+    return made;
+}
+
 class ByteLevel : public PreTokenizer {
 public:
     explicit ByteLevel(Json::Value part) : prefix(flag(part, "add_prefix_space", true)), split(flag(part, "use_regex", true)) {}
@@ -141,7 +147,7 @@ public:
         std::string led, made;
         if (prefix && !piece.text.empty() && piece.text[0] != ' ') piece.text = led = " " + std::string(piece.text);
         for (std::size_t at = 0; at < piece.text.size();) {
-            const std::size_t end = split ? match_gpt2(piece.text, at) : piece.text.size();
+            const std::size_t end = split ? words().find(piece.text, at).second : piece.text.size();
             made.clear();
             for (const char byte : piece.text.substr(at, end - at)) made += byte_character(static_cast<unsigned char>(byte));
             require_text(made.size());

@@ -38,22 +38,21 @@ void each_part(Json::Value component, const char *list, const std::function<void
 // The field's boolean, or `otherwise` if there is no such field.
 bool flag(Json::Value part, const char *name, bool otherwise);
 
-// The pattern of a Split or a Replace: a text, or one of the contract's regular expressions.
+// The pattern of a Split or a Replace: a text, or a regular expression of the contract.
 class Pattern {
 public:
     explicit Pattern(Json::Value pattern, const char *component);
+    Pattern(std::string_view regex, const char *component);
     // The factor by which a Replace with this content may grow a text. The pattern must not be empty.
     double growth(std::string_view content) const;
     // The next match from `at` on, not empty; begin is the text's size if there is none.
     std::pair<std::size_t, std::size_t> find(std::string_view text, std::size_t at) const;
 
 private:
+    struct Expression;
     std::string literal;
-    std::size_t (*match)(std::string_view text, std::size_t at) = nullptr;  // the end of a match at `at`, or `at`
+    std::shared_ptr<const Expression> expression;  // null: the literal
 };
-
-// The end of the match of GPT-2's pattern at `at`; it always matches something.
-std::size_t match_gpt2(std::string_view text, std::size_t at);
 
 class Normalizer {
 public:

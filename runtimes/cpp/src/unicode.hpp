@@ -9,21 +9,20 @@
 namespace t2r {
 
 enum CharacterFlag : std::uint16_t {
-    is_letter = 1,       // \p{L}
-    is_number = 2,       // \p{N}
-    is_space = 4,        // \s
-    is_word = 8,         // \w
-    is_punctuation = 16,
-    is_digit = 32,       // for the pre-tokenizer Digits
-    is_pictographic = 64,
-    is_linker = 128,     // Indic conjuncts
-    is_consonant = 256,
-    is_conjunct_extend = 512,
+    is_space = 1,        // \s
+    is_word = 2,         // \w
+    is_punctuation = 4,
+    is_digit = 8,        // for the pre-tokenizer Digits
+    is_pictographic = 16,
+    is_linker = 32,      // Indic conjuncts
+    is_consonant = 64,
+    is_conjunct_extend = 128,
 };
 
 struct CharacterRange {
     std::uint32_t first;
-    std::uint16_t flags;  // those above; and from bit 12 on, the grapheme break property
+    std::uint16_t flags;    // those above; and from bit 12 on, the grapheme break property
+    std::uint16_t category;  // the general category: a number of character_set.cpp
 };
 extern const CharacterRange character_ranges[];
 extern const std::size_t character_range_count;

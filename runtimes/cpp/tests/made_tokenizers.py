@@ -12,7 +12,6 @@ import sentencepiece
 import tokenizers
 from cpp_build import ROOT
 
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 WORDS = ["once", " upon", "time", "é", "日本", "😀", "naïve", "12", "don't", " the"]
 TEXT = (ROOT / "docs" / "mixers.md").read_text("utf-8") + " ".join(WORDS * 20) + "ﬁ ① Ａ é ½ " * 20
 

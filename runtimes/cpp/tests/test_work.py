@@ -47,6 +47,10 @@ def _part(name: str, **part: Any) -> str:
     return json.dumps(bpe() | {name: part})
 
 
+def _regex(regex: str) -> str:
+    return _part("pre_tokenizer", type="Split", pattern={"Regex": regex}, behavior="Isolated")
+
+
 def _nested(count: int) -> str:
     """A Unigram model of `count` pieces, each of which begins with all shorter ones."""
     pieces = [["<unk>", 0], *(["a" * size, -float(size)] for size in range(1, count + 1))]
@@ -76,6 +80,9 @@ WORK: dict[str, tuple[Callable[[], str], str]] = {
     "blanks at edges": (lambda: _part("normalizer", type="Replace", pattern=BLANKS, content=""), " x" + " " * 30),
     "rows of blanks": (lambda: _part("normalizer", type="Replace", pattern=ROWS, content="_"), " x  "),
     "a split at blanks": (lambda: _part("pre_tokenizer", type="Split", pattern=BLANKS, behavior="Isolated"), " "),
+    "blanks to no end of a line": (lambda: _regex(r"\s+$"), " "),
+    "capitals": (lambda: _regex(r"\p{L}?\p{Lu}*\p{Ll}+|\p{L}?\p{Lu}+\p{Ll}*"), "A"),
+    "no end of a line": (lambda: _regex(r"\s*[\r\n]+|\s+(?!\S)|\s"), " x" + " " * 30),
     "strip": (lambda: _part("normalizer", type="Strip", strip_left=True, strip_right=True), " "),
     "digits": (lambda: _part("pre_tokenizer", type="Digits", individual_digits=False), "1a"),
     "metaspaces": (lambda: _part("pre_tokenizer", type="Sequence", pretokenizers=metaspaces()), "a "),

@@ -2,7 +2,7 @@
 
     python runtimes/cpp/tools/unicode_tables.py > runtimes/cpp/src/unicode_tables.cpp
 
-Letters, numbers, white space, word characters and punctuation are read from the tokenizers library's output, so that
+General categories, white space, word characters and punctuation are read from the tokenizers library's output, so that
 both agree in any version of Unicode; grapheme properties are those of the package regex.
 """
 
@@ -13,6 +13,7 @@ from tokenizers import Regex, pre_tokenizers
 
 CHARACTERS = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 TEXT = "".join(CHARACTERS)
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp".split()  # noqa: SIM905
 BREAKS = ("CR", "LF", "Control", "Extend", "ZWJ", "Regional_Indicator", "Prepend", "SpacingMark", "L", "V", "T")
 
 
@@ -42,8 +43,8 @@ def matched(pattern: str) -> set[str]:
 
 def flags() -> dict[str, int]:
     """Each character's flags, as in src/unicode.hpp."""
-    sets = [removed(pre_tokenizers.Split(Regex(pattern), "removed")) for pattern in (r"\p{L}", r"\p{N}", r"\s")]
-    sets += [words(), removed(pre_tokenizers.Punctuation("removed")), digits(), matched(r"\p{Extended_Pictographic}")]
+    sets = [removed(pre_tokenizers.Split(Regex(r"\s"), "removed")), words()]
+    sets += [removed(pre_tokenizers.Punctuation("removed")), digits(), matched(r"\p{Extended_Pictographic}")]
     sets += [matched(rf"\p{{InCB={name}}}") for name in ("Linker", "Consonant", "Extend")]
     found = dict.fromkeys(CHARACTERS, 0)
     for bit, members in enumerate(sets):
@@ -55,16 +56,25 @@ def flags() -> dict[str, int]:
     return found
 
 
+def categories() -> dict[str, int]:
+    """Each character's category number in src/character_set.cpp; 0 for control and unassigned characters."""
+    found = dict.fromkeys(CHARACTERS, 0)
+    for number, name in enumerate(CATEGORIES, 1):
+        found |= dict.fromkeys(removed(pre_tokenizers.Split(Regex(rf"\p{{{name}}}"), "removed")), number)
+    return found
+
+
 def main() -> None:
     print("// Written by tools/unicode_tables.py; change that.")
     print(
         '#include "unicode.hpp"\n\nnamespace t2r {\n\n// clang-format off\nconst CharacterRange character_ranges[] = {'
     )
-    before, line, count = None, "   ", 0
-    for character, value in flags().items():
+    before, line, count, category = None, "   ", 0, categories()
+    for character, flag in flags().items():
+        value = (flag, category[character])
         if value == before:
             continue
-        entry = f" {{0x{ord(character):X}, 0x{value:X}}},"
+        entry = f" {{0x{ord(character):X}, 0x{flag:X}, {value[1]}}},"
         if len(line + entry) > 120:
             print(line)
             line = "   "

@@ -1,34 +1,16 @@
 /** Splits a text by the `pre_tokenizer` of a tokenizer.json, as the tokenizers library does. */
 
 import { letterOf } from "./byte_letters.js";
+import { translated } from "./patterns.js";
 import { Budget, madeOf } from "./tokenizer_bounds.js";
 
-const SPACE = String.raw`\p{White_Space}`, NO_SPACE = String.raw`\P{White_Space}`; // JavaScript's \s matches one more
-const ENDINGS = String.raw`'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])`;
-const rest = (digits) =>
-  String.raw`${ENDINGS}|[^\r\n\p{L}\p{N}]?\p{L}+|${digits}| ?[^${SPACE}\p{L}\p{N}]+[\r\n]*|${SPACE}*[\r\n]+|${SPACE}+(?!${NO_SPACE})|${SPACE}+`;
 // two characters of Unicode 8's punctuation have left that category
 const PUNCTUATION = /[\p{P}!-/:-@[-`{-~\u166d\u{111c9}]/gu;
-const WORDS = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^${SPACE}\p{L}\p{N}]+|${SPACE}+(?!${NO_SPACE})|${SPACE}+`;
-
-/** The regular expressions that a graph may contain, verbatim → their JavaScript equivalents. */
-export const REGEXES = new Map([
-  [String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`, WORDS],
-  [
-    String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
-    rest(String.raw`\p{N}{1,3}`),
-  ],
-  [
-    String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
-    rest(String.raw`\p{N}`),
-  ],
-  ["^ +| +$", String.raw`(?<![^\n]) +|(?<! ) +(?![^\n])`], // tried only at the first blank of a run
-  [" {2,}", " {2,}"],
-]);
+const WORDS = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`; // of GPT-2
 
 /** A pattern of a tokenizer.json as a global regular expression. */
 function patternOf({ String: text, Regex: regex }) {
-  return new RegExp(regex === undefined ? text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&") : REGEXES.get(regex), "gu");
+  return new RegExp(regex === undefined ? text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&") : translated(regex), "gu");
 }
 
 /** Returns a function that replaces a pattern with a text. */
@@ -49,7 +31,7 @@ const SPLITTERS = {
     return (parts, first) => all.reduce((found, one) => one(found, first), parts);
   },
   ByteLevel: ({ add_prefix_space: prefix = true, use_regex: cut = true }) => {
-    const utf8 = new TextEncoder(), words = new RegExp(WORDS, "gu");
+    const utf8 = new TextEncoder(), words = patternOf({ String: undefined, Regex: WORDS });
     return each((text) => {
       const whole = prefix && !text.startsWith(" ") ? ` ${text}` : text;
       const found = cut ? split(whole, words, "Isolated") : [whole];
@@ -77,7 +59,7 @@ const SPLITTERS = {
 };
 /** Letters of a word, for use inside [] of a regular expression. */
 export const LETTER = String.raw`\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}`;
-const WORD = new RegExp(`[${LETTER}]+|[^${LETTER}${SPACE}]+`, "gu");
+const WORD = new RegExp(`[${LETTER}]+|[^${LETTER}\\p{White_Space}]+`, "gu");
 
 /**
  * @param {object | null} part of a tokenizer.json

@@ -1,7 +1,8 @@
 /** The parts of a tokenizer.json that this runtime supports: contract/text.md. Others are refused by name. */
 
 import { T2RError, isWhole, printable, shown } from "./errors.js";
-import { BEHAVIORS, REGEXES } from "./text_splitter.js";
+import { translated } from "./patterns.js";
+import { BEHAVIORS } from "./text_splitter.js";
 import { MAX_PARTS, MAX_TOKENIZER, requireBounds } from "./tokenizer_bounds.js";
 
 const TYPES = {
@@ -121,9 +122,18 @@ function checkPart(place, part) {
   if (type === "TemplateProcessing" || type === "RobertaProcessing") checkProcessor(part);
   if (type !== "Split" && type !== "Replace") return;
   const { String: literal, Regex: regex } = isObject(pattern) ? pattern : {};
-  if (regex !== undefined && !REGEXES.has(regex)) throw refused(`a known regular expression in ${type}`, printable(shown(regex), 60));
+  if (regex !== undefined) checkRegex(type, regex);
   if (regex === undefined && !isText(literal)) throw refused(`a pattern in ${type}`, "none");
   if (regex !== undefined && literal !== undefined) throw refused(`one pattern in ${type}`, "two");
+}
+
+function checkRegex(type, regex) {
+  if (!isText(regex)) throw refused(`a regular expression in ${type}`, shown(regex));
+  try {
+    translated(regex);
+  } catch (error) {
+    throw refused(`a regular expression in ${type} that contract/text.md allows`, `${error.message} in ${printable(regex, 60)}`);
+  }
 }
 
 /** Check that all special tokens are known, around one text. */

@@ -51,6 +51,12 @@ test("three rows of 100,000 blanks that are at no edge, and some that are", () =
   assert.deepEqual(cut.encode(`${row}a  a${row}\n${row}${row}b`), [0, 2, 2, 0, 3, 1]);
 });
 
+test("capitals, blanks and signs in runs of 100,000, which are read in vain once", () => {
+  const regex = String.raw`\p{L}?\p{Lu}*\p{Ll}+|\p{L}?\p{Lu}+\p{Ll}*|\s*[\r\n]|\s+(?!\S)|\s`, count = 100_000;
+  const tokenizer = made({ pre_tokenizer: { type: "Split", pattern: { Regex: regex }, behavior: "Isolated" } });
+  for (const letter of ["A", "a", " ", "!"]) assert.equal(tokenizer.encode(`b${letter.repeat(count)}b`).length, count + 2);
+});
+
 test("what decoders leave unfinished is looked for once", () => {
   const broken = made({ model: { ...bpe, vocab: { ...vocab, ["\ufffd".repeat(1300) + "a"]: 4 } } });
   const stream = broken.stream([]);

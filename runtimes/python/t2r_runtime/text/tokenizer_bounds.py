@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.text.tokenizer_parts import DO, FORM, REGEXES, Data, Part, field, parts_of
+from t2r_runtime.text.tokenizer_parts import DO, FORM, Data, Part, field, parts_of, regex_of, unsupported
 
 MAX_ID = (1 << 24) - 1
 MAX_PIECE, MAX_UNIGRAM_PIECE = 1 << 12, 1 << 8  # bytes; Unigram looks up pieces at every byte
@@ -184,8 +184,9 @@ def _growth(component: str, part: Part) -> float:
         content, pattern = _size(field(part, "content", str)), _pattern(part)
         if pattern is not None:
             return max(1.0, content / _size(pattern))
-        # an unknown regular expression may match the empty string, so the content is added
-        return max(1.0, content) if part["pattern"].get("Regex") in REGEXES else 1.0 + content
+        # a regular expression that runtimes do not support may match the empty string, so the content is added
+        regex = regex_of(part)
+        return 1.0 + content if regex is None or unsupported(regex) else max(1.0, content)
     if kind == "Precompiled":
         return _longest_replacement(field(part, "precompiled_charsmap", str))
     if component == "pre_tokenizer" and kind == "ByteLevel":

@@ -15,15 +15,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.text.patterns import linear
 from t2r_runtime.text.surfaces import Surfaces
 from t2r_runtime.text.tokenizer_bounds import Bounded, bounded, require_added_size
-from t2r_runtime.text.tokenizer_parts import DO, EDGES, FORM, LISTS, parts_of, require_known
+from t2r_runtime.text.tokenizer_parts import DO, FORM, LISTS, parts_of, regex_of, require_known, unsupported
 
 MAX_TEXT = 1 << 26  # bytes of decoded text, if tokens may be long
 FREE_TOKEN = 1 << 12  # bytes per token up to which MAX_TEXT does not apply
 MAX_WORK = 1 << 10  # per byte of a text, see Bounded.work
 FREE_WORK = 1 << 24  # allowed for any short text
-LINEAR_EDGES = "^ +|(?<! ) +$"  # equivalent to EDGES in linear time
 MANY = 1 << 12  # tokens that are decoded without Python's lock, for other threads
 LESS = "give less at once"
 _stderr = threading.Lock()  # one thread may redirect stderr
@@ -169,9 +169,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _linear(text: str, file: Bounded) -> str:
-    """Replace the regular expression that takes quadratic time."""
-    parts = [part for component in LISTS for part in parts_of(file.data, component)]
-    slow = [part["pattern"] for part in parts if part.get("pattern") == {"Regex": EDGES}]
-    for pattern in slow:
-        pattern["Regex"] = LINEAR_EDGES
-    return json.dumps(file.data) if slow else text
+    """Replace regular expressions that take quadratic time by others that match the same."""
+    changed = False
+    for part in (part for component in LISTS for part in parts_of(file.data, component)):
+        regex = regex_of(part)
+        if regex is not None and not unsupported(regex) and linear(regex) != regex:
+            part["pattern"]["Regex"] = linear(regex)
+            changed = True
+    return json.dumps(file.data) if changed else text

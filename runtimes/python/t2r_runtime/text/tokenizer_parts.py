@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.text.patterns import linear
 
 Data = dict[str, Any]
 Part = dict[str, Any]
@@ -30,16 +31,6 @@ PARTS = {
     "post_processor": ("TemplateProcessing", "RobertaProcessing", "ByteLevel"),
 }
 NONE_OF = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")  # unsupported fields of BPE
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-EDGES = "^ +| +$"
-REGEXES = (
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    rf"{_WORDS}\p{{N}}{{1,3}}{_REST}",
-    rf"{_WORDS}\p{{N}}{_REST}",
-    EDGES,
-    " {2,}",
-)
 
 
 def field(data: Any, name: str, kind: Any, default: Any = None) -> Any:
@@ -83,8 +74,8 @@ def unknown_parts(data: Data) -> list[str]:
         for part in parts_of(data, component) if component != "model" else ():
             if part["type"] not in known:
                 found.append(f"the {component} {part['type']}")
-            elif (regex := _regex(part)) is not None and regex not in REGEXES:
-                found.append(f"the {component} {part['type']} with the regular expression {regex}")
+            elif (regex := regex_of(part)) is not None and (reason := unsupported(regex)):
+                found.append(f"the {component} {part['type']} with {reason} in the regular expression {regex}")
     return list(dict.fromkeys(found))
 
 
@@ -102,7 +93,17 @@ def require_known(data: Data) -> None:
         raise UserError(expected, ", ".join(unknown), "encode elsewhere, and give token ids", "tokenizer")
 
 
-def _regex(part: Part) -> str | None:
+def regex_of(part: Part) -> str | None:
+    """The regular expression of a component, if it has one."""
     pattern = part.get("pattern")
     found = pattern.get("Regex") if isinstance(pattern, dict) else None
     return found if isinstance(found, str) else None
+
+
+def unsupported(regex: str) -> str:
+    """Why runtimes do not support a regular expression; "" if they do."""
+    try:
+        linear(regex)
+    except ValueError as error:
+        return str(error)
+    return ""
