@@ -112,7 +112,7 @@ def test_byte_level_expression() -> None:
 
 def test_bounds(tmp_path: Path) -> None:
     large = graphs.signature(tokenizer=" " * (MAX_BYTES + 1))
-    with pytest.raises(UserError, match="a tokenizer of at most 16,777,216 bytes") as caught:
+    with pytest.raises(UserError, match="a tokenizer of at most 33,554,432 bytes") as caught:
         Tokenizer.of(Signature.from_metadata(large.to_metadata()))
     assert caught.value.kind == "tokenizer"
     with pytest.raises(UserError, match="metadata of at most 67,108,864 bytes") as caught:

@@ -61,7 +61,7 @@ Ids single(Json::Value part) {
 }  // namespace
 
 Tokenizer::Tokenizer(std::string source, std::int64_t bos) : bos(bos) {
-    if (source.size() > max_tokenizer_bytes) refuse_tokenizer("a tokenizer of at most 16 MiB", std::to_string(source.size()) + " bytes");
+    if (source.size() > max_tokenizer_bytes) refuse_tokenizer("a tokenizer of at most 32 MiB", std::to_string(source.size()) + " bytes");
     try {
         const Json json(std::move(source));
         const Json::Value root = json.root();

@@ -19,7 +19,7 @@ namespace t2r {
 // Bounds of runtimes/contract/text.md.
 constexpr std::size_t max_parts = 64;                   // of a normalizer, a decoder, ...
 constexpr std::size_t max_text = std::size_t{1} << 26;  // bytes that a part writes in all
-constexpr std::size_t max_tokenizer_bytes = std::size_t{1} << 24;
+constexpr std::size_t max_tokenizer_bytes = std::size_t{1} << 25;
 constexpr std::size_t max_work = 1 << 10, free_work = 1 << 24;  // per byte of a text; for a short text, whatever its length
 constexpr std::int64_t max_ids = std::int64_t{1} << 24;
 

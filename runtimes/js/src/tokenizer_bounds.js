@@ -2,7 +2,7 @@
 
 import { T2RError, isWhole, printable } from "./errors.js";
 
-export const MAX_TOKENIZER = 1 << 24; // bytes of its text
+export const MAX_TOKENIZER = 1 << 25; // bytes of its text
 export const MAX_PARTS = 64; // of a component, including its Sequences
 const MAX_TEXT = 1 << 26; // bytes of a text, and of any part's output
 const MAX_ID = (1 << 24) - 1;

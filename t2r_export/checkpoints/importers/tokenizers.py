@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder, parse_object
 from t2r_export.checkpoints.importers.special import SpecialTokens
 from t2r_export.checkpoints.piece_file import MAX_FILE, read_pieces
@@ -9,6 +11,7 @@ from t2r_export.checkpoints.piece_tokenizer import piece_tokenizer
 from t2r_export.config.model import ModelConfig
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, shown
+from t2r_runtime.text.tokenizer_parts import MAX_BYTES
 
 TOKENIZER, MAX_TOKENIZER = "tokenizer.json", 1 << 27  # bytes
 SOURCE, TARGET = "source.spm", "target.spm"
@@ -32,6 +35,8 @@ def tokenizers(files: Folder, config: ModelConfig, special: SpecialTokens) -> tu
         data, tokenizer = parse_object(text, str(files.folder / TOKENIZER)), _tried(text)
         if (whole := special.added_to(text, data)) is not None:
             text, tokenizer = whole, _tried(whole)
+        if len(text) > MAX_BYTES // 4:  # blanks may be four fifths of a file, and count for the bound of runtimes
+            text = json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
         return text, None, _beyond(tokenizer, config.vocab_size)
     if config.encoder is None or not any(map(files.has, (SOURCE, TARGET))):
         return None, None, []

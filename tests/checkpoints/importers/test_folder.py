@@ -17,6 +17,7 @@ from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.unread import REASONS, UNREAD
 from t2r_export.files import sha256
 from t2r_runtime.errors import UserError
+from t2r_runtime.text.tokenizer_parts import MAX_BYTES
 
 
 @pytest.fixture
@@ -192,6 +193,14 @@ def test_truncated_safetensors_are_refused(llama: Path, size: int) -> None:
     file = llama / "model.safetensors"
     file.write_bytes(file.read_bytes()[:size])
     refused(llama, "whole safetensors in .*model.safetensors; received .*; download or save the folder again")
+
+
+def test_blanks_of_a_large_tokenizer_are_dropped(llama: Path) -> None:
+    """They count for the bound of runtimes, and are most of a file that is written for people."""
+    written = json.loads(letter_tokenizer())
+    (llama / "tokenizer.json").write_text(json.dumps(written) + " " * MAX_BYTES)
+    found = checkpoint.load(llama).tokenizer
+    assert found == json.dumps(written, ensure_ascii=False, separators=(",", ":"))
 
 
 def test_a_file_of_another_kind_is_no_safetensors(llama: Path) -> None:

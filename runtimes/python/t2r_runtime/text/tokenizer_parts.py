@@ -22,7 +22,7 @@ LISTS = {  # field of a Sequence
     "decoder": "decoders",
     "post_processor": "processors",
 }
-MAX_BYTES = 1 << 24  # of a tokenizer.json
+MAX_BYTES = 1 << 25  # of a tokenizer.json
 PARTS = {
     "model": ("BPE", "Unigram"),
     "normalizer": ("NFC", "NFD", "NFKC", "NFKD", "Strip", "Prepend", "Replace", "Precompiled"),
