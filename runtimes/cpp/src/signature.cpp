@@ -152,7 +152,7 @@ void require_bounded(const std::vector<StateSpec> &states, std::int64_t most) {
         total = std::min(max_bytes, total + bytes);
         if (!largest || bytes > largest->bytes(1, 1)) largest = &spec;
     }
-    if (total > most)
+    if (total > std::min(most, max_bytes - 1))  // a sum that is max_bytes is too large to be counted
         fail(T2R_METADATA, "states of at most " + number(most) + " bytes a sequence",
              number(total) + " bytes, " + printable(largest->name, 50) + " alone " + number(largest->bytes(1, 1)),
              "check where this file is from, or raise max_state_bytes");
@@ -237,7 +237,8 @@ void Signature::require_batch(std::int64_t wanted) const {
 }
 
 void Signature::require_memory(std::int64_t wanted, std::int64_t most, std::int64_t source_length) const {
-    const std::int64_t limit = most > max_bytes / batch_states ? max_bytes : most * batch_states;
+    // a sum that is max_bytes is too large to be counted
+    const std::int64_t limit = most > max_bytes / batch_states ? max_bytes - 1 : most * batch_states;
     const std::int64_t row = 4 * (vocab_size + input_size + static_cast<std::int64_t>(History::first));
     std::int64_t total = wanted > max_bytes / row ? max_bytes : wanted * row;
     for (const StateSpec &spec : states) total = std::min(max_bytes, total + spec.bytes(wanted, 0, source_length));
