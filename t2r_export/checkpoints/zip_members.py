@@ -75,7 +75,7 @@ def _entries(path: Path) -> int:
             raise OtherLayout("a second directory")
     if (disk, first, comment) != (0, 0, 0) or here != entries or offset + length != start:
         raise OtherLayout("a directory in another place")
-    return entries
+    return int(entries)
 
 
 def _is_zip64(extra: bytes) -> bool:
