@@ -138,8 +138,9 @@ class Keys:
             data: a config.json without aliases.
         """
         names = next((group for group in SYNONYMS if key in group), ())
-        rotary = data.get("rope_parameters") or data.get("rope_scaling")
-        for name in names if isinstance(rotary, dict) and "rope_parameters" in self.read else ():
+        stated = data.get("rope_parameters") or data.get("rope_scaling")
+        rotary = stated if isinstance(stated, dict) and "rope_parameters" in self.read else {}
+        for name in names:
             if rotary.get(name) is not None:  # as in transformers: these come first
                 return f"{name} of the rotary parameters", rotary[name]
         for name in [name for name in names if name in self.read]:
