@@ -22,7 +22,7 @@ std::uint32_t mask_of(const std::map<Text, std::uint32_t> &masks, const Text &te
     return found == masks.end() ? 0 : found->second & ~placed;
 }
 
-char place(char32_t letter) { return has(letter, is_letter) ? 'w' : 'g'; }
+char place(char32_t letter) { return is_letter(letter) ? 'w' : 'g'; }
 
 // The ways to write a half of the day at the end of a spelling.
 std::vector<Text> with_halves(const Text &spelling) {
@@ -130,7 +130,7 @@ void Copies::next(const CopyState &state, char32_t letter, CopyStates &found) co
     if (longer && (!state.begun.empty() || may_begin)) put({state.placed, state.begun + letter, state.after});
     if (state.begun.empty() && !digit) put({state.placed, Text(), place(letter)});
     const std::uint32_t done = first(mask_of(spelled, state.begun, state.placed));
-    if (!done || (of_number ? digit : has(letter, is_letter))) return;
+    if (!done || (of_number ? digit : is_letter(letter))) return;
     put({state.placed | done, Text(), of_number && is_number_mark(letter) ? (done & parts ? 'p' : 'm') : place(letter)});
 }
 

@@ -55,7 +55,7 @@ std::vector<Name> names(const Text &source, const std::function<bool(const Text 
     bool follows = false;    // whether the previous word is not the first of its sentence
     std::size_t end = 0;     // where it ends
     for (std::size_t at = 0; at < source.size(); at++) {
-        const auto in_word = [&](std::size_t place) { return place < source.size() && has(source[place], is_letter | is_number); };
+        const auto in_word = [&](std::size_t place) { return place < source.size() && (is_letter(source[place]) || is_number(source[place])); };
         if (!in_word(at)) continue;
         std::size_t after = at;
         while (in_word(after)) after++;

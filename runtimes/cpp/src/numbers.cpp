@@ -53,7 +53,7 @@ bool is_time(const Runs &number) {
            number.runs[1].size() == 2 && is_between(number.runs[1], 0, 59);
 }
 
-bool is_letter_or_number(char32_t letter) { return has(letter, is_letter | is_number); }
+bool is_letter_or_number(char32_t letter) { return is_letter(letter) || is_number(letter); }
 
 // Whether a date without a year goes on: its full stop, blanks, and a letter, digit or _.
 bool goes_on(const Text &text, std::size_t at) {
@@ -211,7 +211,7 @@ std::size_t unspelled(const std::vector<const TextNumber *> &left, const Text &t
     std::map<Text, int> words;  // of each value
     Text word;
     for (const char32_t letter : small(text) + U" ") {
-        if (has(letter, is_letter)) {
+        if (is_letter(letter)) {
             word += letter;
             continue;
         }

@@ -37,6 +37,11 @@ std::uint16_t flags_of(char32_t code);
 
 inline bool has(char32_t code, int flag) { return (flags_of(code) & flag) != 0; }
 
+// \p{L} and \p{N}: the categories Lu to Lo, and Nd to No, of character_set.cpp.
+inline int category_of(char32_t code) { return range_of(character_ranges, character_range_count, code).category; }
+inline bool is_letter(char32_t code) { return category_of(code) >= 1 && category_of(code) <= 5; }
+inline bool is_number(char32_t code) { return category_of(code) >= 9 && category_of(code) <= 11; }
+
 // The bytes of the first grapheme of a text that is not empty.
 std::size_t grapheme_size(std::string_view text);
 
