@@ -10,11 +10,7 @@ namespace {
 
 enum Break { other, cr, lf, control, extend, zwj, regional, prepend, spacing, hangul_l, hangul_v, hangul_t, hangul_lv, hangul_lvt };
 
-std::uint16_t look_up(char32_t code) {
-    const CharacterRange &range = range_of(character_ranges, character_range_count, code);
-    const bool letter = range.category >= 1 && range.category <= 5, number = range.category >= 9 && range.category <= 11;
-    return static_cast<std::uint16_t>(range.flags | (letter ? is_letter : 0) | (number ? is_number : 0));
-}
+std::uint16_t look_up(char32_t code) { return range_of(character_ranges, character_range_count, code).flags; }
 
 Break break_of(char32_t code, std::uint16_t flags) {
     if (code >= 0xAC00 && code <= 0xD7A3) return (code - 0xAC00) % 28 ? hangul_lvt : hangul_lv;

@@ -17,13 +17,11 @@ enum CharacterFlag : std::uint16_t {
     is_linker = 32,      // Indic conjuncts
     is_consonant = 64,
     is_conjunct_extend = 128,
-    is_letter = 256,     // \p{L}; this and the next follow from the category
-    is_number = 512,     // \p{N}
 };
 
 struct CharacterRange {
     std::uint32_t first;
-    std::uint16_t flags;    // those above but the last two; and from bit 12 on, the grapheme break property
+    std::uint16_t flags;    // those above; and from bit 12 on, the grapheme break property
     std::uint16_t category;  // the general category: a number of character_set.cpp
 };
 extern const CharacterRange character_ranges[];
