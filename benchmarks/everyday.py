@@ -54,7 +54,7 @@ def read_lines(path: Path) -> list[Line]:
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
     if not rows or any(len(row) != 3 for row in rows):
         raise UserError(f"a source, a translation and a kind in each line of {path}", "another line", "correct it")
-    return [Line(*row) for row in rows]
+    return [Line(source, given, kind) for source, given, kind in rows]
 
 
 def translated(graph: Path, lines: Sequence[Line], beam: Beam) -> list[Line]:

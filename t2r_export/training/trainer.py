@@ -161,8 +161,9 @@ class Trainer:
                 raise KeyboardInterrupt
         glibc.trim()  # before loading the best weights
         kept = keep_best(self.state, plan.stage, plan.steps, self.student, self.accelerator)
-        if kept is not None and (line := kept.line()) is not None:
-            self.log.message(line if kept.step else f"{line}; {_gentler(plan)}")
+        message = None if kept is None else kept.line()
+        if kept is not None and message is not None:
+            self.log.message(message if kept.step else f"{message}; {_gentler(plan)}")
         lora.merge(self.student)
 
     def _stops(self, asked: bool, done: int) -> bool:

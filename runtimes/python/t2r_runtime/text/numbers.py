@@ -81,7 +81,8 @@ def differing_numbers(source: str, translation: str) -> tuple[list[str], list[st
     found: set[int] = set()
     for number in numbers(translation):
         forms = [number.text, f"{number.text} {number.half}.m"]
-        places = [place for form in forms if (place := _first(waiting.get(form, []), found)) is not None]
+        firsts = [_first(waiting.get(form, []), found) for form in forms]
+        places = [place for place in firsts if place is not None]
         if places:
             found.add(min(places))
         else:
