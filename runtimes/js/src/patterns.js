@@ -65,7 +65,7 @@ function parsed(pattern) {
   return branches;
 }
 
-const ONE = { least: 1, most: 1, ways: 1, count: "", possessive: false };
+const ONE = { least: 1, most: 1, ways: 1, count: "", code: "", possessive: false };
 
 function stepOf(pattern, at) {
   const found = matchAt(WORDS, pattern, at) ?? matchAt(PLACE, pattern, at) ?? matchAt(COUNTED, pattern, at);
