@@ -53,10 +53,15 @@ def translate_greedily(loaded: Checkpoint, sources: Sequence[str], on_progress: 
     return [target.decode(tokens) for tokens in translate(loaded.model, ids, on_progress=on_progress)]
 
 
-def translate_by_graph(graph: Path, sources: Sequence[str], beam: int, on_progress: Progress) -> list[str]:
+def translate_by_graph(
+    graph: Path, sources: Sequence[str], beam: int, on_progress: Progress, copy: bool = True
+) -> list[str]:
     """Translate texts with an exported graph.
 
     Batches have sources of similar length, because growing caches are as long as the longest.
+
+    Args:
+        copy: copy numbers and names (Beam.copy).
 
     Raises:
         UserError: no translator, no tokenizer, or a source outside the graph's limits.
@@ -69,7 +74,7 @@ def translate_by_graph(graph: Path, sources: Sequence[str], beam: int, on_progre
     longest = LONGEST + forced if translator.signature.reach is None else None  # None: up to the last position
     ids = [source.encode(text) for text in sources]
     order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
-    translations = translator.translate((ids[place] for place in order), Beam(beam, max_tokens=longest))
+    translations = translator.translate((ids[place] for place in order), Beam(beam, max_tokens=longest, copy=copy))
     found: dict[int, str] = {}
     for place, (best,) in zip(order, translations, strict=True):
         found[place] = target.decode(best.tokens[forced:])
@@ -117,7 +122,7 @@ def write_translations(
     if beam > 1 and not is_graph(model):
         raise UserError("an exported graph, for a beam", f"{model}", "export the model, or leave the beam out")
     if is_graph(model):
-        texts = translate_by_graph(model, sources, beam, on_progress)
+        texts = translate_by_graph(model, sources, beam, on_progress, copy=False)  # a student learns the model itself
     else:
         texts = translate_greedily(translator_of(model, device), sources, on_progress)
     pairs = [(source, " ".join(text.split())) for source, text in zip(sources, texts, strict=True)]

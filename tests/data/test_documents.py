@@ -186,7 +186,7 @@ def test_invalid_parquet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(documents, "MAX_COLUMN", 20)
     refused(tmp_path / "d.parquet", "row groups of at most 20 bytes")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(tmp_path / "d.parquet", r"the package pyarrow.*pip install 't2r-export\[parquet\]'")
+    refused(tmp_path / "d.parquet", "the package pyarrow.*pip install pyarrow")
 
 
 def test_invalid_arrow_is_refused(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from t2r_export.checkpoints.importers import contents
 from t2r_export.checkpoints.importers.adapters import with_adapter
 from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.chat import chat_template
+from t2r_export.checkpoints.importers.contents import notes as notes_on
 from t2r_export.checkpoints.importers.files import ADAPTER, CONFIG, GENERATION, LIMITS, Folder
 from t2r_export.checkpoints.importers.generation import with_generation
 from t2r_export.checkpoints.importers.special import SpecialTokens
@@ -88,7 +88,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     special = SpecialTokens(files)
     tokenizer, source_tokenizer, beyond = tokenizers(files, config, special)
     chat, passed_over = chat_template(files, special)
-    notes += [*fields.notes(), *merged, *beyond, *passed_over, *contents.notes(files)]
+    notes += [*fields.notes(), *merged, *beyond, *passed_over, *notes_on(files)]
     origin: dict[str, Any] = {
         "format": "huggingface",
         "name": _name(folder.resolve()),
