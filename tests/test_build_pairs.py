@@ -41,6 +41,7 @@ eos_tokens = [0]
 
 [teacher]
 steps = "4"
+lr = "1e-2"
 pair_tokens = 100
 label_smoothing = 0.1
 

@@ -56,7 +56,7 @@ def test_transfer_keeps_other_weights(config: FinetuneConfig) -> None:
 
 
 def test_distill_changes_every_weight(config: FinetuneConfig) -> None:
-    finetune(dataclasses.replace(config, plan=parse_plan("distill", "3", "4e-3")))
+    finetune(dataclasses.replace(config, plan=parse_plan("distill", "3", "2e-2")))
     assert changed(config.model, config.output) == set(checkpoint.load(config.model).model.state_dict())
 
 

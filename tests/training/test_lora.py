@@ -104,7 +104,7 @@ def test_model_without_projections() -> None:
 
 
 def test_lora_changes_only_projections_and_feature_maps(config: FinetuneConfig) -> None:
-    finetune(dataclasses.replace(config, plan=parse_plan("distill", "3", "4e-3"), lora=True, lora_rank=2))
+    finetune(dataclasses.replace(config, plan=parse_plan("distill", "3", "2e-2"), lora=True, lora_rank=2))
     maps = tuple(f"inner.maps.{side}.{part}" for side in "qk" for part in ("weight", "bias"))
     names = [*(f"{name}.weight" for name in "qkvo"), *maps]
     assert changed(config.model, config.output) == {f"blocks.{i}.parts.0.{name}" for i in range(3) for name in names}

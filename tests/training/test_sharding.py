@@ -166,10 +166,11 @@ def test_other_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "how, near, optimizer, interrupted",
     [
-        (TWO_PROCESSES, {"rel": 1e-5}, "adamw", 0),
-        (TWO_SHARDS, {"rel": 1e-5}, "adamw", 25),
-        # Muon makes small singular values 1 and amplifies their rounding errors
-        (TWO_SHARDS, {"rel": 1e-4}, "muon", 0),
+        # Two processes sum gradients in another order, and optimizers amplify it: without AVX-512 up to 2.4e-4 in the
+        # last stage. Rows that are read twice or not at all change a loss by 1e-2.
+        (TWO_PROCESSES, {"rel": 1e-3}, "adamw", 0),
+        (TWO_SHARDS, {"rel": 1e-3}, "adamw", 25),
+        (TWO_SHARDS, {"rel": 1e-3}, "muon", 0),
     ],
 )
 def test_two_processes_have_the_losses_of_one(
