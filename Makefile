@@ -56,7 +56,7 @@ check: $(VENV)/.tox
 	test -d .tox/py311 || $(BIN)/tox run -e py311 -- --version
 	$(BIN)/tox run -e style,types,unit
 
-# Each test on some of its cases, and parity on ONNX Runtime's CPU provider: under 10 minutes on two cores, once tox has
+# Each test on some of its cases, and parity on ONNX Runtime's CPU provider: some ten minutes on two cores, once tox has
 # installed the packages. It reads nothing outside this folder.
 test: $(VENV)/.tox
 	T2R_STRICT=1 $(BIN)/tox run -e py311,parity-cpu -- --quick

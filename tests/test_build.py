@@ -105,6 +105,7 @@ finetune = { stages = "distill", steps = "3", batch = 2, length = 16 }
 """
 
 
+@pytest.mark.slow
 def test_recipe_prunes_a_student(place: Path) -> None:
     two = RECIPE.index('[[student]]\nname = "two"')
     story = RECIPE[:two].replace('text = "text.txt"', 'text = "text.txt"\nvalid_share = 0.2')
@@ -162,6 +163,7 @@ def contents(work: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in work.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", CHANGES)
 def test_files_of_another_recipe_are_refused(section: str, built: Path) -> None:
     """The file is refused without side effects; with `anew`, it and all files that depend on it are made again."""
@@ -225,6 +227,7 @@ def test_folder_without_record_is_refused(built: Path, record: str | None) -> No
         build(built / "recipe.toml", built / "work", built)
 
 
+@pytest.mark.slow
 def test_record_has_what_the_recipe_changes(built: Path) -> None:
     """Options added later, with defaults, do not invalidate existing folders."""
     model = json.loads((built / "work" / "made.json").read_text())["teacher.pt"]["[model]"]

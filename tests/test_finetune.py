@@ -95,6 +95,7 @@ def test_resume_without_a_run_says_so(config: FinetuneConfig, capsys: pytest.Cap
     assert f"note: nothing to resume at {config.output}: training begins\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_forced_resume_of_a_complete_run_trains_nothing(
     config: FinetuneConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +120,7 @@ def test_kill_between_result_and_removal_of_the_state(config: FinetuneConfig) ->
         finetune(dataclasses.replace(config, resume=True, seed=7))
 
 
+@pytest.mark.slow
 def test_report_of_a_student_that_was_not_finite(config: FinetuneConfig) -> None:
     """Its figure before training is not in the provenance, as that of no number."""
     finetune(config)
@@ -163,6 +165,7 @@ def test_later_stages_are_checked_before_the_first_step(
     assert not config.state_path.exists()
 
 
+@pytest.mark.slow
 def test_accumulated_gradients_are_those_of_the_batch(config: FinetuneConfig, tmp_path: Path) -> None:
     config = dataclasses.replace(config, plan=parse_plan("transfer,distill,task", "7,6,5", "1e-3"))
     alone = dataclasses.replace(config, output=tmp_path / "alone.pt")
@@ -178,6 +181,7 @@ def test_accumulated_gradients_are_those_of_the_batch(config: FinetuneConfig, tm
     assert resumed(again) == parts.output.read_bytes()
 
 
+@pytest.mark.slow
 def test_output_has_provenance_and_is_reproducible(config: FinetuneConfig, tmp_path: Path) -> None:
     report = finetune(config)
     found = checkpoint.load(config.output)
@@ -196,6 +200,7 @@ def test_output_has_provenance_and_is_reproducible(config: FinetuneConfig, tmp_p
     assert finetune(dataclasses.replace(again, seed=1, force=True)).after.nats != report.after.nats
 
 
+@pytest.mark.slow
 def test_hybrid_with_explicit_teacher(config: FinetuneConfig, tmp_path: Path) -> None:
     student, teacher = texts.write_student(tmp_path / "hybrid.pt", "0,2"), texts.write_teacher(tmp_path / "teacher.pt")
     implicit = dataclasses.replace(config, model=student)
@@ -216,6 +221,7 @@ def test_worse_student_is_reported(config: FinetuneConfig, capsys: pytest.Captur
     assert f"the student is worse than before: {difference:+.4f} nats/token\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_bfloat16_learns_as_well(config: FinetuneConfig, tmp_path: Path) -> None:
     config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "20,30", "0.03,0.01"), validate_every=50)
     wide = finetune(config)

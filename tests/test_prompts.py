@@ -64,6 +64,7 @@ def test_generate_equals_stream(name: str, graphs: dict[str, Path]) -> None:
             assert written[0] == written[1] == written[2], (length, rules)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 def test_float_products_prompts_equal_steps(name: str, graphs: dict[str, Path]) -> None:
     decoder = Decoder(graphs[name], threads=1)

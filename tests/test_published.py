@@ -77,6 +77,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Pa
     return loaded, path, export(loaded, path, ExportConfig())
 
 
+@pytest.mark.slow
 def test_translator_card(translator: tuple[Checkpoint, Path, ExportReport], tmp_path: Path) -> None:
     loaded, path, report = translator
     card = (TRANSLATOR.parent / "README.md").read_text(encoding="utf-8")

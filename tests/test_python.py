@@ -41,6 +41,7 @@ def test_trap_works(trapped: Path) -> None:
     assert (trapped / "sprung").exists()
 
 
+@pytest.mark.slow
 def test_export_to_ort(trapped: Path) -> None:
     small.graph(trapped / "g.onnx", "learned")
     to_ort(trapped / "g.onnx", trapped / "g.ort")

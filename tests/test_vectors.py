@@ -239,6 +239,7 @@ def test_export_and_training_refuse(tmp_path: Path) -> None:
 PAGE = (ROOT / "docs" / "vectors.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's programs in order: training succeeds, and the graphs equal the models."""
     monkeypatch.chdir(tmp_path)

@@ -44,6 +44,7 @@ def test_trained_tokenizer_round_trip() -> None:
 PAGE = (ROOT / "docs" / "own-models.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_own_models_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

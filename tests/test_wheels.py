@@ -49,6 +49,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFil
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", FOLDERS)
 def test_wheel_contents(package: str, wheels: dict[str, zipfile.ZipFile]) -> None:
     source = FOLDERS[package] / package
@@ -142,6 +143,7 @@ def started(program: Path, *arguments: object, said: str = "") -> subprocess.Com
     return subprocess.run(command, input=said, capture_output=True, text=True, env=environment, cwd=program.parent)
 
 
+@pytest.mark.slow
 def test_graphs_run_without_toolchain(
     alone: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_json_object(graph: Path, capsys: Output) -> None:
     assert {"cpu", "torch", "onnxruntime"} <= found["machine"].keys()
 
 
+@pytest.mark.slow
 def test_tune(graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("t2r_export.providers.tune.LEAST_GAIN", 100.0)  # no setting gains that much
     out, _ = run(capsys, "bench", graph, *SHORT, "--tune")

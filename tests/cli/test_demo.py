@@ -53,6 +53,7 @@ def test_a_translator_translates(tmp_path: Path, capsys: Output) -> None:
     assert lines[::2] == list(demo.SENTENCES) and all(line.startswith("    ") for line in lines[1::2])
 
 
+@pytest.mark.slow
 def test_graph_differs_from_model(model: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     right, other = module.verify, convert(Transformer(CONFIG.build()), LinearConfig(16), seed=7)
     other = dataclasses.replace(checkpoint.load(model), model=other)

@@ -315,6 +315,7 @@ print(most() - before, len(corpus.tokens))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [300, 1 << 30])  # many documents; one
 def test_memory_is_constant(lines: int, cache: Path, tmp_path: Path) -> None:
     few, path = texts.write_text(tmp_path / "few"), tmp_path / "text"

@@ -72,6 +72,7 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_made_again_it_is_the_same(again: Path) -> None:
     """All files are equal; int8 results, which differ between machines, are within their tolerance."""
     made, there = (

@@ -42,6 +42,7 @@ def test_the_model(target: str, name: str, options: dict[str, object], tmp_path:
     assert outcome.passed, outcome
 
 
+@pytest.mark.slow
 def test_what_stands_beside_it(tmp_path: Path) -> None:
     """All descriptions of one conversion; weights beyond the protobuf limit are read from beside the graph."""
     made = small.checkpoint("rotary_drop")

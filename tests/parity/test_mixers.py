@@ -27,6 +27,7 @@ NARROW = ("delta", "delta_rotary", "gated_delta")
 MIXERS = [name for name in small.MODELS if name not in (*NAMES, *NARROW)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [expected(name) for name in MIXERS if fits(name)])
 def test_mixer_is_model(name: str, tmp_path: Path) -> None:
     loaded = saved(name, tmp_path / "model.pt")

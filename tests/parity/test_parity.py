@@ -119,6 +119,7 @@ def storyteller_graph(storyteller: checkpoint.Checkpoint, tmp_path_factory: pyte
     return path
 
 
+@pytest.mark.slow
 def test_storyteller(storyteller: checkpoint.Checkpoint, storyteller_graph: Path) -> None:
     report = verified(storyteller, storyteller_graph)
     assert report.passed, parity_text(report)

@@ -118,6 +118,7 @@ def test_no_limit_for_growing_states(tmp_path: Path, played: type[Player]) -> No
     assert bench([tmp_path / "a.onnx"], BenchConfig(**SHORT)).graphs[0].distance is None
 
 
+@pytest.mark.slow
 def test_real_processes(graphs: list[Path]) -> None:
     said: list[str] = []
     found = bench([*graphs, graphs[0]], BenchConfig(**SHORT), said.append)

@@ -78,6 +78,7 @@ def test_every_precision_on_cpu(model: Path) -> None:
     assert all(cell.logits > exact.logits for cell in coarse)
 
 
+@pytest.mark.slow
 def test_translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoder runs on the provider of the step graph, with a fixed source length where the provider needs one."""
     model = saved(tmp_path / "m.pt", small.MODELS["translator_cross_normed"])

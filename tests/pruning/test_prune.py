@@ -193,6 +193,7 @@ def test_too_little_text_is_refused() -> None:
         prune(small.model("none"), PruneConfig(ffn=0.5), corpus(length=100))
 
 
+@pytest.mark.slow
 def test_pruned_then_finetuned_by_the_whole_model(tmp_path: Path, capsys: Output) -> None:
     texts.write_teacher(tmp_path / "teacher.pt", small.built(STUDENT))
     data = texts.write_text(tmp_path / "text.txt", 400)

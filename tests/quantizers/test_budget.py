@@ -145,6 +145,7 @@ def test_too_small_budget_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.slow
 def test_translator_budget_covers_both_graphs(tmp_path: Path) -> None:
     config = dataclasses.replace(
         small.translator(small.LINEAR_CROSS, source_vocabulary=None),

@@ -63,6 +63,7 @@ def test_stage_that_gets_worse_is_named_halfway(
         assert re.match(pattern, said[found[0]])
 
 
+@pytest.mark.slow
 def test_best_weights_survive_stop(config: FinetuneConfig, tmp_path: Path) -> None:
     """The best validation precedes or follows the stop; a stop at a validation still runs it."""
     config = dataclasses.replace(config, plan=parse_plan("task", "60", "0.8"), validate_every=4)
@@ -76,6 +77,7 @@ def test_best_weights_survive_stop(config: FinetuneConfig, tmp_path: Path) -> No
         config.output.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first, last, same", [(38, 40, True), (36, 38, False)])
 def test_only_report_reads_test_part(config: FinetuneConfig, tmp_path: Path, first: int, last: int, same: bool) -> None:
     """Changing the last documents changes only the report; changing earlier ones changes the validation."""

@@ -67,6 +67,7 @@ def test_dropout_on_all_parts_with_scaling() -> None:
     assert not any(part._forward_hooks for part in parts)
 
 
+@pytest.mark.slow
 def test_resume_with_dropout_is_bit_identical(tmp_path: Path) -> None:
     config = texts.run(tmp_path, parse_plan("task", "12", "0.01"), dropout=0.1)
     whole = ended(config)

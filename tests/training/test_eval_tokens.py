@@ -59,6 +59,7 @@ def test_bounded_evaluation_spreads_windows() -> None:
     assert sum(batch.count for batch in every.test) == 160_000
 
 
+@pytest.mark.slow
 def test_short_run_on_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts all evaluations of a run; without the limit, a part of 15 MB would be read three times."""
     read = []

@@ -58,6 +58,7 @@ print(usual, kept, (held - resident()) / (4 * NUMBERS))
 """
 
 
+@pytest.mark.slow
 def test_freed_memory_is_reused() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     if done.stderr == "no glibc\n":

@@ -45,6 +45,7 @@ LARGE = dataclasses.replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "precision, recompute, share", [("float32", False, 0.25), ("bf16", False, 0.4), ("float32", True, 0.25)]
 )

@@ -67,6 +67,7 @@ def test_interrupt_saves_state(config: FinetuneConfig, whole: bytes, capsys: pyt
     assert resumed(config) == whole
 
 
+@pytest.mark.slow
 def test_muon_learns_and_resumes(config: FinetuneConfig) -> None:
     config = dataclasses.replace(config, optimizer="muon")
     whole = ended(config)

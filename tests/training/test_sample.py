@@ -25,6 +25,7 @@ def test_low_temperature_is_greedy(kind: str) -> None:
     assert torch.equal(rows[:, 1:], expected)
 
 
+@pytest.mark.slow
 def test_sample_frequencies_match_probabilities() -> None:
     model = small.model(UNENDING)
     model.head.weight.data *= 2  # far from uniform

@@ -163,11 +163,12 @@ def test_other_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         sharding.chosen(accelerator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how, near, optimizer, interrupted",
     [
         # Two processes sum gradients in another order, and optimizers amplify it: without AVX-512 up to 2.4e-4 in the
-        # last stage. Rows that are read twice or not at all change a loss by 1e-2.
+        # last stage
         (TWO_PROCESSES, {"rel": 1e-3}, "adamw", 0),
         (TWO_SHARDS, {"rel": 1e-3}, "adamw", 25),
         (TWO_SHARDS, {"rel": 1e-3}, "muon", 0),
@@ -208,6 +209,7 @@ def test_two_processes_have_the_losses_of_one(
         assert found[place] == pytest.approx(losses[place], **near), place
 
 
+@pytest.mark.slow
 def test_indivisible_batch_is_refused(config: FinetuneConfig) -> None:
     done = run_in_two_processes(dataclasses.replace(config, batch=3))
     assert done.returncode != 0

@@ -131,6 +131,7 @@ def test_other_layers_do_not_affect_default() -> None:
     assert usual_starts(small.model(small.with_layers(small.LLAMA, small.SOFTMAX, small.SOFTMAX))) == 0
 
 
+@pytest.mark.slow
 def test_start_positions_are_part_of_identity(config: FinetuneConfig, tmp_path: Path) -> None:
     """A gated student of a rotary model uses them by default, also after a stop; another number is another model."""
     texts.write_student(config.model, mixer=LinearConfig(small.K, update_rule="gated", gate="data"))

@@ -132,6 +132,7 @@ def config(tmp_path: Path) -> FinetuneConfig:
     return texts.run(tmp_path, parse_plan("round", "12", "0.01"), rounding=W4, validate_every=6)
 
 
+@pytest.mark.slow
 def test_round_stage_resume_is_bit_identical(config: FinetuneConfig, tmp_path: Path) -> None:
     report = finetune(config)
     assert report.kept[0].step > 0  # better in validation than plain rounding

@@ -290,6 +290,7 @@ model.save_pretrained(again)
 """
 
 
+@pytest.mark.slow
 def test_it_runs_without_t2r_export(tmp_path: Path) -> None:
     """transformers alone runs the folder; the folder that it saves again loads as before."""
     source = small.model(
