@@ -37,7 +37,7 @@ ROOMS = {
     "model.positions": Room({"config", "model", "model.positions"}, {"torch"}),
     "model.mixers": Room({"config", "model", "model.mixers", "model.positions"}, {"torch"}),
     "model.parts": Room({"config", "model", "model.mixers", "model.parts", "model.positions"}, {"torch"}),
-    "checkpoints": Room({"config", "model", "model.positions", "checkpoints"}, {"torch"}),
+    "checkpoints": Room({"config", "model", "model.positions", "checkpoints"}, {"torch", "tokenizers"}),
     "graph": Room({"config", "model", "graph"}, {"torch", "onnx", "onnxruntime"}),
     "data": Room({"config", "model", "data"}, {"torch", "tokenizers"}),
     "quantizers": Room({"config", "graph", "data", "quantizers"}, {"onnx", "onnxruntime"}),

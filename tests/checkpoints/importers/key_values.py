@@ -397,6 +397,7 @@ BOUND |= {
     ("gpt_neo", "num_layers"),
     *(("helium", key) for key in ("hidden_size", "num_attention_heads")),
     *(("internlm3", key) for key in ("bias", "qkv_bias")),
+    ("marian", "decoder_vocab_size"),  # transformers draws a table of another size at random when it opens a folder
 }
 
 

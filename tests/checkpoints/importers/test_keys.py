@@ -177,7 +177,6 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {**WITH_WINDOWS, "layer_types": [SLIDING, FULL, SLIDING]}),
     ("qwen2", {**WITH_WINDOWS, "max_window_layers": 0}),
     ("mistral", {"sliding_window": 4, "layer_types": [SLIDING] * 3}),
-    ("mistral", {"sliding_window": None, "layer_types": [FULL] * 3}),
     ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
     ("mamba2", {"num_heads": 12, "head_dim": 2}),
     ("falcon_h1", {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_d_head": 4}),
