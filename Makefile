@@ -49,6 +49,7 @@ provider: $(VENV)/.installed
 
 # The documentation as a site, in build/site. With search: python -m http.server -d build/site
 docs: $(VENV)/.tox
+	test -d .tox/py311 || $(BIN)/tox run -e py311 -- --version
 	$(BIN)/tox run -e docs
 
 # Style, types and unit tests of the source tree: under 2 minutes on two cores, once tox has installed the packages.

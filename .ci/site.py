@@ -54,6 +54,7 @@ def on_files(files: Any, config: Any) -> Any:
         "reference/python.md": python_reference(),
         "reference/c.md": c_reference(header),
         "reference/options.md": options_reference(),
+        "reference/config-keys.md": keys_reference(),
         "notebook.md": notebook_page(notebook),
     }.items():
         files.append(File.generated(config, page, content=text))
@@ -157,6 +158,14 @@ def options_reference() -> str:
         context = click.Context(command, info_name=verb, parent=top, terminal_width=100, max_content_width=100)
         parts.append(f"## {verb}\n\n```text\n{command.get_help(context)}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def keys_reference() -> str:
+    """What imports do with each key of config.json."""
+    sys.path[:0] = [str(ROOT / ".ci"), str(ROOT), str(ROOT / "runtimes/python")]
+    from config_keys import page
+
+    return page()
 
 
 def notebook_page(notebook: dict[str, Any]) -> str:

@@ -51,6 +51,13 @@ def test_options_reference(site: ModuleType) -> None:
     assert "## finetune\n" in page and "--start-positions" in page
 
 
+def test_keys_reference(site: ModuleType) -> None:
+    from t2r_export.checkpoints.importers import IMPORTERS
+
+    headings = re.findall(r"^## (\w+)$", site.keys_reference(), re.MULTILINE)
+    assert headings == list(IMPORTERS)
+
+
 @pytest.mark.parametrize(
     "text, source, uri, made",
     [

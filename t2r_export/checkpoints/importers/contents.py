@@ -52,8 +52,8 @@ _ALONE = f"since there is no {ADAPTER}"
 _PIECES = File(f"read for a translator, if there is no {TOKENIZER}")
 _PICKLE = File("refused, if there are no safetensors: a pickle can run code", (WEIGHTS, INDEX))
 FILES: dict[str, File] = {
-    CONFIG: File("read: the family and its [keys](config-keys.md)"),
-    GENERATION: File("read: special tokens and options of generation ([keys](config-keys.md#how-a-model-generates))"),
+    CONFIG: File("read: the family and its keys"),
+    GENERATION: File("read: special tokens and options of generation"),
     WEIGHTS: File("read"),
     INDEX: File(f"read with its shards, if there is no {WEIGHTS}", (WEIGHTS,)),
     "pytorch_model.bin": _PICKLE,

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from checkpoints.importers.key_tables import page
 from checkpoints.importers.key_values import (
     BOUND,
     BY_LAYER,
@@ -44,12 +43,6 @@ def test_every_key_of_transformers_is_read_refused_or_harmless(family: str) -> N
     for key in classes(family):
         assert sum(key in table for table in tables) == 1, key
     assert keys.aliases.items() >= config_class(family).attribute_map.items()
-
-
-def test_the_page_of_keys_is_that_of_the_tables() -> None:
-    """python tests/checkpoints/importers/key_tables.py > docs/config-keys.md"""
-    written = Path(__file__).parents[3] / "docs" / "config-keys.md"
-    assert written.read_text(encoding="utf-8") == page()
 
 
 @pytest.mark.parametrize("family", IMPORTERS)

@@ -1,9 +1,10 @@
-"""Prints docs/config-keys.md from the importers' tables: `python tests/checkpoints/importers/key_tables.py`."""
+"""Prints what imports do with each key of config.json, from the importers' tables: `python .ci/config_keys.py`."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,8 +16,8 @@ from t2r_export.checkpoints.importers.keys import HARMLESS, NAMED, REFUSED, SYNO
 HEAD = """# Keys of config.json and generation_config.json
 
 What an import does with each key of a family's `config.json`, so that a model here is the model that transformers makes
-of the same file, or an error. Made of the importers' tables by `tests/checkpoints/importers/key_tables.py`; a test
-compares it with them, and them with the installed transformers.
+of the same file, or an error. Generated from the importers' tables, which tests compare with the installed
+transformers.
 
 - **Read**: obeyed, with the default that transformers' class of the family has where the key is absent.
 - **Refused**: another value than those named would make another function, in transformers or in the family that the key
@@ -102,4 +103,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    sys.stdout.write(page())
