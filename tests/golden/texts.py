@@ -21,6 +21,7 @@ Case = tuple[str, str, dict[str, Any]]  # name, which is also the file's, kind a
 TEXTS, STREAMS = 300, 12
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 WAITING = 16  # that many at the end of a text may still become a character
+SPECIAL, MANY = 0, 40  # a special token of all three, and more than a stream decodes again
 # tokenizer and start token
 TOKENIZERS = {
     "bytes": (vocabularies.byte_level, 0),
@@ -109,14 +110,16 @@ def strings(name: str) -> list[str]:
 
 
 def _streams(name: str, tokenizer: Tokenizer, size: int) -> Iterator[dict[str, Any]]:
-    """Texts after prompts; for the byte-level tokenizer also random tokens, whose bytes come in any order."""
+    """Texts after prompts, one with runs of special tokens; of the bytes also random tokens, in any order."""
     random = np.random.default_rng(list(f"{name} streams".encode()))
     texts = strings(name)
-    for place in range(STREAMS):
+    for place in range(STREAMS + 1):
         prompt = tokenizer.encode(texts[place]) if place % 3 == 1 else []
         tokens = tokenizer.encode("".join(texts[len(FIXED) + 3 * place + i] for i in range(3)))
         if name == "bytes" and place % 3 == 2:
             tokens = random.integers(0, size, 40).tolist()
+        if place == STREAMS:
+            tokens = [each for token in tokenizer.encode("die 日🙂 end") for each in (token, *[SPECIAL] * MANY)]
         pieces, end = streamed(tokenizer, prompt, tokens)
         yield {"prompt": prompt, "tokens": tokens, "pieces": pieces, "end": end}
 

@@ -151,14 +151,38 @@ def test_special_tokens_not_decoded() -> None:
     assert Tokenizer(json.dumps(normalized)).decode([1, 259, 2, 260]) == "once upon"
 
 
-def test_run_of_special_tokens_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model may write end tokens for ever; the text around them is that without them, also within a character."""
-    stream, decoded, right = PIECES.stream([259]), list[int](), PIECES.decode
-    monkeypatch.setattr(PIECES, "decode", lambda ids: decoded.append(len(ids)) or right(ids))
-    first, *rest = (3 + byte for byte in "é".encode())
-    parts = [stream.feed(token) for token in (260, first, *[2] * 500, *rest, 260)]
-    assert "".join(parts) + stream.end() == " uponé upon"
-    assert sum(decoded) < 100
+def endless() -> str:
+    """Tokens that end within 日, of which the last is 'Ĺ¥æ', one without text, and special ones."""
+    tokenizer = Library(models.BPE({token: number for number, token in enumerate(["Ġa", "æ", "Ĺ¥æ", "Ĺ¥", ""])}, []))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens(["<end>"])
+    return str(tokenizer.to_str())
+
+
+ENDLESS: dict[str, tuple[list[int], list[int]]] = {
+    "special tokens": ([], [0, *[5] * 500, 0]),
+    "special tokens after a prompt": ([0], [*[5] * 500, 0]),
+    "special tokens within a character": ([0], [0, 1, *[5] * 500, 3, 0]),
+    "tokens without text": ([], [*[4] * 500, 0, *[4] * 500, 0]),
+    "unknown tokens": ([0], [*[6] * 500, 0]),
+    "characters across tokens": ([0], [1, *[2] * 500, 3, 0]),
+    "tokens without text between such tokens": ([0], [1, *[2, *[4] * 9] * 90, 3, *[5] * 90, 0]),
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_work_of_a_streamed_token_is_bounded(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """A model may write end tokens for ever, and a file may have tokens that never complete a character."""
+    text, (prompt, tokens) = Tokenizer(endless()), ENDLESS[case]
+    whole, right, decoded = text.decode(prompt + tokens), text.decode, list[int]()
+    monkeypatch.setattr(text, "decode", lambda ids: decoded.append(len(ids)) or right(ids))
+    stream, parts = text.stream(prompt), []
+    for token in tokens:
+        decoded.clear()
+        parts.append(stream.feed(token))
+        assert sum(decoded) <= 5 * 33
+    assert right(prompt) + "".join(parts) + stream.end() == whole
+    assert "\N{REPLACEMENT CHARACTER}" not in whole
 
 
 def test_empty_text_encodes_to_bos() -> None:

@@ -11,11 +11,14 @@ constexpr std::string_view unfinished = "\xEF\xBF\xBD";  // for bytes of an inva
 constexpr std::size_t most_unfinished = 16, longest_context = 32;
 
 bool starts_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
+bool ends_with(std::string_view text, std::string_view end) {
+    return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
 
 // Their number at the end of the text.
 std::size_t count_unfinished(std::string_view text) {
     std::size_t count = 0;
-    while (text.size() >= unfinished.size() && text.substr(text.size() - unfinished.size()) == unfinished) {
+    while (ends_with(text, unfinished)) {
         text.remove_suffix(unfinished.size());
         count++;
     }
@@ -43,6 +46,16 @@ void TextStream::start_from(Ids tokens) {
     given = 0;
 }
 
+// Bounds the pending tokens, which are many if tokens have no text, or all of them end within a character. held: their
+// text that was not returned.
+void TextStream::shorten(std::string_view held) {
+    const std::string text = tokenizer->decode(pending);
+    // otherwise the last token has no text, and none of the others has any that could be the context
+    if (text.empty() || !ends_with(text, held)) return pending.pop_back();
+    start_from(pending);
+    before.resize(text.size() - held.size());
+}
+
 std::string TextStream::pending_text() {
     Ids both = context;
     both.insert(both.end(), pending.begin(), pending.end());
@@ -58,7 +71,8 @@ std::string TextStream::feed(std::int64_t token) {
     const std::size_t whole = text.size() - (waiting > most_unfinished ? 0 : waiting * unfinished.size());
     std::string fresh = given < whole ? text.substr(given, whole - given) : "";
     given = std::max(given, whole);
-    if (!text.empty() && whole == text.size()) start_from(pending);  // no text: only special tokens so far
+    if (!text.empty() && whole == text.size()) start_from(pending);  // keep the context after tokens without text
+    else if (pending.size() > longest_context) shorten(std::string_view(text).substr(std::min(given, text.size())));
     return fresh;
 }
 

@@ -40,6 +40,7 @@ public:
 
 private:
     void start_from(Ids tokens);
+    void shorten(std::string_view held);
     std::string pending_text();
 
     std::shared_ptr<Tokenizer> tokenizer;

@@ -23,14 +23,14 @@ Count = Callable[..., dict[str, int]]
 
 @pytest.fixture
 def count(counted: Path, run: Run, tmp_path: Path) -> Count:
-    """Steps and bytes of opening a tokenizer, encoding a text, decoding its tokens, and with stops streaming them."""
+    """Steps and bytes of opening a tokenizer, encoding a text, decoding its tokens, and streaming them."""
 
     def counts(source: str, text: str, stops: Sequence[str] = ()) -> dict[str, int]:
         (tmp_path / "tokenizer").write_text(source, "utf-8")
         (tmp_path / "text").write_text(text, "utf-8")
         found = run(counted, tmp_path / "tokenizer", tmp_path / "text", *stops).stdout.split()
         names = [f"{unit} {call}" for call in ("open", "encode", "decode", "stream") for unit in ("steps", "bytes")]
-        return dict(zip(names, map(int, found), strict=False))
+        return dict(zip(names, map(int, found), strict=True))
 
     return counts
 
@@ -91,6 +91,12 @@ WORK: dict[str, tuple[Callable[[], str], str]] = {
         "a",
     ),
 }
+# streams of these return no text, or never all of it
+HELD: dict[str, tuple[Callable[[], str], str]] = {
+    "special tokens": (lambda: _added(["x"], special=True), "x"),
+    "tokens without text": (lambda: _part("decoder", type="Replace", pattern={"String": "a"}, content=""), "a"),
+    "characters across tokens": (lambda: json.dumps(across()), "日"),
+}
 
 
 def many_a() -> dict[str, Any]:
@@ -98,6 +104,13 @@ def many_a() -> dict[str, Any]:
     sizes = [1 << exponent for exponent in range(7)]
     vocab = {"a" * size: number for number, size in enumerate(sizes)}
     return {"type": "BPE", "vocab": vocab, "merges": [f"{'a' * size} {'a' * size}" for size in sizes[:-1]]}
+
+
+def across() -> dict[str, Any]:
+    """Tokens of bytes of which each ends within 日, but the last of a text."""
+    model = {"type": "BPE", "vocab": {"æ": 0, "Ĺ": 1, "¥": 2, "Ĺ¥": 3, "Ĺ¥æ": 4}, "merges": ["Ĺ ¥", "Ĺ¥ æ"]}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    return {"model": model, "pre_tokenizer": byte_level, "decoder": byte_level, "added_tokens": []}
 
 
 def metaspaces() -> list[dict[str, Any]]:
@@ -109,9 +122,16 @@ def test_twice_the_text_is_twice_the_work(count: Count, name: str) -> None:
     make, unit = WORK[name]
     source, size = make(), 200_000 // len(unit)
     once, twice = count(source, unit * size), count(source, unit * 2 * size)
-    for call in ("encode", "decode"):
+    for call in ("encode", "decode", "stream"):
         assert twice[f"steps {call}"] <= 2.2 * once[f"steps {call}"], (once, twice)
         assert once[f"steps {call}"] <= 3000 * len(unit) * size, once  # so that no constant hides quadratic work
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_work_of_a_streamed_token_is_bounded(count: Count, name: str) -> None:
+    make, unit = HELD[name]
+    once, twice = (count(make(), unit * size)["steps stream"] for size in (2000, 4000))
+    assert twice <= 2.2 * once
 
 
 @pytest.mark.parametrize("name", WORK)

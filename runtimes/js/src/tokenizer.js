@@ -18,7 +18,7 @@ import { Until } from "./until.js";
 
 const UNFINISHED = /(?<!\ufffd)\ufffd+$/; // decoded from invalid or incomplete bytes
 const MAX_UNFINISHED = 16; // characters: a longer run never completes
-const CONTEXT = 32; // tokens of a prompt that may affect the text of the next one
+const CONTEXT = 32; // tokens that may affect the text of the next one
 
 export class Tokenizer {
   #added;
@@ -199,7 +199,17 @@ export class TextStream {
     const out = whole.slice(this.#given);
     this.#given = Math.max(this.#given, whole.length);
     if (fresh && whole === fresh) this.#startFrom(this.#pending);
+    else if (this.#pending.length > CONTEXT) this.#shorten(fresh.slice(this.#given));
     return out;
+  }
+
+  /** Bounds the pending tokens, which are many if tokens have no text, or all of them end within a character. */
+  #shorten(held) {
+    const text = this.#tokenizer.decode(this.#pending);
+    if (text && text.endsWith(held)) {
+      this.#startFrom(this.#pending);
+      this.#before = text.slice(0, text.length - held.length);
+    } else this.#pending.pop(); // it has no text, and none of the others has any that could be the context
   }
 
   /** The text held back, for the rest of a character or of a stop. @returns {string} */

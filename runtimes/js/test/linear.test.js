@@ -74,3 +74,31 @@ test("a map of characters over a long text, and over one cluster of 100,000 mark
   assert.equal(tokenizer.encode("ab".repeat(300_000)).length, 600_000);
   assert.equal(tokenizer.encode(`a${"\u0301".repeat(100_000)}`).length, 100_001);
 });
+
+const ENDLESS = {
+  "special tokens": [1, 4, [6], 1],
+  "special tokens within a character": [1, 2, [6], 4, 1],
+  "tokens without text": [5, [5], 1, 1],
+  "tokens without text after others": [1, 5, [5], 1],
+  "unknown tokens": [1, 1, [7], 1],
+  "characters across tokens": [1, 2, [3], 4],
+};
+for (const [what, tokens] of Object.entries(ENDLESS)) {
+  test(`work of a streamed token is bounded: ${what}`, () => {
+    const broken = { type: "BPE", vocab: { b: 0, "Ġa": 1, "æ": 2, "Ĺ¥æ": 3, "Ĺ¥": 4, "": 5 }, merges: [], unk_token: "b" };
+    const decoder = { type: "Sequence", decoders: [{ type: "ByteLevel" }, { type: "Strip", content: " ", start: 1, stop: 0 }] };
+    const added = [{ id: 6, content: "<end>", normalized: false, special: true }];
+    const tokenizer = made({ model: broken, decoder, added_tokens: added }), right = tokenizer.decode.bind(tokenizer);
+    let decoded = 0;
+    tokenizer.decode = (ids) => ((decoded += ids.length), right(ids));
+    const all = tokens.flatMap((token) => (Array.isArray(token) ? Array(500).fill(token[0]) : token));
+    const stream = tokenizer.stream([]);
+    let text = "";
+    for (const token of all) {
+      decoded = 0;
+      text += stream.feed(token);
+      assert.ok(decoded <= 5 * 33, `${decoded} tokens are decoded`);
+    }
+    assert.equal(text + stream.end(), right(all));
+  });
+}

@@ -16,7 +16,7 @@ from t2r_runtime.text.tokenizer_parts import require_size
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # decoded from incomplete or invalid UTF-8
 MAX_UNFINISHED = 16  # a character has at most 4 bytes, so longer runs are invalid
-CONTEXT = 32  # tokens of a prompt that may affect the text of the next
+CONTEXT = 32  # tokens that may affect the text of the next
 
 
 class Tokenizer:
@@ -192,15 +192,13 @@ class StreamingDetokenizer:
 
     def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int] = ()) -> None:
         require_kind(tokenizer, Tokenizer, "a Tokenizer", "tokenizer")
-        self._tokenizer, self._special = tokenizer, tokenizer._library.special
+        self._tokenizer = tokenizer
         self._pending: list[int] = []
         self._given = 0  # returned characters of the pending tokens
         self._start_from(_tail(tokenizer, listed(prompt, "tokens as the prompt", "tokenizer")))
 
     def feed(self, token: int) -> str:
         """Add a token; returns the text that it completes, which may be empty."""
-        if type(token) is int and token in self._special:  # else a run of them would be decoded again for each
-            return ""
         self._pending.append(token)
         new = self._new()
         whole = new.rstrip(UNFINISHED)
@@ -210,6 +208,8 @@ class StreamingDetokenizer:
         self._given = max(self._given, len(whole))
         if new and whole == new:  # keep the context after tokens without text
             self._start_from(self._pending)
+        elif len(self._pending) > CONTEXT:
+            self._shorten(new[self._given :])
         return fresh
 
     def end(self) -> str:
@@ -217,6 +217,15 @@ class StreamingDetokenizer:
         fresh = self._new()[self._given :]
         self._start_from(self._pending or self._context)
         return fresh
+
+    def _shorten(self, held: str) -> None:
+        """Bound the pending tokens, which are many if tokens have no text, or all of them end within a character."""
+        text = self._tokenizer.decode(self._pending)
+        if text and text.endswith(held):
+            self._start_from(self._pending)
+            self._before = text[: len(text) - len(held)]
+        else:  # the last token has no text, and none of the others has any that could be the context
+            self._pending.pop()
 
     def _start_from(self, context: list[int]) -> None:
         self._context, self._before = context, self._tokenizer.decode(context)

@@ -38,7 +38,6 @@ class Library:
 
     Attributes:
         decoders: types of its decoders, in order.
-        special: special tokens, which `decode` omits.
 
     Raises:
         UserError: the library rejects the file, a limit is exceeded, or the package tokenizers is not installed.
@@ -59,10 +58,9 @@ class Library:
         self._work, self._looks, self._token_bytes = file.work, file.looks, file.token_bytes
         self.decoders = [part["type"] for part in parts_of(file.data, "decoder")]
         self._surfaces = Surfaces(file.data["model"])
-        special = [entry for entry in file.data.get("added_tokens") or () if entry.get("special")]
-        self.special = {entry["id"] for entry in special}
+        added = file.data.get("added_tokens") or ()
         # the library decodes special tokens whose content is normalized
-        self._omitted = {entry["id"] for entry in special if entry.get("normalized")}
+        self._omitted = {entry["id"] for entry in added if entry.get("special") and entry.get("normalized")}
         with _quiet(), no_panic(FORM):
             self.tokenizer: Any = tokenizers.Tokenizer.from_str(_linear(text, file))
             self.tokenizer.no_truncation()
