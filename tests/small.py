@@ -48,7 +48,6 @@ from t2r_export.config.parts import (
     ProductKeyConfig,
     RetentionConfig,
     RGLRUConfig,
-    RWKV5Config,
     RWKV7Config,
     S4DConfig,
     ShortConvConfig,
@@ -100,7 +99,6 @@ MAMBA2 = Mamba2Config(
     heads=H, head_size=V, state_size=K, groups=G, taps=3, least_step=0.3, largest_step=0.9, bias=True, norm_groups=G
 )
 MAMBA = MambaConfig(size=12, state_size=16, step_rank=17, taps=3, bias=True, inner_norm_eps=1e-3)  # wide norms
-RWKV5 = RWKV5Config(heads=G, head_size=16)
 RWKV7 = RWKV7Config(heads=G, head_size=16, decay_rank=5, erase_rank=6, gate_rank=7)
 
 GPT2 = UniformConfig(
@@ -194,12 +192,6 @@ CONFIGS = {
     "kda": with_layers(PLAIN, KDA, dataclasses.replace(DELTA_NET, gate="none")),
     "retention": with_layers(PLAIN, GLA, RETENTION),
     "rg_lru": with_layers(GPT2, RGLRUConfig(size=12, blocks=3), RGLRUConfig(size=12, blocks=2)),
-    "rwkv5": with_layers(
-        PLAIN,
-        RWKV5,
-        RWKV5,
-        feed_forwards=(ChannelMixConfig(9, gated=True), ChannelMixConfig(11)),
-    ),
     "rwkv7": with_layers(
         dataclasses.replace(PLAIN, embedding_norm=True),
         RWKV7,

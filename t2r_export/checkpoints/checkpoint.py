@@ -1,7 +1,7 @@
 """Checkpoints: config, weights, tokenizer and provenance of a model in one file.
 
 A model.pt is a torch archive of tensors and plain data, read with `weights_only=True`: an untrusted file runs no code.
-`load` also opens Hugging Face folders, and rwkv.cpp's files.
+`load` also opens Hugging Face folders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.outputs import GRAPHS
 
 FORMAT = "t2r-checkpoint"
-GGMF = b"fmgg"  # magic of rwkv.cpp files
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
 SOURCE_TOKENIZER = "source_tokenizer"  # optional key, for translators with a separate source tokenizer
 
@@ -91,7 +90,7 @@ def made(
 
 
 def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
-    """Load a model.pt, a Hugging Face folder, or a file of rwkv.cpp.
+    """Load a model.pt or a Hugging Face folder.
 
     Args:
         digest: result of `t2r_export.files.sha256_beside` of the model.pt, if it was started earlier.
@@ -106,10 +105,10 @@ def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoin
 
 
 def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
-    if os.path.isdir(path) or _is_ggmf(path):
-        from t2r_export.checkpoints.importers import read_file, read_folder  # imported on use: a module per family
+    if os.path.isdir(path):
+        from t2r_export.checkpoints.importers import read_folder  # imported on use: a module per family
 
-        found = read_folder(path) if os.path.isdir(path) else read_file(path)
+        found = read_folder(path)
         model = assemble(found.config, found.weights)
         known = found.provenance, found.sha256, found.source_tokenizer, found.notes
         return Checkpoint(found.config, model, found.tokenizer, *known)
@@ -127,11 +126,6 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
     return Checkpoint(config, model, data["tokenizer"], provenance, digest(), data.get(SOURCE_TOKENIZER))
-
-
-def _is_ggmf(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(GGMF)) == GGMF
 
 
 def _data(

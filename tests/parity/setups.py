@@ -51,7 +51,7 @@ WEBGPU = {
 REDUCES_ALL = "version 1.21 reduces over all axes, whatever ReduceMean and ReduceMax are told"
 DNNL = dict.fromkeys(
     ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "gated_delta_wide", "hybrid_sum", "hybrid_gated", "pair")
-    + ("product_keys", "mixed", "rwkv5", "rwkv7", "kda", "retention"),
+    + ("product_keys", "mixed", "rwkv7", "kda", "retention"),
     REDUCES_ALL,
 )
 # an encoder's norms reduce [M, D]

@@ -66,7 +66,6 @@ OTHERS = {
     "runtimes/python/t2r_runtime/text/texts.py",
     "t2r_export/build.py",
     "t2r_export/checkpoints/importers/files.py",
-    "t2r_export/checkpoints/importers/ggmf.py",  # tensor names
     "t2r_export/checkpoints/piece_file.py",
     "t2r_export/checkpoints/piece_tokenizer.py",
     "tests/golden/vocabularies.py",

@@ -20,7 +20,6 @@ from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.gated_deltanet import GATED_DELTANET
 from t2r_export.checkpoints.importers.gemma import GEMMA, GEMMA2
 from t2r_export.checkpoints.importers.gemma3 import GEMMA3_TEXT
-from t2r_export.checkpoints.importers.ggmf import read_file
 from t2r_export.checkpoints.importers.gla import GLA
 from t2r_export.checkpoints.importers.glm import GLM, GLM4
 from t2r_export.checkpoints.importers.glm4_moe import GLM4_MOE
@@ -163,4 +162,4 @@ def read_folder(path: str | Path) -> Imported:
     return read(Path(path), {**IMPORTERS, MODEL_TYPE: T2R})
 
 
-__all__ = ["IMPORTERS", "Imported", "Importer", "read_file", "read_folder"]
+__all__ = ["IMPORTERS", "Imported", "Importer", "read_folder"]

@@ -1,6 +1,6 @@
 """RWKV-7 "Goose" (Peng et al. 2025, arXiv 2503.14456), with the names of flash-linear-attention's folders.
 
-transformers has no class for it. `ggmf` reads files of rwkv.cpp with the config made here.
+transformers has no class for it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from t2r_export.config.parts.moe import MoEConfig
 from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
 from t2r_export.config.parts.retention import GLAConfig, RetentionConfig
 from t2r_export.config.parts.rg_lru import RGLRUConfig
-from t2r_export.config.parts.rwkv5 import RWKV5Config
 from t2r_export.config.parts.rwkv7 import ChannelMixConfig, RWKV7Config
 from t2r_export.config.parts.s4d import S4DConfig
 from t2r_export.config.parts.short_conv import ShortConvConfig
@@ -47,7 +46,6 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(MambaConfig, f"{MODEL}.mamba:Mamba"),
         Entry(Mamba2Config, f"{MODEL}.mamba2:Mamba2"),
         Entry(RGLRUConfig, f"{MODEL}.rg_lru:RGLRU"),
-        Entry(RWKV5Config, f"{MODEL}.rwkv5:RWKV5"),
         Entry(RWKV7Config, f"{MODEL}.rwkv7:RWKV7"),
         Entry(ChannelMixConfig, f"{MODEL}.rwkv7:ChannelMix"),
         Entry(S4DConfig, f"{MODEL}.s4d:S4D"),
@@ -84,7 +82,6 @@ __all__ = [
     "PartConfig",
     "ProductKeyConfig",
     "RGLRUConfig",
-    "RWKV5Config",
     "RWKV7Config",
     "RetentionConfig",
     "S4DConfig",

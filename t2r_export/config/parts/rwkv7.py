@@ -45,4 +45,3 @@ class ChannelMixConfig(PartConfig):
     reads_past: ClassVar[bool] = True
 
     size: int  # hidden size
-    gated: bool = False  # multiplied by σ(W_r x'), as before RWKV-7

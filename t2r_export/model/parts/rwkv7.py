@@ -90,7 +90,7 @@ class RWKV7(Part):
 
 
 class ChannelMix(Part):
-    """down(relu(up(x_k))²), x_k = x_t + (x_{t-1} - x_t) ⊙ μ; gated, times σ(W x_r) with a μ of its own."""
+    """down(relu(up(x_k))²), x_k = x_t + (x_{t-1} - x_t) ⊙ μ."""
 
     config: ChannelMixConfig
 
@@ -99,19 +99,13 @@ class ChannelMix(Part):
         self.x_k = nn.Parameter(torch.full((1, site.width), 0.5))
         self.up = nn.Linear(site.width, config.size, bias=False)
         self.down = nn.Linear(config.size, site.width, bias=False)
-        if config.gated:
-            self.x_r = nn.Parameter(torch.full((1, site.width), 0.5))
-            self.gate = nn.Linear(site.width, site.width, bias=False)
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
         before, last = shifted(x, state["last"], ops)
         change = ops.sub(before, x)
         hidden = ops.relu(ops.linear(mixed(x, change, self.x_k, ops), self.up.weight, None))
-        y = ops.linear(ops.mul(hidden, hidden), self.down.weight, None)
-        if self.config.gated:
-            y = ops.mul(y, ops.sigmoid(ops.linear(mixed(x, change, self.x_r, ops), self.gate.weight, None)))
-        return y, {"last": last}
+        return ops.linear(ops.mul(hidden, hidden), self.down.weight, None), {"last": last}
 
     def state_spec(self) -> list[StateSpec]:
         return [last_row(self.width)]
@@ -122,6 +116,6 @@ def mixed(x: T, change: T, mix: Tensor, ops: Ops[T]) -> T:
     return ops.add(x, ops.mul(change, ops.parameter(mix)))
 
 
-def last_row(width: int, name: str = "last") -> StateSpec:
+def last_row(width: int) -> StateSpec:
     """The last token's row."""
-    return StateSpec(name, "float32", (BATCH, 1, 1, width))
+    return StateSpec("last", "float32", (BATCH, 1, 1, width))

@@ -95,9 +95,8 @@ transformers saves each one to a folder, which this project imports. A number is
 - **state**: bytes of state of a text after its first token; + where the state grows from there.
 
 transformers has no class for the families of flash-linear-attention: rows of the class NumPy are compared with
-definitions in NumPy, in float64 (`tests/checkpoints/importers/fla_models.py`). Nor does it have RWKV-7 and RWKV-5.2:
-`tests/checkpoints/importers/test_rwkv7.py` and `tests/model/parts` compare them with the logits of rwkv.cpp for trained
-files and with definitions in NumPy.
+definitions in NumPy, in float64 (`tests/checkpoints/importers/fla_models.py`). Nor does it have RWKV-7:
+`tests/checkpoints/importers/test_rwkv7.py` compares it with a definition in NumPy.
 
 Made by `python tests/checkpoints/importers/proved.py`, and with `--provider NAME` in that provider's environment of
 tox.ini.

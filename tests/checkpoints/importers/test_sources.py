@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import small
-from t2r_export.checkpoints.importers.rwkv5 import DECAYS
 from t2r_export.checkpoints.importers.sources import (
     CONVOLUTION,
     ONE_PLUS,
@@ -87,16 +86,6 @@ def test_what_has_one_name_stands_in_one_tensor() -> None:
         "h.1.qkv.weight": Source(tuple(weights[::2]), TRANSPOSED),
         "h.1.qkv.bias": Source(tuple(weights[1::2]), PLAIN, optional=True),
     }
-
-
-def test_decays_at_the_ends_of_float32_are_finite() -> None:
-    decays = torch.tensor([[[0.0], [1e-40]], [[0.5], [1.0]]])
-    loaded = DECAYS.load(decays)
-    assert loaded.shape == (2, 2) and bool(loaded.isfinite().all())
-    torch.testing.assert_close(DECAYS.store(loaded), decays, rtol=1e-6, atol=1e-6)
-    for wrong in (-0.1, 1.1, float("nan")):
-        with pytest.raises(UserError, match="expected decays from 0 to 1 in time_decay"):
-            DECAYS.load(torch.full((1, 1, 1), wrong))
 
 
 def test_products_of_other_shapes_are_refused() -> None:
