@@ -35,7 +35,6 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
-from t2r_export.config.parts import LSTMConfig
 from t2r_export.config.recipe import data_folder
 from t2r_export.config.stages import parse_plan
 from t2r_export.config.uniform import NoFeedForward, UniformConfig
@@ -44,6 +43,7 @@ from t2r_export.data.corpus import Windows, read_corpus
 from t2r_export.export import export
 from t2r_export.files import write_bytes
 from t2r_export.finetune import finetune
+from t2r_export.lab.config.recurrent import LSTMConfig
 from t2r_export.model.initialize import initialize
 from t2r_export.training import curves
 from t2r_export.training.drawing import drawing

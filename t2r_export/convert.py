@@ -20,11 +20,11 @@ from t2r_export.config.layer import LayerConfig, mapped, mixed
 from t2r_export.config.layer_numbers import choose_layers
 from t2r_export.config.mixers import HybridConfig, LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import AttentionConfig, CrossConfig, DenseConfig, MergedConfig, PartConfig
+from t2r_export.config.parts import AttentionConfig, CrossConfig, DenseConfig, JointConfig, PartConfig
 from t2r_export.config.plain import of_table, to_plain
-from t2r_export.config.uniform import CROSSES, MergeConfig
+from t2r_export.config.tagged import resolve
+from t2r_export.config.uniform import CROSSES
 from t2r_export.model.initialize import initialize
-from t2r_export.model.merge import merge
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -45,7 +45,7 @@ def convert(
     mixer: MixerConfig | PartConfig,
     layers: str = "all",
     seed: int = 0,
-    cross: MixerConfig | MergeConfig | None = None,
+    cross: MixerConfig | JointConfig | None = None,
     encoder: MixerConfig | None = None,
 ) -> Transformer:
     """The model of `conversion`."""
@@ -57,7 +57,7 @@ def conversion(
     mixer: MixerConfig | PartConfig,
     layers: str = "all",
     seed: int = 0,
-    cross: MixerConfig | MergeConfig | None = None,
+    cross: MixerConfig | JointConfig | None = None,
     encoder: MixerConfig | None = None,
 ) -> Conversion:
     """A copy of `model` with another mixer in the chosen layers.
@@ -68,7 +68,8 @@ def conversion(
         layers: `all`, `softmax` (only the softmax layers), `none`, `every:N` (keep every Nth layer softmax) or layer
             numbers such as `0,2,5`. Converting twice gives layers of two kinds.
         seed: seed of the new parameters.
-        cross: new cross-attention of the chosen layers of a translator; None keeps it. For merged layers see `merge`.
+        cross: new cross-attention of the chosen layers of a translator; None keeps it. For merged layers see
+            t2r_export.lab.merge.
         encoder: new mixer of all encoder layers of a translator; None keeps them.
 
     Raises:
@@ -84,9 +85,9 @@ def conversion(
         )
     }
     weights, new = model.state_dict(), tuple(f"blocks.{layer}.parts." for layer in chosen)
-    if isinstance(cross, MergeConfig):
+    if isinstance(cross, JointConfig):
         for layer in chosen:
-            merge(weights, config.layers[layer], f"blocks.{layer}.", cross)
+            resolve(cross.WEIGHTS)(weights, config.layers[layer], f"blocks.{layer}.", cross)
     if encoder is not None and config.encoder is not None:
         theirs = config.encoder.layers
         swapped = mapped(theirs, lambda n, old: _swapped(old, encoder, "encoder", f"encoder layer {n}"))
@@ -211,14 +212,14 @@ def _changed(
     layer: LayerConfig,
     chosen: bool,
     mixer: MixerConfig | PartConfig,
-    cross: MixerConfig | MergeConfig | None,
+    cross: MixerConfig | JointConfig | None,
 ) -> LayerConfig:
     """The config of a converted layer."""
     if not chosen:
         return layer
     # a student uses the frequencies of short texts for all texts
     layer = _swapped(layer, mixer, "layers", f"layer {number}").for_length(None)
-    if isinstance(cross, MergeConfig):
+    if isinstance(cross, JointConfig):
         return _merged(layer, cross, number)
     return layer if cross is None else _swapped(layer, cross, "crosses", f"cross layer {number}")
 
@@ -240,7 +241,7 @@ def _is_softmax(part: PartConfig | None) -> bool:
     return isinstance(getattr(part, "inside", None), SoftmaxConfig | WindowConfig)
 
 
-def _merged(layer: LayerConfig, merge: MergeConfig, number: int) -> LayerConfig:
+def _merged(layer: LayerConfig, merge: JointConfig, number: int) -> LayerConfig:
     """A layer whose self-attention also reads the source, in place of cross-attention."""
     own = next((part for part in layer.parts if isinstance(part, AttentionConfig)), None)
     cross = next((part for part in layer.parts if isinstance(part, CrossConfig)), None)
@@ -254,8 +255,7 @@ def _merged(layer: LayerConfig, merge: MergeConfig, number: int) -> LayerConfig:
             raise UserError(what, "another", "leave the feed-forward out")
         inside = {"hidden": dense.size, "hidden_bias": dense.bias, "activation": dense.activation}
         layer = layer.replaced(dense, None)
-    kept = {field.name: getattr(own, field.name) for field in dataclasses.fields(own)}
-    return layer.replaced(cross, None).replaced(own, MergedConfig(shared=merge.shared, **inside, **kept))
+    return layer.replaced(cross, None).replaced(own, merge.part(own, **inside))
 
 
 def source_mixers(
@@ -263,7 +263,7 @@ def source_mixers(
     mixer: MixerConfig | PartConfig,
     cross: tuple[str, Mapping[str, Any]] | None = None,
     encoder: bool = False,
-) -> tuple[MixerConfig | MergeConfig | None, MixerConfig | None]:
+) -> tuple[MixerConfig | JointConfig | None, MixerConfig | None]:
     """New mixers of a translator's cross-attention and encoder; None keeps the present one.
 
     Args:
@@ -284,7 +284,7 @@ def source_mixers(
     if encoder and linear is None:
         raise UserError("a linear mixer for the encoder", mixer.kind, "leave out --encoder")
     # merged layers read the source in their self-attention
-    already = any(isinstance(part, MergedConfig) for layer in model.layers for part in layer.parts)
+    already = any(part.reads_source and part.group == "layers" for layer in model.layers for part in layer.parts)
     kind, given = cross or ("linear" if linear is not None and not already else "softmax", {})
     same = {name: getattr(linear, name) for name in ("feature_map", "guard", "query_scale") if linear is not None}
     options = (

@@ -19,43 +19,36 @@ from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.gate import ResidualGateConfig
 from t2r_export.config.layer import mixer_of
-from t2r_export.config.mixers import (
-    CompressiveConfig,
-    Guard,
-    HybridConfig,
-    LinearConfig,
-    MixerConfig,
-    SharedConfig,
-    SoftmaxConfig,
-    SpanConfig,
-    WindowConfig,
-)
+from t2r_export.config.mixers import Guard, HybridConfig, LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import (
-    AverageConfig,
     ChannelMixConfig,
     DeltaNetConfig,
     GatedDeltaConfig,
     GLAConfig,
-    GRUConfig,
     KDAConfig,
-    LightConvConfig,
-    LSTMConfig,
     Mamba2Config,
     MambaConfig,
     MoEConfig,
     PartConfig,
-    ProductKeyConfig,
     RetentionConfig,
     RGLRUConfig,
     RWKV7Config,
-    S4DConfig,
     ShortConvConfig,
 )
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.scalings import Llama3Scaling, NtkScaling, YarnScaling
-from t2r_export.config.uniform import Dense, MergeConfig, NoFeedForward, UniformConfig, UniformEncoder
+from t2r_export.config.uniform import Dense, NoFeedForward, UniformConfig, UniformEncoder
 from t2r_export.export import ExportReport, export
+from t2r_export.lab.config.average import AverageConfig
+from t2r_export.lab.config.compressive import CompressiveConfig
+from t2r_export.lab.config.light_conv import LightConvConfig
+from t2r_export.lab.config.merged import MergeConfig
+from t2r_export.lab.config.product_key import ProductKeyConfig
+from t2r_export.lab.config.recurrent import GRUConfig, LSTMConfig
+from t2r_export.lab.config.s4d import S4DConfig
+from t2r_export.lab.config.shared import SharedConfig
+from t2r_export.lab.config.span import SpanConfig
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K, linear
 from t2r_export.config.mixers import Guard, HybridConfig, LinearConfig, MixerConfig, WindowConfig
-from t2r_export.config.parts import LightConvConfig
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.uniform import MergeConfig
 from t2r_export.convert import convert, reshape, source_mixers
 from t2r_export.fold import fold
+from t2r_export.lab.config.light_conv import LightConvConfig
+from t2r_export.lab.config.merged import MergeConfig
+from t2r_export.lab.merged import Merged
 from t2r_export.model.initialize import initialize
-from t2r_export.model.parts.merged import Merged
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 

@@ -15,10 +15,10 @@ from small import CONFIGS, GPT2, POSITIONS, SOFTMAX, WIDTH, G, K, V
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli.description import text
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import SpanConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.describe import Description, describe
 from t2r_export.export import export
+from t2r_export.lab.config.span import SpanConfig
 from t2r_export.quantize import quantize
 from t2r_runtime.errors import UserError
 

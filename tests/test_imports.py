@@ -37,6 +37,8 @@ ROOMS = {
     "model.positions": Room({"config", "model", "model.positions"}, {"torch"}),
     "model.mixers": Room({"config", "model", "model.mixers", "model.positions"}, {"torch"}),
     "model.parts": Room({"config", "model", "model.mixers", "model.parts", "model.positions"}, {"torch"}),
+    "lab.config": Room({"config", "lab.config"}),
+    "lab": Room({"config", "model", "model.mixers", "model.parts", "model.positions", "lab", "lab.config"}, {"torch"}),
     "checkpoints": Room({"config", "model", "model.positions", "checkpoints"}, {"torch", "tokenizers"}),
     "graph": Room({"config", "model", "graph"}, {"torch", "onnx", "onnxruntime"}),
     "data": Room({"config", "model", "data"}, {"torch", "tokenizers"}),

@@ -23,10 +23,10 @@ from t2r_export.cli.description import text
 from t2r_export.cli.reports import export_text
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.config.uniform import MergeConfig
 from t2r_export.describe import describe
 from t2r_export.export import ExportReport, export
 from t2r_export.fold import FOLD_TOLERANCE, fold, places
+from t2r_export.lab.config.merged import MergeConfig
 from t2r_export.proof.report import Report
 from t2r_export.quantize import quantize
 from t2r_runtime import Beam, Decoder, Sampling, Tokenizer

@@ -19,12 +19,12 @@ from small import GPT2, LINEAR, LLAMA, SOFTMAX, WIDTH
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig
-from t2r_export.config.parts import GRUConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.describe import describe
 from t2r_export.export import build, export
 from t2r_export.finetune import finetune
+from t2r_export.lab.config.recurrent import GRUConfig
 from t2r_export.providers.genai import export_genai
 from t2r_export.providers.timed import TimedDecoder
 from t2r_export.providers.triton import export_triton

@@ -13,13 +13,14 @@ from t2r_export.config.layer_numbers import read_layers
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.needs import FINETUNE, check_needs
 from t2r_export.config.options import options, within
+from t2r_export.config.parts import JointConfig
 from t2r_export.config.plain import from_plain, of_table
 from t2r_export.config.pruning import KINDS as PRUNED
 from t2r_export.config.pruning import PruneConfig
 from t2r_export.config.recipe_values import FLAG, NUMBER, TABLE, TEXT, WHOLE, Keys, check, value, wrong
 from t2r_export.config.stages import StagePlan, parse_plan
 from t2r_export.config.students import student_mixer
-from t2r_export.config.uniform import CROSSES, MergeConfig, UniformConfig
+from t2r_export.config.uniform import CROSSES, UniformConfig
 from t2r_export.config.validation import size
 from t2r_runtime.errors import printable
 
@@ -63,7 +64,7 @@ class StudentPlan:
     options: Mapping[str, Any]  # of the mixer, for t2r_export.config.students
     layers: str
     seed: int
-    cross: MixerConfig | MergeConfig | None  # cross-attention of a translator; None: the teacher's
+    cross: MixerConfig | JointConfig | None  # cross-attention of a translator; None: the teacher's
     convert: Mapping[str, Any]  # unparsed, for the provenance
     training: Training
     sequence_beam: int = 0  # sequence-level distillation with this beam width; 0: train on the pairs

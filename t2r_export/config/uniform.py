@@ -15,30 +15,23 @@ from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.gate import ResidualGateConfig
 from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.layer import LayerConfig, mixed
-from t2r_export.config.mixers import INSIDES, MixerConfig, SharedConfig, SoftmaxConfig
-from t2r_export.config.mixers.linear import LinearConfig
+from t2r_export.config.mixers import INSIDES, MixerConfig
 from t2r_export.config.model import EncoderConfig, ModelConfig
 from t2r_export.config.norm import NormConfig
-from t2r_export.config.options import check_values, limited, option
+from t2r_export.config.options import check_values, limited
 from t2r_export.config.parts import (
     PARTS,
     AttentionConfig,
-    AverageConfig,
-    ChannelMixConfig,
     CrossConfig,
     DenseConfig,
     EncoderAttentionConfig,
-    GRUConfig,
     InsideConfig,
-    LSTMConfig,
-    MergedConfig,
-    MoEConfig,
+    JointConfig,
     PartConfig,
-    ProductKeyConfig,
 )
 from t2r_export.config.plain import of_table
 from t2r_export.config.positions import POSITIONS, LearnedConfig, PositionConfig
-from t2r_export.config.tagged import Entry, HasConfig, Kind
+from t2r_export.config.tagged import Entry, HasConfig, Kind, resolve
 from t2r_export.config.validation import MAX_VOCABULARY, need
 
 MAX_POSITIONS = 1 << 31
@@ -50,28 +43,16 @@ OF_SELF: dict[str, Any] = {  # fields that cross-attention lacks
 # replacements of softmax attention: another mixer inside, or another part
 MIXERS: dict[str, HasConfig] = {
     **{kind: inside for kind, inside in INSIDES.items() if "causal" in inside.forms},
-    **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
+    **{kind: part for kind, part in PARTS.items() if part.config.replaces_attention},
 }
 # MIXERS, and parts that no conversion produces
 ALONE = {kind: part for kind, part in PARTS.items() if part.config.mixes and not issubclass(part.config, InsideConfig)}
 LAYERS: dict[str, HasConfig] = {**MIXERS, **ALONE}
 
 
-@dataclass(frozen=True)
-class MergeConfig(Kind):
-    """Self-attention also reads the source (`MergedConfig`), instead of a cross-attention part."""
-
-    kind: ClassVar[str] = "merged"
-
-    shared: bool = option("Share the prefix's key and value projections with the source.", False)
-    feed_forward: bool = option("Move the feed-forward into the attention's value and output projections (CAN).", False)
-
-    def __post_init__(self) -> None:
-        check_values(self)
-
-
 CROSSES: dict[str, HasConfig] = {
-    config.kind: Entry(config, None) for config in (SoftmaxConfig, LinearConfig, SharedConfig, MergeConfig)
+    **{kind: inside for kind, inside in INSIDES.items() if "cross" in inside.forms},
+    "merged": Entry(resolve("t2r_export.lab.config.merged:MergeConfig"), None),
 }
 
 
@@ -100,7 +81,8 @@ class NoFeedForward(Kind):
 
 
 FEED_FORWARDS: dict[str, HasConfig] = {
-    config.kind: Entry(config, None) for config in (Dense, NoFeedForward, MoEConfig, ProductKeyConfig, ChannelMixConfig)
+    **{config.kind: Entry(config, None) for config in (Dense, NoFeedForward)},
+    **{kind: part for kind, part in PARTS.items() if not part.config.mixes and part.config is not DenseConfig},
 }
 
 
@@ -152,9 +134,7 @@ class UniformConfig:
     bos_token: int | None = limited(None, bounds=(0, MAX_VOCABULARY))
     eos_tokens: tuple[int, ...] = ()
     # one per layer; empty: dense
-    feed_forwards: tuple[Dense | NoFeedForward | MoEConfig | ProductKeyConfig | ChannelMixConfig, ...] = _of(
-        "FEED_FORWARDS", ()
-    )
+    feed_forwards: tuple[Dense | NoFeedForward | PartConfig, ...] = _of("FEED_FORWARDS", ())
     residual: bool = True
     rezero: bool = False
     residual_gate: ResidualGateConfig | None = None
@@ -167,7 +147,7 @@ class UniformConfig:
     repeats: int = 1  # also for the encoder's layers
     depth_positions: bool = False
     encoder: UniformEncoder | None = None
-    crosses: tuple[MixerConfig | MergeConfig, ...] = _of("CROSSES", ())  # one per layer of a translator
+    crosses: tuple[MixerConfig | JointConfig, ...] = _of("CROSSES", ())  # one per layer of a translator
     start_tokens: tuple[int, ...] = ()
     banned_tokens: tuple[int, ...] = ()
     generation: GenerationOptions | None = None
@@ -229,7 +209,7 @@ class UniformConfig:
         cross: Any = self.crosses[number] if self.crosses else None
         after: Any = self.feed_forwards[number] if self.feed_forwards else Dense()
         parts = [self._own(mixer, number)]
-        if isinstance(cross, MergeConfig):
+        if isinstance(cross, JointConfig):
             parts = [self._merged(mixer, cross, after, number)]
         elif cross is not None:
             parts.append(self._attention(CrossConfig, cross, number, **OF_SELF))
@@ -259,16 +239,17 @@ class UniformConfig:
         values = {one.name: getattr(heads, one.name) for one in fields(HeadsConfig)}
         return values | {"positions": heads.positions or self._positions(embeds=False), "norm_eps": self.norm_eps}
 
-    def _merged(self, mixer: Any, merge: MergeConfig, after: Any, number: int) -> PartConfig:
+    def _merged(self, mixer: Any, merge: JointConfig, after: Any, number: int) -> PartConfig:
         own = self._own(mixer, number)
         need(isinstance(own, AttentionConfig), "attention in merged layers", own.kind, "choose another mixer")
-        inside = {}
+        assert isinstance(own, AttentionConfig)
+        inside: dict[str, Any] = {}
         if merge.feed_forward:
             plain = not self.gated_ffn and isinstance(after, NoFeedForward)
             what = "merged layers with an ungated feed-forward inside and no other"
             need(plain, what, "another", "set their feed_forwards to none")
             inside = {"hidden": self.ffn_size, "hidden_bias": self.ffn_bias, "activation": self.activation}
-        return self._attention(MergedConfig, mixer, number, shared=merge.shared, **inside)
+        return merge.part(own, **inside)
 
     def _feed_forward(self, after: Any, hidden: int) -> PartConfig | None:
         if isinstance(after, NoFeedForward):

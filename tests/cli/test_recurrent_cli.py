@@ -14,17 +14,13 @@ from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import (
-    AverageConfig,
-    GRUConfig,
-    LightConvConfig,
-    LSTMConfig,
-    MoEConfig,
-    ProductKeyConfig,
-    S4DConfig,
-    ShortConvConfig,
-)
+from t2r_export.config.parts import MoEConfig, ShortConvConfig
 from t2r_export.config.uniform import Dense, NoFeedForward
+from t2r_export.lab.config.average import AverageConfig
+from t2r_export.lab.config.light_conv import LightConvConfig
+from t2r_export.lab.config.product_key import ProductKeyConfig
+from t2r_export.lab.config.recurrent import GRUConfig, LSTMConfig
+from t2r_export.lab.config.s4d import S4DConfig
 from t2r_export.model.initialize import initialize
 
 PLAIN = dataclasses.replace(

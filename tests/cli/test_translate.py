@@ -16,7 +16,7 @@ from runtime import graphs, translators
 from runtime.test_tokenizer import pieces
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.plain import to_plain
-from t2r_export.config.uniform import MergeConfig
+from t2r_export.lab.config.merged import MergeConfig
 from t2r_runtime import Beam, Tokenizer, Translator
 
 LINES = ["bad", "", "a", "  ", "", "lid fed", "cab", ""]

@@ -13,10 +13,11 @@ from small import GPT2, SOFTMAX, TRANSLATORS, linear
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.norm import NormConfig
-from t2r_export.config.parts import LSTMConfig
 from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.uniform import MergeConfig, UniformConfig, UniformEncoder
+from t2r_export.config.uniform import UniformConfig, UniformEncoder
+from t2r_export.lab.config.merged import MergeConfig
+from t2r_export.lab.config.recurrent import LSTMConfig
 from t2r_runtime.errors import UserError
 
 ATTENTION = GPT2.attention

@@ -26,8 +26,9 @@ from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
-from t2r_export.config.uniform import MergeConfig, UniformConfig, UniformEncoder
+from t2r_export.config.uniform import UniformConfig, UniformEncoder
 from t2r_export.export import export
+from t2r_export.lab.config.merged import MergeConfig
 from t2r_export.proof.tolerances import tolerance
 from t2r_runtime.contract.options import BeamOptions
 from t2r_runtime.translate.beam import Beam

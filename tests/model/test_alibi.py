@@ -12,9 +12,10 @@ import torch
 
 import small
 from small import ALIBI, HYBRID, SOFTMAX, WINDOW, H, linear
-from t2r_export.config.mixers import MixerConfig, SpanConfig, WindowConfig
+from t2r_export.config.mixers import MixerConfig, WindowConfig
 from t2r_export.config.positions import AlibiConfig
 from t2r_export.convert import convert
+from t2r_export.lab.config.span import SpanConfig
 from t2r_export.model.positions.alibi import slopes
 from t2r_runtime.contract.state_spec import POSITION
 from t2r_runtime.errors import UserError

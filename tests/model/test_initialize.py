@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from small import CONFIGS, GPT2, SOFTMAX
-from t2r_export.config.parts import LSTMConfig, ProductKeyConfig
 from t2r_export.config.uniform import Dense
+from t2r_export.lab.config.product_key import ProductKeyConfig
+from t2r_export.lab.config.recurrent import LSTMConfig
 from t2r_export.model.initialize import initialize
 
 WIDE = dataclasses.replace(GPT2, width=64, ffn_size=128, layers=(SOFTMAX, LSTMConfig()))

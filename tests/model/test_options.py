@@ -13,11 +13,13 @@ from torch import Tensor
 
 import small
 from t2r_export.config.attention import HeadsConfig, PositionScale
-from t2r_export.config.mixers import HybridConfig, LinearConfig, SharedConfig, SoftmaxConfig, SpanConfig, WindowConfig
+from t2r_export.config.mixers import HybridConfig, LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.fold import fold
+from t2r_export.lab.config.shared import SharedConfig
+from t2r_export.lab.config.span import SpanConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 

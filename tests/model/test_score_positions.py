@@ -19,16 +19,12 @@ import small
 from model.mixers.alone import Alone, buffers, by_steps, empty, random_mixer, text
 from small import HYBRID, SHARED, SOFTMAX, WINDOW, H, V, linear
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.mixers import HybridConfig, MixerConfig, SoftmaxConfig, SpanConfig, WindowConfig
-from t2r_export.config.positions import (
-    DATransformerConfig,
-    PositionConfig,
-    ShawConfig,
-    T5Config,
-    TransformerXLConfig,
-)
+from t2r_export.config.mixers import HybridConfig, MixerConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.positions import PositionConfig, T5Config
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.convert import convert, with_context
+from t2r_export.lab.config.positions import DATransformerConfig, ShawConfig, TransformerXLConfig
+from t2r_export.lab.config.span import SpanConfig
 from t2r_export.model.positions.t5 import buckets
 from t2r_runtime.contract.state_spec import POSITION
 from t2r_runtime.errors import UserError

@@ -16,12 +16,13 @@ import small
 from reference import guarded
 from small import CLAMP, SOFTMAX, TRANSLATORS, B, M, linear
 from t2r_export.config.mixers import Guard, LinearConfig, MixerConfig
-from t2r_export.config.parts import CrossConfig, MergedConfig
+from t2r_export.config.parts import CrossConfig
+from t2r_export.lab.config.merged import MergedConfig
+from t2r_export.lab.merged import Merged
 from t2r_export.model.mixers.base import Heads, HeadSizes
 from t2r_export.model.mixers.bidirectional import LinearEncoder, SoftmaxEncoder
 from t2r_export.model.parts.base import Site
 from t2r_export.model.parts.cross import Cross
-from t2r_export.model.parts.merged import Merged
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer

@@ -22,10 +22,8 @@ from t2r_export.config.augment import read_augment
 from t2r_export.config.finetune import FinetuneConfig, Shares
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import AverageConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.stages import parse_plan
-from t2r_export.config.uniform import MergeConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.data.augment import Augmenter
 from t2r_export.data.batch import Batch
@@ -34,6 +32,8 @@ from t2r_export.data.pair_batches import PairBatches, Tokenizers, TokenPairs, re
 from t2r_export.data.pairs import Pair, write_pairs
 from t2r_export.data.ragged import Ragged
 from t2r_export.finetune import finetune
+from t2r_export.lab.config.average import AverageConfig
+from t2r_export.lab.config.merged import MergeConfig
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.curves import read_curves

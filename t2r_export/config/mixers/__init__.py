@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from t2r_export.config.mixers.base import Guard, MixerConfig
-from t2r_export.config.mixers.compressive import CompressiveConfig
 from t2r_export.config.mixers.hybrid import HybridConfig
 from t2r_export.config.mixers.linear import LinearConfig
-from t2r_export.config.mixers.shared import SharedConfig
-from t2r_export.config.mixers.softmax import SoftmaxConfig, SpanConfig, WindowConfig
+from t2r_export.config.mixers.softmax import SoftmaxConfig, WindowConfig
+from t2r_export.config.tagged import resolve
 
 MODEL = "t2r_export.model.mixers"
+LAB = "t2r_export.lab"
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,25 @@ INSIDES: dict[str, Inside] = {
             },
         ),
         Inside(WindowConfig, {"causal": f"{MODEL}.window:WindowMixer"}),
-        Inside(SpanConfig, {"causal": f"{MODEL}.span:SpanMixer"}),
-        Inside(CompressiveConfig, {"causal": f"{MODEL}.compressive:CompressiveMixer"}),
+        Inside(resolve(f"{LAB}.config.span:SpanConfig"), {"causal": f"{LAB}.span:SpanMixer"}),
+        Inside(
+            resolve(f"{LAB}.config.compressive:CompressiveConfig"), {"causal": f"{LAB}.compressive:CompressiveMixer"}
+        ),
         Inside(HybridConfig, {"causal": f"{MODEL}.hybrid:HybridMixer"}),
-        Inside(SharedConfig, {"causal": f"{MODEL}.shared:SharedMixer", "cross": f"{MODEL}.shared:SharedCross"}),
+        Inside(
+            resolve(f"{LAB}.config.shared:SharedConfig"),
+            {"causal": f"{LAB}.shared:SharedMixer", "cross": f"{LAB}.shared:SharedCross"},
+        ),
     )
 }
 
 __all__ = [
     "INSIDES",
-    "CompressiveConfig",
     "Guard",
     "HybridConfig",
     "Inside",
     "LinearConfig",
     "MixerConfig",
-    "SharedConfig",
     "SoftmaxConfig",
-    "SpanConfig",
     "WindowConfig",
 ]

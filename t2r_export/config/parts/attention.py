@@ -1,4 +1,4 @@
-"""Self-attention, cross-attention, and merged attention to both. Imports without torch."""
+"""Self-attention and cross-attention. Imports without torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import INSIDES, MixerConfig
-from t2r_export.config.options import limited
 from t2r_export.config.parts.base import PartConfig
 from t2r_export.config.positions import PositionConfig, RotaryConfig
+from t2r_export.config.tagged import Kind
 from t2r_export.config.validation import choice, need
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "mish", "gelu_10")
@@ -119,46 +119,16 @@ class CrossConfig(InsideConfig):
         return 0  # the source is constant
 
 
-@dataclass(frozen=True, kw_only=True)
-class MergedConfig(InsideConfig):
-    """Joint attention to prefix and source with one query and one normalizer (Li et al. 2021, arXiv 2101.00542, section
-    3), for softmax and for linear attention without a delta rule.
+@dataclass(frozen=True)
+class JointConfig(Kind):
+    """A choice of cross-attention that replaces it: one part per layer attends to the prefix and to the source."""
 
-    With `hidden`, the value and output projections are the two matrices of a feed-forward with that hidden size.
-    """
+    WEIGHTS: ClassVar[str]  # "module:function" that converts the weights of a layer, as t2r_export.lab.merge:merge
 
-    kind: ClassVar[str] = "merged"
-    form: ClassVar[str] = "causal"
-    reads_source: ClassVar[bool] = True
+    feed_forward: bool
 
-    shared: bool = False  # the prefix's projections also compute the source's keys and values
-    hidden: int = 0  # hidden size of the inner feed-forward; 0: none
-    hidden_bias: bool = True
-    activation: str = limited("relu", choices=ACTIVATIONS)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.inside.check_merged()
-        self._check_plain("merged layers", "choose other cross layers")
-        if self.hidden:
-            self._check_hidden()
-
-    def _check_hidden(self) -> None:
-        what = "merged layers with the feed-forward inside"
-        need(self.inside.grows, f"softmax in {what}", self.inside.kind, "choose it, or leave feed_forward out")
-        fits = self.kv_heads == self.heads and self.hidden % self.heads == 0
-        received = f"{self.kv_heads} kv heads, {self.heads} heads, ffn_size {self.hidden}"
-        need(fits, f"as many kv heads as heads, a divisor of ffn_size, in {what}", received, "correct them")
-
-    @property
-    def borrows(self) -> bool:
-        return False
-
-    @property
-    def lends(self) -> bool:
-        return False
-
-    def summary(self) -> str:
-        shared = ", shared projections" * self.shared
-        inside = f", feed-forward of {self.hidden} inside" * bool(self.hidden)
-        return ", ".join(filter(None, (self.inside.summary(), f"merged with the source{shared}{inside}")))
+    def part(
+        self, own: AttentionConfig, hidden: int = 0, hidden_bias: bool = True, activation: str = "relu"
+    ) -> PartConfig:
+        """The part that replaces self-attention `own`; `hidden` is the size of a feed-forward inside, 0: none."""
+        raise NotImplementedError

@@ -30,6 +30,7 @@ class PartConfig(Kind):
 
     TABLE: ClassVar[str] = "t2r_export.config.parts:PARTS"
     mixes: ClassVar[bool] = True  # a mixer, which has states or reads a source; false: a feed-forward
+    replaces_attention: ClassVar[bool] = False  # a conversion can put the part in the place of attention
     reads_past: ClassVar[bool] = False  # a feed-forward with states
     reads_source: ClassVar[bool] = False  # the part has a method `read`; translators only
     group: ClassVar[str] = "layers"  # group in reports: layers, crosses or encoder

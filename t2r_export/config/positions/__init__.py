@@ -8,11 +8,12 @@ from __future__ import annotations
 from t2r_export.config.positions.alibi import AlibiConfig
 from t2r_export.config.positions.base import PositionConfig
 from t2r_export.config.positions.embedded import LearnedConfig, SinusoidalConfig
-from t2r_export.config.positions.relative import DATransformerConfig, ShawConfig, T5Config, TransformerXLConfig
+from t2r_export.config.positions.relative import T5Config
 from t2r_export.config.positions.rotary import RotaryConfig
-from t2r_export.config.tagged import Entry
+from t2r_export.config.tagged import Entry, resolve
 
 MODEL = "t2r_export.model.positions"
+LAB = "t2r_export.lab"
 POSITIONS: dict[str, Entry[PositionConfig]] = {
     entry.config.kind: entry
     for entry in (
@@ -21,21 +22,18 @@ POSITIONS: dict[str, Entry[PositionConfig]] = {
         Entry(RotaryConfig, f"{MODEL}.rotary:Rotary"),
         Entry(AlibiConfig, f"{MODEL}.alibi:Alibi"),
         Entry(T5Config, f"{MODEL}.t5:T5"),
-        Entry(ShawConfig, f"{MODEL}.shaw:Shaw"),
-        Entry(TransformerXLConfig, f"{MODEL}.transformer_xl:TransformerXL"),
-        Entry(DATransformerConfig, f"{MODEL}.da_transformer:DATransformer"),
+        Entry(resolve(f"{LAB}.config.positions:ShawConfig"), f"{LAB}.shaw:Shaw"),
+        Entry(resolve(f"{LAB}.config.positions:TransformerXLConfig"), f"{LAB}.transformer_xl:TransformerXL"),
+        Entry(resolve(f"{LAB}.config.positions:DATransformerConfig"), f"{LAB}.da_transformer:DATransformer"),
     )
 }
 
 __all__ = [
     "POSITIONS",
     "AlibiConfig",
-    "DATransformerConfig",
     "LearnedConfig",
     "PositionConfig",
     "RotaryConfig",
-    "ShawConfig",
     "SinusoidalConfig",
     "T5Config",
-    "TransformerXLConfig",
 ]

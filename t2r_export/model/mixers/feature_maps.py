@@ -7,20 +7,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.model.mixers.maps import Dpfp, Elu, FeatureMap, Hedgehog, Relu, Relu2
-from t2r_export.model.mixers.random_maps import Favor, RandomFourier
+from t2r_export.config.tagged import resolve
+from t2r_export.model.mixers.maps import FeatureMap
 from t2r_export.model.ops import Ops, T
 
-# by name; config.mixers.linear has their sizes
-FEATURE_MAPS: dict[str, type[FeatureMap]] = {
-    "relu": Relu,
-    "relu2": Relu2,
-    "elu": Elu,
-    "rfa": RandomFourier,
-    "favor": Favor,
-    "dpfp": Dpfp,
-    "hedgehog": Hedgehog,
+# "module:Class" by name; config.mixers.linear has their sizes
+FEATURE_MAPS: dict[str, str] = {
+    "relu": "t2r_export.model.mixers.maps:Relu",
+    "relu2": "t2r_export.model.mixers.maps:Relu2",
+    "elu": "t2r_export.model.mixers.maps:Elu",
+    "rfa": "t2r_export.lab.random_maps:RandomFourier",
+    "favor": "t2r_export.lab.random_maps:Favor",
+    "dpfp": "t2r_export.model.mixers.maps:Dpfp",
+    "hedgehog": "t2r_export.model.mixers.maps:Hedgehog",
 }
+
+
+def feature_map(name: str) -> type[FeatureMap]:
+    """The class of the feature map `name` of FEATURE_MAPS."""
+    found: type[FeatureMap] = resolve(FEATURE_MAPS[name])
+    return found
 
 
 class FeatureMaps(nn.Module):
@@ -29,7 +35,7 @@ class FeatureMaps(nn.Module):
     def __init__(self, heads: int, kv_heads: int, head_size: int, config: LinearConfig) -> None:
         super().__init__()
         self.config = config
-        kind = FEATURE_MAPS[config.feature_map]
+        kind = feature_map(config.feature_map)
         if kind.joint:
             self.joint = kind(kv_heads, head_size, config)
         else:

@@ -22,10 +22,10 @@ from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.config.mixers.linear import FEATURE_SIZES
 from t2r_export.config.model import ModelConfig
 from t2r_export.fold import fold
+from t2r_export.lab.random_maps import Favor, RandomFourier
 from t2r_export.model.initialize import initialize
-from t2r_export.model.mixers.feature_maps import FEATURE_MAPS
+from t2r_export.model.mixers.feature_maps import FEATURE_MAPS, feature_map
 from t2r_export.model.mixers.linear import LinearMixer
-from t2r_export.model.mixers.random_maps import Favor, RandomFourier
 from t2r_export.model.ops import State
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
@@ -125,7 +125,8 @@ def assert_same(received: tuple[Tensor, State[Tensor]], expected: tuple[Tensor, 
 
 def test_the_tables_agree() -> None:
     assert FEATURE_MAPS.keys() == FEATURE_SIZES.keys() == SIZES.keys()
-    for name, cls in FEATURE_MAPS.items():
+    for name in FEATURE_MAPS:
+        cls = feature_map(name)
         assert cls.joint == (name in LinearConfig.RANDOM)
         learned = [p for p, _ in cls(2, V, config(name)).named_parameters() if p == "weight"]
         assert bool(learned) == (name in LinearConfig.LEARNED)
@@ -216,7 +217,7 @@ def test_other_directions_in_every_training_step(name: str) -> None:
 
 @pytest.mark.parametrize("name", LinearConfig.RANDOM)
 def test_queries_and_keys_see_the_same_directions(name: str) -> None:
-    made = FEATURE_MAPS[name](G, V, config(name))
+    made = feature_map(name)(G, V, config(name))
     x = torch.randn(B, G, T, V)
     grouped = x.repeat_interleave(H // G, dim=1)
     query, key = made(grouped, True, TorchOps()), made(x, False, TorchOps())
@@ -247,7 +248,7 @@ def test_nothing_is_divided_by_zero() -> None:
     """x = 0, the input of a dead projection: no feature of any map is NaN."""
     for name in FEATURE_MAPS:
         for query in (True, False):
-            features = FEATURE_MAPS[name](G, V, config(name))(torch.zeros(1, G, 1, V), query, TorchOps())
+            features = feature_map(name)(G, V, config(name))(torch.zeros(1, G, 1, V), query, TorchOps())
             assert torch.isfinite(features).all(), name
 
 

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 import small
 from small import FFN, GPT2, MEMORY, NO_FFN, WIDTH, B, T
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.parts import DenseConfig, ProductKeyConfig
+from t2r_export.config.parts import DenseConfig
 from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.uniform import Dense, UniformConfig
 from t2r_export.describe import describe
+from t2r_export.lab.config.product_key import ProductKeyConfig
+from t2r_export.lab.product_key import QUERY_EPS, ProductKey
 from t2r_export.model.parts.base import Site
 from t2r_export.model.parts.dense import Dense as DensePart
-from t2r_export.model.parts.product_key import QUERY_EPS, ProductKey
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.units import Units

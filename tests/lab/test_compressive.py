@@ -17,9 +17,10 @@ import small
 from model.mixers.alone import Alone, buffers, by_steps, empty, random_mixer, text
 from reference import Array
 from small import GPT2, LLAMA, SOFTMAX, B, G, H, V
-from t2r_export.config.mixers import CompressiveConfig
-from t2r_export.config.positions import PositionConfig, ShawConfig, T5Config, TransformerXLConfig
+from t2r_export.config.positions import PositionConfig, T5Config
 from t2r_export.convert import convert
+from t2r_export.lab.config.compressive import CompressiveConfig
+from t2r_export.lab.config.positions import ShawConfig, TransformerXLConfig
 from t2r_runtime.errors import UserError
 
 COMPRESSIONS = CompressiveConfig.COMPRESSIONS

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.mixers.alone import Alone, assert_is_definition, assert_is_steps, random_mixer, states, text
 from small import GPT2, WIDTH, B, assert_learns
-from t2r_export.config.parts import LightConvConfig
+from t2r_export.lab.config.light_conv import LightConvConfig
 from t2r_export.model.ops import State
 from t2r_runtime.errors import UserError
 

@@ -17,10 +17,12 @@ from torch import Tensor
 import small
 from small import GPT2, LLAMA, SHARED, SOFTMAX, WIDTH, B, G, H, M, T, V
 from t2r_export.config.mixers import SoftmaxConfig
-from t2r_export.config.parts import CrossConfig, LSTMConfig
+from t2r_export.config.parts import CrossConfig
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.config.uniform import MergeConfig, UniformConfig
+from t2r_export.config.uniform import UniformConfig
 from t2r_export.convert import convert
+from t2r_export.lab.config.merged import MergeConfig
+from t2r_export.lab.config.recurrent import LSTMConfig
 from t2r_export.model.ops import State
 from t2r_export.model.parts.attention import Attention
 from t2r_export.model.parts.base import Part, Site

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from t2r_export.config.parts import AverageConfig
+from t2r_export.lab.config.average import AverageConfig
 from t2r_export.model.ops import State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step

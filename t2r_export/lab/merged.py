@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.config.parts import MergedConfig
+from t2r_export.lab.config.merged import MergedConfig
 from t2r_export.model.activations import activate
 from t2r_export.model.mixers.base import Heads
 from t2r_export.model.mixers.linear import LinearMixer

@@ -12,7 +12,7 @@ import functools
 import torch
 from torch import nn
 
-from t2r_export.config.parts import LightConvConfig
+from t2r_export.lab.config.light_conv import LightConvConfig
 from t2r_export.model.mixers.convolution import inputs_of_taps
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from t2r_export.config.mixers import SpanConfig
+from t2r_export.lab.config.span import SpanConfig
 from t2r_export.model.mixers.banded import Band, append, attend, empty_slot_mask, rotated_buffer
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.ops import MASKED, State, T

@@ -1,11 +1,10 @@
-"""Recurrent baselines, and averages in place of attention. Imports without torch."""
+"""Recurrent baselines. Imports without torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.options import option
 from t2r_export.config.parts.base import PartConfig
 
 
@@ -14,6 +13,7 @@ class LSTMConfig(PartConfig):
     """An LSTM layer with as many units as the model width."""
 
     kind: ClassVar[str] = "lstm"
+    replaces_attention: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,4 @@ class GRUConfig(PartConfig):
     """A GRU layer with as many units as the model width."""
 
     kind: ClassVar[str] = "gru"
-
-
-@dataclass(frozen=True)
-class AverageConfig(PartConfig):
-    """The mean of the inputs so far, gated with the current input (AAN, Zhang et al. 2018, arXiv 1805.00631)."""
-
-    kind: ClassVar[str] = "average"
-
-    ffn_size: int = option("Hidden size of a feed-forward on the mean; 0: none.", 0)
+    replaces_attention: ClassVar[bool] = True

@@ -10,9 +10,9 @@ from torch import Tensor
 from model.mixers.alone import Alone, by_steps, random_mixer
 from small import RECURRENT, WIDTH, B, T, assert_learns
 from t2r_export.config.mixers import MixerConfig
-from t2r_export.config.parts import GRUConfig, LSTMConfig
+from t2r_export.lab.config.recurrent import GRUConfig, LSTMConfig
+from t2r_export.lab.recurrent import Recurrent
 from t2r_export.model.ops import State
-from t2r_export.model.parts.recurrent import Recurrent
 
 KINDS: dict[str, MixerConfig] = {"lstm": LSTMConfig(), "gru": GRUConfig()}
 kinds = pytest.mark.parametrize("kind", KINDS)

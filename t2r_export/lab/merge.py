@@ -10,7 +10,7 @@ from torch import Tensor
 
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.parts import AttentionConfig, CrossConfig, DenseConfig
-from t2r_export.config.uniform import MergeConfig
+from t2r_export.lab.config.merged import MergeConfig
 
 
 def merge(weights: dict[str, Tensor], layer: LayerConfig, block: str, merged: MergeConfig) -> None:

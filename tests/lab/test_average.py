@@ -9,11 +9,11 @@ from torch import Tensor
 
 from model.mixers.alone import Alone, buffers, by_steps, random_mixer, text
 from small import GPT2, WIDTH, B, T, assert_learns
-from t2r_export.config.parts import AverageConfig
 from t2r_export.config.plain import to_plain
 from t2r_export.config.uniform import mixer_from_dict
+from t2r_export.lab.average import Average
+from t2r_export.lab.config.average import AverageConfig
 from t2r_export.model.ops import State
-from t2r_export.model.parts.average import Average
 from t2r_runtime.errors import UserError
 
 START = [3, 8]  # tokens that each row has read

@@ -18,13 +18,13 @@ import reference
 import small
 from model.mixers.alone import Alone, buffers, by_steps, empty, layer, random_mixer, text
 from small import GPT2, LLAMA, B, G, H, V
-from t2r_export.config.mixers import SpanConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.describe import describe
 from t2r_export.errors import CheckFailed
 from t2r_export.fold import fold, fold_error
-from t2r_export.model.mixers.span import SpanMixer
+from t2r_export.lab.config.span import SpanConfig
+from t2r_export.lab.span import SpanMixer
 from t2r_runtime.errors import UserError
 
 SPAN, RAMP = 11, 4

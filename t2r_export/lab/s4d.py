@@ -14,7 +14,7 @@ import math
 import torch
 from torch import nn
 
-from t2r_export.config.parts import S4DConfig
+from t2r_export.lab.config.s4d import S4DConfig
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step

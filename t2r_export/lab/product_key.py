@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from t2r_export.config.parts import ProductKeyConfig
+from t2r_export.lab.config.product_key import ProductKeyConfig
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step

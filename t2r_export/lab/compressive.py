@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from t2r_export.config.mixers import CompressiveConfig
+from t2r_export.lab.config.compressive import CompressiveConfig
 from t2r_export.model.mixers.banded import empty_slot_mask, products, transposed, weigh, weighted
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.sliding_window import SlidingWindow

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.mixers.alone import Alone, assert_is_definition, assert_is_steps, empty, random_mixer, states, text
 from small import GPT2, WIDTH, B, assert_learns
-from t2r_export.config.parts import S4DConfig
+from t2r_export.lab.config.s4d import S4DConfig
 from t2r_export.model.ops import State
 from t2r_runtime.errors import UserError
 

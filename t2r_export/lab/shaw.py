@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import nn
 
 from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.positions import ShawConfig
+from t2r_export.lab.config.positions import ShawConfig
 from t2r_export.model.ops import Ops, T
 from t2r_export.model.positions.pairs import Pairs
 from t2r_export.model.positions.scores import ScorePositions

@@ -1,0 +1,1 @@
+"""Configs of the systems in t2r_export.lab. Imports without torch."""
