@@ -51,6 +51,8 @@ KNOWN = ("Auto", "Die", "Onkel", "Wochen", "frau")
         ("um 17:00 Uhr", "at 5:00 PM", "", ""),
         ("15 am Tisch", "3 at the table", "15", "3"),
         ("um 0:30 Uhr", "at 12:30 a.m.", "", ""),
+        ("um 09 Uhr", "at 9:00", "", ""),
+        ("um 00 Uhr", "at 12 a.m.", "", ""),
         ("3:1 und 1/2", "3 to 1, and 1/2", "", ""),
         ("Version 7.2.105", "version 7.2.105", "", ""),
         ("007", "7", "007", "7"),
