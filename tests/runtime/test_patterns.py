@@ -62,6 +62,7 @@ def test_refused(pattern: str) -> None:
         r"\s*[\r\n]|\s+(?!\S)|\s",
         r"x?a*b|x?a+",
         "a*+b|a+c?",
+        "a{1}b*c|ab+",
         r"[^a]+(?![a])|b",
         r"\P{L}+(?!\p{L})|[-a[b-d]\]&]{2,5}",
         r"(?=a)[ab]{1,64}|(?i:'[sk]|ok)?!",

@@ -46,12 +46,12 @@ def test_linear_time(name: str) -> None:
     assert long < MOST * max(short, 1e-3)
 
 
-@pytest.mark.parametrize("pattern", [EDGES, ENDS])
+@pytest.mark.parametrize("pattern", [EDGES, ENDS, "^[| ]+|[| ]+$", r"^\|+|\|{2,}$"])
 def test_linear_edges_equivalent(pattern: str) -> None:
     assert linear(pattern) != pattern
     slow, fast = (normalizers.Replace(Regex(text), "_").normalize_str for text in (pattern, linear(pattern)))
     for number in range(4**7):
-        text = "".join("  a\n"[number >> 2 * place & 3] for place in range(7))
+        text = "".join(" |a\n"[number >> 2 * place & 3] for place in range(7))
         assert slow(text) == fast(text)
 
 

@@ -9,7 +9,7 @@ import itertools
 import re
 import string
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MAX_BYTES, MAX_BRANCHES, MAX_STEPS, MAX_COUNT, MAX_WAYS = 4096, 32, 16, 64, 64
 CATEGORIES = tuple(
@@ -38,12 +38,14 @@ class Step:
     Attributes:
         kind: "set" or "words", or "ahead", "not ahead", "^" or "$", which match a place and no character.
         source: the set or the words as written, without a count.
+        text: the whole step as written.
         most: None for a run, which is unbounded.
         ways: in how many ways it matches, at most; 1 for a run.
     """
 
     kind: str
     source: str
+    text: str = field(compare=False)
     least: int = 1
     most: int | None = 1
     possessive: bool = False
@@ -71,7 +73,8 @@ def linear(pattern: str) -> str:
         if number + 1 == len(branches):
             if not _is_edge(branches, run):
                 raise ValueError(IN_VAIN)
-            return f"{pattern[: pattern.rindex('|') + 1 if number else 0]}(?<!{branch[0].source}){_written(branch)}"
+            own = "".join(step.text for step in branch)
+            return f"{pattern.removesuffix(own)}(?<!{branch[0].source}){own}"
         after = branches[number + 1]
         same = [step.source for step in after[run : run + 1] if step.most is None] == [branch[run].source]
         if not same or after[:run] != branch[:run]:
@@ -103,11 +106,11 @@ def _step(pattern: str, place: int) -> tuple[Step, int]:
         if len(words) > MAX_BRANCHES or max(words) > MAX_STEPS:
             raise ValueError("too many words")
         least = 0 if found[3] else 1
-        return Step("words", found[0], least, ways=len(words) + 1 - least), found.end()
+        return Step("words", found[0], found[0], least, ways=len(words) + 1 - least), found.end()
     if found := _PLACE.match(pattern, place):
         kind = {"=": "ahead", "!": "not ahead", None: found[0]}[found[1]]
         _require_ordered(found[2] or "")
-        return Step(kind, found[2] or ""), found.end()
+        return Step(kind, found[2] or "", found[0]), found.end()
     found = _COUNTED.match(pattern, place)
     if not found:
         raise ValueError(f'"{pattern[place : place + 4]}"')
@@ -120,7 +123,7 @@ def _step(pattern: str, place: int) -> tuple[Step, int]:
     if max(least, most) > MAX_COUNT or (not run and most < max(least, 1)):
         raise ValueError(f'"{found[0][-6:]}"')
     ways = 1 if run else most - least + 1
-    return Step("set", source, least, None if run else most, bool(possessive), ways), found.end()
+    return Step("set", source, found[0], least, None if run else most, bool(possessive), ways), found.end()
 
 
 def _words(inside: str, any_case: bool) -> Iterator[int]:
@@ -190,7 +193,7 @@ def _scanned(branch: Branch) -> int | None:
 def _closes_itself(branch: Branch, run: int) -> bool:
     """Whether all of a run but one character is matched: after it, any of its own characters may follow."""
     rest = branch[run + 1 :]
-    return rest == [Step("not ahead", _negated(branch[run].source))] and not branch[run].possessive
+    return rest == [Step("not ahead", _negated(branch[run].source), "")] and not branch[run].possessive
 
 
 def _is_edge(branches: Sequence[Branch], run: int) -> bool:
@@ -209,10 +212,3 @@ def _negated(source: str) -> str:
     if source[0] == "\\" and source[1] in "sSdDpP":
         return f"\\{source[1].swapcase()}{source[2:]}"
     return f"[^{source}]"
-
-
-def _written(branch: Branch) -> str:
-    """A run and $."""
-    run = branch[0]
-    count = {0: "*", 1: "+"}.get(run.least, f"{{{run.least},}}")
-    return f"{run.source}{count}{'+' * run.possessive}$"
