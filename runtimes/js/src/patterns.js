@@ -38,7 +38,7 @@ export function translated(pattern) {
       branch[0].code = `(?<!${setOf(branch[0].source)})${branch[0].code}`; // a run that fails at its beginning fails inside
       return;
     }
-    const next = branches[n + 1], upTo = (steps) => steps.slice(0, run).map(({ kind, source, count }) => [kind, source, count]).join("\0");
+    const next = branches[n + 1], upTo = (steps) => steps.slice(0, run).map(({ kind, source, least, most, possessive }) => [kind, source, least, most, possessive]).join("\0");
     const paid = next.length > run && next[run].most === Infinity && next[run].source === branch[run].source && upTo(next) === upTo(branch);
     if (!paid) throw new Error(IN_VAIN);
   });
@@ -65,7 +65,7 @@ function parsed(pattern) {
   return branches;
 }
 
-const ONE = { least: 1, most: 1, ways: 1, count: "", code: "", possessive: false };
+const ONE = { least: 1, most: 1, ways: 1, code: "", possessive: false };
 
 function stepOf(pattern, at) {
   const found = matchAt(WORDS, pattern, at) ?? matchAt(PLACE, pattern, at) ?? matchAt(COUNTED, pattern, at);
@@ -78,13 +78,13 @@ function stepOf(pattern, at) {
     return { ...ONE, kind: found[1] ?? whole, source: found[2] ?? "", code, length: whole.length };
   }
   const [, source, sign, possessive, least, comma, most] = found;
-  const step = { ...ONE, kind: "set", source, possessive: possessive === "+", length: whole.length, count: whole.slice(source.length) };
+  const step = { ...ONE, kind: "set", source, possessive: possessive === "+", length: whole.length };
   if (sign) Object.assign(step, { least: sign === "+" ? 1 : 0, most: sign === "?" ? 1 : Infinity });
   if (least) Object.assign(step, { least: +least, most: most ? +most : comma ? Infinity : +least });
   const finite = step.most === Infinity ? 0 : step.most;
   if (Math.max(step.least, finite) > MAX.count || step.most < Math.max(step.least, 1)) throw new Error(`"${whole.slice(-6)}"`);
   step.ways = step.most === Infinity ? 1 : step.most - step.least + 1;
-  step.code = setOf(source) + (possessive ? step.count.slice(0, -1) : step.count);
+  step.code = setOf(source) + (possessive ? whole.slice(source.length, -1) : whole.slice(source.length));
   return step;
 }
 

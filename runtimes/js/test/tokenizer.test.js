@@ -75,6 +75,11 @@ for (const [name, change] of Object.entries(unknown)) {
   test(`${name} is refused by name`, () => refused(() => made(change), "tokenizer", new RegExp(`received .*${name}`)));
 }
 
+test("a step with and without a count of one is the same step", () => {
+  const cut = made({ pre_tokenizer: { type: "Split", pattern: { Regex: "a{1}b*c|ab+" }, behavior: "Isolated" } });
+  assert.deepEqual(cut.encode("ab"), [0, 1]);
+});
+
 const nested = (depth) => {
   let part = { type: "NFC" };
   for (let n = 0; n < depth; n++) part = { type: "Sequence", normalizers: [part] };
