@@ -132,14 +132,15 @@ class Connection:
 
 def test_patience_with_clients() -> None:
     idle, busy, slow, stuck = Connection(), Connection(runs=True), Connection(900), Connection(70, runs=True)
-    body = Connection(more_body=True)
-    several, patience = [idle, busy, slow, stuck, body], Patience()
+    body, quick = Connection(more_body=True), Connection()
+    several, patience = [idle, busy, slow, stuck, body, quick], Patience()
     for second in range(int(PATIENCE) + 1):
         patience.look(several, second)
         slow.unsent -= 7
+        quick.cycle = SimpleNamespace(response_complete=True, more_body=False)  # another request, answered at once
     assert not any(each.aborted for each in several)
     patience.look(several, PATIENCE + 1)
-    assert [each.aborted for each in several] == [True, False, False, True, True]
+    assert [each.aborted for each in several] == [True, False, False, True, True, False]
     crowd = [Connection(runs=True) for _ in range(MOST // 2)] + [late := Connection()]
     patience.look(crowd, 50)
     patience.look(crowd, 51 + CROWDED)

@@ -17,7 +17,8 @@ class Patience:
     """Drops connections that have waited for their clients for too long."""
 
     def __init__(self) -> None:
-        self._waits: dict[Any, tuple[int, float]] = {}  # unsent bytes of those that wait, and since when it is so many
+        # of those that wait: unsent bytes, the newest request, and since when both are the same
+        self._waits: dict[Any, tuple[int, Any, float]] = {}
 
     def look(self, connections: Collection[Any], now: float) -> None:
         """Look at all open connections.
@@ -31,9 +32,10 @@ class Patience:
         for each in [*connections]:
             if (unsent := _unsent(each)) is None:
                 continue
-            then, since = before.get(each, (unsent, now))
-            self._waits[each] = unsent, since if unsent == then else now
-            if now - self._waits[each][1] > patience:
+            then, request, since = before.get(each, (unsent, each.cycle, now))
+            since = since if unsent == then and each.cycle is request else now
+            self._waits[each] = unsent, each.cycle, since
+            if now - since > patience:
                 each.transport.abort()  # close() would wait until everything is sent
 
     async def keep(self, connections: Collection[Any]) -> None:
