@@ -5,6 +5,7 @@ The provenance has the names of these parts, such as blocks.3.parts.0, under KEY
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -12,12 +13,13 @@ from t2r_export.config.mixers import SoftmaxConfig, WindowConfig
 from t2r_export.model.transformer import Transformer
 
 KEY = "untrained"
+NAME = re.compile(r"(?:encoder\.)?blocks\.[0-9]{1,6}\.parts\.[0-9]{1,6}")
 
 
 def untrained(provenance: Mapping[str, Any]) -> list[str]:
     """Names of the untrained parts."""
     found = provenance.get(KEY)
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    return [name for name in found if isinstance(name, str) and NAME.fullmatch(name)] if isinstance(found, list) else []
 
 
 def marked(provenance: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
@@ -28,14 +30,14 @@ def marked(provenance: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any
 
 def without_layers(parts: Iterable[str], gone: Collection[int]) -> list[str]:
     """The names of `parts` in a decoder that has lost the layers `gone`."""
-    made = []
+    left = []
     for name in parts:
-        stack, number, rest = name.split(".", 2) if name.startswith("blocks.") else ("", "-1", name)
-        if not stack:  # of an encoder
-            made.append(name)
+        stack, number, rest = name.split(".", 2)
+        if stack == "encoder":
+            left.append(name)
         elif int(number) not in gone:
-            made.append(f"{stack}.{int(number) - sum(layer < int(number) for layer in gone)}.{rest}")
-    return made
+            left.append(f"{stack}.{int(number) - sum(layer < int(number) for layer in gone)}.{rest}")
+    return left
 
 
 def new_parts(before: Transformer, after: Transformer, new: Collection[str]) -> list[str]:

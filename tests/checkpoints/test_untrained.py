@@ -51,7 +51,7 @@ def test_marks_follow_their_layers() -> None:
     assert without_layers(parts, ()) == parts
 
 
-@pytest.mark.parametrize("value", [None, 3, "x", {"a": 1}, [3, None]])
+@pytest.mark.parametrize("value", [None, 3, "x", {"a": 1}, [3, None], ["blocks.x.parts.0", "blocks.3", ""]])
 def test_other_values_mark_nothing(value: Any) -> None:
     assert untrained({"untrained": value}) == [] == untrained({})
     assert marked({"untrained": value, "a": 1}, []) == {"a": 1}
