@@ -10,6 +10,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.files import ADAPTER, ADAPTER_WEIGHTS, LIMITS, PICKLED_ADAPTER, Folder
@@ -24,7 +25,7 @@ from t2r_runtime.errors import UserError, printable
 MERGE = "save the merged model: what merge_and_unload() of peft returns"
 PREFIX = "base_model.model."
 LINEAR, EMBEDDING = ("lora_A.weight", "lora_B.weight"), ("lora_embedding_A", "lora_embedding_B")
-PART = re.compile(r"(.+)\.(lora_A\.weight|lora_B\.weight|lora_embedding_A|lora_embedding_B)")
+PART = re.compile(r"(.{1,200})\.(lora_A\.weight|lora_B\.weight|lora_embedding_A|lora_embedding_B)")
 BASE = ".base_layer."
 INITIAL = (None, True, False, "gaussian", "orthogonal")  # others of peft change the model's own weights
 READ = words("peft_type r lora_alpha use_rslora rank_pattern alpha_pattern target_modules modules_to_save bias")
@@ -37,7 +38,7 @@ HARMLESS = words(
     """
 )
 NEUTRAL: tuple[object, ...] = (None, False, [], {})
-PATTERN = re.compile(r"[^(){}|?*+]*(?:[*+][^(){}|?*+]*){0,3}")  # so simple that matching takes little time
+PATTERN = re.compile(r"[^(){}|?*+]*(?:[*+][^(){}|?*+]*){0,2}")  # work of a match: a name's length cubed
 
 
 def with_adapter(
@@ -90,6 +91,7 @@ class _Lora:
     def __init__(self, files: Folder, importer: Importer) -> None:
         self.fields = Fields(files.object(ADAPTER, LIMITS[ADAPTER]), ADAPTER)
         self._check()
+        self._patterns = {key: self._compiled(key) for key in ("rank_pattern", "alpha_pattern")}
         if not files.has(ADAPTER_WEIGHTS) and files.has(PICKLED_ADAPTER):
             do = "load the adapter with peft and save it again, as safetensors"
             raise UserError(f"{ADAPTER_WEIGHTS} in {files.folder}", f"{PICKLED_ADAPTER}, a pickle", do)
@@ -156,18 +158,21 @@ class _Lora:
 
     def _of(self, module: str, patterns: str, default: str) -> float:
         """A number of a module: of the first pattern that matches its name, else the default."""
-        value = self.fields.get(default, 8)
-        for pattern, own in self.fields.object(patterns).items():
-            try:
-                matches = PATTERN.fullmatch(pattern) and len(module) < 500
-                found = re.match(rf"(.*\.)?({pattern})$", module) if matches else None
-            except re.error:
-                matches = None
-            if not matches:
-                raise self.fields.wrong(patterns, "names of modules, or patterns without groups", pattern, MERGE)
-            if found:
-                value = own
-                break
+        matching = (own for pattern, own in self._patterns[patterns] if pattern.match(module))
+        value = next(matching, self.fields.get(default, 8))
         if not finite(value) or (default == "r" and (not isinstance(value, int) or value < 1)):
             raise self.fields.wrong(default, "a finite number, for a rank a positive integer", value)
         return float(value)
+
+    def _compiled(self, key: str) -> list[tuple[re.Pattern[str], Any]]:
+        """Patterns of the names of modules, and their values."""
+        found = []
+        for pattern, value in self.fields.object(key).items():
+            try:
+                if not PATTERN.fullmatch(pattern):
+                    raise re.error("too slow")
+                found.append((re.compile(rf"(.*\.)?({pattern})$"), value))
+            except re.error:
+                expected = "names of modules, or patterns without groups and with at most two * or +"
+                raise self.fields.wrong(key, expected, pattern, MERGE) from None
+        return found

@@ -143,6 +143,7 @@ def test_the_formula(lora: Path) -> None:
         ({"r": "3"}, "r in adapter_config.json to be a finite number"),
         ({"lora_alpha": float("inf")}, "lora_alpha in adapter_config.json to be a finite number"),
         ({"alpha_pattern": {"(a|a)*(a|a)*b": 3}}, "alpha_pattern in adapter_config.json to be names of modules"),
+        ({"alpha_pattern": {".*.*.*b": 3}}, r"groups and with at most two \* or \+"),
         ({"alpha_pattern": {"[": 3}}, "alpha_pattern in adapter_config.json to be names of modules"),
         ({"target_modules": ["k_proj"]}, "A and B of LoRA for modules of target_modules"),
         ({"modules_to_save": 3}, None),
