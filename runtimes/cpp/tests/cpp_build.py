@@ -66,7 +66,7 @@ def build(name: str, *options: str, source: Path = HERE, targets: Sequence[str] 
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for command in (configure, ["cmake", "--build", str(folder), "--parallel", "2", "--target", *targets]):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=550)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
             assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return folder
 
