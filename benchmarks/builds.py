@@ -31,13 +31,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comparison.data import data_folder
 from comparison.page import PLACE
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.bench import BenchConfig
 from t2r_export.config.mixers import WindowConfig
-from t2r_export.config.recipe import data_folder
 from t2r_export.convert import convert
 from t2r_export.data.corpus import read_corpus
 from t2r_export.export import export

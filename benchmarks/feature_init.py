@@ -27,10 +27,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from comparison.data import data_folder
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.config.recipe import data_folder
 from t2r_export.config.stages import parse_plan
 from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from comparison.data import data_folder
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig
-from t2r_export.config.recipe import data_folder
 from t2r_export.config.stages import parse_plan
 from t2r_export.config.uniform import mixer_from_dict
 from t2r_export.convert import convert, provenance

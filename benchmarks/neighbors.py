@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 import builds
+from comparison.data import data_folder
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.recipe import data_folder
 from t2r_export.data.corpus import read_corpus
 from t2r_export.export import export
 from t2r_runtime import Datastore, Decoder, Retrieving

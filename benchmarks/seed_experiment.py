@@ -29,13 +29,13 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from comparison.data import data_folder
 from comparison.tables import write_csv
 from comparison.timing import machine
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
-from t2r_export.config.recipe import data_folder
 from t2r_export.config.stages import parse_plan
 from t2r_export.config.uniform import NoFeedForward, UniformConfig
 from t2r_export.convert import convert

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from builds import add_outputs, show
+from comparison.data import data_folder
 from comparison.sizes import SIZES
 from comparison.tables import Table
 from t2r_export import python
 from t2r_export.api import Model
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.recipe import data_folder
 from t2r_export.data.vocabulary import byte_tokenizer
 from t2r_export.errors import CheckFailed
 from t2r_export.model.initialize import initialize

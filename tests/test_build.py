@@ -12,6 +12,7 @@ import small
 from cli_models import letter_tokenizer
 from t2r_export.build import build
 from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import main
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.plain import to_plain
@@ -297,6 +298,19 @@ def test_invalid_build_is_refused(place: Path) -> None:
     with pytest.raises(UserError, match="expected to be able to write .*text.txt/work"):
         build(place / "recipe.toml", place / "text.txt" / "work", place)
     assert sorted(path.name for path in place.iterdir()) == ["recipe.toml", "text.txt"]
+
+
+def test_texts_are_beside_the_recipe_by_default(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("T2R_DATA", raising=False)
+    (place / "text.txt").unlink()
+    arguments = ["build", str(place / "recipe.toml"), "--work", str(place / "work")]
+    for folder in (place, place / "public", place / "given"):
+        assert main(arguments) == 2
+        assert f"received {folder / 'text.txt'}, which does not exist" in capsys.readouterr().err
+        monkeypatch.setenv("T2R_DATA", str(place / "public"))
+        arguments += ["--data", str(place / "given")] if folder.name == "public" else []
 
 
 def test_build_reports_import_notes(place: Path) -> None:

@@ -6,7 +6,6 @@ only name files in the data folder and models in the work folder.
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,11 +133,6 @@ class Recipe:
             existing_file(self.held_out, "the pairs that the recipe holds out")
         if self.source is not None:
             existing_model(data / self.source)
-
-
-def data_folder() -> Path:
-    """The folder of texts and source checkpoints: $T2R_DATA, or ../shared/data."""
-    return Path(os.environ.get("T2R_DATA", Path("..", "shared", "data")))
 
 
 def read_recipe(path: Path) -> Recipe:
