@@ -18,7 +18,6 @@ from t2r_export.config.layer_numbers import ranges
 from t2r_export.config.model import EncoderConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.plain import from_plain
-from t2r_export.config.upgrade import upgrade_layer
 from t2r_export.graph.contents import contents
 from t2r_export.paths import resolved
 from t2r_runtime.contract.signature import PREFIX, Signature, untrained_note, wrap_length
@@ -210,7 +209,7 @@ def _checked(layer: dict[str, Any]) -> dict[str, Any]:
 def _read(layer: dict[str, Any]) -> LayerConfig:
     """The config of a described layer, without fold status."""
     parts = [{name: value for name, value in part.items() if name != "fold"} for part in layer["parts"]]
-    return from_plain(LayerConfig, upgrade_layer({**layer, "parts": parts}), "layer")
+    return from_plain(LayerConfig, {**layer, "parts": parts}, "layer")
 
 
 def _rows(layer: dict[str, Any], group: str) -> list[tuple[str, ...]]:

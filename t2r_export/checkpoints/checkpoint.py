@@ -19,8 +19,7 @@ from torch import Tensor
 from t2r_export.checkpoints.archive import archive_sha256, read_archive, write_archive
 from t2r_export.checkpoints.plain import check_plain
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
-from t2r_export.config.model import ModelConfig
-from t2r_export.config.upgrade import VERSION, upgrade, upgrade_weights, upgraded_provenance
+from t2r_export.config.model import VERSION, ModelConfig
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import OPEN, existing_model
@@ -115,17 +114,15 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     data = _read(path)
     digest = digest or sha256_beside(path)
     try:
-        said, renamed = upgrade(data["config"], data["version"])
-        config = ModelConfig.from_dict(said)
-        provenance = upgraded_provenance(data["provenance"], data["version"])
+        config = ModelConfig.from_dict(data["config"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"a model's config in {path}", printable(error), OPEN) from error
-    weights = upgrade_weights({renamed(name): tensor for name, tensor in data["weights"].items()}, data["version"])
+    weights = data["weights"]
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
-    return Checkpoint(config, model, data["tokenizer"], provenance, digest(), data.get(SOURCE_TOKENIZER))
+    return Checkpoint(config, model, data["tokenizer"], data["provenance"], digest(), data.get(SOURCE_TOKENIZER))
 
 
 def _data(
@@ -194,8 +191,8 @@ def _read(path: Path) -> dict[str, Any]:
     if data.get("format") != FORMAT:
         raise _another(path)
     version = data.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise UserError(f"version 1 to {VERSION} of {path}", shown(version), "use the version of t2r that wrote it")
+    if type(version) is not int or version != VERSION:
+        raise UserError(f"version {VERSION} of {path}", shown(version), "use the version of t2r that wrote it")
     _check_types(data, path)
     return data
 

@@ -10,9 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-import click
-
-from t2r_export.cli import renamed
 from t2r_export.version import __version__
 from t2r_runtime.cli import VERBS as VERBS_THAT_RUN
 from t2r_runtime.cli import program
@@ -38,19 +35,8 @@ VERBS = {  # verb: (module, help in one line)
 }
 
 
-class _Group(program.Group):
-    """The verbs; a former name gets an error with the new one."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in renamed.VERBS:
-            ctx.fail(f"{args[0]} is `{renamed.VERBS[args[0]]}` now")
-        return super().resolve_command(ctx, args)
-
-
 _VERSION = program.version_option("t2r-export", __version__)
-t2r = _Group(
+t2r = program.Group(
     VERBS,
     help="Pretrained Transformers as recurrent decoders in ONNX: convert, finetune, export, verify, run.",
     params=[_VERSION],

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from t2r_export.cli.output import size, table
-from t2r_export.cli.renamed import Verb
 from t2r_export.cli.spelled import Inside
 from t2r_export.config.bench import BenchConfig, TranslationConfig
 from t2r_export.config.options import options, usual
@@ -34,7 +33,7 @@ TUNED_HEAD = ["setting", "ms per step", "ratio", "prompt tokens/s", "memory"]
 HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory", "start, s", "limit, ms", "distance"]
 
 
-@click.command("bench", cls=Verb)
+@click.command("bench")
 @click.argument("graphs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="GRAPH…")
 @click.option(
     "--sentences",

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from t2r_export.cli.output import force_option, note_each, size
-from t2r_export.cli.renamed import Verb
 from t2r_export.cli.spelled import Spelled
 from t2r_export.config.layer_numbers import read_layers
 from t2r_export.config.mixers import LinearConfig
@@ -32,7 +31,7 @@ CROSS = Spelled(
 )
 
 
-@click.command("convert", cls=Verb)
+@click.command("convert")
 @click.argument("source", type=FILE)
 @click.argument("out", type=FILE)
 @click.option(

@@ -10,7 +10,6 @@ import click
 from t2r_export.cli.fields import fields, reading
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each, shorter, table, with_error
-from t2r_export.cli.renamed import Verb
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import EVAL_TOKENS, LEAST_LENGTH, LENGTH, PARTS, FinetuneConfig, usual_length
 from t2r_export.paths import existing_model, text_files
@@ -26,7 +25,7 @@ from t2r_runtime.session.refusals import existing_graph
 FILE = click.Path(path_type=Path)
 
 
-@click.command("evaluate", cls=Verb)
+@click.command("evaluate")
 @click.argument("model", type=FILE)
 @click.argument("text", type=FILE)
 @click.option(

@@ -14,7 +14,6 @@ from t2r_export.cli import quantize as quantizing
 from t2r_export.cli.fields import fields, flat
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each
-from t2r_export.cli.renamed import Verb
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
 from t2r_export.config.export import ExportConfig
@@ -26,7 +25,7 @@ from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.errors import UserError
 
 
-@click.command("export", cls=Verb)
+@click.command("export")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @fields(ExportConfig)

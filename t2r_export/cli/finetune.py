@@ -11,7 +11,6 @@ import click
 from t2r_export.cli.fields import fields, flat
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import force_option, table, with_error
-from t2r_export.cli.renamed import Verb
 from t2r_export.cli.spelled import Spelled
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
@@ -34,7 +33,7 @@ ROUNDING = Spelled(
 )
 
 
-@click.command("finetune", cls=Verb)
+@click.command("finetune")
 @click.argument("model", type=FILE)
 @click.argument("out", type=FILE)
 @click.option(

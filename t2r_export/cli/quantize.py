@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from t2r_export.cli.output import size, table
-from t2r_export.cli.renamed import Verb
 from t2r_export.cli.spelled import Spelled
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
 from t2r_export.paths import check_outputs, graph_outputs
@@ -52,7 +51,7 @@ def options(function: F) -> F:
     return function
 
 
-@click.command("quantize", cls=Verb)
+@click.command("quantize")
 @click.argument("source", type=FILE)
 @click.argument("out", type=FILE)
 @click.option("--scheme", "how", type=SCHEME, required=True, is_eager=True, help=f"Quantization scheme, {HELP}")

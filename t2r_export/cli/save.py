@@ -9,7 +9,6 @@ import click
 
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import force_option, note_each, size
-from t2r_export.cli.renamed import Verb
 from t2r_export.cli.spelled import Spelled
 from t2r_export.config.options import made, options
 from t2r_export.config.saved import COMPILED, FORMS, CheckpointForm, TransformersForm, WebForm
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path)
 
 
-@click.command("save", cls=Verb)
+@click.command("save")
 @click.argument("source", type=FILE)
 @click.argument("out", type=FILE)
 @click.option(

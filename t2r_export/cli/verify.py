@@ -10,7 +10,6 @@ import click
 from t2r_export.cli.given import check_given
 from t2r_export.cli.matrix import show_matrix
 from t2r_export.cli.output import note_each
-from t2r_export.cli.renamed import Verb
 from t2r_export.cli.reports import parity_text
 from t2r_export.errors import CheckFailed
 from t2r_export.paths import existing_model
@@ -24,7 +23,7 @@ from t2r_runtime.session.refusals import existing_graph
 FILE = click.Path(path_type=Path)
 
 
-@click.command("verify", cls=Verb)
+@click.command("verify")
 @click.argument("model", type=FILE)
 @click.argument("graph", type=FILE, required=False)
 @click.option(

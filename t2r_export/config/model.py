@@ -22,6 +22,8 @@ from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.positions import PositionConfig
 from t2r_export.config.validation import MAX_LAYERS, MAX_VOCABULARY, need
 
+VERSION = 5  # of configs and of the names and layouts of weights, in files
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig:

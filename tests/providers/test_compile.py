@@ -139,6 +139,3 @@ def test_options_of_provider(paths: Saved, capsys: Output) -> None:
     for mistake in ("cpu:x", "cuda+tpu", "cuda+", "tpu"):
         _, error = run(capsys, "generate", paths[0], "--ids", "1", "--provider", mistake, code=2)
         assert error.startswith("t2r: expected ") and error.count("\n") == 1
-    for old, new in (("--provider-option", "--provider NAME:KEY=VALUE"), ("--allow-fallback", "--provider NAME+cpu")):
-        _, error = run(capsys, "generate", paths[0], old, "a=b", code=2)
-        assert error == f"t2r: {old} is {new} now; see `t2r generate --help`\n"

@@ -11,10 +11,9 @@ from typing import Any
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.hub.code import CODE
 from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, SAID
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.model import VERSION, ModelConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.plain import to_plain
-from t2r_export.config.upgrade import VERSION
 from t2r_export.model.positions.rotary import rotary_frequencies
 from t2r_export.model.stack import rotations
 from t2r_runtime.errors import UserError, shown

@@ -13,13 +13,11 @@ from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.keys import Keys, words
 from t2r_export.checkpoints.importers.sources import Source
 from t2r_export.checkpoints.weights import EMBEDDING, HEAD
-from t2r_export.config.model import ModelConfig
-from t2r_export.config.upgrade import VERSION, upgrade, upgraded_provenance
+from t2r_export.config.model import VERSION, ModelConfig
 from t2r_runtime.errors import UserError, printable
 
 MODEL_TYPE = "t2r"
 SAID = "t2r"  # key of the data that a model.pt stores
-FIRST = 5  # version of the first folders; later upgrades of a model.pt's weights must be made here too
 KEYS = Keys(
     read={
         "model_type": None,
@@ -43,21 +41,20 @@ KEYS = Keys(
 )
 
 
-def _said(fields: Fields) -> tuple[dict[str, Any], int]:
-    """The folder's data about the model, and the version of its config."""
+def _said(fields: Fields) -> dict[str, Any]:
+    """The folder's data about the model."""
     said = fields.object(SAID)
     version = said.get("version")
-    if type(version) is not int or not FIRST <= version <= VERSION:
+    if type(version) is not int or version != VERSION:
         raise Fields(said, f"{SAID} in {fields.where}").wrong(
-            "version", f"from {FIRST} to {VERSION}", version, "use the version of t2r that wrote it"
+            "version", str(VERSION), version, "use the version of t2r that wrote it"
         )
-    return said, version
+    return said
 
 
 def _config(fields: Fields) -> ModelConfig:
-    said, version = _said(fields)
     try:
-        return ModelConfig.from_dict(upgrade(said.get("config", {}), version)[0])
+        return ModelConfig.from_dict(_said(fields).get("config", {}))
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
@@ -66,8 +63,7 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def _provenance(fields: Fields) -> dict[str, Any]:
-    said, version = _said(fields)
-    return upgraded_provenance(Fields(said, f"{SAID} in {fields.where}").object("provenance"), version)
+    return Fields(_said(fields), f"{SAID} in {fields.where}").object("provenance")
 
 
 def _sources(model: ModelConfig, weights: Iterable[str]) -> dict[str, Source]:

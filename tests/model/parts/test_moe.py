@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 import small
 from small import GPT2, MOE, WIDTH, B, T
-from t2r_export.checkpoints import checkpoint
-from t2r_export.checkpoints.archive import write_archive
 from t2r_export.config.parts import MoEConfig
 from t2r_export.config.uniform import Dense
 from t2r_export.data.batch import window_batch
@@ -127,23 +125,6 @@ def test_fused_has_one_node(name: str, nodes: int, prefill: bool, tmp_path: Path
         found = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
         assert (found.count("MoE"), "TopK" in found) == (name != "gelu", name != "renormalized")
     assert small.proof(made, tmp_path / "g.onnx", steps=10).passed
-
-
-@torch.no_grad()
-@forms
-def test_a_file_of_version_4_has_another_layout(name: str, tmp_path: Path) -> None:
-    config = small.with_layers(GPT2, small.LINEAR, feed_forwards=(FORMS[name],))
-    made = small.model(config)
-    checkpoint.save(tmp_path / "now.pt", made, None, {})
-    data = torch.load(tmp_path / "now.pt", weights_only=True)
-    for key in ("up", "down"):
-        weight = data["weights"].pop(f"blocks.0.parts.1.{key}")
-        if key == "up" and FORMS[name].gated:
-            weight = torch.cat([weight[:, ::2], weight[:, 1::2]], dim=1)
-        data["weights"][f"blocks.0.parts.1.{key}"] = weight.mT.flatten(1)  # (E, in · out)
-    write_archive(tmp_path / "then.pt", {**data, "version": 4})
-    found = checkpoint.load(tmp_path / "then.pt").model.state_dict()
-    assert all(torch.equal(found[key], weight) for key, weight in made.state_dict().items())
 
 
 def test_the_load_is_balanced_in_training() -> None:

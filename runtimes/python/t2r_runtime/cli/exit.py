@@ -149,13 +149,6 @@ def _end(program: str, message: str, code: int) -> int:
     return code
 
 
-RENAMED = {  # former options of every verb
-    "--provider-option": "--provider NAME:KEY=VALUE",
-    "--allow-fallback": "--provider NAME+cpu",
-    "--batch-size": "--rows",
-}
-
-
 def _verb(command: click.Command, program: str, arguments: Sequence[str]) -> str:
     """The program and the typed verb, for click errors without a context."""
     verbs = command.list_commands(click.Context(command)) if isinstance(command, click.Group) else ()
@@ -165,8 +158,6 @@ def _verb(command: click.Command, program: str, arguments: Sequence[str]) -> str
 def _usage(error: click.ClickException, program: str) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else program
-    if (new := RENAMED.get(getattr(error, "option_name", ""))) is not None:
-        return f"{error.option_name} is {new} now; see `{path} --help`"  # type: ignore[attr-defined]
     see = f"see `{path} --help`"
     if isinstance(error, click.NoSuchOption):
         known = [name for param in context.command.params for name in param.opts] if context is not None else []
