@@ -69,8 +69,6 @@ def test_every_language_has_the_contracts_kinds() -> None:
         ("rust/src/error.rs", r"const KINDS: [^=]*= \[(.*?)\]", r"Kind::(\w+)"),
         ("go/error.go", r"const \((.*?)\n\)", r"= C\.T2R_(\w+)"),
         ("java/src/t2r/Kind.java", r"enum Kind \{(.*)\}", r"(?m)^    (\w+)[,;]$"),
-        ("swift/Sources/T2R/Handle.swift", r"enum Kind: UInt32 \{(.*?)\}", r"([a-z]+)(?= = 1|,|\n)"),
-        ("kotlin/src/main/kotlin/t2r/Handle.kt", r"enum class Kind \{(.*?);", r"(\w+)"),
         ("js/src/errors.js", r"KINDS = Object.freeze\(\[(.*?)\]", r'"(\w+)"'),
         ("python/t2r_runtime/errors.py", r"Kind = Literal\[(.*?)\]", r'"(\w+)"'),
     ):

@@ -1,2 +1,0 @@
-/* t2r.h is found on the include path: CPATH, or -Xcc -I. */
-#include <t2r.h>
