@@ -39,7 +39,7 @@ class Surfaces:
         self._replaced = set[int]()
         if self._ids:
             pieces = {text: n for n, (text, _) in enumerate(vocab)} if isinstance(vocab, list) else vocab
-            self._replaced = {pieces[text] for text in self._ids if text in pieces} | {model.get("unk_id", -1)}
+            self._replaced = {pieces[text] for text in self._ids if text in pieces} | {field(model, "unk_id", int, -1)}
 
     def replaces(self, ids: Sequence[int]) -> bool:
         """Whether some of the library's tokens may be replaced."""

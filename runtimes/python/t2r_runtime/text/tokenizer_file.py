@@ -57,7 +57,6 @@ class Library:
             require_known(file.data)
         self._work, self._looks, self._token_bytes = file.work, file.looks, file.token_bytes
         self.decoders = [part["type"] for part in parts_of(file.data, "decoder")]
-        self._surfaces = Surfaces(file.data["model"])
         added = file.data.get("added_tokens") or ()
         # the library decodes special tokens whose content is normalized
         self._omitted = {entry["id"] for entry in added if entry.get("special") and entry.get("normalized")}
@@ -68,6 +67,7 @@ class Library:
             for content in file.large:
                 require_added_size(content, self.tokenizer.normalizer.normalize_str(content))
             self.tokenizer.decode(self.tokenizer.encode("a").ids)  # some components panic on use
+        self._surfaces = Surfaces(file.data["model"])  # of a model that the library has checked
 
     def encode(self, text: str, special_tokens: bool) -> list[int]:
         """Encode a text to token ids. Raises UserError if the library rejects it or it grows too much."""
