@@ -82,7 +82,7 @@ def test_run_output() -> None:
 @pytest.mark.parametrize("folder", ["t2r_export", "benchmarks"])
 def test_only_python_module_starts_pythons(folder: str) -> None:
     """`sys.executable` occurs only there, except where -I or a script's own path excludes the current folder."""
-    exempt = {"t2r_export/python.py", "benchmarks/comparison/timing.py", "benchmarks/memory_chunked.py"}
+    exempt = {"t2r_export/python.py", "benchmarks/comparison/timing.py"}
     for file in sorted((ROOT / folder).rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         named = any(isinstance(node, ast.Attribute) and node.attr == "executable" for node in ast.walk(tree))
