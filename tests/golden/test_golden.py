@@ -16,7 +16,7 @@ import onnx
 import pytest
 from tokenizers import normalizers
 
-from golden import choices, files, history, texts
+from golden import choices, files, history, texts, translator
 from golden.calls import zip64
 from golden.charsmap import charsmap
 from golden.models import MODELS, checkpoint
@@ -26,6 +26,8 @@ from t2r_runtime import Beam, Sampler, Sampling, Tokenizer, Translator
 from t2r_runtime.contract.options import DECODER, TRANSLATOR
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import KINDS
+from t2r_runtime.session.states import States
+from t2r_runtime.translate.copies import Copies
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 MOST = 2_400_000  # bytes
@@ -134,7 +136,7 @@ def test_the_graph_is_the_model(name: str) -> None:
     assert proof.same_checkpoint
 
 
-def test_the_sampled_texts_are_of_every_option() -> None:
+def test_the_sampled_givenare_of_every_option() -> None:
     texts = [text for case in cases("sampling").values() for text in case["texts"]]
     given = {key for text in texts for key in text["options"]}
     assert given == {*choices.OPTIONS[9], *choices.OPTIONS[13], *choices.OPTIONS[16], "seed"}
@@ -156,7 +158,7 @@ def test_the_rules_written_out_are_the_sampler() -> None:
 
 
 @pytest.mark.parametrize("name", texts.TOKENIZERS)
-def test_texts_are_many_and_of_all_kinds(name: str) -> None:
+def test_givenare_many_and_of_all_kinds(name: str) -> None:
     [case] = [case for case in cases("tokenizer").values() if case["graph"] == f"{name}.onnx"]
     found = [text for text, _, _ in case["texts"]]
     assert len(set(found)) == texts.TEXTS
@@ -232,10 +234,33 @@ def test_searches_are_of_every_option() -> None:
     assert len({len(search["source"]) for search in case["searches"]}) > 1
 
 
+@pytest.mark.parametrize("width", [1, 3])
+def test_sources_with_nothing_to_copy_cost_the_same(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without numbers and names, a search with `copy` runs the same steps and reads no letter."""
+    steps: list[tuple[list[int], tuple[str, ...]]] = []
+    read: list[int] = []
+    step, advance = States.step, Copies.advance
+    monkeypatch.setattr(
+        States, "step", lambda self, ids, wanted: steps.append((ids.tolist(), wanted)) or step(self, ids, wanted)
+    )
+    monkeypatch.setattr(
+        Copies, "advance", lambda self, states, token: read.append(token) or advance(self, states, token)
+    )
+    opened, counted = Translator(TINY / "translator-copies.onnx"), []
+    for given, copy in ((("no pop.", "on"), True), (("no pop.", "on"), False), (("no pop.", "12"), True)):
+        sources = [[translator.SOURCE_LETTERS.index(letter) for letter in text] for text in given]
+        steps.clear()
+        read.clear()
+        found = [best[0].tokens for best in opened.translate(sources, Beam(width, max_tokens=9, copy=copy))]
+        counted.append((found, list(steps), len(read)))
+    assert counted[0] == counted[1] and counted[0][2] == 0
+    assert counted[2][2] > 0
+
+
 def test_searches_copy() -> None:
     """Every search but the one without `copy` has another translation with it."""
-    translator = Translator(TINY / "translator-copies.onnx")
+    opened = Translator(TINY / "translator-copies.onnx")
     for search in cases("translator")["translator-copies"]["searches"]:
-        plain = next(translator.translate([search["source"]], Beam(**{**search["beam"], "copy": False})))
+        plain = next(opened.translate([search["source"]], Beam(**{**search["beam"], "copy": False})))
         same = [one.tokens for one in plain] == [one["tokens"] for one in search["translations"]]
         assert same == (search["beam"].get("copy") is False)
