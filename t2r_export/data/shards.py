@@ -27,9 +27,8 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import locked, temporary_beside
 
 IntArray = npt.NDArray[Any]
-Piece = tuple[
-    int, Any, int
-]  # of part 0 train, 1 valid or 2 test; integers (N,) or (N, length+1); of how many documents
+# part 0 train, 1 valid or 2 test; integers (N,) or (N, length+1); number of their documents
+Piece = tuple[int, Any, int]
 FORMAT = 2
 CACHE_BYTES = 1 << 35
 INDEX, TOKENS = "index.json", "tokens"

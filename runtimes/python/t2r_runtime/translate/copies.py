@@ -28,9 +28,7 @@ class State(NamedTuple):
 
     placed: int  # mask of the items that are placed
     begun: str  # what is written of another one
-    after: (
-        str  # the letter before: "gap" or "word", or a mark after a number ("mark") or after a part of a date ("part")
-    )
+    after: str  # the letter before: "gap", "word", or the mark after a number ("mark") or a part of a date ("part")
 
 
 States = tuple[State, ...]
