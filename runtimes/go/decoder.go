@@ -12,6 +12,7 @@ import "C"
 
 import (
 	"runtime"
+	"slices"
 	"unsafe"
 )
 
@@ -20,6 +21,7 @@ type Decoder struct {
 	use
 	handle          *C.t2r_decoder
 	vocabSize, topK int
+	inputSize       int
 }
 
 // Options say how a graph is opened.
@@ -150,7 +152,7 @@ func (d *Decoder) Metadata(key string) (value string, err error) {
 func opened(handle *C.t2r_decoder) (*Decoder, error) {
 	decoder := &Decoder{use: use{name: "decoder"}, handle: handle}
 	info, err := decoder.Info()
-	decoder.vocabSize, decoder.topK = int(info.VocabSize), info.TopK
+	decoder.vocabSize, decoder.topK, decoder.inputSize = int(info.VocabSize), info.TopK, info.InputSize
 	return decoder, err
 }
 
@@ -175,6 +177,7 @@ type Info struct {
 	Generates    bool   // whether there is a generation graph
 	Translates   bool   // whether the graph is a translator's
 	Chats        bool   // whether Decoder.Metadata has "t2r.chat_template"
+	InputSize    int    // elements of the vectors that Decoder.ReadVectors takes; 0: the graph reads tokens
 }
 
 // Info returns the current Info.
@@ -196,6 +199,7 @@ func (d *Decoder) Info() (info Info, err error) {
 			Generates:    found.generates != 0,
 			Translates:   found.translates != 0,
 			Chats:        found.chats != 0,
+			InputSize:    int(found.input_size),
 		}
 	})
 	return info, err
@@ -244,6 +248,27 @@ func (d *Decoder) TopK(rows ...[]int64) (logits []float32, chosen []int64, err e
 		chosen = copied[int64](found, len(rows)*d.topK)
 	})
 	return logits, chosen, err
+}
+
+// ReadVectors is for a graph that reads vectors, which the calls for tokens refuse: it reads equally many of each sequence,
+// row-major, Info.InputSize elements each. One is a step. It returns the next logits, (batch, VocabSize).
+func (d *Decoder) ReadVectors(rows ...[]float32) (logits []float32, err error) {
+	size, elements := max(d.inputSize, 1), 0 // a graph of tokens refuses the call
+	if len(rows) > 0 {
+		elements = len(rows[0])
+	}
+	for _, row := range rows {
+		if len(row) != elements || elements%size != 0 {
+			return nil, failed(KindBatch, "expected equally many vectors of %d elements of each sequence; received %d elements; read them one by one", size, len(row))
+		}
+	}
+	vectors := append(slices.Concat(rows...), 0) // never NULL
+	var found *C.float
+	err = d.do(func() C.t2r_kind {
+		return C.t2r_read_vectors(d.handle, (*C.float)(unsafe.SliceData(vectors)), C.size_t(len(rows)), C.size_t(elements/size),
+			C.size_t(size), &found)
+	}, func() { logits = copied[float32](found, len(rows)*d.vocabSize) })
+	return logits, err
 }
 
 // Reorder drops, repeats or reorders the sequences. The batch becomes the number of rows.

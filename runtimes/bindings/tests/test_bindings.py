@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cpp_build import GOLDEN, HERE, Run, headers
 from golden_faults import cross_states, exchange_merges, write_late_sampler
 from misuses import MISUSES, UNSAYABLE, check
 
+from t2r_export.checkpoints.checkpoint import made
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.uniform import UniformConfig
+from t2r_export.export import export
+from t2r_export.model.initialize import initialize
 from t2r_runtime import Decoder, Sampling, Tokenizer
+
+CONFIG = UniformConfig(
+    vocab_size=7,
+    width=8,
+    layers=(LinearConfig(3),),
+    attention=HeadsConfig(heads=2, kv_heads=1, head_size=4),
+    ffn_size=6,
+    position="rotary",
+    tied_head=False,
+)
 
 
 @pytest.fixture
@@ -92,6 +111,25 @@ def test_bad_use(run: Run, language: str, name: str) -> None:
 def test_a_callback_that_breaks(run: Run) -> None:
     """What it throws comes out, not through C, and the decoder goes on."""
     assert run("misuse", GOLDEN, "callback").stdout == b"mine\n"
+
+
+def test_messages_of_the_log(run: Run) -> None:
+    """They are received until the log is cleared."""
+    assert run("misuse", GOLDEN, "log").stdout.split() == [b"true", b"true"]
+
+
+def test_vectors(run: Run, tmp_path: Path) -> None:
+    """Two of each of two sequences give Python's logits; rows that are no whole vectors are refused."""
+    checkpoint = made(initialize(dataclasses.replace(CONFIG, input_size=5).build(), seed=2), None, {})
+    export(checkpoint, tmp_path / "ear.onnx", ExportConfig(prefill=True))
+    done = run("misuse", tmp_path, "vectors", status=2)
+    decoder = Decoder(tmp_path / "ear.onnx")
+    decoder.reset(2)
+    given = [[0.5, 1, -1, 2, 0], [1, 1, 0, 0, -2], [3, 1, 0, 1, 1], [0.25, 1, 1, 2, 3]]
+    expected = decoder.prefill(np.array(given, np.float32).reshape(2, 2, 5))
+    np.testing.assert_allclose(np.array(done.stdout.split(), float), expected.ravel(), atol=2e-5)
+    line = "batch: expected equally many vectors of 5 elements of each sequence; received 6 elements; "
+    assert done.stderr.decode().startswith(line)
 
 
 def test_a_library_of_another_release(run: Run, language: str, tmp_path: Path) -> None:

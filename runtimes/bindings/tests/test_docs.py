@@ -51,6 +51,24 @@ def test_rust_has_all_of_the_header() -> None:
         ), name
 
 
+ABSENT = {
+    "rust": {"t2r_version": "the loader compares sonames"},
+    "go": {"t2r_version": "the loader compares sonames"},
+    "java": {"t2r_kind_name": "a kind is an enum, which prints itself"},
+}
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_a_binding_calls_all_of_the_header(name: str) -> None:
+    """Each function of t2r.h is called, but for those that are absent for a reason."""
+    folder = ROOT / "runtimes" / name
+    files = [path for end in ("rs", "go", "java") for path in folder.glob(f"**/*.{end}") if path.name != "sys.rs"]
+    called = set(re.findall(r"\bt2r_\w+\b", "\n".join(path.read_text("utf-8") for path in files)))
+    header = (ROOT / "runtimes" / "cpp" / "include" / "t2r.h").read_text("utf-8")
+    functions = set(re.findall(r"^T2R_API [^;(]*?(t2r_\w+)\(", header, re.MULTILINE))
+    assert functions - called == set(ABSENT[name])
+
+
 def kinds(path: str, block: str, pattern: str) -> list[str]:
     """The kinds of errors in the first block of a file, below runtimes/."""
     found = re.search(block, (ROOT / "runtimes" / path).read_text("utf-8"), re.DOTALL)

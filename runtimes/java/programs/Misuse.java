@@ -5,8 +5,10 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import t2r.Decoder;
+import t2r.Log;
 import t2r.Options;
 import t2r.Sampling;
 import t2r.T2rException;
@@ -52,6 +54,8 @@ public class Misuse {
             Map.entry("copied", Misuse::copied),
             Map.entry("taken", Misuse::taken),
             Map.entry("cancelled", Misuse::cancelled),
+            Map.entry("vectors", Misuse::vectors),
+            Map.entry("log", Misuse::log),
             Map.entry("callback", Misuse::callback));
 
     public static void main(String[] arguments) throws Exception {
@@ -78,6 +82,26 @@ public class Misuse {
         var decoder = open("tiny");
         byte[] saved = decoder.saveMemory(-1);
         decoder.loadMemory(Arrays.copyOfRange(saved, 1, saved.length));
+    }
+
+    private static void vectors() {
+        var decoder = open("ear");
+        decoder.reset(2);
+        float[] given = {0.5f, 1, -1, 2, 0, 1, 1, 0, 0, -2}, other = {3, 1, 0, 1, 1, 0.25f, 1, 1, 2, 3};
+        for (float logit : decoder.readVectors(given, other)) {
+            System.out.println(logit);
+        }
+        decoder.readVectors(Arrays.copyOf(given, 6), Arrays.copyOf(other, 6));
+    }
+
+    private static void log() {
+        var count = new AtomicLong();
+        Log.set(Log.Level.VERBOSE, (level, message) -> count.addAndGet(message.length()));
+        open("tiny").close();
+        Log.clear();
+        long heard = count.get();
+        open("tiny").close();
+        System.out.println((heard > 0) + " " + (count.get() == heard));
     }
 
     private static void position() {

@@ -3,6 +3,7 @@
 use std::env::args;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use t2r::{Decoder, Options, Sampling};
 
@@ -86,6 +87,25 @@ fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
             let panic = catch_unwind(AssertUnwindSafe(|| decoder.generate_with(&[1], 5, &Sampling::default(), broken)));
             println!("{}", panic.unwrap_err().downcast_ref::<&str>().unwrap());
             decoder.step(&[1])?; // no longer in use
+        }
+        "vectors" => {
+            let mut decoder = open("ear.onnx")?;
+            decoder.reset(2)?;
+            let given = [0.5, 1.0, -1.0, 2.0, 0.0, 1.0, 1.0, 0.0, 0.0, -2.0];
+            let other = [3.0, 1.0, 0.0, 1.0, 1.0, 0.25, 1.0, 1.0, 2.0, 3.0];
+            decoder.read_vectors(&[given, other])?.iter().for_each(|logit| println!("{logit}"));
+            decoder.read_vectors(&[&given[..6], &other[..6]])?;
+        }
+        "log" => {
+            static COUNT: AtomicUsize = AtomicUsize::new(0);
+            t2r::set_log(t2r::Level::Verbose, |_, message| {
+                COUNT.fetch_add(message.len(), Relaxed);
+            })?;
+            drop(open("tiny.onnx")?);
+            t2r::clear_log()?;
+            let heard = COUNT.load(Relaxed);
+            drop(open("tiny.onnx")?);
+            println!("{} {}", heard > 0, COUNT.load(Relaxed) == heard);
         }
         _ => eprintln!("no such misuse"),
     }

@@ -17,6 +17,7 @@ pub struct Decoder {
     pub(crate) handle: *mut sys::t2r_decoder,
     vocab_size: usize,
     top_k: usize,
+    input_size: usize,
     written: Vec<i64>,
 }
 
@@ -51,6 +52,8 @@ pub struct Info {
     pub translates: bool,
     /// Whether [`Decoder::metadata`] has `t2r.chat_template`.
     pub chats: bool,
+    /// Elements of the vectors that [`Decoder::read_vectors`] takes; None: the graph reads tokens.
+    pub input_size: Option<usize>,
 }
 
 /// A state: its bytes, row-major, in native byte order.
@@ -143,10 +146,11 @@ impl Decoder {
     }
 
     fn of(handle: *mut sys::t2r_decoder) -> Result<Self> {
-        let mut decoder = Self { handle, vocab_size: 0, top_k: 0, written: Vec::new() };
+        let mut decoder = Self { handle, vocab_size: 0, top_k: 0, input_size: 0, written: Vec::new() };
         let info = decoder.info()?;
         decoder.vocab_size = info.vocab_size as usize;
         decoder.top_k = info.top_k.unwrap_or(0);
+        decoder.input_size = info.input_size.unwrap_or(0);
         Ok(decoder)
     }
 
@@ -168,6 +172,7 @@ impl Decoder {
             generates: found.generates != 0,
             translates: found.translates != 0,
             chats: found.chats != 0,
+            input_size: (found.input_size > 0).then_some(found.input_size as usize),
         })
     }
 
@@ -199,6 +204,23 @@ impl Decoder {
         check(unsafe { sys::t2r_top_k(self.handle, tokens.as_ptr(), rows.len(), length, &mut logits, &mut chosen) })?;
         let size = rows.len() * self.top_k;
         Ok(unsafe { (list(logits, size), list(chosen, size)) })
+    }
+
+    /// For a graph that reads vectors, which the calls for tokens refuse: read equally many of each sequence, row-major,
+    /// [`Info::input_size`] elements each. One is a step. Returns the next logits, (batch, vocab_size).
+    pub fn read_vectors<R: AsRef<[f32]>>(&mut self, rows: &[R]) -> Result<&[f32]> {
+        let size = self.input_size.max(1); // a graph of tokens refuses the call
+        let elements = rows.first().map_or(0, |row| row.as_ref().len());
+        let uneven = |row: &&R| row.as_ref().len() != elements || elements % size != 0;
+        if let Some(row) = rows.iter().find(uneven) {
+            let given = row.as_ref().len();
+            let line = format!("expected equally many vectors of {size} elements of each sequence; received {given} elements; read them one by one");
+            return Err(Error::new(Kind::Batch, &line));
+        }
+        let vectors: Vec<f32> = rows.iter().flat_map(|row| row.as_ref()).copied().collect();
+        let (length, mut logits) = (elements / size, ptr::null());
+        check(unsafe { sys::t2r_read_vectors(self.handle, vectors.as_ptr(), rows.len(), length, size, &mut logits) })?;
+        Ok(unsafe { list(logits, rows.len() * self.vocab_size) })
     }
 
     /// Drop, repeat or reorder the sequences. The batch becomes the number of `rows`.

@@ -50,6 +50,7 @@
 
 mod decoder;
 mod error;
+mod log;
 mod options;
 pub mod sys;
 mod text;
@@ -57,6 +58,7 @@ mod translator;
 
 pub use decoder::{Canceller, Decoder, Info, Tensor};
 pub use error::{Error, Kind, Result};
+pub use log::{clear_log, set_log, Level};
 pub use options::{share_threads, Beam, EarlyStopping, Options, Sampling};
 pub use text::{Stream, Tokenizer};
 pub use translator::Translation;

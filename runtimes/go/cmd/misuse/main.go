@@ -4,6 +4,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"t2r.internal/t2r"
 )
@@ -111,6 +112,26 @@ var misuses = map[string]func(folder string) error{
 		decoder := open(folder, "tiny")
 		cancel := func(int64) bool { return decoder.Cancel() == nil }
 		return second(decoder.Generate([]int64{1}, 2, greedy(decoder), cancel))
+	},
+	"vectors": func(folder string) error {
+		decoder := open(folder, "ear")
+		decoder.Reset(2)
+		given, other := []float32{0.5, 1, -1, 2, 0, 1, 1, 0, 0, -2}, []float32{3, 1, 0, 1, 1, 0.25, 1, 1, 2, 3}
+		for _, logit := range must(decoder.ReadVectors(given, other)) {
+			fmt.Println(logit)
+		}
+		return second(decoder.ReadVectors(given[:6], other[:6]))
+	},
+	"log": func(folder string) error {
+		var count atomic.Int64
+		if err := t2r.SetLog(t2r.LevelVerbose, func(_ t2r.Level, message string) { count.Add(int64(len(message))) }); err != nil {
+			return err
+		}
+		open(folder, "tiny").Close()
+		err, heard := t2r.SetLog(t2r.LevelWarning, nil), count.Load()
+		open(folder, "tiny").Close()
+		fmt.Println(heard > 0, count.Load() == heard)
+		return err
 	},
 	"callback": func(folder string) error {
 		decoder := open(folder, "tiny")

@@ -26,6 +26,7 @@ import java.util.stream.Stream;
 public final class Decoder extends Handle {
     private final long vocabSize;
     private final long topK;
+    private final long inputSize;
     private long[] written = {};
 
     private Decoder(MemorySegment handle) {
@@ -33,6 +34,7 @@ public final class Decoder extends Handle {
         Info info = info();
         vocabSize = info.vocabSize();
         topK = info.topK();
+        inputSize = info.inputSize();
     }
 
     /** Opens a step graph, at the start of a text. */
@@ -126,7 +128,8 @@ public final class Decoder extends Handle {
                     found.get(JAVA_INT, at(INFO, "prefills")) != 0,
                     found.get(JAVA_INT, at(INFO, "generates")) != 0,
                     found.get(JAVA_INT, at(INFO, "translates")) != 0,
-                    found.get(JAVA_INT, at(INFO, "chats")) != 0);
+                    found.get(JAVA_INT, at(INFO, "chats")) != 0,
+                    found.get(JAVA_LONG, at(INFO, "input_size")));
         });
     }
 
@@ -166,6 +169,30 @@ public final class Decoder extends Handle {
             check((int) Native.TOP_K.invokeExact(handle, tokens, (long) rows.length, length(rows), logits, chosen));
             long count = rows.length * topK;
             return new Top(Native.floats(logits.get(ADDRESS, 0), count), numbers(chosen.get(ADDRESS, 0), count));
+        });
+    }
+
+    /**
+     * For a graph that reads vectors, which the calls for tokens refuse: reads equally many of each sequence, row-major,
+     * {@link Info#inputSize} elements each. One is a step. Returns the next logits, (batch, vocabSize).
+     */
+    public float[] readVectors(float[]... rows) {
+        long size = Math.max(inputSize, 1), elements = rows.length == 0 ? 0 : rows[0].length; // of tokens: refused below
+        for (float[] row : rows) {
+            if (row.length != elements || elements % size != 0) {
+                throw new T2rException(Kind.BATCH, "expected equally many vectors of " + size
+                        + " elements of each sequence; received " + row.length + " elements; read them one by one");
+            }
+        }
+        return use(arena -> {
+            MemorySegment vectors = arena.allocate(JAVA_FLOAT, Math.max(rows.length * elements, 1));
+            for (int row = 0; row < rows.length; row++) {
+                MemorySegment.copy(rows[row], 0, vectors, JAVA_FLOAT, row * elements * Float.BYTES, rows[row].length);
+            }
+            MemorySegment logits = arena.allocate(ADDRESS);
+            check((int) Native.READ_VECTORS.invokeExact(
+                    handle, vectors, (long) rows.length, elements / size, size, logits));
+            return Native.floats(logits.get(ADDRESS, 0), rows.length * vocabSize);
         });
     }
 

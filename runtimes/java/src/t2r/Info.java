@@ -15,8 +15,9 @@ package t2r;
  * @param generates whether there is a generation graph
  * @param translates whether the graph is a translator's
  * @param chats whether {@link Decoder#metadata} has "t2r.chat_template"
+ * @param inputSize elements of the vectors that {@link Decoder#readVectors} takes; 0: the graph reads tokens
  */
 public record Info(
         long vocabSize, long batch, long fixedBatch, long position, long maxPositions, long bosToken, long[] eosTokens,
         long topK, long states, String checkpoint, boolean prefills, boolean generates,
-        boolean translates, boolean chats) {}
+        boolean translates, boolean chats, long inputSize) {}

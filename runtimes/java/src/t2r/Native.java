@@ -33,7 +33,8 @@ final class Native {
             JAVA_LONG.withName("position"), JAVA_LONG.withName("max_positions"), JAVA_LONG.withName("bos_token"),
             JAVA_LONG.withName("top_k"), JAVA_LONG.withName("states"), JAVA_LONG.withName("eos_count"),
             ADDRESS.withName("eos_tokens"), ADDRESS.withName("checkpoint"), JAVA_INT.withName("prefills"),
-            JAVA_INT.withName("generates"), JAVA_INT.withName("translates"), JAVA_INT.withName("chats"));
+            JAVA_INT.withName("generates"), JAVA_INT.withName("translates"), JAVA_INT.withName("chats"),
+            JAVA_LONG.withName("input_size"));
     static final StructLayout SAMPLING = MemoryLayout.structLayout(
             JAVA_LONG.withName("size"), JAVA_DOUBLE.withName("temperature"), JAVA_LONG.withName("top_k"),
             JAVA_DOUBLE.withName("top_p"), JAVA_DOUBLE.withName("min_p"), JAVA_DOUBLE.withName("repetition_penalty"),
@@ -57,6 +58,7 @@ final class Native {
     static final MethodHandle SAMPLING_DEFAULTS = function("t2r_sampling_defaults", ADDRESS, ADDRESS, JAVA_LONG);
     static final MethodHandle BEAM_DEFAULTS = function("t2r_beam_defaults", ADDRESS, ADDRESS, JAVA_LONG);
 
+    static final MethodHandle SET_LOG = function("t2r_set_log", ADDRESS, ADDRESS, JAVA_INT);
     static final MethodHandle SHARE_THREADS = function("t2r_share_threads", JAVA_INT);
     static final MethodHandle OPEN = function("t2r_open", ADDRESS, ADDRESS, ADDRESS);
     static final MethodHandle OPEN_MEMORY = function("t2r_open_memory", ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
@@ -70,6 +72,8 @@ final class Native {
     static final MethodHandle STEP = function("t2r_step", ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
     static final MethodHandle PREFILL = function("t2r_prefill", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS);
     static final MethodHandle TOP_K = function("t2r_top_k", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle READ_VECTORS =
+            function("t2r_read_vectors", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, JAVA_LONG, ADDRESS);
     static final MethodHandle REORDER = function("t2r_reorder", ADDRESS, ADDRESS, JAVA_LONG);
     static final MethodHandle TAKE = function("t2r_take", ADDRESS, ADDRESS, ADDRESS, JAVA_LONG);
     static final MethodHandle GENERATE = function(
@@ -143,6 +147,11 @@ final class Native {
     /** A C function that calls a Java method with a token and a pointer. */
     static MemorySegment callback(MethodHandle target, Arena arena) {
         return LINKER.upcallStub(target, FunctionDescriptor.of(JAVA_INT, JAVA_LONG, ADDRESS), arena);
+    }
+
+    /** A C function that calls a Java method with a level, a message and a pointer. */
+    static MemorySegment log(MethodHandle target, Arena arena) {
+        return LINKER.upcallStub(target, FunctionDescriptor.ofVoid(JAVA_INT, ADDRESS, ADDRESS), arena);
     }
 
     static long at(StructLayout layout, String name) {
