@@ -1,10 +1,8 @@
 /** Text to tokens and back, with the tokenizer stored in the graph: contract/text.md. */
 
-// @ts-expect-error its types lack this export
-import { BPE } from "@huggingface/tokenizers";
-
 import { AddedTokens } from "./added_tokens.js";
 import { isList, numbersOf, watchersOf } from "./arguments.js";
+import { PairEncoding } from "./bpe.js";
 import { isChatTemplate, render } from "./chat.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { processorOf } from "./post_processor.js";
@@ -28,7 +26,8 @@ export class Tokenizer {
   #process;
   #decoder;
   #bos;
-  #ids; // text → id
+  #ids; // text → id, of pieces
+  #addedIds;
   #written; // id → decoded text, without special tokens; a normalized added token decodes to its normalized content
   #surfaces; // text → id, of pieces and of runs of unknown letters
   #unknown;
@@ -48,10 +47,10 @@ export class Tokenizer {
     this.#bos = bos;
     this.#decoder = parts.decoder;
     const { model, pieces, added_tokens: added } = parts, { type, vocab, unk_id: id, unk_token: token } = model;
-    this.#ids = new Map(pieces);
-    for (const one of added) this.#ids.set(one.content, one.id);
+    this.#ids = pieces;
+    this.#addedIds = new Map(added.map(({ content, id }) => [content, id]));
     this.#surfaces = new Map(Object.entries(model.surfaces ?? {}));
-    this.#unknown = type === "Unigram" ? id : this.#ids.get(token);
+    this.#unknown = type === "Unigram" ? id : this.#idOf(token);
     try {
       const normalize = normalizerOf(parts.normalizer);
       const contents = added.map(({ content, normalized }) => (normalized ? requireContent(normalize(content)) : content));
@@ -63,7 +62,7 @@ export class Tokenizer {
       this.#added = new AddedTokens(added, contents, normalize);
       this.#split = splitterOf(parts.pre_tokenizer);
       this.#process = processorOf(parts.post_processor);
-      this.#pieces = piecesOf(model);
+      this.#pieces = piecesOf(model, pieces);
       this.#looks = looksOf(model, pieces);
     } catch (error) {
       throw error instanceof T2RError ? error : refused("the text of a tokenizer.json", error);
@@ -125,7 +124,11 @@ export class Tokenizer {
 
   /** The token that ends a turn, in addition to the graph's; null if the template names none. @returns {number | null} */
   get endOfTurn() {
-    return this.#ids.get(this.#chat?.tokens.eos_token) ?? null;
+    return this.#idOf(this.#chat?.tokens.eos_token) ?? null;
+  }
+
+  #idOf(text) {
+    return this.#ids.get(text) ?? this.#addedIds.get(text);
   }
 
   /** The text of tokens, without special ones. @param {Iterable<number>} ids @returns {string} @throws {T2RError} token */
@@ -238,12 +241,13 @@ export class TextStream {
 }
 
 /** Returns a function that splits texts into pieces of the vocabulary. */
-function piecesOf(model) {
+function piecesOf(model, pieces) {
   if (model.type === "Unigram") {
     const unigram = new Unigram(model);
     return (texts) => texts.flatMap((text) => unigram.encode(text));
   }
-  const bpe = new BPE(model);
+  /** @type {any} */ // callable, which its types cannot say
+  const bpe = new PairEncoding(model, pieces);
   return (texts) => bpe(texts);
 }
 

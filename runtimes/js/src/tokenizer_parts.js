@@ -1,5 +1,6 @@
 /** The parts of a tokenizer.json that this runtime supports: contract/text.md. Others are refused by name. */
 
+import { pairOf } from "./bpe.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { translated } from "./patterns.js";
 import { BEHAVIORS } from "./text_splitter.js";
@@ -48,7 +49,7 @@ function addedOf(added) {
   return added.filter(({ content }) => content).map((token) => ({ ...token, normalized: token.normalized ?? !token.special }));
 }
 
-/** The id of each piece of a model, whose form is checked. Merges become pairs, in place. */
+/** The id of each piece of a model, whose form is checked. Merges become ranks, see bpe.js, in place. */
 function piecesOf(model) {
   const { type, vocab } = model;
   if (type === "Unigram") {
@@ -64,7 +65,7 @@ function piecesOf(model) {
   const pieces = new Map(isObject(vocab) ? Object.entries(vocab) : [["", null]]);
   for (const id of pieces.values()) if (!isWhole(id)) throw refused("a vocabulary of texts and numbers", "something else");
   if (!Array.isArray(model.merges)) throw refused("merges as a list of pairs", "something else");
-  model.merges = model.merges.map((merge) => mergeOf(merge, pieces));
+  model.merges = new Map(model.merges.map((merge, rank) => [mergeOf(merge, pieces), rank]));
   return pieces;
 }
 
@@ -75,11 +76,15 @@ function checkSurfaces({ surfaces, vocab }, pieces) {
   if (!good) throw refused("surfaces that are tokens", "others");
 }
 
+/** The pair of ids that a merge joins. */
 function mergeOf(merge, pieces) {
   const pair = isText(merge) ? merge.split(" ") : merge;
   if (!Array.isArray(pair) || pair.length !== 2 || !pair.every(isText)) throw refused("merges as a list of pairs", "something else");
   const [left, right] = pair;
-  if (left && right && pieces.has(left) && pieces.has(right) && pieces.has(left + right)) return pair;
+  if (left && right && pieces.has(left + right)) {
+    const ids = pairOf(pieces.get(left), pieces.get(right));
+    if (!Number.isNaN(ids)) return ids;
+  }
   throw refused("merges of tokens in the vocabulary", printable(`${left} ${right}`, 60));
 }
 

@@ -35,8 +35,8 @@ def tokenizers(files: Folder, config: ModelConfig, special: SpecialTokens) -> tu
         data, tokenizer = parse_object(text, str(files.folder / TOKENIZER)), _tried(text)
         if (whole := special.added_to(text, data)) is not None:
             text, tokenizer = whole, _tried(whole)
-        if len(text) > MAX_BYTES // 4:  # blanks may be four fifths of a file, and count for the bound of runtimes
-            text = json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+        if len(text) > MAX_BYTES // 4:  # the bound of runtimes counts what is no part of a tokenizer too
+            text = _compact(text)
         return text, None, _beyond(tokenizer, config.vocab_size)
     if config.encoder is None or not any(map(files.has, (SOURCE, TARGET))):
         return None, None, []
@@ -44,6 +44,17 @@ def tokenizers(files: Folder, config: ModelConfig, special: SpecialTokens) -> tu
     source = _pieces(files, SOURCE, VOCABULARY, config.encoder.vocab_size or config.vocab_size)
     target = _pieces(files, TARGET, TARGET_VOCABULARY if own else VOCABULARY, config.vocab_size)
     return target, None if source == target else source, []
+
+
+def _compact(text: str) -> str:
+    """The same tokenizer without blanks, and with merges as texts, which are smaller and faster to read than pairs."""
+    data = json.loads(text)
+    merges = data["model"].get("merges") or []
+    if all(isinstance(merge, list) and " " not in "".join(merge) for merge in merges):
+        joined = [" ".join(merge) for merge in merges]
+        if not any(merge.startswith("#version") for merge in joined):  # the library takes that for a comment
+            data["model"]["merges"] = joined
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def _pieces(files: Folder, model: str, vocabulary: str, size: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer as Library
 
 import folders
 from cli_models import letter_tokenizer
@@ -16,8 +18,9 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.unread import REASONS, UNREAD
 from t2r_export.files import sha256
+from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
-from t2r_runtime.text.tokenizer_parts import MAX_BYTES
+from t2r_runtime.text.tokenizer_parts import MAX_BYTES, require_size
 
 
 @pytest.fixture
@@ -195,12 +198,42 @@ def test_truncated_safetensors_are_refused(llama: Path, size: int) -> None:
     refused(llama, "whole safetensors in .*model.safetensors; received .*; download or save the folder again")
 
 
-def test_blanks_of_a_large_tokenizer_are_dropped(llama: Path) -> None:
-    """They count for the bound of runtimes, and are most of a file that is written for people."""
-    written = json.loads(letter_tokenizer())
+@pytest.mark.parametrize(
+    ("merges", "compact"),
+    [([["a", "b"], ["ab", "b"]], ["a b", "ab b"]), ([["a", "b"], ["b", " "]], [["a", "b"], ["b", " "]])],
+)
+def test_large_tokenizers_are_compact(llama: Path, merges: list[list[str]], compact: list[object]) -> None:
+    """Blanks count for the bound of runtimes, and pairs are larger than texts, of which a blank divides the pieces."""
+    written = json.loads(letter_tokenizer("ab "))
+    vocab = {piece: n for n, piece in enumerate(["a", "b", " ", *map("".join, merges)])}
+    written["model"] |= {"vocab": vocab, "merges": merges}
     (llama / "tokenizer.json").write_text(json.dumps(written) + " " * MAX_BYTES)
     found = checkpoint.load(llama).tokenizer
+    written["model"]["merges"] = compact
     assert found == json.dumps(written, ensure_ascii=False, separators=(",", ":"))
+
+
+@pytest.mark.slow
+def test_262144_pieces_are_imported_and_opened(llama: Path) -> None:
+    """As many as Gemma's, of a file that is above the bound of runtimes as it is written."""
+    letters = [chr(0x4E00 + n) for n in range(364)]
+    pairs = [[one, two] for one in letters for two in letters]
+    fours = [["".join(one), "".join(two)] for one, two in itertools.pairwise(pairs)]
+    merges = [*pairs, *fours][: 262_144 - len(letters)]
+    written = json.loads(letter_tokenizer("".join(letters)))
+    pieces = [*letters, *map("".join, merges)]
+    written["pre_tokenizer"] = None
+    written["model"] |= {"vocab": {piece: n for n, piece in enumerate(pieces)}, "merges": merges}
+    (llama / "tokenizer.json").write_text(text := json.dumps(written, indent=8))
+    assert len(written["model"]["vocab"]) == 262_144
+    assert len(text) > MAX_BYTES
+    found = checkpoint.load(llama).tokenizer
+    assert found is not None
+    require_size(found)
+    opened, library = Tokenizer(found, any_parts=False), Library.from_str(text)
+    for sample in ("".join(pieces[10_000::9_999]), pieces[-1], "".join(letters)):
+        assert opened.encode(sample) == library.encode(sample).ids
+        assert opened.decode(opened.encode(sample)) == sample
 
 
 def test_a_file_of_another_kind_is_no_safetensors(llama: Path) -> None:
