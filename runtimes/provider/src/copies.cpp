@@ -248,14 +248,10 @@ void build_transpose(Plan &plan, const Node &node) {
 
 void build_expand(Plan &plan, const Node &node) {
     const ValueId x = plan.input(node, 0);
-    const Dims from = plan.value(x).dims, dims = broadcast(node, from, plan.integers(plan.input(node, 1)));
-    if (dims == from) return plan.add_view(node, 0, x, dims);
-    auto strides = strides_of(from);
-    for (std::size_t d = 0; d < from.size(); d++)
-        if (from[d] == 1) strides[d] = 0;
-    strides.insert(strides.begin(), dims.size() - from.size(), 0);
-    const ValueId y = plan.add_output(node, 0, plan.value(x).type, dims);
-    add_moved(plan, x, y, dims, strides, strides_of(dims));
+    const Value from = plan.value(x);
+    const Dims dims = broadcast(node, from.dims, plan.integers(plan.input(node, 1)));
+    if (dims == from.dims) return plan.add_view(node, 0, x, dims);
+    add_expanded(plan, x, plan.add_output(node, 0, from.type, dims));
 }
 
 // Rows of tables by index.
@@ -364,6 +360,15 @@ void add_filled(Plan &plan, ValueId to, float number, ValueId from) {
 void add_copy(Plan &plan, ValueId from, ValueId to) {
     const Dims dims = plan.value(from).dims;
     add_moved(plan, from, to, dims, strides_of(dims), strides_of(dims));
+}
+
+void add_expanded(Plan &plan, ValueId from, ValueId to) {
+    const Dims of = plan.value(from).dims, dims = plan.value(to).dims;
+    auto strides = strides_of(of);
+    for (std::size_t d = 0; d < of.size(); d++)
+        if (of[d] == 1) strides[d] = 0;
+    strides.insert(strides.begin(), dims.size() - of.size(), 0);
+    add_moved(plan, from, to, dims, strides, strides_of(dims));
 }
 
 void add_copy_into(Plan &plan, ValueId from, ValueId to, const Dims &begins) {

@@ -8,6 +8,9 @@ namespace t2r::provider {
 // Copies all of `from` to `to`, in order.
 void add_copy(Plan &plan, ValueId from, ValueId to);
 
+// Copies `from` to `to`, whose shape it broadcasts to.
+void add_expanded(Plan &plan, ValueId from, ValueId to);
+
 // Copies all of `from` into the part of `to` at `begins`.
 void add_copy_into(Plan &plan, ValueId from, ValueId to, const Dims &begins);
 

@@ -6,9 +6,24 @@
 
 #include "copies.hpp"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace t2r::provider {
 
 namespace {
+
+// For AddressSanitizer, no two values of the arena share memory, each begins as NaN, and what is between them is poisoned.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t margin = 64;
+void hide(char *begin, std::size_t bytes) { ASAN_POISON_MEMORY_REGION(begin, bytes); }
+void show(char *begin, std::size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(begin, bytes), std::memset(begin, 0xff, bytes); }
+#else
+constexpr std::size_t margin = 0;
+void hide(char *, std::size_t) {}
+void show(char *, std::size_t) {}
+#endif
 
 constexpr std::size_t aligned = 64;
 constexpr auto between_questions = std::chrono::milliseconds(10);
@@ -205,7 +220,7 @@ void Plan::place_in_arena() {
         for (const ValueId id : operations[i]->writes) {
             const auto of = static_cast<std::size_t>(value(id).buffer);
             if (buffers[of].kind != Kind::arena || is_placed[of]) continue;
-            buffers[of].index = take(rounded(buffers[of].bytes));
+            buffers[of].index = take(rounded(buffers[of].bytes) + margin);
             is_placed[of] = true;
         }
         std::vector<std::size_t> ended;
@@ -214,7 +229,7 @@ void Plan::place_in_arena() {
         std::sort(ended.begin(), ended.end());
         ended.erase(std::unique(ended.begin(), ended.end()), ended.end());
         for (const std::size_t of : ended)
-            if (last[of] == i && buffers[of].kind == Kind::arena && buffers[of].bytes)
+            if (last[of] == i && buffers[of].kind == Kind::arena && buffers[of].bytes && !margin)
                 give_back(buffers[of].index, buffers[of].index + rounded(buffers[of].bytes));
     }
 }
@@ -278,17 +293,22 @@ void Plan::work(void *data, int thread, int threads, Team::Meeting &meeting) {
 void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs,
                const std::function<bool()> &is_ended) const {
     std::unique_ptr<Run> run = runs.take(values.size(), arena_bytes + aligned);
-    const auto arena = (reinterpret_cast<std::uintptr_t>(run->arena.data()) + aligned - 1) / aligned * aligned;
+    const auto arena = reinterpret_cast<char *>((reinterpret_cast<std::uintptr_t>(run->arena.data()) + aligned - 1) / aligned * aligned);
+    if constexpr (margin != 0) {
+        hide(run->arena.data(), run->arena.size());
+        for (const Buffer &buffer : buffers)
+            if (buffer.kind == Kind::arena) show(arena + buffer.index, buffer.bytes);
+    }
     for (std::size_t i = 0; i < values.size(); i++) {
         const Buffer &buffer = buffers[static_cast<std::size_t>(values[i].buffer)];
         char *begin = nullptr;
         switch (buffer.kind) {
-        case Kind::arena: begin = reinterpret_cast<char *>(arena) + buffer.index; break;
+        case Kind::arena: begin = arena + buffer.index; break;
         case Kind::input: begin = static_cast<char *>(const_cast<void *>(inputs[buffer.index])); break;
         case Kind::output: begin = static_cast<char *>(outputs[buffer.index]); break;
         case Kind::constant: begin = const_cast<char *>(constants[buffer.index].data()); break;
         }
-        run->values[i] = begin + values[i].offset;
+        run->values[i] = begin ? begin + values[i].offset : arena;  // an empty tensor may have no address
     }
     run->error = nullptr, run->end = stages.size();
     Work all{*this, *run, is_ended};

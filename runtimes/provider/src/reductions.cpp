@@ -131,12 +131,13 @@ struct Normalized : Operation {
     Rows rows;
     float epsilon;
     bool has_bias;
+    std::array<std::size_t, 2> steps{};  // of weight and bias from row to row: 0 if all rows share them
 
     explicit Normalized(Rows rows) : rows(rows) { is_shared = rows.are_worth_sharing(); }
     void run(Run &run, int part, int parts) const override {
         const Kernels &k = kernels();
         const std::size_t first = begin_of(rows.count, part, parts), last = begin_of(rows.count, part + 1, parts);
-        const float *x = run.at<float>(reads[0]) + first * rows.size, *weight = run.at<float>(reads[1]);
+        const float *x = run.at<float>(reads[0]) + first * rows.size;
         float *y = run.at<float>(writes[0]) + first * rows.size;
         const auto size = static_cast<float>(rows.size);
         for (std::size_t row = first; row < last; row++, x += rows.size, y += rows.size) {
@@ -146,8 +147,8 @@ struct Normalized : Operation {
             k.product(y, y, &squares, 1, rows.size, 1, 0, 1);
             const float inverse = 1.0f / std::sqrt(squares / size + epsilon);
             k.binary(Binary::mul, y, 1, &inverse, 0, y, rows.size);
-            k.binary(Binary::mul, y, 1, weight, 1, y, rows.size);
-            if (has_bias) k.binary(Binary::add, y, 1, run.at<float>(reads[2]), 1, y, rows.size);
+            k.binary(Binary::mul, y, 1, run.at<float>(reads[1]) + row * steps[0], 1, y, rows.size);
+            if (has_bias) k.binary(Binary::add, y, 1, run.at<float>(reads[2]) + row * steps[1], 1, y, rows.size);
         }
     }
 };
@@ -164,9 +165,15 @@ void build_layer_norm(Plan &plan, const Node &node) {
     std::vector<ValueId> reads{x, plan.input(node, 1)};
     if (operation.has_bias) reads.push_back(plan.input(node, 2));
     for (std::size_t i = 1; i < reads.size(); i++) {
-        const Value &each = plan.value(reads[i]);
-        if (each.type != Type::float32 || count_of(each.dims) != operation.rows.size || count_of(broadcast(node, row, each.dims)) != operation.rows.size)
-            refuse(node, "a weight for each number of a row", "others");
+        const Value each = plan.value(reads[i]);
+        const bool is_shared = count_of(broadcast(node, row, each.dims)) == operation.rows.size;
+        const Dims whole = broadcast(node, is_shared ? row : dims, each.dims);
+        if (each.type != Type::float32 || count_of(whole) != count_of(is_shared ? row : dims)) refuse(node, "weights that fit its input", "others");
+        operation.steps[i - 1] = is_shared ? 0 : operation.rows.size;
+        if (count_of(each.dims) == count_of(whole)) continue;
+        const ValueId expanded = plan.add_output({}, 0, Type::float32, whole);
+        add_expanded(plan, reads[i], expanded);
+        reads[i] = expanded;
     }
     const ValueId y = plan.add_output(node, 0, Type::float32, dims);
     plan.add(std::move(operation), reads, {y});

@@ -54,7 +54,7 @@ inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
 
 void unary(Unary op, const float *x, float *y, std::size_t n) {
     switch (op) {
-    case Unary::abs: T2R_EACH(v < 0 ? -v : v);
+    case Unary::abs: T2R_EACH(__builtin_fabsf(v));
     case Unary::ceil: T2R_EACH(__builtin_ceilf(v));
     case Unary::cos: T2R_EACH(__builtin_cosf(v));
     case Unary::erf: T2R_EACH(__builtin_erff(v));

@@ -106,6 +106,24 @@ def test_a_batch_of_nothing(case: Any) -> None:
     same_results(made.SerializeToString(), {name: inputs[int(name[1:])] for name in shapes})
 
 
+@pytest.mark.parametrize("shape", [(3,), (1,), (), (4, 3), (2, 1, 3), (4, 1), (1, 1, 1, 3), (1, 2, 4, 1)])
+def test_weights_of_a_norm_that_are_broadcast(shape: tuple[int, ...]) -> None:
+    x, weight = numbers(2, 4, 3), numbers(*shape)
+    inputs: dict[str, list[Any] | None] = {"x": ["a", "b", "c"], "weight": None, "bias": None}
+    made = graph([NODE("LayerNormalization", list(inputs), ["y"])], inputs, ["y"])
+    (found,) = opened(made).run(None, {"x": x, "weight": weight, "bias": weight[..., ::-1] if shape else weight})
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    expected = (x - mean) / np.sqrt(variance + 1e-5) * weight + (weight[..., ::-1] if shape else weight)
+    np.testing.assert_allclose(found, expected.reshape(x.shape), rtol=1e-5, atol=1e-5)
+    assert is_claimed(opened(made))
+
+
+def test_no_negative_zero_of_abs() -> None:
+    x = np.float32([-0.0, 0, -1, np.nan] * 20)
+    (found,) = on_provider(model("Abs", [x]), {"x0": x})
+    assert not np.signbit(found[found == 0]).any()
+
+
 @pytest.mark.parametrize("count, k", [(5, 1), (5, 5), (40, 8), (300, 3), (1000, 16)])
 def test_top_k_of_nan(count: int, k: int) -> None:
     x = numbers(6, count)

@@ -1,0 +1,64 @@
+"""A build with AddressSanitizer and UndefinedBehaviorSanitizer: the kernels alone, then whatever the provider claims.
+
+With T2R_FUZZ_RUNS, more random graphs (test_random_graphs.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnxruntime_ep_t2r as plugin
+import pytest
+from test_operators import KERNELS
+
+HERE = Path(__file__).parents[1]
+
+
+def done(command: list[str], **environment: str) -> None:
+    ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-6000:]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("address")
+    configure = ["cmake", "-S", str(HERE), "-B", str(folder), "-DT2R_SANITIZE=address", "-DCMAKE_BUILD_TYPE=None"]
+    done([*configure, "-DCMAKE_CXX_FLAGS=-O1"])
+    return folder
+
+
+def built(folder: Path, target: str) -> None:
+    done(["cmake", "--build", str(folder), "--parallel", "2", "--target", target])
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_nothing_beyond_an_array_is_touched(kernels: str, build: Path) -> None:
+    """All sums are right too, for any number of rows and columns."""
+    built(build, "kernels")
+    done([str(build / "kernels")], T2R_KERNELS=kernels)
+
+
+def test_nothing_beyond_a_value_is_touched(build: Path) -> None:
+    """Runs other tests again, in a Python process with preloaded sanitizers."""
+    built(build, "t2r_provider")
+    package = build / "package" / plugin.__name__
+    package.mkdir(parents=True)
+    shutil.copy(plugin.__file__, package)
+    (package / "libt2r_provider.so").symlink_to(build / "libt2r_provider.so")
+    compiler = os.environ.get("CXX", "c++")
+    loaded = [
+        subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
+        for name in ("libasan.so", "libstdc++.so")  # libasan must find the latter's exceptions
+    ]
+    tests = [str(HERE / "tests" / f"test_{name}.py") for name in ("claims", "backend", "random_graphs")]
+    done(
+        [sys.executable, "-m", "pytest", "-q", *tests],
+        LD_PRELOAD=" ".join(path.strip() for path in loaded),
+        ASAN_OPTIONS="detect_leaks=0",  # Python itself leaks
+        UBSAN_OPTIONS="print_stacktrace=1",
+        PYTHONPATH=os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+    )
