@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from runtime import graphs
 from t2r_runtime import Decoder, Translator, UserError
 from t2r_runtime.session import session
-from t2r_runtime.session.tuning import BYTES_A_THREAD, threads_for, weight_bytes
+from t2r_runtime.session.tuning import BYTES_A_THREAD, threads_for, usable_cores, weight_bytes
 
+CORES = Path(__file__).parents[1] / "cores.json"  # cases of all runtimes
 Opened = list[tuple[int | None, dict[str, str]]]
 
 
@@ -55,6 +57,18 @@ def test_unknown_core_count(sized: Any, monkeypatch: pytest.MonkeyPatch) -> None
     path = sized(100)
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
     assert threads_for(path, "cpu", None) is None
+
+
+@pytest.mark.parametrize("case", json.loads(CORES.read_text("utf-8")), ids=lambda case: case["groups"])
+def test_a_quota_of_cpu_time(case: dict[str, Any], sized: Any, tmp_path: Path) -> None:
+    sized(1, usable=4)
+    files = {f"sys/fs/cgroup/{name}": text for name, text in case["files"].items()}
+    for name, text in {"proc/self/cgroup": case["groups"], **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path) == min(4, case["cores"] or 4)
+    sized(1, usable=16)
+    assert usable_cores(tmp_path) == case["cores"]  # None: all
 
 
 def test_threads_of_other_providers(sized: Any) -> None:

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "copies.hpp"
+#include "cores.hpp"
 #include "error.hpp"
 #include "interface.hpp"
 #include "log.hpp"

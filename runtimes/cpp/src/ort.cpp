@@ -2,14 +2,10 @@
 
 #include <mutex>
 #include <optional>
-#include <thread>
 
+#include "cores.hpp"
 #include "error.hpp"
 #include "log.hpp"
-
-#ifdef __linux__
-#include <sched.h>
-#endif
 
 namespace t2r {
 
@@ -41,17 +37,6 @@ const Ort::Env *make_env() {
 const Ort::Env &ort_env() {
     static const Ort::Env *const env = make_env();  // never deleted: sessions may outlive main
     return *env;
-}
-
-int usable_threads() {
-#ifdef __linux__
-    cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores) == 0) {
-        const int usable = CPU_COUNT(&cores);
-        if (usable < static_cast<int>(std::thread::hardware_concurrency())) return usable;
-    }
-#endif
-    return 0;
 }
 
 void require_threads(int threads) {

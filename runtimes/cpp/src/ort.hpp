@@ -12,10 +12,6 @@ namespace t2r {
 // Throws Error of the kind provider if the library is older than the headers of the build.
 const Ort::Env &ort_env();
 
-// The number of cores that this process may use; 0: all. ONNX Runtime counts the machine's cores, and too many threads would
-// wait for each other.
-int usable_threads();
-
 // Throws Error of the kind provider if threads is too large or negative.
 void require_threads(int threads);
 

@@ -36,6 +36,8 @@ static_assert(is_at(offsetof(OrtApi, RegisterExecutionProviderLibrary), 0) && is
                   is_at(offsetof(OrtApi, SessionOptionsAppendExecutionProvider_V2), 3) &&
                   is_at(offsetof(OrtApi, EpDevice_EpName), name_place - place),
               "functions of OrtApi at the places that they had in 1.22");
+#elif ORT_API_VERSION == 21
+static_assert(sizeof(OrtApi) == (place - 16) * sizeof(void *), "functions of OrtApi of 1.21, which 16 others follow before these");
 #endif
 
 // The functions of OrtApi from an index on.

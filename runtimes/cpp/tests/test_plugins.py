@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from cpp_build import GOLDEN, STRICT
+from cpp_build import GOLDEN, HERE, STRICT, Run
 from t2r_library import Decoder, Failed, Library
+from test_calls import cancelled
 
 random = np.random.default_rng(5)
 
@@ -78,6 +80,51 @@ def test_threads_reach_the_plugin(library: Library, plugin: str) -> None:
     for threads, own, expected in ((1, [], 1), (3, [], 3), (3, ["threads", "2"], 2)):
         Decoder(library, GOLDEN / "tiny.onnx", provider=[plugin, *own], threads=threads).step([1])
         assert onnxruntime_ep_t2r.get_threads() == expected
+
+
+def slow(graph: Path) -> Path:
+    """tiny, whose logits wait for 3,000 products of matrices of 1,000 rows and columns."""
+    model, node = onnx.load(GOLDEN / "tiny.onnx"), onnx.helper.make_node
+    last = next(each for each in model.graph.node if "logits" in each.output)
+    last.output[0] = "before"
+    held = {"rows": np.array([1, -1]), "wide": np.array([1000, 1000]), "none": np.zeros((1, 1), np.float32)}
+    held |= {"w": np.full((1000, 1000), 1e-3, np.float32), "corner": np.zeros(1, np.int64), "one": np.ones(1, np.int64)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(x, f"slow.{name}") for name, x in held.items())
+    nodes = [
+        node("Cast", ["input_ids"], ["slow.float"], to=onnx.TensorProto.FLOAT),
+        node("Reshape", ["slow.float", "slow.rows"], ["slow.row"]),
+        node("Expand", ["slow.row", "slow.wide"], ["slow.0"]),
+        *(node("MatMul", [f"slow.{i}", "slow.w"], [f"slow.{i + 1}"]) for i in range(3000)),
+        node("Slice", ["slow.3000", "slow.corner", "slow.one", "slow.corner"], ["slow.first"]),
+        node("Slice", ["slow.first", "slow.corner", "slow.one", "slow.one"], ["slow.number"]),
+        node("Mul", ["slow.number", "slow.none"], ["slow.zero"]),
+        node("Add", ["before", "slow.zero"], ["logits"]),
+    ]
+    model.graph.node.extend(nodes)
+    onnx.save(model, graph)
+    return graph
+
+
+@pytest.mark.timeout(60)
+def test_a_step_on_the_plugin_that_is_cancelled(library: Library, plugin: str, tmp_path: Path) -> None:
+    """The run ends in the middle: all of it would take minutes."""
+    decoder = Decoder(library, slow(tmp_path / "slow.onnx"), provider=[plugin])
+    assert cancelled(decoder, lambda: decoder.step([1])).kind == "cancelled"
+
+
+@pytest.mark.parametrize("root", ["T2R_ONNXRUNTIME_INCLUDE", "T2R_ONNXRUNTIME_ROOT"])
+@pytest.mark.parametrize("place", [301, 300])
+def test_places_of_functions(root: str, place: int, run: Run, tmp_path: Path) -> None:
+    """Headers of 1.21, which `make libt2r` uses, and those of a later version both tell a wrong place."""
+    if root not in os.environ:
+        (pytest.fail if STRICT else pytest.skip)(f"no headers where ${root} says")
+    folder = Path(os.environ[root])
+    source = tmp_path / "plugins.cpp"
+    source.write_text((HERE / "src" / "plugins.cpp").read_text("utf-8").replace(" place = 301;", f" place = {place};"))
+    found = [folder, folder / "include", folder / "include" / "onnxruntime", HERE / "include", HERE / "src"]
+    compiler = [os.environ.get("CXX", "c++"), "-std=c++17", "-fsyntax-only", *(f"-I{each}" for each in found)]
+    done = run(*compiler, source, status=None)
+    assert (done.returncode == 0) == (place == 301) and ("of OrtApi" in done.stderr or place == 301), done.stderr
 
 
 def test_libraries_that_are_none(library: Library, release: Path, plugin: str, tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cpp_build import GOLDEN, HERE, SANITIZERS, STRICT, Run, build, fenced, headers
+from cpp_build import GOLDEN, HERE, ROOT, SANITIZERS, STRICT, Run, build, fenced, headers
 
 from t2r_runtime import Decoder, Sampling, Tokenizer
+
+CORES = json.loads((ROOT / "tests" / "cores.json").read_text("utf-8"))  # cases of all runtimes
 
 
 def allocated(run: Run, release: Path, *arguments: object) -> tuple[int, int]:
@@ -123,6 +128,17 @@ def test_whatever_the_library_reads_under_sanitizers(checked: Path, files: str) 
     command = ["python", "-m", "pytest", "-q", "-x", "-k", chosen, *tests]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=590, cwd=HERE.parents[1])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+@pytest.mark.parametrize("case", CORES, ids=lambda case: case["groups"])
+def test_a_quota_of_cpu_time(case: dict[str, Any], release: Path, run: Run, tmp_path: Path) -> None:
+    files = {f"sys/fs/cgroup/{name}": text for name, text in case["files"].items()}
+    for name, text in {"proc/self/cgroup": case["groups"], **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    usable = len(os.sched_getaffinity(0))
+    assert (int(run(release / "cores", tmp_path).stdout) or usable) == min(usable, case["cores"] or usable)
 
 
 def test_pages_show_the_examples() -> None:

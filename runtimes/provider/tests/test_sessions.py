@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -17,6 +19,7 @@ import pytest
 from one_node import devices, model, on_provider, options, several
 from onnx import TensorProto, helper, numpy_helper
 
+CORES = Path(__file__).parents[3] / "tests" / "cores.json"  # cases of all runtimes
 WIDTH = 300  # wide enough for threads to divide products
 
 
@@ -68,24 +71,14 @@ def test_the_threads_of_a_session_are_the_teams(chain: bytes) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
-@pytest.mark.parametrize(
-    "groups, files, cores",
-    [
-        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "100000 100000"}, 1),
-        ("0::/a/b", {"a/b/cpu.max": "50000 100000", "cpu.max": "900000 100000"}, 1),
-        ("0::/", {"cpu.max": "100001 100000"}, 2),
-        ("4:memory:/m\n3:cpuacct,cpu:/c", {"cpu/c/cpu.cfs_quota_us": "99000", "cpu/c/cpu.cfs_period_us": "100000"}, 1),
-        ("3:cpu:/c", {"cpu/c/cpu.cfs_quota_us": "-1", "cpu/c/cpu.cfs_period_us": "100000"}, None),
-        ("0::/", {"cpu.max": "max 100000"}, None),
-        ("3:cpuset:/", {"cpu.max": "1 100000"}, None),
-    ],
-)
-def test_a_quota_of_cpu_time(groups: str, files: dict[str, str], cores: int | None, tmp_path: Path) -> None:
-    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+@pytest.mark.parametrize("case", json.loads(CORES.read_text("utf-8")), ids=lambda case: case["groups"])
+def test_a_quota_of_cpu_time(case: dict[str, Any], tmp_path: Path) -> None:
+    files = {f"sys/fs/cgroup/{name}": text for name, text in case["files"].items()}
+    for name, text in {"proc/self/cgroup": case["groups"], **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
+        (tmp_path / name).write_text(text)
     usable = len(os.sched_getaffinity(0))
-    assert plugin.get_cores(str(tmp_path)) == min(usable, cores or usable)
+    assert plugin.get_cores(str(tmp_path)) == min(usable, case["cores"] or usable)
 
 
 def test_a_run_that_is_terminated(chain: bytes) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from t2r_runtime.checks import require_int
@@ -40,12 +42,44 @@ def threads_for(path: Path, provider: str, asked: int | None) -> int | None:
     return wanted if wanted <= (all_cores or os.cpu_count() or 1) // 2 else all_cores
 
 
-def usable_cores() -> int | None:
-    """Number of cores that this process may use, or None if it may use all."""
+def usable_cores(root: Path = Path("/")) -> int | None:
+    """Number of cores that this process may use, or None if it may use all.
+
+    Those of its affinity, or as many as the CPU time of its control groups, rounded up, if they are fewer.
+
+    Args:
+        root: where /proc and /sys are; another folder in tests.
+    """
     if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
         return None
     usable = len(os.sched_getaffinity(0))
+    for time, period in _quotas(root):
+        if 0 < time < period * usable:
+            usable = math.ceil(time / period)
     return usable if usable < (os.cpu_count() or usable) else None
+
+
+def _quotas(root: Path) -> Iterator[tuple[float, float]]:
+    """CPU time and period of this process's control groups: version 2 (0::PATH) and 1 (NUMBER:cpu,cpuacct:PATH)."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, kinds, group = line.split(":", 2) if line.count(":") > 1 else ("", "other", "")
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("cpu" if kinds else "")
+        names = [name for name in group.split("/") if name]
+        for depth in range(len(names) + 1):
+            folder = top.joinpath(*names[:depth])
+            files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if kinds else ("cpu.max",)
+            with contextlib.suppress(ValueError):  # "max": no quota
+                time, period = map(float, " ".join(_text(folder / file) for file in files).split())
+                yield time, period
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def weight_bytes(path: Path) -> int:
