@@ -1,7 +1,7 @@
 """Random graphs of the provider's operators, and mutants of golden graphs.
 
 Each is equal to ONNX Runtime's results, not claimed, or invalid for both. Thousands more than the tests draw:
-T2R_FUZZ_RUNS=10000 T2R_FUZZ_SEED=1 pytest runtimes/provider/tests/test_random_graphs.py
+T2R_FUZZ_RUNS=10000 T2R_FUZZ_SEED=1 pytest --timeout 0 runtimes/provider/tests/test_random_graphs.py
 """
 
 from __future__ import annotations
