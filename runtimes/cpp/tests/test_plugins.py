@@ -14,6 +14,7 @@ from cpp_build import GOLDEN, HERE, STRICT, Run
 from t2r_library import Decoder, Failed, Library
 from test_calls import cancelled
 
+WARNING, FATAL = 2, 4  # levels of the log
 random = np.random.default_rng(5)
 
 
@@ -66,6 +67,28 @@ def test_the_plugin_runs_the_step(library: Library, plugin: str, tmp_path: Path)
     with pytest.raises(Failed, match=r"^provider: expected every node of the step graph on \S+; received .*fallback"):
         Decoder(library, graph, provider=[plugin])
     Decoder(library, graph, provider=[plugin], config=["session.disable_cpu_ep_fallback", "0"]).step([1])
+
+
+def test_a_companion_that_falls_back_is_logged(library: Library, plugin: str, tmp_path: Path) -> None:
+    """One warning has the reason for which the prefill graph runs on the CPU."""
+    for file in GOLDEN.glob("prefill.onnx*"):
+        shutil.copy(file, tmp_path)
+    (companion,) = tmp_path.glob("*.prefill.onnx")
+    model = onnx.load(companion, load_external_data=False)
+    last = next(each for each in model.graph.node if "logits" in each.output)
+    last.output[0] = "before"
+    model.graph.node.append(onnx.helper.make_node("Atan", ["before"], ["logits"]))
+    companion.write_bytes(model.SerializeToString())
+    heard: list[str] = []
+    library.log(WARNING, lambda _, message: heard.append(message))
+    try:
+        decoder = Decoder(library, tmp_path / "prefill.onnx", provider=[plugin])
+        assert heard == []
+        decoder.prefill([[1, 2, 3, 4]])
+    finally:
+        library.log(FATAL, None)
+    (line,) = heard
+    assert "Atan" in line and "run the graph on the provider cpu" in line
 
 
 def test_its_options_are_its_own(library: Library, plugin: str) -> None:
