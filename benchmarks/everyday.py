@@ -24,9 +24,9 @@ from sacrebleu.metrics.chrf import CHRF
 
 from builds import add_outputs, show
 from comparison.tables import Table
+from t2r_export.batches.augment import MONTHS
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
-from t2r_export.data.augment import MONTHS
 from t2r_export.export import export, read_by_beam
 from t2r_runtime import Beam, Tokenizer, Translator
 from t2r_runtime.errors import UserError

@@ -21,8 +21,8 @@ from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.data.documents import Texts
 from t2r_export.export import export
 from t2r_export.providers.bench import bench
-from t2r_export.quality.quantization import Quality, QualityCheckFailed
 from t2r_export.quantize import quantize
+from t2r_export.quantizers.quality import Quality, QualityCheckFailed
 
 
 def main() -> None:

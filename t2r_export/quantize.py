@@ -1,7 +1,7 @@
 """Quantize an exported float32 graph: weights, and with some schemes activations.
 
 Inputs, outputs, opset and metadata are kept except for the scheme's name; states stay float32. ONNX Runtime's
-quantizers do the rounding; the schemes choose the nodes. `t2r_export.quality.quantization` measures the loss.
+quantizers do the rounding; the schemes choose the nodes. `t2r_export.quantizers.quality` measures the loss.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from t2r_export.graph.generation import generation_graph
 from t2r_export.graph.reader import programs, read_graph
 from t2r_export.graph.weights import Weight, fill
 from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
-from t2r_export.quality.quantization import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.accelerators import for_accelerators
 from t2r_export.quantizers.activations import activation_errors
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort, tensor_bytes
 from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.experts import quantize_experts
 from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
+from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.sensitivity import pair_passages, text_passages
 from t2r_export.quantizers.tables import has_table, untie_embedding
 from t2r_runtime import Decoder
@@ -234,7 +234,7 @@ def calibration_data(path: Path, signature: Signature) -> tuple[Tokens, list[Tok
     """Read a calibration text or .npy as tokens (N,), or for a translator pairs; the other one is empty.
 
     Raises:
-        UserError: as t2r_export.quality.quantization.read_tokens and t2r_export.quantizers.pairs.read_token_pairs, or
+        UserError: as t2r_export.quantizers.quality.read_tokens and t2r_export.quantizers.pairs.read_token_pairs, or
             fewer than MIN_CALIBRATION (target) tokens.
     """
     if signature.source is None:

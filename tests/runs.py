@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import texts
+from t2r_export.batches.pair_batches import PairBatches
+from t2r_export.batches.windows import WindowBatches
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import parse_plan
-from t2r_export.data.pair_batches import PairBatches
-from t2r_export.data.windows import WindowBatches
 from t2r_export.finetune import finetune
 
 PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")

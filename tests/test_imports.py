@@ -41,28 +41,29 @@ ROOMS = {
     "lab": Room({"config", "model", "model.mixers", "model.parts", "model.positions", "lab", "lab.config"}, {"torch"}),
     "checkpoints": Room({"config", "model", "model.positions", "checkpoints"}, {"torch", "tokenizers"}),
     "graph": Room({"config", "model", "graph"}, {"torch", "onnx", "onnxruntime"}),
-    "data": Room({"config", "model", "data"}, {"torch", "tokenizers"}),
+    "data": Room({"config", "data"}, {"torch", "tokenizers"}),
+    "batches": Room({"config", "model", "data", "batches"}, {"torch", "tokenizers"}),
     "quantizers": Room({"config", "graph", "data", "quantizers"}, {"onnx", "onnxruntime"}),
-    "quality": Room({"config", "model", "checkpoints", "graph", "data", "quantizers", "quality"}, {"torch"}),
+    "quality": Room({"config", "model", "checkpoints", "graph", "data", "batches", "quality"}, {"torch"}),
     "training": Room(
         {"config", "model", "model.mixers", "model.parts", "checkpoints"}
-        | {"data", "quantizers", "quality", "training"},
+        | {"data", "batches", "quantizers", "quality", "training"},
         {"torch", "accelerate", "tokenizers"},
     ),
     "pruning": Room(
-        {"config", "model", "model.parts", "model.positions", "checkpoints", "data", "quality", "training", "pruning"},
+        {"config", "model", "model.parts", "model.positions", "checkpoints", "data", "batches"}
+        | {"quality", "training", "pruning"},
         {"torch"},
     ),
     "proof": Room({"config", "model", "model.mixers", "model.parts", "checkpoints", "graph", "proof"}, {"torch"}),
     PIPELINE: Room(
         {PIPELINE, "config", "model", "model.mixers", "model.parts", "model.positions", "checkpoints", "graph"}
-        | {"data", "training", "pruning"}
+        | {"data", "batches", "training", "pruning"}
         | {"quantizers", "quality", "proof"},
         {"torch", "accelerate", "onnx", "onnxruntime", "tokenizers"},
     ),
     "providers": Room(
-        {PIPELINE, "config", "model", "checkpoints", "graph", "data", "training", "quantizers", "quality", "proof"}
-        | {"providers"},
+        {PIPELINE, "config", "model", "checkpoints", "graph", "data", "quantizers", "proof", "providers"},
         HEAVY,
     ),
     "cli": Room({"*"}, {"onnxruntime"}),
@@ -78,6 +79,11 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
+# Rings: the core imports neither training nor the lab, and these two not each other. The command line and Python API
+# are above all three; the tables of kinds name the lab's classes as text.
+TRAINING = {"batches", "quality", "training", "pruning", "build.py", "finetune.py"}
+LAB = {"lab", "lab.config"}
+ABOVE_RINGS = {"cli", "api.py"}
 APART = "remote"  # copied beside weights, it runs without our package: tests/checkpoints/hub/test_student.py
 ONNX_STAGES = {"quantize.py"}  # pipeline stages that change a finished graph
 # modules of model/ that mixers and parts may not import
@@ -152,6 +158,44 @@ def test_arrows(room: str) -> None:
     assert files
     wrong = {f.name: names for f in files if (names := refused(room, f.name, f.read_text(encoding="utf-8")))}
     assert wrong == {}
+
+
+def ring_of(module: str) -> str:
+    """core, training, lab, or above; by the module's dotted name."""
+    room = room_of(module)
+    place = f"{module.split('.')[1]}.py" if room == PIPELINE and "." in module else room
+    rings = {"training": TRAINING, "lab": LAB, "above": ABOVE_RINGS}
+    return next((ring for ring, places in rings.items() if place in places), "core")
+
+
+def beyond(ring: str, source: str) -> list[str]:
+    """The imports of a file that its ring may not have."""
+    closed = {"core": {"training", "lab"}, "training": {"lab"}, "lab": {"training"}, "above": set()}[ring]
+    return sorted({name for name, _ in imports(source) if name.startswith("t2r_export") and ring_of(name) in closed})
+
+
+def test_rings() -> None:
+    root = folder("t2r_export")
+    wrong = {}
+    for _, file in rooms():
+        module = ".".join(["t2r_export", *file.relative_to(root).with_suffix("").parts])
+        if names := beyond(ring_of(module), file.read_text(encoding="utf-8")):
+            wrong[module] = names
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "ring, source",
+    [
+        ("core", "from t2r_export.training.stages import x"),
+        ("core", "def f():\n    from t2r_export.finetune import finetune"),
+        ("core", "from t2r_export.lab.config.span import SpanConfig"),
+        ("training", "from t2r_export import lab"),
+        ("lab", "import t2r_export.batches.batch"),
+    ],
+)
+def test_import_beyond_a_ring_is_refused(ring: str, source: str) -> None:
+    assert beyond(ring, source)
 
 
 FORBIDDEN = [

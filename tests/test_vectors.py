@@ -25,11 +25,11 @@ from t2r_export.describe import describe
 from t2r_export.export import build, export
 from t2r_export.finetune import finetune
 from t2r_export.lab.config.recurrent import GRUConfig
+from t2r_export.model.sample import sample
 from t2r_export.providers.genai import export_genai
 from t2r_export.providers.timed import TimedDecoder
 from t2r_export.providers.triton import export_triton
 from t2r_export.quantize import export_quantized
-from t2r_export.training.sample import sample
 from t2r_export.verify import verify
 from t2r_runtime import Batch, Decoder, Sampling
 from t2r_runtime.contract.signature import Signature

@@ -14,13 +14,13 @@ from pathlib import Path
 from comparison import timing
 from comparison.data import data_folder
 from comparison.engines import Candidate, Engine, Engines, Files, require_parity, whole
+from t2r_export.batches.pair_batches import Tokenizers
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.hub import save_translator
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.recipe import read_recipe
-from t2r_export.data.pair_batches import Tokenizers
 from t2r_export.data.pairs import read_archived, split_groups
 from t2r_export.export import export
 from t2r_export.paths import existing_model

@@ -19,8 +19,8 @@ from t2r_runtime.files import existing_file
 from t2r_runtime.session.refusals import existing_graph
 
 if TYPE_CHECKING:
-    from t2r_export.quality.quantization import Quality
     from t2r_export.quantize import QuantizeReport
+    from t2r_export.quantizers.quality import Quality
 
 FILE = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,7 +85,7 @@ def texts(check: Path | None, config: QuantizeConfig | None) -> list[Path]:
 @contextlib.contextmanager
 def failure_shown(as_json: bool) -> Iterator[None]:
     """Print the measurements of a failed quality check before it is raised."""
-    from t2r_export.quality.quantization import QualityCheckFailed
+    from t2r_export.quantizers.quality import QualityCheckFailed
 
     try:
         yield

@@ -76,7 +76,7 @@ def command(
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.model.device import choose_device
-    from t2r_export.training.sample import sample
+    from t2r_export.model.sample import sample
     from t2r_runtime.files import replacing
 
     loaded = checkpoint.load(model)

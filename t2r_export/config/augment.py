@@ -11,7 +11,7 @@ FORM = "NAME=SHARE,NAME=SHARE"
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """Probability of each augmentation. t2r_export.data.augment implements them."""
+    """Probability of each augmentation. t2r_export.batches.augment implements them."""
 
     numbers: float = option("Replace the numbers, dates, amounts and times of a pair.", 0.0, bounds=(0, 1))
     names: float = option("Replace the names of a pair.", 0.0, bounds=(0, 1))

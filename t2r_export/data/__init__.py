@@ -1,1 +1,1 @@
-"""Training data, texts and pairs: reading, tokenizing, splitting, batching."""
+"""Texts and pairs: reading, tokenizing, splitting, caching."""

@@ -32,7 +32,7 @@ def widened(fixed: float, rounding: float) -> float:
 
 # Measured on stories260K with T2R layers and on the storyteller, on the CPU, random states and starts of texts (logits,
 # state, greedy): fp16 0.25, 0.0064, 99.9 %; int8 2.4, 0.21, 94 %; int8-static 3.1, 0.27, 87 %; w8 1.3, 0.07, 95 %;
-# w4 5.0, 0.31, 71 %. Coarse, because guarded denominators near zero amplify errors; t2r_export.quality.quantization
+# w4 5.0, 0.31, 71 %. Coarse, because guarded denominators near zero amplify errors; t2r_export.quantizers.quality
 # measures the loss on text. A scheme rounds far more than a provider's arithmetic, so all providers share its bounds.
 # The parity suite checks them on every provider.
 QUANTIZED = {

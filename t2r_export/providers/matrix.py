@@ -22,6 +22,7 @@ import numpy.typing as npt
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.quantize import MIN_CALIBRATION, SCHEMES, QuantizeConfig, scheme
 from t2r_export.export import export
+from t2r_export.model.sample import sample
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
 from t2r_export.proof.tolerances import tolerance
@@ -29,7 +30,6 @@ from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.subprocess import Remote, remote_versions
 from t2r_export.python import THIS
 from t2r_export.quantize import calibration_data, quantize
-from t2r_export.training.sample import sample
 from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS, Decoder, Translator
 from t2r_runtime.errors import UserError

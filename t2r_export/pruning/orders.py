@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from t2r_export.data.batch import Batch, initial_states
+from t2r_export.batches.batch import Batch, initial_states
 from t2r_export.model.transformer import Transformer
 from t2r_export.model.units import Rows, Units
 from t2r_export.training.losses import next_token_loss

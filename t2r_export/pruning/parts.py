@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from t2r_export.data.batch import window_batches
+from t2r_export.batches.batch import window_batches
 from t2r_export.model.parts.base import Part, build_part
 from t2r_export.model.transformer import Transformer
 from t2r_export.model.units import Units

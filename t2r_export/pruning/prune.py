@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from t2r_export.batches.batch import window_batches
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.untrained import marked, untrained, without_layers
 from t2r_export.config.pruning import KINDS, PruneConfig
 from t2r_export.config.tagged import resolve
-from t2r_export.data.batch import window_batches
 from t2r_export.data.corpus import held_out_windows
 from t2r_export.data.shards import Corpus
 from t2r_export.model.transformer import Transformer

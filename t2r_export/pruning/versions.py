@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from t2r_export.batches.batch import Batch
 from t2r_export.checkpoints.weights import assemble
-from t2r_export.data.batch import Batch
 from t2r_export.model.parts.base import Part
 from t2r_export.model.positions.base import build_positions
 from t2r_export.model.transformer import Transformer

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from t2r_export.batches.batch import Batch, initial_states
 from t2r_export.config.finetune import LEAST_LENGTH
-from t2r_export.data.batch import Batch, initial_states
 from t2r_export.data.corpus import check_length, held_out_windows, windows_of
 from t2r_export.data.shards import IntArray
 from t2r_export.model.transformer import Transformer

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from t2r_export.batches.pair_batches import Tokenizers, tokenize_pairs
 from t2r_export.data.corpus import spread
-from t2r_export.data.pair_batches import Tokenizers, tokenize_pairs
 from t2r_export.data.pairs import Pair
 from t2r_export.graph.reader import read_graph
 from t2r_export.quality.evaluate import Evaluation, evaluate

@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from t2r_export.batches.pair_batches import Tokenizers
+from t2r_export.batches.ragged import Ragged
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.data.pair_batches import Tokenizers
 from t2r_export.data.pairs import bounded_lines, read_pairs, write_pairs
-from t2r_export.data.ragged import Ragged
 from t2r_export.model.device import choose_device
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import existing_model

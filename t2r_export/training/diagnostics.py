@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from t2r_export.data.batch import Batch, initial_states
+from t2r_export.batches.batch import Batch, initial_states
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.stages import Stage
 

@@ -14,16 +14,8 @@ from typing import Any
 
 import torch
 
-from t2r_export.checkpoints import checkpoint
-from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
-from t2r_export.config.finetune import LENGTH, FinetuneConfig
-from t2r_export.config.model import ModelConfig
-from t2r_export.config.plain import to_plain
-from t2r_export.config.stages import MAX_STEPS, STAGES, TOKENS
-from t2r_export.data.batch import Batches
-from t2r_export.data.corpus import read_corpus
-from t2r_export.data.pair_batches import (
+from t2r_export.batches.batch import Batches
+from t2r_export.batches.pair_batches import (
     PairBatches,
     PairCorpus,
     Tokenizers,
@@ -31,10 +23,18 @@ from t2r_export.data.pair_batches import (
     read_pair_corpus,
     tokenize_pairs,
 )
+from t2r_export.batches.starts import check_starts, usual_starts
+from t2r_export.batches.windows import WindowBatches
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
+from t2r_export.config.finetune import LENGTH, FinetuneConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.plain import to_plain
+from t2r_export.config.stages import MAX_STEPS, STAGES, TOKENS
+from t2r_export.data.corpus import read_corpus
 from t2r_export.data.pairs import Pair
 from t2r_export.data.shards import Corpus
-from t2r_export.data.starts import check_starts, usual_starts
-from t2r_export.data.windows import WindowBatches
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 

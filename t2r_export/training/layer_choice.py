@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from t2r_export.batches.batch import window_batch, window_batches
 from t2r_export.config.layer import LayerConfig, mixer_of
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.stages import STAGES
-from t2r_export.data.batch import window_batch, window_batches
 from t2r_export.data.corpus import Windows, held_out_windows
 from t2r_export.data.shards import Corpus
 from t2r_export.errors import CheckFailed

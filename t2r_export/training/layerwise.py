@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from t2r_export.data.batch import Batch, initial_states
+from t2r_export.batches.batch import Batch, initial_states
 from t2r_export.model.block import Block, BlockTrace
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from t2r_export.data.batch import Batch
+from t2r_export.batches.batch import Batch
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.parts.attention import Attention
 from t2r_export.model.transformer import Transformer

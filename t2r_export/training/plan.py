@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from t2r_export.batches.batch import Batch, Batches
 from t2r_export.config.finetune import FinetuneConfig
-from t2r_export.data.batch import Batch, Batches
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
 from t2r_export.training.losses import rows_at_once

@@ -11,7 +11,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from t2r_export.data.batch import Batch
+from t2r_export.batches.batch import Batch
 from t2r_export.model.mixers.gates import Gates
 from t2r_export.model.ops import State
 from t2r_export.model.parts.attention import Attention

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from t2r_export.data.batch import Batch, initial_states
+from t2r_export.batches.batch import Batch, initial_states
 from t2r_export.model.block import BlockTrace
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from t2r_export.batches.batch import Batch, Batches
+from t2r_export.batches.in_order import in_order
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import STAGES, StagePlan
-from t2r_export.data.batch import Batch, Batches
-from t2r_export.data.in_order import in_order
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate

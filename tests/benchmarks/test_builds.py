@@ -12,11 +12,11 @@ import texts
 from builds import Reading, add_lines, keep, students, time_steps, windows_untrained
 from comparison.page import PLACE
 from comparison.tables import Table
+from t2r_export.batches.batch import window_batches
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.bench import BenchConfig
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.convert import convert
-from t2r_export.data.batch import window_batches
 from t2r_export.data.corpus import held_out_windows, read_corpus
 from t2r_export.quality.evaluate import evaluate
 

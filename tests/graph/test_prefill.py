@@ -26,8 +26,8 @@ from t2r_export.graph.layout import pack
 from t2r_export.graph.prefill import CHUNK
 from t2r_export.lab.config.compressive import CompressiveConfig
 from t2r_export.model.mixers.feature_maps import FEATURE_MAPS
-from t2r_export.quality.quantization import QualityCheckFailed
 from t2r_export.quantize import quantize
+from t2r_export.quantizers.quality import QualityCheckFailed
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.states import States

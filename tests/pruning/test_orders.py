@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import small
-from t2r_export.data.batch import window_batches
+from t2r_export.batches.batch import window_batches
 from t2r_export.model.units import Units
 from t2r_export.pruning.orders import by_columns, by_gradient
 from t2r_export.pruning.parts import channel_order

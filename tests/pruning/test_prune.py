@@ -18,11 +18,11 @@ import t2r_export
 import texts
 from cli_models import Output, run
 from pruning_models import corpus
+from t2r_export.batches.batch import window_batches
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.pruning import KINDS, PruneConfig
 from t2r_export.config.uniform import UniformConfig
-from t2r_export.data.batch import window_batches
 from t2r_export.data.corpus import held_out_windows
 from t2r_export.fold import fold
 from t2r_export.pruning.prune import Pruned, prune

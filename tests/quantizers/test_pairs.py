@@ -19,11 +19,11 @@ from t2r_export.config.positions import LearnedConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.data.pairs import write_pairs
 from t2r_export.export import export
-from t2r_export.quality.quantization import QualityCheckFailed
 from t2r_export.quantize import export_quantized, quantize
 from t2r_export.quantizers.base import Calibration
 from t2r_export.quantizers.calibration import sources, targets
 from t2r_export.quantizers.pairs import read_token_pairs, side_by_side
+from t2r_export.quantizers.quality import QualityCheckFailed
 from t2r_runtime import Translator
 from t2r_runtime.errors import UserError
 

@@ -7,9 +7,9 @@ import torch
 
 import small
 import texts
+from t2r_export.batches.batch import Batch, window_batch
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
-from t2r_export.data.batch import Batch, window_batch
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.parts.attention import Attention
 from t2r_export.model.transformer import Transformer

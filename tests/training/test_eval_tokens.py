@@ -13,14 +13,14 @@ import torch
 
 import small
 import texts
+from t2r_export.batches.batch import Batch, window_batches
+from t2r_export.batches.pair_batches import Tokenizers, tokenize_pairs
+from t2r_export.batches.windows import WindowBatches
 from t2r_export.cli import main
 from t2r_export.config.finetune import EVAL_TOKENS, LEAST_EVAL_TOKENS, FinetuneConfig
 from t2r_export.config.stages import parse_plan
-from t2r_export.data.batch import Batch, window_batches
-from t2r_export.data.pair_batches import Tokenizers, tokenize_pairs
 from t2r_export.data.pairs import read_pairs
 from t2r_export.data.shards import Corpus
-from t2r_export.data.windows import WindowBatches
 from t2r_export.finetune import finetune
 from t2r_export.quality.evaluate import evaluate, evaluate_lengths, mean_and_error, token_losses
 from t2r_export.quality.evaluate_pairs import evaluate_pairs

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import small
-from t2r_export.data.batch import window_batches
+from t2r_export.batches.batch import window_batches
 from t2r_export.quality.evaluate import evaluate, evaluate_lengths, token_losses
 from t2r_runtime.errors import UserError
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import small
 import texts
+from t2r_export.batches.batch import window_batches
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.convert import convert
-from t2r_export.data.batch import window_batches
 from t2r_export.data.corpus import Windows, held_out_windows
 from t2r_export.data.shards import Corpus
 from t2r_export.errors import CheckFailed

@@ -9,9 +9,9 @@ import torch
 
 import small
 from runs import changed, entry
+from t2r_export.batches.batch import window_batch
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import parse_plan
-from t2r_export.data.batch import window_batch
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora

@@ -10,10 +10,10 @@ import torch
 
 import small
 from small import LLAMA, B, G, H, T
+from t2r_export.batches.batch import window_batch
 from t2r_export.config.mixers import HybridConfig, LinearConfig
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.convert import convert
-from t2r_export.data.batch import window_batch
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.layerwise import Transfer
 from t2r_runtime.errors import UserError

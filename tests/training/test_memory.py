@@ -13,10 +13,10 @@ import torch
 
 import small
 import texts
+from t2r_export.batches.batch import window_batch
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import parse_plan
-from t2r_export.data.batch import window_batch
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import memory

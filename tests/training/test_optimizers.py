@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import small
-from t2r_export.data.batch import window_batch
+from t2r_export.batches.batch import window_batch
 from t2r_export.training.optimizers import CombinedOptimizer, learning_rate, make_optimizer, restore
 from t2r_export.training.stages import Task
 

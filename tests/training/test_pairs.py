@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t2r_export.batches.ragged import ByLength, Ragged, by_length, in_parts
 from t2r_export.config.finetune import Shares
 from t2r_export.data import pairs as module
 from t2r_export.data.pairs import (
@@ -26,7 +27,6 @@ from t2r_export.data.pairs import (
     split_shares,
     write_pairs,
 )
-from t2r_export.data.ragged import ByLength, Ragged, by_length, in_parts
 from t2r_export.data.vocabulary import train_pair_tokenizer
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError

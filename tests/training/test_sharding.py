@@ -17,9 +17,9 @@ import torch.distributed
 
 import small
 from runs import entry, records, stop_at
+from t2r_export.batches.batch import Batch
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import parse_plan
-from t2r_export.data.batch import Batch
 from t2r_export.finetune import finetune
 from t2r_export.training import muon, sharding
 from t2r_export.training.memory import narrow
@@ -43,7 +43,7 @@ TWO_SHARDS = (*("--use_fsdp" if word == "--multi_gpu" else word for word in TWO_
 PROGRAM = """
 import os, pickle, signal, sys
 import torch
-from t2r_export.data.windows import WindowBatches
+from t2r_export.batches.windows import WindowBatches
 from t2r_export.finetune import finetune
 from t2r_export.training import muon
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 import small
 import texts
+from t2r_export.batches.batch import window_batch as read
+from t2r_export.batches.batch import window_batches
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.stages import STAGES
 from t2r_export.convert import convert
-from t2r_export.data.batch import window_batch as read
-from t2r_export.data.batch import window_batches
 from t2r_export.lab.config.span import SpanConfig
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step

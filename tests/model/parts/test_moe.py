@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import small
 from small import GPT2, MOE, WIDTH, B, T
+from t2r_export.batches.batch import window_batch
 from t2r_export.config.parts import MoEConfig
 from t2r_export.config.uniform import Dense
-from t2r_export.data.batch import window_batch
 from t2r_export.model.parts.base import Site
 from t2r_export.model.parts.moe import MoE, load_balance
 from t2r_export.model.step import Step

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from t2r_export.batches.batch import Batch, window_batch, window_batches
+from t2r_export.batches.starts import draw_starts
 from t2r_export.config.finetune import FinetuneConfig
-from t2r_export.data.batch import Batch, window_batch, window_batches
 from t2r_export.data.corpus import PIECE, Vocabulary, Windows, check_length, held_out_windows, windows_of
 from t2r_export.data.shards import Corpus, IntArray
-from t2r_export.data.starts import draw_starts
 from t2r_runtime.errors import UserError
 
 VALIDATION_WINDOWS = 32  # maximum per validation during training
@@ -67,7 +67,7 @@ class Documents:
 
 
 class WindowBatches:
-    """`t2r_export.data.batch.Batches` of a corpus of tokens."""
+    """`t2r_export.batches.batch.Batches` of a corpus of tokens."""
 
     def __init__(self, corpus: Corpus, config: FinetuneConfig, model: Vocabulary) -> None:
         self.config = config

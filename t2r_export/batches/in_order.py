@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from t2r_export.data.batch import Batch
+from t2r_export.batches.batch import Batch
 from t2r_runtime.errors import UserError
 
 CHUNK = 16  # steps per task of a worker; chunks begin at its multiples

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from t2r_export.batches.augment import Augmenter
+from t2r_export.batches.batch import Batch
+from t2r_export.batches.in_order import CHUNK
+from t2r_export.batches.ragged import ByLength, Ragged, by_length, in_parts
 from t2r_export.config.augment import read_augment
 from t2r_export.config.finetune import FinetuneConfig, Shares
 from t2r_export.config.model import ModelConfig
-from t2r_export.data.augment import Augmenter
-from t2r_export.data.batch import Batch
 from t2r_export.data.corpus import spread
-from t2r_export.data.in_order import CHUNK
 from t2r_export.data.pairs import Pair, PairParts, read_pairs, split_shares
-from t2r_export.data.ragged import ByLength, Ragged, by_length, in_parts
 from t2r_export.data.shards import check_vocabulary
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
@@ -178,7 +178,7 @@ def _parts(pairs: list[Pair], valid: Path | None, test: Path | None, shares: Sha
 
 
 class PairBatches:
-    """`t2r_export.data.batch.Batches` of a corpus of pairs."""
+    """`t2r_export.batches.batch.Batches` of a corpus of pairs."""
 
     def __init__(
         self,

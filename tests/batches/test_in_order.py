@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from t2r_export.data import in_order as module
-from t2r_export.data.batch import Batch, window_batch
-from t2r_export.data.in_order import CHUNK, in_order
+from t2r_export.batches import in_order as module
+from t2r_export.batches.batch import Batch, window_batch
+from t2r_export.batches.in_order import CHUNK, in_order
 from t2r_runtime.errors import UserError
 
 STEPS = range(CHUNK - 3, 3 * CHUNK + 2)  # four chunks, the first and last in part

@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from t2r_export.config.augment import AugmentConfig, read_augment
-from t2r_export.data import augment
-from t2r_export.data.augment import (
+from t2r_export.batches import augment
+from t2r_export.batches.augment import (
     Augmenter,
     digits,
     found_names,
@@ -20,6 +19,7 @@ from t2r_export.data.augment import (
     with_numbers,
     with_title,
 )
+from t2r_export.config.augment import AugmentConfig, read_augment
 from t2r_export.data.pairs import Pair
 from t2r_runtime.errors import UserError
 

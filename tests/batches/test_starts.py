@@ -12,12 +12,12 @@ import torch
 import small
 import texts
 from runs import changed, ended, entry, resumed, stop_at
+from t2r_export.batches.batch import window_batch
+from t2r_export.batches.starts import check_starts, draw_starts, usual_starts
 from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig
 from t2r_export.config.mixers import LinearConfig, MixerConfig, WindowConfig
 from t2r_export.config.stages import parse_plan
 from t2r_export.convert import convert
-from t2r_export.data.batch import window_batch
-from t2r_export.data.starts import check_starts, draw_starts, usual_starts
 from t2r_export.finetune import finetune
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.stages import Distill, LossWeights, Stage, Task

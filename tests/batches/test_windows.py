@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import texts
+from t2r_export.batches.batch import Batch
+from t2r_export.batches.windows import Documents
 from t2r_export.cli import main
 from t2r_export.config.stages import parse_plan
-from t2r_export.data.batch import Batch
-from t2r_export.data.windows import Documents
 from t2r_export.finetune import finetune
 from t2r_runtime.errors import UserError
 

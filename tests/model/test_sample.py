@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import small
-from t2r_export.data.batch import window_batches
+from t2r_export.batches.batch import window_batches
+from t2r_export.model.sample import BATCH, sample
 from t2r_export.quality.evaluate import evaluate
-from t2r_export.training.sample import BATCH, sample
 from t2r_runtime.errors import UserError
 
 UNENDING = dataclasses.replace(small.LLAMA, eos_tokens=())

@@ -16,6 +16,11 @@ from torch import Tensor
 import small
 import texts
 from runs import ended, resumed, stop_at
+from t2r_export.batches.augment import Augmenter
+from t2r_export.batches.batch import Batch
+from t2r_export.batches.in_order import CHUNK, in_order
+from t2r_export.batches.pair_batches import PairBatches, Tokenizers, TokenPairs, read_pair_corpus, tokenize_pairs
+from t2r_export.batches.ragged import Ragged
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.augment import read_augment
@@ -25,12 +30,7 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.stages import parse_plan
 from t2r_export.convert import convert, provenance
-from t2r_export.data.augment import Augmenter
-from t2r_export.data.batch import Batch
-from t2r_export.data.in_order import CHUNK, in_order
-from t2r_export.data.pair_batches import PairBatches, Tokenizers, TokenPairs, read_pair_corpus, tokenize_pairs
 from t2r_export.data.pairs import Pair, write_pairs
-from t2r_export.data.ragged import Ragged
 from t2r_export.finetune import finetune
 from t2r_export.lab.config.average import AverageConfig
 from t2r_export.lab.config.merged import MergeConfig

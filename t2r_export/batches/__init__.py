@@ -1,0 +1,1 @@
+"""Batches of tokens and of sentence pairs for training: windows, lengths, orders, augmentation."""
