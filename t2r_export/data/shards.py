@@ -172,8 +172,12 @@ def _hashed(part: IntArray) -> Any:
     """SHA-256 of a part's tokens as int32; at 4 bytes per token, it takes as long as that of an English text."""
     digest = hashlib.sha256()
     for at in range(0, len(part), PIECE):
-        digest.update(np.ascontiguousarray(part[at : at + PIECE], np.int32).data)
+        _add(digest, part[at : at + PIECE])
     return digest
+
+
+def _add(digest: Any, tokens: IntArray) -> None:
+    digest.update(np.ascontiguousarray(tokens, np.int32).data)
 
 
 def _identity(parts: Iterable[Any]) -> str:
@@ -194,7 +198,7 @@ def _write(folder: Path, said: Mapping[str, Any], vocab_size: int, tokens: Itera
             ids = np.asarray(given)
             check_vocabulary(ids, vocab_size)
             files[part].write(np.ascontiguousarray(ids, _dtype(vocab_size)).data)
-            hashes[part].update(np.ascontiguousarray(ids, np.int32).data)
+            _add(hashes[part], ids)
             rows[part], documents[part], shape = rows[part] + len(ids), documents[part] + count, ids.shape[1:]
         for file in files[1:]:
             file.seek(0)

@@ -27,6 +27,7 @@ def count(graph: Path) -> int | None:
 def test_untrained_student_says_so(folder: Path, tmp_path: Path, capsys: Output) -> None:
     """One line of each verb; quantized, pruned and saved students keep the mark."""
     student, graph = tmp_path / "s.pt", tmp_path / "s.onnx"
+    (tmp_path / "text").write_text("once upon a time")
     out, _ = run(capsys, "convert", folder / "model.pt", student, "--mixer", "linear:feature_size=5")
     assert "; 528 new parameters (13.6%); untrained" in out and out.endswith(
         "; untrained: train it with t2r finetune\n"
@@ -36,6 +37,7 @@ def test_untrained_student_says_so(folder: Path, tmp_path: Path, capsys: Output)
         ("export", student, graph, "--prefill"),
         ("verify", student, graph, "--steps", 3),
         ("generate", graph, "--prompt", "a hen", "--max-tokens", 2),
+        ("evaluate", graph, tmp_path / "text"),
         ("inspect", student),
         ("inspect", graph),
         ("quantize", graph, tmp_path / "q.onnx", "--scheme", "w8"),

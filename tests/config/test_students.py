@@ -118,7 +118,7 @@ def test_errors(kind: str, given: dict[str, Any], message: str) -> None:
             student_mixer(kind, given, model)
 
 
-def test_upgrade_keeps_rotary_options() -> None:
+def test_own_frequency_scale_of_a_scaled_teacher() -> None:
     scaled = LLAMA.with_attention(positions=RotaryConfig(5e5, LinearScaling(2.0))).build()
     assert student_mixer("linear", {"frequency_scale": 0.5}, scaled)[0] == LinearConfig(
         32, **PAIR, positions="after", frequency_scale=0.5

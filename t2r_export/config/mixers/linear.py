@@ -79,7 +79,7 @@ class LinearConfig(MixerConfig):
     fixed_sigma: bool = option("rfa: do not train sigma.", False)
     redraw: bool = option("rfa, favor: redraw the random directions at every training step.", False, causal=True)
     memory: int = option(MEMORY, 0, causal=True)
-    # defaults are those of older checkpoints; `usual` is for new students (t2r_export.config.students)
+    # defaults are T2R's ungated sums; `usual` is for new students (t2r_export.config.students)
     update_rule: str = option(
         "Update rule of the state (docs/mixers.md).", "linear", UPDATE_RULES, usual="gated", causal=True
     )
