@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-EVERY = 16  # --quick keeps one case in so many
+EVERY = 24  # --quick keeps one case in so many
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -77,6 +77,7 @@ OTHERS = {
     "t2r_export/providers/timed.py",
     "t2r_export/training/curves.py",
     "t2r_export/training/measured.py",  # process memory
+    "runtimes/python/t2r_runtime/session/tuning.py",  # quotas of cgroups
 }
 READING = re.compile(r"\.read_text\(|\.decode\((\"utf|'utf|\))|sys\.stdin(?!\.isatty|\.buffer\.readline)")
 

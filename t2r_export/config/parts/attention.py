@@ -119,7 +119,6 @@ class CrossConfig(InsideConfig):
         return 0  # the source is constant
 
 
-@dataclass(frozen=True)
 class JointConfig(Kind):
     """A choice of cross-attention that replaces it: one part per layer attends to the prefix and to the source."""
 
