@@ -11,7 +11,7 @@ import torch
 
 import small
 import texts
-from runs import changed, ended, entry, resumed, stop_at
+from runs import changed, ended, entry, resumed, stop_at, usual
 from t2r_export.batches.batch import window_batch
 from t2r_export.batches.starts import check_starts, draw_starts, usual_starts
 from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig
@@ -132,8 +132,9 @@ def test_other_layers_do_not_affect_default() -> None:
 
 
 @pytest.mark.slow
-def test_start_positions_are_part_of_identity(config: FinetuneConfig, tmp_path: Path) -> None:
+def test_start_positions_are_part_of_identity(tmp_path: Path) -> None:
     """A gated student of a rotary model uses them by default, also after a stop; another number is another model."""
+    config = usual(tmp_path)
     texts.write_student(config.model, mixer=LinearConfig(small.K, update_rule="gated", gate="data"))
     config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "3,4", "0.01"))
     whole = ended(config)

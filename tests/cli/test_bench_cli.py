@@ -130,7 +130,6 @@ def test_options_of_the_other_kind(options: list[object], message: str, translat
         ([], "expected GRAPH…; received none; see `t2r bench --help`"),
         ([__file__, "--measure", "rounds=0"], "expected rounds of --measure to be an integer from 1 to"),
         ([__file__, "--measure", "steps=x"], "expected steps of --measure to be an integer from 1 to"),
-        ([__file__, "--rounds", 3], "--rounds is --measure rounds=VALUE now"),
         (["nothing.onnx", "--provider", "toaster"], "expected a provider of: cpu"),
         ([__file__, __file__, "--tune"], "expected one GRAPH for --tune; received 2; tune one graph at a time"),
     ],

@@ -71,7 +71,6 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("g.onnx o.onnx --as compiled --provider toaster", "a provider of: cpu"),
         ("g.onnx o.onnx --as compiled --provider qnn:x", "KEY=VALUE"),
         ("none.onnx web --as web", "none.onnx, which does not exist"),
-        ("g.onnx web --as web --page p", "--page is --as web:page=VALUE now"),
         ("g.onnx web --as web:weights=float16", "options of web (page, peer); received weights"),
         ("g.onnx web --as web --provider qnn", "--as compiled with --provider; received none"),
         ("none.pt f --as marian", "a checkpoint at none.pt; received nothing"),

@@ -195,7 +195,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"feed_forwards": [{}, {}]},
-        "model.feed_forwards.kind to be one of dense, none, moe, product_key, channel_mix; received None; choo",
+        "model.feed_forwards.kind to be one of dense, none, channel_mix, moe, product_key; received None; choo",
     ),
     (
         {"feed_forwards": ["dense", "dense"]},
