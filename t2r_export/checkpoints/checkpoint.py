@@ -105,7 +105,7 @@ def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoin
 
 def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     if os.path.isdir(path):
-        from t2r_export.checkpoints.importers import read_folder  # imported on use: a module per family
+        from t2r_export.checkpoints.importers import read_folder  # imported on use: a model.pt needs none of it
 
         found = read_folder(path)
         model = assemble(found.config, found.weights)

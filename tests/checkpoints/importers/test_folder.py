@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tokenizers import Tokenizer as Library
 
 import folders
 from cli_models import letter_tokenizer
-from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints import checkpoint, importers
 from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.unread import REASONS, UNREAD
 from t2r_export.files import sha256
@@ -49,6 +51,19 @@ def test_a_folder_becomes_a_checkpoint(llama: Path) -> None:
     assert origin["trained_positions"] == 40
     assert sorted(origin["files"]) == ["config.json", "model.safetensors", "tokenizer.json"]
     json.dumps(found.provenance)
+
+
+def test_inspect_imports_the_modules_of_one_family(llama: Path) -> None:
+    program = f"""
+from t2r_export.cli import main
+assert main(["inspect", {str(llama)!r}]) == 0
+import sys
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
+    package = importers.__name__
+    known = {f"{package}.{place.partition(':')[0]}" for place in importers.FAMILIES.values()}
+    assert set(done.stdout.splitlines()[-1].split()) & known == {f"{package}.llama"}
 
 
 def test_the_hash_is_of_every_file(llama: Path) -> None:
