@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.folder import Imported, read
+from t2r_export.checkpoints.importers.layer_norms import LAYER_NORMS
+from t2r_export.checkpoints.importers.llamas import LLAMAS
 from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, T2R
 from t2r_export.config.tagged import resolve
 
-# model_type -> "module:NAME" of its importer, in this package
-FAMILIES = {
-    "arcee": "arcee:ARCEE",
+# families with a module of their own: model_type -> "module:NAME" in this package
+MODULES = {
     "bamba": "bamba:BAMBA",
     "bart": "bart:BART",
     "bloom": "bloom:BLOOM",
-    "cohere": "cohere:COHERE",
-    "cohere2": "cohere:COHERE2",
     "delta_net": "delta_net:DELTA_NET",
     "dots1": "dots1:DOTS1",
-    "ernie4_5": "ernie4_5:ERNIE4_5",
     "ernie4_5_moe": "ernie4_5_moe:ERNIE4_5_MOE",
-    "exaone4": "exaone4:EXAONE4",
     "falcon_h1": "falcon_h1:FALCON_H1",
     "falcon_mamba": "mamba:FALCON_MAMBA",
     "gated_deltanet": "gated_deltanet:GATED_DELTANET",
@@ -32,8 +28,6 @@ FAMILIES = {
     "gemma3": "images:GEMMA3",
     "gemma3_text": "gemma3:GEMMA3_TEXT",
     "gla": "gla:GLA",
-    "glm": "glm:GLM",
-    "glm4": "glm:GLM4",
     "glm4_moe": "glm4_moe:GLM4_MOE",
     "gpt2": "gpt2:GPT2",
     "gpt_neo": "gpt_neo:GPT_NEO",
@@ -43,9 +37,7 @@ FAMILIES = {
     "granitemoe": "granite_moe:GRANITE_MOE",
     "granitemoehybrid": "granite_hybrid:GRANITE_HYBRID",
     "granitemoeshared": "granite_moe:GRANITE_MOE_SHARED",
-    "helium": "helium:HELIUM",
     "hunyuan_v1_dense": "hunyuan:HUNYUAN_V1_DENSE",
-    "internlm3": "internlm3:INTERNLM3",
     "jamba": "jamba:JAMBA",
     "kda": "kda:KDA",
     "lfm2": "lfm2:LFM2",
@@ -55,26 +47,16 @@ FAMILIES = {
     "mamba": "mamba:MAMBA",
     "mamba2": "mamba2:MAMBA2",
     "marian": "marian:MARIAN",
-    "ministral": "mistral:MINISTRAL",
     "ministral3": "ministral3:MINISTRAL3",
-    "mistral": "mistral:MISTRAL",
     "mistral3": "images:MISTRAL3",
     "mixtral": "mixtral:MIXTRAL",
     "nanochat": "nanochat:NANOCHAT",
-    "nemotron": "nemotron:NEMOTRON",
     "nemotron_h": "nemotron_h:NEMOTRON_H",
-    "olmo": "olmo:OLMO",
-    "olmo2": "olmo2:OLMO2",
-    "olmo3": "olmo3:OLMO3",
     "olmo_hybrid": "olmo_hybrid:OLMO_HYBRID",
     "olmoe": "olmoe:OLMOE",
     "opt": "opt:OPT",
     "pegasus": "pegasus:PEGASUS",
-    "phi": "phi:PHI",
-    "phi3": "phi3:PHI3",
-    "qwen2": "qwen2:QWEN2",
     "qwen2_moe": "qwen2_moe:QWEN2_MOE",
-    "qwen3": "qwen3:QWEN3",
     "qwen3_5": "qwen3_5:QWEN3_5",
     "qwen3_5_moe": "qwen3_next:QWEN3_5_MOE",
     "qwen3_5_moe_text": "qwen3_next:QWEN3_5_MOE_TEXT",
@@ -84,32 +66,34 @@ FAMILIES = {
     "recurrent_gemma": "recurrent_gemma:RECURRENT_GEMMA",
     "retnet": "retnet:RETNET",
     "rwkv7": "rwkv7:RWKV7",
-    "seed_oss": "seed_oss:SEED_OSS",
     "smollm3": "smollm3:SMOLLM3",
-    "stablelm": "stablelm:STABLELM",
-    "starcoder2": "starcoder2:STARCODER2",
     "zamba2": "zamba2:ZAMBA2",
 }
+FAMILIES: dict[str, Importer | str] = {**MODULES, **LLAMAS, **LAYER_NORMS}
 
 
 class Importers(Mapping[str, Importer]):
-    """The importers of FAMILIES. A family's module is imported when its importer is used."""
+    """The importers of a table like FAMILIES, in order of names. A module is imported when its importer is used."""
+
+    def __init__(self, table: Mapping[str, Importer | str]) -> None:
+        self.table = table
 
     def __getitem__(self, family: str) -> Importer:
-        importer: Importer = resolve(f"{__name__}.{FAMILIES[family]}")
+        found = self.table[family]
+        importer: Importer = resolve(f"{__name__}.{found}") if isinstance(found, str) else found
         return importer
 
     def __contains__(self, family: object) -> bool:
-        return family in FAMILIES
+        return family in self.table
 
     def __iter__(self) -> Iterator[str]:
-        return iter(FAMILIES)
+        return iter(sorted(self.table))
 
     def __len__(self) -> int:
-        return len(FAMILIES)
+        return len(self.table)
 
 
-IMPORTERS = Importers()
+IMPORTERS = Importers(FAMILIES)
 
 
 def read_folder(path: str | Path) -> Imported:
@@ -117,7 +101,7 @@ def read_folder(path: str | Path) -> Imported:
 
     Raises UserError, see `importers.folder.read`.
     """
-    return read(Path(path), ChainMap({MODEL_TYPE: T2R}, IMPORTERS))
+    return read(Path(path), Importers({**FAMILIES, MODEL_TYPE: T2R}))
 
 
 __all__ = ["IMPORTERS", "Imported", "Importer", "read_folder"]

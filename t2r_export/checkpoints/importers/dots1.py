@@ -5,7 +5,7 @@ from __future__ import annotations
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.glm4_moe import OF_EXPERTS, OTHERS, by_sigmoids, importer
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, decoder, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, decoder, sliding_layers, window_of
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
@@ -33,9 +33,8 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
     first = fields.size("max_window_layers", least=0)
-    layers = sliding_layers(fields, window, lambda layer: layer >= first)
+    layers = sliding_layers(fields, window_of(fields), lambda layer: layer >= first)
     return by_sigmoids(fields, decoder(fields, layers, heads={"qk_norm": True}))
 
 

@@ -7,17 +7,17 @@ import dataclasses
 import re
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.ernie4_5 import KEYS as WITHOUT
 from t2r_export.checkpoints.importers.experts import as_dense, beside, experts
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import LAYER, by_neighbours, decoder
+from t2r_export.checkpoints.importers.llamas import LLAMAS
 from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
 from t2r_export.checkpoints.importers.sources import HEAD, ROW
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
     read={
-        **WITHOUT.read,
+        **LLAMAS["ernie4_5"].keys.read,
         "hidden_size": 2560,
         "intermediate_size": 12288,
         "num_hidden_layers": 28,

@@ -19,9 +19,9 @@ from t2r_export.checkpoints.importers.llama import (
     cap,
     decoder,
     importer,
+    one_plus,
     sliding_layers,
 )
-from t2r_export.checkpoints.importers.sources import ONE_PLUS, Transform
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.model import ModelConfig
 
@@ -100,11 +100,6 @@ def _gemma(fields: Fields) -> ModelConfig:
 def _gemma2(fields: Fields) -> ModelConfig:
     layers = sliding_layers(fields, fields.size("sliding_window"), lambda layer: layer % 2 == 0)
     return second(fields, layers, {"softcap": cap(fields, "attn_logit_softcapping")})
-
-
-def one_plus(names: Mapping[str, str]) -> dict[str, Transform]:
-    """Transforms of all norms."""
-    return {f"{theirs}.weight": ONE_PLUS for ours, theirs in names.items() if "norm" in ours}
 
 
 GEMMA = importer(KEYS, _gemma, NAMES, lambda _: one_plus(NAMES))

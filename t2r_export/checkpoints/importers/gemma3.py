@@ -4,9 +4,16 @@ and windows with their own rotary theta in most layers."""
 from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.gemma import NAMES2, READ2, one_plus, second
+from t2r_export.checkpoints.importers.gemma import NAMES2, READ2, second
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import POSITIONS, all_but_each, importer, sliding_layers, with_positions
+from t2r_export.checkpoints.importers.llama import (
+    POSITIONS,
+    all_but_each,
+    importer,
+    one_plus,
+    sliding_layers,
+    with_positions,
+)
 from t2r_export.checkpoints.importers.rotary import LENGTH, rotary_by_kind
 from t2r_export.config.model import ModelConfig
 

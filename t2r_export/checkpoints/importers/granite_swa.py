@@ -16,6 +16,7 @@ from t2r_export.checkpoints.importers.llama import (
     decoder,
     importer,
     sliding_layers,
+    window_of,
     with_positions,
 )
 from t2r_export.config.model import ModelConfig
@@ -48,10 +49,9 @@ KEYS = keys(
 
 def _config(fields: Fields) -> ModelConfig:
     others = scales(fields)
-    window = None if fields.get("sliding_window") is None else fields.size("sliding_window")
     model = decoder(
         fields,
-        sliding_layers(fields, window, lambda layer: layer % 4 != 0),
+        sliding_layers(fields, window_of(fields), lambda layer: layer % 4 != 0),
         **{**others, "heads": {**others["heads"], "sink": True}},
     )
     return with_positions(model, _positions(fields, model))

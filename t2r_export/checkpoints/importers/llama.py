@@ -1,6 +1,6 @@
 """Llama (Touvron et al. 2023): RMS norm, rotary positions, grouped key/value heads, a gated feed-forward.
 
-SmolLM, TinyLlama and many others are of this family; Qwen2, Qwen3 and Mistral use this module with a few options.
+SmolLM, TinyLlama and many others are of this family; llamas.py and layer_norms.py have others, with a few options.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
 from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.rotary import FULL, ROTARY, SLIDING, rotary
-from t2r_export.checkpoints.importers.sources import Transform, named, of_neighbours
+from t2r_export.checkpoints.importers.sources import ONE_PLUS, Transform, named, of_neighbours
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.layer import LayerConfig, mixer_of
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
@@ -40,11 +40,6 @@ DECODER: dict[str, Any] = {
     "layer_types": None,
 }
 POSITIONS = {"position_embedding_type": (None, "rope")}  # other values are refused
-KEYS = keys(
-    read={**DECODER, "attention_bias": False, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2},
-    refused=POSITIONS,
-    harmless="pretraining_tp",  # the same products, split
-)
 
 
 def decoder(
@@ -143,6 +138,13 @@ def sliding_layers(
     )
 
 
+def window_of(fields: Fields) -> int | None:
+    """The number of tokens of sliding windows; None: sliding_window is null, or use_sliding_window is false."""
+    stated = fields.get("sliding_window") is not None  # marks the key as read, even if it is not used
+    used = not fields.reads("use_sliding_window") or fields.flag("use_sliding_window")
+    return fields.size("sliding_window") if stated and used else None
+
+
 def all_but_each(fields: Fields, default: int | None = None) -> Callable[[int], bool]:
     """`slides` of a family in which every sliding_window_pattern-th layer has no window."""
     fields.get("sliding_window_pattern")  # marks the key as read, even if layer_types overrides it
@@ -184,6 +186,11 @@ def q_and_k(transform: Transform) -> dict[str, Transform]:
     return {f"{NAMES[f'attention.{part}']}.{kind}": transform for part in "qk" for kind in ("weight", "bias")}
 
 
+def one_plus(names: Mapping[str, str]) -> dict[str, Transform]:
+    """Transforms of all norms among these names, for norms that scale by 1 + w."""
+    return {f"{theirs}.weight": ONE_PLUS for ours, theirs in names.items() if "norm" in ours}
+
+
 NAMES = {
     "embedding": "model.embed_tokens",
     "norm": "model.norm",
@@ -214,4 +221,30 @@ def importer(
     )
 
 
-LLAMA = importer(KEYS, decoder)
+def family(
+    read: Mapping[str, Any],
+    config: Callable[[Fields], ModelConfig] = decoder,
+    names: Mapping[str, str] = NAMES,
+    *,
+    lacks: str = "",
+    refused: Mapping[str, tuple[Any, ...]] = POSITIONS,
+    harmless: str = "",
+    aliases: Mapping[str, str] = MappingProxyType({}),
+    transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
+    constants: Mapping[str, float] = MappingProxyType({}),
+) -> Importer:
+    """An importer of a family with the keys of DECODER.
+
+    Args:
+        read: its further keys, and its own defaults.
+        lacks: keys of DECODER that it does not have, separated by spaces.
+        refused, harmless, aliases: as in `keys`. names, transforms, constants: as in `importer`.
+    """
+    own = {key: default for key, default in DECODER.items() if key not in lacks.split()}
+    return importer(keys({**own, **read}, refused, harmless, aliases), config, names, transforms, constants)
+
+
+LLAMA = family(
+    {"attention_bias": False, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2},
+    harmless="pretraining_tp",  # the same products, split
+)

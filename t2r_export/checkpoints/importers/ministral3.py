@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import POSITIONS, decoder, head_sizes, importer
-from t2r_export.checkpoints.importers.mistral import HARMLESS, READ, layers
+from t2r_export.checkpoints.importers.llama import decoder, family, head_sizes
+from t2r_export.checkpoints.importers.llamas import MISTRAL, NO_BIASES, windows
 from t2r_export.checkpoints.importers.rotary import LENGTH, rotary
 from t2r_export.config.attention import PositionScale
 from t2r_export.config.model import ModelConfig
@@ -15,19 +14,15 @@ from t2r_export.config.model import ModelConfig
 FACTOR = "llama_4_scaling_beta"
 # defaults of transformers' class
 ROPE = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, LENGTH: 16384, "mscale_all_dim": 1.0, "mscale": 1.0}
-KEYS = keys(
-    read={
-        **READ,
-        "vocab_size": 131072,
-        "num_hidden_layers": 34,
-        "head_dim": 128,
-        "max_position_embeddings": 262144,
-        "rms_norm_eps": 1e-5,
-        "sliding_window": None,
-    },
-    refused=POSITIONS,
-    harmless=HARMLESS,
-)
+READ = {
+    **MISTRAL,
+    "vocab_size": 131072,
+    "num_hidden_layers": 34,
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+}
 
 
 def _config(fields: Fields) -> ModelConfig:
@@ -39,7 +34,7 @@ def _config(fields: Fields) -> ModelConfig:
     length = getattr(scaling, "original_max_positions", None) or said.size(LENGTH)
     scales = said.get(FACTOR) != 0  # 0 in Devstral 2
     scale = PositionScale(factor=said.number(FACTOR), length=length) if scales else None
-    return decoder(fields, layers(fields), qkv_bias=False, heads={"position_scale": scale}, rope=rope)
+    return decoder(fields, windows(fields), qkv_bias=False, heads={"position_scale": scale}, rope=rope)
 
 
-MINISTRAL3 = importer(KEYS, _config)
+MINISTRAL3 = family(READ, _config, harmless=NO_BIASES)

@@ -7,13 +7,14 @@ import dataclasses
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.experts import experts, joined, pieces
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import LAYER, NAMES, POSITIONS, decoder, importer
-from t2r_export.checkpoints.importers.mistral import HARMLESS, READ, layers
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer
+from t2r_export.checkpoints.importers.llamas import MISTRAL, NO_BIASES, windows
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
     read={
-        **READ,
+        **DECODER,
+        **MISTRAL,
         "rms_norm_eps": 1e-5,
         "rope_theta": 1e6,
         "sliding_window": None,
@@ -21,13 +22,13 @@ KEYS = keys(
         "num_experts_per_tok": 2,
     },
     refused={**POSITIONS, "output_router_logits": (None, False)},
-    harmless=f"{HARMLESS} router_aux_loss_coef router_jitter_noise",
+    harmless=f"{NO_BIASES} router_aux_loss_coef router_jitter_noise",
     aliases={"num_experts": "num_local_experts"},
 )
 
 
 def _config(fields: Fields) -> ModelConfig:
-    mixers = layers(fields)
+    mixers = windows(fields)
     feed_forwards = (experts(fields),) * len(mixers)
     return decoder(fields, mixers, qkv_bias=False, output_bias=False, feed_forwards=feed_forwards)
 

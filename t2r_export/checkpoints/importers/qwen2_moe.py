@@ -8,14 +8,15 @@ import dataclasses
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.experts import as_dense, beside, experts, sparse_layers
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import LAYER, decoder, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder, sliding_layers, window_of
+from t2r_export.checkpoints.importers.llamas import QWEN2
 from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
-from t2r_export.checkpoints.importers.qwen2 import READ
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
     read={
-        **READ,
+        **DECODER,
+        **QWEN2,
         "hidden_size": 2048,
         "intermediate_size": 5632,
         "num_hidden_layers": 24,
@@ -37,10 +38,8 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    most, used = fields.size("max_window_layers", least=0), fields.flag("use_sliding_window")
-    stated = fields.get("sliding_window") is not None
-    window = fields.size("sliding_window") if used and stated else None
-    layers = sliding_layers(fields, window, lambda layer: layer % 2 == 0 and layer < most)
+    most = fields.size("max_window_layers", least=0)
+    layers = sliding_layers(fields, window_of(fields), lambda layer: layer % 2 == 0 and layer < most)
     each = experts(fields, "num_experts", "moe_intermediate_size", fields.flag("norm_topk_prob"))
     model = decoder(fields, layers, qkv_bias=fields.flag("qkv_bias"), output_bias=False)
     shared = fields.size("shared_expert_intermediate_size")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.experts import experts, sparse_layers
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, decoder, sliding_layers
+from t2r_export.checkpoints.importers.llama import DECODER, decoder, sliding_layers, window_of
 from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.uniform import Dense
@@ -36,8 +36,7 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    used = fields.flag("use_sliding_window") and fields.get("sliding_window") is not None
-    layers = sliding_layers(fields, fields.size("sliding_window") if used else None, stated=False)
+    layers = sliding_layers(fields, window_of(fields), stated=False)
     each = experts(fields, size="moe_intermediate_size", renormalize=fields.flag("norm_topk_prob"))
     feed_forwards = tuple(each if own else Dense() for own in sparse_layers(fields))
     return decoder(fields, layers, heads={"qk_norm": True}, feed_forwards=feed_forwards)

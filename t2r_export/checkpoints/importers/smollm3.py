@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, decoder, importer, sliding_layers, with_positions
+from t2r_export.checkpoints.importers.llama import DECODER, decoder, importer, sliding_layers, window_of, with_positions
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
@@ -35,9 +35,8 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    rotating, used, width = _rotating(fields), fields.flag("use_sliding_window"), fields.get("sliding_window")
-    window = fields.size("sliding_window") if used and width is not None else None
-    layers = sliding_layers(fields, window, lambda layer: not rotating[layer])
+    rotating = _rotating(fields)
+    layers = sliding_layers(fields, window_of(fields), lambda layer: not rotating[layer])
     model = decoder(fields, layers)
     return with_positions(model, [model.heads[0].positions if rotates else None for rotates in rotating])
 

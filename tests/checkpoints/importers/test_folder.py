@@ -62,7 +62,7 @@ print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
     package = importers.__name__
-    known = {f"{package}.{place.partition(':')[0]}" for place in importers.FAMILIES.values()}
+    known = {f"{package}.{place.partition(':')[0]}" for place in importers.MODULES.values()}
     assert set(done.stdout.splitlines()[-1].split()) & known == {f"{package}.llama"}
 
 
