@@ -1,4 +1,4 @@
-"""Table of the students of builds: the figures in docs/quality.md.
+"""Table of the students of builds: tables of docs/quality.md and docs/record.md.
 
     python benchmarks/builds.py build/mixers build/hybrids [--sort nats|bytes] [--lengths 256,512,2048]
         [--text TEXT…] [--eval-tokens N] [--weights] [--untrained NAME,…] [--windows 8,60+4,…] [--step-times]

@@ -1,4 +1,4 @@
-"""Initializations of T2R's feature maps: the figures in docs/quality.md.
+"""Compare initializations of T2R's feature maps.
 
     python benchmarks/feature_init.py [--starts own,copy,lifted,…] [--teacher M.pt] [--feature-size 16] [--gated]
         [--after] [--text TEXT] [--stages transfer] [--steps 300] [--rates 1e-2] [--batch 4] [--precision auto]
