@@ -1,4 +1,4 @@
-"""Archives that no tool of an ecosystem writes: a module of Go as a proxy serves it, and sources as a .tar.gz."""
+"""Write archives that no packaging tool writes: Go modules for a module proxy, and source archives."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from release.stage import date, moment
 
 
 def go_module(source: Path, out: Path, version: str) -> None:
-    """The module in `source` as GOPROXY=file://OUT serves it (go.dev/ref/mod#goproxy-protocol)."""
+    """Write the module in `source` in the layout of GOPROXY=file://OUT (go.dev/ref/mod#goproxy-protocol).
+
+    Raises:
+        ValueError: go.mod does not name a module.
+    """
     definition = (source / "go.mod").read_text(encoding="utf-8")
     found = re.match(r"module (\S+)", definition)
     if not found:
-        raise ValueError("expected a module's path in go.mod; received none; name one in its first line")
+        raise ValueError("expected a module path in the first line of go.mod; received none; add one")
     place = out / found[1] / "@v"
     place.mkdir(parents=True)
     (place / "list").write_text(f"v{version}\n", encoding="utf-8")
@@ -34,13 +38,13 @@ def go_module(source: Path, out: Path, version: str) -> None:
 
 
 def sources(source: Path, out: Path, name: str) -> None:
-    """OUT/NAME.tar.gz with the files of `source` in the folder NAME."""
+    """Write OUT/NAME.tar.gz, with the files of `source` in the folder NAME."""
     files = {f"{name}/{path.relative_to(source).as_posix()}": path.read_bytes() for path in _files(source)}
     _write(out / f"{name}.tar.gz", files)
 
 
 def undated(path: Path) -> None:
-    """A .tar.gz once more, without the dates, owners and order that its build gave it."""
+    """Rewrite a .tar.gz with fixed dates, no owners and sorted names, so that builds are reproducible."""
     with tarfile.open(path) as archive:
         members = [(member.name, archive.extractfile(member)) for member in archive if member.isfile()]
         files = {name: file.read() for name, file in members if file is not None}

@@ -1,4 +1,4 @@
-"""The bill of materials in CycloneDX's JSON: each artefact, what it contains of others, and what it asks for."""
+"""Write the software bill of materials (CycloneDX JSON): artifacts, third-party contents and dependencies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from release.stage import date
 from release.versions import ROOT
 
 LICENSE = "Apache-2.0"
-ARCHIVES = {".whl", ".gz", ".tgz", ".crate", ".zip", ".jar", ".deb"}  # other files say what lies beside them
+ARCHIVES = {".whl", ".gz", ".tgz", ".crate", ".zip", ".jar", ".deb"}  # other files of a release describe these
 CONTAINED = {"unicode": ("Unicode Character Database", "Unicode-3.0"), "onnxruntime": ("onnxruntime", "MIT")}
 
 
@@ -33,26 +33,26 @@ def sha256(path: Path) -> str:
 
 
 def write(out: Path, built: Mapping[str, Sequence[Path]], version: str, tools: Tools) -> None:
-    """OUT/sbom.cdx.json of the artefacts, by their packages."""
+    """Write OUT/sbom.cdx.json. `built` has the artifacts of each package."""
     project = Component(name="t2r-export", version=version, type=ComponentType.APPLICATION, bom_ref="t2r-export")
     bom = Bom(
         serial_number=uuid.uuid5(uuid.NAMESPACE_OID, f"t2r-export {version} {date()}"),
         metadata=BomMetaData(component=project, timestamp=datetime.datetime.fromtimestamp(date(), datetime.UTC)),
     )
     needed: dict[str, Component] = {}
-    artefacts = []
+    artifacts = []
     for name, paths in built.items():
-        asked = [needed.setdefault(str(one.bom_ref), one) for one in _needs(name)]
+        dependencies = [needed.setdefault(str(one.bom_ref), one) for one in _needs(name)]
         for path in (path for path in paths if path.suffix in ARCHIVES):
-            artefact = _artefact(name, path, out, version, tools)
-            artefacts.append(artefact)
-            bom.register_dependency(artefact, asked)
-    bom.components.update(artefacts, needed.values())
-    bom.register_dependency(project, artefacts)
+            artifact = _artifact(name, path, out, version, tools)
+            artifacts.append(artifact)
+            bom.register_dependency(artifact, dependencies)
+    bom.components.update(artifacts, needed.values())
+    bom.register_dependency(project, artifacts)
     make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_to_file(str(out / "sbom.cdx.json"), indent=2)
 
 
-def _artefact(name: str, path: Path, out: Path, version: str, tools: Tools) -> Component:
+def _artifact(name: str, path: Path, out: Path, version: str, tools: Tools) -> Component:
     package = PACKAGES[name]
     file = path.relative_to(out).as_posix()
     space, _, last = package.name.rpartition("/")
@@ -82,7 +82,7 @@ def _contained(what: str, file: str, tools: Tools) -> Component:
 
 
 def _onnxruntime(tools: Tools) -> str | None:
-    """The version in the name of the library that C was built with."""
+    """The version of ONNX Runtime that libt2r was linked with, from its file name; None if the name has none."""
     cache = (tools.build / "CMakeCache.txt").read_text(encoding="utf-8")
     found = re.search(r"T2R_ONNXRUNTIME_FOUND_LIBRARY:\w+=(.*)", cache)
     number = re.search(r"\d+\.\d+\.\d+", Path(found[1]).resolve().name) if found else None
@@ -90,7 +90,7 @@ def _onnxruntime(tools: Tools) -> str | None:
 
 
 def _needs(name: str) -> Iterator[Component]:
-    """What a package asks for when it is installed, without extras; nothing of it is in the package."""
+    """The dependencies of a package, without extras. No package contains them."""
     package = PACKAGES[name]
     if package.kind == "pypi":
         project = tomllib.loads((ROOT / package.folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -100,18 +100,18 @@ def _needs(name: str) -> Iterator[Component]:
             yield _needed("pypi", None, known[1], known[3])
     elif package.kind == "npm":
         described = json.loads((ROOT / package.folder / "package.json").read_text(encoding="utf-8"))
-        for full, asked in {**described["dependencies"], **described["peerDependencies"]}.items():
+        for full, version in {**described["dependencies"], **described["peerDependencies"]}.items():
             space, _, last = full.rpartition("/")
-            yield _needed("npm", space or None, last, asked)
+            yield _needed("npm", space or None, last, version)
     elif name != "c":
         yield _needed("generic", None, "t2r", "of the same minor version")  # libt2r
 
 
-def _needed(kind: str, space: str | None, name: str, asked: str) -> Component:
+def _needed(kind: str, space: str | None, name: str, version: str) -> Component:
     return Component(
         name=f"{space}/{name}" if space else name,
         type=ComponentType.LIBRARY,
-        bom_ref=f"needed:{kind}/{space or ''}/{name} {asked}",
+        bom_ref=f"needed:{kind}/{space or ''}/{name} {version}",
         purl=PackageURL(kind, space, name),
-        properties=[Property(name="t2r:version-range", value=asked)],
+        properties=[Property(name="t2r:version-range", value=version)],
     )

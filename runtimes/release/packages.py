@@ -1,4 +1,4 @@
-"""The packages, each with what builds it."""
+"""The packages of a release and how each is built."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Command = Sequence[str | Path]
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """How the programs of ecosystems are called on this machine."""
+    """How to call the build tools on this machine."""
 
-    jdk: Command = ()  # words before javac and jar
-    cmake: Command = ()  # options of C's configuration: where ONNX Runtime is
-    build: Path = ROOT / "build" / "cpp" / "libt2r"  # C's build, which is gone on with
+    jdk: Command = ()  # command prefix for javac and jar
+    cmake: Command = ()  # options of cmake, such as the path of ONNX Runtime
+    build: Path = ROOT / "build" / "cpp" / "libt2r"  # build folder of libt2r, reused if present
 
 
 @dataclass(frozen=True)
 class Build:
-    """One run of one package: where its staged files are, and where its artefacts go."""
+    """The build of one package: its staged files, and the folder for its artifacts."""
 
     stage: Path
     out: Path
@@ -37,7 +37,11 @@ class Build:
     tools: Tools
 
     def run(self, *command: str | Path, folder: Path | None = None, **environment: str) -> None:
-        """Run a program in the staged folder. @raises RuntimeError: it failed; what it said"""
+        """Run a program in the staged folder, or in `folder`.
+
+        Raises:
+            RuntimeError: it failed; the message has its output.
+        """
         words = [str(word) for word in command]
         known = {**os.environ, "SOURCE_DATE_EPOCH": str(date()), **environment}
         done = subprocess.run(words, cwd=folder or self.stage, env=known, capture_output=True, text=True)
@@ -47,16 +51,16 @@ class Build:
 
 @dataclass(frozen=True)
 class Package:
-    folder: str  # of the repository
-    kind: str  # of its purl
+    folder: str  # relative to the repository
+    kind: str  # type of its package URL
     build: Callable[[Build], None]
-    files: Sequence[str] = (".",)  # in the folder
+    files: Sequence[str] = (".",)  # paths in the folder
     name: str = "t2r"
     contains: Sequence[str] = ()  # keys of bill.CONTAINED
 
 
 def python(build: Build) -> None:
-    """A source distribution, and the wheel that is built from that."""
+    """Build a source distribution, and the wheel from it."""
     before = set(build.out.glob("*.tar.gz"))
     build.run(sys.executable, "-m", "build", "--no-isolation", "--outdir", build.out, build.stage)
     for path in set(build.out.glob("*.tar.gz")) - before:
@@ -64,18 +68,18 @@ def python(build: Build) -> None:
 
 
 def npm(build: Build) -> None:
-    """With declarations of types, by a compiler that lies above the staged folder, where that finds it."""
+    """Pack the JavaScript package; a TypeScript compiler, installed above the stage, generates its types."""
     above = build.stage.parent
-    wanted = json.loads((build.stage / "package.json").read_text(encoding="utf-8"))["devDependencies"]
+    versions = json.loads((build.stage / "package.json").read_text(encoding="utf-8"))["devDependencies"]
     quiet = ("--no-package-lock", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel", "error")
-    compiler = [f"{name}@{wanted[name]}" for name in ("typescript", "@types/node")]
+    compiler = [f"{name}@{versions[name]}" for name in ("typescript", "@types/node")]
     build.run("npm", "install", "--prefix", above, "--ignore-scripts", *quiet, *compiler, folder=above)
     path = os.pathsep.join([str(above / "node_modules" / ".bin"), os.environ["PATH"]])
     build.run("npm", "pack", "--silent", "--pack-destination", build.out, PATH=path)
 
 
 def cargo(build: Build) -> None:
-    """Not verified, which would compile it once more: tests do that, in a program that links libt2r."""
+    """Pack the crate. `--no-verify`: a test compiles it in a program that links libt2r."""
     place = build.stage.with_name("target")
     command = ("cargo", "package", "--no-verify", "--allow-dirty", "--offline", "--quiet", "--target-dir", place)
     build.run(*command)
@@ -89,13 +93,13 @@ def go(build: Build) -> None:
 def java(build: Build) -> None:
     place = build.stage.with_name("built")
     programs = [f"{name.upper()}={' '.join(map(str, [*build.tools.jdk, name]))}" for name in ("javac", "jar")]
-    asked = (f"OUT={place}", f"VERSION={build.version}", f"DATE={moment()}")
-    build.run("make", "jar", *asked, *programs, LC_ALL="C.UTF-8")
+    variables = (f"OUT={place}", f"VERSION={build.version}", f"DATE={moment()}")
+    build.run("make", "jar", *variables, *programs, LC_ALL="C.UTF-8")
     shutil.copy(place / "t2r.jar", build.out / f"t2r-{build.version}.jar")
 
 
 def c(build: Build) -> None:
-    """Sources; for this system an archive that can lie anywhere, and on Debian's a package for /opt/t2r."""
+    """Write the sources, a relocatable archive for this system and, on Debian, a package for /opt/t2r."""
     archives.sources(build.stage, build.out, f"t2r-{build.version}-source")
     place = build.tools.build
     configure = ("cmake", "-S", ROOT / "runtimes" / "cpp", "-B", place, "-DCMAKE_INSTALL_LIBDIR=lib")
@@ -118,7 +122,7 @@ PACKAGES: Mapping[str, Package] = {
 
 
 def build(name: str, out: Path, work: Path, version: str, tools: Tools) -> list[Path]:
-    """Build one package; the artefacts that it adds to `out`."""
+    """Build one package into `out`; returns its artifacts."""
     before = set(out.rglob("*"))
     package = PACKAGES[name]
     place = work / name / "stage"

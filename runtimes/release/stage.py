@@ -1,4 +1,4 @@
-"""A package's folder as it is published: its files that git knows, with the licence and the notices beside them."""
+"""Copy the published files of a package: those tracked by git, with LICENSE and NOTICE."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LEGAL = ("LICENSE", "NOTICE")
 
 
 def stage(folder: str, place: Path, only: Sequence[str] = (".",)) -> Path:
-    """Copy `folder` of the repository to `place`: files that are committed, or could be, all of one date.
+    """Copy the files of `folder` under the paths `only` to `place`; returns `place`.
 
-    `only` are the paths in it that are taken. A date of their own would make each build's archives differ.
+    Files are those that git tracks or does not ignore. All get the same date, so that archives are reproducible.
     """
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *only]
     names = subprocess.run(listed, check=True, capture_output=True, text=True, cwd=ROOT / folder).stdout
     for name in filter(None, names.split("\0")):
-        if (ROOT / folder / name).is_file():  # a deleted file is listed until that is committed
+        if (ROOT / folder / name).is_file():  # git lists a deleted file until its deletion is committed
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / folder / name, place / name)
     for name in LEGAL:
@@ -33,13 +33,13 @@ def stage(folder: str, place: Path, only: Sequence[str] = (".",)) -> Path:
 
 
 def moment() -> str:
-    """The same in ISO 8601."""
+    """`date` in ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(date()))
 
 
 def date() -> int:
-    """Of the last commit, in seconds since 1970; or $SOURCE_DATE_EPOCH."""
-    if given := os.environ.get("SOURCE_DATE_EPOCH"):
-        return int(given)
+    """$SOURCE_DATE_EPOCH or, if it is not set, the time of the last commit; seconds since 1970."""
+    if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(epoch)
     command = ["git", "log", "-1", "--format=%ct"]
     return int(subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout)

@@ -1,4 +1,4 @@
-"""One version for all packages: t2r_export/version.py holds it, and other files that say it are compared with that."""
+"""The version of all packages, in t2r_export/version.py, and the other files that contain it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = "t2r_export/version.py"
 VERSION = r"(\d+)\.(\d+)\.(\d+)"
 MINOR = r"(\d+)\.(\d+)"
-# each pattern's groups are the version's parts, as many as the file says
+# the groups of a pattern are the leading parts of the version that the file contains
 STATED: Mapping[str, tuple[str, ...]] = {
     "pyproject.toml": (rf'"t2r-runtime\[[\w,]+\]~={MINOR}\.0"',),
     "runtimes/python/t2r_runtime/__init__.py": (rf'(?m)^__version__ = "{VERSION}"$',),
@@ -28,13 +28,17 @@ STATED: Mapping[str, tuple[str, ...]] = {
         rf"find_package\(t2r {MINOR} REQUIRED\)",
         rf"t2r.internal/t2r@v{VERSION}",
     ),
-    # the newest section is of what is built now
+    # the newest section describes this version
     "CHANGELOG.md": (rf"\A# Changelog\n(?:(?!\n## ).)*?\n## {VERSION} ",),
 }
 
 
 def version(root: Path = ROOT) -> str:
-    """The version of all packages. @raises ValueError: a file says none, or another"""
+    """The version of all packages.
+
+    Raises:
+        ValueError: a file contains another version, or none.
+    """
     text = (root / SOURCE).read_text(encoding="utf-8")
     [held] = _stated(rf'__version__ = "{VERSION}"', text, SOURCE)
     for file, patterns in STATED.items():
@@ -43,13 +47,13 @@ def version(root: Path = ROOT) -> str:
             for stated in _stated(pattern, text, file):
                 if stated != held[: len(stated)]:
                     received, expected = ".".join(stated), ".".join(held[: len(stated)])
-                    raise ValueError(f"expected the version {expected} in {file}; received {received}; change it there")
+                    raise ValueError(f"expected the version {expected} in {file}; received {received}; change it")
     return ".".join(held)
 
 
 def _stated(pattern: str, text: str, file: str) -> list[tuple[str, ...]]:
-    """The parts of every version that a file says in this way."""
+    """The parts of every version that a pattern finds in a file."""
     found = [match.groups() for match in re.finditer(pattern, text, re.DOTALL)]
     if not found:
-        raise ValueError(f"expected a version in {file}; received none; look for {pattern}")
+        raise ValueError(f"expected a version in {file}; received none; add one that matches {pattern}")
     return found

@@ -1,4 +1,4 @@
-"""A release, built once, and a graph that its own wheel exports, for the programs of all READMEs."""
+"""Fixtures: a release that is built once, and a graph exported by its wheel."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SKIPPED = (pytest.skip.Exception, pytest.fail.Exception)
 
 @pytest.fixture(scope="session")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
-    folder = build("release", "-DCMAKE_INSTALL_LIBDIR=lib")  # which the tests of C++ have, too
+    folder = build("release", "-DCMAKE_INSTALL_LIBDIR=lib")  # shared with the tests of C++
     missing, prefix, tools = {}, [], Place(folder, "rust")
     if shutil.which("npm") is None:
         missing["js"] = "no npm on the PATH"
     if not Path(os.environ.get("T2R_ONNXRUNTIME_INCLUDE", "/nowhere"), "onnxruntime_ep_c_api.h").is_file():
-        missing["provider"] = "no headers of ONNX Runtime 1.23 or later where $T2R_ONNXRUNTIME_INCLUDE says"
+        missing["provider"] = "no headers of ONNX Runtime 1.23 or later in $T2R_ONNXRUNTIME_INCLUDE"
     try:
         tools.find("cargo", "T2R_RUST", "usr/bin", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")
     except SKIPPED as error:
@@ -58,9 +58,9 @@ def prefix(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="session")
 def exported(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with story.onnx: both wheels in a new environment, and the README's commands.
+    """A folder with story.onnx, exported by the README's commands in a new environment with both wheels.
 
-    What they ask for is borrowed from the packages of this one, since torch is large: it lies behind their own.
+    Dependencies come from the environment that runs the tests, since torch is large.
     """
     folder = tmp_path_factory.mktemp("exported")
     python = environment(folder / "environment")
@@ -81,14 +81,14 @@ def exported(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def folder(exported: Path, tmp_path: Path) -> Path:
-    """Where a program is run: with story.onnx in it."""
+    """A new folder that contains story.onnx."""
     (tmp_path / "story.onnx").symlink_to(exported / "story.onnx")
     return tmp_path
 
 
 @pytest.fixture(scope="session")
 def story(exported: Path) -> str:
-    """What the programs of all READMEs print: the Python runtime's 200 tokens."""
+    """The text that the program of every README prints: 200 tokens by the Python runtime."""
     decoder = Decoder(exported / "story.onnx")
     tokenizer = Tokenizer.of(decoder.signature)
     ids = tokenizer.encode("Once upon a time")

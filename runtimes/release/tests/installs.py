@@ -1,4 +1,4 @@
-"""What tests of a release share: its files, clean environments, and the programs of READMEs."""
+"""Helpers of the tests: files of a release, clean environments, programs of READMEs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BARE = {"PATH": os.environ["PATH"]}
 
 @dataclass(frozen=True)
 class Released:
-    """A folder of artefacts, and the packages that could not be built here, with the reason."""
+    """A folder of artifacts, and the packages that could not be built, with the reason."""
 
     out: Path
     missing: Mapping[str, str]
 
     def file(self, package: str, pattern: str) -> Path:
-        """The one artefact of that name; skips where its toolchain is missing."""
+        """The artifact that matches a pattern; skips the test if its toolchain is missing."""
         if package in self.missing:
             refuse(self.missing[package])
         [found] = self.out.glob(pattern)
@@ -33,7 +33,7 @@ class Released:
 
 
 def environment(folder: Path) -> Path:
-    """The Python of a new environment."""
+    """Create an environment; returns its Python."""
     venv.create(folder, symlinks=True)
     return folder / "bin" / "python"
 
@@ -45,14 +45,14 @@ def pip(python: Path, *words: object) -> None:
 
 
 def fenced(readme: str, language: str) -> str:
-    """A README's first program in a language."""
+    """The first program in a language in a README."""
     found = re.search(rf"^```{language}\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
     assert found, f"no program in {language}"
     return found[1]
 
 
-def said(folder: Path, *command: object, **more: str) -> str:
-    """What a program prints that succeeds."""
+def output(folder: Path, *command: object, **more: str) -> str:
+    """Run a program that must succeed; returns its stdout."""
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=folder, env=BARE | more, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, (words, done.stdout[-3000:], done.stderr[-3000:])
@@ -60,7 +60,7 @@ def said(folder: Path, *command: object, **more: str) -> str:
 
 
 def unpacked(archive: Path, place: Path) -> Path:
-    """The one folder in an archive."""
+    """Unpack an archive; returns its only folder."""
     shutil.unpack_archive(archive, place, "gztar", filter="data")
     [folder] = place.iterdir()
     return folder

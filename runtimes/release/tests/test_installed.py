@@ -1,4 +1,4 @@
-"""Each artefact in a clean environment, where its own README's program says what Python says."""
+"""Every package, installed into a clean environment, runs the program of its README."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from bindings_build import Place, jdk, refuse
 from cpp_build import BUILDS, ROOT, onnxruntime_options
-from installs import Released, environment, fenced, pip, said, unpacked
+from installs import Released, environment, fenced, output, pip, unpacked
 
 
 def python_program(folder: Path, *wheels: Path) -> str:
-    """The program of the last wheel's README, with what all of them ask for, out of the index."""
+    """Run the program of the last wheel's README in an environment with all wheels and their dependencies."""
     python = environment(folder / "environment")
     pip(python, "-c", ROOT / "constraints.txt", *wheels)
     with zipfile.ZipFile(wheels[-1]) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         readme = str(message_from_string(archive.read(name).decode()).get_payload())
-    return said(folder, python, "-c", fenced(readme, "python"))
+    return output(folder, python, "-c", fenced(readme, "python"))
 
 
 def test_python(released: Released, folder: Path, story: str) -> None:
@@ -30,18 +30,18 @@ def test_python(released: Released, folder: Path, story: str) -> None:
 
 
 def test_provider(released: Released, folder: Path, story: str) -> None:
-    """On our own execution provider, the same text."""
+    """The execution provider t2r generates the same text."""
     wheels = released.file("t2r-runtime", "t2r_runtime-*.whl"), released.file("provider", "onnxruntime_ep_t2r-*.whl")
     assert python_program(folder, *wheels) == f"{story}\n"
 
 
 def c_program(prefix: Path, folder: Path, readme: str) -> str:
-    """The program of C's README, built by its own CMakeLists.txt."""
+    """Build the program of the C library's README with its CMakeLists.txt, and run it."""
     for name, language in (("story.cpp", "cpp"), ("CMakeLists.txt", "cmake")):
         (folder / name).write_text(fenced(readme, language), "utf-8")
-    said(folder, "cmake", "-S", ".", "-B", "built", f"-DCMAKE_PREFIX_PATH={prefix}")
-    said(folder, "cmake", "--build", "built")
-    return said(folder, folder / "built" / "story")
+    output(folder, "cmake", "-S", ".", "-B", "built", f"-DCMAKE_PREFIX_PATH={prefix}")
+    output(folder, "cmake", "--build", "built")
+    return output(folder, folder / "built" / "story")
 
 
 def test_c_archive(prefix: Path, folder: Path, story: str) -> None:
@@ -50,7 +50,7 @@ def test_c_archive(prefix: Path, folder: Path, story: str) -> None:
 
 
 def test_c_debian_package(released: Released, folder: Path, story: str) -> None:
-    """In a root of its own, into which nothing else was installed, so that what it depends on is not looked for."""
+    """Installed below a new root, without its dependencies."""
     if shutil.which("dpkg-shlibdeps") is None:
         refuse("no dpkg-shlibdeps on the PATH: the package dpkg-dev")
     root = folder / "root"
@@ -59,22 +59,22 @@ def test_c_debian_package(released: Released, folder: Path, story: str) -> None:
     for name in ("status", "available"):
         (root / "var/lib/dpkg" / name).touch()
     package = released.file("c", "t2r_*_*.deb")
-    depends = said(folder, "dpkg-deb", "--field", package, "Depends")
+    depends = output(folder, "dpkg-deb", "--field", package, "Depends")
     assert "libstdc++6" in depends and "onnxruntime" not in depends
     options = (f"--root={root}", "--force-depends", "--force-not-root", f"--log={folder / 'log'}")
-    said(folder, "dpkg", *options, "--install", package)
+    output(folder, "dpkg", *options, "--install", package)
     prefix = root / "opt/t2r"
     readme = (prefix / "share/doc/t2r/README.md").read_text("utf-8")
     assert c_program(prefix, folder, readme) == f"{story}\n"
 
 
 def test_c_sources(released: Released, folder: Path, story: str) -> None:
-    """Configured as the README says; not optimised, which takes half the time."""
+    """Configured as in the README, but without optimization, which takes half of the time."""
     source = unpacked(released.file("c", "t2r-*-source.tar.gz"), folder / "source")
     quick = ("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O0", "-DCMAKE_INSTALL_LIBDIR=lib")
-    said(source, "cmake", "-S", ".", "-B", "build", "-DT2R_TESTS=OFF", *quick, *onnxruntime_options())
-    said(source, "cmake", "--build", "build", "--parallel", 2)
-    said(source, "cmake", "--install", "build", "--prefix", folder / "prefix")
+    output(source, "cmake", "-S", ".", "-B", "build", "-DT2R_TESTS=OFF", *quick, *onnxruntime_options())
+    output(source, "cmake", "--build", "build", "--parallel", 2)
+    output(source, "cmake", "--install", "build", "--prefix", folder / "prefix")
     assert c_program(folder / "prefix", folder, (source / "README.md").read_text("utf-8")) == f"{story}\n"
 
 
@@ -86,7 +86,7 @@ def rust(released: Released, place: Place, folder: Path) -> str:
     (folder / "story/src/main.rs").write_text(fenced((crate / "README.md").read_text("utf-8"), "rust"), "utf-8")
     place.run("cargo", "add", "--quiet", "--path", crate, folder=folder / "story")
     place.run("cargo", "build", "--jobs", 2, folder=folder / "story")
-    return said(folder, folder / "target/debug/story", **place.environment)
+    return output(folder, folder / "target/debug/story", **place.environment)
 
 
 def go(released: Released, place: Place, folder: Path) -> str:
@@ -109,7 +109,7 @@ def go(released: Released, place: Place, folder: Path) -> str:
     place.run("go", "mod", "init", "story", folder=folder)
     place.run("go", "get", "t2r.internal/t2r", folder=folder)
     place.run("go", "build", "-p", 2, folder=folder)
-    return said(folder, folder / "story", **place.environment)
+    return output(folder, folder / "story", **place.environment)
 
 
 def java(released: Released, place: Place, folder: Path) -> str:
@@ -117,7 +117,7 @@ def java(released: Released, place: Place, folder: Path) -> str:
     with zipfile.ZipFile(jar) as archive:
         (folder / "Story.java").write_text(fenced(archive.read("META-INF/README.md").decode(), "java"), "utf-8")
     environment = {"LC_ALL": "C.UTF-8", **place.environment}
-    return said(folder, *jdk(), "java", "--enable-native-access=ALL-UNNAMED", "-cp", jar, "Story.java", **environment)
+    return output(folder, *jdk(), "java", "--enable-native-access=ALL-UNNAMED", "-cp", jar, "Story.java", **environment)
 
 
 LANGUAGES: Mapping[str, Callable[[Released, Place, Path], str]] = {"rust": rust, "go": go, "java": java}
@@ -133,7 +133,7 @@ def test_javascript(released: Released, folder: Path, story: str) -> None:
     known = {name: value for name, value in os.environ.items() if name.lower().startswith(("npm_config", "home"))}
     quiet = ("--no-audit", "--no-fund", "--no-package-lock", "--prefer-offline", "--loglevel", "error")
     (folder / "package.json").write_text('{"private": true, "type": "module"}')
-    said(folder, "npm", "install", *quiet, package, "onnxruntime-node", ONNXRUNTIME_NODE_INSTALL="skip", **known)
+    output(folder, "npm", "install", *quiet, package, "onnxruntime-node", ONNXRUNTIME_NODE_INSTALL="skip", **known)
     readme = (folder / "node_modules/t2r-runtime/README.md").read_text("utf-8")
     (folder / "story.js").write_text(fenced(readme, "js"), "utf-8")
-    assert said(folder, "node", "story.js") == f"{story}\n"
+    assert output(folder, "node", "story.js") == f"{story}\n"

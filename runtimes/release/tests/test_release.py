@@ -1,4 +1,4 @@
-"""What a release is made of: one version, checksums, a bill of materials, licences, and only what git knows."""
+"""A release: versions, checksums, bill of materials, licences, and only files tracked by git."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cpp_build import ROOT
-from installs import Released, said
+from installs import Released, output
 from release import bill, stage, versions
 from release.__main__ import main, release
 from release.packages import Tools
@@ -21,7 +21,7 @@ from t2r_export.version import __version__
 
 
 def copied(folder: Path) -> Path:
-    """The files that say the version."""
+    """Copy the files that contain the version."""
     for name in (versions.SOURCE, *versions.STATED):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
@@ -46,11 +46,11 @@ def test_another_version_is_refused(file: str, place: int, tmp_path: Path) -> No
         versions.version(tmp_path)
 
 
-def test_every_file_that_says_a_version_is_compared() -> None:
-    """Manifests of packages; those of programs that are not published have versions of their own."""
+def test_every_manifest_with_a_version_is_listed() -> None:
+    """Except those of programs that are not published."""
     manifests = re.compile(r"(^|/)(pyproject\.toml|package\.json|Cargo\.toml)$")
     own = {"benchmarks/embedding/rust/Cargo.toml"}
-    listed = said(ROOT, "git", "ls-files").split()
+    listed = output(ROOT, "git", "ls-files").split()
     found = {name for name in listed if manifests.search(name) and '"0.' in (ROOT / name).read_text("utf-8")}
     stated = {
         name for name in found if re.search(r'(?m)^\s*"?version"?\s*[:=]\s*"\d', (ROOT / name).read_text("utf-8"))
@@ -59,36 +59,36 @@ def test_every_file_that_says_a_version_is_compared() -> None:
 
 
 def test_checksums(released: Released) -> None:
-    """Of every file but the list itself, as `sha256sum --check` reads them."""
+    """SHA256SUMS lists every other file, in the format of `sha256sum --check`."""
     lines = (released.out / "SHA256SUMS").read_text("utf-8").splitlines()
     named = {line.split("  ")[1] for line in lines}
     files = {path.relative_to(released.out).as_posix() for path in released.out.rglob("*") if path.is_file()}
     assert named == files - {"SHA256SUMS"} and len(named) > 10
-    assert said(released.out, "sha256sum", "--check", "--quiet", "SHA256SUMS") == ""
+    assert output(released.out, "sha256sum", "--check", "--quiet", "SHA256SUMS") == ""
 
 
 def test_bill_of_materials(released: Released) -> None:
-    made = json.loads((released.out / "sbom.cdx.json").read_text("utf-8"))
-    assert (made["bomFormat"], made["specVersion"], made["metadata"]["component"]["version"]) == (
+    document = json.loads((released.out / "sbom.cdx.json").read_text("utf-8"))
+    assert (document["bomFormat"], document["specVersion"], document["metadata"]["component"]["version"]) == (
         "CycloneDX",
         "1.6",
         __version__,
     )
-    parts = {part["bom-ref"]: part for part in made["components"]}
-    asked = {entry["ref"]: set(entry.get("dependsOn", ())) for entry in made["dependencies"]}
+    parts = {part["bom-ref"]: part for part in document["components"]}
+    dependencies = {entry["ref"]: set(entry.get("dependsOn", ())) for entry in document["dependencies"]}
     files = [path for path in released.out.rglob("*") if path.suffix in bill.ARCHIVES]
-    assert len(files) == len(asked["t2r-export"]) > 8
+    assert len(files) == len(dependencies["t2r-export"]) > 8
     for path in files:
         name = path.relative_to(released.out).as_posix()
         assert parts[name]["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(path.read_bytes()).hexdigest()}]
-        assert f"@{__version__}?" in parts[name]["purl"] and asked[name] <= set(parts)
+        assert f"@{__version__}?" in parts[name]["purl"] and dependencies[name] <= set(parts)
         contained = {part["name"] for part in parts[name].get("components", ())}
         assert contained == {
             ".deb": {"Unicode Character Database", "onnxruntime"},
             ".gz": {"Unicode Character Database"} if "source" in name else contained,
         }.get(path.suffix, set()), name
     [wheel] = released.out.glob("t2r_runtime-*.whl")
-    assert {ref.partition(" ")[0] for ref in asked[wheel.name]} == {
+    assert {ref.partition(" ")[0] for ref in dependencies[wheel.name]} == {
         f"needed:pypi//{name}" for name in ("numpy", "onnxruntime", "tokenizers")
     }
 
@@ -131,8 +131,8 @@ def test_python_packages_are_typed(released: Released) -> None:
         assert any(name.endswith("/py.typed") for name in contents(path)), path
 
 
-def test_the_npm_archive_has_what_it_names(released: Released) -> None:
-    """Modules, and their types, which were written when it was packed."""
+def test_npm_archive_contains_its_modules_and_types(released: Released) -> None:
+    """Type declarations are generated when it is packed."""
     files = contents(released.file("js", "*.tgz"))
     described = json.loads(files["package/package.json"])
     named = re.findall(r'"\./((?:src|types)/[^"]+)"', json.dumps(described))
@@ -140,8 +140,8 @@ def test_the_npm_archive_has_what_it_names(released: Released) -> None:
     assert {f"package/{name}" for name in named} <= set(files)
 
 
-def test_addresses_of_packages_are_none(released: Released) -> None:
-    """No host is named as a package's home: there is none."""
+def test_manifests_name_no_host(released: Released) -> None:
+    """The project has no home page."""
     for name in (
         "pyproject.toml",
         "runtimes/python/pyproject.toml",
@@ -158,16 +158,16 @@ def test_workflows_say_that_they_were_not_run() -> None:
         assert workflow.read_text("utf-8").startswith("# Not run here"), workflow
 
 
-def test_only_what_git_knows_is_staged(tmp_path: Path) -> None:
+def test_only_tracked_files_are_staged(tmp_path: Path) -> None:
     place = stage.stage("runtimes/rust", tmp_path / "stage")
-    listed = said(ROOT / "runtimes/rust", "git", "ls-files").split()
+    listed = output(ROOT / "runtimes/rust", "git", "ls-files").split()
     assert {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()} == {
         *listed,
         *stage.LEGAL,
     }
 
 
-def test_a_full_folder_is_refused(
+def test_folder_with_files_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "old").touch()
@@ -178,6 +178,6 @@ def test_a_full_folder_is_refused(
     assert capsys.readouterr().err.startswith("release: expected an empty folder; received ")
 
 
-def test_a_program_that_fails_is_heard(tmp_path: Path) -> None:
+def test_output_of_a_failed_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="expected make jar .* to succeed; received:"):
         release(tmp_path, ["java"], Tools(jdk=["false"]))
