@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from comparison.bandwidth import bandwidth, token_bytes
 from comparison.timing import machine, run
-from t2r_export.providers.bandwidth import bandwidth, token_bytes
 from t2r_export.providers.bench import turns
 from t2r_export.python import ARGUMENTS
 from t2r_runtime import Decoder

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from comparison.bandwidth import bandwidth
 from comparison.engines import Candidate, Files, make, parse, require_installed
 from comparison.sizes import config_of
 from comparison.tables import DECODE
 from comparison.timing import machine
 from comparison.worker import DISCARDED, Worker
-from t2r_export.providers.bandwidth import bandwidth
 from t2r_export.providers.bench import SETTLE, Spread, turns
 from t2r_runtime.errors import UserError
 

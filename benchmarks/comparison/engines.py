@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from comparison import timing
+from comparison.bandwidth import TokenBytes, token_bytes
 from comparison.peer_files import write_folder, write_gguf
 from comparison.sizes import config_of, random_model, softmax_model, student
 from t2r_export.checkpoints import checkpoint
@@ -23,7 +24,6 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
-from t2r_export.providers.bandwidth import TokenBytes, token_bytes
 from t2r_export.python import ARGUMENTS
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify

@@ -20,11 +20,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from comparison.bandwidth import bandwidth
 from comparison.decode import make_all
 from comparison.engines import parse
 from comparison.tables import PROFILE
 from comparison.timing import machine
-from t2r_export.providers.bandwidth import bandwidth
 from t2r_export.quantizers.base import tensor_bytes
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError

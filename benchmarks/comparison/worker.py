@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from comparison import remote
 from comparison.runners import RUNNERS, Runner
-from t2r_export.providers import subprocess
 from t2r_export.python import THIS
 from t2r_runtime.errors import UserError
 
@@ -88,7 +88,7 @@ class Process:
     def __init__(self, kind: type, threads: int, engine: str, *opening: Any) -> None:
         self._engine, self._opening = engine, (engine, *opening)
         command = f"env OMP_NUM_THREADS={threads} {THIS}"
-        self._process = subprocess.Worker(command, kind)
+        self._process = remote.Worker(command, kind)
 
     def __enter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ VERBS = {  # verb: (module, help in one line)
     "evaluate": ("t2r_export.cli.evaluate", "Measure nats per token or BLEU of a model or a graph."),
     "export": ("t2r_export.cli.export", "Export a model as a recurrent ONNX graph (same as t2r-export)."),
     "quantize": ("t2r_export.cli.quantize", "Quantize the weights of an exported graph."),
-    "verify": ("t2r_export.cli.verify", "Compare a graph, or all graphs of a model, with the model."),
+    "verify": ("t2r_export.cli.verify", "Compare a graph with its model."),
     # `score` is `evaluate` with a graph, and a server needs only the runtime package
     **{verb: line for verb, line in VERBS_THAT_RUN.items() if verb not in ("score", "serve")},
     "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),

@@ -54,7 +54,6 @@ _GRAPH = (".onnx", ".ort")
 _A_TEXT = _files(
     "a checkpoint and a text (not pairs)", lambda o: o["text"].suffix != ".tsv" and o["model"].suffix not in _GRAPH
 )
-_NO_GRAPH = _without("GRAPH", lambda o: o["graph"] is None)
 _A_PART = Need("a text with --part", lambda o: _A_TEXT.met(o) and o["part"] != "all")
 
 FINETUNE = {  # options of FinetuneConfig
@@ -83,10 +82,6 @@ NEEDS: dict[str, dict[str, Need]] = {
         "provider": _files(
             "an exported graph and a text", lambda o: o["text"].suffix != ".tsv" and o["model"].suffix in _GRAPH
         ),
-    },
-    "verify": {
-        **_each("precisions calibrate pythons merged", _NO_GRAPH),
-        **_each("rounding reference", Need("a GRAPH", lambda o: o["graph"] is not None)),
     },
     "sample": {
         "beam": Need("--sources", lambda o: o["sources"] is not None),

@@ -1,1 +1,1 @@
-"""Execution providers: parity matrix, ahead-of-time compilation, benchmarks, other Python interpreters."""
+"""Execution providers: the graphs that each takes, ahead-of-time compilation, benchmarks."""

@@ -1,18 +1,18 @@
-"""Time per token, prompt speed, memory and start-up of exported graphs, and the memory bandwidth limit.
+"""Time per token, prompt speed, memory and start-up of exported graphs.
 
 A speed is a ratio of medians over rounds in which the graphs take turns: the speed of one graph was seen to drift by
-tens of per cent over minutes. Each graph has its own process, hence its own memory and threads; one works at a time and
-the others sleep. Parity is not checked here: see t2r_export.verify.
+tens of per cent over minutes. Memory and start are those of new processes. Parity is not checked here: see
+t2r_export.verify.
 """
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,21 +20,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from t2r_export.config.bench import BenchConfig, BenchOptions
-from t2r_export.providers.bandwidth import Bandwidth, TokenBytes, bandwidth, token_bytes
-from t2r_export.providers.subprocess import Worker
+from t2r_export.config.bench import BenchConfig
 from t2r_export.providers.timed import TimedDecoder
+from t2r_export.python import run
 from t2r_export.version import __version__
 from t2r_runtime.contract.signature import PREFILL, Signature
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 
 T = TypeVar("T")
-M = TypeVar("M")
 Progress = Callable[[str], object]  # called with a status line before each part
 
 PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
 SETTLE = 0.1  # seconds between turns: the threads of the previous turn stop spinning
-MAIN_MEMORY = ("cpu", "openvino", "xnnpack", "dnnl")  # providers whose weights are in the memory that `bandwidth` reads
 
 
 @dataclass(frozen=True)
@@ -69,17 +66,10 @@ class GraphFigures:
     ratio: float  # its median over the first graph's
     prompt: Spread  # prompt tokens per second over all sequences, with the prefill graph if there is one
     prompt_by_steps: Spread | None  # the same with the step graph; None without a prefill graph
-    memory: int | None  # resident bytes of the process
-    start: Spread | None  # seconds from process start to the first token
-    token: TokenBytes | None  # memory traffic of a step; None for .ort files and growing states
-    limit: float | None  # milliseconds for this traffic at the measured bandwidth
+    memory: int | None  # resident bytes of a process after its first token; the largest of all starts
+    start: Spread | None  # seconds from process start to its end, after the first token; None without starts
     batch: int
     placement: Mapping[str, int]  # provider → number of nodes
-
-    @property
-    def distance(self) -> float | None:
-        """Step time divided by the bandwidth limit."""
-        return None if self.limit is None else self.milliseconds.median / self.limit
 
 
 @dataclass(frozen=True)
@@ -88,21 +78,20 @@ class Bench:
 
     machine: Mapping[str, Any]
     config: BenchConfig
-    bandwidth: Bandwidth | None  # None if the weights are not in main memory
     graphs: tuple[GraphFigures, ...]
 
 
 @dataclass
 class _Measured:
-    """An open graph and its measurements in seconds."""
+    """An open graph and its measurements in seconds, and in bytes of memory."""
 
-    worker: Worker
-    signature: Signature
-    placement: dict[str, int]
+    graph: Path
+    timed: TimedDecoder
     steps: list[float] = field(default_factory=list)
     prompts: list[float] = field(default_factory=list)
     prompts_by_steps: list[float] = field(default_factory=list)
-    memory: int | None = None
+    starts: list[float] = field(default_factory=list)
+    memory: list[int | None] = field(default_factory=list)
 
 
 def bench(
@@ -111,71 +100,34 @@ def bench(
     """Measure each graph. A graph named twice shows the noise of the measurement.
 
     Raises:
-        UserError: no graphs, a graph that does not open, or fewer positions than a turn needs.
+        UserError: no graphs, a graph that does not open, a translator, or fewer positions than a turn needs.
     """
     if not graphs:
         raise UserError("at least one graph to measure", "none", "name an exported .onnx file")
-    return bench_each([(graph, config) for graph in graphs], on_progress)
+    on_progress("opening")
+    options = _options(config)
+    found = [_Measured(graph, TimedDecoder(graph, **options)) for graph in graphs]
+    for one in found:
+        _require_decoder(one.timed.decoder.signature, config)
+    for count, one in enumerate(turns(found, config.rounds)):
+        on_progress(f"turn {count + 1} of {config.rounds * len(found)}")
+        time.sleep(SETTLE)
+        _turn(one, config)
+    for one in turns(found, config.starts):
+        on_progress(f"starting {one.graph}")
+        _start(one, options)
+    first = statistics.median(found[0].steps)
+    return Bench(machine(), config, tuple(_figures(one, first, config) for one in found))
 
 
-def bench_each(candidates: Sequence[tuple[Path, BenchConfig]], on_progress: Progress = lambda line: None) -> Bench:
-    """`bench` with separate options per graph; rounds, starts and lengths are those of the first."""
-    config = candidates[0][1]
-
-    def begin(worker: Worker) -> _Measured:
-        found = _Measured(worker, *worker.call("about"))
-        _require_decoder(found.signature, config)
-        return found
-
-    def first_token(worker: Worker, _: _Measured) -> None:
-        worker.call("prompt", 1)
-
-    measured = in_turns(TimedDecoder, candidates, begin, lambda one: _turn(one, config), first_token, on_progress)
-    speed = None
-    if config.provider in MAIN_MEMORY:
-        on_progress("reading memory")
-        speed = bandwidth(config.threads or os.cpu_count() or 1)
-    first = statistics.median(measured[0][0].steps)
-    rows = zip((graph for graph, _ in candidates), measured, strict=True)
-    return Bench(machine(), config, speed, tuple(_figures(graph, *one, first, speed, config) for graph, one in rows))
-
-
-def in_turns(
-    kind: type,
-    candidates: Sequence[tuple[Path, BenchOptions]],
-    begin: Callable[[Worker], M],
-    turn: Callable[[M], object],
-    first: Callable[[Worker, M], object],
-    on_progress: Progress,
-) -> list[tuple[M, Spread | None]]:
-    """Measure graphs in turns, then the start of their processes; rounds and starts are those of the first candidate.
-
-    Args:
-        kind: class in t2r_export.providers.timed that each process creates.
-        begin: called once per open process; its result collects the measurements.
-        turn: called `rounds` times per graph, in another random order each round.
-        first: called in a new process; its start is complete when it returns. Files are in the page cache.
-
-    Returns:
-        Per graph, the result of `begin` and its start times in seconds; None without starts.
-    """
-    config = candidates[0][1]
-    with contextlib.ExitStack() as stack:
-        on_progress("opening")
-        workers = [stack.enter_context(opened(kind, *candidate)) for candidate in candidates]
-        found = [begin(worker) for worker in workers]
-        for count, number in enumerate(turns(range(len(candidates)), config.rounds)):
-            on_progress(f"turn {count + 1} of {config.rounds * len(candidates)}")
-            time.sleep(SETTLE)
-            turn(found[number])
-    starts: list[list[float]] = [[] for _ in candidates]
-    for number in turns(range(len(candidates)), config.starts):
-        on_progress(f"starting {candidates[number][0]}")
-        began = time.perf_counter()
-        with opened(kind, *candidates[number]) as worker:
-            first(worker, found[number])
-            starts[number].append(time.perf_counter() - began)
-    return [(one, Spread.of(seconds) if seconds else None) for one, seconds in zip(found, starts, strict=True)]
+def _options(config: BenchConfig) -> dict[str, Any]:
+    """Arguments of a Decoder."""
+    return {
+        "provider": config.provider,
+        "threads": config.threads,
+        "provider_options": dict(config.provider_options),
+        "allow_fallback": config.allow_fallback,
+    }
 
 
 def turns(names: Sequence[T], rounds: int) -> list[T]:
@@ -199,21 +151,9 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def opened(kind: type, graph: Path, config: BenchOptions) -> Iterator[Worker]:
-    """A process with `graph` open in an object of class `kind`; it ends with the context."""
-    with contextlib.closing(Worker(kind=kind)) as worker:
-        options: dict[str, Any] = {"provider_options": dict(config.provider_options)}
-        options["allow_fallback"] = config.allow_fallback
-        if config.session_config:
-            options["session_config"] = dict(config.session_config)
-        worker.call("__init__", graph, config.provider, config.threads, **options)
-        yield worker
-
-
 def _require_decoder(signature: Signature, config: BenchConfig) -> None:
     if signature.source is not None:
-        raise UserError("--sentences for a translator", "none", "name a file with --sentences")
+        raise UserError("the graph of a decoder", "a translator's", "time t2r translate on sentences")
     needed, end = config.prompt + config.warmup + config.steps, signature.reach
     if end is not None and needed > end:
         raise UserError(
@@ -225,33 +165,38 @@ def _require_decoder(signature: Signature, config: BenchConfig) -> None:
 
 def _turn(found: _Measured, config: BenchConfig) -> None:
     """Time a prompt from the initial state, then steps."""
-    worker = found.worker
-    if PREFILL in found.signature.graphs:
-        found.prompts_by_steps.append(worker.call("prompt_by_steps", config.prompt))
-    found.prompts.append(worker.call("prompt", config.prompt))
-    found.steps += worker.call("steps", config.steps, config.warmup)
-    found.memory = worker.call("memory")
+    timed = found.timed
+    if PREFILL in timed.decoder.signature.graphs:
+        found.prompts_by_steps.append(timed.prompt_by_steps(config.prompt))
+    found.prompts.append(timed.prompt(config.prompt))
+    found.steps += timed.steps(config.steps, config.warmup)
 
 
-def _figures(
-    graph: Path, found: _Measured, start: Spread | None, first: float, speed: Bandwidth | None, config: BenchConfig
-) -> GraphFigures:
-    batch, token = found.signature.batch or 1, None
-    if graph.suffix != ".ort" and not any(spec.grows for spec in found.signature.states):
-        token = token_bytes(graph, batch)
+def _start(found: _Measured, options: Mapping[str, Any]) -> None:
+    """Time a process that opens the graph, whose file is in the page cache, and chooses one token."""
+    began = time.perf_counter()
+    code, out, err = run("-m", "t2r_export.providers.timed", str(found.graph.absolute()), json.dumps(options))
+    found.starts.append(time.perf_counter() - began)
+    if code != 0:
+        received = printable(err.strip().rpartition("\n")[2]) or f"exit code {code}"
+        raise UserError(f"a process that opens {found.graph}", received, "see docs/providers.md")
+    found.memory.append(json.loads(out.rpartition("\n")[2]))
+
+
+def _figures(found: _Measured, first: float, config: BenchConfig) -> GraphFigures:
+    decoder = found.timed.decoder
+    batch = decoder.signature.batch or 1
     read = batch * config.prompt
     return GraphFigures(
-        graph=graph,
+        graph=found.graph,
         milliseconds=Spread.of(found.steps).scaled(1e3),
         ratio=statistics.median(found.steps) / first,
         prompt=Spread.of(found.prompts).inverse(read),
         prompt_by_steps=Spread.of(found.prompts_by_steps).inverse(read) if found.prompts_by_steps else None,
-        memory=found.memory,
-        start=start,
-        token=token,
-        limit=1e3 * token.floor(speed.bytes_per_second) if token is not None and speed is not None else None,
+        memory=max((size for size in found.memory if size is not None), default=None),
+        start=Spread.of(found.starts) if found.starts else None,
         batch=batch,
-        placement=found.placement,
+        placement=decoder.placement,
     )
 
 

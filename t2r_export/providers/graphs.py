@@ -36,7 +36,7 @@ PROVIDER_GRAPHS = {
     "t2r": ProviderGraph(ExportConfig(), schemes=("w8", "w4")),
     "cuda": ProviderGraph(ExportConfig(), schemes=("fp16", "w8", "w4")),
     "openvino": ProviderGraph(ExportConfig(), growing=False, schemes=ALL),
-    # w8 and w4 run too (t2r verify MODEL), but a step takes half a second on a software Vulkan
+    # w8 and w4 run too, but a step takes half a second on a software Vulkan
     "webgpu": ProviderGraph(ExportConfig()),
     "qnn": ProviderGraph(
         ExportConfig(batch=1, target="npu", float16_safe=True),

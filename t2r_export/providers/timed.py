@@ -1,61 +1,36 @@
-"""Timed decoders and translators for benchmark processes. Imports only numpy, ONNX Runtime and t2r_runtime."""
+"""A timed decoder, and a program that opens one in a process of its own. Imports only numpy and t2r_runtime.
+
+    python -m t2r_export.providers.timed GRAPH OPTIONS
+
+opens GRAPH with the arguments of a Decoder in OPTIONS, a JSON object, chooses one token, and prints the bytes of memory
+that the process holds, or null without /proc.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime import Beam, Decoder, Translator
-from t2r_runtime.contract.signature import Signature
+from t2r_runtime import Decoder
 
 VECTORS = 64  # number of distinct inputs for graphs that read vectors
 
 
-class Timed:
-    """Base of the timed classes."""
-
-    def memory(self) -> int | None:
-        """Resident bytes of this process; None without /proc."""
-        status = Path("/proc/self/status")
-        lines = status.read_text().splitlines() if status.exists() else []
-        return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), None)
-
-
-class TimedTranslator(Timed):
-    """A Translator with timed methods; same constructor arguments."""
-
-    def __init__(self, graph: Path, *arguments: Any, **options: Any) -> None:
-        self._translator = Translator(graph, *arguments, **options)
-
-    def about(self) -> tuple[Signature, dict[str, int]]:
-        """Signature of the step graph, and number of nodes per provider."""
-        return self._translator.signature, self._translator.placement
-
-    def translate(self, sources: Sequence[Sequence[int]], beam: Beam, batch: int) -> tuple[float, int]:
-        """Seconds to translate the sources, and the number of tokens in the translations."""
-        start = time.perf_counter()
-        found = [best[0].tokens for best in self._translator.translate(sources, beam, batch)]
-        return time.perf_counter() - start, sum(map(len, found))
-
-
-class TimedDecoder(Timed):
+class TimedDecoder:
     """A Decoder that reads random prompts and decodes greedily; same constructor arguments. Methods return seconds."""
 
     def __init__(self, graph: Path, *arguments: Any, **options: Any) -> None:
-        self._decoder = Decoder(graph, *arguments, **options)
-        self._next = np.zeros(self._decoder.batch, np.int64)
-        size = self._decoder.signature.input_size
+        self.decoder = Decoder(graph, *arguments, **options)
+        self._next = np.zeros(self.decoder.batch, np.int64)
+        size = self.decoder.signature.input_size
         noise = np.random.default_rng(0).standard_normal((VECTORS, size or 1), np.float32)
         self._vectors = None if size is None else noise  # input vectors that replace tokens
-
-    def about(self) -> tuple[Signature, dict[str, int]]:
-        """Signature of the graph, and number of nodes per provider."""
-        return self._decoder.signature, self._decoder.placement
 
     def prompt(self, tokens: int) -> float:
         """Read a random prompt from the initial state and choose the next token."""
@@ -66,9 +41,9 @@ class TimedDecoder(Timed):
         return self._prompt(tokens, tokens)
 
     def _prompt(self, tokens: int, parts: int) -> float:
-        shape = self._decoder.batch, tokens
-        ids = np.random.default_rng(0).integers(0, self._decoder.signature.vocab_size, shape)
-        self._decoder.reset()
+        shape = self.decoder.batch, tokens
+        ids = np.random.default_rng(0).integers(0, self.decoder.signature.vocab_size, shape)
+        self.decoder.reset()
         start = time.perf_counter()
         for part in np.split(ids, parts, axis=1):
             self._read(part)
@@ -93,7 +68,20 @@ class TimedDecoder(Timed):
     def _read(self, ids: NDArray[np.int64]) -> None:
         """Read ids (B, T), or a vector for each, and choose the most likely next token of each sequence."""
         read = ids if self._vectors is None else self._vectors[ids % VECTORS]
-        if self._decoder.signature.top_k is None:
-            self._next = self._decoder.prefill(read).argmax(-1)
+        if self.decoder.signature.top_k is None:
+            self._next = self.decoder.prefill(read).argmax(-1)
         else:
-            self._next = self._decoder.top_k(read)[1][:, 0]
+            self._next = self.decoder.top_k(read)[1][:, 0]
+
+
+def memory() -> int | None:
+    """Resident bytes of this process; None without /proc."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), None)
+
+
+if __name__ == "__main__":
+    timed = TimedDecoder(Path(sys.argv[1]), **json.loads(sys.argv[2]))
+    timed.prompt(1)
+    sys.stdout.write(json.dumps(memory()))

@@ -22,7 +22,6 @@ FREE = {  # options that require no other option; what a model requires is check
     "export": """batch past_end target top_k prefill draft_check generate context
         how form as_json""",
     "evaluate": "as_json",
-    "verify": "chosen steps as_json",
     "sample": "tokens sources as_json",
     "save": "form force as_json",
     "build": "work data anew as_json",
@@ -31,7 +30,6 @@ LINES = {  # command lines that lack what the options in NEEDS require
     "finetune": ["m.pt", "o.pt", "--data", "t.txt", "--stages", "transfer"],
     "export": ["m.pt", "o.onnx"],
     "evaluate": ["m.pt", "t.tsv"],
-    "verify": ["m.pt", "g.onnx"],
     "sample": ["m.pt", "o.tsv", "--sources", "t.txt"],
     "save": ["m.pt", "o", "--as", "marian"],
 }
@@ -39,7 +37,6 @@ OTHERS = {  # command lines for these options instead
     **dict.fromkeys(["finetune batch", "finetune start_positions"], ["m.pt", "o.pt", "--pairs", "t.tsv"]),
     "evaluate bleu": ["m.pt", "t.txt"],
     "evaluate eval_tokens": ["g.onnx", "t.txt"],
-    **dict.fromkeys(["verify rounding", "verify reference"], ["m.pt"]),
     "sample beam": ["m.pt", "o.npy", "--tokens", "3"],
 }
 VALUES = {"lora": "rank=3", "split": "test=0.1", "start_positions": "4"}

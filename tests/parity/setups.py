@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import small
+from comparison.remote import Remote
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.providers.subprocess import Remote
 from t2r_runtime import PROVIDERS, Decoder, Translator
 
 GRAPHS = {

@@ -16,13 +16,13 @@ from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened, reader
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli.reports import parity_text
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.config.quantize import SCHEMES, QuantizeConfig
+from t2r_export.config.quantize import MIN_CALIBRATION, SCHEMES, QuantizeConfig
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
+from t2r_export.model.sample import sample
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
-from t2r_export.providers.matrix import calibration_text
 from t2r_export.quantize import quantize
 from t2r_export.verify import verify
 from t2r_runtime import Sampling
@@ -133,7 +133,7 @@ if WANTED.schemes:
     ) -> None:
         if SCHEMES[scheme].calibrated:
             text = tmp_path / "sampled.npy"
-            np.save(text, calibration_text(storyteller.model))
+            np.save(text, sample(storyteller.model, 2 * MIN_CALIBRATION, 512))
             config = QuantizeConfig(scheme=scheme, calibrate=text, activation_bits=WANTED.activation_bits)
         else:
             config = QuantizeConfig(scheme=scheme)

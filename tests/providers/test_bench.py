@@ -13,7 +13,6 @@ import pytest
 import small
 from t2r_export.config.bench import BenchConfig
 from t2r_export.providers import bench as module
-from t2r_export.providers.bandwidth import Bandwidth
 from t2r_export.providers.bench import Spread, bench, machine, turns
 from t2r_export.providers.timed import TimedDecoder
 from t2r_runtime import Decoder
@@ -25,28 +24,30 @@ SHORT = {"steps": 3, "warmup": 1, "prompt": 5, "rounds": 2, "starts": 1, "thread
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE", 0)
-    monkeypatch.setattr(module, "bandwidth", lambda threads: Bandwidth(threads, 1e9, "a way", {"a way": 1e9}))
 
 
-class Player:
-    """A Worker without a process: two milliseconds per step of the graph `a`, and five of the others."""
+LOG: list[tuple[Any, ...]] = []
 
-    log: list[tuple[Any, ...]] = []
 
-    def __init__(self, kind: type) -> None:
-        assert kind is TimedDecoder
+class Player(TimedDecoder):
+    """A TimedDecoder of chosen times: two milliseconds per step of the graph `a`, and five of the others."""
 
-    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "__init__":
-            self.graph, self.options = arguments, options
-        self.log.append((self.graph[0].stem, name, *arguments))
-        seconds = 0.002 if self.graph[0].stem == "a" else 0.005
-        signature = Decoder(self.graph[0]).signature
-        answers = {"about": (signature, {"cpu": 9}), "prompt": 0.5, "prompt_by_steps": 2.0, "memory": 7_000_000}
-        return [seconds] * arguments[0] if name == "steps" else answers.get(name)
+    def __init__(self, graph: Path, *arguments: Any, **options: Any) -> None:
+        super().__init__(graph, *arguments, **options)
+        self.name = graph.stem
+        LOG.append((self.name, "open"))
 
-    def close(self) -> None:
-        self.log.append((self.graph[0].stem, "close"))
+    def prompt(self, tokens: int) -> float:
+        LOG.append((self.name, "prompt", tokens))
+        return 0.5
+
+    def prompt_by_steps(self, tokens: int) -> float:
+        LOG.append((self.name, "prompt_by_steps", tokens))
+        return 2.0
+
+    def steps(self, count: int, warmup: int) -> list[float]:
+        LOG.append((self.name, "steps", count, warmup))
+        return [0.002 if self.name == "a" else 0.005] * count
 
 
 @pytest.fixture
@@ -59,13 +60,14 @@ def graphs(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> type[Player]:
-    monkeypatch.setattr(Player, "log", [])
-    monkeypatch.setattr(module, "Worker", Player)
-    return Player
+def played(monkeypatch: pytest.MonkeyPatch) -> None:
+    LOG.clear()
+    monkeypatch.setattr(module, "TimedDecoder", Player)
+    monkeypatch.setattr(module, "run", lambda *arguments: (0, "a greeting\n7000000", ""))
 
 
-def test_medians_ratios_rates_and_limit(graphs: list[Path], played: type[Player]) -> None:
+@pytest.mark.usefixtures("played")
+def test_medians_ratios_and_rates(graphs: list[Path]) -> None:
     a, b = bench(graphs, BenchConfig(**SHORT)).graphs
     assert (a.milliseconds.median, b.milliseconds.median) == (pytest.approx(2.0), pytest.approx(5.0))
     assert (a.ratio, b.ratio) == (1.0, pytest.approx(2.5))
@@ -76,46 +78,27 @@ def test_medians_ratios_rates_and_limit(graphs: list[Path], played: type[Player]
     assert b.prompt_by_steps is None
     assert a.memory == 7_000_000
     assert a.start is not None and a.start.count == 1
-    assert a.token is not None and a.limit is not None
-    assert a.limit == pytest.approx(1e3 * a.token.total / 1e9)
-    assert a.distance == pytest.approx(2.0 / a.limit)
-    assert a.placement == {"cpu": 9}
+    assert a.placement.keys() == {"cpu"}
 
 
-def test_graphs_are_open_in_turns_then_closed(graphs: list[Path], played: type[Player]) -> None:
-    bench(graphs, BenchConfig(**SHORT))
-    calls = [(graph, name) for graph, name, *_ in played.log]
-    assert calls[:4] == [(g, name) for name in ("__init__", "about") for g in "ab"]
-    order = [graph for graph, name in calls if name == "steps"]
+@pytest.mark.usefixtures("played")
+def test_graphs_are_open_and_take_turns(graphs: list[Path]) -> None:
+    found = bench(graphs, BenchConfig(**{**SHORT, "starts": 0}))
+    assert LOG[:2] == [("a", "open"), ("b", "open")]
+    order = [graph for graph, name, *_ in LOG if name == "steps"]
     assert [sorted(order[i : i + 2]) for i in (0, 2)] == [["a", "b"]] * 2
-    assert calls.count(("a", "__init__")) == calls.count(("a", "close")) == 2  # once to take turns, once to start
-    assert ("a", "steps", 3, 1) in played.log
-    assert ("b", "prompt", 5) in played.log
-    assert ("b", "prompt_by_steps", 5) not in played.log
+    assert ("a", "steps", 3, 1) in LOG
+    assert ("b", "prompt", 5) in LOG
+    assert ("b", "prompt_by_steps", 5) not in LOG
+    assert [(one.memory, one.start) for one in found.graphs] == [(None, None)] * 2
 
 
-def test_failed_open_closes_all(graphs: list[Path], played: type[Player], monkeypatch: pytest.MonkeyPatch) -> None:
-    def call(self: Player, name: str, *arguments: Any, **options: Any) -> Any:
-        self.graph = arguments
-        if arguments[0].stem == "b":
-            raise UserError("a graph", "another", "correct it")
-
-    monkeypatch.setattr(played, "call", call)
-    with pytest.raises(UserError, match="correct it"):
-        bench(graphs, BenchConfig(**SHORT))
-    assert {graph for graph, name, *_ in played.log if name == "close"} == {"a", "b"}
-
-
-def test_no_limit_for_device_memory(graphs: list[Path], played: type[Player]) -> None:
-    found = bench(graphs[:1], BenchConfig(**SHORT, provider="cuda"))
-    assert found.bandwidth is None
-    assert found.graphs[0].limit is None
-    assert found.graphs[0].distance is None
-
-
-def test_no_limit_for_growing_states(tmp_path: Path, played: type[Player]) -> None:
-    small.graph(tmp_path / "a.onnx", "softmax", batch=1)
-    assert bench([tmp_path / "a.onnx"], BenchConfig(**SHORT)).graphs[0].distance is None
+@pytest.mark.usefixtures("played")
+def test_failed_start_is_error(graphs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for err, received in (("Traceback\n  line\nKeyError: 3\n", "KeyError: 3"), ("", "exit code -6")):
+        monkeypatch.setattr(module, "run", lambda *arguments, err=err: (-6, "", err))
+        with pytest.raises(UserError, match=f"expected a process that opens .*a.onnx; received {received}; "):
+            bench(graphs[:1], BenchConfig(**SHORT))
 
 
 @pytest.mark.slow
@@ -123,7 +106,7 @@ def test_real_processes(graphs: list[Path]) -> None:
     said: list[str] = []
     found = bench([*graphs, graphs[0]], BenchConfig(**SHORT), said.append)
     assert [figures.graph for figures in found.graphs] == [*graphs, graphs[0]]
-    assert all(figures.milliseconds.median > 0 and figures.memory for figures in found.graphs)
+    assert all(figures.milliseconds.median > 0 and figures.memory and figures.start for figures in found.graphs)
     assert [figures.prompt_by_steps is None for figures in found.graphs] == [False, True, False]
     assert said[0] == "opening"
     assert "turn 6 of 6" in said
@@ -141,9 +124,9 @@ def test_invalid_counts_are_refused(counts: dict[str, int]) -> None:
         BenchConfig(**counts)
 
 
-def test_translator_needs_sentences(tmp_path: Path) -> None:
+def test_translator_is_refused(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "translator_cross_linear")
-    with pytest.raises(UserError, match="--sentences for a translator; received none; name a file with --sentences"):
+    with pytest.raises(UserError, match="expected the graph of a decoder; received a translator's; time t2r translate"):
         bench([tmp_path / "graph.onnx"], BenchConfig(**SHORT))
 
 
@@ -166,8 +149,6 @@ def test_timed_decoder_decodes_greedily(options: dict[str, Any], tmp_path: Path)
     for _ in range(5):
         token = decoder.step(token).argmax(-1)
     assert (timed._next == token).all()
-    signature, placement = timed.about()
-    assert (signature, placement) == (decoder.signature, decoder.placement)
 
 
 def test_timed_process_loads_no_torch() -> None:

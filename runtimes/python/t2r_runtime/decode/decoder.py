@@ -39,7 +39,7 @@ class Decoder(Reader):
         max_state_bytes: maximum size of the states of one sequence, since a graph may be untrusted.
         prefill_from: minimum length of prompts that the prefill graph reads. Opening it takes as long as some dozens of
             steps, which a process that reads one short prompt can save.
-        session_config: session configuration entries of ONNX Runtime, as found by `t2r bench GRAPH --tune`.
+        session_config: session configuration entries of ONNX Runtime, compared by benchmarks/session_options.py.
 
     Raises:
         UserError: see t2r_runtime.session.session.open_graph, or a `prefill_from` below 1.

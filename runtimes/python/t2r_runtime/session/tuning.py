@@ -1,7 +1,7 @@
 """Default number of threads, by the size of a step graph.
 
 A step has hundreds of operators, and each synchronizes its threads, which pays off only if a thread reads enough
-weights. BYTES_A_THREAD was measured with `t2r bench GRAPH --tune` (docs/performance.md, "Threads and session options").
+weights. BYTES_A_THREAD was measured with benchmarks/session_options.py (docs/performance.md).
 """
 
 from __future__ import annotations

@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
+from comparison.remote import Remote, Worker
 from runtime import graphs, translators
-from t2r_export.providers.subprocess import Remote, Worker, remote_versions
 from t2r_runtime import Decoder, Translator, UserError
 
 
@@ -55,7 +54,7 @@ def test_remote_errors_are_forwarded(tmp_path: Path) -> None:
 def test_dead_process_is_error() -> None:
     there = Worker(f"{sys.executable} -c 'import os; os.abort()'")
     with pytest.raises(UserError, match="received the end of its process: SIGABRT"):
-        there.call("versions", "cpu")
+        there.call("__init__")
     there.close()
     with pytest.raises(UserError, match="expected a command that starts Python; received 'no/such/python'"):
         Worker("no/such/python")
@@ -65,11 +64,5 @@ def test_process_that_ends_amid_an_answer() -> None:
     answer = "import os, sys; os.write(1, b'\\x80\\x05\\x95\\xff'); os.kill(os.getpid(), 9)"
     there = Worker(f'{sys.executable} -c "{answer}"')
     with pytest.raises(UserError, match="received the end of its process: SIGKILL"):
-        there.call("versions", "cpu")
+        there.call("__init__")
     there.close()
-
-
-def test_versions() -> None:
-    assert remote_versions(sys.executable, "cpu") == {"onnxruntime": ort.__version__}
-    with pytest.raises(UserError, match="expected an ONNX Runtime with DnnlExecutionProvider"):
-        remote_versions(sys.executable, "dnnl")

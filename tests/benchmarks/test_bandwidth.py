@@ -11,9 +11,9 @@ import torch
 from onnx import TensorProto, helper
 
 import small
+from comparison import bandwidth as limit
+from comparison.bandwidth import TokenBytes, bandwidth, token_bytes
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.providers import bandwidth as limit
-from t2r_export.providers.bandwidth import TokenBytes, bandwidth, token_bytes
 from t2r_export.quantize import quantize
 from t2r_export.quantizers.base import tensor_bytes
 

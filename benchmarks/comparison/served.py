@@ -1,4 +1,4 @@
-"""The other process of t2r_export.providers.subprocess. Imports only numpy, t2r_runtime and the class to serve.
+"""The other process of comparison.remote. Imports only numpy, t2r_runtime and the class to serve.
 
 The toolchain need not be installed in that Python.
 """
@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 
 from t2r_runtime import UserError
 from t2r_runtime.errors import printable
-from t2r_runtime.session.providers import versions
 
 
 def serve(calls: BinaryIO, results: BinaryIO, kind: Callable[..., Any]) -> None:
@@ -27,9 +26,7 @@ def serve(calls: BinaryIO, results: BinaryIO, kind: Callable[..., Any]) -> None:
             return
         result: Any
         try:
-            if name == "versions":
-                result = versions(*arguments)
-            elif name == "__init__":
+            if name == "__init__":
                 result, served = None, kind(*arguments, **options)
             else:
                 member = getattr(served, name)

@@ -1,7 +1,7 @@
 """Decoders and translators in another process, which may be another Python with another ONNX Runtime.
 
 One process holds one ONNX Runtime, some providers come with their own build, and some abort the process on an operator
-that they do not support. `Remote` forwards each call to a process that runs t2r_export.providers.served. Calls and
+that they do not support. `Remote` forwards each call to a process that runs comparison/served.py. Calls and
 results are pickles on the pipe between the two; both sides are trusted.
 """
 
@@ -46,7 +46,7 @@ class Worker:
         )
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Return or raise what the method `name` does; `__init__` creates the object, `versions` needs no object.
+        """Return or raise what the method `name` does; `__init__` creates the object.
 
         Raises:
             UserError: the process ended.
@@ -103,9 +103,3 @@ class Remote:
     def close(self) -> None:
         """End the process."""
         self._worker.close()
-
-
-def remote_versions(command: str, provider: str) -> dict[str, str]:
-    """`t2r_runtime.session.providers.versions` as evaluated by the Python of `command`, errors included."""
-    with contextlib.closing(Worker(command)) as worker:
-        return dict(worker.call("versions", provider))
