@@ -9,6 +9,7 @@ from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.layer_norms import LAYER_NORMS
 from t2r_export.checkpoints.importers.llamas import LLAMAS
+from t2r_export.checkpoints.importers.norms_after import NORMS_AFTER
 from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, T2R
 from t2r_export.config.tagged import resolve
 
@@ -69,7 +70,7 @@ MODULES = {
     "smollm3": "smollm3:SMOLLM3",
     "zamba2": "zamba2:ZAMBA2",
 }
-FAMILIES: dict[str, Importer | str] = {**MODULES, **LLAMAS, **LAYER_NORMS}
+FAMILIES: dict[str, Importer | str] = {**MODULES, **LLAMAS, **LAYER_NORMS, **NORMS_AFTER}
 
 
 class Importers(Mapping[str, Importer]):

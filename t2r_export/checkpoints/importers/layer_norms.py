@@ -130,6 +130,24 @@ LAYER_NORMS: dict[str, Importer] = {
         transforms=by_neighbours,
         constants=NO_NORM_BIASES,
     ),
+    # Jais 2 (Inception 2025): biases, and an ungated feed-forward with squared ReLU
+    "jais2": family(
+        {
+            "vocab_size": 150272,
+            "hidden_size": 3328,
+            "intermediate_size": 26624,
+            "num_attention_heads": 26,
+            "hidden_act": "relu2",
+            "max_position_embeddings": 8192,
+            "layer_norm_eps": 1e-5,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "bos_token_id": 0,
+            "eos_token_id": 150024,
+        },
+        lambda fields: decoder(fields, eps="layer_norm_eps", norm="layer", gated_ffn=False),
+        lacks=RMS,
+    ),
     # Nemotron-4 and Minitron (Parmar et al. 2024, arXiv 2402.16819): layer norms that scale by 1 + w, an ungated
     # feed-forward with squared ReLU, and rotary positions for a part of each head
     "nemotron": family(

@@ -1,6 +1,7 @@
 """Llama (Touvron et al. 2023): RMS norm, rotary positions, grouped key/value heads, a gated feed-forward.
 
-SmolLM, TinyLlama and many others are of this family; llamas.py and layer_norms.py have others, with a few options.
+SmolLM, TinyLlama and many others are of this family; further ones differ in a few options (llamas.py, layer_norms.py,
+norms_after.py).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.llama import decoder, family, head_sizes
 from t2r_export.checkpoints.importers.llamas import MISTRAL, NO_BIASES, windows
-from t2r_export.checkpoints.importers.rotary import LENGTH, rotary
+from t2r_export.checkpoints.importers.rotary import LENGTH, assume, rotary
 from t2r_export.config.attention import PositionScale
 from t2r_export.config.model import ModelConfig
 
@@ -26,8 +26,7 @@ READ = {
 
 
 def _config(fields: Fields) -> ModelConfig:
-    if not fields.get("rope_parameters", fields.get("rope_scaling")):
-        fields.data["rope_parameters"] = {**ROPE, FACTOR: 0.1}
+    assume(fields, {**ROPE, FACTOR: 0.1})
     rope: dict[str, Any] = {"others": (FACTOR, "max_position_embeddings")}
     scaling = rotary(fields, head_sizes(fields)[2], **rope).scaling
     said = Fields(fields.get("rope_parameters", fields.get("rope_scaling")), f"the rotary parameters of {fields.where}")

@@ -73,6 +73,12 @@ def rotary(
     return RotaryConfig(theta=base, scaling=scaling, size=size)
 
 
+def assume(fields: Fields, rope: Mapping[str, Any]) -> None:
+    """Give a config without rotary parameters those that transformers' class of the family has by default."""
+    if fields.get("rope_parameters") is None and not fields.get("rope_scaling"):
+        fields.data["rope_parameters"] = dict(rope)
+
+
 def rotary_by_kind(
     fields: Fields,
     layers: Sequence[MixerConfig | PartConfig],

@@ -45,8 +45,8 @@ REASONS = {
     "GPT-2's layers, which are read with the model_type gpt2": "gpt-sw3",
     "keys and names of tensors that nobody wrote a table of": """
         afmoe aria_text beam bigbird_pegasus biogpt blenderbot blenderbot-small codegen cohere2_moe cohere_compass_text
-        cpmant ctrl cwm exaone_moe falcon flex_olmo flint gpt_bigcode gpt_neox_japanese gptj granitemoe_swa
-        hunyuan_v1_moe hy_v3 hyperclovax iquestcoder jais2 kolibri1 laguna mbart mellum minimax minimax_m2
+        cpmant ctrl exaone_moe falcon flex_olmo flint gpt_bigcode gpt_neox_japanese gptj granitemoe_swa
+        hunyuan_v1_moe hy_v3 hyperclovax kolibri1 laguna mbart mellum minimax minimax_m2
         modernbert-decoder mvp openai-gpt plbart qwen4_exp qwen4_exp_text solar_open vaultgemma xglm""",
 }
 # model_type -> feature

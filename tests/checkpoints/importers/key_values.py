@@ -217,6 +217,7 @@ OWN = {
     "glm": {**LLAMA, "head_dim": 8, "pad_token_id": 0},
     "glm4": {**LLAMA, "head_dim": 8, "pad_token_id": 0},
     "ministral3": {**LLAMA, "rope_parameters": GROWING},
+    "cwm": {**LLAMA, "sliding_window": 5, "eos_token_id": 2},
     "olmo3": {**LLAMA, "sliding_window": 5},
     "opt": OPT,
     "arcee": {**LLAMA, "head_dim": 4},

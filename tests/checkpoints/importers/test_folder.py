@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,12 @@ def test_a_family_that_is_not_read_is_refused_with_the_reason(llama: Path) -> No
         with pytest.raises(UserError) as caught:
             checkpoint.load(llama)
         assert f'received "{names[0]}"; it has {reason}: use a model of those' in str(caught.value)
+
+
+def test_every_family_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "families.md").read_text(encoding="utf-8")
+    table = page.partition("| family | `model_type` | layers |\n")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"`(\w+)`", "".join(row.split("|")[2] for row in table.splitlines()))) == [*IMPORTERS]
 
 
 def test_every_decoder_of_transformers_is_read_or_refused_with_a_reason() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.rotary import PARTIAL, ROTARY, rotary
@@ -51,6 +53,31 @@ def test_frequencies_of_a_part_are_those_of_transformers() -> None:
     ours = read({"rope_parameters": theirs.rope_parameters}, partial=0.25)
     assert ours.size == 6
     assert torch.equal(rotary_frequencies(ours, 6), GPTNeoXRotaryEmbedding(theirs).inv_freq)
+
+
+@pytest.mark.parametrize("family, name", [("cwm", "Cwm"), ("ministral3", "Ministral3")])
+@pytest.mark.parametrize(
+    "said",
+    [{}, {"rope_theta": 50.0}, {"rope_scaling": {}}, {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}]
+    + [{"rope_parameters": {}}, {"rope_parameters": {"rope_theta": 50.0}}],
+)
+def test_parameters_that_a_class_assumes_are_those_of_transformers(
+    family: str, name: str, said: dict[str, Any]
+) -> None:
+    import transformers
+
+    importer = IMPORTERS[family]
+    sizes = {"hidden_size": 4 * HEAD, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": HEAD}
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    theirs = getattr(transformers, f"{name}Config")(**sizes, **said)
+    frequencies = getattr(module, f"{name}RotaryEmbedding")(theirs).inv_freq
+    if family == "ministral3" and "llama_4_scaling_beta" not in theirs.rope_parameters:
+        with pytest.raises(UserError, match="llama_4_scaling_beta|original_max_position_embeddings"):
+            importer.config(importer.fields({**sizes, **said}, "config.json"))
+        return
+    ours = importer.config(importer.fields({**sizes, **said}, "config.json")).heads[0].rotary
+    assert ours is not None
+    torch.testing.assert_close(rotary_frequencies(ours, HEAD), frequencies, rtol=1e-6, atol=0)
 
 
 YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 3.0, "original_max_position_embeddings": 20}
