@@ -107,7 +107,7 @@ bench-embedding: $(VENV)/.genai
 	$(BIN)/python .ci/debian.py --alone trixie $(T2R_JAVA) openjdk-25-jdk-headless openjdk-25-jre-headless \
 		libc6 libstdc++6 libgcc-s1 zlib1g
 	cd $(JS) && ONNXRUNTIME_NODE_INSTALL=skip npm install --no-package-lock --no-audit --no-fund --loglevel error
-	$(BIN)/python benchmarks/embedding.py --page docs/embedding.md $(ARGUMENTS)
+	$(BIN)/python benchmarks/embedding.py --page docs/record.md $(ARGUMENTS)
 
 clean:
 	rm -rf $(VENV) .tox build $(JS)/node_modules runtimes/python/build *.egg-info runtimes/python/*.egg-info

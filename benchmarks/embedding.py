@@ -1,6 +1,6 @@
-"""Steps in every language's runtime, tokenization, and package sizes: the tables of docs/embedding.md.
+"""Steps in every language's runtime, tokenization, and package sizes: tables of docs/record.md.
 
-    python benchmarks/embedding.py [--out build/bench] [--work build/embedding] [--page docs/embedding.md]
+    python benchmarks/embedding.py [--out build/bench] [--work build/embedding] [--page docs/record.md]
         [--threads 1,2] [--quick] [--keep]
 
 `--keep` fills the page from the existing result; `--quick` is a trial run with few turns, whose figures are
