@@ -24,7 +24,6 @@ from sacrebleu.metrics.chrf import CHRF
 
 from builds import add_outputs, show
 from comparison.tables import Table
-from t2r_export.batches.augment import MONTHS
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.export import export, read_by_beam
@@ -34,6 +33,7 @@ from t2r_runtime.session.segment import repeats, split_sentences
 from t2r_runtime.text.copied import same_words
 from t2r_runtime.text.numbers import differing_numbers
 
+MONTHS = {"Jan", "Feb", "Apr", "April", "Aug", "August", "Sep", "Sept", "September", "Nov", "November"}  # in both
 HEAD = ["kind", "sentences", "BLEU", "chrF", "numbers", "names", "repeat"]
 ALL = "all"
 
@@ -79,7 +79,7 @@ def has_numbers(line: Line) -> bool | None:
 
 def has_names(line: Line) -> bool | None:
     """Whether a translation has all names; None if there are none."""
-    names = {word for word in same_words(line.source, line.given) if word.istitle() and not MONTHS.fullmatch(word)}
+    names = {word for word in same_words(line.source, line.given) if word.istitle() and word not in MONTHS}
     return names <= set(same_words(line.given, line.translation)) if names else None
 
 

@@ -122,12 +122,15 @@ class Build:
                 "test_share": plan.shares.test,
             }
             return {"text": texts, "[top]": options}, {"data": tuple(data / text for text in plan.texts), **options}
-        named = {name: value for name, value in asdict(plan.pairs).items() if value or name not in ("more", "held_out")}
+        optional = ("more", "held_out", "train")  # files that are hashed below
+        named = {name: value for name, value in asdict(plan.pairs).items() if value or name not in optional}
         origin: dict[str, Any] = {"archive of pairs": sha256(data / plan.pairs.file), "[pairs]": named}
         if plan.pairs.more:
             origin["more pairs"] = [sha256(data / more.file) for more in plan.pairs.more]
         if plan.held_out is not None:
             origin["held-out pairs"] = sha256(plan.held_out)
+        if plan.pairs.train is not None:
+            origin["pairs to train on"] = sha256(data / plan.pairs.train)
         files = {name: work / f"{name}.tsv" for name in ("train", "valid", "test")}
         current = [self.record.current(path, origin) for path in files.values()]  # records all three
         if not all(current):
@@ -246,6 +249,8 @@ class Build:
     def _finetune(
         self, model: Path, output: Path, training: Training, teacher: Path | None, **data: Any
     ) -> FinetuneReport:
+        if self.plan.pairs is not None and self.plan.pairs.train is not None:
+            data = {"pairs": (self.data / self.plan.pairs.train,), **data}
         options = {"model": model, "output": output, "teacher": teacher, **self.shared, **data, **training.options}
         config = FinetuneConfig(plan=training.plan, force=True, **options)
         return finetune(replace(config, resume=config.state_path.exists() or output.exists()))

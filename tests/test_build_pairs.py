@@ -95,8 +95,27 @@ def test_further_pairs_and_pairs_that_stay_unseen(pairs_place: Path) -> None:
         build(place / "recipe.toml", place / "work", place)
 
 
-def test_what_is_held_out_has_to_be_there(pairs_place: Path) -> None:
-    for line, what in (('held_out = "u.tsv"', "holds out"), ('more = [{ file = "m.tsv" }]', "further pairs")):
+def test_file_to_train_on(pairs_place: Path) -> None:
+    """Models are trained on its pairs; tokenizer and parts are those of the archive."""
+    place = pairs_place
+    (place / "two.tsv").write_text("rot Hund\tHund rot\nrot Katze\tKatze rot\n")
+    (place / "recipe.toml").write_text(PAIRS.replace("[tokenizer]", 'train = "two.tsv"\n\n[tokenizer]', 1))
+    (student,) = build(place / "recipe.toml", place / "work", place)
+    assert len(read_pairs(place / "work" / "train.tsv")) == 16
+    assert checkpoint.load(student.path).provenance["finetune"][-1]["files"] == ["two.tsv"]
+    (place / "two.tsv").write_text("rot Hund\tHund rot\n")
+    with pytest.raises(UserError, match="pairs to train on"):
+        build(place / "recipe.toml", place / "work", place)
+
+
+def test_files_of_the_recipe_have_to_be_there(pairs_place: Path) -> None:
+    missing = {
+        'held_out = "u.tsv"': "holds out",
+        'more = [{ file = "m.tsv" }]': "further pairs",
+        'train = "t.tsv"': "pairs to train on",
+        'train = "../t.tsv"': "the name of a file in the data folder",
+    }
+    for line, what in missing.items():
         (pairs_place / "recipe.toml").write_text(PAIRS.replace("[tokenizer]", line + "\n[tokenizer]", 1))
         with pytest.raises(UserError, match=what):
             build(pairs_place / "recipe.toml", pairs_place / "work", pairs_place)

@@ -1,1 +1,1 @@
-"""Batches of tokens and of sentence pairs for training: windows, lengths, orders, augmentation."""
+"""Batches of tokens and of sentence pairs for training: windows, lengths, orders."""

@@ -40,7 +40,7 @@ class Chunks(Dataset[list[Batch] | Exception]):
 def in_order(batch: Callable[[int], Batch], steps: range, workers: int) -> Generator[Batch, None, None]:
     """Yield `batch(step)` for each of the steps; closing the generator ends the workers.
 
-    Augmenting and tokenizing pairs can take longer than a training step on a GPU.
+    Reading and padding a batch can take longer than a training step on a GPU.
 
     Args:
         workers: number of worker processes that prefetch; with 0, or on Windows, batches are made on demand.

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from t2r_export.batches.augment import Augmenter
 from t2r_export.batches.batch import Batch
-from t2r_export.batches.in_order import CHUNK
-from t2r_export.batches.ragged import ByLength, Ragged, by_length, in_parts
-from t2r_export.config.augment import read_augment
+from t2r_export.batches.ragged import ByLength, Ragged, by_length
 from t2r_export.config.finetune import FinetuneConfig, Shares
 from t2r_export.config.model import ModelConfig
 from t2r_export.data.corpus import spread
@@ -24,7 +20,6 @@ from t2r_export.data.shards import check_vocabulary
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
 
-STREAM = 4  # random stream; lower numbers are used elsewhere
 VALIDATION_BATCHES = 8  # maximum per validation during training
 
 
@@ -64,7 +59,6 @@ class TokenPairs:
     sources: Ragged
     targets: Ragged  # with start and end tokens
     starts: int  # number of start tokens
-    texts: tuple[Pair, ...] = ()  # untokenized pairs
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -117,8 +111,7 @@ def tokenize_pairs(
     sides = [Ragged.of([side[n] for n in kept]) for side in (sources, targets)]
     for side, size in zip(sides, (model.encoder.vocab_size or model.vocab_size, model.vocab_size), strict=True):
         check_vocabulary(side.tokens.numpy(), size)
-    made = TokenPairs(sides[0], sides[1], len(model.start_tokens), tuple(pairs[n] for n in kept))
-    return made, len(pairs) - len(kept)
+    return TokenPairs(sides[0], sides[1], len(model.start_tokens)), len(pairs) - len(kept)
 
 
 @dataclass(frozen=True)
@@ -180,22 +173,12 @@ def _parts(pairs: list[Pair], valid: Path | None, test: Path | None, shares: Sha
 class PairBatches:
     """`t2r_export.batches.batch.Batches` of a corpus of pairs."""
 
-    def __init__(
-        self,
-        corpus: PairCorpus,
-        config: FinetuneConfig,
-        tokenize: Callable[[Sequence[Pair]], TokenPairs] | None = None,
-    ) -> None:
-        """`tokenize`: for augmented pairs; None: no augmentation."""
-        self._train, self._most = corpus.train, config.pair_tokens
-        self._tokenize, self._longest = tokenize, config.window
-        self._seed, self._chunk, self._told = config.seed, -1, list[Batch]()
-        if tokenize is not None:
-            self._augment = Augmenter(corpus.train.texts, read_augment(config.augment), config.seed)
-        self._order = ByLength(corpus.train.sources.lengths, corpus.train.targets.lengths, self._most, config.seed)
-        self.test = corpus.test.batches(self._most, config.report_tokens)
-        valid = corpus.valid.batches(self._most)
-        count = min(len(valid), VALIDATION_BATCHES, max(1, config.validation_tokens // self._most))
+    def __init__(self, corpus: PairCorpus, config: FinetuneConfig) -> None:
+        self._train, most = corpus.train, config.pair_tokens
+        self._order = ByLength(corpus.train.sources.lengths, corpus.train.targets.lengths, most, config.seed)
+        self.test = corpus.test.batches(most, config.report_tokens)
+        valid = corpus.valid.batches(most)
+        count = min(len(valid), VALIDATION_BATCHES, max(1, config.validation_tokens // most))
         chosen = torch.linspace(0, len(valid) - 1, count).round().int().tolist()
         self._valid = [valid[n] for n in chosen]
 
@@ -205,33 +188,7 @@ class PairBatches:
         return self._order.count
 
     def __call__(self, step: int) -> Batch:
-        if self._tokenize is None:
-            return self._train.batch(self._order(step))
-        chunk, place = divmod(step, CHUNK)
-        if chunk != self._chunk:
-            self._chunk, self._told = chunk, self._augmented(range(chunk * CHUNK, (chunk + 1) * CHUNK))
-        return self._told[place]
-
-    def _augmented(self, steps: range) -> list[Batch]:
-        """The batches of these steps with augmented pairs, batched again by length.
-
-        Capitals and new names have more tokens than the text they replace: in the original batches, two of three tokens
-        were padding.
-        """
-        assert self._tokenize is not None
-        chosen = [self._order(step) for step in steps]
-        told: list[Pair] = []
-        for step, those in zip(steps, chosen, strict=True):
-            widest = max(int(side.lengths[those].max()) for side in (self._train.sources, self._train.targets))
-            texts = [self._train.texts[n] for n in those.tolist()]
-            told += self._augment(texts, step, max(1, self._longest // widest))
-        random = np.random.default_rng((self._seed, steps.start, STREAM))
-        try:
-            pairs = self._tokenize(told)
-            parts = in_parts(pairs.sources.lengths, pairs.targets.lengths, len(steps), random)
-        except UserError:  # all augmented pairs exceed the model's positions
-            parts = []
-        return [pairs.batch(part) for part in parts] or [self._train.batch(those) for those in chosen]
+        return self._train.batch(self._order(step))
 
     def validation(self, shares: int) -> list[Batch]:
         return self._valid

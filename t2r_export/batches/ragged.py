@@ -61,27 +61,6 @@ def by_length(first: Tensor, second: Tensor, most: int, random: np.random.Genera
     return [torch.from_numpy(part) for part in np.split(order, cuts)]
 
 
-def in_parts(first: Tensor, second: Tensor, parts: int, random: np.random.Generator) -> list[Tensor]:
-    """Split pairs into `parts` batches of similar length and about equal token counts, as indices, in random order.
-
-    Args:
-        first, second: (N,) int64, lengths of both sides.
-
-    Returns:
-        `parts` nonempty tensors (n,) int64 with every pair once; an empty list for fewer than `parts` pairs.
-    """
-    count = len(first)
-    if count < parts:
-        return []
-    order = np.lexsort((random.permutation(count), torch.maximum(first, second).numpy()))
-    tokens = (first + second).numpy()[order].cumsum()
-    numbers = np.arange(1, parts)
-    cuts = np.searchsorted(tokens, tokens[-1] * numbers / parts)
-    spare = np.maximum.accumulate(cuts - numbers).clip(0, count - parts)  # pairs before each cut beyond one per part
-    found = np.split(order, numbers + spare)
-    return [torch.from_numpy(found[n]) for n in random.permutation(parts)]
-
-
 class ByLength:
     """Batches of `by_length`, shuffled as a function of seed and step: no state to save."""
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t2r_export.config.augment import read_augment
 from t2r_export.config.needs import FINETUNE, check_needs
 from t2r_export.config.options import between, changed, check_values, option, options, within
 from t2r_export.config.quantize import QuantizeConfig, scheme
@@ -127,16 +126,10 @@ class FinetuneConfig:
     )
     batch: int = option("Windows per step, across all processes.", 16, bounds=(1, MAX_SIZE))
     pair_tokens: int = option(
-        "Maximum tokens of pairs per step, both sides with padding; augmented pairs are about as many tokens.",
+        "Maximum tokens of pairs per step, both sides with padding.",
         4096,
         result="pairs",
         bounds=(1, MAX_STEPS),
-    )
-    augment: str = option(
-        "Augmentation of the train pairs, NAME=PROBABILITY,…: numbers, names, titles, join, stop, capitals, small.",
-        "",
-        result="changed",
-        check=read_augment,
     )
     hidden: float = option(
         "Weight of the hidden-state loss beside the KL loss in the distill stage.",

@@ -61,7 +61,7 @@ FINETUNE = {  # options of FinetuneConfig
     **_each("batch separator split_by text_field pack", _TEXT),
     "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
     **_each("valid test", _other("pairs")),
-    **_each("pair_tokens augment", _PAIRS),
+    "pair_tokens": _PAIRS,
     "valid_share": _without("--valid", lambda o: o["valid"] is None),
     "test_share": _without("--test", lambda o: o["test"] is None),
     **_each("hidden cross_entropy kl_top", _stage("distill", "round")),

@@ -51,7 +51,7 @@ TOP: Keys = {
 LEAST_VOCABULARY = 257  # every byte, and the token between documents
 TOKENIZER: Keys = {"vocab_size": WHOLE}
 PAIRS: Keys = {
-    **dict.fromkeys(("file", "member", "held_out"), TEXT),
+    **dict.fromkeys(("file", "member", "held_out", "train"), TEXT),
     **dict.fromkeys(("source", "target", "valid_groups", "test_groups"), WHOLE),
     "more": TABLES,
 }
@@ -88,6 +88,7 @@ class PairsPlan:
     test_groups: int = 2000
     more: tuple[MorePairs, ...] = ()
     held_out: str | None = None  # file beside the recipe; its sentences are excluded from all parts
+    train: str | None = None  # file of pairs to train on in place of the train part, such as augmented ones
 
     def __post_init__(self) -> None:
         for name in ("source", "target"):
@@ -129,6 +130,8 @@ class Recipe:
             existing_file(data / self.pairs.file, "the recipe's archive of pairs")
             for more in self.pairs.more:
                 existing_file(data / more.file, "the recipe's further pairs")
+            if self.pairs.train is not None:
+                existing_file(data / self.pairs.train, "the recipe's pairs to train on")
         if self.held_out is not None:
             existing_file(self.held_out, "the pairs that the recipe holds out")
         if self.source is not None:
@@ -181,7 +184,8 @@ def read_recipe(path: Path) -> Recipe:
 
 def _pairs(data: Mapping[str, Any], where: str) -> PairsPlan:
     check(data, PAIRS, ("file", "member"), where)
-    inside(data["file"], f"file in {where}")
+    for key in ("file", *(["train"] if "train" in data else [])):
+        inside(data[key], f"{key} in {where}")
     held_out = data.get("held_out")
     if held_out is not None and (PurePath(held_out).name != held_out or "\0" in held_out or held_out == ".."):
         raise wrong(where, "the name of a file beside the recipe as held_out", repr(held_out))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pkgutil
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +18,7 @@ from t2r_export.batches.pair_batches import (
     PairBatches,
     PairCorpus,
     Tokenizers,
-    TokenPairs,
     read_pair_corpus,
-    tokenize_pairs,
 )
 from t2r_export.batches.starts import check_starts, usual_starts
 from t2r_export.batches.windows import WindowBatches
@@ -31,9 +28,8 @@ from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
 from t2r_export.config.finetune import LENGTH, FinetuneConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.plain import to_plain
-from t2r_export.config.stages import MAX_STEPS, STAGES, TOKENS
+from t2r_export.config.stages import STAGES, TOKENS
 from t2r_export.data.corpus import read_corpus
-from t2r_export.data.pairs import Pair
 from t2r_export.data.shards import Corpus
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -68,7 +64,7 @@ def find_inputs(config: FinetuneConfig, loaded: Checkpoint, processes: int) -> I
         files = config.pairs, config.valid, config.test
         corpus = read_pair_corpus(*files, tokenizers, loaded.config, config.shares, config.window)
         notes += corpus.notes
-        batches = PairBatches(corpus, config, _tokenized(tokenizers, loaded.config) if config.augment else None)
+        batches = PairBatches(corpus, config)
     else:
         reading = config.shares, config.separator, config.text_field
         corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, *reading)
@@ -77,11 +73,6 @@ def find_inputs(config: FinetuneConfig, loaded: Checkpoint, processes: int) -> I
         batches = WindowBatches(corpus, config, loaded.config)
     identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
     return Inputs(teacher, batches, config, identity, notes)
-
-
-def _tokenized(tokenizers: Tokenizers, model: ModelConfig) -> Callable[[Sequence[Pair]], TokenPairs]:
-    """Tokenize augmented pairs, which may exceed the maximum length of the corpus."""
-    return lambda pairs: tokenize_pairs(pairs, tokenizers, model, MAX_STEPS)[0]
 
 
 def _check_kind(config: FinetuneConfig, model: ModelConfig, processes: int) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,11 @@ from torch import Tensor
 import small
 import texts
 from runs import ended, resumed, stop_at
-from t2r_export.batches.augment import Augmenter
 from t2r_export.batches.batch import Batch
-from t2r_export.batches.in_order import CHUNK, in_order
-from t2r_export.batches.pair_batches import PairBatches, Tokenizers, TokenPairs, read_pair_corpus, tokenize_pairs
+from t2r_export.batches.pair_batches import Tokenizers, TokenPairs, read_pair_corpus, tokenize_pairs
 from t2r_export.batches.ragged import Ragged
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.augment import read_augment
 from t2r_export.config.finetune import FinetuneConfig, Shares
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
@@ -282,92 +278,7 @@ def size(batch: Batch) -> int:
     return batch.source.numel() + batch.ids.numel()
 
 
-def told(batches: Iterable[Batch]) -> list[tuple[list[int], list[int]]]:
-    """The pairs of batches, sorted."""
-    found = []
-    for batch in batches:
-        assert batch.source is not None and batch.source_lengths is not None
-        counts = batch.sequences.bincount(minlength=len(batch)).tolist()
-        sources = zip(batch.source.tolist(), batch.source_lengths.tolist(), strict=True)
-        targets = batch.labels.split(counts)
-        found += [(row[:n], labels.tolist()) for (row, n), labels in zip(sources, targets, strict=True)]
-    return sorted(found)
-
-
-@pytest.fixture
-def told_batches(config: FinetuneConfig) -> Callable[..., PairBatches]:
-    """Batches of `config`'s pairs, by augmentation and longest side."""
-    corpus = read_pair_corpus(config.pairs, None, None, TOKENIZERS, open_model(), config.shares, 60)
-
-    def batches(augment: str, longest: int = 10_000) -> PairBatches:
-        settings = dataclasses.replace(config, augment=augment, length=longest)
-        return PairBatches(corpus, settings, letters if augment else None)
-
-    return batches
-
-
-def test_pairs_are_told_otherwise_in_training_alone(told_batches: Callable[..., PairBatches]) -> None:
-    """Two to four pairs are joined into fewer and longer rows, unless they exceed the length limit."""
-    plain, joined, short = told_batches(""), told_batches("join=1"), told_batches("join=1", 30)
-    before, after, kept = ([batches(step) for step in range(3 * CHUNK)] for batches in (plain, joined, short))
-    least, most = (sum(-(-len(batch) // count) for batch in before) for count in (4, 2))
-    assert least < sum(map(len, after)) < most
-    assert sum(map(len, after)) < sum(map(len, kept)) < sum(map(len, before))
-    longest, limited = (max(batch.ids.shape[1] for batch in batches) for batches in (after, kept))
-    assert limited <= 30 + 3 < longest  # plus spaces between the pairs
-    for one, other in zip(plain.test + plain.validation(1), joined.test + joined.validation(1), strict=True):
-        assert torch.equal(one.ids, other.ids)
-
-
-AUGMENT = "capitals=0.03,join=0.2,stop=0.3"
-
-
-def plain_pairs(batches: PairBatches, step: int) -> list[Pair]:
-    """The pairs of a step before augmentation."""
-    return [batches._train.texts[n] for n in batches._order(step)]
-
-
-def test_batches_of_a_chunk_have_its_augmented_pairs(
-    told_batches: Callable[..., PairBatches], config: FinetuneConfig
-) -> None:
-    batches = told_batches(AUGMENT)
-    augment = Augmenter((), read_augment(AUGMENT), config.seed)
-    for chunk in range(2):
-        steps = range(chunk * CHUNK, (chunk + 1) * CHUNK)
-        pairs = [
-            pair for step in steps for pair in augment([batches._train.texts[n] for n in batches._order(step)], step)
-        ]
-        assert told(map(batches, steps)) == told([letters(pairs).batch(torch.arange(len(pairs)))])
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_augmented_batches_are_functions_of_their_step(told_batches: Callable[..., PairBatches]) -> None:
-    steps = range(3, 2 * CHUNK + 3)
-    expected = {step: told_batches(AUGMENT)(step).ids for step in steps}
-    batches = told_batches(AUGMENT)
-    for step in random.Random(3).sample(steps, len(steps)):
-        assert torch.equal(batches(step).ids, expected[step])
-    for made, ids in zip(in_order(told_batches(AUGMENT), steps, 2), expected.values(), strict=True):
-        assert torch.equal(made.ids, ids)
-
-
-def test_augmented_pairs_have_little_padding(told_batches: Callable[..., PairBatches], config: FinetuneConfig) -> None:
-    """A pair in capitals has nine times the tokens, and would pad all rows of its batch."""
-    batches, augment = told_batches(AUGMENT), Augmenter((), read_augment(AUGMENT), config.seed)
-    steps = range(4 * CHUNK)
-    used = sum(len(source) + len(target) for source, target in told(map(batches, steps)))
-    before = 0
-    for step in steps:
-        pairs = letters(augment(plain_pairs(batches, step), step))
-        before += size(pairs.batch(torch.arange(len(pairs))))
-    after = sum(size(batches(step)) for step in steps)
-    assert after < 1.4 * used < before
-
-
-@pytest.mark.parametrize("augment", ["", "join=0.5,capitals=0.2"])
-def test_resume_on_pairs_is_bit_identical(augment: str, config: FinetuneConfig) -> None:
-    config = dataclasses.replace(config, augment=augment)
+def test_resume_on_pairs_is_bit_identical(config: FinetuneConfig) -> None:
     whole = ended(config)
     stop_at(config, 7)
     assert resumed(config) == whole

@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from t2r_export.batches.ragged import ByLength, Ragged, by_length, in_parts
+from t2r_export.batches.ragged import ByLength, Ragged, by_length
 from t2r_export.config.finetune import Shares
 from t2r_export.data import pairs as module
 from t2r_export.data.pairs import (
@@ -202,29 +200,6 @@ def test_by_length_covers_pairs_within_limit() -> None:
     assert used > 0.85 * sum(sizes)  # little padding, since lengths in a batch are similar
     one, other = torch.tensor([3, 50, 4]), torch.tensor([5, 60, 5])
     assert [batch.tolist() for batch in by_length(one, other, 20)] == [[0, 2], [1]]
-
-
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 900)), max_size=30), st.integers(1, 9))
-def test_parts_have_every_pair_once(sides: list[tuple[int, int]], parts: int) -> None:
-    first, second = torch.tensor(sides, dtype=torch.int64).view(-1, 2).T
-    found = in_parts(first, second, parts, np.random.default_rng(3))
-    if len(sides) < parts:
-        assert found == []
-    else:
-        assert len(found) == parts and all(map(len, found))
-        assert torch.cat(found).sort().values.tolist() == [*range(len(sides))]
-        longest = first.maximum(second)
-        ordered = sorted((int(longest[part].min()), int(longest[part].max())) for part in found)
-        assert all(one[1] <= other[0] for one, other in zip(ordered, ordered[1:], strict=False))
-
-
-def test_parts_have_equal_numbers_of_tokens() -> None:
-    first, second = lengths(500)
-    found = in_parts(first, second, 8, np.random.default_rng(3))
-    tokens = [int((first + second)[part].sum()) for part in found]
-    most = int((first + second).max())
-    assert max(tokens) - min(tokens) <= 2 * most
-    assert not torch.equal(torch.cat(found), torch.cat(in_parts(first, second, 8, np.random.default_rng(4))))
 
 
 def test_batches_are_function_of_step() -> None:

@@ -1,21 +1,37 @@
-"""Data augmentation of sentence pairs in training.
+"""Write augmented copies of the train part of the recipe beside this file, a German-English file of pairs.
 
-An augmented batch is a function of seed and step, so there is no state to save. Numbers and names that occur on both
-sides are replaced by the same ones on both; otherwise the pair is unchanged. New names are drawn letter by letter from
-a letter model of the train part's names, so their tokens are as diverse as those of unseen names. Half of the surnames
-are German nouns, as in Frau Fischer: only the title shows that they must not be translated.
+    python models/translator-de-en/augment_pairs.py [--data FOLDER] [--out FILE] [--passes N] [--names SHARE] …
+
+`t2r build recipe.toml` trains on FILE, by default the recipe's `train` in FOLDER, in place of the train part. Each pass
+has every pair once, with the augmentations of the given probabilities. Numbers and names that occur on both sides are
+replaced by the same ones on both; otherwise the pair is unchanged. New names are drawn letter by letter from a letter
+model of the train part's names, so their tokens are as diverse as those of unseen names. Half of the surnames are
+German nouns, as in Frau Fischer: only the title shows that they must not be translated.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from pathlib import Path
 
-from t2r_export.config.augment import AugmentConfig
-from t2r_export.data.pairs import Pair
+from t2r_export.config.recipe import read_recipe
+from t2r_export.data.pair_sources import read_plan
+from t2r_export.data.pairs import Pair, split_groups, write_pairs
 
+HERE = Path(__file__).parent
+SHARES = {  # probability of each augmentation
+    "numbers": (0.5, "replace numbers, dates, amounts and times by others of the same kind"),
+    "names": (0.5, "replace names by invented ones"),
+    "titles": (0.0, "replace a person's name by a title and a surname"),
+    "join": (0.15, "concatenate two to four pairs"),
+    "stop": (0.1, "remove the final full stop of both sides"),
+    "capitals": (0.03, "uppercase both sides"),
+    "small": (0.05, "lowercase the source"),
+}
 NUMBER = re.compile(r"(\d+(?:[.,:/]\d+)*)(st|nd|rd|th)?\b")
 WORD = re.compile(r"[^\W\d_]+")
 YEARS = range(1900, 2030)  # a year becomes another year
@@ -38,42 +54,29 @@ RARE = 0.1  # maximum ratio of lowercase to capitalized occurrences of a name
 
 
 class Augmenter:
-    """Augments the pairs of a step.
+    """Augments the pairs of a pass; `pairs` is the train part, in which names are found."""
 
-    Args:
-        pairs: the train part, in which names are found.
-    """
-
-    def __init__(self, pairs: Iterable[Pair], config: AugmentConfig, seed: int) -> None:
-        self.config, self.seed = config, seed
-        pairs = list(pairs) if config.names or config.titles else []
-        self.names = found_names(pairs)
+    def __init__(self, pairs: Iterable[Pair], shares: Mapping[str, float], seed: int) -> None:
+        self.shares, self.seed, pairs = dict.fromkeys(SHARES, 0.0) | dict(shares), seed, list(pairs)
+        self.names, self.nouns = found_names(pairs), found_nouns(pairs)
         self.chain = letter_chain(self.names)
-        self.nouns = found_nouns(pairs) if config.titles else ()
 
-    def __call__(self, pairs: Sequence[Pair], step: int, most: int = 4) -> list[Pair]:
-        """Augment the pairs of a step; at most `most` are concatenated."""
-        drawn, share = random.Random(f"{self.seed} {step}"), self.config
-        told = [self._told(pair, drawn) for pair in pairs]
-        if drawn.random() < share.join:
-            told = joined(told, min(most, drawn.randint(2, 4)), drawn)
-        each: list[tuple[float, Callable[[Pair], Pair]]] = [
-            (share.stop, without_stop),
-            (share.capitals, in_capitals),
-            (share.small, without_capitals),
-        ]
-        for chance, change in each:
-            told = [change(pair) if drawn.random() < chance else pair for pair in told]
-        return told
+    def __call__(self, pairs: Sequence[Pair], number: int) -> list[Pair]:
+        """The pairs of pass `number`, augmented and shuffled; a function of seed and number."""
+        drawn, shares = random.Random(f"{self.seed} {number}"), self.shares
+        made = joined([self._told(pair, drawn) for pair in pairs], shares["join"], drawn)
+        for name, change in (("stop", without_stop), ("capitals", in_capitals), ("small", without_capitals)):
+            made = [change(pair) if drawn.random() < shares[name] else pair for pair in made]
+        return made
 
     def _told(self, pair: Pair, drawn: random.Random) -> Pair:
         """Replace names and numbers, and give names titles, with the configured probabilities."""
-        if drawn.random() < self.config.titles and self.names:
+        if drawn.random() < self.shares["titles"] and self.names:
             surname = drawn.choice(self.nouns) if self.nouns and drawn.random() < 0.5 else made_name(self.chain, drawn)
             pair = with_title(pair, self.names, surname, drawn)
-        if drawn.random() < self.config.numbers:
+        if drawn.random() < self.shares["numbers"]:
             pair = with_numbers(pair, drawn)
-        if drawn.random() < self.config.names:
+        if drawn.random() < self.shares["names"]:
             pair = with_names(pair, self.names, self.chain, drawn)
         return pair
 
@@ -201,11 +204,16 @@ def with_title(pair: Pair, names: Set[str], surname: str, drawn: random.Random) 
     return pair
 
 
-def joined(pairs: Sequence[Pair], count: int, drawn: random.Random) -> list[Pair]:
-    """Concatenate groups of `count` pairs, in random order; every pair is used."""
+def joined(pairs: Sequence[Pair], share: float, drawn: random.Random) -> list[Pair]:
+    """Shuffle pairs, and concatenate about this share of them in groups of two to four; every pair is used once."""
     order = drawn.sample(pairs, len(pairs))
-    lines = [order[first : first + count] for first in range(0, len(order), count)]
-    return [(" ".join(source for source, _ in line), " ".join(target for _, target in line)) for line in lines]
+    made: list[Pair] = []
+    while order:
+        # a group of three pairs on average, so groups are chosen less often than pairs are joined
+        count = drawn.randint(2, 4) if drawn.random() < share / (3 - 2 * share) else 1
+        line = [order.pop() for _ in range(min(count, len(order)))]
+        made.append((" ".join(source for source, _ in line), " ".join(target for _, target in line)))
+    return made
 
 
 def without_stop(pair: Pair) -> Pair:
@@ -222,3 +230,28 @@ def in_capitals(pair: Pair) -> Pair:
 def without_capitals(pair: Pair) -> Pair:
     """Lowercase the source; the target keeps its case."""
     return pair[0].lower(), pair[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", type=Path, default=HERE / "recipe.toml")
+    parser.add_argument("--data", type=Path, default=HERE, help="the folder that t2r build --data names")
+    parser.add_argument("--out", type=Path, help="default: the recipe's `train` in FOLDER")
+    parser.add_argument("--passes", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    for name, (share, text) in SHARES.items():
+        parser.add_argument(f"--{name}", type=float, default=share, metavar="SHARE", help=f"{text} (default {share})")
+    options = parser.parse_args()
+    recipe = read_recipe(options.recipe)
+    plan = recipe.pairs
+    if plan is None or plan.train is None:
+        parser.error(f"{options.recipe} names no file as `train` in [pairs]")
+    pairs, _ = read_plan(plan, options.data, recipe.held_out)
+    train = split_groups(pairs, plan.valid_groups, plan.test_groups).train
+    augment = Augmenter(train, {name: getattr(options, name) for name in SHARES}, options.seed)
+    made = [pair for number in range(options.passes) for pair in augment(train, number)]
+    write_pairs(options.out or options.data / plan.train, made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,14 +1,15 @@
-"""Augmentation of pairs: equal on both sides, a function of seed and step, and only as configured."""
+"""Augmentation of pairs: equal on both sides, a function of seed and pass, and only as configured."""
 
 from __future__ import annotations
 
 import random
 import re
+import zipfile
+from pathlib import Path
 
+import augment_pairs as augment
 import pytest
-
-from t2r_export.batches import augment
-from t2r_export.batches.augment import (
+from augment_pairs import (
     Augmenter,
     digits,
     found_names,
@@ -19,9 +20,9 @@ from t2r_export.batches.augment import (
     with_numbers,
     with_title,
 )
-from t2r_export.config.augment import AugmentConfig, read_augment
-from t2r_export.data.pairs import Pair
-from t2r_runtime.errors import UserError
+
+from t2r_export.config.recipe import read_recipe
+from t2r_export.data.pairs import Pair, read_pairs, split_groups
 
 PAIRS: list[Pair] = [
     ("Tom hat 25 Äpfel.", "Tom has 25 apples."),
@@ -147,15 +148,15 @@ def test_pairs_without_a_place_for_a_title(pair: Pair) -> None:
 def test_surnames_are_nouns_or_made() -> None:
     pairs = [*PAIRS, ("Wir sehen die Brücke und Omar.", "We see the bridge and Omar.")]
     assert found_nouns(pairs) == ("Brücke", "Euro", "Äpfel")
-    augmenter = Augmenter(pairs, AugmentConfig(titles=1), 0)
+    augmenter = Augmenter(pairs, {"titles": 1}, 0)
     told = {augmenter([("Tom singt.", "Tom sings.")], step)[0][1].split()[1] for step in range(60)}
     assert told == {"Brücke", "Euro", "Äpfel", "Tom", "Omar"}  # a chain of two names makes only these
 
 
 def test_titles_without_names_in_the_pairs() -> None:
     pairs = [("Wir sehen die Brücke.", "We see the bridge."), ("Wie spät ist es?", "What time is it?")]
-    augmenter = Augmenter(pairs, AugmentConfig(titles=1), 0)
-    assert all(augmenter(pairs, step) == pairs for step in range(20))
+    augmenter = Augmenter(pairs, {"titles": 1}, 0)
+    assert all(sorted(augmenter(pairs, step)) == sorted(pairs) for step in range(20))
 
 
 def test_two_names_stay_two() -> None:
@@ -189,59 +190,58 @@ def test_which_words_are_names() -> None:
     assert found_names(pairs) == {"Tom", "Mary", "Otto"}
 
 
-def test_seed_and_step_decide() -> None:
-    config = AugmentConfig(numbers=1, names=1, join=0.5, stop=0.5, capitals=0.5, small=0.5)
-    told = [Augmenter(PAIRS, config, seed)(PAIRS, step) for seed in (0, 1) for step in range(8)]
-    again = [Augmenter(PAIRS, config, seed)(PAIRS, step) for seed in (0, 1) for step in range(8)]
-    assert told == again
+def test_seed_and_pass_decide() -> None:
+    shares = {"numbers": 1, "names": 1, "join": 0.5, "stop": 0.5, "capitals": 0.5, "small": 0.5}
+    told = [Augmenter(PAIRS, shares, seed)(PAIRS, number) for seed in (0, 1) for number in range(8)]
+    assert told == [Augmenter(PAIRS, shares, seed)(PAIRS, number) for seed in (0, 1) for number in range(8)]
     assert len({tuple(pairs) for pairs in told}) == 16
 
 
-def test_what_nobody_asked_for_does_not_happen() -> None:
-    assert Augmenter(PAIRS, AugmentConfig(), 3)(PAIRS, 5) == PAIRS
-    told = Augmenter(PAIRS, AugmentConfig(numbers=1), 3)(PAIRS, 5)
-    assert [a != b for a, b in zip(told, PAIRS, strict=True)] == [True, True, True, False, False]
+def test_shares_of_zero_change_nothing() -> None:
+    assert sorted(Augmenter(PAIRS, {}, 3)(PAIRS, 5)) == sorted(PAIRS)
+    told = Augmenter(PAIRS, {"numbers": 1}, 3)(PAIRS, 5)
+    assert set(PAIRS) & set(told) == {*PAIRS[3:]}
     more = [*PAIRS, *[(f"Es ist {name}.", f"It is {name}.") for name in sorted(NAMES)]]
-    told = Augmenter(more, AugmentConfig(names=1), 3)(PAIRS, 5)
-    assert [a != b for a, b in zip(told, PAIRS, strict=True)] == [True, False, False, True, False]
+    told = Augmenter(more, {"names": 1}, 3)(PAIRS, 5)
+    assert set(PAIRS) & set(told) == {PAIRS[1], PAIRS[2], PAIRS[4]}
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 4])
-def test_joined_pairs_are_all_there_in_one_order(most: int) -> None:
-    sizes = set()
-    for step in range(30):
-        told = Augmenter(PAIRS, AugmentConfig(join=1), 0)(PAIRS, step, most)
-        sizes.add(len(told))
-        lines = [(re.split(r"(?<=[.?]) ", source), re.split(r"(?<=[.?]) ", target)) for source, target in told]
-        assert all(len(sources) == len(targets) <= most for sources, targets in lines)
-        assert sorted(pair for one in lines for pair in zip(*one, strict=True)) == sorted(PAIRS)
-    assert sizes == {1: {5}, 2: {3}, 3: {3, 2}, 4: {3, 2}}[most]
+def test_joined_pairs_are_all_there() -> None:
+    many = [(f"Satz {n}.", f"Sentence {n}.") for n in range(3000)]
+    for share in (0, 0.15, 1):
+        told = augment.joined(many, share, drawn(0))
+        lines = [(re.split(r"(?<=[.]) ", source), re.split(r"(?<=[.]) ", target)) for source, target in told]
+        sizes = {len(sources) for sources, _ in lines[:-1]}  # the last may be what is left
+        assert sizes == ({1} if share == 0 else {1, 2, 3, 4} if share < 1 else {2, 3, 4})
+        assert sorted(pair for one in lines for pair in zip(*one, strict=True)) == sorted(many)
+        assert abs(sum(len(sources) for sources, _ in lines if len(sources) > 1) / len(many) - share) < 0.03
 
 
 def test_stops_and_capitals() -> None:
-    def told(config: AugmentConfig) -> list[Pair]:
+    def told(config: dict[str, float]) -> list[Pair]:
         return Augmenter(PAIRS, config, 0)(PAIRS, 0)
 
-    assert told(AugmentConfig(stop=1))[3:] == [("Wir kennen Tom", "We know Tom"), PAIRS[4]]
-    assert told(AugmentConfig(capitals=1))[0] == ("TOM HAT 25 ÄPFEL.", "TOM HAS 25 APPLES.")
-    assert told(AugmentConfig(small=1))[0] == ("tom hat 25 äpfel.", "Tom has 25 apples.")
+    assert {("Wir kennen Tom", "We know Tom"), PAIRS[4]} <= set(told({"stop": 1}))
+    assert ("TOM HAT 25 ÄPFEL.", "TOM HAS 25 APPLES.") in told({"capitals": 1})
+    assert ("tom hat 25 äpfel.", "Tom has 25 apples.") in told({"small": 1})
     assert augment.without_stop(("So …", "So ...")) == ("So …", "So ...")
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("number=1", "shares of numbers, names, titles, join, stop, capitals, small; received number"),
-        ("numbers=2", "numbers to be a number from 0 to 1; received 2"),
-        ("numbers=x", "numbers to be a number from 0 to 1"),
-        ("numbers", "NAME=SHARE,NAME=SHARE, each NAME once"),
-    ],
-)
-def test_what_is_refused(text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        read_augment(text)
-
-
-def test_a_text_is_read() -> None:
-    assert read_augment("") == AugmentConfig()
-    assert read_augment("numbers=0.5,join=0.2") == AugmentConfig(numbers=0.5, join=0.2)
+def test_program_writes_the_train_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the recipe beside it, and augments no pair of the other parts."""
+    pairs = [(f"{n} Hunde von Tom{'x' * n}.", f"{n} dogs of Tom{'x' * n}.") for n in range(2, 42)]
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
+        archive.writestr("all.txt", "".join(f"{source}\t{target}\n" for source, target in pairs))
+    recipe = (augment.HERE / "recipe.toml").read_text(encoding="utf-8")
+    plan, model = recipe[recipe.index("[tokenizer]") :], tmp_path / "recipe.toml"
+    counts = "valid_groups = 3\ntest_groups = 5\n"
+    model.write_text(
+        f'[pairs]\nfile = "pairs.zip"\nmember = "all.txt"\ntrain = "augmented.tsv"\n{counts}{plan}', "utf-8"
+    )
+    options = ["--recipe", str(model), "--data", str(tmp_path), "--passes", "2", "--numbers", "0", "--names", "0"]
+    monkeypatch.setattr("sys.argv", ["augment_pairs.py", *options, "--join", "0", "--capitals", "0", "--small", "0"])
+    augment.main()
+    told = read_pairs(tmp_path / "augmented.tsv")
+    train = split_groups(pairs, 3, 5).train
+    assert sorted(source.rstrip(".") for source, _ in told) == sorted(2 * [source.rstrip(".") for source, _ in train])
+    assert read_recipe(augment.HERE / "recipe.toml").pairs.train is not None  # type: ignore[union-attr]
