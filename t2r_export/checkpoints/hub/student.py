@@ -1,6 +1,6 @@
 """The config.json of a model without a native transformers class, which modeling_t2r.py beside it computes.
 
-`COVERED` lists what that file computes; anything else is refused by name.
+`COVERED` lists what that file computes; anything else is refused by name, also a field that a config gets later.
 """
 
 from __future__ import annotations
@@ -19,56 +19,37 @@ from t2r_export.model.stack import rotations
 from t2r_runtime.errors import UserError, shown
 
 CLASS = "T2RForCausalLM"
-ANY: tuple[Any, ...] = ()  # any value of a field
-NONE, OFF = (None,), (False,)
-
-PART = {
-    **dict.fromkeys(("norm", "norm_after", "norm_sum", "multiplier", "residual", "beside"), ANY),
-    **{"rezero": OFF, "residual_gate": NONE, "aside": OFF},
+PART = "norm norm_after norm_sum multiplier residual beside"
+SUMS = "feature_size guard gate rotary_size frequency_scale positions"
+# kind -> fields that modeling_t2r.py computes with any value; the others must have their defaults
+COVERED = {
+    "attention": f"""{PART} heads kv_heads head_size qkv_bias output_bias norm_eps inside qk_norm qk_norm_wide
+        qk_norm_after gate gate_per_head scale position_scale sink softcap positions""",
+    "dense": f"{PART} size activation gated bias",
+    "short_conv": f"{PART} taps bias",
+    "softmax": "",
+    "window": "window sinks dilation local",
+    "linear": f"""{SUMS} shared_features query_scale normalizer update_rule moving_average conv output_gate
+        map_init""",
+    "hybrid": f"{SUMS} window sinks merge map_scale output_gate",
+    "rotary": "theta scaling size",
+    "learned": "max_positions",
+    "sinusoidal": "",
 }
-SUMS = {
-    **dict.fromkeys(("feature_size", "guard", "gate", "rotary_size", "frequency_scale", "positions"), ANY),
-    **{"feature_map": ("relu", "relu2", "elu", "hedgehog", "dpfp"), "rotary_pairs": ([],), "rotary_of": (0,)},
+MAPS = ("relu", "relu2", "elu", "hedgehog", "dpfp")
+# fields that it computes with these values
+LIMITED: dict[tuple[str, str], tuple[Any, ...]] = {
+    ("linear", "feature_map"): MAPS,
+    ("hybrid", "feature_map"): MAPS,
+    ("hybrid", "update_rule"): ("linear", "gated"),
 }
-# kind -> field -> the values that modeling_t2r.py computes
-COVERED: dict[str, dict[str, tuple[Any, ...]]] = {
-    "attention": {
-        **PART,
-        **dict.fromkeys(("heads", "kv_heads", "head_size", "qkv_bias", "output_bias", "norm_eps", "inside"), ANY),
-        **dict.fromkeys(("qk_norm", "qk_norm_wide", "qk_norm_after", "gate", "gate_per_head", "scale"), ANY),
-        **dict.fromkeys(("position_scale", "sink", "softcap", "positions"), ANY),
-    },
-    "dense": {**PART, **dict.fromkeys(("size", "activation", "gated", "bias"), ANY), "rank": (0,), "token_gate": OFF},
-    "short_conv": {**PART, **dict.fromkeys(("taps", "bias"), ANY)},
-    "softmax": {"memory": (0,)},
-    "window": {**dict.fromkeys(("window", "sinks", "dilation", "local"), ANY), "memory": (0,)},
-    "linear": {
-        **SUMS,
-        **dict.fromkeys(("shared_features", "query_scale", "normalizer", "update_rule", "moving_average"), ANY),
-        **dict.fromkeys(("conv", "output_gate", "map_init"), ANY),
-        **{"folded": OFF, "memory": (0,), "redraw": OFF, "sigma": (1.0,), "fixed_sigma": OFF},
-    },
-    "hybrid": {
-        **SUMS,
-        **dict.fromkeys(("window", "sinks", "merge", "map_scale", "output_gate"), ANY),
-        "update_rule": ("linear", "gated"),
-    },
-    "rotary": dict.fromkeys(("theta", "scaling", "size"), ANY),
-    "learned": {"max_positions": ANY},
-    "sinusoidal": {},
-}
-MODEL: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("layers", "positions", "embedding_scale", "embedding_norm", "last_norm", "vocab_size"), ANY),
-    **dict.fromkeys(("width", "tied_head", "head_bias", "logit_scale", "logit_softcap", "generation"), ANY),
-    **dict.fromkeys(("bos_token", "eos_tokens"), ANY),
-    **{"repeats": (1,), "depth_positions": OFF, "input_size": NONE, "encoder": NONE},
-    **{"start_tokens": ([],), "banned_tokens": ([],)},
-}
-LAYER: dict[str, tuple[Any, ...]] = {"parts": ANY, "rk2": OFF}
+LAYER = "parts"
+MODEL = """layers positions embedding_scale embedding_norm last_norm vocab_size width tied_head head_bias logit_scale
+    logit_softcap generation bos_token eos_tokens"""
 
 
 def not_covered(config: ModelConfig) -> list[str]:
-    """Features that modeling_t2r.py does not compute, each once. Fields in no table must have their defaults."""
+    """Features that modeling_t2r.py does not compute, each once."""
     data = to_plain(config, short=True)
     found = [*_others("model", data, MODEL), *_kind(data.get("positions"))]
     for layer in data["layers"]:
@@ -92,11 +73,11 @@ def _kind(data: Any) -> Iterator[str]:
         yield kind
 
 
-def _others(where: str, data: Mapping[str, Any], covered: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
+def _others(where: str, data: Mapping[str, Any], covered: str) -> Iterator[str]:
+    """The fields of `data`, which has no defaults, that are neither covered nor have a value of `LIMITED`."""
     for name, value in data.items():
-        if name == "kind" or (name in covered and (covered[name] == ANY or value in covered[name])):
-            continue
-        yield f"{where} with {name} {shown(value)}"
+        if name != "kind" and name not in covered.split() and value not in LIMITED.get((where, name), ()):
+            yield f"{where} with {name} {shown(value)}"
 
 
 def student_config(loaded: Checkpoint) -> dict[str, Any]:

@@ -20,12 +20,15 @@ import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.hub import save_transformers
-from t2r_export.checkpoints.hub.student import not_covered
+from t2r_export.checkpoints.hub.student import COVERED, LAYER, MODEL, not_covered
 from t2r_export.cli import main
 from t2r_export.config.attention import PositionScale
 from t2r_export.config.generation import GenerationOptions
-from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
-from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.layer import LayerConfig
+from t2r_export.config.mixers import INSIDES, LinearConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import PARTS
+from t2r_export.config.positions import POSITIONS, RotaryConfig
 from t2r_export.config.saved import TransformersForm
 from t2r_export.config.scalings import LongropeScaling
 from t2r_export.convert import convert
@@ -226,6 +229,13 @@ def test_frequencies_that_change_with_the_length_are_refused() -> None:
     both = LongropeScaling((1.0, 2.0), 1.2, (3.0, 4.0), 9)
     config = small.built(small.LLAMA.with_attention(positions=RotaryConfig(scaling=both)))
     assert not_covered(config) == ["rotary with other frequencies beyond 9 tokens"]
+
+
+def test_covered_fields_exist() -> None:
+    kinds = {**PARTS, **INSIDES, **POSITIONS}
+    tables = [(ModelConfig, MODEL), (LayerConfig, LAYER), *((kinds[kind].config, COVERED[kind]) for kind in COVERED)]
+    for config, covered in tables:
+        assert not set(covered.split()) - {field.name for field in dataclasses.fields(config)}, config
 
 
 def test_a_translator_is_refused(tmp_path: Path) -> None:
