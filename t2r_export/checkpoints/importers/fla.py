@@ -1,4 +1,4 @@
-"""The common parts of flash-linear-attention's families. transformers has no classes of these families.
+"""Families of flash-linear-attention, of which transformers has no classes.
 
 A layer is linear attention and a gated feed-forward, each behind an RMS norm. Layers of softmax attention among them
 (`attn`) and attention over the residual stream (`attnres_block_size`) are refused.
@@ -16,7 +16,15 @@ from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.llama import LAYER
 from t2r_export.checkpoints.importers.sources import CONVOLUTION, Transform, named
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import LinearPartConfig
+from t2r_export.config.parts import (
+    DeltaNetConfig,
+    GatedDeltaConfig,
+    GLAConfig,
+    KDAConfig,
+    LinearPartConfig,
+    RetentionConfig,
+)
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import UniformConfig
 
 READ: dict[str, Any] = {
@@ -147,3 +155,131 @@ def importer(
         joined=lambda _: JOINED,
         renamed=renamed,
     )
+
+
+def _of_delta(fields: Fields) -> dict[str, Any]:
+    """Options of the parts with a delta rule."""
+    return {
+        "taps": taps(fields),
+        "norm_eps": fields.number("norm_eps"),
+        "allow_neg_eigval": fields.flag("allow_neg_eigval"),
+    }
+
+
+def _of_gla(fields: Fields) -> dict[str, Any]:
+    """Options of the parts of GLA and RetNet."""
+    own_keys(fields)
+    return {
+        **of_width(fields),
+        "taps": taps(fields),
+        "norm_eps": fields.number("norm_eps"),
+        "gate": "silu" if fields.flag("use_output_gate") else "none",
+    }
+
+
+def _delta_net(fields: Fields) -> ModelConfig:
+    gate = "silu" if fields.flag("use_gate") else "none"
+    return stacked(fields, DeltaNetConfig(**of_width(fields), **_of_delta(fields), gate=gate))
+
+
+def _gated_deltanet(fields: Fields) -> ModelConfig:
+    opening = fields.choice("output_gate_activation", {"swish": "silu", "silu": "silu", "sigmoid": "sigmoid"})
+    gate = opening if fields.flag("use_gate") else "none"
+    return stacked(fields, GatedDeltaConfig(**of_heads(fields), **_of_delta(fields), gate=gate))
+
+
+def _kda(fields: Fields) -> ModelConfig:
+    sizes = of_heads(fields)
+    rank = sizes["value_size"]
+    return stacked(fields, KDAConfig(**sizes, **_of_delta(fields), decay_rank=rank, gate_rank=rank, gate_bias=True))
+
+
+OF_GLA: dict[str, Any] = {
+    "num_heads": 4,
+    "num_kv_heads": None,
+    "expand_k": 0.5,
+    "expand_v": 1.0,
+    "use_short_conv": False,
+    "use_output_gate": True,
+}
+NOT_GLA: dict[str, tuple[Any, ...]] = {"feature_map": (None,), "elementwise_affine": (True,)}  # refused
+NAMES_OF_DELTA = {"z": "g_proj", "b": "b_proj", "norm_weight": "o_norm.weight"}
+NAMES_OF_GLA = {"z": "g_proj", "norm_weight": "g_norm_swish_gate.weight"}
+FUSED, APART = (f"{ATTENTION}.{name}.weight" for name in ("g_norm_swish_gate", "g_norm"))
+RENAMED = {APART: FUSED}  # without fuse_norm, and without an output gate
+
+# DeltaNet (Yang et al. 2024, arXiv 2406.06484)
+DELTA_NET = importer(
+    family_keys(
+        {
+            "num_heads": 16,
+            "expand_k": 1.0,
+            "expand_v": 1.0,
+            "use_gate": False,
+            "use_short_conv": True,
+            "allow_neg_eigval": False,
+        },
+        {"qk_norm": ("l2",), "qk_activation": ("silu",), "use_beta": (True,), "use_output_norm": (True,)},
+    ),
+    _delta_net,
+    "delta_net",
+    NAMES_OF_DELTA,
+)
+# Gated delta nets (Yang et al. 2024, arXiv 2412.06464)
+GATED_DELTANET = importer(
+    family_keys(
+        {
+            "num_hidden_layers": 21,
+            "num_heads": 6,
+            "num_v_heads": None,
+            "head_dim": 256,
+            "expand_v": 2.0,
+            "use_gate": True,
+            "output_gate_activation": "swish",
+            "use_short_conv": True,
+            "allow_neg_eigval": False,
+        }
+    ),
+    _gated_deltanet,
+    "gated_delta",
+    {**NAMES_OF_DELTA, "a": "a_proj", "A_log": "A_log", "dt_bias": "dt_bias"},
+)
+# Gated linear attention (Yang et al. 2024, arXiv 2312.06635)
+GLA = importer(
+    family_keys(OF_GLA, {**NOT_GLA, "clamp_min": (None,), "use_gk": (True,), "use_gv": (False,)}),
+    lambda fields: stacked(fields, GLAConfig(**_of_gla(fields))),
+    "gla",
+    {**NAMES_OF_GLA, "a1": "gk_proj.0", "a2": "gk_proj.1"},
+    RENAMED,
+)
+# Kimi Delta Attention (Kimi Team 2025, arXiv 2510.26692)
+KDA = importer(
+    family_keys(
+        {
+            "num_heads": 16,
+            "num_v_heads": None,
+            "head_dim": 128,
+            "expand_v": 1.0,
+            "use_short_conv": True,
+            "allow_neg_eigval": False,
+        },
+        {"safe_gate": (False,), "lower_bound": (None,)},
+    ),
+    _kda,
+    "kda",
+    {
+        "b": "b_proj",
+        **{f"a{place + 1}": f"f_proj.{place}" for place in (0, 1)},
+        **{f"z{place + 1}": f"g_proj.{place}" for place in (0, 1)},
+        **{name: name for name in ("A_log", "dt_bias")},
+        "norm_weight": "o_norm.weight",
+    },
+)
+# RetNet (Sun et al. 2023, arXiv 2307.08621): rotary positions without xpos scaling, and an RMS norm per head
+RETNET = importer(
+    family_keys({**OF_GLA, "num_heads": 8, "expand_k": 1.0, "expand_v": 2.0, "hidden_ratio": 2}, NOT_GLA),
+    lambda fields: stacked(fields, RetentionConfig(**_of_gla(fields), positions=RotaryConfig())),
+    "retention",
+    NAMES_OF_GLA,
+    RENAMED,
+)
