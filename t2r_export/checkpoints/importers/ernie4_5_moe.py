@@ -7,11 +7,10 @@ import dataclasses
 import re
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import as_dense, beside, experts
+from t2r_export.checkpoints.importers.experts import REFUSED, TRAINING, as_dense, beside, experts, with_experts
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import LAYER, by_neighbours, decoder
 from t2r_export.checkpoints.importers.llamas import LLAMAS
-from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
 from t2r_export.checkpoints.importers.sources import HEAD, ROW
 from t2r_export.config.model import ModelConfig
 

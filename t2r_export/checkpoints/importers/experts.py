@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
-from t2r_export.checkpoints.importers.llama import LAYER
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer
+from t2r_export.checkpoints.importers.keys import Keys
+from t2r_export.checkpoints.importers.llama import LAYER, NAMES, POSITIONS, importer
 from t2r_export.checkpoints.importers.sources import Transform
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import MoEConfig
+
+TRAINING = "router_aux_loss_coef"
+REFUSED = {**POSITIONS, "output_router_logits": (None, False)}
 
 
 def experts(
@@ -114,3 +119,31 @@ def _count(model: ModelConfig) -> int:
     """Experts of a layer; 1 if no layer has any."""
     parts = (part for layer in model.layers for part in layer.parts)
     return next((part.experts for part in parts if isinstance(part, MoEConfig)), 1)
+
+
+UP, DOWN = f"{LAYER}.mlp.experts.gate_up_proj", f"{LAYER}.mlp.experts.down_proj"
+EXPERT = f"{LAYER}.mlp.experts.{{expert}}"
+OURS = {
+    **NAMES,
+    "moe.norm": f"{LAYER}.post_attention_layernorm",
+    "moe.router": f"{LAYER}.mlp.gate",
+    "moe.up": UP,
+    "moe.down": DOWN,
+}
+
+
+def with_experts(
+    known: Keys,
+    config: Callable[[Fields], ModelConfig],
+    names: Mapping[str, str] = MappingProxyType({}),
+    transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
+) -> Importer:
+    """An importer of Llama's names, or of other `names`, with a tensor for each matrix of an expert.
+
+    Args:
+        transforms: as in `importer`, for other tensors.
+    """
+    ups = [f"{EXPERT}.{name}_proj.weight" for name in ("gate", "up")]
+    whole = joined({UP: ups, DOWN: [f"{EXPERT}.down_proj.weight"]})
+    made = importer(known, config, {**OURS, **names}, lambda model: {**transforms(model), **pieces(UP, DOWN)(model)})
+    return dataclasses.replace(made, joined=whole)

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, Importer
-from t2r_export.checkpoints.importers.experts import as_dense, beside, experts
+from t2r_export.checkpoints.importers.experts import REFUSED, as_dense, beside, experts, with_experts
 from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder
-from t2r_export.checkpoints.importers.olmoe import REFUSED, with_experts
 from t2r_export.checkpoints.importers.rotary import PARTIAL
 from t2r_export.config.model import ModelConfig
 

@@ -6,11 +6,18 @@ from __future__ import annotations
 import dataclasses
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import as_dense, beside, experts, sparse_layers
+from t2r_export.checkpoints.importers.experts import (
+    REFUSED,
+    TRAINING,
+    as_dense,
+    beside,
+    experts,
+    sparse_layers,
+    with_experts,
+)
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder, sliding_layers, window_of
 from t2r_export.checkpoints.importers.llamas import QWEN2
-from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(

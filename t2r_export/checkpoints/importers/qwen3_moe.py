@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import experts, sparse_layers
+from t2r_export.checkpoints.importers.experts import REFUSED, TRAINING, experts, sparse_layers, with_experts
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, decoder, sliding_layers, window_of
-from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.uniform import Dense
 

@@ -13,10 +13,17 @@ from typing import Any
 import torch
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import as_dense, beside, experts, sparse_layers
+from t2r_export.checkpoints.importers.experts import (
+    REFUSED,
+    TRAINING,
+    as_dense,
+    beside,
+    experts,
+    sparse_layers,
+    with_experts,
+)
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import LAYER
-from t2r_export.checkpoints.importers.olmoe import REFUSED, TRAINING, with_experts
 from t2r_export.checkpoints.importers.qwen3_5 import (
     DELTA,
     HARMLESS,

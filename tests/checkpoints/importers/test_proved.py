@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from checkpoints.importers import proved
+from checkpoints.importers.key_values import IMPORTERS, TRANSLATORS
 from checkpoints.importers.peers import TOLERANCE
+from families import Family
 from t2r_export.model.transformer import Transformer
 
 
@@ -18,6 +21,12 @@ def test_the_page_is_that_of_the_measurements() -> None:
     kept = json.loads(proved.KEPT.read_text())
     assert kept["models"].keys() == proved.FAMILIES.keys()
     assert proved.PAGE.read_text(encoding="utf-8") == proved.page(kept)
+
+
+def test_every_family_of_transformers_has_a_model() -> None:
+    models = [one for one in proved.FAMILIES.values() if isinstance(one, Family)]
+    types = {getattr(transformers, f"{one.config or one.name}Config").model_type for one in models}
+    assert IMPORTERS.keys() - TRANSLATORS - types == set()
 
 
 @pytest.mark.parametrize("column", ["eager", "prompt", "step"])
