@@ -161,13 +161,13 @@ def _check_translator(config: ExportConfig, encoder: EncoderConfig | None) -> No
     length = config.source_length
     if encoder is None:
         if length is not None:
-            raise UserError("an option for a decoder alone", "source_length", "leave it out")
+            raise UserError("a translator with --source-length", "a decoder alone", "leave --source-length out")
         return
     if config.draft_check:
         raise UserError("a decoder alone for --draft-check", "a translator", "leave it out: beam search uses no drafts")
     if length is None and find(config.target).static:
         expected = f"the length of every source with target {config.target}, where every dimension is a number"
-        raise UserError(expected, "none", f"say {config.target}:source_length=M")
+        raise UserError(expected, "none", "add --source-length M")
     if length is not None and length > (encoder.max_positions or length):
         expected = f"a source length of at most {encoder.max_positions}, where the encoder's positions end"
         raise UserError(expected, f"{length}", "correct source_length")

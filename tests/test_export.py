@@ -232,7 +232,7 @@ def test_unpackable_states_are_refused(tmp_path: Path) -> None:
         small.graph(tmp_path / "g.onnx", dataclasses.replace(GPT2, layers=layers), state_layout="packed")
     assert str(caught.value) == (
         "expected states of one shape to pack into S; received S.0 ['B', 3, 5, 4] and S.1 ['B', 3, 6, 4]; "
-        "export with state_layout=layers"
+        "export with --state-layout layers"
     )
 
 

@@ -298,7 +298,7 @@ def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool
     [
         (
             {"target": "npu"},
-            "every source with target npu, where every dimension is a number; received none; say npu:source_length=M",
+            "every source with target npu, where every dimension is a number; received none; add --source-length M",
         ),
     ],
 )
@@ -312,7 +312,7 @@ def test_unsupported_translator_options_are_refused(options: dict[str, Any], mes
 
 
 def test_invalid_source_length_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="an option for a decoder alone; received source_length; leave it out"):
+    with pytest.raises(UserError, match="a translator with --source-length; received a decoder alone; leave --"):
         export(small.checkpoint("learned"), tmp_path / "g.onnx", ExportConfig(source_length=8))
     with pytest.raises(UserError, match=f"at most {small.M + 5}, where the encoder's positions end; received 15"):
         export(small.checkpoint("translator_cross_normed"), tmp_path / "g.onnx", ExportConfig(source_length=15))

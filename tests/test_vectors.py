@@ -221,7 +221,7 @@ def test_export_and_training_refuse(tmp_path: Path) -> None:
     for exporter in (export_genai, export_triton):
         with pytest.raises(UserError, match="a model that reads token ids, for"):
             exporter(made, tmp_path / "folder")
-    with pytest.raises(UserError, match="only .* with --format genai; received --target inputs_embeds"):
+    with pytest.raises(UserError, match="only .* with --format genai; received --inputs-embeds"):
         export_genai(small.checkpoint(), tmp_path / "folder", ExportConfig(inputs_embeds=True))
     with pytest.raises(UserError, match="reads token ids, to sample texts"):
         sample(made.model, 4, 4)

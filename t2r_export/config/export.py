@@ -49,7 +49,6 @@ class ExportConfig:
         "layers: state tensors per layer; packed: one tensor for the states of one kind of all layers.",
         "layers",
         ("layers", "packed"),
-        within="target.state_layout",
     )
     past_end: str = option(
         "Positions past the end of a learned table: refuse, or clamp to the last one. wrap:N: absolute positions of "
@@ -68,7 +67,7 @@ class ExportConfig:
     )
     target: str = option(
         "Operators to use. portable: standard operators; fused: ONNX Runtime's LinearAttention; standard: the "
-        "LinearAttention of ONNX opset 27; npu: standard operators with static shapes; NAME:help lists more.",
+        "LinearAttention of ONNX opset 27; npu: standard operators with static shapes.",
         "portable",
         tuple(TARGETS),
     )
@@ -85,21 +84,16 @@ class ExportConfig:
     float16_safe: bool = option(
         "Keep S and z exact on float16 accelerators, with a second, low-order part of each state.",
         False,
-        within="target.float16_safe",
     )
     inputs_embeds: bool = option(
         "Read vectors (inputs_embeds) in place of token ids: the graph begins behind the embedding.",
         False,
-        within="target.inputs_embeds",
     )
-    output_hidden: bool = option(
-        "Also output what the head reads (hidden), for retrieval.", False, within="target.output_hidden"
-    )
+    output_hidden: bool = option("Also output what the head reads (hidden), for retrieval.", False)
     generate: bool = option("Also write a generation graph beside OUT, which generates a whole text per run.", False)
     source_length: int | None = option(
         "Translators: pad every source to M tokens, for the static shapes of --target npu.",
         None,
-        within="target.source_length",
         metavar="M",
         bounds=(1, MAX_SOURCE_LENGTH),
     )
@@ -114,8 +108,8 @@ class ExportConfig:
             received = f"context {self.context} and past_end {self.past_end}"
             raise UserError("one end of the context", received, f"say {self.context}:slide, or leave out past_end")
         if target.static and self.state_layout != "layers":
-            expected = f"state_layout layers with target {self.target}, whose tensors have at most 4 axes"
-            raise UserError(expected, repr(self.state_layout), "leave out state_layout, or choose another target")
+            expected = f"--state-layout layers with target {self.target}, whose tensors have at most 4 axes"
+            raise UserError(expected, repr(self.state_layout), "leave out --state-layout, or choose another target")
         for role in self.companions:
             option = "--" + role.replace("_", "-")
             if target.static:
@@ -123,11 +117,11 @@ class ExportConfig:
                 expected, do = f"no {ROLES[role]} with target {self.target}: {why}", "or choose another --target"
                 raise UserError(expected, option, f"leave out {option}, {do}")
             if self.float16_safe and role != GENERATE:
-                raise UserError(f"one of {option} and float16_safe", "both", "leave out one of them")
+                raise UserError(f"one of {option} and --float16-safe", "both", "leave out one of them")
         if self.float16_safe and (self.state_layout != "layers" or not target.ordinary):
-            expected = "state_layout layers and a target of standard operators with float16_safe"
+            expected = "--state-layout layers and a target of standard operators with --float16-safe"
             received = f"the layout {self.state_layout} and the target {self.target}"
-            raise UserError(expected, received, "leave out float16_safe, or choose others")
+            raise UserError(expected, received, "leave out --float16-safe, or choose others")
         if target.static and self.batch is None:
             object.__setattr__(self, "batch", 1)
 

@@ -114,7 +114,7 @@ def _packed_starts(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
     for kind, started in starts.items():
         if any(started) and not all(started):
             expected = f"all or none of the states to pack into {kind} to start from the source"
-            raise UserError(expected, "some", "export with state_layout=layers")
+            raise UserError(expected, "some", "export with --state-layout layers")
     return tuple(kind for kind, started in starts.items() if all(started))
 
 
@@ -127,7 +127,7 @@ def _packed_spec(kind: str, members: Sequence[StateSpec]) -> StateSpec:
             raise UserError(
                 f"states of one shape to pack into {kind}",
                 f"{first.name} {list(first.shape)} and {other.name} {list(other.shape)}",
-                "export with state_layout=layers",
+                "export with --state-layout layers",
             )
     batch, *rest = first.shape
     return replace(first, name=kind, shape=(batch, len(members), *rest))

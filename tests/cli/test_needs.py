@@ -19,7 +19,8 @@ from t2r_runtime.errors import UserError
 FREE = {  # options that require no other option; what a model requires is checked where the model is known
     "finetune": """data pairs teacher stages steps learning_rates length eval_tokens scheme optimizer split loss
         every seed device precision resume force teraflops as_json""",
-    "export": """batch past_end target top_k prefill draft_check generate context
+    "export": """batch state_layout past_end target float16_safe inputs_embeds output_hidden source_length
+        top_k prefill draft_check generate context
         how form as_json""",
     "evaluate": "as_json",
     "sample": "tokens sources as_json",

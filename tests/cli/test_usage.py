@@ -111,6 +111,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt m.pt", "a name for a graph"),
         ("m.pt a:b.onnx", "a file name of printable characters other than \\ and :; received a:b.onnx"),
         ("m.pt o.onnx --batch 0", "batch to be an integer from 1"),
+        ("m.pt o.onnx --target portable:output_hidden=true", "--target "),
         ("m.pt o.onnx --quantize w4 --check none.txt", "none.txt, which does not exist"),
         ("m.pt o.onnx --quantize int8-static", "a text to calibrate"),
         ("m.pt o.onnx --calibrate t.txt", "--quantize with --calibrate"),

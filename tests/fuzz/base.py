@@ -46,7 +46,7 @@ LINES = [
     ["convert", "source.pt", "x.pt", "--mixer", "window:window=4,sinks=1"],
     ["convert", "source.pt", "x.pt", "--mixer", "linear:feature_size=3,guard.kind=add", "--layers", "0"],
     ["export", "model.pt", "x.onnx", "--batch", "2", "--target", "npu", "--top-k", "2"],
-    ["export", "model.pt", "x.onnx", "--prefill", "--generate", "--target", "portable:state_layout=packed"],
+    ["export", "model.pt", "x.onnx", "--prefill", "--generate", "--state-layout", "packed"],
     ["export", "model.pt", "x.onnx", "--quantize", "w4:block_size=16"],
     ["finetune", "model.pt", "x.pt", "--data", "text.txt", "--steps", "1,1", "--batch", "2", "--length", "8"],
     ["generate", "graph.onnx", "--prompt", "abc", "--max-tokens", "3", "--temperature", "0.5", "--seed", "3"],

@@ -74,12 +74,14 @@ def test_a_state_is_its_two_parts() -> None:
 
 @pytest.mark.parametrize("options", [{"target": "fused"}, {"target": "standard"}, {"state_layout": "packed"}])
 def test_unsupported_options(options: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="expected state_layout layers and a target of standard operators with float"):
+    with pytest.raises(
+        UserError, match="expected --state-layout layers and a target of standard operators with --float16"
+    ):
         ExportConfig(float16_safe=True, **options)  # type: ignore[arg-type]
 
 
 def test_not_with_a_graph_for_prompts() -> None:
-    with pytest.raises(UserError, match="expected one of --prefill and float16_safe; received both; leave out one"):
+    with pytest.raises(UserError, match="expected one of --prefill and --float16-safe; received both; leave out one"):
         ExportConfig(float16_safe=True, prefill=True)
 
 

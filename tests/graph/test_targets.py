@@ -180,8 +180,8 @@ def test_npu_refuses_packed_states() -> None:
     with pytest.raises(UserError) as caught:
         ExportConfig(target="npu", state_layout="packed")
     assert str(caught.value) == (
-        "expected state_layout layers with target npu, whose tensors have at most 4 axes; "
-        "received 'packed'; leave out state_layout, or choose another target"
+        "expected --state-layout layers with target npu, whose tensors have at most 4 axes; "
+        "received 'packed'; leave out --state-layout, or choose another target"
     )
 
 

@@ -1,6 +1,6 @@
 """Nearest neighbours of a decoder's hidden states: kNN-LM (Khandelwal et al. 2019, arXiv 1911.00172).
 
-decoder = Decoder("model.onnx")  # exported with --target portable:output_hidden=true
+decoder = Decoder("model.onnx")  # exported with --output-hidden
 store = Datastore.of_text(decoder, tokenizer.encode(text))
 retrieving = Retrieving(decoder, store)
 ids = retrieving.generate(tokenizer.encode("Once upon a time"), max_tokens=100)

@@ -184,7 +184,7 @@ class Reader:
             UserError: as for `prefill`, or the graph has no output `hidden`.
         """
         if self.signature.hidden_size is None:
-            do = "export with --target portable:output_hidden=true"
+            do = "export with --output-hidden"
             raise UserError("a graph with the output hidden", "one without", do, "graph")
         logits, hidden = self._read(inputs_of(ids, self.signature, self.batch), WITH_HIDDEN)
         return logits.copy(), hidden.copy()
