@@ -2,7 +2,7 @@
 
     python benchmarks/training.py --save benchmarks/results/training.json --page docs/finetuning.md
 
-Each run is `t2r finetune --stages distill` in a process of its own, 4 windows of 256 tokens a step; forms take turns in
+Each run is `t2r finetune --stages distill` in a separate process, 4 windows of 256 tokens per step; forms take turns in
 every round. A step's time is that of the last line of the log, memory the process's peak; both are medians over rounds.
 Needs a machine that does nothing else, for 15 to 30 minutes a round; each run is noted on stderr.
 """

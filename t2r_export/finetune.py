@@ -107,7 +107,7 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
         for line in lines:
             log.message(line)
         state = _start(config, inputs.identity, student)
-        accelerator.wait_for_everyone()  # all processes have looked for a state before one writes it
+        accelerator.wait_for_everyone()  # all processes have checked for a state before one writes it
         student.to(accelerator.device)
         if teacher is not None:
             teacher.to(accelerator.device)

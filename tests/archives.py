@@ -40,7 +40,7 @@ def unicode_name(name: bytes, other: bytes) -> bytes:
 
 
 PICKLE = b"\x80\x02}q\x00."
-# change of an archive → what the error says
+# change of an archive → message of the error
 CHANGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "case": (appended("archive/DATA.PKL", PICKLE), "differ in case only"),
     "case of the folder": (appended("ARCHIVE/data.pkl", PICKLE), "differ in case only"),

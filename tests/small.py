@@ -219,7 +219,7 @@ CONFIGS = {
     ),
     "mixed": with_layers(LLAMA, LSTMConfig(), LINEAR, DROPPED, feed_forwards=(Dense(), MEMORY, NO_FFN)),
 }
-# variants of one layer with test suites of their own; providers are tested with them too
+# variants of one layer with separate test suites; providers are tested with them too
 FORMS = {
     "conv": with_layers(GPT2, linear(conv=2), linear(conv=2, output_gate=True)),
     "elu": with_layers(GPT2, linear(4, "elu")),

@@ -86,8 +86,8 @@ def test_translator_card(translator: tuple[Checkpoint, Path, ExportReport], tmp_
     state = sum(spec.bytes() for spec in report.signature.chained)
     token = sum(spec.bytes(source=9) - spec.bytes(source=8) for spec in report.signature.constant)
     said = card.replace("\n", " ")
-    assert f"Its state is {state:,} bytes a hypothesis, however long the translation gets;" in said
-    assert f"of the source it keeps {token:,} bytes a token" in said
+    assert f"Its state is {state:,} bytes per hypothesis, however long the translation gets;" in said
+    assert f"of the source it keeps {token:,} bytes per token" in said
     sizes = {"": path}
     for scheme in ("int8", "w8", "w4"):
         (tmp_path / scheme).mkdir()

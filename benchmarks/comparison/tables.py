@@ -120,7 +120,7 @@ def export_table(result: Mapping[str, Any]) -> Table:
         for row in result["export"]
     ]
     head = ["", "size", "parameters", "seconds", "ratio", "peak, MB", "of the weights", "files, MB"]
-    return Table("export, in a process of its own", head, rows)
+    return Table("export, in a separate process", head, rows)
 
 
 def profile_tables(result: Mapping[str, Any]) -> dict[str, Table]:

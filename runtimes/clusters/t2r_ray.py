@@ -4,7 +4,7 @@
 
 POST /v1/completions is that of `t2r-run serve`. With `session_id`, requests of a session go to the replica that has its
 states (model multiplexing, with the session as the model); every replica writes them to the folder `keep`, so that any
-other one can load them. If a replica dies, what it was writing goes on at another one, behind the tokens that were
+other one can load them. If a replica dies, its streams continue at another one, after the tokens that were
 sent: the same tokens, if they are the most likely ones (temperature 0).
 """
 
@@ -118,7 +118,7 @@ class Front:
 
 
 def _is_stream(body: Any) -> bool:
-    """Whether a body asks for a stream of one text."""
+    """Whether a body requests a stream of one text."""
     if not isinstance(body, dict) or body.get("stream") is not True or body.get("n", 1) != 1:
         return False
     prompt = body.get("prompt")

@@ -41,7 +41,7 @@ def piece_tokenizer(model: PieceModel, vocabulary: Mapping[str, Any], where: str
     special = [t for t in tokens if t in (UNKNOWN, END, PADDING) or LANGUAGE.fullmatch(t)]
     unknown = dict.fromkeys(others, vocabulary[UNKNOWN])
     runs = {t: vocabulary[t] for t in tokens if t in vocabulary and found.keys().isdisjoint({t, *t})}
-    if model.kind == "bpe" or model.byte_fallback:  # the library does not tell the text of a BPE's unknown token
+    if model.kind == "bpe" or model.byte_fallback:  # the library does not return the text of a BPE's unknown token
         runs = {}
     for text in (*special, *whole):  # matched before splitting
         shown[vocabulary[text]] = text

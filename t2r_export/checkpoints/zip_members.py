@@ -19,7 +19,7 @@ ZIP64 = 1  # kind of extra field that holds sizes above 32 bits
 
 
 class OtherLayout(Exception):
-    """A zip file that readers may understand differently; the message says what it has."""
+    """A zip file that readers may understand differently; the message describes its contents."""
 
 
 def check_members(path: Path) -> list[zipfile.ZipInfo]:

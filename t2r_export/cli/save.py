@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Write SOURCE to OUT in another format.
 
-    A decoder becomes a folder for transformers: of its own class, or with modeling_t2r.py and trust_remote_code=True. A
+    A decoder becomes a folder for transformers: of its class, or with modeling_t2r.py and trust_remote_code=True. A
     softmax translator becomes a folder for transformers and CTranslate2; any model a model.pt; a graph a folder for web
     pages, or a graph compiled ahead of time. A compiled graph is opened like any other, with the same provider. Name
     the device with --provider qnn:soc_model=57.

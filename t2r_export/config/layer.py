@@ -24,7 +24,7 @@ class LayerConfig:
 
     With `rk2` the layer is a block of the ODE Transformer, a Runge-Kutta step of second order (Li et al. 2022, arXiv
     2203.09176): for f(x) = x + F(x) of the parts it gives x + (F(x) + F(x + F(x))) / 2 = (x + f(f(x))) / 2. Its
-    parts run twice, each time with states of their own.
+    parts run twice, each time with separate states.
     """
 
     parts: tuple[PartConfig, ...]

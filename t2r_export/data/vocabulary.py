@@ -45,7 +45,7 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> str:
 def train_pair_tokenizer(pairs: Sequence[tuple[str, str]], vocab_size: int) -> str:
     """`train_tokenizer` for both sides of pairs; the special token ends sources, and begins and ends targets.
 
-    A digit is a token of its own: a number is copied digit by digit, whether or not it was in the training data.
+    A digit is a separate token: a number is copied digit by digit, whether or not it was in the training data.
 
     Returns:
         Contents of a tokenizer.json.

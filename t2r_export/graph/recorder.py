@@ -1,6 +1,6 @@
 """Records an ONNX graph: nodes, weights by name, constants, and all shapes.
 
-Unlike tracing with torch.onnx.export, recording gives exactly the nodes that the model asks for, weights keep their
+Unlike tracing with torch.onnx.export, recording gives exactly the nodes that the model defines, weights keep their
 names from the checkpoint, and nothing is copied until the file is written.
 
 The recorder knows every shape and delays reshapes: a Reshape node is added only when an operator needs it. A value has

@@ -16,7 +16,7 @@ def initialize(config: ModelConfig, seed: int) -> Transformer:
     """A model with random weights as in GPT-2 (Radford et al. 2019, section 2.3).
 
     Projections and embeddings are normal with standard deviation 0.02, output projections 0.02 / √(2L). Feature maps,
-    recurrent layers and memories have initializations of their own. Embeddings have the RMS of the sinusoids if these
+    recurrent layers and memories have separate initializations. Embeddings have the RMS of the sinusoids if these
     are added, and standard deviation 1 in models without norms.
     """
     with torch.random.fork_rng(devices=[]):

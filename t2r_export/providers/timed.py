@@ -1,4 +1,4 @@
-"""A timed decoder, and a program that opens one in a process of its own. Imports only numpy and t2r_runtime.
+"""A timed decoder, and a program that opens one in a separate process. Imports only numpy and t2r_runtime.
 
     python -m t2r_export.providers.timed GRAPH OPTIONS
 

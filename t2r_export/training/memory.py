@@ -44,7 +44,7 @@ def recompute(model: nn.Module, does: bool) -> None:
     redrawn = [module for block in blocks for module in block.modules() if isinstance(module, FeatureMaps)]
     if does and any(module.config.redraw for module in redrawn):
         received = "feature maps that are redrawn in every pass"
-        raise UserError("recompute for values that a second pass repeats", received, "leave one out")
+        raise UserError("reproducible values for recompute", received, "leave one out")
     for block in blocks:
         block.recomputes = does
 
@@ -83,7 +83,7 @@ class KeptMemory:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not tell (other than Linux)."""
+    """Resident memory of this process; 0 on systems other than Linux."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE

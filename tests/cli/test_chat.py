@@ -67,7 +67,7 @@ def test_chat_turn_equals_full_prompt(graph: tuple[Path, str]) -> None:
         assert answer == tokenizer.decode(other.generate(ids, 12, stop))
         assert talk.messages[-1] == {"role": "assistant", "content": answer}
         whole.append(len(ids))
-    if template == WHOLE:  # the last token of an answer, what the user said, and a comma
+    if template == WHOLE:  # the last token of an answer, the user's text, and a comma
         assert decoder.given == [whole[0], *(1 + len(said) + 1 for said in SAID[1:])]
     else:
         assert decoder.given == whole

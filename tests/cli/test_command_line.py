@@ -1,4 +1,4 @@
-"""The command line is frozen in a file, and every option says what it does."""
+"""The command line is frozen in a file, and every option has a help text."""
 
 from __future__ import annotations
 

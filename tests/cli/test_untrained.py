@@ -1,4 +1,4 @@
-"""A student that was never trained says so, from its conversion to its graph; a trained one does not."""
+"""An untrained student is marked as such, from its conversion to its graph; a trained one is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pre-tokenizers that families of docs/families.md publish, and texts that tell them apart.
+"""The pre-tokenizers that families of docs/families.md publish, and texts that distinguish them.
 
 Each is the `pretokenizers` of a tokenizer.json, in a Sequence; the patterns of parts.py are not repeated.
 """

@@ -1,4 +1,4 @@
-"""Every clause of the contract has a number, and says which golden cases or test check it, or why none do."""
+"""Every clause of the contract has a number and names the golden cases or the test that check it, or why none do."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_every_flag_of_added_tokens_matters(flag: str) -> None:
 
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_no_family_for_another(name: str) -> None:
-    """The texts of a family tell it from all others, and from itself without a part."""
+    """The texts of a family distinguish it from all others, and from itself without a part."""
     made, texts = families.tokenizer(name), families.texts(name, families.TEXTS)
     good = parts.encoded(made, texts)
     cuts = made["pre_tokenizer"]["pretokenizers"]

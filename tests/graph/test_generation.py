@@ -272,7 +272,7 @@ def test_logits_that_are_not_finite(made: Path) -> None:
 
 
 def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
-    """All three graphs share one file of weights, and the loop holds no more than a few numbers of its own."""
+    """All three graphs share one file of weights, and the loop holds no more than a few numbers."""
     _, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True, generate=True)
     step, data, *others = report.files
     assert {step, data, *others} == set(tmp_path.iterdir())
@@ -284,7 +284,7 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
         places.append({t.name: t.SerializeToString() for t in model.graph.initializer if t.external_data})
         metadata.append({entry.key: json.loads(entry.value) for entry in model.metadata_props})
         sizes.append({t.name: t.ByteSize() for t in model.graph.initializer})
-    same = [{name: held[name] for name in places[0]} for held in places]  # a prefill graph has masks of its own
+    same = [{name: held[name] for name in places[0]} for held in places]  # a prefill graph has separate masks
     assert same[0] == same[1] == same[2]
     index = 1 + [file.name for file in others].index(report.signature.graphs["generate"])
     assert sum(size for name, size in sizes[index].items() if name not in sizes[0]) < 1000

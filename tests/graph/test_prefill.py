@@ -218,7 +218,7 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
             tensor.name: [entry.value for entry in tensor.external_data]
             for tensor in model.graph.initializer if tensor.external_data
         })  # fmt: skip
-    assert places[0].items() <= places[1].items()  # the prefill graph has masks of its own
+    assert places[0].items() <= places[1].items()  # the prefill graph has separate masks
     assert {location for location, *_ in places[0].values()} == {data.name}
     assert {name for name, _ in small.model("rotary_keep").named_parameters() if "q_k_v" in name} <= places[0].keys()
     small.graph(step, "rotary_keep", prefill=True)

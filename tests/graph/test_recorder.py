@@ -246,7 +246,7 @@ SHARED["windows"] = dataclasses.replace(LLAMA, layers=(WindowConfig(3, sinks=2),
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_position_and_rotation_recorded_once(name: str, layers: int, tmp_path: Path) -> None:
-    """With any number of layers: no layer has a position counter or a table of its own."""
+    """With any number of layers: no layer has a separate position counter or table."""
     config = SHARED[name]
     config = dataclasses.replace(
         config, layers=config.layers * layers, feed_forwards=config.feed_forwards and config.feed_forwards * layers

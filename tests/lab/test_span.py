@@ -1,4 +1,4 @@
-"""Adaptive spans against their definition in NumPy, and the fold that gives every kv head a buffer of its own."""
+"""Adaptive spans against their definition in NumPy, and the fold that gives every kv head a separate buffer."""
 
 from __future__ import annotations
 

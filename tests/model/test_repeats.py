@@ -154,7 +154,7 @@ def test_distilled_over_all_depths() -> None:
 
 @pytest.mark.parametrize("depth_positions", [False, True])
 def test_translators(depth_positions: bool, tmp_path: Path) -> None:
-    """The encoder's layers are repeated too; each repeat has source states of its own."""
+    """The encoder's layers are repeated too; each repeat has separate source states."""
     base = dataclasses.replace(small.translator(base="sinusoidal"), repeats=2, depth_positions=depth_positions)
     made, report = small.graph(tmp_path / "g.onnx", base)
     assert made.config.encoder is not None and made.config.encoder.repeats == 2

@@ -185,7 +185,7 @@ def test_which_words_are_names() -> None:
         ("im August", "in August"),
         ("Ich kenne Mary", "I know Mary"),  # begins like a month
         *[("Er kennt Otto", "He knows Otto")] * 20,
-        ("otto", "otto"),  # one lowercase against twenty
+        ("otto", "otto"),  # one lowercase occurrence, twenty capitalized ones
     ]
     assert found_names(pairs) == {"Tom", "Mary", "Otto"}
 

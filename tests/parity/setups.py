@@ -35,7 +35,7 @@ class Setup:
 
     graphs: tuple[str, ...]  # kinds that every model is exported to
     few: tuple[str, ...] = ()  # kinds for a Transformer with a learned table and one with rotary positions
-    steps: int = 256  # chained steps of each graph; four times as many of a trained model
+    steps: int = 256  # chained steps of each graph; four times as many for a trained model
     mixer_steps: int = 256  # and of each mixer
     texts: Mapping[str, int] = field(default_factory=dict)  # constants of t2r_export.proof.checks
     cannot: Mapping[str, str] = field(default_factory=dict)  # mixers that it refuses or gets wrong, and why

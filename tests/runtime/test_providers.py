@@ -110,7 +110,7 @@ def test_allowed_fallback_is_reported(pretender: str, tmp_path: Path) -> None:
 def test_a_companion_that_a_provider_does_not_take(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another provider runs it, and one line says so."""
+    """Another provider runs it, and one line reports it."""
     checked: list[str] = []
 
     def check(name: str, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Encoder outputs: states that no step changes, with a length of their own per source."""
+"""Encoder outputs: states that no step changes, whose length depends on the source."""
 
 from __future__ import annotations
 

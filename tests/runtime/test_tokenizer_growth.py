@@ -56,7 +56,7 @@ def test_linear_edges_equivalent(pattern: str) -> None:
 
 
 def test_published_patterns_linear() -> None:
-    """The library matches them as they are, but for those of edges."""
+    """The library matches them as they are, except at edges."""
     for parts in FAMILIES.values():
         for regex in (part["pattern"]["Regex"] for part in parts if part["type"] == "Split"):
             assert linear(regex) == regex or regex == ENDS

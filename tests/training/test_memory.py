@@ -164,7 +164,7 @@ def test_recomputed_values_are_not_kept() -> None:
 
 def test_redrawn_maps_are_not_recomputed() -> None:
     config = small.with_layers(small.PLAIN, small.linear(feature_map="favor", redraw=True))
-    with pytest.raises(UserError, match="recompute for values that a second pass repeats; received feature maps"):
+    with pytest.raises(UserError, match="reproducible values for recompute; received feature maps"):
         recompute(small.model(config), True)
 
 

@@ -2,7 +2,7 @@
 
 T2R_ONNXRUNTIME_ROOT=FOLDER pytest runtimes/bindings/tests
 
-A toolchain is looked for on the PATH, then in the folder that $T2R_RUST, $T2R_GO or $T2R_JAVA names: packages of
+A toolchain is searched on the PATH, then in the folder that $T2R_RUST, $T2R_GO or $T2R_JAVA names: packages of
 Debian, unpacked by .ci/debian.py. A language without one is skipped, which T2R_STRICT=1 makes a failure.
 """
 

@@ -109,7 +109,7 @@ def test_bad_use(run: Run, language: str, name: str) -> None:
 
 
 def test_a_callback_that_breaks(run: Run) -> None:
-    """What it throws comes out, not through C, and the decoder goes on."""
+    """What it throws comes out, not through C, and the decoder can still be used."""
     assert run("misuse", GOLDEN, "callback").stdout == b"mine\n"
 
 

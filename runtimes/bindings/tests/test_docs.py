@@ -59,7 +59,7 @@ ABSENT = {
 
 @pytest.mark.parametrize("name", ABSENT)
 def test_a_binding_calls_all_of_the_header(name: str) -> None:
-    """Each function of t2r.h is called, but for those that are absent for a reason."""
+    """Each function of t2r.h is called, except those listed in ABSENT."""
     folder = ROOT / "runtimes" / name
     files = [path for end in ("rs", "go", "java") for path in folder.glob(f"**/*.{end}") if path.name != "sys.rs"]
     called = set(re.findall(r"\bt2r_\w+\b", "\n".join(path.read_text("utf-8") for path in files)))

@@ -1,4 +1,4 @@
-"""Ray Serve: a replica dies in the middle of many streams, and each goes on elsewhere to the same tokens."""
+"""Ray Serve: a replica dies in the middle of many streams, and each continues elsewhere with the same tokens."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@
 
 /**
  * What ends a call of several runs: the signal's reason is thrown, an AbortError by default, between two runs. A decoder has then
- * read as many tokens as its position says, and goes on from there.
+ * read as many tokens as its position has, and continues from there.
  * @typedef {object} CallOptions
  * @property {AbortSignal | null} [signal]
  */

@@ -1,4 +1,4 @@
-/** A signal ends each call of several runs between two of them: it rejects with the signal's reason, and the decoder goes on. */
+/** A signal ends each call of several runs between two of them: it rejects with the signal's reason, and the decoder can still be used. */
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";

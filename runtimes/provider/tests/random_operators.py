@@ -128,7 +128,7 @@ def matmul(d: Drawn, op: str) -> None:
 
 
 def quantized_matmul(d: Drawn, op: str) -> None:
-    """Of exact levels: level 4 rounds x in ways of its own."""
+    """Of exact levels: level 4 rounds x differently."""
     bits, block = d.chance.choice([4, 8]), d.chance.choice([16, 32, 64])
     n, k = d.chance.choice([1, 5, 33]), d.chance.choice([1, 16, 70, 128])
     blocks = -(-k // block)

@@ -179,7 +179,7 @@ def test_sessions_that_come_and_go(chain: bytes) -> None:
 
 
 def run_alone(program: str, given: bytes) -> str:
-    """Run a program in a process of its own, which reads `given`; returns what it prints."""
+    """Run a program in a separate process, which reads `given`; returns what it prints."""
     command = [sys.executable, "-c", textwrap.dedent(program)]
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -238,7 +238,7 @@ LITTLE = """
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
 def test_threads_that_there_are_not(chain: bytes) -> None:
-    """Each has a stack, for which a process with a memory limit has no room: an error, and the process goes on."""
+    """Each has a stack, for which a process with a memory limit has no room: an error, and the process continues."""
     program = """
     options(2), leave(200)
     try:

@@ -13,7 +13,7 @@ from t2r_export.checkpoints.importers.norms_after import NORMS_AFTER
 from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, T2R
 from t2r_export.config.tagged import resolve
 
-# families with a module of their own: model_type -> "module:NAME" in this package
+# families with a separate module: model_type -> "module:NAME" in this package
 MODULES = {
     "bamba": "bamba:BAMBA",
     "bart": "bart:BART",

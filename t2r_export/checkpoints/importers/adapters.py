@@ -157,7 +157,7 @@ class _Lora:
         return Delta(outer, inner, alpha / (math.sqrt(rank) if root else rank), turned=embedding)
 
     def _of(self, module: str, patterns: str, default: str) -> float:
-        """A number of a module: of the first pattern that matches its name, else the default."""
+        """A module's number: that of the first pattern that matches its name, else the default."""
         matching = (own for pattern, own in self._patterns[patterns] if pattern.match(module))
         value = next(matching, self.fields.get(default, 8))
         if not finite(value) or (default == "r" and (not isinstance(value, int) or value < 1)):

@@ -34,7 +34,7 @@ class File:
     Attributes:
         use: a sentence for the docs.
         instead: if present, this other file is read and the file itself has no effect, as in transformers.
-        note: what the user is told of a file that is not read; empty: it is read, merged or refused.
+        note: message on a file that is not read; empty: it is read, merged or refused.
     """
 
     use: str

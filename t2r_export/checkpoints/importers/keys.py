@@ -100,7 +100,7 @@ HARMLESS = words(
     torchscript transformers_version use_bfloat16 use_cache
     """
 )
-# keys of `Keys.noted` -> values without effect in transformers, and what a note says of others
+# keys of `Keys.noted` -> values without effect in transformers, and the note on other values
 NOTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "rescale_prenorm_residual": (
         (None, False),

@@ -119,8 +119,7 @@ LAYER_NORMS: dict[str, Importer] = {
         transforms=by_neighbours,
         constants=NO_NORM_BIASES,
     ),
-    # Command R7B and A (arXiv 2504.00698): Command R whose layers are windows but for full-attention layers, which have
-    # no positions
+    # Command R7B and A (arXiv 2504.00698): Command R with windows, and full-attention layers without positions
     "cohere2": family(
         {**COHERE, "sliding_window": 4096, "sliding_window_pattern": None},
         _cohere2,

@@ -1,4 +1,4 @@
-"""Stored tables of positions in families that compute sines: transformers loads them in place of its own."""
+"""Stored tables of positions in families that compute sines: transformers loads them instead of computed ones."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
     absent = dict.fromkeys(("rms_norm_eps", "rope_theta", "tie_word_embeddings", "bos_token_id", "eos_token_id"))
     config = checkpoint.load(folders.write_llama(tmp_path, **absent)).config
     assert (config.heads[0].norm_eps, rotary_of(config), config.tied_head) == (1e-6, RotaryConfig(theta=10000.0), False)
-    assert (config.bos_token, config.eos_tokens) == (1, ())  # transformers generates by the file alone
+    assert (config.bos_token, config.eos_tokens) == (1, ())  # transformers reads generation options from this file only
 
 
 def test_frequencies_that_old_versions_stored_are_passed_over(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_bare_backbone_and_stored_sines_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["marian", "pegasus"])
 @pytest.mark.parametrize("sides", [("encoder",), ("decoder",), ("encoder", "decoder")])
 def test_stored_positions_that_are_no_sines_are_read(family: str, sides: tuple[str, ...], tmp_path: Path) -> None:
-    """transformers loads them in place of its own; a side without stored positions keeps its sines."""
+    """transformers loads them instead of computed ones; a side without stored positions keeps its sines."""
     theirs = reference(family)
     theirs.save_pretrained(tmp_path)
     for side in sides:

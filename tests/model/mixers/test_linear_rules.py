@@ -93,7 +93,7 @@ def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> list[np.ndarr
 
 
 def output(made: Alone, o: np.ndarray) -> np.ndarray:
-    """y of o (B, T, H, V), its heads normalised where the config says so."""
+    """y of o (B, T, H, V), its heads normalized if the config requires it."""
     if made.config.normalizer.endswith("norm"):
         weight, bias = made.norm.weight.numpy(), made.norm.bias
         for place in np.ndindex(*o.shape[:3]):

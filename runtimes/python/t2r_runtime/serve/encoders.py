@@ -17,7 +17,7 @@ WINDOW = 1 << 14  # characters of a list of texts between which other requests t
 
 
 class Encoders:
-    """Encodes texts in threads of its own, without Python's lock.
+    """Encodes texts in separate threads, without Python's lock.
 
     A text of more than `WINDOW` characters waits only for others of that size, and shorter ones never wait for it. One
     text is one call, since a tokenizer may merge characters across any place where it could be cut.

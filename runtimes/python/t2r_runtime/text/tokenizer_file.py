@@ -92,7 +92,7 @@ class Library:
 
     def _looked_up(self, found: Any, text: str, special_tokens: bool) -> Any:
         """An Encoding of a text, with tokens of its `surfaces` replaced."""
-        if self._surfaces.replaces(found.ids):  # only this call tells the texts of unknown tokens
+        if self._surfaces.replaces(found.ids):  # only this call returns the texts of unknown tokens
             return self._surfaces.encoded(self.tokenizer.encode(text, add_special_tokens=special_tokens))
         return found
 
