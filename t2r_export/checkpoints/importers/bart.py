@@ -1,17 +1,17 @@
 """BART (Lewis et al. 2020, arXiv 1910.13461): an encoder and a decoder with a norm after each sum and the embeddings.
 
-Marian and Pegasus use this module with a few options. A learned table of positions begins with two unused rows. The
+Marian and Pegasus are BART with a few options. A learned table of positions begins with two unused rows. The
 head's bias is stored separately, as one row.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer
-from t2r_export.checkpoints.importers.keys import Keys, keys
+from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.sources import HEAD, ROW, Source, named, skipped
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
@@ -57,14 +57,6 @@ def refused(pre_norm: bool, embedding_norm: bool, fixed_positions: bool) -> dict
         "is_encoder_decoder": True,
     }
     return {key: (value,) for key, value in shape.items()}
-
-
-KEYS = keys(
-    read={**READ, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2},
-    refused=refused(pre_norm=False, embedding_norm=True, fixed_positions=False),
-    harmless=HARMLESS,
-    aliases=ALIASES,
-)
 
 
 def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> ModelConfig:
@@ -150,10 +142,15 @@ def copies(config: ModelConfig) -> dict[str, str]:
     return dict.fromkeys((HEAD, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), SHARED)
 
 
-def importer(keys: Keys, config: Callable[[Fields], ModelConfig], sines: bool = False) -> Importer:
-    """An importer of tensors with BART's names and shapes."""
+def importer(
+    read: Mapping[str, Any],
+    shape: Mapping[str, tuple[Any, ...]],
+    config: Callable[[Fields], ModelConfig],
+    sines: bool = False,
+) -> Importer:
+    """An importer of tensors with BART's names and shapes. Args: shape: see `refused`."""
     return Importer(
-        keys=keys,
+        keys=keys(read={**READ, **read}, refused=shape, harmless=HARMLESS, aliases=ALIASES),
         config=config,
         sources=sources,
         prefix="model.",
@@ -164,8 +161,37 @@ def importer(keys: Keys, config: Callable[[Fields], ModelConfig], sines: bool = 
     )
 
 
-def _config(fields: Fields) -> ModelConfig:
-    return translator(fields, position="learned", norm_position="post", last_norm=False, embedding_norm=True)
+def _marian(fields: Fields) -> ModelConfig:
+    shared = fields.flag("share_encoder_decoder_embeddings")
+    if shared and fields.get("decoder_vocab_size") not in (None, fields.get("vocab_size")):
+        size = fields.get("decoder_vocab_size")
+        raise fields.wrong("decoder_vocab_size", "vocab_size, since the stacks share their table", size)
+    return translator(fields, own_source=not shared, position="sinusoidal", norm_position="post", last_norm=False)
 
 
-BART = importer(KEYS, _config)
+BART = importer(
+    {"bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2},
+    refused(pre_norm=False, embedding_norm=True, fixed_positions=False),
+    lambda fields: translator(fields, position="learned", norm_position="post", last_norm=False, embedding_norm=True),
+)
+# Marian (Junczys-Dowmunt et al. 2018, arXiv 1804.00344): sinusoidal positions and no norm of the embeddings. Its
+# sources may have their own vocabulary
+MARIAN = importer(
+    {
+        "vocab_size": 58101,
+        "decoder_vocab_size": None,
+        "share_encoder_decoder_embeddings": True,
+        "eos_token_id": 0,
+        "decoder_start_token_id": 58100,
+    },
+    refused(pre_norm=False, embedding_norm=False, fixed_positions=True),
+    _marian,
+    sines=True,
+)
+# Pegasus (Zhang et al. 2020, arXiv 1912.08777): Marian with a norm before each part, and a last one in each stack
+PEGASUS = importer(
+    {"eos_token_id": 1, "decoder_start_token_id": 0},
+    refused(pre_norm=True, embedding_norm=False, fixed_positions=True),
+    lambda fields: translator(fields, position="sinusoidal", norm_position="pre", last_norm=True),
+    sines=True,
+)

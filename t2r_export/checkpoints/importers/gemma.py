@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
-from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import (
-    DECODER,
     LAYER,
     NAMES,
-    POSITIONS,
     cap,
     decoder,
-    importer,
+    family,
     one_plus,
     sliding_layers,
 )
@@ -26,7 +23,6 @@ from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.model import ModelConfig
 
 READ: dict[str, Any] = {
-    **DECODER,
     "vocab_size": 256000,
     "hidden_act": "gelu_pytorch_tanh",
     "head_dim": 256,
@@ -49,19 +45,6 @@ READ2: dict[str, Any] = {
     "final_logit_softcapping": 30.0,
     "attn_logit_softcapping": 50.0,
 }
-KEYS = keys(
-    read={
-        **READ,
-        "hidden_size": 3072,
-        "intermediate_size": 24576,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-    },
-    refused=POSITIONS,
-    harmless="hidden_activation mlp_bias",  # ignored by transformers' class
-)
-KEYS2 = keys(read=READ2, refused=POSITIONS, harmless="hidden_act mlp_bias")
 NAMES2 = {
     **NAMES,
     "attention.norm_after": f"{LAYER}.post_attention_layernorm",
@@ -102,5 +85,19 @@ def _gemma2(fields: Fields) -> ModelConfig:
     return second(fields, layers, {"softcap": cap(fields, "attn_logit_softcapping")})
 
 
-GEMMA = importer(KEYS, _gemma, NAMES, lambda _: one_plus(NAMES))
-GEMMA2 = importer(KEYS2, _gemma2, NAMES2, lambda _: one_plus(NAMES2))
+GEMMA = family(
+    {
+        **READ,
+        "hidden_size": 3072,
+        "intermediate_size": 24576,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+    },
+    _gemma,
+    harmless="hidden_activation mlp_bias",  # ignored by transformers' class
+    transforms=lambda _: one_plus(NAMES),
+)
+GEMMA2 = family(
+    READ2, _gemma2, NAMES2, lacks="hidden_act", harmless="hidden_act mlp_bias", transforms=lambda _: one_plus(NAMES2)
+)

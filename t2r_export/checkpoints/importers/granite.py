@@ -10,21 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, POSITIONS, decoder, importer
+from t2r_export.checkpoints.importers.llama import LAYER, decoder, family
 
 MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
-KEYS = keys(
-    read={
-        **DECODER,
-        **dict.fromkeys(MULTIPLIERS, 1.0),
-        "attention_bias": False,
-        "mlp_bias": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    },
-    refused=POSITIONS,
-)
+READ = {
+    **dict.fromkeys(MULTIPLIERS, 1.0),
+    "attention_bias": False,
+    "mlp_bias": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 
 def scales(fields: Fields) -> dict[str, Any]:
@@ -43,6 +38,6 @@ def last_matrices(*ends: str) -> Callable[[Fields], dict[str, float]]:
 
 
 GRANITE = dataclasses.replace(
-    importer(KEYS, lambda fields: decoder(fields, **scales(fields))),
+    family(READ, lambda fields: decoder(fields, **scales(fields))),
     factors=last_matrices("self_attn.o_proj", "mlp.down_proj"),
 )

@@ -7,14 +7,11 @@ import dataclasses
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
-from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import (
-    DECODER,
     LAYER,
     NAMES,
-    POSITIONS,
     decoder,
-    importer,
+    family,
     sliding_layers,
     window_of,
     with_positions,
@@ -23,28 +20,24 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.validation import finite
 
-KEYS = keys(
-    read={
-        **DECODER,
-        **dict.fromkeys(MULTIPLIERS, 1.0),
-        "vocab_size": 100352,
-        "hidden_size": 2560,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 20,
-        "num_key_value_heads": 4,
-        "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 8192,
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "sliding_window": 128,
-        "layer_rope_theta": None,
-        "bos_token_id": 100257,
-        "eos_token_id": 100257,
-    },
-    refused=POSITIONS,
-)
+READ = {
+    **dict.fromkeys(MULTIPLIERS, 1.0),
+    "vocab_size": 100352,
+    "hidden_size": 2560,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "sliding_window": 128,
+    "layer_rope_theta": None,
+    "bos_token_id": 100257,
+    "eos_token_id": 100257,
+}
 
 
 def _config(fields: Fields) -> ModelConfig:
@@ -68,6 +61,6 @@ def _positions(fields: Fields, model: ModelConfig) -> list[RotaryConfig | None]:
 
 
 GRANITE_SWA = dataclasses.replace(
-    importer(KEYS, _config, {**NAMES, "attention.inner.sink": f"{LAYER}.self_attn.sinks"}),
+    family(READ, _config, {**NAMES, "attention.inner.sink": f"{LAYER}.self_attn.sinks"}),
     factors=last_matrices("self_attn.o_proj", "mlp.down_proj"),
 )

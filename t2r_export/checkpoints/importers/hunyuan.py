@@ -9,24 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer
+from t2r_export.checkpoints.importers.llama import LAYER, NAMES, POSITIONS, decoder, family
 from t2r_export.checkpoints.importers.rotary import dynamic
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.scalings import NtkScaling, ScalingConfig
 
-KEYS = keys(
-    read={
-        **DECODER,
-        "vocab_size": 290943,
-        "rms_norm_eps": 1e-5,
-        "attention_bias": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    },
-    refused={"position_embedding_type": (None, "rope"), "use_qk_norm": (None, True), "num_experts": (None, 0, 1)},
-    harmless="eod_token_id mlp_bias pretraining_tp",  # not in texts, absent from transformers' class, split products
-)
 OURS = {
     **NAMES,
     "attention.q_norm": f"{LAYER}.self_attn.query_layernorm",
@@ -48,4 +35,10 @@ def _stretched(rope: Fields, length: Callable[[], int], trained: Any) -> Scaling
     return NtkScaling(rope.number("alpha"))
 
 
-HUNYUAN_V1_DENSE = importer(KEYS, _config, OURS)
+HUNYUAN_V1_DENSE = family(
+    {"vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False, "bos_token_id": 1, "eos_token_id": 2},
+    _config,
+    OURS,
+    refused={**POSITIONS, "use_qk_norm": (None, True), "num_experts": (None, 0, 1)},
+    harmless="eod_token_id mlp_bias pretraining_tp",  # not in texts, absent from transformers' class, split products
+)

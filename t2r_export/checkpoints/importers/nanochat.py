@@ -7,37 +7,30 @@ rotation, which equals normalization before it, since the norms have no weights.
 from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import (
-    DECODER,
     LAYER,
     NAMES,
     POSITIONS,
     cap,
     decoder,
-    importer,
+    family,
     q_and_k,
 )
 from t2r_export.checkpoints.importers.sources import Transform, in_heads
 from t2r_export.config.model import ModelConfig
 
-KEYS = keys(
-    read={
-        **DECODER,
-        "vocab_size": 50304,
-        "hidden_size": 768,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 6,
-        "hidden_act": "relu2",
-        "final_logit_softcapping": 15.0,
-        "attention_bias": False,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    },
-    refused={**POSITIONS, "logits_soft_cap": (None, 15), "qkv_bias": (None, False)},  # keys of older versions
-    harmless="mlp_bias",  # absent from transformers' class
-)
+READ = {
+    "vocab_size": 50304,
+    "hidden_size": 768,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "hidden_act": "relu2",
+    "final_logit_softcapping": 15.0,
+    "attention_bias": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
 OURS = {
     **NAMES,
     "embedding_norm": "model.embedding_norm",
@@ -67,4 +60,12 @@ def _transforms(config: ModelConfig) -> dict[str, Transform]:
     return q_and_k(in_heads([*range(size // 2, size), *range(size // 2)]))
 
 
-NANOCHAT = importer(KEYS, _config, OURS, _transforms, WEIGHTS)
+NANOCHAT = family(
+    READ,
+    _config,
+    OURS,
+    refused={**POSITIONS, "logits_soft_cap": (None, 15), "qkv_bias": (None, False)},  # keys of older versions
+    harmless="mlp_bias",  # absent from transformers' class
+    transforms=_transforms,
+    constants=WEIGHTS,
+)

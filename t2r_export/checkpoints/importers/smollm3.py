@@ -6,32 +6,27 @@ no_rope_layers has a 1 for each layer that rotates. Layers without positions may
 from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, decoder, importer, sliding_layers, window_of, with_positions
+from t2r_export.checkpoints.importers.llama import decoder, family, sliding_layers, window_of, with_positions
 from t2r_export.config.model import ModelConfig
 
-KEYS = keys(
-    read={
-        **DECODER,
-        "vocab_size": 128256,
-        "hidden_size": 2048,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 32768,
-        "rope_theta": 2e6,
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "use_sliding_window": False,
-        "sliding_window": None,
-        "no_rope_layers": None,
-        "no_rope_layer_interval": 4,
-        "bos_token_id": 128000,
-        "eos_token_id": 128001,
-    },
-    refused={"position_embedding_type": (None, "rope")},
-)
+READ = {
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "rope_theta": 2e6,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": False,
+    "sliding_window": None,
+    "no_rope_layers": None,
+    "no_rope_layer_interval": 4,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+}
 
 
 def _config(fields: Fields) -> ModelConfig:
@@ -50,4 +45,4 @@ def _rotating(fields: Fields) -> list[int]:
     return found
 
 
-SMOLLM3 = importer(KEYS, _config)
+SMOLLM3 = family(READ, _config)
