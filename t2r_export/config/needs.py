@@ -90,7 +90,6 @@ NEEDS: dict[str, dict[str, Need]] = {
     "save": {
         "provider": Need("--as compiled", lambda o: o["form"][0] == "compiled"),
     },
-    "build": {},
 }
 
 

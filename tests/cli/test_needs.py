@@ -25,7 +25,6 @@ FREE = {  # options that require no other option; what a model requires is check
     "evaluate": "as_json",
     "sample": "tokens sources as_json",
     "save": "form force as_json",
-    "build": "work data anew as_json",
 }
 LINES = {  # command lines that lack what the options in NEEDS require
     "finetune": ["m.pt", "o.pt", "--data", "t.txt", "--stages", "transfer"],
