@@ -1,7 +1,7 @@
 """Export a checkpoint's step as an ONNX graph whose states are inputs and outputs (runtimes/CONTRACT.md).
 
-Layers are folded where possible. Optional companions are the prefill, draft-check and generation graphs. Metadata
-describes the interface to runtimes.
+Layers are folded where possible. Optional companions are the prefill and draft-check graphs. Metadata describes
+the interface to runtimes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from t2r_export.convert import with_context
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
-from t2r_export.graph.generation import check_signature, generation_graph
 from t2r_export.graph.layout import packed, with_low, with_source_length
 from t2r_export.graph.reader import ACTIVE, PARAMETERS
 from t2r_export.graph.recording import build_encoder, build_graph
@@ -28,7 +27,7 @@ from t2r_export.model.parts.base import active_parameters
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
-from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFILL, STEP, Signature
+from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, PREFILL, STEP, Signature
 from t2r_runtime.contract.source import Source
 from t2r_runtime.contract.state_spec import BATCH, SOURCE_LENGTH, TOKENS, StateSpec
 from t2r_runtime.errors import UserError, printable
@@ -93,8 +92,6 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     states = with_source_length(model.state_spec(), config.source_length)
     signature = _signature(checkpoint, model, states, folds, config)
     _check_translator(config, model.config.encoder)
-    if config.generate:
-        check_signature(signature)
     if target.static:
         signature.require_constant(f"for target {config.target}")
     batch = BATCH if config.batch is None else config.batch
@@ -105,8 +102,6 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     if config.float16_safe:
         signature = replace(signature, states=tuple(with_low(states, ops.low_after)))
     weights, companions = dict(ops.weights), {}
-    if config.generate:
-        companions[GENERATE] = generation_graph(step, signature)
     if model.encoder is not None:
         companions[ENCODER], ops = build_encoder(model, states, batch, target, config.source_length or SOURCE_LENGTH)
         weights |= ops.weights

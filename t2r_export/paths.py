@@ -85,7 +85,9 @@ def refuse_companions(out: Path, roles: Sequence[str]) -> None:
         raise UserError(
             f"an .onnx, that shares its weights with the {ROLES[roles[0]]}",
             f"{out}",
-            "write an .onnx" if roles[0] == ENCODER else f"export without --{roles[0]}, or write an .onnx",
+            "write an .onnx"
+            if roles[0] == ENCODER
+            else f"export without --{roles[0].replace('_', '-')}, or write an .onnx",
         )
 
 

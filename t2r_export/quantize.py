@@ -29,7 +29,6 @@ from t2r_export.config.targets import find
 from t2r_export.export import ExportReport, build
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
-from t2r_export.graph.generation import generation_graph
 from t2r_export.graph.reader import programs, read_graph
 from t2r_export.graph.weights import Weight, fill
 from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
@@ -43,7 +42,7 @@ from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, 
 from t2r_export.quantizers.sensitivity import pair_passages, text_passages
 from t2r_export.quantizers.tables import has_table, untie_embedding
 from t2r_runtime import Decoder
-from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFILL, PREFIX, Signature
+from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, PREFILL, PREFIX, Signature
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import temporary_beside
 
@@ -162,7 +161,7 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
     calibration = _calibration(float32, signature, chosen, config)
     weights, target = dict(bundle.weights), find(signature.target)
     if chosen.bits < 16 and not target.shared_table:
-        for graph in (bundle.step, *(graph for role, graph in bundle.companions.items() if role != GENERATE)):
+        for graph in (bundle.step, *bundle.companions.values()):
             if has_table(graph):
                 untie_embedding(graph)
     if chosen.block_wise and config.calibrate is not None:
@@ -174,8 +173,6 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         if role in bundle.companions and (chosen.row_wise or role == ENCODER):
             given = calibration if role == ENCODER else None
             companions[role] = _quantized(bundle.companions[role], weights, config, given, target.static)
-    if GENERATE in bundle.companions:
-        companions[GENERATE] = generation_graph(step, signature)
     options = {name: value for name, value in config.described().items() if name not in ("scheme", "calibrate")}
     notes = {**bundle.notes, OPTIONS_KEY: json.dumps(options, sort_keys=True)}
     return Bundle(step, signature, weights, companions, notes), config

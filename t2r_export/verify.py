@@ -31,7 +31,6 @@ from t2r_export.proof.checks import (
     context_against_caches,
     encoder_against_eager,
     from_the_start,
-    generation_against_steps,
     hidden_against_eager,
     sequence_against_steps,
 )
@@ -109,8 +108,6 @@ def verify(
     if isinstance(decoder, Decoder) and decoder.has_draft_check_graph:
         worst, text = draft_errors(both, decoder)
         checks.add("draft-check graph against steps", worst, [text], bound=at_once)
-    if isinstance(decoder, Decoder) and decoder.has_generation_graph:
-        generation_against_steps(checks, both, decoder)
     if signature.batch is None:
         batch_against_single(checks, both)
     if isinstance(decoder, Decoder) and signature.hidden_size is not None:

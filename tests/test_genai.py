@@ -277,7 +277,7 @@ def test_limited_positions_set_context_length(tmp_path: Path) -> None:
     [
         (["--batch", "2"], "--batch"),
         (["--prefill"], "--prefill"),
-        (["--generate"], "--generate"),
+        (["--draft-check"], "--draft-check"),
         (["--top-k", "3"], "--top-k"),
         (["--state-layout", "packed"], "--state-layout"),
         (["--float16-safe"], "--float16-safe"),

@@ -261,7 +261,7 @@ from t2r_export.export import export
 
 def child(path: str, graph: Path) -> int:
     if (made := os.fork()) == 0:
-        export(checkpoint.load(path), graph, ExportConfig(prefill=True, generate=True))
+        export(checkpoint.load(path), graph, ExportConfig(prefill=True, draft_check=True))
         os._exit(0)
     return made
 

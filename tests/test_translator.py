@@ -29,7 +29,7 @@ from t2r_export.fold import FOLD_TOLERANCE, fold, places
 from t2r_export.lab.config.merged import MergeConfig
 from t2r_export.proof.report import Report
 from t2r_export.quantize import quantize
-from t2r_runtime import Beam, Decoder, Sampling, Tokenizer
+from t2r_runtime import Beam, Decoder, Tokenizer
 from t2r_runtime.contract.signature import ENCODER
 from t2r_runtime.errors import UserError
 from t2r_runtime.translate.translator import Translator
@@ -119,7 +119,7 @@ def test_quantized(scheme: str, steps: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cross_linear", "merged", "merged_gated", "encoder_linear"])
 def test_packed_states(name: str, tmp_path: Path) -> None:
     """Including states started by the encoder and those of the source, in all companion graphs."""
-    made, report, path = graph(tmp_path, name, state_layout="packed", prefill=True, generate=True)
+    made, report, path = graph(tmp_path, name, state_layout="packed", prefill=True)
     proof = small.proof(made, path, STEPS)
     assert proof.passed, proof.checks
     signature, names = report.signature, {spec.name for spec in made.model.state_spec()}
@@ -177,45 +177,6 @@ def test_sources_of_equal_length(tmp_path: Path) -> None:
     sources = [[4], [5, 1, 2, 9], list(range(11))]
     beam = Beam(3, n_best=3, max_tokens=9)
     assert_same(list(translator.translate(sources, beam)), list(free.translate(sources, beam)))
-
-
-# -- the generation graph
-
-
-@pytest.mark.parametrize("name", ["cross_linear", "cross_mixed", "cross_average", "merged", "encoder_linear"])
-def test_generation_graph_equals_steps(name: str, tmp_path: Path) -> None:
-    made, report, path = graph(tmp_path, name, generate=True, prefill=True)
-    proof = small.proof(made, path, STEPS)
-    assert proof.passed, proof.checks
-    assert "generation graph against steps, other tokens" in {check.name for check in proof.checks}
-    translator = Translator(path, threads=1)
-    assert report.signature.source is not None and report.signature.source.banned_tokens
-    for seed in range(8):
-        sampling = Sampling(1.5, seed=seed, top_k=9)
-        written = translator.generate([1, 2, 3], 40, sampling)
-        assert written == list(translator.stream([1, 2, 3], 40, sampling))
-        assert not {*written} & {*report.signature.source.banned_tokens}
-
-
-def test_missing_ban_in_generation_graph_is_detected(tmp_path: Path) -> None:
-    made, report, path = graph(tmp_path, generate=True)
-    file = path.with_name(Decoder(path).signature.graphs["generate"])
-    model = onnx.load(file, load_external_data=False)
-    (mask,) = (tensor for tensor in model.graph.initializer if tensor.name == "free")
-    mask.CopyFrom(onnx.numpy_helper.from_array(np.ones(mask.dims, np.float32), mask.name))
-    onnx.save(model, file)
-    failed = {check.name for check in small.proof(made, path, 4).checks if not check.passed}
-    assert "generation graph against steps, other tokens" in failed
-
-
-def test_quantized_generation_graph(tmp_path: Path) -> None:
-    """The generation graph bans tokens, too."""
-    made, report, path = graph(tmp_path, generate=True)
-    assert report.signature.source is not None and report.signature.source.banned_tokens
-    quantize(path, tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
-    translator = Translator(tmp_path / "q.onnx", threads=1)
-    for source in ([1, 2, 3], [4]):
-        assert translator.generate(source, 9) == list(translator.stream(source, 9))
 
 
 def test_inspect_cross_attention(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_quantized_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
         ("learned", ExportConfig(), "positions without an end for --format triton"),
         ("translator_softmax", ExportConfig(), "a decoder alone for --format triton; received a translator"),
         ("none", ExportConfig(batch=2), "with --format triton; received --batch"),
-        ("none", ExportConfig(generate=True), "with --format triton; received --generate"),
+        ("none", ExportConfig(draft_check=True), "with --format triton; received --draft-check"),
         ("none", ExportConfig(target="npu"), "with --format triton; received --target"),
     ],
 )

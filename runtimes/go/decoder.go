@@ -27,7 +27,7 @@ type Decoder struct {
 // Options say how a graph is opened.
 type Options struct {
 	Threads       int32 // in an operator; 0: those of ShareThreads, else one per core
-	Companions    bool  // whether to use the prefill and generation graphs beside the graph
+	Companions    bool  // whether to use the prefill graph beside the graph
 	MaxStateBytes int64 // limit of a graph's state bytes, at batch 1
 	// ONNX Runtime's session options, keys and values alternating.
 	Config []string
@@ -174,7 +174,6 @@ type Info struct {
 	States       int
 	Checkpoint   string // its SHA-256
 	Prefills     bool   // whether there is a prefill graph
-	Generates    bool   // whether there is a generation graph
 	Translates   bool   // whether the graph is a translator's
 	Chats        bool   // whether Decoder.Metadata has "t2r.chat_template"
 	InputSize    int    // elements of the vectors that Decoder.ReadVectors takes; 0: the graph reads tokens
@@ -196,7 +195,6 @@ func (d *Decoder) Info() (info Info, err error) {
 			States:       int(found.states),
 			Checkpoint:   C.GoString(found.checkpoint),
 			Prefills:     found.prefills != 0,
-			Generates:    found.generates != 0,
 			Translates:   found.translates != 0,
 			Chats:        found.chats != 0,
 			InputSize:    int(found.input_size),

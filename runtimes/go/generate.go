@@ -56,8 +56,8 @@ func (s Sampling) given(pinner *runtime.Pinner) C.t2r_sampling {
 }
 
 // Generate reads a prompt, and generates up to maxTokens tokens. The last is chosen but not read: begin the next call with
-// it. callback gets each token as it is chosen, and false ends the text there. If callback is nil, a generation graph, if
-// there is one, generates all in one run. On an error, the tokens chosen before it are returned too.
+// it. callback gets each token as it is chosen, and false ends the text there; it may be nil. On an error, the tokens
+// chosen before it are returned too.
 func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, callback func(token int64) bool) (written []int64, err error) {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from t2r_export.cli.output import parameters, size, table
 from t2r_export.config.layer import kinds_of
 from t2r_export.config.layer_numbers import ranges
-from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFILL
+from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, PREFILL
 
 ILL_CONDITIONED = (
     "its float32 differs from its float64 by as much, so verification cannot detect a faulty graph. Train it further."
@@ -16,7 +16,6 @@ COMPANIONS = {
     PREFILL: "prefill graph: reads many tokens of a prompt per run",
     DRAFT_CHECK: "draft-check graph: checks several draft tokens per run",
     ENCODER: "encoder graph: reads a source once",
-    GENERATE: "generation graph: generates a text in one run",
 }
 
 GROUPS = {"layers": "layers", "crosses": "at the source, layers", "encoder": "encoder, layers"}  # titles of part groups

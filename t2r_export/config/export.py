@@ -9,7 +9,7 @@ from t2r_export.config.options import check_values, option
 from t2r_export.config.targets import TARGETS, find
 from t2r_export.config.typed import check_fields
 from t2r_export.config.validation import MAX_SIZE
-from t2r_runtime.contract.signature import DRAFT_CHECK, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
+from t2r_runtime.contract.signature import DRAFT_CHECK, PAST_ENDS, PREFILL, ROLES, is_past_end
 from t2r_runtime.contract.source import MAX_SOURCE_LENGTH
 from t2r_runtime.errors import UserError
 
@@ -32,12 +32,10 @@ def read_context(value: str) -> tuple[int, bool]:
 
 
 def require_no_choice(config: ExportConfig) -> None:
-    """Raise UserError for companion graphs that read chosen tokens: a graph that reads vectors cannot embed them."""
-    for role in (DRAFT_CHECK, GENERATE):
-        if role in config.companions:
-            option = "--" + role.replace("_", "-")
-            expected = f"no {ROLES[role]} that reads vectors: it reads tokens that were chosen, and nothing embeds them"
-            raise UserError(expected, option, f"leave out {option}")
+    """Raise UserError for a draft-check graph that reads vectors: nothing embeds the tokens that were chosen."""
+    if config.draft_check:
+        expected = "no draft-check graph that reads vectors: it reads tokens that were chosen, and nothing embeds them"
+        raise UserError(expected, "--draft-check", "leave out --draft-check")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +88,6 @@ class ExportConfig:
         False,
     )
     output_hidden: bool = option("Also output what the head reads (hidden), for retrieval.", False)
-    generate: bool = option("Also write a generation graph beside OUT, which generates a whole text per run.", False)
     source_length: int | None = option(
         "Translators: pad every source to M tokens, for the static shapes of --target npu.",
         None,
@@ -113,10 +110,9 @@ class ExportConfig:
         for role in self.companions:
             option = "--" + role.replace("_", "-")
             if target.static:
-                why = "accelerators run no loops" if role == GENERATE else "all dimensions are fixed"
-                expected, do = f"no {ROLES[role]} with target {self.target}: {why}", "or choose another --target"
-                raise UserError(expected, option, f"leave out {option}, {do}")
-            if self.float16_safe and role != GENERATE:
+                expected = f"no {ROLES[role]} with target {self.target}: all dimensions are fixed"
+                raise UserError(expected, option, f"leave out {option}, or choose another --target")
+            if self.float16_safe:
                 raise UserError(f"one of {option} and --float16-safe", "both", "leave out one of them")
         if self.float16_safe and (self.state_layout != "layers" or not target.ordinary):
             expected = "--state-layout layers and a target of standard operators with --float16-safe"
@@ -138,4 +134,4 @@ class ExportConfig:
     @property
     def companions(self) -> list[str]:
         """Roles of the companion graphs."""
-        return [role for role in (PREFILL, DRAFT_CHECK, GENERATE) if getattr(self, role)]
+        return [role for role in (PREFILL, DRAFT_CHECK) if getattr(self, role)]

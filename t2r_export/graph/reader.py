@@ -22,7 +22,7 @@ from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.releases import ONNXRUNTIME
 from t2r_export.graph.trial import any_opset
 from t2r_export.graph.weights import placed, values
-from t2r_runtime.contract.signature import PREFIX, ROLES, Signature
+from t2r_runtime.contract.signature import COMPANIONS, PREFIX, ROLES, Signature
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.outputs import DIGEST
@@ -87,9 +87,11 @@ def read(path: Path) -> Bundle:
     """
     step = load(path)
     signature = Signature.from_metadata(metadata(step))
+    if unknown := sorted(signature.graphs.keys() - ROLES.keys()):
+        received = printable(f"a graph with one of the role {unknown[0]}", 100)
+        raise UserError(f"companions of the roles {', '.join(COMPANIONS)}", received, "export the model again")
     companions = {
-        role: load(existing_file(path.with_name(name), f"the {ROLES.get(role, role)}"))
-        for role, name in signature.graphs.items()
+        role: load(existing_file(path.with_name(name), f"the {ROLES[role]}")) for role, name in signature.graphs.items()
     }
     known = {*signature.to_metadata(), ONNXRUNTIME}
     notes = {key: value for key, value in metadata(step).items() if key not in known}

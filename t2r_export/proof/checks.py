@@ -11,22 +11,16 @@ import torch
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.rounding import own_rounding
-from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, SideBySide, Text, state_error, worse
+from t2r_export.proof.side_by_side import Errors, SideBySide, Text, state_error
 from t2r_export.proof.sources import source_errors
 from t2r_export.proof.tolerances import Tolerance, widened
-from t2r_runtime import Decoder, Sampling
+from t2r_runtime import Decoder
 from t2r_runtime.contract.signature import PREFILL
 from t2r_runtime.session.stepper import SourceReader
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
 BATCH_TOKENS = 32  # per sequence, of three read together and alone
 PIECE = 64  # tokens per piece of a float64 reference
-GENERATED_TOKENS = 64
-GENERATED_BY = (
-    Sampling(0, stop_tokens=()),
-    Sampling(1, seed=1, stop_tokens=()),
-    Sampling(1, seed=2, stop_tokens=(), min_p=0.02, repetition_penalty=1.3, no_repeat_ngram=3),
-)
 HIDDEN_TOKENS = 9
 START_TEXTS, START_TOKENS = 16, 4
 # Steps per chain of models with a growing cache. Softmax attention beyond its training length is ill-conditioned: at
@@ -161,26 +155,6 @@ def context_against_caches(
     received, expected = bounded.prefill(ids, start)[0], whole.prefill(ids, growing)[0]
     worst = Errors(float((received - expected).abs().max()))
     checks.add("context against growing caches", worst, [Text(start, list(ids.unbind(1)))], ["logits"])
-
-
-def generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder) -> None:
-    """Tokens of the generation graph against those of the step graph: greedy, sampled, with penalties."""
-    start = both.random_state(1)
-    count = both.room(PREFIX_TOKENS, GENERATED_TOKENS)
-    differing, worst, texts = 0, 0.0, []
-    for sampling in GENERATED_BY:
-        written, after = [], []
-        for in_graph in (True, False):
-            decoder.reset(batch=1)
-            decoder.set_state(both.packed(start), PREFIX_TOKENS)
-            given = ([0], count, sampling)
-            written.append(decoder.generate(*given) if in_graph else list(decoder.stream(*given)))
-            after.append(decoder.state())
-        differing += sum(a != b for a, b in zip(*written, strict=True))
-        worst = worse(worst, state_error(*after))
-        texts.append(Text(start, [torch.tensor([token]) for token in [0, *written[1][:-1]]]))
-    checks.made.append(Check("generation graph against steps, other tokens", differing, 0))
-    checks.add("generation graph against steps", Errors(states=worst), texts, ["states"])
 
 
 def batch_against_single(checks: Checks, both: SideBySide) -> None:

@@ -58,8 +58,8 @@ def compile_graph(
         made = folder / "compiled.onnx"
         config = {"ep.context_enable": "1", "ep.context_file_path": str(made), "ep.context_embed_mode": "1"}
         graph = open_graph(source, provider, None, provider_options, allow_fallback, config, companions=())
-        for role in (role for role in graph.signature.graphs if role in ROLES):
-            do = "translators are not compiled" if role == ENCODER else f"export without --{role}"
+        for role in graph.signature.graphs:
+            do = "translators are not compiled" if role == ENCODER else f"export without --{role.replace('_', '-')}"
             raise UserError("a graph without companions to compile", f"one with a {ROLES[role]}", do)
         count = programs(load(made)) if made.exists() else 0
         if not count:

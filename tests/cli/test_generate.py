@@ -42,13 +42,8 @@ def test_prompt_file(folder: Path, tmp_path: Path, capsys: Output, monkeypatch: 
     assert "expected one of --prompt, --prompt-file and --ids; received several" in err
 
 
-@pytest.mark.parametrize("graph", ["t2r.onnx", "loop.onnx"])
-def test_stop_string_excluded(graph: str, folder: Path, tmp_path: Path, capsys: Output) -> None:
-    path = folder / graph
-    if graph == "loop.onnx":
-        path = tmp_path / graph
-        run(capsys, "export", folder / "t2r.pt", path, "--generate")
-    arguments = ["generate", path, "--prompt", "one day", "--max-tokens", 30, "--seed", 1]
+def test_stop_string_excluded(folder: Path, capsys: Output) -> None:
+    arguments = ["generate", folder / "t2r.onnx", "--prompt", "one day", "--max-tokens", 30, "--seed", 1]
     whole = run(capsys, *arguments)[0]
     for stop in (whole[5:7], whole[29], "no such text"):
         out = run(capsys, *arguments, "--stop", "nor this", "--stop", stop)[0]
@@ -199,23 +194,3 @@ def test_streams(folder: Path) -> None:
         assert process.stderr.read() == last
         process.stderr.close()
         assert process.wait() == code
-
-
-def test_export_and_generate_with_a_loop(
-    folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = tmp_path / "g.onnx"
-    out, _ = run(capsys, "export", folder / "t2r.pt", graph, "--generate", "--quantize", "w8")
-    assert "generation graph: generates a text in one run\n" in out
-    assert len(list(tmp_path.iterdir())) == 3
-    arguments = ["generate", graph, "--prompt", "one day", "--max-tokens", 9, "--seed", 4]
-    runs: list[int] = []
-    right = Decoder._generate_in_graph
-    monkeypatch.setattr(Decoder, "_generate_in_graph", lambda *given: runs.append(1) or right(*given))
-    piped = run(capsys, *arguments)[0]
-    assert runs == [1] and len(piped) == 9
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert run(capsys, *arguments)[0] == piped
-    assert runs == [1], "token by token, for whoever watches"
-    assert json.loads(run(capsys, *arguments, "--json")[0])["text"] == piped
-    assert runs == [1, 1]

@@ -46,7 +46,7 @@ LINES = [
     ["convert", "source.pt", "x.pt", "--mixer", "window:window=4,sinks=1"],
     ["convert", "source.pt", "x.pt", "--mixer", "linear:feature_size=3,guard.kind=add", "--layers", "0"],
     ["export", "model.pt", "x.onnx", "--batch", "2", "--target", "npu", "--top-k", "2"],
-    ["export", "model.pt", "x.onnx", "--prefill", "--generate", "--state-layout", "packed"],
+    ["export", "model.pt", "x.onnx", "--prefill", "--draft-check", "--state-layout", "packed"],
     ["export", "model.pt", "x.onnx", "--quantize", "w4:block_size=16"],
     ["finetune", "model.pt", "x.pt", "--data", "text.txt", "--steps", "1,1", "--batch", "2", "--length", "8"],
     ["generate", "graph.onnx", "--prompt", "abc", "--max-tokens", "3", "--temperature", "0.5", "--seed", "3"],
@@ -75,7 +75,7 @@ def make(folder: Path) -> Path:
     np.save(folder / "ids.npy", np.arange(400) % len(LETTERS))
     (folder / "recipe.toml").write_text(RECIPE)
     (folder / "lines.json").write_text(json.dumps(LINES))
-    whole("export", folder / "model.pt", folder / "graph.onnx", "--prefill", "--generate")
+    whole("export", folder / "model.pt", folder / "graph.onnx", "--prefill", "--draft-check")
     whole("generate", folder / "graph.onnx", "--ids", "1", "--max-tokens", "1", "--save-state", folder / "saved.state")
     _interrupted(folder)
     translators.make(folder)

@@ -25,7 +25,7 @@ from t2r_runtime.errors import T2RError
 
 GRAPH, PAIRS = "translator.onnx", "pairs.tsv"
 LINES = [
-    ["export", "translator.pt", "x.onnx", "--generate", "--prefill", "--source-length", "9"],
+    ["export", "translator.pt", "x.onnx", "--prefill", "--source-length", "9"],
     ["evaluate", "translator.pt", PAIRS],
     ["evaluate", GRAPH, PAIRS, "--bleu", "2"],
     ["finetune", "translator.pt", "x.pt", "--pairs", PAIRS, "--steps", "1", "--stages", "task", "--pair-tokens", "64"],

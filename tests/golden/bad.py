@@ -88,7 +88,6 @@ def _other_checkpoint(_: onnx.ModelProto, said: dict[str, Any]) -> None:
 # step graphs of another model than their companion, and the call on each
 COMPANIONS = {
     "prefill": ("prefill", "prefill"),
-    "loop": ("generate", "loop"),
     "encoder": ("translate", "translator"),
 }
 WHERE: dict[str, dict[str, Any]] = {
@@ -120,6 +119,7 @@ TRANSLATIONS: tuple[dict[str, Any], ...] = tuple(
 # name -> call, kind of error, change to the graph
 GRAPHS: dict[str, tuple[str, str, Change]] = {
     "role": ("open", "graph", _said("role", "prefill")),
+    "unknown-role": ("open", "metadata", _said("role", "generate")),
     "contract": ("open", "version", _said("contract", 2)),
     "opset": ("open", "version", lambda model, _: setattr(model.opset_import[0], "version", 99)),
     "format": ("open", "version", lambda model, _: setattr(model, "ir_version", 99)),

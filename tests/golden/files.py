@@ -35,8 +35,8 @@ def _traces(folder: Path) -> Iterator[Case]:
 
 
 def _sampled(folder: Path) -> Iterator[Case]:
-    # all logits, the graph's largest logits, the generation graph, the graph's options
-    for name in ("tiny", "top3", "loop", "options"):
+    # all logits, the graph's largest logits, the graph's options
+    for name in ("tiny", "top3", "options"):
         yield f"sampling-{name}", "sampling", sampling(name)
 
 

@@ -123,12 +123,6 @@ MODELS = {
         (1, 14, 10),
         ExportConfig(prefill=True),
     ),
-    # a generation graph
-    "loop": GoldenModel(
-        dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), WINDOW)),
-        (1, 12, 4),
-        ExportConfig(generate=True),
-    ),
     # generation options, which hold unless a caller gives others
     "options": GoldenModel(
         dataclasses.replace(
@@ -139,7 +133,6 @@ MODELS = {
             ),
         ),
         None,
-        ExportConfig(generate=True),
     ),
     "int8": GoldenModel(_WIDE, (1, 0, 5), quantized=QuantizeConfig(scheme="int8")),
     "w8": GoldenModel(_WIDE, (1, 9, 4), quantized=QuantizeConfig(scheme="w8", block_size=16, accuracy_level=1)),
@@ -164,7 +157,7 @@ MODELS = {
 }
 # seeds that are not the model's name, chosen for texts of many tokens
 SEEDS = {
-    **{name: f"{name} a" for name in ("window", "loop", "top3", "w8", "w4")},
+    **{name: f"{name} a" for name in ("window", "top3", "w8", "w4")},
     **{name: f"{name} b" for name in ("gated", "int8", "clamp")},
 }
 

@@ -70,7 +70,7 @@ def test_layers_that_stayed_softmax(tmp_path: Path) -> None:
 
 
 def test_forks_open_a_companion_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, report = small.graph(tmp_path / "g.onnx", prefill=True, generate=True)
+    _, report = small.graph(tmp_path / "g.onnx", prefill=True)
     opens: list[str] = []
     original = session._Opening.open
 

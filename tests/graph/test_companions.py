@@ -12,18 +12,18 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.quantize import quantize
 from t2r_runtime import Decoder, Sampling
-from t2r_runtime.contract.signature import GENERATE, PREFILL, ROLES
+from t2r_runtime.contract.signature import DRAFT_CHECK, PREFILL, ROLES
 from t2r_runtime.errors import UserError
 
-pytestmark = pytest.mark.parametrize("role", [PREFILL, GENERATE])
+pytestmark = pytest.mark.parametrize("role", [PREFILL, DRAFT_CHECK])
 
 
-def use(decoder: Decoder, role: str) -> int:
-    """Run the companion; return the number of tokens that it reads or writes."""
+def use(decoder: Decoder, role: str) -> None:
+    """Run the companion."""
     if role == PREFILL:
         decoder.prefill([1, 2])
-        return 2
-    return len(decoder.generate([1], 3, Sampling(stop_tokens=())))
+    else:
+        decoder.generate([1], 3, Sampling(stop_tokens=()), draft="lookup")
 
 
 def test_it_is_missing(role: str, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_it_is_missing(role: str, tmp_path: Path) -> None:
         f"expected the {ROLES[role]} {name} beside g.onnx; received none; "
         "copy the companions too, or leave its role out of companions"
     )
-    assert use(Decoder(tmp_path / "g.onnx", companions=()), role) >= 2
+    Decoder(tmp_path / "g.onnx", companions=()).prefill([1, 2])
 
 
 def test_it_is_of_another_model(role: str, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_it_is_opened_by_itself(role: str, tmp_path: Path) -> None:
 
 
 def test_no_ort_with_it(role: str, tmp_path: Path) -> None:
-    do = f"export without --{role}, or write an .onnx"
+    do = f"export without --{role.replace('_', '-')}, or write an .onnx"
     with pytest.raises(UserError) as caught:
         small.graph(tmp_path / "g.ort", **{role: True})
     expected = f"expected an .onnx, that shares its weights with the {ROLES[role]}"

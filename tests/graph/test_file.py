@@ -46,7 +46,7 @@ def test_inline_is_what_onnx_would_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize("external_bytes", [1, graph_file.EXTERNAL_BYTES])
 def test_metadata_stand_before_the_graph(external_bytes: int, tmp_path: Path) -> None:
     """In every file, so that a runtime can read them without an ONNX parser."""
-    _, report = small.graph(tmp_path / "g.onnx", "window", prefill=True, generate=True)
+    _, report = small.graph(tmp_path / "g.onnx", "window", prefill=True, draft_check=True)
     graphs = [path for path in report.files if path.suffix == ".onnx"]
     assert len(graphs) == 3
     graphs += write_graph(weights(), tmp_path / "w.onnx", external_bytes)[:1]

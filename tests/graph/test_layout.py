@@ -58,6 +58,6 @@ def test_initial_value_and_dtype_are_kept(layers: int, initial: float) -> None:
 
 
 def test_the_companions_are_packed_too(tmp_path: Path) -> None:
-    made, _ = small.graph(tmp_path / "g.onnx", "rotary_keep", state_layout="packed", prefill=True, generate=True)
+    made, _ = small.graph(tmp_path / "g.onnx", "rotary_keep", state_layout="packed", prefill=True, draft_check=True)
     assert Decoder(tmp_path / "g.onnx").signature.state_layout == "packed"
-    assert small.proof(made, tmp_path / "g.onnx", steps=20).passed  # includes prefill and generation
+    assert small.proof(made, tmp_path / "g.onnx", steps=20).passed  # includes prefill and draft check

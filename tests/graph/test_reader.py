@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from t2r_export.graph import file as graph_file
 from t2r_export.graph.file import write
 from t2r_export.graph.reader import load, read
 from t2r_export.graph.weights import values
+from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("without_trial")
@@ -41,14 +43,30 @@ def test_over_itself(tmp_path: Path) -> None:
 
 
 def test_with_companions(tmp_path: Path) -> None:
-    _, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True, generate=True)
+    _, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True)
     bundle = read(tmp_path / "g.onnx")
-    assert bundle.companions.keys() == {"prefill", "generate"}
+    assert bundle.companions.keys() == {"prefill"}
     assert [file.name for file in write(bundle, tmp_path / "g.onnx")[0]] == [f.name for f in report.files]
     lost = report.files[-1]
     lost.unlink()
     with pytest.raises(UserError, match=f"expected the .* graph; received .*{lost.name}"):
         read(tmp_path / "g.onnx")
+
+
+def test_a_companion_of_an_unknown_role(tmp_path: Path) -> None:
+    """A runtime ignores it; the reader refuses the graph."""
+    made = small.graph(tmp_path / "g.onnx", prefill=True)[1].files[0]
+    step = load(made)
+    (said,) = (entry for entry in step.metadata_props if entry.key == "t2r.graphs")
+    said.value = json.dumps({**json.loads(said.value), "generate": "none.onnx"})
+    onnx.save(step, made)
+    assert Decoder(made).prefill([1, 2]).shape[0] == 1
+    with pytest.raises(UserError) as caught:
+        read(made)
+    assert str(caught.value) == (
+        "expected companions of the roles prefill, encoder, draft_check; received a graph with one of the role "
+        "generate; export the model again"
+    )
 
 
 def test_no_weights(tmp_path: Path) -> None:

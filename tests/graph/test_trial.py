@@ -18,11 +18,11 @@ from t2r_export.graph import targets
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import write
 from t2r_runtime import Decoder
-from t2r_runtime.contract.signature import GENERATE, PREFILL, STEP
+from t2r_runtime.contract.signature import DRAFT_CHECK, PREFILL, STEP
 
 
 def bundle(name: str = "learned") -> Bundle:
-    return build(small.checkpoint(name), ExportConfig(prefill=True, generate=True))[0]
+    return build(small.checkpoint(name), ExportConfig(prefill=True, draft_check=True))[0]
 
 
 def unknown_operator(model: onnx.ModelProto) -> None:
@@ -38,7 +38,7 @@ def wrong_shape(model: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize(
     "role, fault",
-    [*((role, unknown_operator) for role in (STEP, PREFILL, GENERATE)), (STEP, wrong_shape), (PREFILL, wrong_shape)],
+    [*((role, unknown_operator) for role in (STEP, PREFILL, DRAFT_CHECK)), (STEP, wrong_shape), (PREFILL, wrong_shape)],
 )
 def test_what_does_not_run_is_not_kept(role: str, fault: Callable[[onnx.ModelProto], None], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()

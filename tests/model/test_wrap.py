@@ -109,9 +109,8 @@ def test_a_long_text_is_like_its_first_tokens() -> None:
 
 @pytest.mark.parametrize("name", [*PLACES, *BOTH])
 def test_graphs_wrap_as_the_model_does(name: str, tmp_path: Path) -> None:
-    """Chained steps over many wraps, the prefill graph and the generation graph: the whole proof."""
-    grows = any(spec.grows for spec in small.model(name).state_spec())
-    options = {"prefill": True, "generate": not grows, "target": "fused" if name == "rotary_keep" else "portable"}
+    """Chained steps over many wraps, and the prefill graph: the whole proof."""
+    options = {"prefill": True, "target": "fused" if name == "rotary_keep" else "portable"}
     checkpoint = small.checkpoint(name, SEED)
     report = export(checkpoint, tmp_path / "g.onnx", ExportConfig(past_end=f"wrap:{N}", **options))
     assert report.signature.past_end == f"wrap:{N}"

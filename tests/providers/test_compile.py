@@ -20,6 +20,7 @@ from t2r_export.providers import compile as module
 from t2r_export.providers.compile import compile_graph
 from t2r_runtime import PROVIDERS, Decoder, UserError
 from t2r_runtime.cli.providers import read
+from t2r_runtime.contract.signature import ROLES
 from t2r_runtime.session.session import open_graph
 
 Saved = tuple[Path, Path]
@@ -87,16 +88,16 @@ def test_uncompiled_nodes_are_refused(paths: Saved, compiler: str) -> None:
     assert [file.name for file in paths[0].parent.iterdir()] == ["g.onnx"]
 
 
-@pytest.mark.parametrize("option, what", [("prefill", "prefill graph"), ("generate", "generation graph")])
+@pytest.mark.parametrize("role, option", [("prefill", "--prefill"), ("draft_check", "--draft-check")])
 def test_companions_are_refused(
-    option: str, what: str, paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch
+    role: str, option: str, paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small.graph(paths[0], **{option: True})
+    small.graph(paths[0], **{role: True})
     monkeypatch.setattr(module, "open_graph", lambda path, *_, **others: open_graph(path, **others))
     with pytest.raises(UserError) as caught:
         compile_graph(*paths, compiler)
     assert str(caught.value) == (
-        f"expected a graph without companions to compile; received one with a {what}; export without --{option}"
+        f"expected a graph without companions to compile; received one with a {ROLES[role]}; export without {option}"
     )
     assert not paths[1].exists()
 

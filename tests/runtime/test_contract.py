@@ -31,7 +31,7 @@ def test_every_metadata_key_is_explained_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("kind", ["constant", "growing", "both"])
-def test_generation_graph_equals_decoder(kind: str, opened: Open, tmp_path: Path) -> None:
+def test_the_loop_of_the_page_equals_decoder(kind: str, opened: Open, tmp_path: Path) -> None:
     graph = graphs.save(tmp_path / "g.onnx", kind)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1

@@ -249,7 +249,7 @@ def test_another_hidden_state_is_seen(tmp_path: Path) -> None:
     assert [check.name for check in report.checks if not check.passed] == ["hidden, relative, states"]
 
 
-@pytest.mark.parametrize("options", [{"target": "fused"}, {"generate": True}, {"draft_check": True, "batch": None}])
+@pytest.mark.parametrize("options", [{"target": "fused"}, {"draft_check": True, "batch": None}])
 def test_other_graphs(options: dict[str, Any], tmp_path: Path) -> None:
     made, report = small.graph(tmp_path / "g.onnx", GPT2, output_hidden=True, **options)
     assert report.signature.hidden_size == WIDTH

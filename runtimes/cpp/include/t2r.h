@@ -90,7 +90,7 @@ typedef struct t2r_stream t2r_stream;
 typedef struct t2r_options {
     size_t size;              /* sizeof(t2r_options); t2r_defaults fills it in */
     int32_t threads;          /* inside an operator; 0: those of t2r_share_threads, else one per core. Also of the plugin t2r */
-    int32_t companions;       /* 1 (default); 0: do not use the prefill and generation graphs beside the graph */
+    int32_t companions;       /* 1 (default); 0: do not use the prefill graph beside the graph */
     int64_t max_state_bytes;  /* limit of a graph's states at batch 1; default 2 GiB */
     const char *const *config; /* ONNX Runtime's session options, keys and values in turn; NULL: none */
     size_t config_count;      /* strings in config: two per option */
@@ -98,7 +98,7 @@ typedef struct t2r_options {
                                     library, with a separator in it (ONNX Runtime 1.22 or later); then its options, keys
                                     and values in turn; NULL: the CPU. A graph with a node that the provider does not
                                     run is refused, unless config has session.disable_cpu_ep_fallback "0", or the
-                                    provider is a library and the graph a companion. It runs no generation graph */
+                                    provider is a library and the graph a companion */
     size_t provider_count;    /* strings in provider */
     int64_t max_source;       /* maximum tokens of a translator's source, besides the graph's own; default 4096, 1.1 GB of
                                  attention scores in an encoder of 8 heads. Sources given together are encoded in portions
@@ -152,7 +152,6 @@ typedef struct t2r_info {
     const int64_t *eos_tokens;
     const char *checkpoint;  /* its SHA-256 */
     int32_t prefills;        /* whether there is a prefill graph */
-    int32_t generates;       /* whether there is a generation graph */
     int32_t translates;      /* whether it is a translator, which the functions under Translators need */
     int32_t chats;           /* whether t2r_metadata has t2r.chat_template */
     int64_t input_size;      /* elements of the vectors that t2r_read_vectors takes; 0: the graph reads tokens */
@@ -217,8 +216,7 @@ T2R_API t2r_kind t2r_sampling_defaults(t2r_decoder *decoder, t2r_sampling *sampl
 typedef int (*t2r_callback)(int64_t token, void *user);
 
 /* Read a prompt and generate up to max_tokens tokens. The last one is not read: it begins the prompt of the next call.
-   sampling may be NULL: the graph's options. callback may be NULL: then the text is one run of the generation graph, if
-   there is one. If the call fails, the tokens are those chosen before. */
+   sampling may be NULL: the graph's options. callback may be NULL. If the call fails, the tokens are those chosen before. */
 T2R_API t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length, int64_t max_tokens,
                               const t2r_sampling *sampling, t2r_callback callback, void *user, const int64_t **tokens,
                               size_t *count);

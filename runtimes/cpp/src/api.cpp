@@ -230,7 +230,6 @@ t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size) {
         made.eos_tokens = signature.eos_tokens.data();
         made.checkpoint = signature.checkpoint.c_str();
         made.prefills = found.opened()->has("prefill");
-        made.generates = found.opened()->has("generate");
         made.translates = signature.source.has_value();
         made.chats = signature.chats;
         made.input_size = signature.input_size;

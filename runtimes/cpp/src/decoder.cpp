@@ -228,13 +228,4 @@ void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t posi
     histories.swap(empty);
 }
 
-std::vector<std::int64_t> Decoder::generate_in_graph(std::int64_t token,
-                                                     const std::vector<std::pair<const char *, Ort::Value>> &inputs) {
-    const std::vector<std::int64_t> written = states->generate(inputs);
-    histories[0].reserve(written.size());
-    for (std::size_t i = 0; i < written.size(); i++) histories[0].add(i ? written[i - 1] : token);
-    positions[0] += static_cast<std::int64_t>(written.size());
-    return written;
-}
-
 }  // namespace t2r

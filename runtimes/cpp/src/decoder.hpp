@@ -55,9 +55,6 @@ public:
     void set_states(const std::vector<GivenState> &given, std::int64_t position);
     // Continue from these states, at the start of a text.
     void adopt(std::unique_ptr<States> fresh);
-    // One run of the generation graph, which reads `token`; returns the generated tokens.
-    std::vector<std::int64_t> generate_in_graph(std::int64_t token,
-                                                const std::vector<std::pair<const char *, Ort::Value>> &inputs);
 
     void require_tokens(const std::int64_t *tokens, std::size_t count) const;
     void require_room(std::int64_t tokens) const;

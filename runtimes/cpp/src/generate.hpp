@@ -17,8 +17,7 @@ struct Request {
     std::function<bool(std::int64_t)> callback;            // called with each token as it is chosen; false ends the text
 };
 
-// Sets `written` to the new tokens, including a stop token. The last one is not read. Without a callback, the text is one run
-// of the generation graph if there is one; the tokens are the same.
+// Sets `written` to the new tokens, including a stop token. The last one is not read.
 // Throws Error. Kinds sampling, batch, token, position: nothing was read. Kinds cancelled, memory, runtime: `written` has the
 // tokens chosen before.
 void generate(Decoder &decoder, const Request &request, std::vector<std::int64_t> &written);

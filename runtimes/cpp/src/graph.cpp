@@ -20,14 +20,11 @@ namespace {
 const std::map<std::string, std::string> role_names = {{"step", "step graph"},
                                                        {"prefill", "prefill graph"},
                                                        {"draft_check", "draft-check graph"},
-                                                       {"generate", "generation graph"},
                                                        {"encoder", "encoder graph"}};
 
-// Whether to use a companion of this role. An encoder is always used; a generation graph runs on the CPU only; nothing here
-// reads drafts.
+// Whether to use a companion of this role. An encoder is always used; nothing here reads drafts.
 bool is_wanted(const std::string &role, const Options &options) {
-    if (role == "encoder") return true;
-    return options.companions && (role == "prefill" || (role == "generate" && !options.provider));
+    return role == "encoder" || (role == "prefill" && options.companions);
 }
 
 void require_weights(const std::string &path, const OnnxFile &file) {

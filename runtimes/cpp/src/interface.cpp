@@ -17,21 +17,14 @@ struct Form {
 };
 using Forms = std::map<std::string, Form>;
 
-constexpr auto f32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, f64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+constexpr auto f32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
                i64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, i32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
 
-// A state's form in a graph. A generation graph has one sequence: its batch is 1.
+// A state's form in a graph.
 Form form_of(const StateSpec &spec, std::int64_t batch) {
     Form form{type_of(spec.dtype), spec.shape};
     for (std::int64_t &dim : form.shape) dim = dim > 0 ? dim : dim == dim_batch && batch ? batch : any_size;
     return form;
-}
-
-void add_states(const Signature &signature, std::int64_t batch, Forms &inputs, Forms &outputs) {
-    for (const StateSpec &spec : signature.states) {
-        inputs[spec.past] = form_of(spec, batch);
-        if (!spec.constant) outputs[spec.present] = form_of(spec, batch);
-    }
 }
 
 void step_forms(const Signature &signature, Forms &inputs, Forms &outputs) {
@@ -46,16 +39,10 @@ void step_forms(const Signature &signature, Forms &inputs, Forms &outputs) {
         if (signature.source) outputs["log_sum"] = {f32, {batch}};
     }
     if (signature.hidden_size) outputs["hidden"] = {f32, {batch, signature.hidden_size}};  // not used here
-    add_states(signature, signature.batch, inputs, outputs);
-}
-
-void generation_forms(const Signature &signature, Forms &inputs, Forms &outputs) {
-    inputs["input_ids"] = {i64, {1}};
-    for (const char *name : whole_numbers) inputs[name] = {i64, {}};
-    for (const char *name : real_numbers) inputs[name] = {f64, {}};
-    for (const char *name : {"stop_tokens", "occurred"}) inputs[name] = {i64, {any_size}};
-    outputs["tokens"] = {i64, {any_size}};
-    add_states(signature, 1, inputs, outputs);
+    for (const StateSpec &spec : signature.states) {
+        inputs[spec.past] = form_of(spec, signature.batch);
+        if (!spec.constant) outputs[spec.present] = form_of(spec, signature.batch);
+    }
 }
 
 void encoder_forms(const Signature &signature, Forms &inputs, Forms &outputs) {
@@ -109,8 +96,7 @@ ONNXTensorElementDataType type_of(Dtype dtype) {
 
 void check_interface(const Signature &signature, const Ort::Session &session) {
     Forms wanted_in, wanted_out, inputs, outputs;
-    if (signature.role == "generate") generation_forms(signature, wanted_in, wanted_out);
-    else if (signature.role == "encoder") encoder_forms(signature, wanted_in, wanted_out);
+    if (signature.role == "encoder") encoder_forms(signature, wanted_in, wanted_out);
     else step_forms(signature, wanted_in, wanted_out);
     Ort::AllocatorWithDefaultOptions allocator;
     for (std::size_t i = 0; i < session.GetInputCount(); i++)

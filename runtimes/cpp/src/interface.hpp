@@ -12,8 +12,4 @@ ONNXTensorElementDataType type_of(Dtype dtype);
 // shapes. Without this check, a state under another name would silently stay at its initial value.
 void check_interface(const Signature &signature, const Ort::Session &session);
 
-// Inputs of a generation graph besides the token and the states.
-inline constexpr const char *whole_numbers[] = {"max_tokens", "top_k", "no_repeat_ngram", "seed", "drawn"};
-inline constexpr const char *real_numbers[] = {"temperature", "top_p", "min_p", "repetition_penalty"};
-
 }  // namespace t2r

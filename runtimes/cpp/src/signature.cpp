@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t contract = 1, max_vocabulary = 1 << 24, max_bytes = std::int64_t{1} << 61, max_source_length = 1 << 20;
 constexpr std::size_t max_special = 1024;  // start tokens or banned tokens
-const std::set<std::string> roles = {"step", "prefill", "draft_check", "generate", "encoder"};
+const std::set<std::string> roles = {"step", "prefill", "draft_check", "encoder"};
 
 struct DtypeForm {
     const char *name;
@@ -253,7 +253,7 @@ bool Signature::is_companion(const Signature &other, const std::string &wanted) 
     };
     return other.role == wanted && std::equal(states.begin(), states.end(), other.states.begin(), other.states.end(), same) &&
            vocab_size == other.vocab_size && batch == other.batch && max_positions == other.max_positions &&
-           other.top_k == (wanted == "generate" ? 0 : top_k) && input_size == other.input_size && bos_token == other.bos_token && eos_tokens == other.eos_tokens &&
+           other.top_k == top_k && input_size == other.input_size && bos_token == other.bos_token && eos_tokens == other.eos_tokens &&
            past_end == other.past_end && checkpoint == other.checkpoint && quantization == other.quantization &&
            layers == other.layers && target == other.target && state_layout == other.state_layout &&
            other.hidden_size == (wanted == "prefill" ? hidden_size : 0) && !other.chats && !other.has_options &&

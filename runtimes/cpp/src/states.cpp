@@ -187,23 +187,6 @@ void States::read(const std::byte *given, std::int64_t length, Wanted wanted) {
     run(graph->session(), binding(wanted), 1);
 }
 
-std::vector<std::int64_t> States::generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs) {
-    Ort::Session &session = *graph->companion("generate");
-    Ort::IoBinding made(session);
-    for (const auto &[name, fed] : inputs) made.BindInput(name, fed);
-    for (const Slot &slot : slots) {
-        const StateSpec &spec = *slot.spec;
-        made.BindInput(spec.past.c_str(), value(spec, slot.buffers[spec.constant ? 0 : turn], slot.shape));
-        if (!spec.constant) made.BindOutput(spec.present.c_str(), value(spec, slot.buffers[1 - turn], slot.shape));
-    }
-    made.BindOutput("tokens", memory);
-    run(session, made, 0);
-    const std::vector<Ort::Value> outputs = made.GetOutputValues();
-    const Ort::Value &written = outputs.back();
-    const std::int64_t *tokens = written.GetTensorData<std::int64_t>();
-    return {tokens, tokens + written.GetTensorTypeAndShapeInfo().GetElementCount()};
-}
-
 void States::take(const std::vector<std::pair<const States *, std::int64_t>> &rows) {
     for (std::size_t i = 0; i < slots.size(); i++) {
         Shape shape = rows.front().first->slots[i].shape;

@@ -54,8 +54,6 @@ public:
     void read(const std::byte *inputs, std::int64_t length, Wanted wanted);
     // Bytes of one token or vector.
     std::size_t input_bytes() const { return input_size ? 4 * static_cast<std::size_t>(input_size) : 8; }
-    // Run the generation graph with `inputs` and the states; returns the generated tokens.
-    std::vector<std::int64_t> generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs);
     // Copy these `batch` rows from states of the same graph. Throws Error of the kind batch if their caches or sources differ in
     // length; these states are then partly overwritten.
     void take(const std::vector<std::pair<const States *, std::int64_t>> &rows);

@@ -22,7 +22,7 @@ class Info(ctypes.Structure):
         ("eos_count", c_size_t),
         ("eos_tokens", POINTER(c_int64)),
         ("checkpoint", c_char_p),
-        *((name, c_int32) for name in ("prefills", "generates", "translates", "chats")),
+        *((name, c_int32) for name in ("prefills", "translates", "chats")),
         ("input_size", c_int64),
     ]
 

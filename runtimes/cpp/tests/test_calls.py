@@ -61,16 +61,6 @@ def test_a_text_that_is_cancelled(library: Library) -> None:
     assert decoder.generate(written[-1:], 5, **options) == again[len(written) :]  # as without the cancellation
 
 
-def test_a_text_in_one_run_that_is_cancelled(library: Library) -> None:
-    """ONNX Runtime ends the run, and the decoder's states are unchanged."""
-    decoder = Decoder(library, GOLDEN / "loop.onnx")
-    assert decoder.info.generates
-    failed = cancelled(decoder, lambda: decoder.generate([1], MOST, temperature=0.0, stop_tokens=[]))
-    assert failed.kind == "cancelled" and decoder.written == []
-    assert decoder.info.position == 0
-    assert decoder.generate([1], 9, temperature=0.0) == decoder.fork().generate([1], 9, temperature=0.0)
-
-
 def test_a_prompt_that_is_cancelled(library: Library) -> None:
     """Exactly `position` tokens have been read."""
     decoder = Decoder(library, GOLDEN / "tiny.onnx")
@@ -157,7 +147,6 @@ def test_a_copy_looks_back(library: Library) -> None:
     assert other.generate([3], 12, **options) == wanted.generate([3], 12, **options)
 
 
-@pytest.mark.parametrize("name", ["tiny", "loop"])
-def test_threads_that_cancel(raced: Path, run: Run, name: str) -> None:
+def test_threads_that_cancel(raced: Path, run: Run) -> None:
     """One thread decodes and another cancels it, under ThreadSanitizer."""
-    assert run(raced / "cancels", GOLDEN / f"{name}.onnx").stdout == "good\n"
+    assert run(raced / "cancels", GOLDEN / "tiny.onnx").stdout == "good\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import random
-import shutil
 import threading
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from t2r_runtime import Decoder as Python
 from t2r_runtime import Sampling
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-hybrid", "prefill", "loop", "top3"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-hybrid", "prefill", "window", "top3"])
 def test_texts_equal_pythons(library: Library, name: str) -> None:
     """Random prompts, options and seeds give the same tokens, with and without a callback."""
     ours, theirs, chance = (
@@ -135,19 +134,16 @@ def test_a_callback_ends_a_text(library: Library) -> None:
 
 
 def test_tokens_before_logits_that_are_not_finite(library: Library, tmp_path: Path) -> None:
-    """A generation graph says -1 there, which is none of the tokens."""
-    copied = shutil.copytree(GOLDEN, tmp_path / "all")
-    (path,) = copied.glob("loop.onnx.*.generate.onnx")
-    wanted = Decoder(library, copied / "loop.onnx").generate([1], 20, seed=7, stop_tokens=[])
+    wanted = Decoder(library, GOLDEN / "window.onnx").generate([1], 20, seed=7, stop_tokens=[])
     last = next(place for place in range(1, 20) if wanted[place] not in (1, *wanted[:place]))
-    model = onnx.load(path, load_external_data=False)
+    model = onnx.load(GOLDEN / "window.onnx")
     (table,) = (tensor for tensor in model.graph.initializer if tensor.name == "embedding.weight")
     rows = onnx.numpy_helper.to_array(table).copy()
     rows[wanted[last]] = np.nan
     table.CopyFrom(onnx.numpy_helper.from_array(rows, table.name))
-    onnx.save(model, path)
-    decoder = Decoder(library, copied / "loop.onnx")
-    with pytest.raises(Failed, match="^graph: expected finite logits; received NaN or infinity after "):
+    onnx.save(model, tmp_path / "g.onnx")
+    decoder = Decoder(library, tmp_path / "g.onnx")
+    with pytest.raises(Failed, match="^graph: expected finite logits; "):
         decoder.generate([1], 20, seed=7, stop_tokens=[])
     assert decoder.written == wanted[: last + 1] and decoder.info.position == last + 2
 

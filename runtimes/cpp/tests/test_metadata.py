@@ -82,19 +82,17 @@ def test_hidden_is_what_the_metadata_say(library: Library, tmp_path: Path) -> No
         Decoder(library, hidden(tmp_path, 5, hidden_size=6))
 
 
-@pytest.mark.parametrize(
-    "key, value", [("hidden_size", 5), ("generation", {}), ("chat_template", {"template": "", "tokens": {}})]
-)
+@pytest.mark.parametrize("key, value", [("generation", {}), ("chat_template", {"template": "", "tokens": {}})])
 def test_keys_of_a_step_graph_alone(library: Library, tmp_path: Path, key: str, value: Any) -> None:
     """A companion with them is another model's."""
     copied = shutil.copytree(GOLDEN, tmp_path / "all")
-    (path,) = copied.glob("loop.onnx.*.generate.onnx")
+    (path,) = copied.glob("prefill.onnx.*.prefill.onnx")
     model = onnx.load(path, load_external_data=False)
     model.metadata_props.add(key=f"t2r.{key}", value=json.dumps(value))
     onnx.save(model, path)
-    decoder = Decoder(library, copied / "loop.onnx")
+    decoder = Decoder(library, copied / "prefill.onnx")
     with pytest.raises(Failed, match="^graph: expected in .* the same model as in its step graph; "):
-        decoder.generate([1], 3)
+        decoder.prefill([[1, 2]])
 
 
 def test_a_companion_for_drafts_is_not_needed(library: Library, tmp_path: Path) -> None:

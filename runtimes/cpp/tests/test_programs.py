@@ -60,7 +60,7 @@ def test_the_cpp_header_has_every_function() -> None:
     assert declared - set(re.findall(r"t2r_\w+", wrapper)) == {"t2r_kind_name", "t2r_version"}  # these need no wrapping
 
 
-@pytest.mark.parametrize("name", ["tiny-hybrid", "prefill", "loop"])
+@pytest.mark.parametrize("name", ["tiny-hybrid", "prefill", "window"])
 def test_two_threads_share_a_session(raced: Path, run: Run, name: str) -> None:
     assert run(raced / "threads", GOLDEN / f"{name}.onnx").stdout == "good\n"
 

@@ -61,7 +61,6 @@ const OPEN = {
   provider: [(x) => typeof x === "string", "a name"],
   threads: [(x) => isWhole(x, 1, 1024), "from 1 to 1024"],
   prefill: [(x) => typeof x === "boolean", "true or false"],
-  generation: [(x) => typeof x === "boolean", "true or false"],
   maxStateBytes: [(x) => typeof x === "number" && x >= 0, "a number of bytes"],
   maxSource: [(x) => isWhole(x, 1, Number.MAX_SAFE_INTEGER), "a whole number of tokens from 1"],
   onProgress: [(x) => typeof x === "function", "a function"],

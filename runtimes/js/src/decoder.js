@@ -7,7 +7,6 @@ import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
 import { History } from "./history.js";
 import { columnOf, rowsOf, vectorRowsOf } from "./inputs.js";
-import { generationFeeds } from "./interface.js";
 import { Sampler } from "./sampler.js";
 import { readFile } from "./session.js";
 import { checkStates, givenStates, readSnapshot, writeSnapshot } from "./snapshot.js";
@@ -52,11 +51,6 @@ export class Decoder {
   /** Execution provider: cpu, wasm or webgpu. @returns {string} */
   get provider() {
     return this.#graphs.step.provider;
-  }
-
-  /** Whether `generate` without watchers is one run of a generation graph. @returns {boolean} */
-  get hasGenerationGraph() {
-    return this.#options.generation !== false && this.#graphs.has("generate");
   }
 
   /** Number of sequences decoded side by side. */
@@ -244,8 +238,7 @@ export class Decoder {
   }
 
   /**
-   * All tokens of `stream`. The last is chosen but not read: begin the next call with it. Without watchers, a generation
-   * graph, opened on first use, generates all in one run; the tokens are the same.
+   * All tokens of `stream`. The last is chosen but not read: begin the next call with it.
    * @param {import("./types.js").Tokens} prompt
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
@@ -254,9 +247,6 @@ export class Decoder {
    */
   async generate(prompt, maxTokens, options = {}, watchers = {}) {
     const { watch, signal } = watchersOf(watchers, "onToken");
-    if (!watch && !signal && this.hasGenerationGraph) {
-      return this.#graphs.alone(() => this.#generated(this.#checked(prompt, maxTokens, options)));
-    }
     return collected(this.stream(prompt, maxTokens, options, { signal }), { watch, signal });
   }
 
@@ -309,20 +299,6 @@ export class Decoder {
   #checked(prompt, maxTokens, options) {
     requireReadsTokens(this.signature);
     return requestOf(this, new Sampler(options, this.signature.generation), prompt, maxTokens);
-  }
-
-  /** Read a prompt, and generate in one run, as `stream` does in many. */
-  async #generated({ ids, sampler, stop, maxTokens }) {
-    const graph = await this.#graphs.other("generate"), newest = ids.at(-1);
-    if (ids.length > 1) await this.#read([ids.slice(0, -1)], null);
-    const occurred = sampler.looksBack ? this.#history[0].latest : [];
-    const feeds = generationFeeds(graph.ort, newest, sampler, maxTokens, stop, occurred);
-    const tokens = await this.#states.generate(graph, feeds);
-    this.#passed([[newest, ...tokens].slice(0, -1)]);
-    if (tokens.at(-1) < 0) {
-      throw new T2RError("graph", "finite logits", `NaN or infinity after ${this.position} tokens`, "check the graph with t2r verify");
-    }
-    return tokens;
   }
 
   /** Record that these rows have been read. */

@@ -1,4 +1,4 @@
-/** A step graph and the companions it names: opened on demand, used by one caller at a time, released together. */
+/** A step graph and the companions it names: used by one caller at a time, released together. */
 
 import { T2RError } from "./errors.js";
 import { beside, openGraph } from "./session.js";
@@ -6,16 +6,12 @@ import { differs } from "./signature.js";
 
 export class Graphs {
   #what;
-  #source;
-  #options;
   #all; // shared by all users: companions (role → graph), whether they are in use, number of users
   #closed = false;
 
   /** Use Graphs.open, or share. */
-  constructor(what, source, options, step, all = { others: new Map(), inUse: false, users: 0 }) {
+  constructor(what, step, all = { others: new Map(), inUse: false, users: 0 }) {
     this.#what = what;
-    this.#source = source;
-    this.#options = options;
     this.step = step;
     this.#all = all;
     all.users++;
@@ -24,7 +20,7 @@ export class Graphs {
   /** The same graphs for another user; each user closes them. @throws {T2RError} state: they are closed */
   share() {
     this.requireOpen();
-    return new Graphs(this.#what, this.#source, this.#options, this.step, this.#all);
+    return new Graphs(this.#what, this.step, this.#all);
   }
 
   /**
@@ -33,16 +29,16 @@ export class Graphs {
    * @param {string} what name of the graphs' user in messages
    * @param {any} source as of openGraph
    * @param {import("./types.js").OpenOptions} options
-   * @param {string[]} roles of the companions to open now, if the step graph names them
+   * @param {string[]} roles of the companions to open, if the step graph names them
    * @param {(signature: import("./types.js").Signature) => void} check throws if the step graph is of another kind
    * @param {(graphs: Graphs) => T} make
    * @returns {Promise<T>}
    */
-  static async open(what, source, { signal, ...options }, roles, check, make) {
-    const graphs = new Graphs(what, source, options, await openGraph(source, { ...options, signal }));
+  static async open(what, source, options, roles, check, make) {
+    const graphs = new Graphs(what, await openGraph(source, options));
     try {
       check(graphs.step.signature);
-      for (const role of roles) if (graphs.has(role)) await graphs.other(role, signal);
+      for (const role of roles) if (graphs.step.signature.graphs[role] !== undefined) await graphs.#openBeside(role, source, options);
       return make(graphs);
     } catch (error) {
       await graphs.#release();
@@ -50,29 +46,17 @@ export class Graphs {
     }
   }
 
-  /** Whether the step graph names a usable graph of this role: generation graphs run on the CPU only. */
-  has(role) {
-    const choosing = role === "generate";
-    return this.step.signature.graphs[role] !== undefined && !(choosing && this.step.provider === "webgpu");
-  }
-
   /** The graph of a role, or null if it is not open. */
   opened(role) {
     return this.#all.others.get(role) ?? null;
   }
 
-  /** The graph of an existing role, opened on first use. @throws {T2RError} as openGraph; graph: of another model */
-  async other(role, signal = null) {
-    const { others } = this.#all;
-    if (!others.has(role)) others.set(role, await this.#openBeside(role, signal));
-    return others.get(role);
-  }
-
-  async #openBeside(role, signal) {
+  /** Open the graph of a role. @throws {T2RError} as openGraph; graph: of another model */
+  async #openBeside(role, source, options) {
     const { signature, place } = this.step;
-    const graph = await openGraph(beside(this.step, this.#source, signature.graphs[role]), { ...this.#options, signal }, role);
+    const graph = await openGraph(beside(this.step, source, signature.graphs[role]), options, role);
     const key = differs(signature, graph.signature, role);
-    if (!key) return graph;
+    if (!key) return void this.#all.others.set(role, graph);
     await graph.session.release();
     throw new T2RError("graph", `the ${role} graph of ${place.name || "this graph"}`, `another ${key}`, "copy all files together");
   }

@@ -11,7 +11,7 @@ const PREFIX = "t2r.";
 const MAX_VOCABULARY = 1 << 24;
 export const MAX_STATE_BYTES = 2 ** 31; // of all states at a batch of 1
 const BATCH_STATES = 8; // times the limit of one sequence: that of a batch
-export const ROLES = ["step", "prefill", "draft_check", "generate", "encoder"];
+export const ROLES = ["step", "prefill", "draft_check", "encoder"];
 const MOST = { float32: 3.4028234663852886e38, float16: 65504, int32: 2 ** 31 - 1, int64: 2 ** 53 };
 const MAX_DIMENSIONS = 16;
 const MAX_DEPTH = 128; // levels of arrays and objects in a value
@@ -219,7 +219,6 @@ export function differs(step, other, role) {
   if (other.role !== role) return "role";
   const own = ["role", "graphs", "tokenizer", "source_tokenizer"];
   const wanted = { ...step, generation: null, chatTemplate: null };
-  if (role === "generate") wanted.topK = null; // it outputs no logits
   if (role !== "prefill") wanted.hiddenSize = null;
   const shared = [...KEYS, ...OF_SOURCES, ...OPTIONAL].filter((key) => !own.includes(key));
   return shared.find((key) => JSON.stringify(wanted[camel(key)]) !== JSON.stringify(other[camel(key)]));

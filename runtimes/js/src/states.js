@@ -84,12 +84,6 @@ export class States {
     return tokens ? { logits, tokens: Int32Array.from(tokens, Number), ...(sums && { sums }) } : logits;
   }
 
-  /** One run of a generation graph, from the states of one sequence. Returns the tokens it chose. */
-  async generate(graph, feeds) {
-    const [tokens] = await this.#chained(graph, feeds, ["tokens"]);
-    return Array.from(tokens, Number);
-  }
-
   /** One run that reads and updates the states. Returns the data of the named outputs, owned by the caller. */
   async #chained(graph, feeds, names) {
     const fetches = {};

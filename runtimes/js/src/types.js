@@ -59,7 +59,7 @@
  * @property {number | null} inputSize elements of the vectors that `readVectors` takes; null: the graph reads tokens
  * @property {number | null} hiddenSize elements of the output `hidden`, which is not used here; null: there is none
  * @property {number | null} topK
- * @property {"step" | "prefill" | "draft_check" | "generate" | "encoder"} role
+ * @property {"step" | "prefill" | "draft_check" | "encoder"} role
  * @property {Readonly<Record<string, string>>} graphs
  * @property {Readonly<SamplingOptions & BeamOptions> | null} generation default options of a
  *   generation, or of a translator's search; null: the graph has none
@@ -81,7 +81,6 @@
  * @property {"cpu" | "wasm" | "webgpu"} [provider] cpu (the default) or webgpu in Node; wasm (the default) or webgpu in a browser
  * @property {number} [threads] inside an operator, in Node; in a browser set `ort.env.wasm.numThreads`
  * @property {boolean} [prefill] whether to open the prefill graph, if there is one; true by default
- * @property {boolean} [generation] whether `generate` uses the generation graph, if there is one; true by default
  * @property {number} [maxStateBytes] limit of one sequence's states; 2 GiB by default
  * @property {number} [maxSource] maximum tokens of a translator's source, besides the graph's own limit; 4,096 by default, 1.1 GB
  *   of attention scores in an encoder of 8 heads. Sources given together are encoded in portions with no more scores than one of

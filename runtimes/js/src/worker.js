@@ -37,8 +37,8 @@ const CALLS = {
     if (progress) options.onProgress = (news) => post({ id, progress: news });
     if (ort) options.ort = await moduleAt(ort);
     decoder = await Decoder.open(source, options);
-    const { signature, provider, hasGenerationGraph } = decoder;
-    return { signature, provider, hasGenerationGraph };
+    const { signature, provider } = decoder;
+    return { signature, provider };
   },
   generate({ id, signal }, prompt, maxTokens, options, watched) {
     if (!watched) return decoder.generate(prompt, maxTokens, options, { signal });

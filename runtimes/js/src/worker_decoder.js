@@ -58,11 +58,6 @@ export class WorkerDecoder {
     return this.#opened.provider;
   }
 
-  /** As Decoder.hasGenerationGraph. @returns {boolean} */
-  get hasGenerationGraph() {
-    return this.#opened.hasGenerationGraph;
-  }
-
   /** Number of sequences decoded side by side. @returns {number} */
   get batch() {
     return this.#now.batch;

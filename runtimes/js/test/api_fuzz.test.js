@@ -45,7 +45,7 @@ async function tried(what, call) {
 const calling = (object, name, ...kinds) => (note) => object[name](...note(...kinds.map((kind) => kind())));
 
 test("a decoder", async () => {
-  const decoder = await Decoder.open(golden("prefill.onnx"), { generation: false });
+  const decoder = await Decoder.open(golden("prefill.onnx"));
   const fresh = async () => {
     await decoder.reset(1);
     return Array.from(await decoder.prefill([1, 3, 2]));

@@ -21,7 +21,7 @@ async function opened(name, work) {
   }
 }
 
-for (const graph of ["tiny.onnx", "loop.onnx"]) {
+for (const graph of ["tiny.onnx", "window.onnx"]) {
   test(`texts that come and go are those that are written alone: ${graph}`, () => opened(graph, async (decoder) => {
     await decoder.prefill([1, 2]);
     const batch = new Batch(decoder), texts = new Map();

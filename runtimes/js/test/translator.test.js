@@ -105,3 +105,19 @@ test("metadata of a source are bounded", async () => {
   }
   await refused(() => read({ max_source: null }), "metadata", /a bad value of source_length/);
 });
+
+const BEAMS = [
+  {}, { width: 1 }, { width: 3, nBest: 3 }, { width: 5, nBest: 2, lengthPenalty: 0.3, minTokens: 3 },
+  { width: 4, nBest: 4, earlyStopping: true, maxTokens: 9 }, { width: 2, nBest: 2, earlyStopping: "never", forcedEnd: false, maxTokens: 12 },
+];
+
+test("a search from the largest logits is the one from all", async () => {
+  const all = { repetitionPenalty: 1 + 1e-9 }; // a penalty needs all logits; this one has no visible effect
+  for (const source of [[8, 12, 10, 10, 5, 9, 7], [3], [1, 2, 3, 4]]) {
+    for (const beam of BEAMS) {
+      const [few, whole] = [await translator.translate(source, beam), await translator.translate(source, { ...beam, ...all })];
+      assert.deepEqual(few.map(({ tokens }) => tokens), whole.map(({ tokens }) => tokens), JSON.stringify(beam));
+      few.forEach(({ score }, n) => assert.ok(Math.abs(score - whole[n].score) <= 1e-5, `${score} for ${whole[n].score}`));
+    }
+  }
+});

@@ -23,7 +23,7 @@ export const typed: [
 export const untyped: Typed<{ decode(ids: any): string }> = true;
 
 export async function used(bytes: Uint8Array): Promise<string> {
-  const decoder = await Decoder.open(new URL("file:///story.onnx"), { provider: "cpu", threads: 1, generation: false, onProgress: ({ loaded, total }) => void (loaded / (total ?? 1)) });
+  const decoder = await Decoder.open(new URL("file:///story.onnx"), { provider: "cpu", threads: 1, prefill: false, onProgress: ({ loaded, total }) => void (loaded / (total ?? 1)) });
   const { eosTokens: ends }: Signature = decoder.signature;
   const tokenizer: Tokenizer = decoder.tokenizer(), text = tokenizer.stream();
   let story = "";

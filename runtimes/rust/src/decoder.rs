@@ -46,8 +46,6 @@ pub struct Info {
     pub checkpoint: String,
     /// Whether there is a prefill graph.
     pub prefills: bool,
-    /// Whether there is a generation graph.
-    pub generates: bool,
     /// Whether the graph is a translator's.
     pub translates: bool,
     /// Whether [`Decoder::metadata`] has `t2r.chat_template`.
@@ -169,7 +167,6 @@ impl Decoder {
             states: found.states,
             checkpoint: text(found.checkpoint),
             prefills: found.prefills != 0,
-            generates: found.generates != 0,
             translates: found.translates != 0,
             chats: found.chats != 0,
             input_size: (found.input_size > 0).then_some(found.input_size as usize),
@@ -248,8 +245,8 @@ impl Decoder {
         Ok(token)
     }
 
-    /// Read a prompt, and generate up to `max_tokens` tokens, in one run if there is a generation graph. The last is
-    /// chosen but not read: begin the next call with it.
+    /// Read a prompt, and generate up to `max_tokens` tokens. The last is chosen but not read: begin the next
+    /// call with it.
     pub fn generate(&mut self, prompt: &[i64], max_tokens: i64, sampling: &Sampling) -> Result<Vec<i64>> {
         self.write(prompt, max_tokens, sampling, None, ptr::null_mut())
     }

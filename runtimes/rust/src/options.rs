@@ -38,7 +38,7 @@ fn opening() -> sys::t2r_options {
 pub struct Options {
     /// Threads in an operator; 0: those of [`share_threads`], else one per core.
     pub threads: i32,
-    /// Whether to use the prefill and generation graphs beside the graph.
+    /// Whether to use the prefill graph beside the graph.
     pub companions: bool,
     /// Limit of a graph's state bytes, at batch 1.
     pub max_state_bytes: i64,

@@ -44,7 +44,6 @@ pub struct t2r_info {
     pub eos_tokens: *const i64,
     pub checkpoint: *const c_char,
     pub prefills: i32,
-    pub generates: i32,
     pub translates: i32,
     pub chats: i32,
     pub input_size: i64,

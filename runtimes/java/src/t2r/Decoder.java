@@ -126,7 +126,6 @@ public final class Decoder extends Handle {
                     found.get(JAVA_LONG, at(INFO, "states")),
                     Native.text(found.get(ADDRESS, at(INFO, "checkpoint"))),
                     found.get(JAVA_INT, at(INFO, "prefills")) != 0,
-                    found.get(JAVA_INT, at(INFO, "generates")) != 0,
                     found.get(JAVA_INT, at(INFO, "translates")) != 0,
                     found.get(JAVA_INT, at(INFO, "chats")) != 0,
                     found.get(JAVA_LONG, at(INFO, "input_size")));
@@ -239,8 +238,8 @@ public final class Decoder extends Handle {
     }
 
     /**
-     * Reads a prompt, and generates up to maxTokens tokens, in one run if there is a generation graph. The last is chosen
-     * but not read: begin the next call with it.
+     * Reads a prompt, and generates up to maxTokens tokens. The last is chosen but not read: begin the next call with
+     * it.
      */
     public long[] generate(long[] prompt, long maxTokens, Sampling sampling) {
         return use(arena -> write(arena, prompt, maxTokens, sampling, MemorySegment.NULL));

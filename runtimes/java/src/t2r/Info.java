@@ -12,12 +12,11 @@ package t2r;
  * @param states number of states
  * @param checkpoint its SHA-256
  * @param prefills whether there is a prefill graph
- * @param generates whether there is a generation graph
  * @param translates whether the graph is a translator's
  * @param chats whether {@link Decoder#metadata} has "t2r.chat_template"
  * @param inputSize elements of the vectors that {@link Decoder#readVectors} takes; 0: the graph reads tokens
  */
 public record Info(
         long vocabSize, long batch, long fixedBatch, long position, long maxPositions, long bosToken, long[] eosTokens,
-        long topK, long states, String checkpoint, boolean prefills, boolean generates,
-        boolean translates, boolean chats, long inputSize) {}
+        long topK, long states, String checkpoint, boolean prefills, boolean translates, boolean chats,
+        long inputSize) {}

@@ -33,7 +33,7 @@ final class Native {
             JAVA_LONG.withName("position"), JAVA_LONG.withName("max_positions"), JAVA_LONG.withName("bos_token"),
             JAVA_LONG.withName("top_k"), JAVA_LONG.withName("states"), JAVA_LONG.withName("eos_count"),
             ADDRESS.withName("eos_tokens"), ADDRESS.withName("checkpoint"), JAVA_INT.withName("prefills"),
-            JAVA_INT.withName("generates"), JAVA_INT.withName("translates"), JAVA_INT.withName("chats"),
+            JAVA_INT.withName("translates"), JAVA_INT.withName("chats"), MemoryLayout.paddingLayout(4),
             JAVA_LONG.withName("input_size"));
     static final StructLayout SAMPLING = MemoryLayout.structLayout(
             JAVA_LONG.withName("size"), JAVA_DOUBLE.withName("temperature"), JAVA_LONG.withName("top_k"),

@@ -19,7 +19,7 @@ public final class Options {
 
     /** Threads in an operator; 0: those of {@link #shareThreads}, else one per core. */
     public Integer threads;
-    /** Whether to use the prefill and generation graphs beside the graph. */
+    /** Whether to use the prefill graph beside the graph. */
     public Boolean companions;
     /** Limit of a graph's state bytes, at batch 1. */
     public Long maxStateBytes;

@@ -1,12 +1,10 @@
 """`t2r-run generate`: continue a text with an exported graph.
 
-The new text goes to stdout and the prompt to stderr, so that a terminal shows both. If GRAPH has a generation graph and
-stdout is not a terminal, one run of that graph generates the same text.
+The new text goes to stdout and the prompt to stderr, so that a terminal shows both.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +17,6 @@ from t2r_runtime.checks import require_int
 from t2r_runtime.cli import bulk, providers, sampling
 from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.cli.score import MAX_TEXT
-from t2r_runtime.contract.signature import GENERATE
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.session.refusals import existing_graph
@@ -113,12 +110,7 @@ def command(
     started = time.perf_counter()
     written: list[int] = []
     if most:
-        in_one_run = GENERATE in decoder.signature.graphs and draft is None
-        watched = bool(stops) or (not as_json and (not in_one_run or sys.stdout.isatty()))
-        callback = printer.token if watched else None
-        written = decoder.generate(read, most, rules, callback, guess)
-        for token in () if watched else written:
-            printer.token(token)
+        written = decoder.generate(read, most, rules, printer.token, guess)
     elif save_state is None:
         decoder.prefill(read)
     elif read[1:]:
@@ -175,9 +167,7 @@ def _answer(
             decoder.reset()
             with lines.answering(line.number):
                 most = _most(max_tokens, decoder.signature, len(line.read))
-                found = decoder.generate(line.read, most, rules, line.token if stops else None)
-                for token in () if stops else found:
-                    line.token(token)
+                decoder.generate(line.read, most, rules, line.token)
                 lines.put(line.number, line.answer())
         return
     pool = Pool(decoder, rows)

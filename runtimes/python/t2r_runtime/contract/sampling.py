@@ -2,8 +2,8 @@
 2407.01082), in this order.
 
 Arithmetic is float64, relative to the largest logit, so that small temperatures and large logits do not overflow. The
-sample is the argmax of scores plus Gumbel noise (t2r_runtime.contract.noise), so a seed gives the same text here and in
-a generation graph.
+sample is the argmax of scores plus Gumbel noise (t2r_runtime.contract.noise), so a seed gives the same text in every
+language.
 """
 
 from __future__ import annotations

@@ -19,14 +19,12 @@ from t2r_runtime.files import is_file_name
 CONTRACT_VERSION = 1
 STEP = "step"  # role of graphs that read one token of each sequence
 PREFILL = "prefill"  # many tokens of each sequence
-GENERATE = "generate"  # generates tokens in a loop inside the graph
 ENCODER = "encoder"  # encodes sources
 DRAFT_CHECK = "draft_check"  # reads several tokens, gives logits after each, and keeps the first ones
-COMPANIONS = (PREFILL, GENERATE, ENCODER, DRAFT_CHECK)
+COMPANIONS = (PREFILL, ENCODER, DRAFT_CHECK)
 ROLES = {  # for messages
     STEP: "step graph",
     PREFILL: "prefill graph",
-    GENERATE: "generation graph",
     ENCODER: "encoder graph",
     DRAFT_CHECK: "draft-check graph",
 }
@@ -129,14 +127,13 @@ class Signature:
     def companion(self, role: str) -> Signature:
         """The signature of the companion with this role, without graphs, tokenizer, chat template and options.
 
-        A generation graph has no top-k outputs, and states of batch 1; only a prefill graph has the output `hidden`.
+        Only a prefill graph has the output `hidden`.
         """
         require_kind(role, str, "a role", "graph")
-        top_k = None if role == GENERATE else self.top_k
         hidden_size = self.hidden_size if role == PREFILL else None
         source = None if self.source is None else replace(self.source, source_tokenizer=None)
         nothing: dict[str, Any] = dict.fromkeys(OF_STEPS)
-        return replace(self, role=role, graphs={}, top_k=top_k, hidden_size=hidden_size, source=source, **nothing)
+        return replace(self, role=role, graphs={}, hidden_size=hidden_size, source=source, **nothing)
 
     def input_dims(self, *tokens: int | str) -> tuple[int | str, ...]:
         """Shape of a run's input: `tokens`, such as (B, N), then `input_size` if the graph reads vectors."""
@@ -183,7 +180,7 @@ class Signature:
         """Raise UserError if states grow.
 
         Args:
-            purpose: what requires constant size, such as "for a generation graph".
+            purpose: what requires constant size, such as "for target npu".
         """
         growing = [spec.name for spec in self.states if spec.grows]
         if growing:

@@ -6,17 +6,15 @@ import contextlib
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 import t2r_runtime.decode.generate as generate
-from t2r_runtime.checks import not_finite, require_value
+from t2r_runtime.checks import require_value
 from t2r_runtime.contract.sampling import Sampling
-from t2r_runtime.contract.signature import COMPANIONS, DRAFT_CHECK, GENERATE
+from t2r_runtime.contract.signature import COMPANIONS, DRAFT_CHECK
 from t2r_runtime.contract.state_spec import MAX_STATE_BYTES
 from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.reader import Reader
-from t2r_runtime.session.interface import generation_feeds
 from t2r_runtime.session.session import open_graph
 from t2r_runtime.session.threads import alone
 
@@ -33,9 +31,8 @@ class Decoder(Reader):
         allow_fallback: let the CPU run nodes that the provider does not support, see `placement`; otherwise they raise
             an error that names them.
         companions: roles of the companion graphs to use, if the graph names them. Each is opened on first use, with
-            memory for its session. "prefill" reads many prompt tokens per run, "draft_check" checks draft tokens, and
-            "generate" runs `generate` without a callback in one run on the CPU. A translator's "encoder" is for
-            t2r_runtime.Translator.
+            memory for its session. "prefill" reads many prompt tokens per run, and "draft_check" checks draft tokens.
+            A translator's "encoder" is for t2r_runtime.Translator.
         max_state_bytes: maximum size of the states of one sequence, since a graph may be untrusted.
         prefill_from: minimum length of prompts that the prefill graph reads. Opening it takes as long as some dozens of
             steps, which a process that reads one short prompt can save.
@@ -62,11 +59,6 @@ class Decoder(Reader):
     ) -> None:
         opening = provider, threads, provider_options, allow_fallback, session_config, companions, max_state_bytes
         super().__init__(open_graph(path, *opening), prefill_from)
-
-    @property
-    def has_generation_graph(self) -> bool:
-        """Whether `generate` without a callback is one run of a generation graph."""
-        return GENERATE in self._graph.companions
 
     @alone
     def save_state(self, path: str | Path, token: int | None = None) -> None:
@@ -121,8 +113,7 @@ class Decoder(Reader):
             ids: the prompt (T,), T of at least 1, such as the BOS token.
             max_tokens: at least 1.
             sampling: sampling options and stop tokens.
-            callback: called with each token; returning False ends the text. Without a callback, a generation graph
-                generates the same tokens in one run.
+            callback: called with each token; returning False ends the text.
             draft: for speculative decoding, "lookup" (what followed the latest tokens earlier in this text) or a
                 Decoder of a smaller model with the same tokens, which is reset. A draft-check graph checks several
                 draft tokens per run. The text is the same except for rounding, as in `prefill`; few drafts are made if
@@ -138,8 +129,6 @@ class Decoder(Reader):
         request = generate.checked(self, ids, max_tokens, sampling)
         valid = callback is None or callable(callback)
         require_value(valid, "a function of one token as callback", callback, "sampling")
-        if callback is None and draft is None and self.has_generation_graph:
-            return self._generate_in_graph(request)
         tokens = []
         written = generate.tokens(self, request) if draft is None else self._speculate(request, draft)
         with contextlib.closing(written):
@@ -155,18 +144,3 @@ class Decoder(Reader):
         self._require_draft_check()
         self._graph.companions[DRAFT_CHECK]()  # open it before runs are timed
         return speculation.tokens(self, request, speculation.drafter_of(self, draft))
-
-    def _generate_in_graph(self, request: Request) -> list[int]:
-        """Generate in one run. Raises UserError if logits are not finite."""
-        if request.all_but_last is not None:
-            self.prefill(request.all_but_last)
-        sampler = request.sampler
-        occurred = self._history.of(0) if sampler.sampling.looks_back else ()
-        feeds = generation_feeds(sampler, request.max_tokens, request.stop, occurred)
-        written: list[int] = self._states.generate(request.last, feeds).tolist()
-        self._positions += len(written)
-        self._history.add(np.array([[request.last, *written][:-1]], np.int64))
-        sampler.draws += len(written)
-        if written and written[-1] < 0:
-            raise not_finite(f"NaN or infinity after {self.position} tokens")
-        return written

@@ -94,8 +94,8 @@ def request(signature: Signature, position: int, ids: Ids, max_tokens: int, samp
 def tokens(stepper: Stepper, request: Request) -> Generator[int]:
     """Yield the tokens of a request as they are chosen.
 
-    The last token is not read, as it may exceed the model's positions. A step reads the last token of the prompt, as in
-    a generation graph, since a quantized prefill graph rounds differently.
+    The last token is not read, as it may exceed the model's positions. A step reads the last token of the prompt, since
+    a quantized prefill graph rounds differently.
     """
     if request.all_but_last is not None:
         next_logits(stepper, request.all_but_last, request.limit)

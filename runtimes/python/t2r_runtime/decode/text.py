@@ -13,7 +13,7 @@ from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.history import RECENT, History
 from t2r_runtime.errors import UserError
 
-NOT_FINITE = -1  # replaces a token, as in a generation graph
+NOT_FINITE = -1  # replaces a token
 STOP, LENGTH, FAILED, REMOVED = "stop", "length", "failed", "removed"  # why a text ended
 Watch = Callable[[NDArray[np.float32], int], object]
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from t2r_runtime.contract.sampling import Sampler, Sampling
 from t2r_runtime.contract.signature import (
     DRAFT_CHECK,
     ENCODER,
-    GENERATE,
     HIDDEN,
-    INPUT_IDS,
     KEEP,
     LOG_SUM,
     LOGITS,
@@ -29,22 +26,6 @@ from t2r_runtime.contract.signature import (
 from t2r_runtime.contract.state_spec import BATCH, GROWING, POSITION, SOURCE_LENGTH, TOKENS, StateSpec
 from t2r_runtime.errors import UserError, printable
 
-# inputs of a generation graph besides ids and states, and its output:
-MAX_TOKENS = "max_tokens"  # int64 (): maximum number of new tokens
-STOP_TOKENS = "stop_tokens"  # int64 (N,): the text ends with the first of them
-TEMPERATURE = "temperature"  # float64 (): 0 is greedy
-TOP_K = "top_k"  # int64 (): 0 is no limit
-TOP_P = "top_p"  # float64 (): 1 is no limit
-MIN_P = "min_p"  # float64 (): 0 is no limit
-REPETITION_PENALTY = "repetition_penalty"  # float64 (): 1 is none
-NO_REPEAT_NGRAM = "no_repeat_ngram"  # int64 (): 0 is no limit
-OCCURRED = "occurred"  # int64 (N,): earlier tokens, oldest first, for the penalties
-SEED = "seed"  # int64 (): 0 … 2^32 - 1
-DRAWN = "drawn"  # int64 (): number of earlier draws with this seed
-GENERATED = "tokens"  # int64 (N,): the new tokens
-WHOLE_NUMBERS = (MAX_TOKENS, TOP_K, NO_REPEAT_NGRAM, SEED, DRAWN)
-REAL_NUMBERS = (TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY)
-
 Form = tuple[str, tuple[int | str | None, ...]]  # dtype, dimensions
 Array = NDArray[Any]
 
@@ -58,7 +39,7 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
     Raises:
         UserError: lists all missing and unexpected names, or else all wrong dtypes and shapes.
     """
-    wanted_in, wanted_out = _FORMS.get(signature.role, _step)(signature)
+    wanted_in, wanted_out = (_encoder if signature.role == ENCODER else _step)(signature)
     problems = [*_names(wanted_in, inputs, " inputs"), *_names(wanted_out, outputs, " outputs")]
     if not problems:
         pairs = [(name, form, inputs[name]) for name, form in wanted_in.items()]
@@ -79,39 +60,16 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
 
 def first_feeds(signature: Signature) -> dict[str, Array]:
     """Inputs of a run that reads token 0, or a vector of zeros, at the start of a text, by name."""
-    batch = 1 if signature.role == GENERATE else signature.batch or 1
+    batch = signature.batch or 1
     if signature.role == ENCODER:
         length = 2 if signature.source is None else signature.source.source_length or 2
         return {SOURCE_IDS: np.zeros((batch, length), np.int64), SOURCE_LENGTHS: np.full(batch, 1, np.int64)}
     states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
-    if signature.role == GENERATE:
-        states |= generation_feeds(Sampler(Sampling(temperature=0)), 1, (), ())
     if signature.role == DRAFT_CHECK:
         states[KEEP] = np.ones(batch, np.int64)
     many = signature.role in (PREFILL, DRAFT_CHECK)
     read: Any = signature.input_dims(*((batch, 2) if many else (batch,)))
     return {signature.input_name: np.zeros(read, signature.input_dtype), **states}
-
-
-def generation_feeds(
-    sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int], occurred: ArrayLike
-) -> dict[str, Array]:
-    """Inputs of a generation graph besides the token and the states, by name.
-
-    Args:
-        occurred: earlier tokens (T,), oldest first; empty without penalties.
-    """
-    sampling = sampler.sampling
-    whole = {MAX_TOKENS: max_tokens, TOP_K: sampling.top_k, SEED: sampler.seed, DRAWN: sampler.draws}
-    whole |= {NO_REPEAT_NGRAM: sampling.no_repeat_ngram}
-    real = {TEMPERATURE: sampling.temperature, TOP_P: sampling.top_p, MIN_P: sampling.min_p}
-    real |= {REPETITION_PENALTY: sampling.repetition_penalty}
-    return {
-        **{name: np.array(number, np.int64) for name, number in whole.items()},
-        **{name: np.array(number, np.float64) for name, number in real.items()},
-        STOP_TOKENS: np.array(sorted(stop_tokens), np.int64),
-        OCCURRED: np.array(occurred, np.int64),
-    }
 
 
 def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[int, int]:
@@ -179,20 +137,6 @@ def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     return wanted_in, wanted_out
 
 
-def _generate(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
-    """Inputs and outputs of a generation graph: name → (dtype, dimensions)."""
-    inputs: dict[str, Form] = {INPUT_IDS: ("int64", (1,)), **dict.fromkeys(WHOLE_NUMBERS, ("int64", ()))}
-    inputs |= dict.fromkeys(REAL_NUMBERS, ("float64", ())) | dict.fromkeys((STOP_TOKENS, OCCURRED), ("int64", (None,)))
-    outputs: dict[str, Form] = {GENERATED: ("int64", (None,))}
-
-    def single(spec: StateSpec) -> Form:
-        return spec.dtype, tuple(1 if d == BATCH else d for d in spec.shape)
-
-    inputs |= {spec.past: single(spec) for spec in signature.states}
-    outputs |= {spec.present: single(spec) for spec in signature.chained}
-    return inputs, outputs
-
-
 def _encoder(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     """Inputs and outputs of an encoder graph: name → (dtype, dimensions)."""
     assert signature.source is not None
@@ -201,9 +145,6 @@ def _encoder(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     outputs |= {spec.present: (spec.dtype, spec.shape) for spec in started}
     length = signature.source.source_length or SOURCE_LENGTH
     return {SOURCE_IDS: ("int64", (BATCH, length)), SOURCE_LENGTHS: ("int64", (BATCH,))}, outputs
-
-
-_FORMS = {GENERATE: _generate, ENCODER: _encoder}
 
 
 def _names(wanted: Collection[str], found: Collection[str], what: str = "") -> list[str]:

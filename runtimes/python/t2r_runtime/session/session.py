@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import t2r_runtime.session.providers as providers
 from t2r_runtime.checks import listed, require_kind
-from t2r_runtime.contract.signature import COMPANIONS, DRAFT_CHECK, GENERATE, PREFILL, ROLES, STEP, Signature
+from t2r_runtime.contract.signature import COMPANIONS, DRAFT_CHECK, PREFILL, ROLES, STEP, Signature
 from t2r_runtime.contract.state_spec import MAX_STATE_BYTES
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.interface import Form, check_interface, first_feeds
@@ -155,7 +155,7 @@ def open_graph(
         allow_fallback: let other providers run the nodes that this one does not support.
         config: session configuration entries of ONNX Runtime, for this graph and its companions.
         companions: roles of the companions to use. On WebGPU those that share states with the step graph are not
-            used, as memory belongs to one session; the generation graph runs on the CPU only.
+            used, as memory belongs to one session.
         max_state_bytes: maximum size of all states at batch 1.
 
     Raises:
@@ -174,7 +174,7 @@ def open_graph(
     steps = threads_for(path, provider, threads)
     session, signature, taken = opening.open(path, STEP, _options(steps, given))
     device = opening.provider.device
-    left_out = [*((GENERATE,) if provider != "cpu" else ()), *(IN_SESSIONS if device == "webgpu" else ())]
+    left_out = IN_SESSIONS if device == "webgpu" else ()
     # prompts differ in length: companions are not captured
     free = replace(opening, extra={key: value for key, value in extra.items() if key != "enable_cuda_graph"})
     others = {}
@@ -186,7 +186,7 @@ def open_graph(
                 if signature.quantization == "none":
                     more.setdefault("session.disable_prepacking", "1")
                 more.setdefault("session.force_spinning_stop", "1")  # spinning threads would slow down the steps
-            count = usable_cores() if threads is None and role != GENERATE else steps
+            count = usable_cores() if threads is None else steps
             others[role] = free.companion(path, signature, role, partial(_options, count, more))
     placement = providers.counted(taken)
     return Graph(path, session, signature, device, placement, opening.captured, max_state_bytes, others)

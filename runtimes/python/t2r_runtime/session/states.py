@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 
 from t2r_runtime.contract.signature import (
     DRAFT_CHECK,
-    GENERATE,
     HIDDEN,
     KEEP,
     LOG_SUM,
@@ -33,7 +31,6 @@ from t2r_runtime.contract.state_spec import GROWING, StateSpec
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.buffers import Array, Buffers
 from t2r_runtime.session.gather import Rows
-from t2r_runtime.session.interface import GENERATED
 from t2r_runtime.session.session import Graph
 
 if TYPE_CHECKING:
@@ -107,20 +104,6 @@ class States(Buffers):
         """Restore the states before the last `check`, which are still in the other buffers."""
         self._turn = 1 - self._turn
         self._caches = self._unchecked
-
-    def generate(self, token: int, feeds: Mapping[str, Array]) -> NDArray[np.int64]:
-        """Run the generation graph from `token` and the states of one sequence → new tokens (N,)."""
-        session = self._graph.companions[GENERATE]()
-        self._ids.update_inplace(np.array([token]))
-        binding = session.io_binding()
-        self._bind_inputs(binding, self._turn, self._ids)
-        for name, array in feeds.items():
-            binding.bind_cpu_input(name, array)
-        binding.bind_output(GENERATED)
-        self._bind_outputs(binding, self._turn)
-        self._call(session, binding)
-        self._turn = 1 - self._turn
-        return np.array(binding.get_outputs()[0].numpy())
 
     def keep(self, rows: Rows, sources: Rows) -> None:
         super().keep(rows, sources)
