@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from t2r_export.checkpoints.importers.generation_keys import KEYS
 from t2r_export.config.model import ModelConfig
+from t2r_runtime.contract.options import DECODER, PENALTIES
 
 
 def generation_config(config: ModelConfig) -> dict[str, Any]:
@@ -20,11 +22,10 @@ def generation_config(config: ModelConfig) -> dict[str, Any]:
     options = config.generation
     if options is None:
         return said
-    said |= {"do_sample": False} if options.temperature == 0 else _drawn(options.to_dict())
-    penalties = {"repetition_penalty": options.repetition_penalty, "no_repeat_ngram_size": options.no_repeat_ngram}
-    return said | {key: value for key, value in penalties.items() if value is not None}
-
-
-def _drawn(options: dict[str, Any]) -> dict[str, Any]:
-    said = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    return said | {key: options[key] for key in ("temperature", "top_k", "top_p", "min_p") if key in options}
+    decoder = {key: value for key, value in options.to_dict().items() if key in DECODER}
+    if options.temperature == 0:
+        said["do_sample"] = False
+        decoder = {key: value for key, value in decoder.items() if key in PENALTIES}
+    else:
+        said |= {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    return said | {KEYS[key]: value for key, value in decoder.items()}

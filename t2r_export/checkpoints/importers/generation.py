@@ -11,10 +11,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, spelt
-from t2r_export.checkpoints.importers.generation_keys import CHOICE, DECODERS, NOTED, SAMPLED, SEARCH, TRANSLATORS
+from t2r_export.checkpoints.importers.generation_keys import (
+    CHOICE,
+    DECODERS,
+    KEYS,
+    NOTED,
+    SAMPLED,
+    SAMPLING_DEFAULTS,
+    SEARCH,
+    TRANSLATORS,
+)
 from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.model import ModelConfig
-from t2r_runtime.contract.options import is_generation
+from t2r_runtime.contract.options import PENALTIES, is_generation
 from t2r_runtime.errors import printable
 
 
@@ -64,15 +73,9 @@ class _Reader:
     def _decoder(self) -> dict[str, Any]:
         """Options as transformers applies them: greedy without do_sample."""
         said = self.said.data
-        drawn: dict[str, Any] = {"temperature": ("temperature", 0)}
-        if said.get("do_sample") is True:
-            drawn = {
-                "temperature": ("temperature", said.get("temperature", 1.0)),
-                "top_k": ("top_k", said.get("top_k", 50)),
-                "top_p": ("top_p", said.get("top_p", 1.0)),
-                "min_p": ("min_p", said.get("min_p")),
-            }
-        return {**drawn, **self._penalties()}
+        if said.get("do_sample") is not True:
+            return {"temperature": ("temperature", 0), **self._penalties()}
+        return {name: (key, said.get(key, SAMPLING_DEFAULTS.get(name))) for name, key in KEYS.items()}
 
     def _translator(self, made: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Special tokens, and options: name → source key and value."""
@@ -123,8 +126,7 @@ class _Reader:
         return found
 
     def _penalties(self) -> dict[str, Any]:
-        keys = {"repetition_penalty": "repetition_penalty", "no_repeat_ngram": "no_repeat_ngram_size"}
-        return {name: (key, self.said.data.get(key)) for name, key in keys.items()}
+        return {name: (KEYS[name], self.said.data.get(KEYS[name])) for name in PENALTIES}
 
     def _in_range(self, options: Mapping[str, tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         """The options that runtimes support; others are noted."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from t2r_runtime.contract.options import DECODER
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -16,7 +18,10 @@ TOKENS = _words(
     "bos_token_id eos_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id suppress_tokens "
     "bad_words_ids"
 )
-CHOICE = _words("do_sample num_beams temperature top_k top_p min_p repetition_penalty no_repeat_ngram_size")
+# options of a decoder and of its penalties -> keys, and transformers' values of absent keys where it samples
+KEYS = {name: name for name in DECODER} | {"no_repeat_ngram": "no_repeat_ngram_size"}
+SAMPLING_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
+CHOICE = frozenset({"do_sample", "num_beams", *KEYS.values()})
 # for translators; the length of other texts is set by the caller
 SEARCH = _words("early_stopping length_penalty max_length max_new_tokens min_length min_new_tokens")
 CARRIED = TOKENS | CHOICE | SEARCH

@@ -66,7 +66,7 @@ FIELDS: dict[str, list[Any]] = {  # values of WRONG that are valid
     "max_tokens": [],
     "n": [],
     "best_of": [],
-    "temperature": [1.5],
+    "temperature": [1.5, 1e300, 10**30],
     "top_p": [],
     "top_k": [],
     "min_p": [],

@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from t2r_runtime.contract.options import DECODER, SamplingOptions
+
 if TYPE_CHECKING:
     from t2r_runtime import Sampling, Signature
 
 # Defaults for graphs without generation options: at temperature 1 and top-p 1 a small model babbles.
 SILENT = {"temperature": 0.8, "top_p": 0.95}
-# Fields of t2r_runtime.Sampling, which checks the values, in order of application: default, help.
-NUMBERS: dict[str, tuple[float, str]] = {
-    "repetition_penalty": (1.0, "Divide positive and multiply negative logits of earlier tokens by this factor."),
-    "no_repeat_ngram": (0, "Let no n-gram of N tokens occur twice; 0 is no limit."),
-    "temperature": (SILENT["temperature"], "Sampling temperature; 0 is greedy."),
-    "top_k": (0, "Sample from the K most likely tokens; 0 is no limit."),
-    "top_p": (SILENT["top_p"], "Sample from the smallest set of tokens whose probabilities sum to at least P."),
-    "min_p": (0.0, "Sample from tokens at least P times as likely as the most likely one; 0 is no limit."),
-}
 
 
 def options(function: Callable[..., None]) -> Callable[..., None]:
@@ -32,13 +25,15 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
     def with_rules(seed: int | None, **given: Any) -> None:
         from t2r_runtime.contract.sampling import Sampling
 
-        function(rules=Sampling(seed=seed, **{name: given.pop(name) for name in NUMBERS}), **given)
+        function(rules=Sampling(seed=seed, **{name: given.pop(name) for name in DECODER}), **given)
 
     seed = click.option("--seed", type=int, help="Random seed of the sampling. Default: a new one every time.")
     decorated: Callable[..., None] = seed(with_rules)
-    for name, (default, text) in reversed(NUMBERS.items()):
-        flag, shown = "--" + name.replace("_", "-"), f"{text}  [default: the graph's, or {default}]"
-        decorated = click.option(flag, type=type(default), help=shown)(decorated)
+    for field in reversed(dataclasses.fields(SamplingOptions)):
+        flag = "--" + field.name.replace("_", "-")
+        default = SILENT.get(field.name, field.default)
+        text = f"{field.metadata['help']}  [default: the graph's, or {default}]"
+        decorated = click.option(flag, type=type(default), help=text)(decorated)
     return decorated
 
 

@@ -31,42 +31,36 @@ def _real(least: float, most: float) -> Callable[[Any], bool]:
     return lambda value: is_number(value) and least <= value <= most
 
 
-CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {  # whether a value is valid, and what is expected
-    "temperature": (_real(0, sys.float_info.max), "a temperature of 0 or more"),
-    "top_k": (_whole(0, LARGEST), "top_k from 0 (no limit) to 2^63 - 1"),
-    "top_p": (lambda value: is_number(value) and 0 < value <= 1, "top_p above 0 and at most 1 (no limit)"),
-    "min_p": (_real(0, 1), "min_p from 0 (no limit) to 1"),
-    "repetition_penalty": (
-        _real(1 / LARGEST_PENALTY, LARGEST_PENALTY),
-        f"a repetition_penalty from {1 / LARGEST_PENALTY} to {LARGEST_PENALTY:.0f} (1 is none)",
-    ),
-    "no_repeat_ngram": (_whole(0, LONGEST_NGRAM), f"no_repeat_ngram from 0 (no limit) to {LONGEST_NGRAM}"),
-    "n_best": (_whole(1), "n_best of at least 1"),
-    "width": (_whole(1), "width of at least 1"),
-    "min_tokens": (_whole(0), "min_tokens of at least 0"),
-    "max_tokens": (lambda value: value is None or _whole(1)(value), "max_tokens of at least 1"),
-    "length_penalty": (_real(-STEEPEST, STEEPEST), f"a length_penalty from {-STEEPEST} to {STEEPEST}"),
-    "early_stopping": (
-        lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "never"),
-        'early_stopping True, False or "never"',
-    ),
-    "forced_end": (lambda value: isinstance(value, bool), "forced_end True or False"),
-    "copy": (lambda value: isinstance(value, bool), "copy True or False"),
-}
+def _option(default: Any, valid: Callable[[Any], bool], expected: str, text: str = "") -> Any:
+    """A field with its rule: whether a value is valid, what is expected, and the help text of the command line."""
+    return dataclasses.field(default=default, metadata={"valid": valid, "expected": expected, "help": text})
+
+
+def _flag(name: str) -> Any:
+    return _option(True, lambda value: isinstance(value, bool), f"{name} True or False")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     """The penalties, common to both tables. Raises UserError if a value is out of range."""
 
-    repetition_penalty: float = 1.0
-    no_repeat_ngram: int = 0
+    repetition_penalty: float = _option(
+        1.0,
+        _real(1 / LARGEST_PENALTY, LARGEST_PENALTY),
+        f"a repetition_penalty from {1 / LARGEST_PENALTY} to {LARGEST_PENALTY:.0f} (1 is none)",
+        "Divide positive and multiply negative logits of earlier tokens by this factor.",
+    )
+    no_repeat_ngram: int = _option(
+        0,
+        _whole(0, LONGEST_NGRAM),
+        f"no_repeat_ngram from 0 (no limit) to {LONGEST_NGRAM}",
+        "Let no n-gram of N tokens occur twice; 0 is no limit.",
+    )
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            valid, expected = CHECKS[name]
+        for name, field in self.__dataclass_fields__.items():
             value = getattr(self, name)
-            require_value(valid(value), expected, value, "sampling")
+            require_value(field.metadata["valid"](value), field.metadata["expected"], value, "sampling")
 
     @property
     def looks_back(self) -> bool:
@@ -76,12 +70,29 @@ class _Options:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions(_Options):
-    """Resolved options of t2r_runtime.Sampling."""
+    """Resolved options of t2r_runtime.Sampling, in order of application."""
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    temperature: float = _option(
+        1.0, _real(0, sys.float_info.max), "a temperature of 0 or more", "Sampling temperature; 0 is greedy."
+    )
+    top_k: int = _option(
+        0,
+        _whole(0, LARGEST),
+        "top_k from 0 (no limit) to 2^63 - 1",
+        "Sample from the K most likely tokens; 0 is no limit.",
+    )
+    top_p: float = _option(
+        1.0,
+        lambda value: is_number(value) and 0 < value <= 1,
+        "top_p above 0 and at most 1 (no limit)",
+        "Sample from the smallest set of tokens whose probabilities sum to at least P.",
+    )
+    min_p: float = _option(
+        0.0,
+        _real(0, 1),
+        "min_p from 0 (no limit) to 1",
+        "Sample from tokens at least P times as likely as the most likely one; 0 is no limit.",
+    )
 
     @property
     def limit(self) -> int:
@@ -95,16 +106,21 @@ class SamplingOptions(_Options):
 class BeamOptions(_Options):
     """Resolved options of t2r_runtime.Beam."""
 
-    width: int = 4
-    length_penalty: float = 1.0
-    early_stopping: bool | str = False
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    forced_end: bool = True
-    copy: bool = True
-    n_best: int = 1
+    width: int = _option(4, _whole(1), "width of at least 1")
+    length_penalty: float = _option(1.0, _real(-STEEPEST, STEEPEST), f"a length_penalty from {-STEEPEST} to {STEEPEST}")
+    early_stopping: bool | str = _option(
+        False,
+        lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "never"),
+        'early_stopping True, False or "never"',
+    )
+    max_tokens: int | None = _option(None, lambda value: value is None or _whole(1)(value), "max_tokens of at least 1")
+    min_tokens: int = _option(0, _whole(0), "min_tokens of at least 0")
+    forced_end: bool = _flag("forced_end")
+    copy: bool = _flag("copy")
+    n_best: int = _option(1, _whole(1), "n_best of at least 1")
 
 
+PENALTIES = tuple(_Options.__dataclass_fields__)
 DECODER = tuple(SamplingOptions.__dataclass_fields__)  # options of a graph
 TRANSLATOR = tuple(name for name in BeamOptions.__dataclass_fields__ if name not in ("n_best", "copy"))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from t2r_runtime.checks import range_of
-from t2r_runtime.contract.options import LARGEST_PENALTY, LONGEST_NGRAM
+from t2r_runtime.contract.options import DECODER, SamplingOptions
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields
@@ -19,7 +19,6 @@ from t2r_runtime.serve.models import MAX_CHOICES, MAX_PROMPT, Model, Served
 from t2r_runtime.serve.sessions import session_key
 from t2r_runtime.serve.writer import Echo, Writer
 
-MOST = (1 << 31) - 1
 MOST_SEED = (1 << 63) - 1
 STOPS, STOP_SIZE = 16, 1024
 MAX_LOG_PROBS = 2 * MAX_PROMPT  # of one answer: two for each token of the longest prompt
@@ -80,12 +79,7 @@ def taken(fields: Fields, served: Served, top: int | None, stop_tokens: Sequence
     fields.only("best_of", (choices,))
     ends = () if fields.flag("ignore_eos") else tuple(stop_tokens)
     sampling = Sampling(
-        temperature=fields.real("temperature", None, 0, 1e6),
-        top_k=fields.whole("top_k", None, 0, MOST),
-        top_p=fields.real("top_p", None, 1e-6, 1),
-        min_p=fields.real("min_p", None, 0, 1),
-        repetition_penalty=fields.real("repetition_penalty", None, 1 / LARGEST_PENALTY, LARGEST_PENALTY),
-        no_repeat_ngram=fields.whole("no_repeat_ngram", None, 0, LONGEST_NGRAM),
+        **{name: fields.option(name, SamplingOptions) for name in DECODER},
         seed=fields.whole("seed", None, 0, MOST_SEED - MAX_CHOICES),
         stop_tokens=ends,
     )

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from t2r_runtime.contract.options import BeamOptions, SamplingOptions
 from t2r_runtime.errors import did_you_mean, no_json, printable
 from t2r_runtime.serve.errors import ApiError, wrong
 
@@ -96,6 +97,14 @@ class Fields:
             f"a number from {least:g} to {most:g}",
             lambda value: type(value) in (int, float) and least <= value <= most and math.isfinite(value),
         )
+
+    def option(self, name: str, table: type[SamplingOptions] | type[BeamOptions]) -> Any:
+        """An option of `table`; None: not given."""
+        rule = table.__dataclass_fields__[name].metadata
+        value = self.take(name)
+        if value is not None and not rule["valid"](value):
+            raise wrong(rule["expected"], shown(value), "correct it", self._prefix + name)
+        return value
 
     def flag(self, name: str, default: bool = False) -> bool:
         """True or false."""

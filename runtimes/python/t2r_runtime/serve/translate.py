@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.contract.options import STEEPEST
+from t2r_runtime.contract.options import BeamOptions
 from t2r_runtime.errors import UserError
 from t2r_runtime.serve.errors import of, wrong
 from t2r_runtime.serve.fields import Fields
@@ -33,7 +33,7 @@ async def translate(served: Served, model: Model, fields: Fields) -> dict[str, A
     best = fields.whole("n", 1, 1, MAX_BEAM) or 1
     beam = Beam(
         fields.whole("beam", None, 1, MAX_BEAM),
-        fields.real("length_penalty", None, -STEEPEST, STEEPEST),
+        fields.option("length_penalty", BeamOptions),
         max_tokens=fields.whole("max_tokens", None, 1, served.limits.max_tokens),
         n_best=best,
         copy=None if fields.flag("copy", True) else False,
