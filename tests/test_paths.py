@@ -274,7 +274,7 @@ for _ in range(3):
 
 
 def test_concurrent_exports(tmp_path: Path) -> None:
-    """Whichever export ends last, the graph and its files are of one model, and no other file is left.
+    """After concurrent exports to one path, the graph and its files are of one model, and no other file is left.
 
     The programs are forked from one that has exported: none of them waits for a thread that it does not have.
     """

@@ -36,7 +36,7 @@ class Units:
     count: int
     rows: Mapping[str, Rows]  # by weight name; other weights are kept whole
     config: Callable[[Tensor], Any]  # kept (count,) bool -> config of the smaller part
-    groups: int = 1  # of count / groups units; all keep equally many
+    groups: int = 1  # each has count / groups units, and keeps as many as the others
     reads: str = ""  # the weight whose columns read the units' outputs, if any
 
     @property

@@ -159,7 +159,7 @@ def _require_decoder(signature: Signature, config: BenchConfig) -> None:
         raise UserError(
             f"a prompt, warm-up and steps of at most {end} tokens, where this model's positions end",
             f"{config.prompt} + {config.warmup} + {config.steps}",
-            "choose fewer with --prompt, --warmup or --steps",
+            "choose smaller values of prompt and steps in --measure",
         )
 
 

@@ -73,7 +73,7 @@ def test_every_kind_of_layer(name: str, target: str, tmp_path: Path) -> None:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), name=st.sampled_from(ENDLESS))
 def test_property_any_cut_is_the_text(made: dict[str, Decoder], data: st.DataObject, name: str) -> None:
-    """A text read in runs that each keep some of their tokens is the text."""
+    """Reading a text in runs that each keep some of their tokens gives the logits and states of the whole text."""
     decoder = made[name]
     text = np.array(data.draw(st.lists(st.integers(0, small.VOCABULARY - 1), min_size=3, max_size=40)))
     decoder.reset(batch=1)

@@ -18,7 +18,7 @@ class Llama3Scaling(ScalingConfig):
 
     factor: float
     low_freq_factor: float = 1.0  # frequencies with fewer turns over the original length are slow
-    high_freq_factor: float = 4.0  # frequencies with more turns are fast
+    high_freq_factor: float = 4.0  # frequencies with more turns over the original length are fast
     original_max_positions: int = 8192
 
     def __post_init__(self) -> None:
