@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -87,15 +86,6 @@ class Fields:
             default,
             f"an integer from {least} to {most}",
             lambda value: type(value) is int and least <= value <= most,
-        )
-
-    def real(self, name: str, default: float | None, least: float, most: float) -> float | None:
-        """A finite number."""
-        return self._checked(
-            name,
-            default,
-            f"a number from {least:g} to {most:g}",
-            lambda value: type(value) in (int, float) and least <= value <= most and math.isfinite(value),
         )
 
     def option(self, name: str, table: type[SamplingOptions] | type[BeamOptions]) -> Any:
