@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from runtime import graphs
 from runtime.serve.server import Client, letters, within
 from t2r_runtime import Tokenizer
 from t2r_runtime.serve.asked import MAX_LOG_PROBS
-from t2r_runtime.serve.encoders import MAX_TEXT, PER_TOKEN, WINDOW
+from t2r_runtime.serve.encoders import MAX_TEXT, PER_TOKEN, WINDOW, Encoders
 from t2r_runtime.serve.models import MAX_PROMPT
 from t2r_runtime.text.tokenizer_file import Library
 
@@ -124,12 +125,18 @@ def test_log_probabilities_are_bounded_and_written_apart(server: Client, monkeyp
         assert f"an answer of at most {MAX_LOG_PROBS:,} log-probabilities; " in answer["error"]["message"]
 
 
-def test_long_texts_hold_up_nothing_else(server: Client, encoded: Encoded) -> None:
+def test_long_texts_hold_up_nothing_else(server: Client, encoded: Encoded, monkeypatch: pytest.MonkeyPatch) -> None:
     """While more long texts are encoded than asyncio has threads, other requests are answered."""
-    with ThreadPoolExecutor(40) as pool:
+    arrived, run = list[int](), Encoders.run
+    monkeypatch.setattr(Encoders, "run", lambda self, size, work: arrived.append(size) or run(self, size, work))
+    with ThreadPoolExecutor(40) as pool, ExitStack() as stack:
+        stack.callback(encoded.go.set)  # also if the test fails, or each text would wait for its timeout
         paths = ["/tokenize", "/v1/translate"] * 20
-        waiting = [pool.submit(asked, server, path, LONG) for path in paths]
-        while not encoded.sizes:
+        waiting = [pool.submit(asked, server, paths[0], LONG)]
+        while not encoded.sizes:  # now the thread of long texts is busy
+            time.sleep(0.01)
+        waiting += [pool.submit(asked, server, path, LONG) for path in paths[1:]]
+        while len(arrived) < len(waiting):
             time.sleep(0.01)
         assert server.good("/health") == {"status": "ok"}
         fields = {"model": "letters", "max_tokens": 2, "ignore_eos": True, "session_id": "s"}
