@@ -235,7 +235,9 @@ def toml(data: Any) -> str:
 def training_state(base: Path, here: Path, chance: random.Random) -> str:
     for file in (base / "run").iterdir():
         shutil.copy(file, here)
-    damage_file(chance, here / "tuned.pt.training")
+    damaged = chance.choice(("tuned.pt.training", "tuned.pt.training", "text.txt", "model.pt", None))
+    if damaged is not None:  # else the run goes on
+        damage_file(chance, here / damaged)
     words = json.loads((base / "run.json").read_text())
     return command(*words, "--resume")
 

@@ -32,7 +32,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "abc"},
     "/detokenize": {"tokens": [1, 2, 3]},
 }
-SIZES = (10, 1000, MAX_TEXT // 4, MAX_TEXT + 1, MAX_BODY - 1000)  # of a body
+SIZES = (10, 20, 1000, MAX_TEXT // 4, MAX_TEXT + 1, MAX_BODY - 1000)  # of a body
 MOST = 3 * MAX_TEXT  # characters of a request: a prompt is encoded twice for its echo, and a chat template adds some
 
 
@@ -57,7 +57,8 @@ def request_body(base: Path, here: Path, chance: random.Random) -> str:
     limits = Limits(rows=2, queue=2, max_tokens=3, seconds=3.0)
     served = run.served([graph], _decoder, Translator, limits, None, 10**6, Access())
     body = damage_json(chance, BODIES[path]) if chance.randrange(2) else BODIES[path]
-    status = asyncio.run(_asked(application(served), path, json.dumps(_grown(chance, body)).encode("utf-8", "replace")))
+    body = _grown(chance, body) if chance.randrange(4) else body
+    status = asyncio.run(_asked(application(served), path, json.dumps(body).encode("utf-8", "replace")))
     if encoded > MOST:
         raise SilentlyWrong(f"{encoded} characters reached the tokenizer, at most {MOST} should")
     return "accepted" if status == 200 else "refused" if status < 500 or status == 503 else "exit 3"

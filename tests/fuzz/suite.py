@@ -21,6 +21,7 @@ WEIGHTS = {
     "request_body": 0.5,
     "training_state": 0.5,
     "changed_recipe": 0.25,
+    "small_batches": 0.25,
     "toolchain_api": 0.5,
     "runtime_api": 2.0,
     "arguments": 2.0,

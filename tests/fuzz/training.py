@@ -1,4 +1,4 @@
-"""Contradictory training inputs: a recipe changed over an existing build, evaluations of mismatched inputs."""
+"""Trainings: a recipe changed over an existing build, evaluations of mismatched inputs, few tokens a step."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from typing import Any
 from cli_models import letter_tokenizer
 from fuzz.kinds import kind, shortened, toml
 from fuzz.mutations import damage_json
-from fuzz.runner import command, whole
+from fuzz.runner import SilentlyWrong, command, whole
 from t2r_export.checkpoints import checkpoint
 
 WORK = "built"
+WORSE = 0.1  # nats per token that a training of a few steps may lose
 SIZES = ("0", "1", "3", "4", "8", "31", "4096", "-1", "99999999999999999999", "x", "8,8", "4,4096")
 
 
 def make(folder: Path) -> None:
-    """A build of the recipe, and a model whose tokenizer has tokens unknown to the model."""
+    """A build of the recipe, a student of a trained teacher, and a model that does not know all of its tokenizer."""
     whole("build", folder / "recipe.toml", "--work", folder / WORK, "--data", folder)
+    steps = ["--stages", "task", "--steps", "60", "--batch", "16", "--length", "8", "--lr", "0.01"]
+    whole("finetune", folder / "source.pt", folder / "taught.pt", "--data", folder / "text.txt", *steps)
+    whole("convert", folder / "taught.pt", folder / "student.pt", "--mixer", "linear:feature_size=3")
     loaded = checkpoint.load(folder / "model.pt")
     tokenizer = json.loads(letter_tokenizer())
     tokenizer["model"]["vocab"]["h"] = loaded.config.vocab_size + 7
@@ -52,6 +56,21 @@ def figures(work: Path) -> list[dict[str, Any]]:
     """The results of a build, without times."""
     rows = json.loads((work / "results.json").read_text())
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+@kind
+def small_batches(base: Path, here: Path, chance: random.Random) -> str:
+    """A training on few tokens with every other option at its default: it ends, and its student is no worse."""
+    shutil.copy(base / "text.txt", here)
+    shape = ["--batch", chance.choice("123"), "--length", chance.choice(("2", "3", "8"))]
+    steps = ["--steps", f"{chance.choice((1, 5, 40))},{chance.choice((1, 5, 40))}"]
+    ending = command("finetune", base / "student.pt", "tuned.pt", "--data", "text.txt", *shape, *steps)
+    if ending == "accepted":
+        run = checkpoint.load(Path("tuned.pt")).provenance["finetune"][-1]
+        before, after = (run["evaluation"][name] for name in ("student", "finetuned"))
+        if after > before + WORSE:
+            raise SilentlyWrong(f"{before} nats before, {after} after")
+    return ending if ending == "accepted" else "silently wrong"
 
 
 @kind
