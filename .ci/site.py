@@ -55,6 +55,7 @@ def on_files(files: Any, config: Any) -> Any:
         "reference/c.md": c_reference(header),
         "reference/options.md": options_reference(),
         "reference/config-keys.md": keys_reference(),
+        "reference/proved-models.md": proved_reference(),
         "notebook.md": notebook_page(notebook),
     }.items():
         files.append(File.generated(config, page, content=text))
@@ -113,7 +114,7 @@ def python_reference() -> str:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES"
     ]
     runtime = [f"t2r_runtime.{module}.{name}" for module, names in homes.items() for name in names]
-    parts = ["# Python reference", "Made of the docstrings. A guide with examples: [Python](../python.md)."]
+    parts = ["# Python reference", "Generated from the docstrings. A guide with examples: [Python](../python.md)."]
     parts += ["## t2r_export", *map(_directive, ("t2r_export.api.load", "t2r_export.api.Model", *STAGES))]
     parts += ["## t2r_runtime", *map(_directive, runtime)]
     return "\n\n".join(parts) + "\n"
@@ -126,16 +127,17 @@ def _directive(name: str) -> str:
 def c_reference(header: str) -> str:
     """The C header as a page: a section per part, a heading per declaration, its comment as text."""
     intro, _, body = header.partition('extern "C" {\n#endif')
-    parts = ["# C reference", "Made of `runtimes/cpp/include/t2r.h`. A guide with examples: [apps](../embedding.md#c)."]
+    source = "Generated from `runtimes/cpp/include/t2r.h`. A guide with examples: [apps](../embedding.md#c)."
+    parts = ["# C reference", source]
     parts += [_comment(paragraph) for paragraph in intro.partition("*/")[0].split("\n\n")]
     for block in body.split("#ifdef __cplusplus")[0].strip().split("\n\n"):
         section = re.fullmatch(r"/\* ---- (.*) ---- \*/", block.strip())
         if section:
             parts.append(f"## {section[1]}")
             continue
-        said, code = re.fullmatch(r"\s*(/\*.*?\*/\n)?(.*)", block, re.DOTALL).groups("")  # type: ignore[union-attr]
+        comment, code = re.fullmatch(r"\s*(/\*.*?\*/\n)?(.*)", block, re.DOTALL).groups("")  # type: ignore[union-attr]
         names = ["".join(name) for name in DECLARED.findall(code)]
-        parts += [f"### {', '.join(names)}", _comment(said), f"```c\n{code.strip()}\n```"]
+        parts += [f"### {', '.join(names)}", _comment(comment), f"```c\n{code.strip()}\n```"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -151,7 +153,7 @@ def options_reference() -> str:
 
     from t2r_export.cli import VERBS, t2r
 
-    parts = ["# Options", "`--help` of every verb. What holds for all of them: [commands](../commands.md)."]
+    parts = ["# Options", "`--help` of every verb. Rules that all of them share: [commands](../commands.md)."]
     top = click.Context(t2r, info_name="t2r")
     for verb in VERBS:
         command = t2r.get_command(top, verb)
@@ -168,6 +170,14 @@ def keys_reference() -> str:
     return page()
 
 
+def proved_reference() -> str:
+    """The measured errors of every imported family."""
+    sys.path.insert(0, str(ROOT / ".ci"))
+    from proved_models import KEPT, page
+
+    return page(json.loads(KEPT.read_text(encoding="utf-8")))
+
+
 def notebook_page(notebook: dict[str, Any]) -> str:
     """A notebook as Markdown: its cells and their output."""
     parts = []
@@ -182,5 +192,5 @@ def notebook_page(notebook: dict[str, Any]) -> str:
                 parts.append("```text\n" + "".join(output["text"]).rstrip() + "\n```")
             elif "image/svg+xml" in output.get("data", {}):
                 picture = base64.b64encode("".join(output["data"]["image/svg+xml"]).encode()).decode()
-                parts.append(f"![what the cell draws](data:image/svg+xml;base64,{picture})")
+                parts.append(f"![output of the cell](data:image/svg+xml;base64,{picture})")
     return "\n\n".join(parts) + "\n"

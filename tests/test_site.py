@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +59,14 @@ def test_keys_reference(site: ModuleType) -> None:
     assert headings == list(IMPORTERS)
 
 
+def test_page_of_proved_models(site: ModuleType) -> None:
+    measured = json.loads((ROOT / "tests/checkpoints/importers/proved.json").read_text(encoding="utf-8"))
+    page = site.proved_reference()
+    assert re.findall(r"^\| ([^|]+) \| `", page, re.MULTILINE) == list(measured["models"])
+    assert "over 40 chained steps" in page and "**npu, openvino, webgpu**" in page and "{" not in page
+    assert "| gpt2 | `GPT2` | 4e-07 | 3e-07 | 7e-07 | 2e-02 | 2e-01 | 5e-07 | 4e-07 | - | 288 + |" in page
+
+
 @pytest.mark.parametrize(
     "text, source, uri, made",
     [
@@ -83,7 +92,7 @@ def test_notebook_page(site: ModuleType) -> None:
         {"cell_type": "markdown", "source": ["# A\n"]},
         {"cell_type": "code", "source": ["1 + 1"], "outputs": outputs},
     ]
-    page = "# A\n\n\n```python\n1 + 1\n```\n\n```text\n2\n```\n\n![what the cell draws](data:image/svg+xml;base64,"
+    page = "# A\n\n\n```python\n1 + 1\n```\n\n```text\n2\n```\n\n![output of the cell](data:image/svg+xml;base64,"
     assert site.notebook_page({"cells": cells}).startswith(page)
 
 

@@ -1,7 +1,9 @@
-"""docs/proved-models.md, measured: `python tests/checkpoints/importers/proved.py [--provider NAME] [FAMILY …]`.
+"""Measures the error of each imported family.
 
-Measurements are kept in proved.json beside this file, and the page is made of all of them. Other providers than the CPU
-are measured in the environment of their onnxruntime, as tox.ini sets it up.
+    python tests/checkpoints/importers/proved.py [--provider NAME] [FAMILY …]
+
+Writes proved.json beside this file, from which .ci/proved_models.py generates a page of the site. Providers other than
+the CPU are measured in the environment of their onnxruntime, as tox.ini sets it up.
 """
 
 from __future__ import annotations
@@ -39,12 +41,13 @@ from t2r_runtime import Decoder
 from t2r_runtime.contract.state_spec import POSITION
 
 Row = dict[str, Any]
-KEPT, PAGE = Path(__file__).with_name("proved.json"), Path(__file__).parents[3] / "docs" / "proved-models.md"
+KEPT = Path(__file__).with_name("proved.json")
 LENGTHS, STEPS, CONTEXT = (1, 2, 63, 64, 65, 193), 40, 256
 FEWER = {"webgpu": 8}  # steps, as one takes half a second on software Vulkan
 VOCABULARY, BATCH = 31, 2
 TARGETS, SCHEMES = ("portable", "fused"), ("w8", "w4")
 PROVIDERS = ("npu", "openvino", "webgpu")  # npu: the target of that name, on the CPU
+SETTINGS = {"lengths": LENGTHS, "steps": STEPS, "context": CONTEXT, "fewer": FEWER}  # the page names them
 CRASHES = {  # an RMS norm over rows of fewer than 16 numbers may end the process with a signal
     "openvino": (
         "nanochat",
@@ -76,34 +79,6 @@ FAMILIES: dict[str, Family | fla_models.Model] = {
     **{name + " hybrid" * (name in softmax_models.FAMILIES): one for name, one in recurrent_models.FAMILIES.items()},
     **fla_models.MODELS,
 }
-HEAD = """# Models that are proved
-
-The measured error of every imported family. The models are small and random, in float32, and all their sizes differ.
-transformers saves each one to a folder, which this project imports. A number is the largest difference of a logit.
-
-- **eager, prompt, step**: compared with transformers' full forward pass without a cache, over two texts of {lengths}
-  tokens (as many as the model has positions for). eager: every logit of the imported PyTorch model; prompt: the logits
-  after prefill; step: the logits after each step of the step graph. For prompt and step, the worse of the targets
-  `portable` and `fused`.
-- **w8, w4**: a graph with quantized weights compared with the imported model, over {steps} chained steps from random
-  states. A random model's logits have a standard deviation near 1.
-- **{providers}**: a graph on that provider compared with the imported model, over {steps} chained steps from
-  random states ({fewer}), with `--context {context}` where a cache would grow and the provider does not support it. A
-  dash means not run. npu is the target of that name on the CPU: fixed sizes, no loop, no Scatter. webgpu ran on a
-  software Vulkan, which takes ten seconds of a core per graph, so only some models were run. Crashes: OpenVINO ends the
-  process at RMS norms over rows of a few numbers, which these small models have ([providers](providers.md)).
-- **state**: bytes of state of a text after its first token; + where the state grows from there.
-
-transformers has no class for the families of flash-linear-attention: rows of the class NumPy are compared with
-definitions in NumPy, in float64 (`tests/checkpoints/importers/fla_models.py`). Nor does it have RWKV-7:
-`tests/checkpoints/importers/test_rwkv7.py` compares it with a definition in NumPy.
-
-Made by `python tests/checkpoints/importers/proved.py`, and with `--provider NAME` in that provider's environment of
-tox.ini.
-
-{versions}
-
-"""
 
 
 def measured(family: Family | fla_models.Model, folder: Path, provider: str) -> Row:
@@ -169,32 +144,6 @@ def chained(ours: Checkpoint, path: Path, provider: str) -> float:
     return logits.worst
 
 
-def page(kept: Row) -> str:
-    """The page of all measurements."""
-    providers = [name for name in PROVIDERS if name in kept["made"]]
-    columns = ["eager", "prompt", "step", *SCHEMES, *providers]
-    lines = ["| model | class | " + " | ".join([*columns, "state"]) + " |", "|---|---|" + "---|" * (len(columns) + 1)]
-    for name, row in kept["models"].items():
-        cells = ["-" if column not in row else _cell(row[column]) for column in columns]
-        state = f"{row['state']:,}{' +' if row['grows'] else ''}"
-        lines.append(f"| {name} | `{row['class']}` | {' | '.join(cells)} | {state} |")
-    lengths = ", ".join(map(str, LENGTHS))
-    versions = "  \n".join(kept["made"].values())
-    head = HEAD.format(
-        lengths=lengths,
-        steps=STEPS,
-        context=CONTEXT,
-        providers=", ".join(providers),
-        fewer=", ".join(f"{name}: {steps}" for name, steps in FEWER.items()),
-        versions=versions,
-    )
-    return head + "\n".join(lines) + "\n"
-
-
-def _cell(value: float | None) -> str:
-    return "crashes" if value is None else f"{value:.0e}"
-
-
 def versions(provider: str) -> str:
     """A line of the page: date and package versions of a provider's measurement."""
     found = {"torch": torch.__version__, "transformers": transformers.__version__, "onnxruntime": ort.__version__}
@@ -210,6 +159,7 @@ def main() -> None:
     parser.add_argument("families", nargs="*", default=list(FAMILIES))
     options = parser.parse_args()
     kept: Row = json.loads(KEPT.read_text()) if KEPT.exists() else {"made": {}, "models": {}}
+    kept["settings"] = SETTINGS
     for name in options.families:
         family = FAMILIES[name]
         if name in CRASHES.get(options.provider, ()):
@@ -222,7 +172,6 @@ def main() -> None:
         kept["made"][options.provider] = versions(options.provider)
         kept["models"] = {name: kept["models"][name] for name in FAMILIES if name in kept["models"]}
         write_bytes(KEPT, (json.dumps(kept, indent=1) + "\n").encode())
-        write_bytes(PAGE, page(kept).encode())
 
 
 if __name__ == "__main__":
