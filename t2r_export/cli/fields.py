@@ -105,6 +105,6 @@ def _inside(name: str, inner: Fields, found: Fields) -> Any:
 TITLES = {
     "split": "Split into documents and into training, validation and test parts; pairs are split by groups",
     "loss": "Weights and options of the losses",
-    "lora": "Train low-rank adapters of q, k, v and o in the stages distill and task",
+    "lora": "Train low-rank adapters in the stages distill and task",
     "every": "Steps between saved states and between validations",
 }

@@ -175,6 +175,13 @@ class FinetuneConfig:
         result="lora",
         between=(0, math.inf),
     )
+    lora_targets: str = option(
+        "Matrices with adapters: attention (q, k, v and o), or all, with those of dense feed-forwards.",
+        "attention",
+        ("attention", "all"),
+        within="lora.targets",
+        result="lora",
+    )
     optimizer: str = option("Optimizer: adamw, or muon for the block matrices.", "adamw", OPTIMIZERS)
     warmup: float = option(
         "Fraction of a stage's steps for learning-rate warmup.", 0.05, within="optimizer.warmup", bounds=(0, 1)

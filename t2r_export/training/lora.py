@@ -1,4 +1,4 @@
-"""Low-rank adaptation (LoRA, Hu et al. 2022, arXiv 2106.09685, section 4.1) of the projections of attention.
+"""Low-rank adaptation (LoRA, Hu et al. 2022, arXiv 2106.09685, section 4.1) of the matrices of blocks.
 
     W' = W + (alpha / rank) · B A        A (rank, in) random, B (out, rank) initially zero
 
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from t2r_export.model.parts.dense import Dense
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 PROJECTIONS = ("q", "k", "v", "o")  # of a mixer, if it has them
+FEED_FORWARD = ("gate", "up", "down")  # of a dense feed-forward, if it has them
 
 
 class LowRank(nn.Module):
@@ -38,13 +40,20 @@ class LowRank(nn.Module):
             return torch.addmm(weight, self.B, self.A, alpha=self.scale)
 
 
-def attach(model: Transformer, rank: int, alpha: float, seed: int) -> None:
-    """Add an adapter to the projections of every mixer. The model's output does not change."""
+def attach(model: Transformer, rank: int, alpha: float, seed: int, targets: str = "attention") -> None:
+    """Add an adapter to each matrix of `targets`. The model's output does not change.
+
+    Args:
+        targets: "attention", the projections of every mixer; or "all", also the matrices of dense feed-forwards.
+
+    Raises:
+        UserError: see `check`.
+    """
     check(model, rank)
     generator = torch.Generator().manual_seed(seed)
-    for projection in list(_projections(model)):
-        adapter = LowRank(projection.weight, rank, alpha, generator)
-        parametrize.register_parametrization(projection, "weight", adapter)
+    for matrix in [*_projections(model), *(_feed_forwards(model) if targets == "all" else ())]:
+        adapter = LowRank(matrix.weight, rank, alpha, generator)
+        parametrize.register_parametrization(matrix, "weight", adapter)
 
 
 def check(model: Transformer, rank: int) -> None:
@@ -82,19 +91,29 @@ def trainable(model: Transformer) -> dict[str, nn.Parameter]:
 @torch.no_grad()
 def merge(model: Transformer) -> None:
     """Merge the adapters into the weights and remove them, if there are any."""
-    for projection in _projections(model):
-        forms: Any = getattr(projection, "parametrizations", None)
+    for matrix in [*_projections(model), *_feed_forwards(model)]:
+        forms: Any = getattr(matrix, "parametrizations", None)
         if forms is not None and isinstance(forms.weight[0], LowRank):
-            parametrize.remove_parametrizations(projection, "weight")
+            parametrize.remove_parametrizations(matrix, "weight")
             # removal registers the weight after the bias; restore the order of a loaded model
-            bias = projection.bias
-            del projection.bias
-            projection.register_parameter("bias", bias)
+            bias = matrix.bias
+            del matrix.bias
+            matrix.register_parameter("bias", bias)
 
 
 def _projections(model: Transformer) -> Iterator[nn.Linear]:
-    for mixer in (mixer for block in model.blocks for mixer in block.mixers):
-        for name in PROJECTIONS:
-            projection = getattr(mixer, name, None)
-            if isinstance(projection, nn.Linear):
-                yield projection
+    for block in model.blocks:
+        for mixer in block.mixers:
+            yield from _matrices(mixer, PROJECTIONS)
+
+
+def _feed_forwards(model: Transformer) -> Iterator[nn.Linear]:
+    for module in model.blocks.modules():
+        if isinstance(module, Dense):
+            yield from _matrices(module, FEED_FORWARD)
+
+
+def _matrices(part: nn.Module, names: Iterable[str]) -> Iterator[nn.Linear]:
+    """The linear layers of a part with these names."""
+    found = (getattr(part, name, None) for name in names)
+    return (matrix for matrix in found if isinstance(matrix, nn.Linear))

@@ -85,6 +85,25 @@ def test_trainable_adapters_and_feature_maps() -> None:
     assert touched == set(stage.trainable()) == expected
 
 
+@pytest.mark.parametrize("kind, names", [("learned", ["up", "down"]), ("rotary_keep", ["gate", "up", "down"])])
+def test_feed_forwards_have_adapters_too(kind: str, names: list[str]) -> None:
+    model, plain = small.model(kind), small.model(kind)
+    lora.attach(model, 2, 6.0, 1, "all")
+    shake(model)
+    feed_forwards = {f"blocks.{i}.parts.1.{name}" for i in range(len(model.blocks)) for name in names}
+    stage = Task(model, None)
+    stage(window_batch(small.ids(length=small.T + 1))).backward()
+    trained = {name for name, p in stage.trainable().items() if p.grad is not None and bool(p.grad.any())}
+    assert trained == set(stage.trainable())
+    assert {name.partition(".parametrizations")[0] for name in trained if ".parts.1." in name} == feed_forwards
+    before = model(small.ids())
+    lora.merge(model)
+    torch.testing.assert_close(model(small.ids()), before, rtol=1e-5, atol=1e-6)
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
+    moved = {name for name, weight in model.state_dict().items() if not torch.equal(weight, plain.state_dict()[name])}
+    assert {f"{name}.weight" for name in feed_forwards} < moved
+
+
 def test_adapter_seed() -> None:
     first, second = (adapted("learned").state_dict() for _ in range(2))
     assert all(torch.equal(weight, second[name]) for name, weight in first.items())
