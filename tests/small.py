@@ -22,6 +22,7 @@ from t2r_export.config.layer import mixer_of
 from t2r_export.config.mixers import Guard, HybridConfig, LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import (
+    AttentionConfig,
     ChannelMixConfig,
     DeltaNetConfig,
     GatedDeltaConfig,
@@ -130,6 +131,11 @@ RECURRENT = dataclasses.replace(
     position="none",
     max_positions=None,
 )
+
+
+def attention(base: UniformConfig, inside: MixerConfig, **changes: Any) -> AttentionConfig:
+    """Attention with heads that differ from those of `base`."""
+    return AttentionConfig(inside=inside, **{**vars(base.attention), **changes})
 
 
 def with_layers(base: UniformConfig, *layers: MixerConfig | PartConfig, **other: Any) -> UniformConfig:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K, linear
 from t2r_export.config.mixers import Guard, HybridConfig, LinearConfig, MixerConfig, WindowConfig
-from t2r_export.config.positions import RotaryConfig
 from t2r_export.convert import convert, reshape, source_mixers
 from t2r_export.fold import fold
 from t2r_export.lab.config.light_conv import LightConvConfig
@@ -47,9 +46,7 @@ def test_other_weights_are_kept(rotary: bool) -> None:
 
 
 def test_features_rotate_where_the_layer_did() -> None:
-    assert LLAMA.attention is not None
-    own = tuple(dataclasses.replace(LLAMA.attention, positions=positions) for positions in (RotaryConfig(), None))
-    source = small.model(dataclasses.replace(LLAMA, attention=None, attentions=own, layers=(SOFTMAX,) * 2))
+    source = small.model(small.with_layers(LLAMA, SOFTMAX, small.attention(LLAMA, SOFTMAX, positions=None)))
     for mixer in (LinearConfig(4, positions="after", rotary_size=2), HybridConfig(3, 4, positions="after")):
         found = small.mixers(convert(source, mixer).config)
         assert found == [mixer, dataclasses.replace(mixer, positions="keep", rotary_size=None)]

@@ -97,8 +97,8 @@ class EncoderConfig(StackConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(StackConfig):
-    """A decoder; with an encoder, a translator whose layers read a source."""
+class DecoderConfig:
+    """What a decoder has besides its layers, norms and positions."""
 
     vocab_size: int = limited(bounds=(1, MAX_VOCABULARY))  # number of outputs
     width: int  # D
@@ -109,10 +109,17 @@ class ModelConfig(StackConfig):
     eos_tokens: tuple[int, ...] = ()
     logit_scale: float = 1.0
     logit_softcap: float | None = None  # scaled logits become softcap · tanh(logit / softcap)
-    encoder: EncoderConfig | None = None
+    encoder: Any = None
     start_tokens: tuple[int, ...] = ()  # prefix of every translation
     banned_tokens: tuple[int, ...] = ()  # never generated in a translation
     generation: GenerationOptions | None = None  # default generation options
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(DecoderConfig, StackConfig):
+    """A decoder; with an encoder, a translator whose layers read a source."""
+
+    encoder: EncoderConfig | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

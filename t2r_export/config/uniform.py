@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.gate import ResidualGateConfig
-from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.layer import LayerConfig, mixed
 from t2r_export.config.mixers import INSIDES, MixerConfig
-from t2r_export.config.model import EncoderConfig, ModelConfig
+from t2r_export.config.model import DecoderConfig, EncoderConfig, ModelConfig
 from t2r_export.config.norm import NormConfig
 from t2r_export.config.options import check_values, limited
 from t2r_export.config.parts import (
@@ -106,18 +105,15 @@ class UniformEncoder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniformConfig:
-    """Shorthand for a ModelConfig. Fields without a comment are those of ModelConfig and its parts."""
+class UniformConfig(DecoderConfig):
+    """Shorthand for a ModelConfig. Fields without a comment are those of its stacks and parts."""
 
     NORMS: ClassVar[tuple[str, ...]] = ("layer", "rms", "none")
     NORM_POSITIONS: ClassVar[tuple[str, ...]] = ("pre", "post", "after", "both")
 
-    vocab_size: int = limited(bounds=(1, MAX_VOCABULARY))
-    width: int
-    input_size: int | None = None
-    layers: tuple[MixerConfig | PartConfig, ...] = _of("LAYERS")  # one mixer per layer
-    attention: HeadsConfig | None = None  # of all attention layers
-    attentions: tuple[HeadsConfig, ...] = ()  # one per layer, if they differ
+    # one mixer per layer, or an attention part with heads of its own
+    layers: tuple[MixerConfig | PartConfig, ...] = _of("LAYERS")
+    attention: HeadsConfig | None = None  # of all mixers inside attention
     ffn_size: int = 1
     norm: str = limited("layer", choices=NORMS)
     norm_eps: float = 1e-5
@@ -128,19 +124,13 @@ class UniformConfig:
     gated_ffn: bool = False
     position: str = limited("learned", choices=(*POSITIONS, "none"))  # rotary and ALiBi: for attention without its own
     max_positions: int | None = limited(None, bounds=(1, MAX_POSITIONS))  # of learned positions
-    tied_head: bool = True
-    head_bias: bool = False
     ffn_bias: bool = True
-    bos_token: int | None = limited(None, bounds=(0, MAX_VOCABULARY))
-    eos_tokens: tuple[int, ...] = ()
     # one per layer; empty: dense
     feed_forwards: tuple[Dense | NoFeedForward | PartConfig, ...] = _of("FEED_FORWARDS", ())
     residual: bool = True
     rezero: bool = False
     residual_gate: ResidualGateConfig | None = None
     embedding_scale: float = 1.0
-    logit_scale: float = 1.0
-    logit_softcap: float | None = None
     embedding_norm: bool = False
     last_norm: bool = True
     rk2: bool = False  # also for the encoder's layers
@@ -148,9 +138,6 @@ class UniformConfig:
     depth_positions: bool = False
     encoder: UniformEncoder | None = None
     crosses: tuple[MixerConfig | JointConfig, ...] = _of("CROSSES", ())  # one per layer of a translator
-    start_tokens: tuple[int, ...] = ()
-    banned_tokens: tuple[int, ...] = ()
-    generation: GenerationOptions | None = None
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -159,14 +146,13 @@ class UniformConfig:
 
     def with_attention(self, **changes: Any) -> UniformConfig:
         """A copy with changed heads, biases or positions in every layer."""
-        one = None if self.attention is None else replace(self.attention, **changes)
-        return replace(self, attention=one, attentions=tuple(replace(heads, **changes) for heads in self.attentions))
+        return replace(self, attention=None if self.attention is None else replace(self.attention, **changes))
 
     def _check_counts(self) -> None:
-        count, readers = len(self.layers), 0 if self.encoder is None else len(self.layers)
-        for name, counts in (("feed_forwards", (0, count)), ("attentions", (0, count)), ("crosses", (readers,))):
-            received, known = len(getattr(self, name)), " or ".join(map(str, dict.fromkeys(counts)))
-            need(received in counts, f"{known} {name} for {count} layers", received, f"correct {name}")
+        count = len(self.layers)
+        for name, needed in (("feed_forwards", self.feed_forwards), ("crosses", self.encoder)):
+            expected, received = count if needed else 0, len(getattr(self, name))
+            need(received == expected, f"{expected} {name} for {count} layers", received, f"correct {name}")
 
     def build(self) -> ModelConfig:
         """The explicit config. It was validated on construction."""
@@ -228,10 +214,10 @@ class UniformConfig:
         return mixed(PartConfig(**self._sublayer()), mixer)
 
     def _attention(self, kind: Any, inside: MixerConfig, number: int, **changes: Any) -> PartConfig:
-        heads: Any = self.attentions[number] if self.attentions else self.attention
         expected = f"an attention config for layer {number}, a {inside.kind} layer"
-        need(heads is not None, expected, "none", "add attention to the config")
-        part: PartConfig = kind(inside=inside, **{**self._heads(heads), **changes}, **self._sublayer())
+        need(self.attention is not None, expected, "none", "add attention to the config")
+        assert self.attention is not None
+        part: PartConfig = kind(inside=inside, **{**self._heads(self.attention), **changes}, **self._sublayer())
         return part
 
     def _heads(self, heads: HeadsConfig) -> dict[str, Any]:

@@ -203,13 +203,9 @@ def test_invalid_sharing(changes: dict[str, Any], message: str) -> None:
 
 
 def test_heads_are_the_same() -> None:
-    assert GPT2.attention is not None
-    other = dataclasses.replace(GPT2.attention, kv_heads=H)
     with pytest.raises(UserError, match="equal numbers of heads in layers that share attention weights; received"):
-        small.with_layers(GPT2, SOFTMAX, SHARED, attentions=(GPT2.attention, other))
-    assert small.with_layers(
-        GPT2, SOFTMAX, SHARED, attentions=(GPT2.attention, dataclasses.replace(GPT2.attention, head_size=7))
-    )
+        small.with_layers(GPT2, SOFTMAX, small.attention(GPT2, SHARED, kv_heads=H))
+    assert small.with_layers(GPT2, SOFTMAX, small.attention(GPT2, SHARED, head_size=7))
 
 
 def test_conversion_and_training() -> None:

@@ -217,10 +217,8 @@ def test_windows_of_keys_normalized_after_the_rotation(tmp_path: Path) -> None:
 
 
 def test_layers_may_have_attentions_of_their_own(tmp_path: Path) -> None:
-    one = SOFTMAX.attention
-    assert one is not None
-    other = dataclasses.replace(one, heads=4, kv_heads=2, head_size=6, positions=RotaryConfig(theta=7.0))
-    config = dataclasses.replace(SOFTMAX, attention=None, attentions=(one, other))
+    other = {"heads": 4, "kv_heads": 2, "head_size": 6, "positions": RotaryConfig(theta=7.0)}
+    config = small.with_layers(SOFTMAX, SoftmaxConfig(), small.attention(SOFTMAX, SoftmaxConfig(), **other))
     model = small.model(config)
     assert len(model.ropes) == 2
     assert [s.shape[1] for s in model.state_spec() if s.name.startswith("k.")] == [3, 2]
@@ -292,10 +290,6 @@ def test_one_rotation_for_all_layers_alike() -> None:
         (
             lambda: dataclasses.replace(SOFTMAX, attention=None),
             "expected an attention config for layer 0, a softmax layer; received none; add attention to the config",
-        ),
-        (
-            lambda: dataclasses.replace(SOFTMAX, attentions=(SOFTMAX.attention,)),
-            "expected 0 or 2 attentions for 2 layers; received 1; correct attentions",
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, parallel=True, norm_position="post"),

@@ -201,9 +201,7 @@ def test_features_that_do_not_rotate_have_no_pairs(name: str, options: dict[str,
 
 def test_a_layer_without_positions_gets_a_gate_per_head() -> None:
     """In models where only some layers rotate."""
-    assert LLAMA.attention is not None
-    attentions = (LLAMA.attention, dataclasses.replace(LLAMA.attention, positions=None))
-    layers = (small.SOFTMAX,) * 2
-    teacher = small.model(dataclasses.replace(LLAMA, layers=layers, attention=None, attentions=attentions))
+    other = small.attention(LLAMA, small.SOFTMAX, positions=None)
+    teacher = small.model(small.with_layers(LLAMA, small.SOFTMAX, other))
     made = small.mixers(convert(teacher, MIXERS["gated"]).config)
     assert [(one.positions, one.gate) for one in made] == [("after", "pair"), ("keep", "data")]  # type: ignore[attr-defined, union-attr]
