@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.falcon_h1 import OURS
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder, importer
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder
 from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_transforms, part_of
 from t2r_export.checkpoints.importers.rotary import PARTIAL
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig

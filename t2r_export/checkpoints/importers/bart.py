@@ -6,7 +6,6 @@ head's bias is stored separately, as one row.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -154,7 +153,6 @@ def importer(
         config=config,
         sources=sources,
         prefix="model.",
-        buffers=re.compile(r"(?!)"),
         sines=sines,
         copies=copies,
         outside=frozenset({HEAD, BIAS}),

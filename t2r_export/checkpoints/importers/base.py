@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
 from t2r_export.checkpoints.importers.keys import NOTED, Keys
-from t2r_export.checkpoints.importers.sources import HEAD, Source
+from t2r_export.checkpoints.importers.sources import HEAD, Source, Transform, named
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import MAX_LAYERS, MAX_WHOLE, finite
 from t2r_runtime.errors import UserError, printable
@@ -68,8 +69,8 @@ class Importer:
     config: Callable[[Fields], ModelConfig]
     sources: Callable[[ModelConfig, Iterable[str]], dict[str, Source]]
     prefix: str
-    buffers: re.Pattern[str]
     copies: Callable[[ModelConfig], dict[str, str]]
+    buffers: re.Pattern[str] = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
     outside: frozenset[str] = frozenset({HEAD})
     renamed: Mapping[str, str] = field(default_factory=dict)
     joined: Callable[[ModelConfig], Mapping[str, tuple[str, ...]]] = lambda _: {}
@@ -104,9 +105,29 @@ class Importer:
         return Fields(merged, where, self.keys)
 
 
-def tied_head(embedding: str) -> Callable[[ModelConfig], dict[str, str]]:
-    """`Importer.copies` of a family that stores the embedding as `embedding`, and may store a tied head too."""
-    return lambda config: {HEAD: embedding} if config.tied_head else {}
+def importer(
+    keys: Keys,
+    config: Callable[[Fields], ModelConfig],
+    names: Mapping[str, str],
+    transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
+    constants: Mapping[str, float] = MappingProxyType({}),
+    **others: Any,
+) -> Importer:
+    """An importer with a table of names, whose files may store a tied head beside the embedding.
+
+    Args:
+        names, transforms, constants: as in `named`; transforms may depend on the model.
+        others: further fields of Importer.
+    """
+    embedding = names["embedding"]
+    return Importer(
+        keys=keys,
+        config=config,
+        sources=lambda model, weights: named(model, weights, names, transforms(model), constants=constants),
+        prefix=f"{embedding.partition('.')[0]}.",
+        copies=lambda model: {HEAD: f"{embedding}.weight"} if model.tied_head else {},
+        **others,
+    )
 
 
 class Fields:

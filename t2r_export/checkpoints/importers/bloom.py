@@ -5,13 +5,9 @@ Rows of the packed projection are grouped by head: its query, key and value.
 
 from __future__ import annotations
 
-import dataclasses
-import re
-
-from t2r_export.checkpoints.importers.base import Fields, tied_head
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.gpt_neox import packed_by_heads
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import importer
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -71,9 +67,4 @@ NAMES = {
 }
 
 
-BLOOM = dataclasses.replace(
-    importer(KEYS, _config, NAMES, packed_by_heads(PACKED)),
-    prefix="transformer.",
-    buffers=re.compile(r"(?!)"),  # matches nothing
-    copies=tied_head("transformer.word_embeddings.weight"),
-)
+BLOOM = importer(KEYS, _config, NAMES, packed_by_heads(PACKED))

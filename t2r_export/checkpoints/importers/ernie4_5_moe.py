@@ -3,7 +3,6 @@ shared expert."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 from t2r_export.checkpoints.importers.base import Fields
@@ -52,8 +51,11 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 BIAS = f"{LAYER}.mlp.moe_statics.e_score_correction_bias"
-ERNIE4_5_MOE = dataclasses.replace(
-    with_experts(KEYS, _config, {"moe.choice_bias": BIAS}, lambda model: {BIAS: ROW, **by_neighbours(model)}),
+ERNIE4_5_MOE = with_experts(
+    KEYS,
+    _config,
+    {"moe.choice_bias": BIAS},
+    lambda model: {BIAS: ROW, **by_neighbours(model)},
     renamed=as_dense("shared_experts"),
     outside=frozenset({HEAD, "lm_head.bias"}),
     buffers=re.compile(r"model\.mtp_.*|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, importer
 from t2r_export.checkpoints.importers.keys import Keys
-from t2r_export.checkpoints.importers.llama import LAYER, NAMES, POSITIONS, importer
+from t2r_export.checkpoints.importers.llama import LAYER, NAMES, POSITIONS
 from t2r_export.checkpoints.importers.sources import Transform
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.model import ModelConfig
@@ -94,25 +94,13 @@ def _halves(rows: Tensor) -> Tensor:
 GATES_AND_UPS = Transform(_in_turn, _halves)
 
 
-def joined(wholes: Mapping[str, Sequence[str]]) -> Callable[[ModelConfig], dict[str, tuple[str, ...]]]:
-    """`Importer.joined` of one tensor per expert and matrix: whole -> names of its matrices, with {expert}."""
-    return lambda model: {
-        whole: tuple(name.replace("{expert}", str(e)) for e in range(_count(model)) for name in names)
-        for whole, names in wholes.items()
-    }
-
-
-def pieces(up: str, down: str) -> Callable[[ModelConfig], dict[str, Transform]]:
+def _pieces(model: ModelConfig, up: str, down: str) -> dict[str, Transform]:
     """Transforms of the joined tensors of those names: gates and ups (E·2·F, D), and downs (E·D, F)."""
-
-    def transforms(model: ModelConfig) -> dict[str, Transform]:
-        count = _count(model)
-        return {
-            up: Transform(lambda x: _in_turn(x.unflatten(0, (count, -1))), lambda x: _halves(x).flatten(0, 1)),
-            down: Transform(lambda x: x.unflatten(0, (count, -1)), lambda x: x.flatten(0, 1)),
-        }
-
-    return transforms
+    count = _count(model)
+    return {
+        up: Transform(lambda x: _in_turn(x.unflatten(0, (count, -1))), lambda x: _halves(x).flatten(0, 1)),
+        down: Transform(lambda x: x.unflatten(0, (count, -1)), lambda x: x.flatten(0, 1)),
+    }
 
 
 def _count(model: ModelConfig) -> int:
@@ -121,29 +109,43 @@ def _count(model: ModelConfig) -> int:
     return next((part.experts for part in parts if isinstance(part, MoEConfig)), 1)
 
 
-UP, DOWN = f"{LAYER}.mlp.experts.gate_up_proj", f"{LAYER}.mlp.experts.down_proj"
-EXPERT = f"{LAYER}.mlp.experts.{{expert}}"
-OURS = {
-    **NAMES,
-    "moe.norm": f"{LAYER}.post_attention_layernorm",
-    "moe.router": f"{LAYER}.mlp.gate",
-    "moe.up": UP,
-    "moe.down": DOWN,
-}
-
-
 def with_experts(
-    known: Keys,
+    keys: Keys,
     config: Callable[[Fields], ModelConfig],
     names: Mapping[str, str] = MappingProxyType({}),
     transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
+    where: str = f"{LAYER}.mlp",
+    matrices: Sequence[str] = ("gate_proj", "up_proj", "down_proj"),
+    **others: Any,
 ) -> Importer:
     """An importer of Llama's names, or of other `names`, with a tensor for each matrix of an expert.
 
     Args:
-        transforms: as in `importer`, for other tensors.
+        where, matrices: the module of a layer's experts, and names of an expert's matrices: gate, up and down.
+        transforms: of other tensors. others: further fields of Importer.
     """
-    ups = [f"{EXPERT}.{name}_proj.weight" for name in ("gate", "up")]
-    whole = joined({UP: ups, DOWN: [f"{EXPERT}.down_proj.weight"]})
-    made = importer(known, config, {**OURS, **names}, lambda model: {**transforms(model), **pieces(UP, DOWN)(model)})
-    return dataclasses.replace(made, joined=whole)
+    experts = f"{where}.experts"
+    up, down = f"{experts}.gate_up_proj", f"{experts}.down_proj"
+    ours = {
+        **NAMES,
+        "moe.norm": f"{LAYER}.post_attention_layernorm",
+        "moe.router": f"{where}.gate",
+        "moe.up": up,
+        "moe.down": down,
+    }
+
+    def joined(model: ModelConfig) -> dict[str, tuple[str, ...]]:
+        numbers = range(_count(model))
+        return {
+            whole: tuple(f"{experts}.{number}.{name}.weight" for number in numbers for name in parts)
+            for whole, parts in ((up, matrices[:2]), (down, matrices[2:]))
+        }
+
+    return importer(
+        keys,
+        config,
+        {**ours, **names},
+        lambda model: {**transforms(model), **_pieces(model, up, down)},
+        joined=joined,
+        **others,
+    )

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
-from t2r_export.checkpoints.importers.sources import named
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -122,12 +121,11 @@ OURS: dict[str, Any] = {
     **{f"dense.{part}": f"{LAYER}.feed_forward.{part}_proj" for part in ("gate", "up", "down")},
 }
 
-FALCON_H1 = Importer(
-    keys=KEYS,
-    config=_config,
-    sources=lambda model, weights: named(model, weights, OURS, mixer_transforms(f"{LAYER}.mamba")),
-    prefix="model.",
+FALCON_H1 = importer(
+    KEYS,
+    _config,
+    OURS,
+    lambda _: mixer_transforms(f"{LAYER}.mamba"),
     buffers=re.compile(r"model\.layers\.\d+\.mamba\.mup_vector"),
-    copies=tied_head("model.embed_tokens.weight"),
     factors=_factors,
 )

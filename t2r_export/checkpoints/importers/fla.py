@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
-from t2r_export.checkpoints.importers.keys import Keys, keys
+from t2r_export.checkpoints.importers.base import Fields, Importer, importer
+from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import LAYER
-from t2r_export.checkpoints.importers.sources import CONVOLUTION, Transform, named
+from t2r_export.checkpoints.importers.sources import CONVOLUTION
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import (
     DeltaNetConfig,
@@ -56,11 +56,6 @@ JOINED = {
     for whole in (QKV, CONV)
 }
 MULTIPLE = 256  # the feed-forward's default size is a multiple of this
-
-
-def family_keys(read: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]] = MappingProxyType({})) -> Keys:
-    """A family's keys, which override the common ones."""
-    return keys(read={**READ, **read}, refused={**REFUSED, **refused}, harmless=HARMLESS)
 
 
 def stacked(fields: Fields, part: LinearPartConfig) -> ModelConfig:
@@ -124,14 +119,20 @@ def own_keys(fields: Fields) -> None:
         raise fields.wrong("num_kv_heads", f"absent or num_heads={heads}", fields.get("num_kv_heads"))
 
 
-def importer(
-    known: Keys,
+def family(
     config: Callable[[Fields], ModelConfig],
     kind: str,
     names: Mapping[str, str],
+    read: Mapping[str, Any],
+    refused: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
     renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> Importer:
-    """Args: kind: the part's kind. names: its weights other than q, k, v and o -> theirs in a layer's `attn`."""
+    """An importer of models of one kind of part.
+
+    Args:
+        names: the part's weights other than q, k, v and o -> theirs in a layer's `attn`.
+        read, refused: keys that override the common ones.
+    """
     ours = {
         "embedding": "model.embeddings",
         "norm": "model.norm",
@@ -144,14 +145,12 @@ def importer(
         "dense.norm": f"{LAYER}.mlp_norm",
         **{f"dense.{part}": f"{LAYER}.mlp.{part}_proj" for part in ("gate", "up", "down")},
     }
-    transforms: dict[str, Transform] = {CONV: CONVOLUTION}
-    return Importer(
-        keys=known,
-        config=config,
-        sources=lambda model, weights: named(model, weights, ours, transforms),
-        prefix="model.",
+    return importer(
+        keys(read={**READ, **read}, refused={**REFUSED, **refused}, harmless=HARMLESS),
+        config,
+        ours,
+        lambda _: {CONV: CONVOLUTION},
         buffers=re.compile(r"model\.layers\.\d+\.attn\.rotary\.inv_freq"),
-        copies=tied_head("model.embeddings.weight"),
         joined=lambda _: JOINED,
         renamed=renamed,
     )
@@ -209,62 +208,48 @@ FUSED, APART = (f"{ATTENTION}.{name}.weight" for name in ("g_norm_swish_gate", "
 RENAMED = {APART: FUSED}  # without fuse_norm, and without an output gate
 
 # DeltaNet (Yang et al. 2024, arXiv 2406.06484)
-DELTA_NET = importer(
-    family_keys(
-        {
-            "num_heads": 16,
-            "expand_k": 1.0,
-            "expand_v": 1.0,
-            "use_gate": False,
-            "use_short_conv": True,
-            "allow_neg_eigval": False,
-        },
-        {"qk_norm": ("l2",), "qk_activation": ("silu",), "use_beta": (True,), "use_output_norm": (True,)},
-    ),
+DELTA_NET = family(
     _delta_net,
     "delta_net",
     NAMES_OF_DELTA,
+    {
+        "num_heads": 16,
+        "expand_k": 1.0,
+        "expand_v": 1.0,
+        "use_gate": False,
+        "use_short_conv": True,
+        "allow_neg_eigval": False,
+    },
+    {"qk_norm": ("l2",), "qk_activation": ("silu",), "use_beta": (True,), "use_output_norm": (True,)},
 )
 # Gated delta nets (Yang et al. 2024, arXiv 2412.06464)
-GATED_DELTANET = importer(
-    family_keys(
-        {
-            "num_hidden_layers": 21,
-            "num_heads": 6,
-            "num_v_heads": None,
-            "head_dim": 256,
-            "expand_v": 2.0,
-            "use_gate": True,
-            "output_gate_activation": "swish",
-            "use_short_conv": True,
-            "allow_neg_eigval": False,
-        }
-    ),
+GATED_DELTANET = family(
     _gated_deltanet,
     "gated_delta",
     {**NAMES_OF_DELTA, "a": "a_proj", "A_log": "A_log", "dt_bias": "dt_bias"},
+    {
+        "num_hidden_layers": 21,
+        "num_heads": 6,
+        "num_v_heads": None,
+        "head_dim": 256,
+        "expand_v": 2.0,
+        "use_gate": True,
+        "output_gate_activation": "swish",
+        "use_short_conv": True,
+        "allow_neg_eigval": False,
+    },
 )
 # Gated linear attention (Yang et al. 2024, arXiv 2312.06635)
-GLA = importer(
-    family_keys(OF_GLA, {**NOT_GLA, "clamp_min": (None,), "use_gk": (True,), "use_gv": (False,)}),
+GLA = family(
     lambda fields: stacked(fields, GLAConfig(**_of_gla(fields))),
     "gla",
     {**NAMES_OF_GLA, "a1": "gk_proj.0", "a2": "gk_proj.1"},
+    OF_GLA,
+    {**NOT_GLA, "clamp_min": (None,), "use_gk": (True,), "use_gv": (False,)},
     RENAMED,
 )
 # Kimi Delta Attention (Kimi Team 2025, arXiv 2510.26692)
-KDA = importer(
-    family_keys(
-        {
-            "num_heads": 16,
-            "num_v_heads": None,
-            "head_dim": 128,
-            "expand_v": 1.0,
-            "use_short_conv": True,
-            "allow_neg_eigval": False,
-        },
-        {"safe_gate": (False,), "lower_bound": (None,)},
-    ),
+KDA = family(
     _kda,
     "kda",
     {
@@ -274,12 +259,22 @@ KDA = importer(
         **{name: name for name in ("A_log", "dt_bias")},
         "norm_weight": "o_norm.weight",
     },
+    {
+        "num_heads": 16,
+        "num_v_heads": None,
+        "head_dim": 128,
+        "expand_v": 1.0,
+        "use_short_conv": True,
+        "allow_neg_eigval": False,
+    },
+    {"safe_gate": (False,), "lower_bound": (None,)},
 )
 # RetNet (Sun et al. 2023, arXiv 2307.08621): rotary positions without xpos scaling, and an RMS norm per head
-RETNET = importer(
-    family_keys({**OF_GLA, "num_heads": 8, "expand_k": 1.0, "expand_v": 2.0, "hidden_ratio": 2}, NOT_GLA),
+RETNET = family(
     lambda fields: stacked(fields, RetentionConfig(**_of_gla(fields), positions=RotaryConfig())),
     "retention",
     NAMES_OF_GLA,
+    {**OF_GLA, "num_heads": 8, "expand_k": 1.0, "expand_v": 2.0, "hidden_ratio": 2},
+    NOT_GLA,
     RENAMED,
 )

@@ -6,7 +6,6 @@ dots.llm1 (rednote-hilab 2025, arXiv 2506.05767) is Qwen3 with these experts.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -104,7 +103,7 @@ def _by_sigmoids(fields: Fields, model: ModelConfig) -> ModelConfig:
 def _importer(known: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:
     """An importer with the names of such experts."""
     bias = {"moe.choice_bias": f"{LAYER}.mlp.gate.e_score_correction_bias"}
-    return dataclasses.replace(with_experts(known, config, bias), renamed=as_dense("shared_experts"), drafts=True)
+    return with_experts(known, config, bias, renamed=as_dense("shared_experts"), drafts=True)
 
 
 GLM4_MOE = _importer(KEYS, _glm4_moe)

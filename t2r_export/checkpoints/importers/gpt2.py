@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.sources import TRANSPOSED, named
+from t2r_export.checkpoints.importers.sources import TRANSPOSED
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -81,12 +81,6 @@ NAMES = {
 }
 TURNED = {f"{LAYER}.{name}.weight": TRANSPOSED for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")}
 
-
-GPT2 = Importer(
-    keys=KEYS,
-    config=_config,
-    sources=lambda model, weights: named(model, weights, NAMES, TURNED),
-    prefix="transformer.",
-    buffers=re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)"),
-    copies=tied_head("transformer.wte.weight"),
+GPT2 = importer(
+    KEYS, _config, NAMES, lambda _: TURNED, buffers=re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)")
 )

@@ -3,13 +3,11 @@ not scaled."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, tied_head
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import importer
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
@@ -94,9 +92,6 @@ NAMES = {
     "dense.up": f"{LAYER}.mlp.c_fc",
     "dense.down": f"{LAYER}.mlp.c_proj",
 }
-GPT_NEO = dataclasses.replace(
-    importer(KEYS, _config, NAMES),
-    prefix="transformer.",
-    buffers=re.compile(r"transformer\.h\.\d+\.attn\.attention\.(bias|masked_bias)"),
-    copies=tied_head("transformer.wte.weight"),
+GPT_NEO = importer(
+    KEYS, _config, NAMES, buffers=re.compile(r"transformer\.h\.\d+\.attn\.attention\.(bias|masked_bias)")
 )

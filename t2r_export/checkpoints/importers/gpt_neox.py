@@ -6,13 +6,12 @@ Rows of the packed projection are grouped by head: its query, key and value.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 
-from t2r_export.checkpoints.importers.base import Fields, tied_head
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, decoder, importer
+from t2r_export.checkpoints.importers.llama import DECODER, decoder
 from t2r_export.checkpoints.importers.sources import HEAD, Transform, permuted
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -83,11 +82,12 @@ def packed_by_heads(packed: str) -> Callable[[ModelConfig], dict[str, Transform]
     return transforms
 
 
-GPT_NEOX = dataclasses.replace(
-    importer(KEYS, _config, NAMES, packed_by_heads(PACKED)),
-    prefix="gpt_neox.",
+GPT_NEOX = importer(
+    KEYS,
+    _config,
+    NAMES,
+    packed_by_heads(PACKED),
     outside=frozenset({HEAD, "embed_out.weight"}),
     renamed={"embed_out.weight": HEAD},
     buffers=re.compile(r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"),
-    copies=tied_head("gpt_neox.embed_in.weight"),
 )

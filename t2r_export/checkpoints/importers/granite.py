@@ -5,7 +5,6 @@ A part's output is multiplied by residual_multiplier, which is folded into the p
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +36,8 @@ def last_matrices(*ends: str) -> Callable[[Fields], dict[str, float]]:
     return lambda fields: dict.fromkeys(names, fields.number("residual_multiplier"))
 
 
-GRANITE = dataclasses.replace(
-    family(READ, lambda fields: decoder(fields, **scales(fields))),
+GRANITE = family(
+    READ,
+    lambda fields: decoder(fields, **scales(fields)),
     factors=last_matrices("self_attn.o_proj", "mlp.down_proj"),
 )

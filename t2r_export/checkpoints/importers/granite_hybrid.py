@@ -6,10 +6,9 @@ is folded into the part's last matrix here.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, beside, experts
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
 from t2r_export.checkpoints.importers.granite_moe import OURS as OF_EXPERTS
@@ -17,7 +16,6 @@ from t2r_export.checkpoints.importers.granite_moe import UP
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
-from t2r_export.checkpoints.importers.sources import named
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
@@ -82,14 +80,11 @@ OURS: dict[str, Any] = {
     **dict.fromkeys(("dense.gate", "dense.up"), f"{LAYER}.shared_mlp.input_linear"),
     "dense.down": f"{LAYER}.shared_mlp.output_linear",
 }
-MIXER = mixer_transforms(f"{LAYER}.mamba")
-GRANITE_HYBRID = Importer(
-    keys=KEYS,
-    config=_config,
-    sources=lambda model, weights: named(model, weights, OURS, {**MIXER, UP: GATES_AND_UPS}),
-    prefix="model.",
-    buffers=re.compile(r"model\.rotary_emb\.inv_freq"),
-    copies=tied_head("model.embed_tokens.weight"),
+GRANITE_HYBRID = importer(
+    KEYS,
+    _config,
+    OURS,
+    lambda _: {**mixer_transforms(f"{LAYER}.mamba"), UP: GATES_AND_UPS},
     factors=last_matrices(
         *("self_attn.o_proj", "mamba.out_proj", "shared_mlp.output_linear", "block_sparse_moe.output_linear")
     ),

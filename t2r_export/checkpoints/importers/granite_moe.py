@@ -3,14 +3,13 @@ a shared expert."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, beside, experts
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder
 from t2r_export.config.model import ModelConfig
 
 READ: dict[str, Any] = {
@@ -51,16 +50,10 @@ NAMES_WITH_SHARED = {
     "dense.down": f"{LAYER}.shared_mlp.output_linear",
 }
 LAST = ("self_attn.o_proj", "block_sparse_moe.output_linear")
-GRANITE_MOE = dataclasses.replace(
-    importer(keys(READ, **OTHERS), _config, {**NAMES, **OURS}, lambda _: {UP: GATES_AND_UPS}),
-    factors=last_matrices(*LAST),
-)
-GRANITE_MOE_SHARED = dataclasses.replace(
-    importer(
-        keys({**READ, "shared_intermediate_size": 0}, **OTHERS),
-        _with_shared,
-        NAMES_WITH_SHARED,
-        lambda _: {UP: GATES_AND_UPS},
-    ),
-    factors=last_matrices(*LAST, "shared_mlp.output_linear"),
+GRANITE_MOE, GRANITE_MOE_SHARED = (
+    importer(keys(read, **OTHERS), config, names, lambda _: {UP: GATES_AND_UPS}, factors=last_matrices(*last))
+    for read, config, names, last in (
+        (READ, _config, {**NAMES, **OURS}, LAST),
+        ({**READ, "shared_intermediate_size": 0}, _with_shared, NAMES_WITH_SHARED, (*LAST, "shared_mlp.output_linear")),
+    )
 )

@@ -60,7 +60,9 @@ def _positions(fields: Fields, model: ModelConfig) -> list[RotaryConfig | None]:
     return [dataclasses.replace(rotary, theta=float(theta)) if theta else None for theta in thetas]
 
 
-GRANITE_SWA = dataclasses.replace(
-    family(READ, _config, {**NAMES, "attention.inner.sink": f"{LAYER}.self_attn.sinks"}),
+GRANITE_SWA = family(
+    READ,
+    _config,
+    {**NAMES, "attention.inner.sink": f"{LAYER}.self_attn.sinks"},
     factors=last_matrices("self_attn.o_proj", "mlp.down_proj"),
 )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import experts, joined, pieces
+from t2r_export.checkpoints.importers.experts import experts, with_experts
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import LAYER, NAMES, decoder, importer
+from t2r_export.checkpoints.importers.llama import LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.mamba import mixer_names, mixer_transforms, step_rank
-from t2r_export.checkpoints.importers.sources import Transform
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import MambaConfig
@@ -86,8 +84,6 @@ def _each(fields: Fields, name: str, count: int) -> list[bool]:
 
 
 FORWARD, MIXER = f"{LAYER}.feed_forward", f"{LAYER}.mamba"
-UP, DOWN = f"{FORWARD}.experts.gate_up_proj", f"{FORWARD}.experts.down_proj"
-EXPERT = f"{FORWARD}.experts.{{expert}}"
 INNER = ("dt_layernorm", "b_layernorm", "c_layernorm")
 OURS: dict[str, Any] = {
     **NAMES,
@@ -98,18 +94,6 @@ OURS: dict[str, Any] = {
     **{f"{kind}.norm": f"{LAYER}.pre_ff_layernorm" for kind in ("dense", "moe")},
     **{f"dense.{part}": f"{FORWARD}.{part}_proj" for part in ("gate", "up", "down")},
     "moe.router": f"{FORWARD}.router",
-    "moe.up": UP,
-    "moe.down": DOWN,
 }
 
-
-def _transforms(model: ModelConfig) -> dict[str, Transform]:
-    return {**mixer_transforms(MIXER), **pieces(UP, DOWN)(model)}
-
-
-JAMBA = dataclasses.replace(
-    importer(KEYS, _config, OURS, _transforms),
-    joined=joined(
-        {UP: [f"{EXPERT}.{part}_proj.weight" for part in ("gate", "up")], DOWN: [f"{EXPERT}.down_proj.weight"]}
-    ),
-)
+JAMBA = with_experts(KEYS, _config, OURS, lambda _: mixer_transforms(MIXER), FORWARD)

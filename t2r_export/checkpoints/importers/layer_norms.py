@@ -5,7 +5,6 @@ Keys that are only harmless in some of them (attention_bias, mlp_bias) are absen
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, Importer
@@ -179,24 +178,22 @@ LAYER_NORMS: dict[str, Importer] = {
     ),
     # Phi-1.5 and Phi-2 (Li et al. 2023, arXiv 2309.05463): attention and feed-forward in parallel after one norm,
     # biases everywhere, and rotary positions for a part of each head
-    "phi": dataclasses.replace(
-        family(
-            {
-                **PARTIAL,
-                "vocab_size": 51200,
-                "hidden_size": 2048,
-                "intermediate_size": 8192,
-                "num_hidden_layers": 24,
-                "hidden_act": "gelu_new",
-                "layer_norm_eps": 1e-5,
-                "bos_token_id": 1,
-                "eos_token_id": 2,
-            },
-            _phi,
-            OF_PHI,
-            lacks=RMS,
-            harmless=f"{NO_BIASES} embd_pdrop resid_pdrop",
-        ),
+    "phi": family(
+        {
+            **PARTIAL,
+            "vocab_size": 51200,
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 24,
+            "hidden_act": "gelu_new",
+            "layer_norm_eps": 1e-5,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        _phi,
+        OF_PHI,
+        lacks=RMS,
+        harmless=f"{NO_BIASES} embd_pdrop resid_pdrop",
         outside=frozenset({HEAD, "lm_head.bias"}),
     ),
     # StableLM (Stability AI 2024, arXiv 2402.17834): rotary positions for a part of each head; in some, attention and

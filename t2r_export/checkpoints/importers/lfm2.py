@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.sources import CONVOLUTION
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig

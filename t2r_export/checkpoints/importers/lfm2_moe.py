@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import experts, joined, pieces
+from t2r_export.checkpoints.importers.experts import experts, with_experts
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.lfm2 import ATTENTION, CONV, NAMES_OF_LFM2, READ
-from t2r_export.checkpoints.importers.llama import LAYER, decoder, importer
+from t2r_export.checkpoints.importers.llama import LAYER, decoder
 from t2r_export.checkpoints.importers.sources import CONVOLUTION
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -71,17 +68,15 @@ def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
     return tuple(conv if kind == CONV else SoftmaxConfig() for kind in types)
 
 
-FORWARD = f"{LAYER}.feed_forward"
-UP, DOWN, EXPERT = f"{FORWARD}.experts.gate_up_proj", f"{FORWARD}.experts.down_proj", f"{FORWARD}.experts.{{expert}}"
-OURS: dict[str, Any] = {
-    **NAMES_OF_LFM2,
-    "moe.norm": f"{LAYER}.ffn_norm",
-    "moe.router": f"{FORWARD}.gate",
-    "moe.choice_bias": f"{FORWARD}.expert_bias",
-    "moe.up": UP,
-    "moe.down": DOWN,
-}
-LFM2_MOE = dataclasses.replace(
-    importer(KEYS, _config, OURS, lambda m: {f"{LAYER}.conv.conv.weight": CONVOLUTION, **pieces(UP, DOWN)(m)}),
-    joined=joined({UP: [f"{EXPERT}.w{part}.weight" for part in (1, 3)], DOWN: [f"{EXPERT}.w2.weight"]}),
+LFM2_MOE = with_experts(
+    KEYS,
+    _config,
+    {
+        **NAMES_OF_LFM2,
+        "moe.norm": f"{LAYER}.ffn_norm",
+        "moe.choice_bias": f"{LAYER}.feed_forward.expert_bias",
+    },
+    lambda _: {f"{LAYER}.conv.conv.weight": CONVOLUTION},
+    where=f"{LAYER}.feed_forward",
+    matrices=("w1", "w3", "w2"),
 )

@@ -6,14 +6,13 @@ layers use the frequencies of a whole head, of which the last ones are 0.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.lfm2 import CONV, NAMES_OF_LFM2
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer, with_positions
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, with_positions
 from t2r_export.checkpoints.importers.rotary import FULL, LENGTH, SHARE, SLIDING, rotary_by_kind
 from t2r_export.checkpoints.importers.sources import CONVOLUTION
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
@@ -100,7 +99,10 @@ OURS: dict[str, Any] = {
     "dense.norm_after": f"{LAYER}.post_ffn_norm",
 }
 
-LFM3 = dataclasses.replace(
-    importer(KEYS, _config, OURS, lambda _: {f"{LAYER}.conv.conv.weight": CONVOLUTION}),
+LFM3 = importer(
+    KEYS,
+    _config,
+    OURS,
+    lambda _: {f"{LAYER}.conv.conv.weight": CONVOLUTION},
     renamed={f"{LAYER}.self_attn.gate_proj.weight": f"{LAYER}.self_attn.g_proj.weight"},
 )

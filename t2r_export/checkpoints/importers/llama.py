@@ -6,16 +6,15 @@ norms_after.py).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
-from t2r_export.checkpoints.importers.keys import Keys, keys
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, importer
+from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.rotary import FULL, ROTARY, SLIDING, rotary
-from t2r_export.checkpoints.importers.sources import ONE_PLUS, Transform, named, of_neighbours
+from t2r_export.checkpoints.importers.sources import ONE_PLUS, Transform, of_neighbours
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.layer import LayerConfig, mixer_of
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
@@ -204,24 +203,6 @@ NAMES = {
 }
 
 
-def importer(
-    keys: Keys,
-    config: Callable[[Fields], ModelConfig],
-    names: Mapping[str, str] = NAMES,
-    transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
-    constants: Mapping[str, float] = MappingProxyType({}),
-) -> Importer:
-    """An importer of tensors with Llama's names, or with `names`. Args: constants: as in `named`."""
-    return Importer(
-        keys=keys,
-        config=config,
-        sources=lambda model, weights: named(model, weights, names, transforms(model), constants=constants),
-        prefix="model.",
-        buffers=re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
-        copies=tied_head("model.embed_tokens.weight"),
-    )
-
-
 def family(
     read: Mapping[str, Any],
     config: Callable[[Fields], ModelConfig] = decoder,
@@ -231,18 +212,17 @@ def family(
     refused: Mapping[str, tuple[Any, ...]] = POSITIONS,
     harmless: str = "",
     aliases: Mapping[str, str] = MappingProxyType({}),
-    transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
-    constants: Mapping[str, float] = MappingProxyType({}),
+    **others: Any,
 ) -> Importer:
-    """An importer of a family with the keys of DECODER.
+    """An importer of a family with the keys of DECODER, and tensors with Llama's names or with `names`.
 
     Args:
         read: its further keys, and its own defaults.
         lacks: keys of DECODER that it does not have, separated by spaces.
-        refused, harmless, aliases: as in `keys`. names, transforms, constants: as in `importer`.
+        refused, harmless, aliases: as in `keys`. others: arguments of `importer`.
     """
     own = {key: default for key, default in DECODER.items() if key not in lacks.split()}
-    return importer(keys({**own, **read}, refused, harmless, aliases), config, names, transforms, constants)
+    return importer(keys({**own, **read}, refused, harmless, aliases), config, names, **others)
 
 
 LLAMA = family(

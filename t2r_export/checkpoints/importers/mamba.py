@@ -7,7 +7,7 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.mamba2 import importer, stacked
+from t2r_export.checkpoints.importers.mamba2 import family, stacked
 from t2r_export.checkpoints.importers.sources import CONVOLUTION, TRANSPOSED, Transform
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import MambaConfig
@@ -67,7 +67,7 @@ def mixer_transforms(where: str) -> dict[str, Transform]:
 
 
 MAMBA, FALCON_MAMBA = (
-    importer(
+    family(
         keys({**READ, **more}, harmless=HARMLESS, noted="rescale_prenorm_residual"),
         _config,
         "mamba",

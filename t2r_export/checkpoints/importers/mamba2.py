@@ -5,13 +5,12 @@ Families with such parts among others use this module too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.base import Fields, Importer, importer
 from t2r_export.checkpoints.importers.keys import Keys, keys
-from t2r_export.checkpoints.importers.sources import CONVOLUTION, Transform, named
+from t2r_export.checkpoints.importers.sources import CONVOLUTION, Transform
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import Mamba2Config, PartConfig
 from t2r_export.config.uniform import NoFeedForward, UniformConfig
@@ -152,7 +151,7 @@ def mixer_transforms(where: str) -> dict[str, Transform]:
 LAYER = "backbone.layers.{}"
 
 
-def importer(
+def family(
     known: Keys,
     config: Callable[[Fields], ModelConfig],
     kind: str,
@@ -168,14 +167,7 @@ def importer(
         f"{kind}.norm": f"{LAYER}.norm",
         **names(f"{LAYER}.mixer"),
     }
-    return Importer(
-        keys=known,
-        config=config,
-        sources=lambda model, weights: named(model, weights, ours, transforms(f"{LAYER}.mixer")),
-        prefix="backbone.",
-        buffers=re.compile(r"(?!)"),  # matches nothing
-        copies=tied_head("backbone.embeddings.weight"),
-    )
+    return importer(known, config, ours, lambda _: transforms(f"{LAYER}.mixer"))
 
 
-MAMBA2 = importer(KEYS, _config, "mamba2", mixer_names, mixer_transforms)
+MAMBA2 = family(KEYS, _config, "mamba2", mixer_names, mixer_transforms)

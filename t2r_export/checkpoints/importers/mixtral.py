@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import experts, joined, pieces
+from t2r_export.checkpoints.importers.experts import experts, with_experts
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, POSITIONS, decoder, importer
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, POSITIONS, decoder
 from t2r_export.checkpoints.importers.llamas import MISTRAL, NO_BIASES, windows
 from t2r_export.config.model import ModelConfig
 
@@ -33,17 +31,4 @@ def _config(fields: Fields) -> ModelConfig:
     return decoder(fields, mixers, qkv_bias=False, output_bias=False, feed_forwards=feed_forwards)
 
 
-EXPERTS = f"{LAYER}.block_sparse_moe"
-UP, DOWN = f"{EXPERTS}.experts.w1_w3", f"{EXPERTS}.experts.w2"
-OURS = {
-    **NAMES,
-    "moe.norm": f"{LAYER}.post_attention_layernorm",
-    "moe.router": f"{EXPERTS}.gate",
-    "moe.up": UP,
-    "moe.down": DOWN,
-}
-EXPERT = f"{EXPERTS}.experts.{{expert}}"
-MIXTRAL = dataclasses.replace(
-    importer(KEYS, _config, OURS, pieces(UP, DOWN)),
-    joined=joined({UP: [f"{EXPERT}.{name}.weight" for name in ("w1", "w3")], DOWN: [f"{EXPERT}.w2.weight"]}),
-)
+MIXTRAL = with_experts(KEYS, _config, where=f"{LAYER}.block_sparse_moe", matrices=("w1", "w3", "w2"))

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.mamba2 import LAYER, mixer_names, mixer_transforms
-from t2r_export.checkpoints.importers.sources import named
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -134,11 +133,4 @@ NAMES: dict[str, Any] = {
     **{f"dense.{part}": f"{LAYER}.mixer.{part}_proj" for part in ("up", "down")},
 }
 
-NEMOTRON_H = Importer(
-    keys=KEYS,
-    config=_config,
-    sources=lambda model, weights: named(model, weights, NAMES, mixer_transforms(f"{LAYER}.mixer")),
-    prefix="backbone.",
-    buffers=re.compile(r"(?!)"),  # matches nothing
-    copies=lambda _: {},
-)
+NEMOTRON_H = importer(KEYS, _config, NAMES, lambda _: mixer_transforms(f"{LAYER}.mixer"))

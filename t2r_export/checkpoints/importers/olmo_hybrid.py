@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.sources import CONVOLUTION
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
@@ -108,8 +108,11 @@ OURS: dict[str, Any] = {
     "gated_delta.norm_weight": f"{DELTA}.o_norm.weight",
 }
 
-OLMO_HYBRID = dataclasses.replace(
-    importer(KEYS, _config, OURS, lambda _: {f"{DELTA}.conv1d.weight": CONVOLUTION}),
+OLMO_HYBRID = importer(
+    KEYS,
+    _config,
+    OURS,
+    lambda _: {f"{DELTA}.conv1d.weight": CONVOLUTION},
     renamed={
         f"{LAYER}.attention_layer_norm.weight": f"{LAYER}.input_layernorm.weight",
         f"{LAYER}.feedforward_layer_norm.weight": f"{LAYER}.post_attention_layernorm.weight",

@@ -3,12 +3,10 @@ whose table begins with two unused rows. Embeddings narrower than the model (OPT
 
 from __future__ import annotations
 
-import re
-
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import head_sizes
-from t2r_export.checkpoints.importers.sources import named, skipped
+from t2r_export.checkpoints.importers.sources import skipped
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -74,11 +72,4 @@ NAMES = {
     "dense.down": f"{LAYER}.fc2",
 }
 
-OPT = Importer(
-    keys=KEYS,
-    config=_config,
-    sources=lambda model, weights: named(model, weights, NAMES, {f"{TABLE}.weight": skipped(OFFSET)}),
-    prefix="model.",
-    buffers=re.compile(r"(?!)"),  # matches nothing
-    copies=tied_head("model.decoder.embed_tokens.weight"),
-)
+OPT = importer(KEYS, _config, NAMES, lambda _: {f"{TABLE}.weight": skipped(OFFSET)})

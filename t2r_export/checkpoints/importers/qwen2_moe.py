@@ -3,8 +3,6 @@ experts in all or some layers, with a shared expert weighted by a sigmoid."""
 
 from __future__ import annotations
 
-import dataclasses
-
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.experts import (
     REFUSED,
@@ -54,4 +52,4 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 GATE = {"dense.token_gate": f"{LAYER}.mlp.shared_expert_gate"}
-QWEN2_MOE = dataclasses.replace(with_experts(KEYS, _config, GATE), renamed=as_dense("shared_expert"))
+QWEN2_MOE = with_experts(KEYS, _config, GATE, renamed=as_dense("shared_expert"))

@@ -11,9 +11,9 @@ import dataclasses
 import re
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.rotary import PARTIAL
 from t2r_export.checkpoints.importers.sources import CONVOLUTION, ONE_PLUS, Transform, permuted
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
@@ -96,8 +96,11 @@ def transforms(config: ModelConfig) -> dict[str, Transform]:
     return found
 
 
-QWEN3_5_TEXT = dataclasses.replace(
-    importer(keys(read=READ, refused=SHAPE, harmless=HARMLESS), decoder_of, NAMES_OF_QWEN, transforms),
+QWEN3_5_TEXT = importer(
+    keys(read=READ, refused=SHAPE, harmless=HARMLESS),
+    decoder_of,
+    NAMES_OF_QWEN,
+    transforms,
     buffers=re.compile(r"model\.(mtp|visual)\..*|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
 )
 QWEN3_5 = dataclasses.replace(

@@ -113,15 +113,19 @@ def _of_key_heads(heads: int, sizes: tuple[int, ...]) -> Transform:
     return in_heads(torch.cat([rows.flatten() for rows in each]).tolist())
 
 
-QWEN3_NEXT = dataclasses.replace(
-    with_experts(
-        NEXT, _next, {**NAMES_OF_QWEN, **PACKED, **GATE}, lambda model: {**transforms(model), **_packed(model)}
-    ),
+QWEN3_NEXT = with_experts(
+    NEXT,
+    _next,
+    {**NAMES_OF_QWEN, **PACKED, **GATE},
+    lambda model: {**transforms(model), **_packed(model)},
     renamed=as_dense("shared_expert"),
     buffers=QWEN3_5_TEXT.buffers,
 )
-QWEN3_5_MOE_TEXT = dataclasses.replace(
-    with_experts(keys(read=READ, refused=OTHERS, harmless=PASSED_OVER), _config, {**NAMES_OF_QWEN, **GATE}, transforms),
+QWEN3_5_MOE_TEXT = with_experts(
+    keys(read=READ, refused=OTHERS, harmless=PASSED_OVER),
+    _config,
+    {**NAMES_OF_QWEN, **GATE},
+    transforms,
     renamed=as_dense("shared_expert"),
     buffers=QWEN3_5_TEXT.buffers,
 )

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.rotary import PARTIAL
 from t2r_export.checkpoints.importers.sources import CONVOLUTION, ONE_PLUS, Transform
 from t2r_export.config.mixers import MixerConfig, WindowConfig

@@ -5,13 +5,12 @@ transformers has no class for it.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import LAYER
-from t2r_export.checkpoints.importers.sources import ROW, Transform, named
+from t2r_export.checkpoints.importers.sources import ROW, Transform
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.norm import NormConfig
@@ -109,11 +108,4 @@ OURS: dict[str, Any] = {
 FLAT = Transform(lambda x: x[None], lambda x: x[0])  # (D) is our (1, D)
 TRANSFORMS = {**{f"{ATTENTION}.x_{part}": ROW for part in "rwkvag"}, f"{LAYER}.ffn.x_k": FLAT}
 
-RWKV7 = Importer(
-    keys=KEYS,
-    config=config_of,
-    sources=lambda model, weights: named(model, weights, OURS, TRANSFORMS),
-    prefix="model.",
-    buffers=re.compile("(?!)"),
-    copies=tied_head("model.embeddings.weight"),
-)
+RWKV7 = importer(KEYS, config_of, OURS, lambda _: TRANSFORMS)

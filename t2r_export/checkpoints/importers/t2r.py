@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -76,7 +75,6 @@ T2R = Importer(
     sources=_sources,
     prefix="",
     outside=frozenset(),
-    buffers=re.compile("(?!)"),  # matches nothing
     copies=lambda config: {HEAD: EMBEDDING} if config.tied_head else {},
     provenance=_provenance,
 )

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import LAYER
 from t2r_export.checkpoints.importers.mamba2 import mixer_names, mixer_transforms
 from t2r_export.checkpoints.importers.rotary import ROTARY, rotary
-from t2r_export.checkpoints.importers.sources import named
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -186,13 +185,11 @@ def _sums(fields: Fields) -> dict[str, tuple[str, str]]:
     return found
 
 
-ZAMBA2 = Importer(
-    keys=KEYS,
-    config=_config,
-    sources=lambda model, weights: named(model, weights, NAMES, mixer_transforms(MIXER)),
-    prefix="model.",
-    buffers=re.compile(r"model\.rotary_emb\.inv_freq"),
-    copies=tied_head("model.embed_tokens.weight"),
+ZAMBA2 = importer(
+    KEYS,
+    _config,
+    NAMES,
+    lambda _: mixer_transforms(MIXER),
     renamed={f"{DECODER}.{name}": f"{LAYER}.{name}" for name in OF_MIXER},
     repeated=_repeated,
     sums=_sums,
