@@ -82,9 +82,9 @@ LINES = {
     ("t2r_export", "*.py"): 40_300,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 13_400,
-    ("tests", "*.py"): 53_200,
+    ("tests", "*.py"): 53_300,
     ("benchmarks", "*.py"): 7_900,
-    ("docs", "*.md"): 5_400,
+    ("docs", "*.md"): 5_300,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}

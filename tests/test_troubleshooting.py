@@ -38,5 +38,5 @@ def test_message_exists(message: str) -> None:
 
 
 def test_invented_message_is_detected() -> None:
-    assert len(MESSAGES) > 15
+    assert len(MESSAGES) > 10
     assert list(invented("expected a CUDA device; received a toaster; choose device cpu")) == ["a toaster"]
