@@ -1,4 +1,7 @@
-"""Prints what imports do with each key of config.json, from the importers' tables: `python .ci/config_keys.py`."""
+"""Prints what imports do with each file of a folder, each key of config.json and each family that is not supported.
+
+`python .ci/config_keys.py`; all from the importers' tables.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +12,36 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from t2r_export.checkpoints.importers import IMPORTERS
+from t2r_export.checkpoints.importers.contents import FILES
 from t2r_export.checkpoints.importers.generation_keys import CARRIED, DECODERS, GENERATION, NOTED, TRANSLATORS
 from t2r_export.checkpoints.importers.generation_keys import HARMLESS as OF_NO_TEXT
 from t2r_export.checkpoints.importers.keys import HARMLESS, NAMED, REFUSED, SYNONYMS
+from t2r_export.checkpoints.importers.unread import REASONS
 
-HEAD = """# Keys of config.json and generation_config.json
+HEAD = """## Keys of config.json and generation_config.json
 
-What an import does with each key of a family's `config.json`, so that a model here is the model that transformers makes
-of the same file, or an error. Generated from the importers' tables, which tests compare with the installed
-transformers.
+What an import does with each key of a family's `config.json`. The result is the model that transformers builds from the
+same file, or an error. Generated from the importers' tables, which tests compare with the installed transformers.
 
-- **Read**: obeyed, with the default that transformers' class of the family has where the key is absent.
-- **Refused**: another value than those named would make another function, in transformers or in the family that the key
-  is from. The error names the key. Of several names of one thing, which are listed below, a refused one may also have
-  the value that is read under another.
-- **Harmless**: any value; it changes nothing that is computed at inference.
-- **Noted**: harmless here, but transformers changes the stored weights whenever it loads the folder (its fault).
-  Here they are taken as they are stored, and a line says so.
+- **Read**: used; an absent key has the default of the family's class in transformers.
+- **Refused**: any value but those listed would build a different model. The error names the key. If several names mean
+  the same (listed below), the refused one may also repeat the value of the one that is read.
+- **Harmless**: no value changes what is computed at inference.
+- **Noted**: harmless, but transformers changes the stored weights when it loads the folder. The import uses them as
+  they are stored, and prints a line.
 
-Any other key is passed over, as transformers does, and named in a line on stderr and in the checkpoint's provenance
-(`config_keys_not_used`). Special tokens that the vocabulary does not have are passed over with a line of their own.
+Any other key is ignored, as in transformers; a line on stderr and the checkpoint's provenance (`config_keys_not_used`)
+name it. Special tokens that the vocabulary lacks are ignored too, with a line.
 
-## Every family
+### Every family
 """
 
-GENERATES = """## How a model generates
+GENERATES = """### Options of generation
 
-Read from the file that transformers goes by: `generation_config.json` if the folder has one, else these keys of
-`config.json`. A key that is null is absent there. What is **carried** becomes special tokens and the options of the
-graph (`t2r.generation`), which every runtime obeys unless its caller says otherwise. A folder without any key that says
-how tokens are chosen says nothing, and the runtimes' own defaults hold. What is **noted** changes the text of
-transformers and is not carried: the import names it in a line, and so it does a carried value that is out of a
-runtime's range. How long a decoder's text is (`max_length`, `max_new_tokens`) each caller says.
+Read from `generation_config.json` if the folder has one, else from these keys of `config.json`, as in transformers. A
+key that is null counts as absent. **Carried** keys become special tokens and the graph's options (`t2r.generation`),
+which every runtime uses unless its caller overrides them; without such keys the runtimes' defaults apply. **Noted**
+keys would change the text in transformers and are not carried: a line names them, and a carried value that is outside of a runtime's range. The length of a text (`max_length`, `max_new_tokens`) is set by each caller.
 """
 
 
@@ -62,8 +63,34 @@ def pattern(name: re.Pattern[str]) -> str:
     return name.pattern.replace(r"\w*", "…").replace("|", r"\|")
 
 
+def files() -> str:
+    uses: dict[str, list[str]] = {}
+    for name, file in FILES.items():
+        uses.setdefault(file.use, []).append(f"`{name}`")
+    return "\n".join(
+        [
+            "| file | |",
+            "|---|---|",
+            *(f"| {', '.join(names)} | {use.replace('(#', '(../families.md#')} |" for use, names in uses.items()),
+        ]
+    )
+
+
+def unread() -> str:
+    rows = [f"| {', '.join(f'`{name}`' for name in sorted(names.split()))} | {why} |" for why, names in REASONS.items()]
+    return "\n".join(["| `model_type` | what it has |", "|---|---|", *rows])
+
+
 def page() -> str:
     parts = [
+        "# Files and keys of a folder\n",
+        "What an import does with the files of a Hugging Face folder and with the keys of its config.json.\n",
+        "## Files of a folder\n",
+        files(),
+        "",
+        "## Families that are not supported\n",
+        unread(),
+        "",
         HEAD,
         refused({**REFUSED, **{pattern(name): neutral for name, neutral in NAMED.items()}}),
         "",

@@ -55,8 +55,10 @@ def test_options_reference(site: ModuleType) -> None:
 def test_keys_reference(site: ModuleType) -> None:
     from t2r_export.checkpoints.importers import IMPORTERS
 
-    headings = re.findall(r"^## (\w+)$", site.keys_reference(), re.MULTILINE)
-    assert headings == list(IMPORTERS)
+    page = site.keys_reference()
+    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(IMPORTERS)
+    assert "| `tokenizer_config.json` | read: special and added tokens, the chat template |\n" in page
+    assert "| `gpt_oss` | experts with biases and clamped gates, in weights of 4 bits (MXFP4) |\n" in page
 
 
 def test_page_of_proved_models(site: ModuleType) -> None:

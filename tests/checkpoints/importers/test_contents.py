@@ -18,15 +18,7 @@ from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.contents import FILES
 from t2r_runtime.errors import UserError
 
-DOCS = Path(__file__).parents[3] / "docs" / "families.md"
 NOT_OF_TEXTS = re.compile("FEATURE|IMAGE|VIDEO|AUDIO|PROCESSOR|CARD|MODULE|TF2|FLAX|SENTENCEPIECE|CONFIG_NAME_")
-
-
-def table() -> str:
-    uses: dict[str, list[str]] = {}
-    for name, file in FILES.items():
-        uses.setdefault(file.use, []).append(f"`{name}`")
-    return "\n".join(["| file | |", "|---|---|", *(f"| {', '.join(names)} | {use} |" for use, names in uses.items())])
 
 
 def test_every_file_that_transformers_names_is_in_the_table() -> None:
@@ -41,10 +33,6 @@ def test_every_file_that_transformers_names_is_in_the_table() -> None:
         named |= set() if kind is None else set(kind.vocab_files_names.values())
     assert len(named) > 15
     assert {name for name in named if not any(fnmatchcase(name, one) for one in FILES)} == set()
-
-
-def test_the_table_stands_in_the_docs() -> None:
-    assert table() in DOCS.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("tokenizer", [True, False])

@@ -133,10 +133,8 @@ def test_an_unknown_family_lists_the_known_ones(llama: Path) -> None:
 
 
 def test_a_family_that_is_not_read_is_refused_with_the_reason(llama: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "families.md").read_text(encoding="utf-8")
     for reason, families in REASONS.items():
         names = sorted(families.split())
-        assert f"| {', '.join(f'`{family}`' for family in names)} | {reason} |\n" in page
         folders.change_config(llama, model_type=names[0])
         with pytest.raises(UserError) as caught:
             checkpoint.load(llama)
