@@ -41,7 +41,8 @@ GENERATES = """### Options of generation
 Read from `generation_config.json` if the folder has one, else from these keys of `config.json`, as in transformers. A
 key that is null counts as absent. **Carried** keys become special tokens and the graph's options (`t2r.generation`),
 which every runtime uses unless its caller overrides them; without such keys the runtimes' defaults apply. **Noted**
-keys would change the text in transformers and are not carried: a line names them, and a carried value that is outside of a runtime's range. The length of a text (`max_length`, `max_new_tokens`) is set by each caller.
+keys would change the text in transformers and are not carried: a line names them, and a carried value outside of a
+runtime's range. The length of a text (`max_length`, `max_new_tokens`) is set by each caller.
 """
 
 
