@@ -98,9 +98,7 @@ def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> Mod
 
 
 def _attention(fields: Fields, key: str, width: int) -> HeadsConfig:
-    heads = fields.size(key)
-    if width % heads:
-        raise fields.wrong(key, f"a divisor of d_model={width}", heads)
+    heads = fields.divisor(key, "d_model")
     return HeadsConfig(heads=heads, kv_heads=heads, head_size=width // heads)
 
 

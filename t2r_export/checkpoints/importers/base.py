@@ -211,6 +211,20 @@ class Fields:
             raise self.wrong(key, f"at most {MAX_LAYERS}", count)
         return count
 
+    def divisor(self, key: str, of: str, null: int | None = None) -> int:
+        """A size that divides the size `of`."""
+        whole, value = self.size(of), self.size(key, null)
+        if whole % value:
+            raise self.wrong(key, f"a divisor of {of}={whole}", value)
+        return value
+
+    def kinds(self, key: str, known: Iterable[str], null: list[str] | None = None) -> list[str]:
+        """A known name for each of num_hidden_layers."""
+        count, names, value = self.layers("num_hidden_layers"), list(known), self.get(key, null)
+        if not isinstance(value, list) or len(value) != count or not all(name in names for name in value):
+            raise self.wrong(key, f"{count} names, each one of {', '.join(names)}", value)
+        return value
+
     def number(self, key: str, null: float | None = None) -> float:
         value = self.get(key, null)
         if not finite(value) or value <= 0:

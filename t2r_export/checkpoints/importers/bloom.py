@@ -6,13 +6,11 @@ Rows of the packed projection are grouped by head: its query, key and value.
 from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields, importer
+from t2r_export.checkpoints.importers.gpt2 import decoder
 from t2r_export.checkpoints.importers.gpt_neox import packed_by_heads
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.positions import AlibiConfig
-from t2r_export.config.uniform import UniformConfig
 
 KEYS = keys(
     read={
@@ -33,22 +31,8 @@ KEYS = keys(
 
 
 def _config(fields: Fields) -> ModelConfig:
-    width, heads = fields.size("hidden_size"), fields.size("n_head")
-    if width % heads:
-        raise fields.wrong("n_head", f"a divisor of hidden_size={width}", heads)
-    return UniformConfig(
-        vocab_size=fields.size("vocab_size"),
-        width=width,
-        ffn_size=4 * width,
-        layers=(SoftmaxConfig(),) * fields.layers("n_layer"),
-        norm="layer",
-        norm_eps=fields.number("layer_norm_epsilon"),
-        activation="gelu_tanh",
-        position="none",
-        embedding_norm=True,
-        tied_head=fields.flag("tie_word_embeddings"),
-        attention=HeadsConfig(heads=heads, kv_heads=heads, head_size=width // heads, positions=AlibiConfig()),
-    ).build()
+    layers = (SoftmaxConfig(),) * fields.layers("n_layer")
+    return decoder(fields, layers, "n_head", position="alibi", embedding_norm=True)
 
 
 LAYER = "transformer.h.{}"

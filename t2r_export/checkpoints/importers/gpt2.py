@@ -6,12 +6,15 @@ Its projections are stored as (inputs, outputs), the transpose of a linear layer
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.sources import TRANSPOSED
 from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.uniform import UniformConfig
 
@@ -47,23 +50,44 @@ KEYS = keys(
 )
 
 
-def _config(fields: Fields) -> ModelConfig:
-    width, heads = fields.size("n_embd"), fields.size("n_head")
-    if width % heads:
-        raise fields.wrong("n_head", f"a divisor of n_embd={width}", heads)
+def decoder(
+    fields: Fields,
+    layers: tuple[MixerConfig, ...],
+    heads: str,
+    width: str = "hidden_size",
+    ffn: str | None = None,
+    attention: Mapping[str, Any] = MappingProxyType({}),
+    **others: Any,
+) -> ModelConfig:
+    """The config of a model with GPT-2's layers.
+
+    Args:
+        heads, width, ffn: keys of sizes; without ffn, or if it is null, the feed-forward has four times the width.
+        attention, others: fields of HeadsConfig and UniformConfig that differ in the family.
+    """
+    size, count = fields.size(width), fields.divisor(heads, width)
     return UniformConfig(
         vocab_size=fields.size("vocab_size"),
-        width=width,
-        ffn_size=fields.size("n_inner", 4 * width),
-        layers=(SoftmaxConfig(),) * fields.layers("n_layer"),
-        norm="layer",
+        width=size,
+        ffn_size=4 * size if ffn is None else fields.size(ffn, 4 * size),
+        layers=layers,
         norm_eps=fields.number("layer_norm_epsilon"),
-        activation=fields.choice("activation_function", ACTIVATIONS),
-        position="learned",
-        max_positions=fields.size("n_positions"),
         tied_head=fields.flag("tie_word_embeddings"),
-        attention=HeadsConfig(heads=heads, kv_heads=heads, head_size=width // heads),
+        attention=HeadsConfig(heads=count, kv_heads=count, head_size=size // count, **attention),
+        **others,
     ).build()
+
+
+def _config(fields: Fields) -> ModelConfig:
+    return decoder(
+        fields,
+        (SoftmaxConfig(),) * fields.layers("n_layer"),
+        "n_head",
+        "n_embd",
+        "n_inner",
+        activation=fields.choice("activation_function", ACTIVATIONS),
+        max_positions=fields.size("n_positions"),
+    )
 
 
 LAYER = "transformer.h.{}"

@@ -7,11 +7,10 @@ import re
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, importer
+from t2r_export.checkpoints.importers.gpt2 import decoder
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.uniform import UniformConfig
 from t2r_export.config.validation import MAX_LAYERS
 
 KEYS = keys(
@@ -41,22 +40,15 @@ KINDS = ("global", "local")
 
 
 def _config(fields: Fields) -> ModelConfig:
-    width, heads = fields.size("hidden_size"), fields.size("num_heads")
-    if width % heads:
-        raise fields.wrong("num_heads", f"a divisor of hidden_size={width}", heads)
-    return UniformConfig(
-        vocab_size=fields.size("vocab_size"),
-        width=width,
-        ffn_size=fields.size("intermediate_size", 4 * width),
-        layers=_layers(fields),
-        norm="layer",
-        norm_eps=fields.number("layer_norm_epsilon"),
+    return decoder(
+        fields,
+        _layers(fields),
+        "num_heads",
+        ffn="intermediate_size",
+        attention={"qkv_bias": False, "scale": 1.0},
         activation=fields.choice("activation_function", ACTIVATIONS),
-        position="learned",
         max_positions=fields.size("max_position_embeddings"),
-        tied_head=fields.flag("tie_word_embeddings"),
-        attention=HeadsConfig(heads=heads, kv_heads=heads, head_size=width // heads, qkv_bias=False, scale=1.0),
-    ).build()
+    )
 
 
 def _layers(fields: Fields) -> tuple[MixerConfig, ...]:

@@ -64,12 +64,8 @@ def _config(fields: Fields) -> ModelConfig:
 
 def _layers(fields: Fields) -> list[str]:
     """The kind of each layer's mixer."""
-    count = fields.layers("num_hidden_layers")
-    types = fields.get("layer_types", ["mamba"] * count)
-    named = isinstance(types, list) and all(isinstance(kind, str) and kind in MIXERS for kind in types)
-    if not named or len(types) != count:
-        raise fields.wrong("layer_types", f"{count} names, each one of {', '.join(MIXERS)}", types)
-    return [MIXERS[kind] for kind in types]
+    implied = ["mamba"] * fields.layers("num_hidden_layers")
+    return [MIXERS[kind] for kind in fields.kinds("layer_types", MIXERS, implied)]
 
 
 OURS: dict[str, Any] = {

@@ -7,6 +7,7 @@ from typing import Any
 from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
+from t2r_export.checkpoints.importers.rotary import FULL
 from t2r_export.checkpoints.importers.sources import CONVOLUTION
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -42,7 +43,7 @@ KEYS = keys(
     """,
     aliases={"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
 )
-CONV, ATTENTION = "conv", "full_attention"
+CONV = "conv"
 NAMES_OF_LFM2 = {
     **NAMES,
     "norm": "model.embedding_norm",
@@ -62,7 +63,7 @@ NAMES_OF_LFM2 = {
 def _config(fields: Fields) -> ModelConfig:
     return decoder(
         fields,
-        _layers(fields),
+        mixers(fields, fields.kinds("layer_types", (CONV, FULL), _implied(fields))),
         qkv_bias=False,
         output_bias=False,
         heads={"qk_norm": True},
@@ -72,17 +73,20 @@ def _config(fields: Fields) -> ModelConfig:
     )
 
 
-def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
-    """Mixers from layer_types, else from the numbers of the attention layers; by default all are attention."""
+def _implied(fields: Fields) -> list[str]:
+    """Kinds of layers from the numbers of those with attention; by default all have it."""
     count = fields.layers("num_hidden_layers")
     numbers = fields.get("full_attn_idxs", [*range(count)])
     if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
         raise fields.wrong("full_attn_idxs", "numbers of layers", numbers)
-    types = fields.get("layer_types", [ATTENTION if number in numbers else CONV for number in range(count)])
-    if not isinstance(types, list) or len(types) != count or not all(kind in (CONV, ATTENTION) for kind in types):
-        raise fields.wrong("layer_types", f"{count} names, each one of {CONV}, {ATTENTION}", types)
+    return [FULL if number in numbers else CONV for number in range(count)]
+
+
+def mixers(fields: Fields, kinds: list[str], **others: MixerConfig) -> tuple[MixerConfig | PartConfig, ...]:
+    """Short convolutions, softmax, and `others` by their kind."""
     conv = ShortConvConfig(fields.size("conv_L_cache", least=2), fields.flag("conv_bias"))
-    return tuple(conv if kind == CONV else SoftmaxConfig() for kind in types)
+    known: dict[str, MixerConfig | PartConfig] = {CONV: conv, FULL: SoftmaxConfig(), **others}
+    return tuple(known[kind] for kind in kinds)
 
 
 def _ffn_size(fields: Fields) -> int:

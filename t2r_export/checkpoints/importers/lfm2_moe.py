@@ -5,12 +5,11 @@ from __future__ import annotations
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.experts import experts, with_experts
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.lfm2 import ATTENTION, CONV, NAMES_OF_LFM2, READ
+from t2r_export.checkpoints.importers.lfm2 import CONV, NAMES_OF_LFM2, READ, mixers
 from t2r_export.checkpoints.importers.llama import LAYER, decoder
+from t2r_export.checkpoints.importers.rotary import FULL
 from t2r_export.checkpoints.importers.sources import CONVOLUTION
-from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import PartConfig, ShortConvConfig
 from t2r_export.config.uniform import Dense
 
 KEYS = keys(
@@ -35,7 +34,7 @@ WEIGHTS_EPS = 1e-6  # constant in transformers' class
 
 
 def _config(fields: Fields) -> ModelConfig:
-    layers, normed = _layers(fields), fields.flag("norm_topk_prob")
+    layers, normed = mixers(fields, fields.kinds("layer_types", (CONV, FULL))), fields.flag("norm_topk_prob")
     each = experts(
         fields,
         "num_experts",
@@ -58,14 +57,6 @@ def _config(fields: Fields) -> ModelConfig:
         activation="silu",
         feed_forwards=tuple(Dense() if number < dense else each for number in range(len(layers))),
     )
-
-
-def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
-    count, types = fields.layers("num_hidden_layers"), fields.get("layer_types")
-    if not isinstance(types, list) or len(types) != count or not all(kind in (CONV, ATTENTION) for kind in types):
-        raise fields.wrong("layer_types", f"{count} names, each one of {CONV}, {ATTENTION}", types)
-    conv = ShortConvConfig(fields.size("conv_L_cache", least=2), fields.flag("conv_bias"))
-    return tuple(conv if kind == CONV else SoftmaxConfig() for kind in types)
 
 
 LFM2_MOE = with_experts(

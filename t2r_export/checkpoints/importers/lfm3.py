@@ -11,13 +11,13 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.lfm2 import CONV, NAMES_OF_LFM2
+from t2r_export.checkpoints.importers.lfm2 import CONV, NAMES_OF_LFM2, mixers
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, with_positions
 from t2r_export.checkpoints.importers.rotary import FULL, LENGTH, SHARE, SLIDING, rotary_by_kind
 from t2r_export.checkpoints.importers.sources import CONVOLUTION
-from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.mixers import MixerConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import PartConfig, ShortConvConfig
+from t2r_export.config.parts import PartConfig
 from t2r_export.config.scalings import ProportionalScaling
 
 KEYS = keys(
@@ -72,16 +72,9 @@ def _config(fields: Fields) -> ModelConfig:
 def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
     count = fields.layers("num_hidden_layers")
     implied = [FULL if n % 4 == 2 else SLIDING if n % 4 == 0 and n > 0 else CONV for n in range(count)]
-    types, known = fields.get("layer_types", implied), (CONV, FULL, SLIDING)
-    if not isinstance(types, list) or len(types) != count or not all(kind in known for kind in types):
-        raise fields.wrong("layer_types", f"{count} names, each one of {', '.join(known)}", types)
-    mixers: dict[str, MixerConfig | PartConfig] = {
-        CONV: ShortConvConfig(fields.size("conv_L_cache", least=2), fields.flag("conv_bias")),
-        FULL: SoftmaxConfig(),
-    }
-    if fields.get("sliding_window") is not None or SLIDING in types:
-        mixers[SLIDING] = WindowConfig(fields.size("sliding_window"), sinks=0)
-    return tuple(mixers[kind] for kind in types)
+    types = fields.kinds("layer_types", (CONV, FULL, SLIDING), implied)
+    needed = fields.get("sliding_window") is not None or SLIDING in types
+    return mixers(fields, types, **{SLIDING: WindowConfig(fields.size("sliding_window"), sinks=0)} if needed else {})
 
 
 def _proportional(rope: Fields, length: Callable[[], int], trained: Any) -> ProportionalScaling:

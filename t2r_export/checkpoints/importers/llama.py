@@ -104,13 +104,10 @@ def cap(fields: Fields, key: str) -> float | None:
 def head_sizes(fields: Fields) -> tuple[int, int, int]:
     """Number of query heads, number of key/value heads, and head size."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    kv_heads = fields.size("num_key_value_heads", heads) if fields.reads("num_key_value_heads") else heads
-    if heads % kv_heads:
-        raise fields.wrong("num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads)
-    own = fields.reads("head_dim") and fields.get("head_dim") is not None
-    if not own and width % heads:
-        raise fields.wrong("num_attention_heads", f"a divisor of hidden_size={width}", heads)
-    return heads, kv_heads, fields.size("head_dim") if own else width // heads
+    grouped, own = fields.reads("num_key_value_heads"), fields.reads("head_dim") and fields.get("head_dim") is not None
+    kv_heads = fields.divisor("num_key_value_heads", "num_attention_heads", heads) if grouped else heads
+    size = fields.size("head_dim") if own else width // fields.divisor("num_attention_heads", "hidden_size")
+    return heads, kv_heads, size
 
 
 def sliding_layers(
@@ -126,9 +123,7 @@ def sliding_layers(
     count = fields.layers("num_hidden_layers")
     known = (FULL, SLIDING)
     implied = [known[window is not None and slides(layer)] for layer in range(count)]
-    types = fields.get("layer_types", implied) if fields.reads("layer_types") else implied
-    if not isinstance(types, list) or len(types) != count or not all(kind in known for kind in types):
-        raise fields.wrong("layer_types", f"{count} names, each one of {', '.join(known)}", types)
+    types = fields.kinds("layer_types", known, implied) if fields.reads("layer_types") else implied
     if types != implied and not stated:
         raise fields.wrong("layer_types", f"absent, or {known[window is not None]} for each layer", types)
     if window is None and known[1] in types:

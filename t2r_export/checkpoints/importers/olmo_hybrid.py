@@ -65,10 +65,7 @@ def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
     count = fields.layers("num_hidden_layers")
     implied = [KINDS[number % 4 == 3] for number in range(count)]
     implied = implied if KINDS[1] in implied else [*implied[1:], KINDS[1]]
-    types = fields.get("layer_types", implied)
-    if not isinstance(types, list) or len(types) != count or not all(kind in KINDS for kind in types):
-        raise fields.wrong("layer_types", f"{count} names, each one of {', '.join(KINDS)}", types)
-    delta = _delta(fields)
+    types, delta = fields.kinds("layer_types", KINDS, implied), _delta(fields)
     return tuple(delta if kind == KINDS[0] else SoftmaxConfig() for kind in types)
 
 

@@ -68,15 +68,10 @@ def decoder_of(fields: Fields, ffn: str = "intermediate_size") -> ModelConfig:
 
 def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
     count, interval = fields.layers("num_hidden_layers"), fields.size("full_attention_interval", 4)
-    types = fields.get("layer_types", [KINDS[(number + 1) % interval == 0] for number in range(count)])
-    if not isinstance(types, list) or len(types) != count or not all(kind in KINDS for kind in types):
-        raise fields.wrong("layer_types", f"{count} names, each one of {', '.join(KINDS)}", types)
-    heads, key_heads = fields.size("linear_num_value_heads"), fields.size("linear_num_key_heads")
-    if heads % key_heads:
-        raise fields.wrong("linear_num_key_heads", f"a divisor of linear_num_value_heads={heads}", key_heads)
+    types = fields.kinds("layer_types", KINDS, [KINDS[(number + 1) % interval == 0] for number in range(count)])
     delta = GatedDeltaConfig(
-        heads=heads,
-        key_heads=key_heads,
+        heads=fields.size("linear_num_value_heads"),
+        key_heads=fields.divisor("linear_num_key_heads", "linear_num_value_heads"),
         key_size=fields.size("linear_key_head_dim"),
         value_size=fields.size("linear_value_head_dim"),
         taps=fields.size("linear_conv_kernel_dim", least=2),

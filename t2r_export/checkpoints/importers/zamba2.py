@@ -86,14 +86,8 @@ def _config(fields: Fields) -> ModelConfig:
 
 
 def _types(fields: Fields) -> list[str]:
-    count = fields.layers("num_hidden_layers")
     implied = [HYBRID if number in DEPTHS else PLAIN for number in range(54)]
-    types = fields.get("layers_block_type", implied)
-    if not isinstance(types, list) or len(types) != count or not all(isinstance(kind, str) for kind in types):
-        raise fields.wrong("layers_block_type", f"{count} names, each one of {', '.join(KINDS)}", types)
-    if not set(types) <= KINDS.keys():
-        raise fields.wrong("layers_block_type", f"{count} names, each one of {', '.join(KINDS)}", types)
-    return [KINDS[kind] for kind in types]
+    return [KINDS[kind] for kind in fields.kinds("layers_block_type", KINDS, implied)]
 
 
 def _mamba2(fields: Fields, norm: NormConfig) -> Mamba2Config:
