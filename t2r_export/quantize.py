@@ -37,9 +37,11 @@ from t2r_export.quantizers.activations import activation_errors
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort, tensor_bytes
 from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.experts import quantize_experts
+from t2r_export.quantizers.gptq import STEPS as GPTQ_STEPS
+from t2r_export.quantizers.gptq import gptq
 from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
-from t2r_export.quantizers.sensitivity import pair_passages, text_passages
+from t2r_export.quantizers.sensitivity import STEPS, Passage, pair_passages, text_passages
 from t2r_export.quantizers.tables import has_table, untie_embedding
 from t2r_runtime import Decoder
 from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, PREFILL, PREFIX, Signature
@@ -165,7 +167,7 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
             if has_table(graph):
                 untie_embedding(graph)
     if chosen.block_wise and config.calibrate is not None:
-        config = _measured(bundle, config)
+        config = _measured(bundle, config, weights)
     step = _quantized(bundle.step, weights, config, calibration, target.static)
     signature = replace(signature, quantization=config.scheme)
     companions = {}
@@ -178,15 +180,22 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
     return Bundle(step, signature, weights, companions, notes), config
 
 
-def _measured(bundle: Bundle, config: QuantizeConfig) -> QuantizeConfig:
-    """A block-wise config with choices and errors measured on its calibration text."""
+def _measured(bundle: Bundle, config: QuantizeConfig, weights: dict[str, Weight]) -> QuantizeConfig:
+    """A block-wise config with choices and errors measured on its calibration text. GPTQ's values go to `weights`."""
     assert config.calibrate is not None
     tokens, pairs = calibration_data(config.calibrate, bundle.signature)
-    passages = pair_passages(pairs, bundle.signature) if pairs else text_passages(tokens, bundle.signature)
+
+    def passages(steps: int = STEPS) -> list[Passage]:
+        if pairs:
+            return pair_passages(pairs, bundle.signature, steps)
+        return text_passages(tokens, bundle.signature, steps)
+
     if config.budget is not None:
-        config = replace(config, choices=choose(bundle, config, passages))
+        config = replace(config, choices=choose(bundle, config, passages()))
     if config.activation_error is not None:
-        config = replace(config, activation_errors=activation_errors(bundle, passages, config))
+        config = replace(config, activation_errors=activation_errors(bundle, passages(), config))
+    if config.rounding == "gptq":
+        weights |= gptq(bundle, passages(GPTQ_STEPS), config)
     return config
 
 

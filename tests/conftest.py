@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Generator
 
-import hypothesis
 import onnxruntime as ort
 import pytest
 
@@ -16,9 +15,6 @@ from t2r_runtime.session import providers
 __all__ = ["data", "pytest_addoption", "pytest_collection_modifyitems"]  # hooks and a fixture of selection
 NO_GPU = "cannot exist on this machine: a GPU"
 STRICT = os.environ.get("T2R_STRICT") == "1"
-
-hypothesis.settings.register_profile("t2r", deadline=None, derandomize=True, database=None)
-hypothesis.settings.load_profile("t2r")
 
 
 def pytest_configure() -> None:

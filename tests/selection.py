@@ -1,4 +1,4 @@
-"""Which tests run: all, or --quick, or --rest; those of public data only where $T2R_DATA names it."""
+"""Which tests run: all, --quick or --rest; of public data only where $T2R_DATA names it. And Hypothesis' profile."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import os
 import zlib
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 EVERY = 24  # --quick keeps one case in so many
+
+# the same cases in each run, however long one takes on a busy machine
+hypothesis.settings.register_profile("t2r", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("t2r")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

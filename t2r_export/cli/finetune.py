@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from t2r_export.training.plan import StagePlanned
 
 FILE = click.Path(path_type=Path)
-INSIDE = ("accuracy_level", "activation_error", "budget")  # no effect on the rounding to train
+INSIDE = ("accuracy_level", "activation_error", "budget", "rounding")  # no effect on the rounding to train
 ROUNDING = Spelled(
     "a scheme",
     {

@@ -44,7 +44,7 @@ def options(function: F) -> F:
             type=FILE,
             metavar="TEXT",
             help="Text or pairs: int8-static calibrates activation ranges on it, and w8 and w4 measure on it for their "
-            "options budget and activation_error.",
+            "options budget, activation_error and rounding=gptq.",
         ),
     ):
         function = option(function)

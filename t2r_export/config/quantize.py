@@ -76,11 +76,17 @@ class QuantizeConfig:
         None,
         of="block_wise",
     )
+    rounding: str = option(
+        "Rounding of weights: to the nearest value, or by GPTQ with the inputs of products on the text of --calibrate.",
+        "nearest",
+        ("nearest", "gptq"),
+        of="block_wise",
+    )
     head_bits: int | None = option("Bits of the output head.", None, BLOCK_BITS, 8, of="block_wise")
     embedding_bits: int | None = option(
         "Bits of the embedding: 8 with one scale, or 4 in blocks.", None, BLOCK_BITS, 8, of="block_wise"
     )
-    calibrate: Path | None = None  # text or token ids, for int8-static, budgets and errors of activations
+    calibrate: Path | None = None  # text or token ids, for int8-static, and for options that measure
     calibrate_steps: int | None = option(
         "Tokens per calibration passage.", None, usual=CALIBRATE_STEPS, of="calibrated"
     )
@@ -103,6 +109,7 @@ class QuantizeConfig:
         check_fields(self)
         check_values(self)
         reads = chosen.calibrated or self.budget is not None or self.activation_error is not None
+        reads |= self.rounding == "gptq"
         taken = [*takes(self.scheme), *(["calibrate"] if reads else []), "choices", "activation_errors"]
         if unfit := [name for name in list(self.described())[1:] if name not in taken]:
             known = ", ".join(taken[:-2]) or "none"

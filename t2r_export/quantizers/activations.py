@@ -1,4 +1,4 @@
-"""Find products whose activations lose too much accuracy in int8.
+"""Inputs of projections on a text, and products whose inputs lose too much accuracy in int8.
 
 At accuracy level 4, ONNX Runtime's MatMulNBits rounds each block of an activation x (K,) to int8 with one scale, its
 largest magnitude over 127. A channel far above the others of its block leaves them few levels: "massive activations"
@@ -7,7 +7,7 @@ largest magnitude over 127. A channel far above the others of its block leaves t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.bundle import Bundle
 from t2r_export.quantizers.base import projections
 from t2r_export.quantizers.blocks import BLOCK_SIZE
-from t2r_export.quantizers.sensitivity import OpenBundle, OpenGraph, Passage
+from t2r_export.quantizers.sensitivity import OpenBundle, Passage
 from t2r_runtime.contract.signature import ENCODER
 
 LEVELS = 127  # of int8, on each side of 0
@@ -37,9 +37,8 @@ class Product:
     squares: float = 0.0  # sum of squared norms of rows
     rows: int = 0
 
-    def read(self, activations: npt.NDArray[np.generic]) -> None:
-        """Measure activations (…, in)."""
-        x = activations.reshape(-1, activations.shape[-1]).astype(np.float32, copy=False)
+    def read(self, x: Floats) -> None:
+        """Measure activations (N, in)."""
         exact, errors = x @ self.matrix, (rounded(x, self.block) - x) @ self.matrix
         self.worst = max(self.worst, float(np.linalg.norm(errors, axis=-1).max(initial=0.0)))
         self.squares += float(np.square(exact, dtype=np.float64).sum())
@@ -59,19 +58,55 @@ def activation_errors(bundle: Bundle, passages: Sequence[Passage], config: Quant
     massive activation counts, since a state or a cache keeps it. If a weight has several products, their largest error
     counts.
     """
-    graphs = OpenBundle(_with_activations(bundle), passages)
-    steps = list(_products(bundle.step, graphs.step, config))
-    for rows, found in graphs.steps({}):
-        for product in steps:
-            product.read(found[product.activation][rows])
-    sources = [] if graphs.encoder is None else list(_products(bundle.halves[1], graphs.encoder, config))
-    for passage, encoded in zip(passages, graphs.encoded, strict=True):
-        for product in sources:
-            product.read(_of_sources(encoded[product.activation], passage))
     errors = dict[str, float]()
-    for product in (*steps, *sources):
-        errors[product.weight] = max(errors.get(product.weight, 0.0), product.error)
+    for graph, inputs in zip(bundle.halves, projection_inputs(bundle, passages), strict=True):
+        products = list(_products(graph, inputs.matrices, config))
+        for activation, x in inputs.rows:
+            for product in products:
+                if product.activation == activation:
+                    product.read(x)
+        for product in products:
+            errors[product.weight] = max(errors.get(product.weight, 0.0), product.error)
     return errors
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of the projections of a float32 graph.
+
+    Attributes:
+        matrices: weights (in, out), by name.
+        rows: name and values (N, in) of each input, again and again until the passages end.
+    """
+
+    matrices: Mapping[str, Floats]
+    rows: Iterator[tuple[str, Floats]]
+
+
+def projection_inputs(bundle: Bundle, passages: Sequence[Passage]) -> list[Inputs]:
+    """Inputs of the projections of each of `bundle.halves`, computed while they are read. Padding is not among them."""
+    graphs = OpenBundle(_with_activations(bundle), passages)
+    found = [Inputs(graphs.step.matrices, _of_steps(graphs, _inputs(bundle.step)))]
+    if graphs.encoder is not None:
+        found.append(Inputs(graphs.encoder.matrices, _of_encoder(graphs, _inputs(bundle.halves[1]))))
+    return found
+
+
+def _of_steps(graphs: OpenBundle, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
+    for rows, found in graphs.steps({}):
+        for name in names:
+            yield name, _flat(found[name][rows])
+
+
+def _of_encoder(graphs: OpenBundle, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
+    for passage, encoded in zip(graphs.passages, graphs.encoded, strict=True):
+        for name in names:
+            yield name, _flat(_of_sources(encoded[name], passage))
+
+
+def _flat(x: npt.NDArray[np.generic]) -> Floats:
+    """Activations (…, in) as rows."""
+    return x.reshape(-1, x.shape[-1]).astype(np.float32, copy=False)
 
 
 def rounded(x: Floats, block: int) -> Floats:
@@ -84,12 +119,12 @@ def rounded(x: Floats, block: int) -> Floats:
     return made
 
 
-def _products(graph: onnx.ModelProto, opened: OpenGraph, config: QuantizeConfig) -> Iterator[Product]:
+def _products(graph: onnx.ModelProto, matrices: Mapping[str, Floats], config: QuantizeConfig) -> Iterator[Product]:
     chosen, size = set(projections(graph)), config.block_size or BLOCK_SIZE
     for node in graph.graph.node:
         if node.name in chosen:
             x, name = node.input[:2]
-            yield Product(name, x, opened.matrices[name], config.choices.get(name, (0, size))[1])
+            yield Product(name, x, matrices[name], config.choices.get(name, (0, size))[1])
 
 
 def _with_activations(bundle: Bundle) -> Bundle:
@@ -101,10 +136,15 @@ def _with_activations(bundle: Bundle) -> Bundle:
 def _observed(graph: onnx.ModelProto) -> onnx.ModelProto:
     made = onnx.ModelProto()
     made.CopyFrom(graph)
-    chosen, there = set(projections(made)), {each.name for each in made.graph.output}
-    names = dict.fromkeys(node.input[0] for node in made.graph.node if node.name in chosen)
-    made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in there)
+    there = {each.name for each in made.graph.output}
+    made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in _inputs(graph) if name not in there)
     return made
+
+
+def _inputs(graph: onnx.ModelProto) -> list[str]:
+    """Names of the inputs of projections."""
+    chosen = set(projections(graph))
+    return list(dict.fromkeys(node.input[0] for node in graph.graph.node if node.name in chosen))
 
 
 def _of_sources(x: npt.NDArray[np.generic], passage: Passage) -> npt.NDArray[np.generic]:

@@ -6,7 +6,7 @@ docs/quantization.md for the loss with 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -42,11 +42,7 @@ def blocks(
         weights: values that initializers refer to. Quantized weights are added under their names in the graph;
             existing ones are reused.
     """
-    names, last, size = projections(model), head(model), config.block_size or BLOCK_SIZE
-    usual = dict.fromkeys(names, (scheme(config.scheme).bits, size))
-    if last is not None:
-        usual[last] = (config.head_bits or HEAD_BITS, size)
-    _block_wise_projections(model, config, usual, weights)
+    _block_wise_projections(model, config, block_sizes(model, config), weights)
     if not has_table(model):
         return model
     of_head = _parts_of_head(table_of(model).input[0], config, weights) if config.embedding_bits is None else None
@@ -59,6 +55,15 @@ def blocks(
     return model
 
 
+def block_sizes(model: onnx.ModelProto, config: QuantizeConfig) -> dict[str, tuple[int, int]]:
+    """Bits and block size of each projection, by node name."""
+    size, last, names = config.block_size or BLOCK_SIZE, head(model), set(projections(model))
+    weights = {node.name: node.input[1] for node in model.graph.node if node.name in names}
+    bits = {last: config.head_bits or HEAD_BITS}
+    usual = scheme(config.scheme).bits
+    return {name: config.choices.get(weight, (bits.get(name, usual), size)) for name, weight in weights.items()}
+
+
 def _parts_of_head(table: str, config: QuantizeConfig, weights: Mapping[str, Weight]) -> tuple[list[str], int] | None:
     """Names and bits of the quantized head that shares the table's weight, in this graph or an earlier one."""
     for bits in BLOCK_BITS:
@@ -69,24 +74,20 @@ def _parts_of_head(table: str, config: QuantizeConfig, weights: Mapping[str, Wei
 
 
 def _block_wise_projections(
-    model: onnx.ModelProto, config: QuantizeConfig, usual: Mapping[str, tuple[int, int]], weights: dict[str, Weight]
+    model: onnx.ModelProto, config: QuantizeConfig, sizes: Mapping[str, tuple[int, int]], weights: dict[str, Weight]
 ) -> None:
-    """Replace each projection by a MatMulNBits and an Add of the bias.
-
-    Args:
-        usual: default bits and block size per node, for weights that are not in `config.choices`.
-    """
+    """Replace each projection by a MatMulNBits and an Add of the bias. Args: sizes: as `block_sizes` returns them."""
     kept, nodes = initializers(model), []
     for node in model.graph.node:
-        if node.name not in usual:
+        if node.name not in sizes:
             nodes.append(node)
             continue
         x, name, *bias = node.input
-        matrix, (bits, size) = values(kept[name], weights), config.choices.get(name, usual[node.name])
+        matrix, (bits, size) = values(kept[name], weights), sizes[node.name]
         level = 0 if name in config.float_products else accuracy_level(config)
         if node.op_type == "Gemm":  # (out, in), where a MatMul has (in, out)
-            name, matrix = f"{name}.transposed", matrix.T
-        parts = parts_of(name, bits, config)
+            matrix = matrix.T
+        parts = parts_of(stored_name(node), bits, config)
         if not weights.keys() >= set(parts):
             arrays = in_blocks(matrix, bits, size, config.asymmetric)
             weights |= zip(parts, arrays, strict=True)
@@ -106,6 +107,11 @@ def import_microsoft(model: onnx.ModelProto) -> None:
     """Declare ONNX Runtime's operators."""
     if MICROSOFT not in {opset.domain for opset in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+
+
+def stored_name(node: onnx.NodeProto) -> str:
+    """The name of a projection's weight as (in, out)."""
+    return f"{node.input[1]}.transposed" if node.op_type == "Gemm" else str(node.input[1])
 
 
 def parts_of(name: str, bits: int, config: QuantizeConfig) -> list[str]:
@@ -150,14 +156,28 @@ def in_blocks(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> lis
 
 def restored(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> np.ndarray:
     """The float32 matrix (in, out) that MatMulNBits multiplies by after rounding `matrix`."""
-    numbers, scales, *zero_points = in_blocks(matrix, bits, size, asymmetric)
+    return unrounded(in_blocks(matrix, bits, size, asymmetric), bits, len(matrix))
+
+
+def unrounded(parts: Sequence[np.ndarray], bits: int, rows: int) -> np.ndarray:
+    """The float32 matrix (in, out) that MatMulNBits multiplies by. Args: parts: as of `in_blocks`; rows: `in`."""
+    numbers, scales, *zero_points = parts
     columns, blocks, _ = numbers.shape
-    levels = _unpacked(numbers, bits).reshape(columns, blocks, size)
+    levels = _unpacked(numbers, bits).reshape(columns, blocks, -1)
     middle = np.full((columns, blocks), 1 << (bits - 1), np.uint8)
-    if asymmetric:
+    if zero_points:
         middle = _unpacked(zero_points[0], bits).reshape(columns, -1)[:, :blocks]
     values = (levels.astype(np.float32) - middle[..., None]) * scales[..., None]
-    return np.ascontiguousarray(values.reshape(columns, -1)[:, : len(matrix)].T)
+    return np.ascontiguousarray(values.reshape(columns, -1)[:, :rows].T)
+
+
+def packed(levels: np.ndarray, bits: int) -> np.ndarray:
+    """Pack values (…, N) uint8 to bytes; two 4-bit values per byte, lower half first, and a 0 after an odd one."""
+    if bits == 8:
+        return levels
+    whole = np.pad(levels, [*[(0, 0)] * (levels.ndim - 1), (0, levels.shape[-1] % 2)])
+    made: np.ndarray = whole[..., ::2] | whole[..., 1::2] << 4
+    return made
 
 
 def _unpacked(numbers: np.ndarray, bits: int) -> np.ndarray:

@@ -33,25 +33,25 @@ class Passage:
     sources: Sequence[Sequence[int]] = ()  # for translators, one per row
 
 
-def text_passages(tokens: Tokens, signature: Signature) -> list[Passage]:
-    """One passage of a text (N,).
+def text_passages(tokens: Tokens, signature: Signature, steps: int = STEPS) -> list[Passage]:
+    """One passage of a text (N,), with at most `steps` tokens per row.
 
     Raises:
         UserError: a text that is too short.
     """
     rows = signature.batch or ROWS
-    steps = min(STEPS, signature.max_positions or STEPS, len(tokens) // rows)
+    steps = min(steps, signature.max_positions or steps, len(tokens) // rows)
     if steps < 1:
         raise UserError(f"a text of at least {rows} tokens", f"{len(tokens)}", "name a longer one")
     ids = parallel_sequences(tokens, rows, steps)
     return [Passage(ids, np.ones(ids.shape, np.bool_))]
 
 
-def pair_passages(pairs: Sequence[TokenPair], signature: Signature) -> list[Passage]:
+def pair_passages(pairs: Sequence[TokenPair], signature: Signature, steps: int = STEPS) -> list[Passage]:
     """Passages of evenly spread pairs with about as many target tokens as `text_passages` reads."""
     assert signature.source is not None
     starts, tokens = len(signature.source.start_tokens), sum(len(pair.target) for pair in pairs)
-    chosen, made = pairs[:: max(1, tokens // (ROWS * STEPS))], []
+    chosen, made = pairs[:: max(1, tokens // (ROWS * steps))], []
     for group in side_by_side(chosen, signature.batch or min(PAIRS, len(chosen))):
         steps = range(group.targets.shape[1] - 1)
         counted = np.stack([group.predicted(step, starts) for step in steps], axis=1)

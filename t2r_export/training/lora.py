@@ -108,7 +108,7 @@ def _projections(model: Transformer) -> Iterator[nn.Linear]:
 
 
 def _feed_forwards(model: Transformer) -> Iterator[nn.Linear]:
-    for module in model.blocks.modules():
+    for module in model.modules():
         if isinstance(module, Dense):
             yield from _matrices(module, FEED_FORWARD)
 
