@@ -108,9 +108,10 @@ def _projections(model: Transformer) -> Iterator[nn.Linear]:
 
 
 def _feed_forwards(model: Transformer) -> Iterator[nn.Linear]:
-    for module in model.modules():
-        if isinstance(module, Dense):
-            yield from _matrices(module, FEED_FORWARD)
+    for block in model.blocks:
+        for part in block.parts:
+            if isinstance(part, Dense):
+                yield from _matrices(part, FEED_FORWARD)
 
 
 def _matrices(part: nn.Module, names: Iterable[str]) -> Iterator[nn.Linear]:
