@@ -248,6 +248,13 @@ def test_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         exec(program, names)
     assert np.mean(names["heard"][-5:]) < 0.5 < np.mean(names["heard"][:5]) and names["note"] == 2
     assert len(names["text"]) == 8
+
+
+@pytest.mark.slow
+def test_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training succeeds, the graph equals the model, and it turns where the sign says."""
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path(str(ROOT / "tests" / "policy.py"))
     assert np.mean(names["rewards"][:5]) < 0.6 and np.mean(names["rewards"][-5:]) > 0.9
     np.testing.assert_array_equal(names["turn"], names["goals"])
     outcome = verify(checkpoint.load("policy.pt"), "policy.onnx", steps=1000)
