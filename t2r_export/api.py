@@ -240,7 +240,7 @@ class Model:
 
 @typed
 def load(path: str | Path) -> Model:
-    """Load a model.pt, a Hugging Face folder or a model `hf:OWNER/NAME` of the hub's local cache.
+    """Load a model.pt, a Hugging Face folder, a .gguf or a model `hf:OWNER/NAME` of the hub's local cache.
 
     Raises:
         UserError: no such file, or one that cannot be read.

@@ -102,7 +102,7 @@ class Description:
 
 
 def describe(path: str | Path) -> Description:
-    """Describe a model.pt, a Hugging Face folder, a model `hf:OWNER/NAME` or an exported graph.
+    """Describe a model.pt, a Hugging Face folder, a .gguf, a model `hf:OWNER/NAME` or an exported graph.
 
     Raises:
         UserError: another kind of file, a damaged file, or a graph without t2r metadata.

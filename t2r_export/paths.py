@@ -26,7 +26,7 @@ from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's pickle that are scanned
 FOLDERS = (".safetensors", ".json")  # endings of files that are read with the others of their folder
-OPEN = "give a model.pt made by t2r, a Hugging Face folder, or hf:OWNER/NAME"
+OPEN = "give a model.pt made by t2r, a Hugging Face folder, a .gguf, or hf:OWNER/NAME"
 KINDS = {
     "checkpoint": Kind(never=(*MODELS[1:], ".txt", ".json", ".jsonl", ".toml", ".csv", ".md", ".py")),
     "graph": Kind(only=GRAPHS),

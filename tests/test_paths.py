@@ -305,7 +305,8 @@ def test_hub_ids_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "models").mkdir()
     for name in ("models/x", "x.pt", "a/b/c"):
         with pytest.raises(
-            UserError, match="received nothing; give a model.pt made by t2r, a Hugging Face folder, or hf:OWNER/NAME$"
+            UserError,
+            match="received nothing; give a model.pt made by t2r, a Hugging Face folder, a .gguf, or hf:OWNER/NAME$",
         ):
             existing_model(name)
     os.mkfifo(tmp_path / "pipe")

@@ -1,7 +1,7 @@
 """Checkpoints: config, weights, tokenizer and provenance of a model in one file.
 
 A model.pt is a torch archive of tensors and plain data, read with `weights_only=True`: an untrusted file runs no code.
-`load` also opens Hugging Face folders.
+`load` also opens Hugging Face folders and GGUF files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,11 @@ from t2r_runtime.contract.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.outputs import GRAPHS
 
+if TYPE_CHECKING:
+    from t2r_export.checkpoints.importers import Imported
+
 FORMAT = "t2r-checkpoint"
+GGUF = ".gguf"
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
 SOURCE_TOKENIZER = "source_tokenizer"  # optional key, for translators with a separate source tokenizer
 
@@ -89,7 +93,7 @@ def made(
 
 
 def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
-    """Load a model.pt or a Hugging Face folder.
+    """Load a model.pt, a Hugging Face folder or a .gguf.
 
     Args:
         digest: result of `t2r_export.files.sha256_beside` of the model.pt, if it was started earlier.
@@ -103,11 +107,20 @@ def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoin
         raise UserError(f"to be able to read {path}", error.strerror or str(error), OPEN) from error
 
 
-def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
+def _imported(path: Path) -> Imported:
+    """A folder or a GGUF file; the importers are loaded on use, since a model.pt needs none of them."""
     if os.path.isdir(path):
-        from t2r_export.checkpoints.importers import read_folder  # imported on use: a model.pt needs none of it
+        from t2r_export.checkpoints.importers import read_folder
 
-        found = read_folder(path)
+        return read_folder(path)
+    from t2r_export.checkpoints.gguf import read_gguf
+
+    return read_gguf(path)
+
+
+def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
+    if os.path.isdir(path) or path.suffix == GGUF:
+        found = _imported(path)
         model = assemble(found.config, found.weights)
         known = found.provenance, found.sha256, found.source_tokenizer, found.notes
         return Checkpoint(found.config, model, found.tokenizer, *known)

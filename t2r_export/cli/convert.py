@@ -72,7 +72,8 @@ def command(
 ) -> None:
     """Replace softmax attention in SOURCE by another mixer; write OUT.
 
-    SOURCE is a model.pt, a Hugging Face folder or hf:OWNER/NAME. For example --mixer linear:feature_size=32,gate=data.
+    SOURCE is a model.pt, a Hugging Face folder, a .gguf or hf:OWNER/NAME. For example --mixer
+    linear:feature_size=32,gate=data.
     """
     kind, given = mixer
     if layers == "none" and not given:

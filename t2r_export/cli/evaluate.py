@@ -79,7 +79,7 @@ def command(
     provider: providers.Provider,
     as_json: bool,
 ) -> None:
-    """Nats per token of MODEL (a model.pt, a Hugging Face folder or an exported graph) on TEXT.
+    """Nats per token of MODEL (a model.pt, a Hugging Face folder, a .gguf or an exported graph) on TEXT.
 
     For a checkpoint TEXT may be all that t2r finetune --data takes. The tokens are cached, see t2r tokenize.
 

@@ -59,7 +59,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Export MODEL (a model.pt, a Hugging Face folder or hf:OWNER/NAME) as the recurrent ONNX graph OUT."""
+    """Export MODEL (a model.pt, a Hugging Face folder, a .gguf or hf:OWNER/NAME) as the recurrent ONNX graph OUT."""
     config = ExportConfig(**flat(ExportConfig, options))
     check_given()
     quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])

@@ -15,7 +15,7 @@ from t2r_runtime.cli.output import json_option, show
 @click.argument("path", type=click.Path(path_type=Path))
 @json_option
 def command(path: Path, as_json: bool) -> None:
-    """Describe PATH (a model.pt, a Hugging Face folder or a graph): layers, states, sizes, metadata."""
+    """Describe PATH (a model.pt, a Hugging Face folder, a .gguf or a graph): layers, states, sizes, metadata."""
     existing_model(path)
 
     from t2r_export.cli.description import text

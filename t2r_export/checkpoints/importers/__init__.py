@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from t2r_export.checkpoints.importers.base import Importer
+from t2r_export.checkpoints.importers.files import Folder
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.layer_norms import LAYER_NORMS
 from t2r_export.checkpoints.importers.llamas import LLAMAS
@@ -102,7 +103,7 @@ def read_folder(path: str | Path) -> Imported:
 
     Raises UserError, see `importers.folder.read`.
     """
-    return read(Path(path), Importers({**FAMILIES, MODEL_TYPE: T2R}))
+    return read(Folder(Path(path)), Importers({**FAMILIES, MODEL_TYPE: T2R}))
 
 
 __all__ = ["IMPORTERS", "Imported", "Importer", "read_folder"]

@@ -27,8 +27,11 @@ POINTER = b"version https://git-lfs"  # start of a Git LFS pointer, which replac
 class Folder:
     """Reads files by name and records which were used."""
 
+    format = "huggingface"
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.config_name = CONFIG  # in messages
         self.used: dict[str, Path] = {}
         self._hashes: dict[str, str] | None = None
 

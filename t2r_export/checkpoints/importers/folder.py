@@ -7,7 +7,7 @@ after names and shapes in the headers were compared with the config.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,11 @@ from t2r_export.checkpoints.importers.special import SpecialTokens
 from t2r_export.checkpoints.importers.stored import (
     Stored,
     apart,
+    headers,
     joined,
     read_products,
     read_values,
-    stored_tensors,
+    weight_tensors,
     with_repeated,
 )
 from t2r_export.checkpoints.importers.stored_positions import SIDES, absent_tables, are_sines, with_tables
@@ -54,14 +55,21 @@ class Imported:
     notes: tuple[str, ...]  # for the user, one line each
 
 
-def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
+def read(
+    files: Folder,
+    importers: Mapping[str, Importer],
+    stored: Callable[[], Iterable[dict[str, Stored]]] | None = None,
+) -> Imported:
     """Read the folder with the importer that its config names.
+
+    Args:
+        stored: lists the tensors; None: those of the folder's safetensors.
 
     Raises:
         UserError: a file that is needed is missing, too large, damaged or outside the folder; an unknown family; a
             feature that the family's importer lacks; names or shapes that do not fit the config; weights not finite.
     """
-    files = Folder(folder)
+    folder, where = files.folder, files.config_name
     if files.has(ADAPTER) and not files.has(CONFIG):
         raise UserError(f"a whole model in {folder}", "an adapter of peft", "save what its merge_and_unload() gives")
     data = files.object(CONFIG, LIMITS[CONFIG])
@@ -70,16 +78,18 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
         expected = f"one of {', '.join(sorted(importers))}"
         why = f"it has {UNREAD[family]}: " if isinstance(family, str) and family in UNREAD else ""
         do = did_you_mean(family, importers, "use a model of those")
-        raise Fields(data, CONFIG).wrong("model_type", expected, family, f"{why}use a model of those" if why else do)
+        raise Fields(data, where).wrong("model_type", expected, family, f"{why}use a model of those" if why else do)
     importer = importers[family]
-    fields = importer.fields(data, CONFIG)
+    fields = importer.fields(data, where)
     if fields.get("quantization_config"):
         raise UserError(f"weights in floating point in {folder}", "a quantization_config", BEFORE)
     config = importer.config(fields)
     own = Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION) if files.has(GENERATION) else None
     changes, notes = with_generation(config, fields, own)
     config = dataclasses.replace(config, **changes)
-    config, tensors, merged = with_adapter(files, importer, config, fields, stored_tensors(files, importer, config))
+    listing = headers(files) if stored is None else stored()
+    tensors = weight_tensors(listing, importer, config, str(folder))
+    config, tensors, merged = with_adapter(files, importer, config, fields, tensors)
     tensors = joined(tensors, importer.joined(config))
     config, tables = _stored_positions(config, fields, tensors) if importer.sines else (config, {})
     tensors = with_repeated(tensors, importer.repeated(fields), str(folder))
@@ -90,7 +100,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     chat, passed_over = chat_template(files, special)
     notes += [*fields.notes(), *merged, *beyond, *passed_over, *notes_on(files)]
     origin: dict[str, Any] = {
-        "format": "huggingface",
+        "format": files.format,
         "name": _name(folder.resolve()),
         "model_type": fields.get("model_type"),
         "dtypes": sorted({piece.dtype for tensor in tensors.values() for piece in tensor.whole}),
@@ -101,7 +111,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     if chat is not None:
         origin["chat_template"] = chat
     if fields.unread():
-        notes.append(f"keys of {CONFIG} that are not used: {listed(fields.unread(), 50)}")
+        notes.append(f"keys of {where} that are not used: {listed(fields.unread(), 50)}")
     provenance = {"origin": origin} if importer.provenance is None else _kept(importer.provenance(fields), chat)
     return Imported(config, weights, tokenizer, provenance, files.sha256(), source_tokenizer, tuple(notes))
 

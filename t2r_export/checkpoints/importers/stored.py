@@ -3,9 +3,11 @@ were checked."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +44,16 @@ class Delta:
         return product.T if self.turned else product
 
 
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Callable[[str], Tensor]]:
+    """A function that reads a tensor of a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file.get_tensor
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path, error) from error
+
+
 @dataclass(frozen=True)
 class Stored:
     """The location of a tensor, from the header of its file, or the locations of its pieces."""
@@ -50,6 +62,7 @@ class Stored:
     name: str  # in the file
     shape: tuple[int, ...]
     dtype: str
+    opened: Callable[[Path], AbstractContextManager[Callable[[str], Tensor]]] = opened
     pieces: tuple[Stored, ...] = ()
     delta: Delta | None = None  # of an adapter, see adapters.py
 
@@ -58,9 +71,8 @@ class Stored:
         return self.pieces or (self,)
 
 
-def stored_tensors(files: Folder, importer: Importer, config: ModelConfig) -> dict[str, Stored]:
-    """Every tensor of the folder that is a weight, by its full name. Pieces of a tensor are not joined."""
-    tensors: dict[str, Stored] = {}
+def headers(files: Folder) -> Iterator[dict[str, Stored]]:
+    """The tensors of each of the folder's safetensors, by their names in it."""
     shards = _shards(files)
     paths = {file: files.path(file) for file in shards}  # all names are checked before any file is opened
     for file, names in shards.items():
@@ -72,13 +84,21 @@ def stored_tensors(files: Folder, importer: Importer, config: ModelConfig) -> di
                 f"missing {listed(missing)}, unexpected {listed(unexpected)}",
                 DOWNLOAD,
             )
-        for name, tensor in stored.items():
-            full = full_name(importer, name)
-            if importer.buffers.fullmatch(full) or (importer.drafts and _number(full) >= len(config.layers)):
-                continue
-            if full in tensors:
-                raise UserError(f"{listed([full])} once in {files.folder}", f"also {listed([name])}", DOWNLOAD)
-            tensors[full] = tensor
+        yield stored
+
+
+def weight_tensors(
+    stored: Iterable[dict[str, Stored]], importer: Importer, config: ModelConfig, where: str
+) -> dict[str, Stored]:
+    """Every tensor that is a weight, by its full name. Pieces of a tensor are not joined."""
+    tensors: dict[str, Stored] = {}
+    for name, tensor in (pair for one in stored for pair in one.items()):
+        full = full_name(importer, name)
+        if importer.buffers.fullmatch(full) or (importer.drafts and _number(full) >= len(config.layers)):
+            continue
+        if full in tensors:
+            raise UserError(f"{listed([full])} once in {where}", f"also {listed([name])}", DOWNLOAD)
+        tensors[full] = tensor
     return tensors
 
 
@@ -200,20 +220,17 @@ def read_values(tensors: dict[str, Stored]) -> Iterator[tuple[str, Tensor]]:
             by_path.setdefault(piece.path, []).append((name, piece))
     read: dict[str, dict[Stored, Tensor]] = {}
     for path, pieces in by_path.items():
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name, piece in pieces:
-                    value = as_float32(name, file.get_tensor(piece.name))
-                    if piece.delta is not None:
-                        value = as_float32(name, value + piece.delta.value())
-                    whole, found = tensors[name].whole, read.setdefault(name, {})
-                    found[piece] = value
-                    if len(found) == len(whole):
-                        del read[name]
-                        value = value if len(whole) == 1 else torch.cat([found[one] for one in whole])
-                        yield name, value.reshape(tensors[name].shape)
-        except (SafetensorError, OSError) as error:
-            raise _damaged(path, error) from error
+        with pieces[0][1].opened(path) as stored_value:
+            for name, piece in pieces:
+                value = as_float32(name, stored_value(piece.name))
+                if piece.delta is not None:
+                    value = as_float32(name, value + piece.delta.value())
+                whole, found = tensors[name].whole, read.setdefault(name, {})
+                found[piece] = value
+                if len(found) == len(whole):
+                    del read[name]
+                    value = value if len(whole) == 1 else torch.cat([found[one] for one in whole])
+                    yield name, value.reshape(tensors[name].shape)
 
 
 def _damaged(path: Path, error: Exception) -> UserError:

@@ -22,7 +22,7 @@ def existing_graph(path: str | Path) -> Path:
     """Check that `path` is a file and not a checkpoint.
 
     Raises:
-        UserError: the file does not exist, or is a Hugging Face folder, a model.pt or a safetensors file.
+        UserError: the file does not exist, or is a Hugging Face folder, a model.pt, a GGUF or a safetensors file.
     """
     require_path(path)
     path = Path(path)
@@ -70,6 +70,8 @@ def _is_checkpoint(path: Path) -> bool:
         return False
     with open(path, "rb") as file:
         head = file.read(_HEADER_BYTES + 1)
+    if head.startswith(b"GGUF"):
+        return True
     if head.startswith(b"PK"):
         import zipfile  # imported only for archives
 

@@ -1,0 +1,64 @@
+"""How byte-level tokenizers cut a text, by the names of `tokenizer.ggml.pre`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORD = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+"
+_SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*")
+_CASED_SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+LLAMA3 = rf"{_WORD}|\p{{N}}{{1,3}}|{_SIGNS}|{_SPACES}"
+QWEN2 = rf"{_WORD}|\p{{N}}|{_SIGNS}|{_SPACES}"
+QWEN35 = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
+TEKKEN = rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_CASED_SIGNS}|{_SPACES}"
+GPT4O = rf"{_CASED[0]}{_ENDINGS}?|{_CASED[1]}{_ENDINGS}?|\p{{N}}{{1,3}}|{_CASED_SIGNS}|{_SPACES}"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A way to cut texts.
+
+    Attributes:
+        regex: None: GPT-2's, which ByteLevel contains.
+        digits: single digits are cut first.
+        nfc: texts are composed first, as by the tokenizers of these models.
+        whole: a word that is a token is not divided, and bos is added unless the file denies it; both as in llama.cpp.
+    """
+
+    regex: str | None = None
+    digits: bool = False
+    nfc: bool = False
+    whole: bool = False
+
+    @property
+    def normalizer(self) -> dict[str, Any] | None:
+        return {"type": "NFC"} if self.nfc else None
+
+    @property
+    def pre_tokenizer(self) -> dict[str, Any]:
+        """As in tokenizer.json."""
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": self.regex is None}
+        first: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}] if self.digits else []
+        if self.regex is not None:
+            split = {"type": "Split", "pattern": {"Regex": self.regex}, "behavior": "Isolated", "invert": False}
+            first.append(split)
+        return {"type": "Sequence", "pretokenizers": [*first, level]}
+
+
+_NAMES = {
+    "gpt-2 phi-2 mpt olmo jais roberta-bpe exaone4 jina-es jina-de": Cut(),
+    "smollm starcoder refact command-r codeshell exaone minerva-7b": Cut(digits=True),
+    "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2": Cut(LLAMA3, whole=True),
+    "dbrx smaug-bpe chatglm-bpe glm4": Cut(LLAMA3),
+    "qwen2 deepseek-r1-qwen kormo megrez": Cut(QWEN2, nfc=True),
+    "stablelm2": Cut(QWEN2),
+    "qwen35": Cut(QWEN35, nfc=True),
+    "tekken": Cut(TEKKEN, whole=True),
+    "gpt-4o llama4 kanana2": Cut(GPT4O),
+}
+CUTS: dict[str, Cut] = {name: cut for names, cut in _NAMES.items() for name in names.split()}

@@ -1,0 +1,234 @@
+"""Models in GGUF files have the logits of the models of transformers that they were written from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+
+from checkpoints.gguf.writer import (
+    Arrays,
+    Values,
+    adjacent,
+    llama3_factors,
+    random_model,
+    rms,
+    tensors_of,
+    write,
+)
+from checkpoints.importers.peers import TOLERANCE, error, logit_error
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.gguf.architectures import ARCHITECTURES
+from t2r_export.checkpoints.gguf.header import TYPES
+from t2r_export.cli import export_main, main
+from t2r_runtime.errors import UserError
+from t2r_runtime.session.refusals import existing_graph
+
+SIZES = {
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "intermediate_size": 11,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 50,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 24,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 300.0, "factor": 5.0, "original_max_position_embeddings": 10}
+LINEAR = {"rope_type": "linear", "rope_theta": 700.0, "factor": 3.0}
+
+
+def same(tensors: Arrays, config: Any) -> Arrays:
+    return tensors
+
+
+def by_neighbours(tensors: Arrays, config: Any) -> Arrays:
+    return adjacent(tensors, config.num_attention_heads, config.num_key_value_heads)
+
+
+def with_factors(tensors: Arrays, config: Any) -> Arrays:
+    factors = llama3_factors(config.rope_parameters, config.head_dim)
+    return by_neighbours(tensors, config) | {"rope_freqs.weight": factors}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file of an architecture.
+
+    Attributes:
+        theirs: the family's name in transformers. config: what differs from SIZES.
+        values: the config -> keys. convert: tensors by the file's names -> those that converters write.
+        read: transformers reads the file too.
+    """
+
+    architecture: str
+    theirs: str
+    config: dict[str, Any] = field(default_factory=dict)
+    values: Callable[[Any], Values] = rms
+    convert: Callable[[Arrays, Any], Arrays] = same
+    read: bool = True
+
+    def written(self, path: Path) -> Any:
+        """Write the file. Returns: the model of transformers."""
+        model = random_model(self.theirs, SIZES | self.config)
+        tensors = self.convert(tensors_of(model, self.architecture), model.config)
+        # transformers needs a name, and takes it for a part of the architecture
+        write(path, self.architecture, {"general.name": "x", **self.values(model.config)}, tensors)
+        return model
+
+
+def scaled(kind: str) -> Callable[[Any], Values]:
+    def values(config: Any) -> Values:
+        rope = config.rope_parameters
+        found = rms(config, **{"rope.scaling.type": kind, "rope.scaling.factor": rope["factor"]})
+        if kind == "yarn":
+            found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+        return found
+
+    return values
+
+
+CASES = {
+    "llama": Case("llama", "Llama", {"rms_norm_eps": 0.01}, convert=by_neighbours),
+    "llama tied, with biases": Case(
+        "llama",
+        "Llama",
+        {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "head_dim": 10},
+        convert=by_neighbours,
+        read=False,  # transformers reads no biases of Llama
+    ),
+    "llama 3": Case("llama", "Llama", {"rope_parameters": LLAMA3, "head_dim": 16}, convert=with_factors, read=False),
+    "llama yarn": Case(
+        "llama",
+        "Llama",
+        {"rope_parameters": YARN, "head_dim": 16},
+        values=scaled("yarn"),
+        convert=by_neighbours,
+        read=False,
+    ),
+    "llama linear": Case(
+        "llama", "Llama", {"rope_parameters": LINEAR}, values=scaled("linear"), convert=by_neighbours, read=False
+    ),
+}
+
+
+def test_every_architecture_has_a_case_and_a_row_of_the_docs() -> None:
+    assert {case.architecture for case in CASES.values()} == set(ARCHITECTURES)
+    page = (Path(__file__).parents[3] / "docs" / "families.md").read_text("utf-8")
+    section = page[page.index("## GGUF files") :]
+    assert sorted(re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE)) == sorted(ARCHITECTURES)
+    assert " ".join(section.split()).count(", ".join(TYPES) + ".") == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_the_model_that_was_written(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    theirs = CASES[name].written(path)
+    loaded = checkpoint.load(path)
+    assert logit_error(loaded.model, theirs, 47) < TOLERANCE
+    assert not loaded.notes
+    assert loaded.provenance["origin"]["format"] == "gguf"
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.read])
+@torch.no_grad()
+def test_logits_are_those_of_transformers_reading(name: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    CASES[name].written(tmp_path / "model.gguf")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32).eval()
+    ids = torch.randint(0, SIZES["vocab_size"], (2, 19), generator=torch.Generator().manual_seed(1))
+    assert error(checkpoint.load(tmp_path / "model.gguf").model(ids), theirs(ids).logits) < 1e-4
+
+
+@torch.no_grad()
+def test_weights_are_the_dequantized_blocks_to_the_bit(tmp_path: Path) -> None:
+    kinds = gguf.GGMLQuantizationType
+    model = random_model("Llama", SIZES | {"hidden_size": 96, "intermediate_size": 64, "tie_word_embeddings": True})
+    tensors = adjacent(tensors_of(model, "llama"), 6, 3)
+    stored = {"blk.0.ffn_up.weight": kinds.Q4_1, "blk.1.ffn_down.weight": kinds.Q8_0, "token_embd.weight": kinds.Q5_0}
+    path = write(tmp_path / "model.gguf", "llama", rms(model.config), tensors, stored)
+    loaded = checkpoint.load(path)
+    assert loaded.provenance["origin"]["dtypes"] == ["F32", "Q4_1", "Q5_0", "Q8_0"]
+    found = loaded.model.state_dict()
+    ours = ("blocks.0.parts.1.up.weight", "blocks.1.parts.1.down.weight", "embedding.weight")
+    for (name, kind), weight in zip(stored.items(), ours, strict=True):
+        expected = gguf.quants.dequantize(gguf.quants.quantize(tensors[name], kind), kind)
+        assert found[weight].numpy().tobytes() == expected.astype("f4").tobytes()
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"expert_count": 4}, "keys that are read for llama .*; received llama.expert_count=4; use another model"),
+        ({"attention.head_count_kv": [3, 2]}, "llama.attention.head_count_kv in .* to be one integer for all layers"),
+        ({"rope.scaling.type": "dynamic"}, "llama.rope.scaling.type in .* to be none, linear or yarn"),
+        ({"rope.dimension_count": 2}, "partial_rotary_factor in .* to be absent or 1"),
+        ({"embedding_length": "wide"}, "llama.embedding_length in .* to be int; received 'wide'"),
+        ({"attention.head_count": 5}, "num_key_value_heads in model.gguf to be a divisor"),
+        ({"block_count": 3}, "in .*model.gguf the 30 tensors .* missing model.layers.2"),
+        ({"general.type": "adapter"}, "general.type in .* to be model; received 'adapter'"),
+    ],
+)
+def test_other_keys_are_refused(changes: Values, message: str, tmp_path: Path) -> None:
+    model = random_model("Llama", SIZES)
+    tensors = by_neighbours(tensors_of(model, "llama"), model.config)
+    path = write(tmp_path / "model.gguf", "llama", {**rms(model.config), **changes}, tensors)
+    with pytest.raises(UserError, match=message) as caught:
+        checkpoint.load(path)
+    assert str(caught.value).isprintable()
+
+
+def test_an_unread_architecture_is_refused_by_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", "llamma", {}, {})
+    with pytest.raises(
+        UserError, match=r"general.architecture in .* to be one of .*llama.*; received 'llamma'; did you"
+    ):
+        checkpoint.load(path)
+
+
+def test_parts_of_a_file_are_one_model(tmp_path: Path) -> None:
+    model = random_model("Llama", SIZES)
+    tensors = by_neighbours(tensors_of(model, "llama"), model.config)
+    write(tmp_path / "m.gguf", "llama", rms(model.config), tensors, split_max_tensors=8)
+    first = tmp_path / "m-00001-of-00003.gguf"
+    assert len(list(tmp_path.iterdir())) == 3
+    loaded = checkpoint.load(first)
+    assert logit_error(loaded.model, model, 47) < TOLERANCE
+    assert sorted(loaded.provenance["origin"]["files"]) == [f"m-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    with pytest.raises(UserError, match="the first of the 3 parts, by its name NAME-00001-of-00003.gguf"):
+        checkpoint.load(tmp_path / "m-00002-of-00003.gguf")
+    (tmp_path / "m-00003-of-00003.gguf").unlink()
+    with pytest.raises(UserError, match="m-00003-of-00003.gguf"):
+        checkpoint.load(first)
+
+
+def test_the_command_line_exports_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.gguf"
+    CASES["llama"].written(path)
+    assert main(["inspect", str(path)]) == 0
+    assert "softmax" in capsys.readouterr().out
+    assert export_main([str(path), str(tmp_path / "out.onnx"), "--context", "20"]) == 0
+    assert (tmp_path / "out.onnx").is_file()
+    path.write_bytes(path.read_bytes()[:-1])
+    capsys.readouterr()
+    assert export_main([str(path), str(tmp_path / "other.onnx"), "--context", "20"]) == 2
+    error = capsys.readouterr().err
+    assert "within the" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "other.onnx").exists()
+    with pytest.raises(UserError, match="an exported graph; received the checkpoint"):
+        existing_graph(path)
