@@ -32,18 +32,18 @@ REASONS = {
     "sums of exponentials with a running maximum (RWKV-4)": "rwkv",
     "Mamba's state spaces with heads, and weights that layers share": "zamba",
     "attention among tokens of equal hashes (LSH)": "reformer",
-    "two streams of attention, over orders that are drawn": "xlnet",
+    "two streams of attention, over random orders": "xlnet",
     "several tokens that are predicted at once": "prophetnet",
     "a decoder that reads images or sounds": """
         emu3 fuyu git got_ocr2 minimax_m3_vl_text mllama moshi moss_transcribe_diarize musicgen musicgen_melody
         phi4_multimodal trocr whisper""",
-    "an encoder's layers, which transformers makes causal if it is asked to": """
+    "an encoder's layers, which transformers makes causal on request": """
         bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta
         roberta-prelayernorm roc_bert roformer xlm xlm-roberta xlm-roberta-xl xmod""",
-    "code of its own in its folder, and no class in transformers that an import could be held to": """
+    "custom code in its folder, and no class in transformers to compare with": """
         baichuan chatglm deepseek exaone internlm2 minicpm openelm phi3small qwen""",
     "GPT-2's layers, which are read with the model_type gpt2": "gpt-sw3",
-    "keys and names of tensors that nobody wrote a table of": """
+    "keys and tensor names that no table here maps": """
         afmoe aria_text beam bigbird_pegasus biogpt blenderbot blenderbot-small codegen cohere2_moe cohere_compass_text
         cpmant ctrl exaone_moe falcon flex_olmo flint gpt_bigcode gpt_neox_japanese gptj granitemoe_swa
         hunyuan_v1_moe hy_v3 hyperclovax kolibri1 laguna mbart mellum minimax minimax_m2
