@@ -1,5 +1,6 @@
-"""Gemma (Gemma Team 2024, arXiv 2403.08295): Llama with norms that scale by 1 + w, and Gemma 2 (arXiv 2408.00118): such
-norms before and after the parts, capped scores and logits, and windows in every other layer.
+"""Gemma (Gemma Team 2024, arXiv 2403.08295): Llama with norms that scale by 1 + w; Gemma 2 (arXiv 2408.00118): such
+norms before and after the parts, capped scores and logits, and windows in every other layer; and Gemma 3's text model
+(arXiv 2503.19786): norms of q and k in place of capped scores, and windows with their own theta in most layers.
 
 Embeddings are multiplied by the square root of their size, which transformers rounds to the type of the weights.
 """
@@ -13,12 +14,16 @@ from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
 from t2r_export.checkpoints.importers.llama import (
     LAYER,
     NAMES,
+    POSITIONS,
+    all_but_each,
     cap,
     decoder,
     family,
     one_plus,
     sliding_layers,
+    with_positions,
 )
+from t2r_export.checkpoints.importers.rotary import LENGTH, rotary_by_kind
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.model import ModelConfig
 
@@ -100,4 +105,32 @@ GEMMA = family(
 )
 GEMMA2 = family(
     READ2, _gemma2, NAMES2, lacks="hidden_act", harmless="hidden_act mlp_bias", transforms=lambda _: one_plus(NAMES2)
+)
+
+
+READ3 = {
+    **{key: value for key, value in READ2.items() if key != "attn_logit_softcapping"},
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "sliding_window_pattern": None,
+    "final_logit_softcapping": None,
+}
+
+
+def _gemma3(fields: Fields) -> ModelConfig:
+    layers = sliding_layers(fields, fields.size("sliding_window"), all_but_each(fields, 6))
+    model = second(fields, layers, {"qk_norm": True}, rotates=False)
+    return with_positions(model, rotary_by_kind(fields, layers, model.heads[0].head_size, "rope_local_base_freq"))
+
+
+GEMMA3_TEXT = family(
+    READ3,
+    _gemma3,
+    NAMES2,
+    lacks=f"{LENGTH} hidden_act",
+    refused={**POSITIONS, "attn_logit_softcapping": (None,)},
+    harmless="_sliding_window_pattern hidden_act mlp_bias",  # ignored by transformers' class
+    transforms=lambda _: one_plus(NAMES2),
 )

@@ -1,15 +1,28 @@
-"""Granite 3 (IBM 2024): Llama with multipliers of embeddings, scores, parts and logits.
+"""Granite 3 (IBM 2024): Llama with multipliers of embeddings, scores, parts and logits; `granitemoe` has experts as
+feed-forwards, `granitemoeshared` also a shared expert.
 
 A part's output is multiplied by residual_multiplier, which is folded into the part's last matrix here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.llama import LAYER, decoder, family
+from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, REFUSED, TRAINING, beside, experts
+from t2r_export.checkpoints.importers.llama import (
+    LAYER,
+    NAMES,
+    decoder,
+    family,
+    sliding_layers,
+    window_of,
+    with_positions,
+)
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.validation import finite
 
 MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 READ = {
@@ -30,14 +43,98 @@ def scales(fields: Fields) -> dict[str, Any]:
     }
 
 
-def last_matrices(*ends: str) -> Callable[[Fields], dict[str, float]]:
-    """`Importer.factors` of residual_multiplier, for the matrices of these names in each layer."""
-    names = [f"{LAYER}.{end}.{kind}" for end in ends for kind in ("weight", "bias")]
-    return lambda fields: dict.fromkeys(names, fields.number("residual_multiplier"))
+# the last matrices of parts in all these families
+LAST = [f"{LAYER}.{name}" for name in ("self_attn.o_proj", "mlp.down_proj", "mamba.out_proj")]
+LAST += [f"{LAYER}.{name}.output_linear" for name in ("shared_mlp", "block_sparse_moe")]
 
 
-GRANITE = family(
-    READ,
-    lambda fields: decoder(fields, **scales(fields)),
-    factors=last_matrices("self_attn.o_proj", "mlp.down_proj"),
+def factors(fields: Fields) -> dict[str, float]:
+    """`Importer.factors` of residual_multiplier."""
+    names = [f"{name}.{kind}" for name in LAST for kind in ("weight", "bias")]
+    return dict.fromkeys(names, fields.number("residual_multiplier"))
+
+
+GRANITE = family(READ, lambda fields: decoder(fields, **scales(fields)), factors=factors)
+
+
+EXPERTS = f"{LAYER}.block_sparse_moe"
+UP = f"{EXPERTS}.input_linear.weight"
+OURS = {
+    **NAMES,
+    "moe.norm": f"{LAYER}.post_attention_layernorm",
+    "moe.router": f"{EXPERTS}.router.layer",
+    "moe.up": UP,
+    "moe.down": f"{EXPERTS}.output_linear.weight",
+    **dict.fromkeys(("dense.gate", "dense.up"), f"{LAYER}.shared_mlp.input_linear"),
+    "dense.down": f"{LAYER}.shared_mlp.output_linear",
+}
+
+
+def _with_experts(fields: Fields) -> ModelConfig:
+    key = "shared_intermediate_size"
+    shared = fields.size(key, least=0) if fields.reads(key) else 0
+    return beside(decoder(fields, **scales(fields)), experts(fields), size=shared)
+
+
+GRANITE_MOE, GRANITE_MOE_SHARED = (
+    family(
+        {
+            **{key: value for key, value in READ.items() if key != "mlp_bias"},
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            **more,
+        },
+        _with_experts,
+        OURS,
+        refused=REFUSED,
+        harmless=TRAINING,
+        transforms=lambda _: {UP: GATES_AND_UPS},
+        factors=factors,
+    )
+    for more in ({}, {"shared_intermediate_size": 0})
+)
+
+
+# Granite with windows (IBM 2026): softmax in every fourth layer and windows in the others, a trained logit in each
+# head's softmax, and a theta per layer, where 0 means no rotation
+READ_OF_WINDOWS = {
+    **READ,
+    "vocab_size": 100352,
+    "hidden_size": 2560,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "sliding_window": 128,
+    "layer_rope_theta": None,
+    "bos_token_id": 100257,
+    "eos_token_id": 100257,
+}
+
+
+def _with_windows(fields: Fields) -> ModelConfig:
+    others = scales(fields)
+    model = decoder(
+        fields,
+        sliding_layers(fields, window_of(fields), lambda layer: layer % 4 != 0),
+        **{**others, "heads": {**others["heads"], "sink": True}},
+    )
+    return with_positions(model, _positions(fields, model))
+
+
+def _positions(fields: Fields, model: ModelConfig) -> list[RotaryConfig | None]:
+    """The model's positions with each layer's own theta."""
+    rotary, count = model.heads[0].rotary, len(model.layers)
+    assert rotary is not None
+    thetas = fields.get("layer_rope_theta", [rotary.theta] * count)
+    if not isinstance(thetas, list) or len(thetas) != count or not all(finite(one) and one >= 0 for one in thetas):
+        raise fields.wrong("layer_rope_theta", f"{count} numbers of at least 0", thetas)
+    return [dataclasses.replace(rotary, theta=float(theta)) if theta else None for theta in thetas]
+
+
+GRANITE_SWA = family(
+    READ_OF_WINDOWS, _with_windows, {**NAMES, "attention.inner.sink": f"{LAYER}.self_attn.sinks"}, factors=factors
 )

@@ -10,11 +10,9 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, beside, experts
-from t2r_export.checkpoints.importers.granite import MULTIPLIERS, last_matrices, scales
-from t2r_export.checkpoints.importers.granite_moe import OURS as OF_EXPERTS
-from t2r_export.checkpoints.importers.granite_moe import UP
+from t2r_export.checkpoints.importers.granite import MULTIPLIERS, OURS, UP, factors, scales
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder
 from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -68,20 +66,15 @@ def _layers(fields: Fields) -> list[str]:
     return [MIXERS[kind] for kind in fields.kinds("layer_types", MIXERS, implied)]
 
 
-OURS: dict[str, Any] = {
-    **NAMES,
+OURS_WITH_MAMBA: dict[str, Any] = {
+    **OURS,
     "mamba2.norm": f"{LAYER}.input_layernorm",
     **mixer_names(f"{LAYER}.mamba"),
-    **OF_EXPERTS,
-    **dict.fromkeys(("dense.gate", "dense.up"), f"{LAYER}.shared_mlp.input_linear"),
-    "dense.down": f"{LAYER}.shared_mlp.output_linear",
 }
 GRANITE_HYBRID = importer(
     KEYS,
     _config,
-    OURS,
+    OURS_WITH_MAMBA,
     lambda _: {**mixer_transforms(f"{LAYER}.mamba"), UP: GATES_AND_UPS},
-    factors=last_matrices(
-        *("self_attn.o_proj", "mamba.out_proj", "shared_mlp.output_linear", "block_sparse_moe.output_linear")
-    ),
+    factors=factors,
 )

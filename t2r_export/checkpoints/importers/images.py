@@ -9,9 +9,9 @@ import dataclasses
 import re
 
 from t2r_export.checkpoints.importers.base import Importer
-from t2r_export.checkpoints.importers.gemma3 import GEMMA3_TEXT
+from t2r_export.checkpoints.importers.gemma import GEMMA3_TEXT
 from t2r_export.checkpoints.importers.keys import words
-from t2r_export.checkpoints.importers.ministral3 import MINISTRAL3
+from t2r_export.checkpoints.importers.rotations import MINISTRAL3
 from t2r_export.checkpoints.importers.sources import HEAD
 
 OUTSIDE = (
