@@ -6,83 +6,173 @@ the importers of Hugging Face folders read the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-from torch import Tensor
-
+from t2r_export.checkpoints.gguf.architecture import (
+    ATTENTION,
+    DENSE,
+    ENDS,
+    NAMES,
+    Architecture,
+    Change,
+    Config,
+    has,
+    less_one,
+    neighbours,
+    sizes,
+)
 from t2r_export.checkpoints.gguf.metadata import Metadata
-from t2r_export.checkpoints.gguf.rope import NUMBER, rope_parameters
-from t2r_export.checkpoints.importers.sources import in_heads
+from t2r_export.checkpoints.gguf.rope import NUMBER
+from t2r_export.checkpoints.importers.sources import TRANSPOSED, permuted
 
-Config = dict[str, Any]
-Change = Callable[[Tensor], Tensor]  # as in the file -> as in a Hugging Face folder
-
-ATTENTION = {f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"} | {
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
+GEMMA2 = {**NAMES, "ffn_norm": "pre_feedforward_layernorm"} | {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
 }
-DENSE = {f"ffn_{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
-NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-NAMES = {**ATTENTION, **DENSE, **NORMS}
-ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+NORMS_AFTER = {**ATTENTION, **DENSE} | {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+OF_PHI3 = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+OF_STARCODER2 = {**NAMES, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
+OF_GPT2 = {
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+OF_GPT_NEOX = {
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "attention.query_key_value",
+    "attn_output": "attention.dense",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """What a value of general.architecture means.
-
-    Attributes:
-        config: metadata -> config.json.
-        names: tensors of layers without `blk.N.` and the ending -> their names in a layer of a folder.
-        ends: other tensors, likewise -> full names.
-        layer: full name of a layer, with {} for its number.
-        changes: config.json -> tensors, named as in `names` and `ends`, with endings or without -> their change.
-    """
-
-    config: Callable[[Metadata], Config]
-    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
-    ends: Mapping[str, str] = field(default_factory=lambda: ENDS)
-    layer: str = "model.layers.{}"
-    changes: Callable[[Config], Mapping[str, Change]] = lambda _: {}
+def _llama(data: Metadata, model_type: str = "llama") -> Config:
+    return sizes(data, model_type) | {"attention_bias": has(data, "attn_q.bias"), "mlp_bias": has(data, "ffn_up.bias")}
 
 
-def sizes(data: Metadata, model_type: str, eps: str = "rms_norm_eps", theta: float = 10000.0) -> Config:
-    """Keys that most config.json have. Args: eps: the name of the norms' epsilon. theta: of files without one."""
-    heads = data.same("attention.head_count")
-    width = data.get("embedding_length")
-    size = data.get("attention.key_length", int, width // max(heads, 1))
-    epsilon = "attention.layer_norm_rms_epsilon" if eps == "rms_norm_eps" else "attention.layer_norm_epsilon"
-    return {
-        "model_type": model_type,
+def _granite(data: Metadata) -> Config:
+    keys = {
+        "embedding_multiplier": "embedding_scale",
+        "residual_multiplier": "residual_scale",
+        "attention_multiplier": "attention.scale",
+        "logits_scaling": "logit_scale",
+    }
+    return _llama(data, "granite") | {name: data.get(key, NUMBER) for name, key in keys.items()}
+
+
+def _gemma2(data: Metadata, model_type: str = "gemma2", largest: int = 46) -> Config:
+    """Args: largest: the number of layers of the family's largest model, whose scores llama.cpp scales by its width."""
+    found = sizes(data, model_type)
+    wide = found["num_hidden_layers"] == largest
+    return found | {
+        "query_pre_attn_scalar": found["hidden_size"] // found["num_attention_heads"] if wide else found["head_dim"],
+        "sliding_window": data.get("attention.sliding_window"),
+        "attn_logit_softcapping": data.get("attn_logit_softcapping", NUMBER, 0.0) or None,
+        "final_logit_softcapping": data.get("final_logit_softcapping", NUMBER, 0.0) or None,
+    }
+
+
+def _gemma3(data: Metadata) -> Config:
+    found = _gemma2(data, "gemma3_text", 62)
+    rope = found.pop("rope_parameters")
+    local = {"rope_type": "default", "rope_theta": data.get("rope.freq_base_swa", NUMBER, 10000.0)}
+    both = {"full_attention": rope, "sliding_attention": local}
+    pattern = data.get("attention.sliding_window_pattern", int, 6)
+    return found | {"rope_parameters": both, "sliding_window_pattern": pattern}
+
+
+def _phi3(data: Metadata) -> Config:
+    found = sizes(data, "phi3", lacks="head_dim")
+    window = data.get("attention.sliding_window", int, 0)
+    original = data.get("rope.scaling.original_context_length", int, found["max_position_embeddings"])
+    return found | {"sliding_window": window or None, "original_max_position_embeddings": original}
+
+
+def _gpt2(data: Metadata) -> Config:
+    keys = {
+        "n_positions": "context_length",
+        "n_embd": "embedding_length",
+        "n_layer": "block_count",
+        "n_head": "attention.head_count",
+        "n_inner": "feed_forward_length",
+    }
+    return {name: data.get(key) for name, key in keys.items()} | {
+        "model_type": "gpt2",
         "vocab_size": data.rows("token_embd.weight"),
-        "hidden_size": width,
-        "num_hidden_layers": data.get("block_count"),
-        "intermediate_size": data.same("feed_forward_length"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": data.same("attention.head_count_kv", heads),
-        "head_dim": size,
-        "max_position_embeddings": data.get("context_length"),
-        "rope_parameters": rope_parameters(data, size, theta),
-        eps: data.get(epsilon, NUMBER),
+        "layer_norm_epsilon": data.get("attention.layer_norm_epsilon", NUMBER),
         "tie_word_embeddings": "output.weight" not in data.tensors,
     }
 
 
-def neighbours(config: Config) -> dict[str, Change]:
-    """Rows of q and k from rotation of adjacent dimensions, as ggml's, to rotation of halves."""
-    size = config["head_dim"]
-    change = in_heads([*range(0, size, 2), *range(1, size, 2)]).load
-    return {"attn_q": change, "attn_k": change}
+def _transposed(config: Config) -> dict[str, Change]:
+    matrices = [name for name in OF_GPT2 if not name.endswith("norm")]
+    return {f"{name}.weight": TRANSPOSED.load for name in matrices}
 
 
-def _llama(data: Metadata) -> Config:
-    biases = "blk.0.attn_q.bias" in data.tensors
-    return sizes(data, "llama") | {"attention_bias": biases, "mlp_bias": "blk.0.ffn_up.bias" in data.tensors}
+def _gpt_neox(data: Metadata) -> Config:
+    found = sizes(data, "gpt_neox", "layer_norm_eps", "head_dim num_key_value_heads")
+    return found | {
+        "use_parallel_residual": data.get("use_parallel_residual", bool),
+        "attention_bias": has(data, "attn_qkv.bias"),
+        "rotary_pct": found["rope_parameters"].pop("partial_rotary_factor", 1.0),
+    }
+
+
+def _of_heads(config: Config) -> dict[str, Change]:
+    """Rows of q, k and v that alternate by heads."""
+    return {"attn_qkv": permuted((3, config["num_attention_heads"], -1), (1, 0, 2)).load}
+
+
+def _starcoder2(data: Metadata) -> Config:
+    found = sizes(data, "starcoder2", "norm_epsilon", "head_dim")
+    return found | {"use_bias": has(data, "attn_q.bias"), "sliding_window": None}
+
+
+def _stablelm(data: Metadata) -> Config:
+    found = sizes(data, "stablelm", "layer_norm_eps", "head_dim")
+    found["rope_parameters"].setdefault("partial_rotary_factor", 1.0)
+    data.get("use_parallel_residual", bool, False)  # llama.cpp goes by the tensors
+    return found | {
+        "use_qkv_bias": has(data, "attn_q.bias"),
+        "use_parallel_residual": not has(data, "ffn_norm.weight"),
+    }
 
 
 ARCHITECTURES: dict[str, Architecture] = {
+    "gemma": Architecture(lambda data: sizes(data, "gemma"), changes=less_one({**NAMES, **ENDS})),
+    "gemma2": Architecture(_gemma2, GEMMA2, changes=less_one({**GEMMA2, **ENDS})),
+    "gemma3": Architecture(_gemma3, GEMMA2, changes=less_one({**GEMMA2, **ENDS})),
+    "gpt2": Architecture(
+        _gpt2,
+        OF_GPT2,
+        {
+            "token_embd": "transformer.wte",
+            "position_embd": "transformer.wpe",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+        },
+        "transformer.h.{}",
+        _transposed,
+    ),
+    "gptneox": Architecture(
+        _gpt_neox,
+        OF_GPT_NEOX,
+        {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "lm_head"},
+        "gpt_neox.layers.{}",
+        _of_heads,
+    ),
+    "granite": Architecture(_granite, changes=neighbours),
     "llama": Architecture(_llama, changes=neighbours),
+    "olmo2": Architecture(lambda data: sizes(data, "olmo2", lacks="head_dim"), NORMS_AFTER),
+    "phi3": Architecture(_phi3, OF_PHI3),
+    "qwen2": Architecture(lambda data: sizes(data, "qwen2", lacks="head_dim")),
+    "qwen3": Architecture(lambda data: sizes(data, "qwen3")),
+    "smollm3": Architecture(lambda data: _llama(data, "smollm3"), changes=neighbours),
+    "stablelm": Architecture(_stablelm),
+    "starcoder2": Architecture(_starcoder2, OF_STARCODER2),
 }

@@ -47,6 +47,7 @@ class GgufFile(Folder):
         data.require_read()
         self.tensors = Tensors(data, architecture, config)
         self.contents, generation = tokenizer_files(data)
+        config |= {name: generation.get(name) for name in ("bos_token_id", "eos_token_id")}
         self.contents |= {CONFIG: config, GENERATION: generation | _sampling(data)}
 
     def has(self, name: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from t2r_export.checkpoints.gguf.architectures import Architecture, Change, Config
+from t2r_export.checkpoints.gguf.architecture import Architecture, Change, Config
 from t2r_export.checkpoints.gguf.header import DOWNLOAD, Place, unpacked
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.rope import TABLES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
 
@@ -16,9 +18,11 @@ from checkpoints.gguf.writer import (
     Arrays,
     Values,
     adjacent,
+    changed,
     llama3_factors,
     random_model,
     rms,
+    sizes,
     tensors_of,
     write,
 )
@@ -71,7 +75,7 @@ class Case:
     Attributes:
         theirs: the family's name in transformers. config: what differs from SIZES.
         values: the config -> keys. convert: tensors by the file's names -> those that converters write.
-        read: transformers reads the file too.
+        read: transformers reads the file too; in others it leaves out a key that matters here, such as the head size.
     """
 
     architecture: str
@@ -85,8 +89,9 @@ class Case:
         """Write the file. Returns: the model of transformers."""
         model = random_model(self.theirs, SIZES | self.config)
         tensors = self.convert(tensors_of(model, self.architecture), model.config)
-        # transformers needs a name, and takes it for a part of the architecture
-        write(path, self.architecture, {"general.name": "x", **self.values(model.config)}, tensors)
+        # transformers needs a name, and for some architectures the number of tokens
+        needed = {"general.name": "x", "tokenizer.ggml.tokens": [f"t{n}" for n in range(SIZES["vocab_size"])]}
+        write(path, self.architecture, {**needed, **self.values(model.config)}, tensors)
         return model
 
 
@@ -99,6 +104,92 @@ def scaled(kind: str) -> Callable[[Any], Values]:
         return found
 
     return values
+
+
+WINDOWS = {"head_dim": 10, "sliding_window": 5, "num_hidden_layers": 7}
+PHI3 = {"sliding_window": 5, "pad_token_id": 0, "original_max_position_embeddings": 20}
+LONG = {
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 500.0,
+        "short_factor": [1.7, 2.0],
+        "long_factor": [1.7, 2.0],
+        "original_max_position_embeddings": 20,
+    }
+}
+PARTIAL = {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.25}
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 2.0, "attention_multiplier": 0.4}
+
+
+def more_one(tensors: Arrays, config: Any) -> Arrays:
+    return changed(tensors, "norm.weight", lambda tensor: tensor + 1)
+
+
+def gemma(config: Any) -> Values:
+    ropes = config.rope_parameters
+    theta = ropes.get("full_attention", ropes)["rope_theta"]
+    return rms(config, theta) | {
+        "attention.sliding_window": config.sliding_window,
+        "attn_logit_softcapping": float(getattr(config, "attn_logit_softcapping", None) or 0),
+        "final_logit_softcapping": float(config.final_logit_softcapping or 0),
+    }
+
+
+def phi3(config: Any) -> Values:
+    original = config.original_max_position_embeddings
+    found = {"attention.sliding_window": config.sliding_window, "rope.scaling.original_context_length": original}
+    scale = math.sqrt(1 + math.log(config.max_position_embeddings / original) / math.log(original))
+    return rms(config) | found | {"rope.scaling.attn_factor": scale}
+
+
+def with_long_factors(tensors: Arrays, config: Any) -> Arrays:
+    rope = config.rope_parameters
+    return tensors | {
+        f"rope_factors_{name}.weight": np.array(rope[f"{name}_factor"], np.float32) for name in ("short", "long")
+    }
+
+
+def layer_norms(config: Any) -> Values:
+    """Keys of models with layer norms."""
+    eps = next(getattr(config, name) for name in EPSILONS if hasattr(config, name))
+    if config.model_type == "gpt2":
+        inner = {"feed_forward_length": config.n_inner}
+        found = sizes(config, **inner, **{"attention.layer_norm_epsilon": eps})
+        return {key: value for key, value in found.items() if key != "attention.head_count_kv"}
+    rope = config.rope_parameters
+    head = config.hidden_size // config.num_attention_heads
+    found = {"rope.freq_base": rope["rope_theta"], "attention.layer_norm_epsilon": eps}
+    found["rope.dimension_count"] = int(head * rope.get("partial_rotary_factor", 1))
+    if hasattr(config, "use_parallel_residual"):
+        found["use_parallel_residual"] = config.use_parallel_residual
+    return sizes(config, **found)
+
+
+EPSILONS = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon")
+
+
+def transposed(tensors: Arrays, config: Any) -> Arrays:
+    names = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
+    return {name: tensor.T if name.endswith(names) else tensor for name, tensor in tensors.items()}
+
+
+def by_parts(tensors: Arrays, config: Any) -> Arrays:
+    """Rows of all queries, of all keys and of all values, in place of those of each head."""
+
+    def turned(tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        split = tensor.reshape(config.num_attention_heads, 3, -1, *tensor.shape[1:])
+        return split.swapaxes(0, 1).reshape(tensor.shape)
+
+    return {name: turned(tensor) if "attn_qkv" in name else tensor for name, tensor in tensors.items()}
+
+
+def granite(config: Any) -> Values:
+    return rms(config) | {
+        "embedding_scale": config.embedding_multiplier,
+        "residual_scale": config.residual_multiplier,
+        "attention.scale": config.attention_multiplier,
+        "logit_scale": config.logits_scaling,
+    }
 
 
 CASES = {
@@ -121,6 +212,38 @@ CASES = {
     ),
     "llama linear": Case(
         "llama", "Llama", {"rope_parameters": LINEAR}, values=scaled("linear"), convert=by_neighbours, read=False
+    ),
+    "qwen2": Case("qwen2", "Qwen2", {"tie_word_embeddings": True}),
+    "qwen3": Case("qwen3", "Qwen3", {"head_dim": 10}, read=False),  # transformers ignores head_dim
+    "gemma": Case("gemma", "Gemma", {"head_dim": 10}, convert=more_one, read=False),
+    "gemma2": Case("gemma2", "Gemma2", WINDOWS | {"query_pre_attn_scalar": 10}, gemma, more_one, read=False),
+    "gemma3": Case("gemma3", "Gemma3", WINDOWS | {"query_pre_attn_scalar": 10}, gemma, more_one, read=False),
+    "phi3": Case("phi3", "Phi3", PHI3, phi3, read=False),
+    "phi3 longrope": Case("phi3", "Phi3", PHI3 | LONG, phi3, with_long_factors, read=False),
+    "gpt2": Case("gpt2", "GPT2", {"n_inner": 17}, layer_norms, transposed, read=False),
+    "gptneox": Case(
+        "gptneox",
+        "GPTNeoX",
+        {"num_attention_heads": 3, "rope_parameters": PARTIAL, "rotary_pct": 0.25},
+        layer_norms,
+        by_parts,
+        read=False,
+    ),
+    "starcoder2": Case("starcoder2", "Starcoder2", {}, layer_norms),
+    "stablelm": Case(
+        "stablelm", "StableLm", {"num_attention_heads": 3, "rope_parameters": PARTIAL}, layer_norms, read=False
+    ),
+    "stablelm parallel": Case(
+        "stablelm",
+        "StableLm",
+        {"use_parallel_residual": True, "use_qkv_bias": True, "num_attention_heads": 3, "rope_parameters": PARTIAL},
+        layer_norms,
+        read=False,
+    ),
+    "olmo2": Case("olmo2", "Olmo2", read=False),
+    "granite": Case("granite", "Granite", GRANITE, granite, by_neighbours, read=False),
+    "smollm3": Case(
+        "smollm3", "SmolLM3", {"num_hidden_layers": 5, "pad_token_id": 0}, convert=by_neighbours, read=False
     ),
 }
 

@@ -80,15 +80,21 @@ def sizes(config: Any, **others: Any) -> Values:
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
+        **{
+            key: getattr(config, name)
+            for key, name in (
+                ("feed_forward_length", "intermediate_size"),
+                ("attention.head_count_kv", "num_key_value_heads"),
+            )
+            if hasattr(config, name)
+        },
         **others,
     }
 
 
-def rms(config: Any, **others: Any) -> Values:
-    """Keys of a model with RMS norms and rotary positions."""
+def rms(config: Any, theta: float | None = None, **others: Any) -> Values:
+    """Keys of a model with RMS norms and rotary positions. Args: theta: None: that of the config."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return sizes(
         config,
@@ -97,7 +103,7 @@ def rms(config: Any, **others: Any) -> Values:
             "attention.key_length": head,
             "attention.value_length": head,
             "rope.dimension_count": head,
-            "rope.freq_base": config.rope_parameters["rope_theta"],
+            "rope.freq_base": config.rope_parameters["rope_theta"] if theta is None else theta,
             **others,
         },
     )
@@ -138,8 +144,8 @@ def random_model(name: str, config: Mapping[str, Any]) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    made = getattr(transformers, f"{name}Config")(**config)
-    model = getattr(transformers, f"{name}ForCausalLM")(made).eval()
+    kind = getattr(transformers, f"{name}ForCausalLM", None) or getattr(transformers, f"{name}LMHeadModel")
+    model = kind(kind.config_class(**config)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
     return model

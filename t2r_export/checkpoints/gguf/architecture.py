@@ -1,0 +1,90 @@
+"""What a table of an architecture of GGUF files says, and the keys and changes that many of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from t2r_export.checkpoints.gguf.metadata import Metadata
+from t2r_export.checkpoints.gguf.rope import NUMBER, rope_parameters
+from t2r_export.checkpoints.importers.sources import ONE_PLUS, in_heads
+
+Config = dict[str, Any]
+Change = Callable[[Tensor], Tensor]  # as in the file -> as in a Hugging Face folder
+
+ATTENTION = {f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"} | {
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+}
+DENSE = {f"ffn_{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+NAMES = {**ATTENTION, **DENSE, **NORMS}
+ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a value of general.architecture means.
+
+    Attributes:
+        config: metadata -> config.json.
+        names: tensors of layers without `blk.N.` and the ending -> their names in a layer of a folder.
+        ends: other tensors, likewise -> full names.
+        layer: full name of a layer, with {} for its number.
+        changes: config.json -> tensors, named as in `names` and `ends`, with endings or without -> their change.
+    """
+
+    config: Callable[[Metadata], Config]
+    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
+    ends: Mapping[str, str] = field(default_factory=lambda: ENDS)
+    layer: str = "model.layers.{}"
+    changes: Callable[[Config], Mapping[str, Change]] = lambda _: {}
+
+
+def sizes(data: Metadata, model_type: str, eps: str = "rms_norm_eps", lacks: str = "") -> Config:
+    """Keys that most config.json have.
+
+    Args:
+        eps: the name of the norms' epsilon; of RMS norms if it begins with rms.
+        lacks: keys that the family does not have, separated by spaces.
+    """
+    heads = data.same("attention.head_count")
+    width = data.get("embedding_length")
+    size = data.get("attention.key_length", int, width // max(heads, 1))
+    epsilon = f"attention.layer_norm_{'rms_' * eps.startswith('rms')}epsilon"
+    found = {
+        "model_type": model_type,
+        "vocab_size": data.rows("token_embd.weight"),
+        "hidden_size": width,
+        "num_hidden_layers": data.get("block_count"),
+        "intermediate_size": data.same("feed_forward_length"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": data.same("attention.head_count_kv", heads),
+        "head_dim": size,
+        "max_position_embeddings": data.get("context_length"),
+        "rope_parameters": rope_parameters(data, size),
+        eps: data.get(epsilon, NUMBER),
+        "tie_word_embeddings": "output.weight" not in data.tensors,
+    }
+    return {key: value for key, value in found.items() if key not in lacks.split()}
+
+
+def neighbours(config: Config) -> dict[str, Change]:
+    """Rows of q and k from rotation of adjacent dimensions, as ggml's, to rotation of halves."""
+    size = config["head_dim"]
+    change = in_heads([*range(0, size, 2), *range(1, size, 2)]).load
+    return {"attn_q": change, "attn_k": change}
+
+
+def less_one(names: Mapping[str, str]) -> Callable[[Config], dict[str, Change]]:
+    """Weights of RMS norms that scale by 1 + w, of which a file has the sum."""
+    return lambda _: {name: ONE_PLUS.store for name in names if name.endswith("norm")}
+
+
+def has(data: Metadata, tensor: str) -> bool:
+    """Whether the first layer has a tensor."""
+    return f"blk.0.{tensor}" in data.tensors
