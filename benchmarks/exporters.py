@@ -76,8 +76,8 @@ STUDENT = "T2R student of the Llama"
 TEXT_CONFIGS = {"Qwen3_5": "Qwen3_5Text"}
 LENGTHS, STEPS, TEXTS, TRACED = (5, 12, 29), 8, 3, (2, 12)
 LIMIT = 600  # seconds of an export
-HEAD = ["model", "exporter", "export, s", "nodes", *(f"{n} tokens" for n in LENGTHS), f"{STEPS} steps behind each"]
-HEAD += [f"{TEXTS} texts", "bytes of states, behind 13 and 37 tokens"]
+HEAD = ["model", "exporter", "export, s", "nodes", *(f"{n} tokens" for n in LENGTHS), f"{STEPS} steps after each"]
+HEAD += [f"{TEXTS} texts", "bytes of states, after 13 and 37 tokens"]
 
 
 def main() -> None:
@@ -98,8 +98,9 @@ def main() -> None:
             folder = write_model(name, Path(place))
             for exporter in options.exporters:
                 out = Path(place) / exporter / folder.name
-                rows.append([name, exporter, *cells(exporter, pythons, folder, out, options.seconds)])
-                print(rows[-1], flush=True)
+                row = [name, exporter, *cells(exporter, pythons, folder, out, options.seconds)]
+                print(row, flush=True)
+                rows += [] if row[2].startswith("none: ") else [row]
     show(Table("", HEAD, rows), options)
 
 

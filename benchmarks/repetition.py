@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=240)
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--sampling", metavar="TEMPERATURE,TOP_P", help="one setting in place of the table's")
-    parser.add_argument("--endless", action="store_true", help="go on behind the end of a text")
+    parser.add_argument("--endless", action="store_true", help="continue after the end of a text")
     parser.add_argument("--text", type=Path, action="append", default=[], help="repeatable")
     options = parser.parse_args()
     settings: Sequence[Sampling] = SETTINGS

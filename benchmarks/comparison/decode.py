@@ -55,7 +55,7 @@ class Plan:
         config_of(self.size)
         object.__setattr__(self, "candidates", [parse(text) for text in self.engines])
         if len(set(self.engines)) != len(self.engines) or not self.engines:
-            raise UserError("engines, each once", ", ".join(self.engines) or "none", "write `again` behind a control")
+            raise UserError("engines, each once", ", ".join(self.engines) or "none", "write `again` after a control")
         counts = (*self.threads, *self.contexts, *self.prompts, *self.turn_contexts, self.rounds, self.tokens)
         if not all(1 <= count <= MAX_TOKENS for count in counts):
             raise UserError(f"counts from 1 to {MAX_TOKENS}", str(counts), "correct the plan")
@@ -92,7 +92,7 @@ def bench_decode(plan: Plan, note: Note = lambda _: None, folder: Path | None = 
                 note(f"{threads} threads, prompts of {tokens}")
                 rows["prompts"] += _prompts(plan, files, threads, tokens)
             for context in plan.turn_contexts:
-                note(f"{threads} threads, {plan.turn_tokens} tokens behind {context}")
+                note(f"{threads} threads, {plan.turn_tokens} tokens after {context}")
                 rows["turns"] += _turns(plan, files, threads, context)
             note(f"{threads} threads, starts")
             rows["starts"] += _starts(plan, files, threads)

@@ -83,7 +83,7 @@ def bench_serve(plan: ServePlan, note: Note = lambda _: None) -> dict[str, Any]:
         for count in plan.streams:
             note(f"{count} streams")
             rows["streams"] += _streams(plan, made, root, count, note)
-        note(f"the first token behind {plan.prefix} after a restart")
+        note(f"the first token after {plan.prefix} after a restart")
         rows["prefix"] = _prefix(plan, made, root)
         note("one stream, and a decoder without a server")
         rows["overhead"] = [row for candidate in plan.ours for row in _overhead(plan, candidate, made, root)]
@@ -136,7 +136,7 @@ def _streams(plan: ServePlan, made: dict[str, Files], root: Path, count: int, no
     place = Place(slots=count, context=context, threads=plan.threads, folder=root)
     with _running(plan, made, failed, root, place) as servers:
         for context in plan.contexts:
-            note(f"{count} streams, {context} tokens behind each")
+            note(f"{count} streams, after {context} tokens each")
             rows = {name: {"name": name, "streams": count, "context": context, **failed[name]} for name in failed}
             texts = texts_of(plan, count, context)
             for name, server in servers.items():

@@ -80,7 +80,7 @@ def decode_tables(result: Mapping[str, Any]) -> dict[str, Table]:
         if prompts:
             tables[f"prompts-{threads}"] = _grid(f"{where}: prompt tokens a second", prompts, "tokens", _rate)
         if turns := of("turns"):
-            title = f"{where}: ms from {result['turn_tokens']} new tokens to the answer's first, behind each length"
+            title = f"{where}: ms from {result['turn_tokens']} new tokens to the answer's first, after each length"
             tables[f"turns-{threads}"] = _grid(title, turns, "context", _spread)
         if any("median" in row for row in of("starts")):
             tables[f"starts-{threads}"] = _starts(where, of("starts"), result["candidates"])
@@ -176,8 +176,8 @@ def embedding_tables(result: Mapping[str, Any]) -> dict[str, Table]:
 def serve_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     """Tables of a serve result, with the names of comparison.page."""
     where = measured(result, result["threads"])
-    streams = [{**row, "setting": f"{row['streams']} behind {row['context']:,}"} for row in result["streams"]]
-    known = f"{where}: ms to the first token of {result['message']} new ones behind {result['prefix_tokens']:,} known"
+    streams = [{**row, "setting": f"{row['streams']} after {row['context']:,}"} for row in result["streams"]]
+    known = f"{where}: ms to the first token of {result['message']} new ones after {result['prefix_tokens']:,} known"
     steps = [row for row in result["steps"] if "gain" in row and row["batch"] > 1]
     rows = [[row["name"], str(row["batch"]), f"{1 / row['gain']:.3f}"] for row in steps]
     sessions = [

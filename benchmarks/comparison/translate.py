@@ -53,7 +53,7 @@ class TranslatePlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "candidates", [parse(text, ENGINES) for text in self.engines])
         if len(set(self.engines)) != len(self.engines) or not self.engines:
-            raise UserError("engines, each once", ", ".join(self.engines) or "none", "write `again` behind a control")
+            raise UserError("engines, each once", ", ".join(self.engines) or "none", "write `again` after a control")
         lists = (*self.beams, *self.batches, *self.threads, *self.lengths)
         counts = (*lists, self.sentences, self.checked, self.rounds, self.length_rounds)
         if not all(1 <= count <= MAX_COUNT for count in counts) or not self.threads:
