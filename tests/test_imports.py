@@ -82,7 +82,7 @@ LINES = {
     ("t2r_export", "*.py"): 41_600,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 13_400,
-    ("tests", "*.py"): 54_300,
+    ("tests", "*.py"): 54_500,
     ("benchmarks", "*.py"): 7_900,
     ("docs", "*.md"): 4_500,
 }

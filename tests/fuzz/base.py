@@ -13,7 +13,7 @@ import numpy as np
 
 import folders
 from cli_models import CONFIG, LETTERS, letter_tokenizer
-from fuzz import generation, training, translators
+from fuzz import generation, gguf_files, training, translators
 from fuzz.runner import command, whole
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
@@ -80,6 +80,7 @@ def make(folder: Path) -> Path:
     _interrupted(folder)
     translators.make(folder)
     generation.make(folder)
+    gguf_files.make(folder)
     training.make(folder)
     return folder
 
