@@ -16,9 +16,9 @@ from t2r_export.config.tagged import resolve
 
 # families with a separate module: model_type -> "module:NAME" in this package
 MODULES = {
-    "bamba": "bamba:BAMBA",
+    "bamba": "falcon_h1:BAMBA",
     "bart": "bart:BART",
-    "bloom": "bloom:BLOOM",
+    "bloom": "gpt2:BLOOM",
     "delta_net": "fla:DELTA_NET",
     "dots1": "glm4_moe:DOTS1",
     "ernie4_5_moe": "sparse:ERNIE4_5_MOE",
@@ -32,7 +32,7 @@ MODULES = {
     "gla": "fla:GLA",
     "glm4_moe": "glm4_moe:GLM4_MOE",
     "gpt2": "gpt2:GPT2",
-    "gpt_neo": "gpt_neo:GPT_NEO",
+    "gpt_neo": "gpt2:GPT_NEO",
     "gpt_neox": "gpt_neox:GPT_NEOX",
     "granite": "granite:GRANITE",
     "granite_swa": "granite:GRANITE_SWA",
