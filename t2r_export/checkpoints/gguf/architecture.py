@@ -21,6 +21,7 @@ ATTENTION = {f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"} | {
     "attn_k_norm": "self_attn.k_norm",
 }
 DENSE = {f"ffn_{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+EXPERT = "{expert}"  # in a name: an expert's number, of a tensor that stacks them
 NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 NAMES = {**ATTENTION, **DENSE, **NORMS}
 ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -32,7 +33,7 @@ class Architecture:
 
     Attributes:
         config: metadata -> config.json.
-        names: tensors of layers without `blk.N.` and the ending -> their names in a layer of a folder.
+        names: tensors of layers without `blk.N.` and the ending, or with it -> their names in a layer of a folder.
         ends: other tensors, likewise -> full names.
         layer: full name of a layer, with {} for its number.
         changes: config.json -> tensors, named as in `names` and `ends`, with endings or without -> their change.

@@ -10,6 +10,7 @@ from t2r_export.checkpoints.gguf.architecture import (
     ATTENTION,
     DENSE,
     ENDS,
+    EXPERT,
     NAMES,
     Architecture,
     Change,
@@ -20,6 +21,7 @@ from t2r_export.checkpoints.gguf.architecture import (
     sizes,
 )
 from t2r_export.checkpoints.gguf.metadata import Metadata
+from t2r_export.checkpoints.gguf.recurrent import RECURRENT
 from t2r_export.checkpoints.gguf.rope import NUMBER
 from t2r_export.checkpoints.importers.sources import TRANSPOSED, permuted
 
@@ -33,6 +35,18 @@ NORMS_AFTER = {**ATTENTION, **DENSE} | {
 }
 OF_PHI3 = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 OF_STARCODER2 = {**NAMES, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
+EXPERTS = {f"ffn_{part}_exps": f"mlp.experts.{EXPERT}.{part}_proj" for part in ("gate", "up", "down")}
+OF_EXPERTS = {**NAMES, **EXPERTS, "ffn_gate_inp": "mlp.gate"}
+OF_QWEN2_MOE = {
+    **OF_EXPERTS,
+    **{f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+OF_MIXTRAL = {
+    f"ffn_{part}_exps": f"block_sparse_moe.experts.{EXPERT}.{number}"
+    for part, number in (("gate", "w1"), ("down", "w2"), ("up", "w3"))
+}
+OF_LLAMA = {**NAMES, **OF_MIXTRAL, "ffn_gate_inp": "block_sparse_moe.gate"}
 OF_GPT2 = {
     "attn_norm": "ln_1",
     "attn_qkv": "attn.c_attn",
@@ -51,7 +65,36 @@ OF_GPT_NEOX = {
 }
 
 
-def _llama(data: Metadata, model_type: str = "llama") -> Config:
+def _llama(data: Metadata) -> Config:
+    """Llama, and with experts Mixtral."""
+    if not data.get("expert_count", int, 0):
+        return _with_biases(data, "llama")
+    found = sizes(data, "mixtral")
+    return found | {
+        "sliding_window": None,
+        "num_local_experts": data.get("expert_count"),
+        "num_experts_per_tok": data.get("expert_used_count"),
+        "intermediate_size": data.get("expert_feed_forward_length", int, found["intermediate_size"]),
+    }
+
+
+def _experts(data: Metadata, model_type: str, renormalize: bool, size: str, lacks: str = "") -> Config:
+    """Args: size: the key of an expert's hidden size."""
+    found = sizes(data, model_type, lacks=lacks)
+    return found | {
+        "num_experts": data.get("expert_count"),
+        "num_experts_per_tok": data.get("expert_used_count"),
+        "norm_topk_prob": renormalize,
+        size: data.get("expert_feed_forward_length", int, found["intermediate_size"]),
+    }
+
+
+def _qwen2_moe(data: Metadata) -> Config:
+    found = _experts(data, "qwen2_moe", False, "moe_intermediate_size", "head_dim")
+    return found | {"shared_expert_intermediate_size": data.get("expert_shared_feed_forward_length")}
+
+
+def _with_biases(data: Metadata, model_type: str) -> Config:
     return sizes(data, model_type) | {"attention_bias": has(data, "attn_q.bias"), "mlp_bias": has(data, "ffn_up.bias")}
 
 
@@ -62,7 +105,7 @@ def _granite(data: Metadata) -> Config:
         "attention_multiplier": "attention.scale",
         "logits_scaling": "logit_scale",
     }
-    return _llama(data, "granite") | {name: data.get(key, NUMBER) for name, key in keys.items()}
+    return _with_biases(data, "granite") | {name: data.get(key, NUMBER) for name, key in keys.items()}
 
 
 def _gemma2(data: Metadata, model_type: str = "gemma2", largest: int = 46) -> Config:
@@ -167,12 +210,18 @@ ARCHITECTURES: dict[str, Architecture] = {
         _of_heads,
     ),
     "granite": Architecture(_granite, changes=neighbours),
-    "llama": Architecture(_llama, changes=neighbours),
+    "llama": Architecture(_llama, OF_LLAMA, changes=neighbours),
     "olmo2": Architecture(lambda data: sizes(data, "olmo2", lacks="head_dim"), NORMS_AFTER),
+    "olmoe": Architecture(lambda data: _experts(data, "olmoe", False, "intermediate_size", "head_dim"), OF_EXPERTS),
     "phi3": Architecture(_phi3, OF_PHI3),
     "qwen2": Architecture(lambda data: sizes(data, "qwen2", lacks="head_dim")),
+    "qwen2moe": Architecture(
+        _qwen2_moe, OF_QWEN2_MOE, changes=lambda _: {"ffn_gate_inp_shexp": lambda x: x.reshape(1, -1)}
+    ),
     "qwen3": Architecture(lambda data: sizes(data, "qwen3")),
-    "smollm3": Architecture(lambda data: _llama(data, "smollm3"), changes=neighbours),
+    "qwen3moe": Architecture(lambda data: _experts(data, "qwen3_moe", True, "moe_intermediate_size"), OF_EXPERTS),
+    "smollm3": Architecture(lambda data: _with_biases(data, "smollm3"), changes=neighbours),
     "stablelm": Architecture(_stablelm),
     "starcoder2": Architecture(_starcoder2, OF_STARCODER2),
+    **RECURRENT,
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from t2r_export.checkpoints.gguf.architecture import Architecture, Change, Config
+from t2r_export.checkpoints.gguf.architecture import EXPERT, Architecture, Change, Config
 from t2r_export.checkpoints.gguf.header import DOWNLOAD, Place, unpacked
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.rope import TABLES
@@ -18,6 +18,7 @@ from t2r_export.checkpoints.importers.stored import Stored
 from t2r_runtime.errors import UserError
 
 LAYER = re.compile(r"blk\.(\d{1,9})\.(.+)")
+MAX_EXPERTS = 1 << 10
 ENDING = re.compile(r"(.+?)(\.(?:weight|bias))?")
 
 
@@ -70,7 +71,13 @@ def _named(
         return {name: (place, None)}
     full = table[key] if key == inner else table[key] + ending
     full = f"{architecture.layer.format(number)}.{full}" if found else full
-    return {full: (place, changes.get(inner, changes.get(base)))}
+    change = changes.get(inner, changes.get(base))
+    if EXPERT not in full:
+        return {full: (place, change)}
+    if len(place.shape) != 3 or place.shape[0] > MAX_EXPERTS:
+        expected = f"a matrix for each of at most {MAX_EXPERTS} experts as {name} in {place.path}"
+        raise UserError(expected, f"the shape {list(place.shape)}", DOWNLOAD)
+    return {full.replace(EXPERT, f"{expert}"): (place.part(expert), change) for expert in range(place.shape[0])}
 
 
 def _shape(place: Place, change: Change | None) -> tuple[int, ...]:

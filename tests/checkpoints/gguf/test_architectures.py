@@ -192,6 +192,82 @@ def granite(config: Any) -> Values:
     }
 
 
+def experts(config: Any) -> Values:
+    count = config.num_local_experts if hasattr(config, "num_local_experts") else config.num_experts
+    shared = getattr(config, "shared_expert_intermediate_size", None)
+    return rms(config) | {
+        "expert_count": count,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": getattr(config, "moe_intermediate_size", config.intermediate_size),
+        **({} if shared is None else {"expert_shared_feed_forward_length": shared}),
+    }
+
+
+def stacked(tensors: Arrays, config: Any) -> Arrays:
+    """Gates and ups of experts apart, and the shared expert's gate as a vector."""
+    found: Arrays = {}
+    for name, tensor in tensors.items():
+        if "ffn_gate_up_exps" in name:
+            gates, ups = np.split(tensor, 2, axis=1)
+            found[name.replace("gate_up", "gate") + ".weight"] = gates
+            found[name.replace("gate_up", "up") + ".weight"] = ups
+        elif "exps" in name:
+            found[f"{name}.weight"] = tensor
+        else:
+            found[name] = tensor[0] if "inp_shexp" in name else tensor
+    return found
+
+
+def ssm(config: Any) -> Values:
+    second = config.model_type == "mamba2"
+    inner = int(config.expand * config.hidden_size) if second else config.intermediate_size
+    return {
+        "context_length": 50,
+        "vocab_size": config.vocab_size,
+        "block_count": config.num_hidden_layers,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+        "ssm.conv_kernel": config.conv_kernel,
+        "ssm.state_size": config.state_size,
+        "ssm.inner_size": inner,
+        "ssm.time_step_rank": config.num_heads if second else config.time_step_rank,
+        **({"ssm.group_count": config.n_groups} if second else {}),
+    }
+
+
+def states(tensors: Arrays, config: Any) -> Arrays:
+    found = changed(tensors, "ssm_a", lambda a: -np.exp(a))
+    found = changed(found, "ssm_conv1d.weight", lambda weight: weight[:, 0])
+    if config.model_type != "mamba2":
+        return found
+    found = changed(found, "ssm_norm.weight", lambda weight: weight.reshape(config.n_groups, -1))
+    return {name: a[:, None] if name.endswith(("ssm_a", "ssm_d")) else a for name, a in found.items()}
+
+
+def lfm2(config: Any) -> Values:
+    kinds = [kind == "full_attention" for kind in config.layer_types]
+    return sizes(config) | {
+        "attention.head_count_kv": [config.num_key_value_heads if attends else 0 for attends in kinds],
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "shortconv.l_cache": config.conv_L_cache,
+    }
+
+
+def filters(tensors: Arrays, config: Any) -> Arrays:
+    return changed(tensors, "shortconv.conv.weight", lambda weight: weight[:, 0])
+
+
+MOE = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 8}
+MAMBA2 = {"num_heads": 6, "head_dim": 8, "n_groups": 2, "state_size": 5, "chunk_size": 8}
+LFM2 = {
+    "num_hidden_layers": 3,
+    "layer_types": ["conv", "full_attention", "conv"],
+    "block_auto_adjust_ff_dim": False,
+    "pad_token_id": 0,
+}
 CASES = {
     "llama": Case("llama", "Llama", {"rms_norm_eps": 0.01}, convert=by_neighbours),
     "llama tied, with biases": Case(
@@ -213,6 +289,27 @@ CASES = {
     "llama linear": Case(
         "llama", "Llama", {"rope_parameters": LINEAR}, values=scaled("linear"), convert=by_neighbours, read=False
     ),
+    "mixtral": Case(
+        "llama",
+        "Mixtral",
+        {"num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": None, "intermediate_size": 8},
+        experts,
+        lambda tensors, config: stacked(by_neighbours(tensors, config), config),
+        read=False,
+    ),
+    "qwen2moe": Case(
+        "qwen2moe",
+        "Qwen2Moe",
+        MOE | {"shared_expert_intermediate_size": 7},
+        experts,
+        stacked,
+        read=False,
+    ),
+    "qwen3moe": Case("qwen3moe", "Qwen3Moe", MOE | {"head_dim": 10, "norm_topk_prob": True}, experts, stacked, False),
+    "olmoe": Case("olmoe", "Olmoe", MOE | {"intermediate_size": 8}, experts, stacked, read=False),
+    "mamba": Case("mamba", "Mamba", {"state_size": 5, "time_step_rank": 3}, ssm, states),
+    "mamba2": Case("mamba2", "Mamba2", MAMBA2, ssm, states, read=False),
+    "lfm2": Case("lfm2", "Lfm2", LFM2, lfm2, filters, read=False),
     "qwen2": Case("qwen2", "Qwen2", {"tie_word_embeddings": True}),
     "qwen3": Case("qwen3", "Qwen3", {"head_dim": 10}, read=False),  # transformers ignores head_dim
     "gemma": Case("gemma", "Gemma", {"head_dim": 10}, convert=more_one, read=False),
@@ -296,7 +393,7 @@ def test_weights_are_the_dequantized_blocks_to_the_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"expert_count": 4}, "keys that are read for llama .*; received llama.expert_count=4; use another model"),
+        ({"attention.clamp_kqv": 8.0}, "keys that are read for llama .*; received llama.attention.clamp_kqv=8.0; use"),
         ({"attention.head_count_kv": [3, 2]}, "llama.attention.head_count_kv in .* to be one integer for all layers"),
         ({"rope.scaling.type": "dynamic"}, "llama.rope.scaling.type in .* to be none, linear or yarn"),
         ({"rope.dimension_count": 2}, "partial_rotary_factor in .* to be absent or 1"),

@@ -7,6 +7,7 @@ make them, so that both are independent of the code under test.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 Values = dict[str, Any]
+OTHERS = {"gate_up_proj": "ffn_gate_up_exps", "dt_bias": "ssm_dt.bias"}  # names that only transformers has
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -67,7 +69,11 @@ def tensors_of(model: Any, architecture: str) -> Arrays:
     for name, tensor in model.state_dict().items():
         if model.config.tie_word_embeddings and name in ("lm_head.weight", "embed_out.weight"):
             continue
+        place, _, last = name.rpartition(".")
         whole = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if whole is None and last in OTHERS:
+            [layer] = re.findall(r"[.](\d+)[.]", place)
+            whole = f"blk.{layer}.{OTHERS[last]}"
         assert whole is not None, name
         found[whole] = tensor.float().numpy()
     return found
