@@ -119,16 +119,16 @@ def mqar(pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     keys = torch.rand(BATCH, KEYS, generator=generator).argsort(1)[:, :pairs]
     values = torch.randint(VALUES, (BATCH, pairs), generator=generator)
     order = torch.rand(BATCH, pairs, generator=generator).argsort(1)
-    told = KEYS + keys * VALUES + values  # a token per possible pair
+    shown = KEYS + keys * VALUES + values  # a token per possible pair
     answers = torch.cat([torch.full_like(values, IGNORED), values.gather(1, order)], 1)
-    return torch.cat([told, keys.gather(1, order)], 1), answers
+    return torch.cat([shown, keys.gather(1, order)], 1), answers
 
 
 def copy(length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """ids and answers (BATCH, 2 · length); -100: no answer."""
     row = torch.randint(VALUES, (BATCH, length), generator=generator)
-    said = torch.full_like(row, IGNORED)
-    return torch.cat([row, torch.full_like(row, VALUES)], 1), torch.cat([said, row], 1)
+    ignored = torch.full_like(row, IGNORED)
+    return torch.cat([row, torch.full_like(row, VALUES)], 1), torch.cat([ignored, row], 1)
 
 
 TASKS = {"mqar": (mqar, 16), "copy": (copy, 16)}  # function, and number of pairs or symbols

@@ -74,8 +74,8 @@ def table(rounds: int, folder: Path, text: Path) -> Table:
         for form in random.Random(number).sample(list(FORMS), len(FORMS)):
             line = distilled(folder, form, text)
             found[form].append(line)
-            said = f"{line['tokens_per_second']:,.0f} tokens/s, {line['memory'] / 1e9:.2f} GB, loss {line['loss']:.4f}"
-            print(f"round {number + 1}, {form}: {said}", file=sys.stderr, flush=True)
+            speed = f"{line['tokens_per_second']:,.0f} tokens/s, {line['memory'] / 1e9:.2f} GB"
+            print(f"round {number + 1}, {form}: {speed}, loss {line['loss']:.4f}", file=sys.stderr, flush=True)
     first = statistics.median(line["tokens_per_second"] for line in found["float32"])
     rows = []
     for form, lines in found.items():

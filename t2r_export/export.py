@@ -115,8 +115,8 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
         weights |= ops.weights
     parameters = sum(p.numel() for p in model.parameters())
     active = active_parameters(model)
-    said = {PARAMETERS: str(parameters), **({ACTIVE: str(active)} if active < parameters else {})}
-    bundle = Bundle(step, signature, weights, companions, said)
+    sizes = {PARAMETERS: str(parameters), **({ACTIVE: str(active)} if active < parameters else {})}
+    bundle = Bundle(step, signature, weights, companions, sizes)
     if config.state_layout == "packed":
         bundle = packed(bundle)
     notes = (*_tokenizer_notes([checkpoint.tokenizer, checkpoint.source_tokenizer]), *bundle.signature.warnings)
@@ -178,7 +178,7 @@ def _signature(
     config = model.config
     status = {(f.layer, f.part): f.status for f in folds if f.group != "encoder"}
     layers = tuple(
-        described(layer, {part: said for (of, part), said in status.items() if of == n})
+        described(layer, {part: how for (of, part), how in status.items() if of == n})
         for n, layer in enumerate(config.layers)
     )
     layers *= config.repeats

@@ -35,8 +35,8 @@ def run(
         [program, *words[1:]], env=variables, cwd=folder, capture_output=True, text=True, timeout=PATIENCE
     )
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
-        raise UserError(f"{words[0]} to succeed", said[-1][:300], "run it by hand: " + " ".join(words))
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
+        raise UserError(f"{words[0]} to succeed", output[-1][:300], "run it by hand: " + " ".join(words))
 
 
 def rust(prefix: Path, work: Path) -> Sequence[str | Path]:

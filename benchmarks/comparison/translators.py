@@ -95,9 +95,9 @@ def _make_t2r(candidate: Candidate, models: Models, folder: Path) -> Files:
 def _make_transformers(candidate: Candidate, models: Models, folder: Path) -> Files:
     save_translator(models.teacher, folder, "pegasus")
     config = folder / "config.json"
-    said = json.loads(config.read_text(encoding="utf-8"))
-    said["max_position_embeddings"] = max(said["max_position_embeddings"], models.positions)
-    config.write_text(json.dumps(said), encoding="utf-8")
+    options = json.loads(config.read_text(encoding="utf-8"))
+    options["max_position_embeddings"] = max(options["max_position_embeddings"], models.positions)
+    config.write_text(json.dumps(options), encoding="utf-8")
     return Files(folder, _bytes(folder))
 
 

@@ -30,8 +30,8 @@ class GenerationOptions:
 
     def check(self, translates: bool) -> None:
         """Raise UserError for values out of range, and for options of the other kind of model."""
-        said = self.to_dict()
-        need(is_generation(said, translates), "generation options within their ranges", said, "correct generation")
+        values = self.to_dict()
+        need(is_generation(values, translates), "generation options within their ranges", values, "correct generation")
 
     def to_dict(self) -> dict[str, Any]:
         """The options that are set, by name."""

@@ -28,8 +28,8 @@ def to_plain(value: Any, *, short: bool = False) -> Any:
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind} if isinstance(value, Kind) else {}
-        said = [field for field in dataclasses.fields(value) if not short or changed(value, field)]
-        return kind | {field.name: to_plain(getattr(value, field.name), short=short) for field in said}
+        kept = [field for field in dataclasses.fields(value) if not short or changed(value, field)]
+        return kind | {field.name: to_plain(getattr(value, field.name), short=short) for field in kept}
     if isinstance(value, tuple | list):
         return [to_plain(item, short=short) for item in value]
     return value

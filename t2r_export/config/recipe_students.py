@@ -144,8 +144,8 @@ def _reshaped(data: Mapping[str, Any], where: str, model: Mapping[str, Any] | No
     seed = data.get("seed", 0)
     value(where, lambda: size("seed", seed, least=0))
     made = value(f"model in {where}", from_plain, UniformConfig, {**model, **data["model"]}, "model")
-    said = {"model": data["model"], "seed": seed}
-    return {**UNCONVERTED, "seed": seed, "convert": said, "model": made}
+    changes = {"model": data["model"], "seed": seed}
+    return {**UNCONVERTED, "seed": seed, "convert": changes, "model": made}
 
 
 def _pruned(data: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def _pruned(data: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise wrong(where, f"prune, or {stray[0]}", "both")
     check(data["prune"], dict.fromkeys(PRUNED, NUMBER), (), f"prune in {where}")
     made = value(f"prune in {where}", lambda: PruneConfig(**data["prune"]))
-    said = {key: data[key] for key in ("prune", "of") if key in data}
-    return {**UNCONVERTED, "convert": said, "prune": made, "of": data.get("of")}
+    changes = {key: data[key] for key in ("prune", "of") if key in data}
+    return {**UNCONVERTED, "convert": changes, "prune": made, "of": data.get("of")}
 
 
 def read_training(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> Training:

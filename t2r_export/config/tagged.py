@@ -21,8 +21,8 @@ class Kind:
         """The options that differ from their defaults, as on the command line: `name=value,…`."""
         base = next(cls for cls in type(self).__mro__ if "TABLE" in vars(cls))
         hidden = {"folded", *(field.name for field in dataclasses.fields(base))}
-        said = [f for f in dataclasses.fields(self) if f.name not in hidden and changed(self, f)]
-        values = {field.name: getattr(self, field.name) for field in said}
+        shown = [f for f in dataclasses.fields(self) if f.name not in hidden and changed(self, f)]
+        values = {field.name: getattr(self, field.name) for field in shown}
         return written({name: vars(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()})
 
 

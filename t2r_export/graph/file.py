@@ -91,8 +91,8 @@ def _write_onnx(
         data, outside = _write_data(bundle, out)
         files.append(data)
     for (role, graph), initializers in zip(bundle.companions.items(), outside[1:], strict=True):
-        said = {**signature.companion(role).to_metadata(), **bundle.notes, **release_note(graph)}
-        message = _message(graph, said, initializers)
+        entries = {**signature.companion(role).to_metadata(), **bundle.notes, **release_note(graph)}
+        message = _message(graph, entries, initializers)
         made = io.BytesIO()
         _write_inline(made, message, [], weights)
         content = made.getvalue()
@@ -102,8 +102,8 @@ def _write_onnx(
         signature = replace(signature, graphs={**signature.graphs, role: file.name})
         files.append(file)
     with replacing(out) as part:
-        said = {**signature.to_metadata(), **bundle.notes, **release_note(bundle.step)}
-        _write_step(bundle, said, outside[0] if outside else [], part)
+        entries = {**signature.to_metadata(), **bundle.notes, **release_note(bundle.step)}
+        _write_step(bundle, entries, outside[0] if outside else [], part)
         run_once(part)
         check(part)
     return files, signature

@@ -212,12 +212,13 @@ def quotient(whole: Dim, part: Dim) -> Dim:
     return product([number // n, *letters])
 
 
-def resolved(shape: Sequence[Dim], asked: Sequence[int]) -> Shape:
+def resolved(shape: Sequence[Dim], requested: Sequence[int]) -> Shape:
     """The result of `Ops.reshape`: 0 keeps the axis at that index, -1 is inferred."""
-    rest = product([d for i, d in enumerate(shape) if i >= len(asked) or asked[i] != 0])  # kept axes may be sums
-    inferred = quotient(rest, product([size for size in asked if size > 0])) if -1 in asked else 1
-    assert product([inferred, *(size for size in asked if size > 0)]) == rest, (shape, asked)
-    return tuple(shape[i] if size == 0 else inferred if size == -1 else size for i, size in enumerate(asked))
+    # the axes that are not kept; kept ones may be sums
+    rest = product([d for i, d in enumerate(shape) if i >= len(requested) or requested[i] != 0])
+    inferred = quotient(rest, product([size for size in requested if size > 0])) if -1 in requested else 1
+    assert product([inferred, *(size for size in requested if size > 0)]) == rest, (shape, requested)
+    return tuple(shape[i] if size == 0 else inferred if size == -1 else size for i, size in enumerate(requested))
 
 
 def reshape_sizes(stored: Shape, shape: Shape) -> list[int]:

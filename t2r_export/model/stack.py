@@ -88,5 +88,5 @@ class Stack(nn.Module):
 
 def rotations(config: StackConfig) -> list[tuple[RotaryConfig, int]]:
     """The distinct rotations of a stack, each with the number of rotated dimensions per head."""
-    asked = (rotation for layer in config.layers for part in layer.parts for rotation in part.rotations())
-    return list(dict.fromkeys(asked))
+    found = (rotation for layer in config.layers for part in layer.parts for rotation in part.rotations())
+    return list(dict.fromkeys(found))

@@ -42,7 +42,7 @@ from t2r_runtime.errors import UserError
         ),
         (
             {"scheme": "w4", "calibrate_steps": 3},
-            "expected options that w4 takes (block_size, asymmetric, accuracy_level, activation_error, head_bits, "
+            "expected options that w4 takes (block_size, asymmetric, accuracy_level, activation_error, rounding, "
             "embedding_bits, budget); received calibrate_steps; leave them out",
         ),
         (
@@ -64,8 +64,8 @@ from t2r_runtime.errors import UserError
         ({"scheme": "w4", "budget": 9}, "expected a text to calibrate w4 on; received none; name one with --calibrate"),
         (
             {"scheme": "w8", "budget": 9},
-            "expected options that w8 takes (block_size, asymmetric, accuracy_level, activation_error, head_bits, "
-            "embedding_bits, calibrate); received budget; leave them out",
+            "expected options that w8 takes (block_size, asymmetric, accuracy_level, activation_error, rounding, "
+            "head_bits, embedding_bits, calibrate); received budget; leave them out",
         ),
         (
             {"scheme": "w4", "budget": 9, "head_bits": 4},

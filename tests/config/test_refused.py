@@ -20,7 +20,7 @@ DOCS = (Path(__file__).parents[2] / "docs/mixers.md").read_text(encoding="utf-8"
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_the_reason_is_said(name: str) -> None:
+def test_docs_and_errors_give_the_reason(name: str) -> None:
     assert name not in LAYERS
     assert f"`{name}`" in DOCS.partition("## What is refused")[2]
     with pytest.raises(UserError) as caught:
@@ -52,7 +52,7 @@ finetune = { stages = "distill" }
         "convert = { kind = 'window', window = 3, reformer = true }",
     ],
 )
-def test_recipes_say_it(key: str, tmp_path: Path) -> None:
+def test_recipes_with_a_refused_name(key: str, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(RECIPE.replace("KEY", key))
     with pytest.raises(UserError, match=f"; {REFUSED['reformer']}; .*; docs/finetuning.md has a recipe's keys"):
         read_recipe(tmp_path / "r.toml")

@@ -72,16 +72,16 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
     read: list[int] = field(default_factory=list)  # tokens that the decoder has read
 
-    def answer(self, said: str) -> Iterator[str]:
+    def answer(self, message: str) -> Iterator[str]:
         """Yield the answer to a user message, piece by piece.
 
         Raises:
             UserError: no chat template, messages that the template rejects, or too many tokens.
         """
-        asked = [*self.messages, {"role": "user", "content": said}]
+        asked = [*self.messages, {"role": "user", "content": message}]
         ids = self.tokenizer.encode(self.tokenizer.chat(asked), special_tokens=False)
         new = self._unread(ids)
-        self._require_room(len(ids), len(new) - len(said.encode()))
+        self._require_room(len(ids), len(new) - len(message.encode()))
         written: list[int] = []
         stream = self.tokenizer.stream(ids)
         pieces = []

@@ -95,7 +95,7 @@ def command(
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
     texts = Texts(source, target, translator.signature, beam, check_numbers)
 
-    def told(line: Line) -> list[dict[str, Any]]:
+    def described(line: Line) -> list[dict[str, Any]]:
         found = texts.join(line.text, line.found)
         for best in found[:1]:
             for key, what in (("cut", f"was cut at {texts.max_tokens} tokens"), ("repeats", "repeats itself")):
@@ -107,7 +107,7 @@ def command(
         return found
 
     def write(line: Line) -> None:
-        found = told(line)
+        found = described(line)
         if as_json:
             return show(True, {"source": line.text, "translations": found}, "")
         scores = [f"{one['score']:.4f}\t" if n_best > 1 else "" for one in found]
@@ -122,7 +122,7 @@ def command(
         with bulk.Bulk(jsonl, graph) as answers:
             lines.translate(
                 answers.texts("source"),
-                lambda line: answers.put(line.number, {"translations": told(line)}),
+                lambda line: answers.put(line.number, {"translations": described(line)}),
                 answers.put,
             )
     providers.note_split(provider.name, translator.placement)
