@@ -43,7 +43,7 @@ from t2r_runtime.errors import UserError
         (
             {"scheme": "w4", "calibrate_steps": 3},
             "expected options that w4 takes (block_size, asymmetric, accuracy_level, activation_error, rounding, "
-            "embedding_bits, budget); received calibrate_steps; leave them out",
+            "head_bits, embedding_bits, budget); received calibrate_steps; leave them out",
         ),
         (
             {"scheme": "w4", "head_bits": 2},
