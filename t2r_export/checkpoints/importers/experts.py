@@ -15,7 +15,7 @@ from t2r_export.checkpoints.importers.llama import LAYER, NAMES, POSITIONS
 from t2r_export.checkpoints.importers.sources import Transform
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import MoEConfig
+from t2r_export.config.parts import DenseConfig, MoEConfig
 
 TRAINING = "router_aux_loss_coef"
 REFUSED = {**POSITIONS, "output_router_logits": (None, False)}
@@ -47,20 +47,22 @@ def experts(
     )
 
 
-def beside(model: ModelConfig, moe: MoEConfig, sparse: Sequence[bool] = (), **shared: Any) -> ModelConfig:
-    """The model with experts beside the dense feed-forward, which shares their norm.
+def with_moe(
+    model: ModelConfig, moe: MoEConfig, sparse: Sequence[bool] = (), size: int = 0, **shared: Any
+) -> ModelConfig:
+    """The model with experts in place of the dense feed-forward, or beside a shared one with the same norm.
 
     Args:
         sparse: whether each layer has experts; (): all have.
-        shared: options of the dense feed-forward in these layers; size 0: none.
+        size: hidden size of the shared feed-forward; 0: none. shared: its further options.
     """
 
     def with_experts(layer: LayerConfig) -> LayerConfig:
         mixer, dense = layer.parts
-        parts = mixer, dataclasses.replace(moe, norm=dense.norm)
-        if shared.get("size") == 0:
-            return LayerConfig(parts=parts)
-        return LayerConfig(parts=(*parts, dataclasses.replace(dense, norm=None, beside=True, **shared)))
+        assert isinstance(dense, DenseConfig)
+        other = dataclasses.replace(dense, norm=None, beside=True, size=size, **shared) if size else None
+        parts = (mixer, dataclasses.replace(moe, norm=dense.norm), other)
+        return LayerConfig(parts=tuple(part for part in parts if part is not None))
 
     chosen = zip(sparse or [True] * len(model.layers), model.layers, strict=True)
     return dataclasses.replace(model, layers=tuple(with_experts(layer) if own else layer for own, layer in chosen))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, Importer
-from t2r_export.checkpoints.importers.experts import REFUSED, as_dense, beside, experts, with_experts
+from t2r_export.checkpoints.importers.experts import REFUSED, as_dense, experts, with_experts, with_moe
 from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder, sliding_layers, window_of
 from t2r_export.checkpoints.importers.rotary import PARTIAL
@@ -97,7 +97,7 @@ def _by_sigmoids(fields: Fields, model: ModelConfig) -> ModelConfig:
     )
     dense = fields.size("first_k_dense_replace", least=0)
     sparse = [layer >= dense for layer in range(len(model.layers))]
-    return beside(model, each, sparse, size=size * fields.size("n_shared_experts"))
+    return with_moe(model, each, sparse, size=size * fields.size("n_shared_experts"))
 
 
 def _importer(known: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:

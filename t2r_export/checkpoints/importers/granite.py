@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, REFUSED, TRAINING, beside, experts
+from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, REFUSED, TRAINING, experts, with_moe
 from t2r_export.checkpoints.importers.llama import (
     LAYER,
     NAMES,
@@ -73,7 +73,7 @@ OURS = {
 def _with_experts(fields: Fields) -> ModelConfig:
     key = "shared_intermediate_size"
     shared = fields.size(key, least=0) if fields.reads(key) else 0
-    return beside(decoder(fields, **scales(fields)), experts(fields), size=shared)
+    return with_moe(decoder(fields, **scales(fields)), experts(fields), size=shared)
 
 
 GRANITE_MOE, GRANITE_MOE_SHARED = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, importer
-from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, beside, experts
+from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, experts, with_moe
 from t2r_export.checkpoints.importers.granite import MULTIPLIERS, OURS, UP, factors, scales
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder
@@ -57,7 +57,7 @@ def _config(fields: Fields) -> ModelConfig:
         for key in ("num_experts_per_tok", "intermediate_size"):
             fields.get(key)  # marks the key as read
         return model
-    return beside(model, experts(fields))
+    return with_moe(model, experts(fields), size=fields.size("shared_intermediate_size"))
 
 
 def _layers(fields: Fields) -> list[str]:

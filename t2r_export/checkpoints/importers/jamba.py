@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.experts import experts, with_experts
+from t2r_export.checkpoints.importers.experts import experts, with_experts, with_moe
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import LAYER, NAMES, decoder
 from t2r_export.checkpoints.importers.mamba import mixer_names, mixer_transforms, step_rank
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import MambaConfig
-from t2r_export.config.uniform import Dense
 
 KEYS = keys(
     read={
@@ -62,16 +61,12 @@ def _config(fields: Fields) -> ModelConfig:
         inner_norm_weights=True,
     )
     softmax, sparse = (_each(fields, name, count) for name in ("attn", "expert"))
-    each = Dense() if fields.size("num_experts", least=0) < 2 else experts(fields, "num_experts", renormalize=False)
     fields.get("num_experts_per_tok")  # marks the key as read
-    return decoder(
-        fields,
-        tuple(SoftmaxConfig() if attends else mamba for attends in softmax),
-        qkv_bias=False,
-        output_bias=False,
-        rotates=False,
-        feed_forwards=tuple(each if chosen else Dense() for chosen in sparse),
-    )
+    layers = tuple(SoftmaxConfig() if attends else mamba for attends in softmax)
+    model = decoder(fields, layers, qkv_bias=False, output_bias=False, rotates=False)
+    if fields.size("num_experts", least=0) < 2:
+        return model
+    return with_moe(model, experts(fields, "num_experts", renormalize=False), sparse)
 
 
 def _each(fields: Fields, name: str, count: int) -> list[bool]:

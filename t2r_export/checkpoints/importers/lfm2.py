@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, importer
-from t2r_export.checkpoints.importers.experts import experts, with_experts
+from t2r_export.checkpoints.importers.experts import experts, with_experts, with_moe
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, with_positions
 from t2r_export.checkpoints.importers.rotary import FULL, LENGTH, SHARE, SLIDING, rotary_by_kind
@@ -17,7 +17,6 @@ from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import PartConfig, ShortConvConfig
 from t2r_export.config.scalings import ProportionalScaling
-from t2r_export.config.uniform import Dense
 from t2r_export.config.validation import MAX_WHOLE
 
 READ: dict[str, Any] = {
@@ -68,16 +67,13 @@ TRANSFORMS = {f"{LAYER}.conv.conv.weight": CONVOLUTION}
 
 
 def _lfm2(fields: Fields) -> ModelConfig:
-    return decoder(
-        fields,
-        mixers(fields, fields.kinds("layer_types", (CONV, FULL), _implied(fields))),
-        qkv_bias=False,
-        output_bias=False,
-        heads={"qk_norm": True},
-        eps="norm_eps",
-        activation="silu",
-        ffn_size=_ffn_size(fields),
-    )
+    layers = mixers(fields, fields.kinds("layer_types", (CONV, FULL), _implied(fields)))
+    return _decoder(fields, layers, ffn_size=_ffn_size(fields))
+
+
+def _decoder(fields: Fields, layers: tuple[MixerConfig | PartConfig, ...], **others: Any) -> ModelConfig:
+    options: dict[str, Any] = {"qkv_bias": False, "output_bias": False, "heads": {"qk_norm": True}, **others}
+    return decoder(fields, layers, eps="norm_eps", activation="silu", **options)
 
 
 def _implied(fields: Fields) -> list[str]:
@@ -151,16 +147,7 @@ def _lfm2_moe(fields: Fields) -> ModelConfig:
         eps=WEIGHTS_EPS if normed else 0.0,
     )
     dense = fields.size("num_dense_layers", least=0)
-    return decoder(
-        fields,
-        layers,
-        qkv_bias=False,
-        output_bias=False,
-        heads={"qk_norm": True},
-        eps="norm_eps",
-        activation="silu",
-        feed_forwards=tuple(Dense() if number < dense else each for number in range(len(layers))),
-    )
+    return with_moe(_decoder(fields, layers), each, [number >= dense for number in range(len(layers))])
 
 
 LFM2_MOE = with_experts(

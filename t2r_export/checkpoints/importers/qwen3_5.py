@@ -20,10 +20,10 @@ from t2r_export.checkpoints.importers.experts import (
     REFUSED,
     TRAINING,
     as_dense,
-    beside,
     experts,
     sparse_layers,
     with_experts,
+    with_moe,
 )
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
@@ -156,17 +156,17 @@ PASSED_OVER = f"{HARMLESS} {TRAINING} intermediate_size mlp_bias"
 
 def _next(fields: Fields) -> ModelConfig:
     model = _decoder(fields, ffn="intermediate_size")
-    return _beside(fields, model, sparse_layers(fields), fields.flag("norm_topk_prob"))
+    return _with_moe(fields, model, sparse_layers(fields), fields.flag("norm_topk_prob"))
 
 
 def _with_experts(fields: Fields) -> ModelConfig:
     model = _decoder(fields, ffn="shared_expert_intermediate_size")
-    return _beside(fields, model, [True] * len(model.layers), renormalize=True)
+    return _with_moe(fields, model, [True] * len(model.layers), renormalize=True)
 
 
-def _beside(fields: Fields, model: ModelConfig, sparse: list[bool], renormalize: bool) -> ModelConfig:
+def _with_moe(fields: Fields, model: ModelConfig, sparse: list[bool], renormalize: bool) -> ModelConfig:
     each = experts(fields, "num_experts", "moe_intermediate_size", renormalize)
-    return beside(model, each, sparse, size=fields.size("shared_expert_intermediate_size"), token_gate=True)
+    return with_moe(model, each, sparse, size=fields.size("shared_expert_intermediate_size"), token_gate=True)
 
 
 QKVZ, BA = f"{DELTA}.in_proj_qkvz", f"{DELTA}.in_proj_ba"

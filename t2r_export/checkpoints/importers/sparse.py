@@ -9,10 +9,10 @@ from t2r_export.checkpoints.importers.experts import (
     REFUSED,
     TRAINING,
     as_dense,
-    beside,
     experts,
     sparse_layers,
     with_experts,
+    with_moe,
 )
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import (
@@ -26,7 +26,6 @@ from t2r_export.checkpoints.importers.llama import (
 from t2r_export.checkpoints.importers.llamas import LLAMAS, MISTRAL, NO_BIASES, QWEN2, windows
 from t2r_export.checkpoints.importers.sources import HEAD, ROW
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.uniform import Dense
 
 # ERNIE 4.5 with experts (Baidu 2025) in some layers, chosen by weight plus bias, and a shared expert
 OF_ERNIE = keys(
@@ -63,7 +62,7 @@ def _ernie4_5_moe(fields: Fields) -> ModelConfig:
     last = count - 1 if end == -1 else end
     sparse = [start <= layer <= last and (layer + 1) % interval == 0 for layer in range(count)]
     shared = fields.size("moe_num_shared_experts", least=0) * fields.size("moe_intermediate_size")
-    return beside(model, each, sparse, size=shared)
+    return with_moe(model, each, sparse, size=shared)
 
 
 BIAS = f"{LAYER}.mlp.moe_statics.e_score_correction_bias"
@@ -96,9 +95,7 @@ OF_MIXTRAL = keys(
 
 
 def _mixtral(fields: Fields) -> ModelConfig:
-    mixers = windows(fields)
-    feed_forwards = (experts(fields),) * len(mixers)
-    return decoder(fields, mixers, qkv_bias=False, output_bias=False, feed_forwards=feed_forwards)
+    return with_moe(decoder(fields, windows(fields), qkv_bias=False, output_bias=False), experts(fields))
 
 
 MIXTRAL = with_experts(OF_MIXTRAL, _mixtral, where=f"{LAYER}.block_sparse_moe", matrices=("w1", "w3", "w2"))
@@ -129,8 +126,7 @@ OF_OLMOE = keys(
 
 def _olmoe(fields: Fields) -> ModelConfig:
     each = experts(fields, "num_experts", renormalize=fields.flag("norm_topk_prob"))
-    heads, count = {"qk_norm": True, "qk_norm_wide": True}, fields.layers("num_hidden_layers")
-    return decoder(fields, heads=heads, feed_forwards=(each,) * count)
+    return with_moe(decoder(fields, heads={"qk_norm": True, "qk_norm_wide": True}), each)
 
 
 OLMOE = with_experts(OF_OLMOE, _olmoe)
@@ -168,7 +164,7 @@ def _qwen2_moe(fields: Fields) -> ModelConfig:
     each = experts(fields, "num_experts", "moe_intermediate_size", fields.flag("norm_topk_prob"))
     model = decoder(fields, layers, qkv_bias=fields.flag("qkv_bias"), output_bias=False)
     shared = fields.size("shared_expert_intermediate_size")
-    return beside(model, each, sparse_layers(fields), size=shared, token_gate=True)
+    return with_moe(model, each, sparse_layers(fields), size=shared, token_gate=True)
 
 
 GATE = {"dense.token_gate": f"{LAYER}.mlp.shared_expert_gate"}
@@ -204,8 +200,7 @@ OF_QWEN3 = keys(
 def _qwen3_moe(fields: Fields) -> ModelConfig:
     layers = sliding_layers(fields, window_of(fields), stated=False)
     each = experts(fields, size="moe_intermediate_size", renormalize=fields.flag("norm_topk_prob"))
-    feed_forwards = tuple(each if own else Dense() for own in sparse_layers(fields))
-    return decoder(fields, layers, heads={"qk_norm": True}, feed_forwards=feed_forwards)
+    return with_moe(decoder(fields, layers, heads={"qk_norm": True}), each, sparse_layers(fields))
 
 
 QWEN3_MOE = with_experts(OF_QWEN3, _qwen3_moe)
