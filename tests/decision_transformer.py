@@ -45,7 +45,7 @@ def trajectories(count: int) -> list[Tensor]:
         moves.append(-speed * place + random.normal(0, 0.05, count))
         place = place + moves[-1]
         rewards.append(-np.abs(place))
-    to_go = np.cumsum(np.stack(rewards)[::-1], 0)[::-1]
+    to_go = list(np.cumsum(np.stack(rewards)[::-1], 0)[::-1])
     return [torch.tensor(np.stack(column, 1)).float() for column in (to_go, places, moves)]
 
 
