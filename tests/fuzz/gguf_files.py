@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 from pathlib import Path
@@ -88,4 +89,6 @@ def storable(value: Any) -> bool:
         return bool(value) and all(isinstance(one, str | int | float) for one in value)
     if isinstance(value, str):
         return value != "\ud800"
-    return isinstance(value, bool | float) or (isinstance(value, int) and 0 <= value < 1 << 32)
+    if isinstance(value, float):
+        return not 1e38 < abs(value) < math.inf  # beyond float32
+    return isinstance(value, bool) or (isinstance(value, int) and 0 <= value < 1 << 32)
