@@ -10,7 +10,7 @@ from torch import Tensor
 
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.rope import NUMBER, rope_parameters
-from t2r_export.checkpoints.importers.sources import ONE_PLUS, in_heads
+from t2r_export.checkpoints.importers.sources import ONE_PLUS, permuted
 
 Config = dict[str, Any]
 Change = Callable[[Tensor], Tensor]  # as in the file -> as in a Hugging Face folder
@@ -76,8 +76,7 @@ def sizes(data: Metadata, model_type: str, eps: str = "rms_norm_eps", lacks: str
 
 def neighbours(config: Config) -> dict[str, Change]:
     """Rows of q and k from rotation of adjacent dimensions, as ggml's, to rotation of halves."""
-    size = config["head_dim"]
-    change = in_heads([*range(0, size, 2), *range(1, size, 2)]).load
+    change = permuted((-1, config["head_dim"] // 2, 2), (0, 2, 1)).load
     return {"attn_q": change, "attn_k": change}
 
 

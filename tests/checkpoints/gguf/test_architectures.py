@@ -399,6 +399,7 @@ def test_weights_are_the_dequantized_blocks_to_the_bit(tmp_path: Path) -> None:
         ({"rope.dimension_count": 2}, "partial_rotary_factor in .* to be absent or 1"),
         ({"embedding_length": "wide"}, "llama.embedding_length in .* to be int; received 'wide'"),
         ({"attention.head_count": 5}, "num_key_value_heads in model.gguf to be a divisor"),
+        ({"attention.key_length": 1 << 31}, "partial_rotary_factor in .* to be absent or 1"),
         ({"block_count": 3}, "in .*model.gguf the 30 tensors .* missing model.layers.2"),
         ({"general.type": "adapter"}, "general.type in .* to be model; received 'adapter'"),
     ],
