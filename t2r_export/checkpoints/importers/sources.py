@@ -60,7 +60,7 @@ def of_neighbours(config: ModelConfig) -> Transform:
 
 def in_heads(order: Sequence[int]) -> Transform:
     """Reorder the rows of each head: ours are the stored order[0], order[1], …"""
-    back = [order.index(row) for row in range(len(order))]
+    back = sorted(range(len(order)), key=order.__getitem__)
     return Transform(
         *(lambda x, rows=rows: x.unflatten(0, (-1, len(rows)))[:, rows].flatten(0, 1) for rows in (order, back))
     )
