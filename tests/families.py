@@ -54,7 +54,7 @@ def reference(family: Family) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=family.spread)
-    for name in model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys():
+    for name in sorted(model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()):
         torch.nn.init.normal_(model.get_buffer(name), std=family.spread)  # router biases
     return model
 
