@@ -169,7 +169,8 @@ def test_softmax_layers_become_constant_and_train(
         checkpoint.save(tmp_path / f"{path}.pt", one, letter_tokenizer(LETTERS + "!?"), {})
     (tmp_path / "text.txt").write_text("the cat sat on the mat. the dog sat on the cat.\n" * 20)
     data = ["--data", tmp_path / "text.txt", "--teacher", tmp_path / "teacher.pt", "--json"]
-    options = "--stages distill,task --steps 2,9 --lr 1e-3,1e-3 --length 16 --batch 2 --device cpu".split()
+    stages = ["--stages", "distill,task", "--steps", "2,9", "--lr", "1e-3,1e-3"]
+    options = [*stages, "--length", 16, "--batch", 2, "--device", "cpu"]
     run(capsys, "finetune", tmp_path / "student.pt", tmp_path / "tuned.pt", *data, *options)
     tuned = checkpoint.load(tmp_path / "tuned.pt")
     before, after = dict(student.named_parameters()), tuned.model.state_dict()
