@@ -95,6 +95,7 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
         "bleu",
         "peers",
         "docs",
+        "gguf",
         "fla",
         "parquet",
         "plot",

@@ -65,6 +65,7 @@ OTHERS = {
     "runtimes/python/t2r_runtime/session/providers.py",
     "runtimes/python/t2r_runtime/text/texts.py",
     "t2r_export/build.py",
+    "t2r_export/checkpoints/gguf/header.py",
     "t2r_export/checkpoints/importers/files.py",
     "t2r_export/checkpoints/piece_file.py",
     "t2r_export/checkpoints/piece_tokenizer.py",
