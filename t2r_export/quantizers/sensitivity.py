@@ -53,8 +53,8 @@ def pair_passages(pairs: Sequence[TokenPair], signature: Signature, steps: int =
     starts, tokens = len(signature.source.start_tokens), sum(len(pair.target) for pair in pairs)
     chosen, made = pairs[:: max(1, tokens // (ROWS * steps))], []
     for group in side_by_side(chosen, signature.batch or min(PAIRS, len(chosen))):
-        steps = range(group.targets.shape[1] - 1)
-        counted = np.stack([group.predicted(step, starts) for step in steps], axis=1)
+        columns = range(group.targets.shape[1] - 1)
+        counted = np.stack([group.predicted(column, starts) for column in columns], axis=1)
         made.append(Passage(group.targets[:, :-1], counted, group.sources))
     return made
 
