@@ -1,12 +1,22 @@
-PYTHON ?= python3.11
+# the first of these Pythons; each of 3.11 to 3.14 has wheels of every package that constraints.txt names
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 JS := runtimes/js
 BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: demo demo-translate libt2r provider release docs check test test-all test-cpp test-bindings test-js test-release web bench bench-embedding \
+.PHONY: install demo demo-translate libt2r provider release docs check test test-all test-cpp test-bindings test-js test-release web bench bench-embedding \
 	clean
+
+# The toolchain, the runtime with its server, and our execution provider where it can be built; then where the programs are.
+install: $(VENV)/.installed
+	@$(BIN)/python .ci/provider.py --optional
+	@echo
+	@echo "Installed in $(VENV)/bin: t2r, t2r-export and t2r-run. To have them on PATH in this shell:"
+	@echo
+	@echo '    export PATH="$(CURDIR)/$(BIN):$$PATH"'
 
 # Export the model in models/ and show the result.
 demo: $(VENV)/.installed
@@ -41,11 +51,10 @@ release: libt2r $(VENV)/.release
 	test -d $(T2R_ONNXRUNTIME_INCLUDE) || $(BIN)/python .ci/debian.py --alone forky build/debian/headers libonnxruntime-dev
 	PYTHONPATH=runtimes $(BIN)/python -m release $(RELEASE) $(ARGUMENTS)
 
-# Our execution provider t2r for CPUs, in .venv. It needs cmake and a C++ compiler; ONNX Runtime's headers are of Debian's
-# package, or in T2R_ONNXRUNTIME_INCLUDE.
+# Our execution provider t2r for CPUs, in .venv. It needs a C++ compiler; ONNX Runtime's headers are of Debian's package, or
+# in T2R_ONNXRUNTIME_INCLUDE.
 provider: $(VENV)/.installed
-	test -d $(T2R_ONNXRUNTIME_INCLUDE) || $(BIN)/python .ci/debian.py --alone forky build/debian/headers libonnxruntime-dev
-	$(BIN)/python -m pip install --quiet ./runtimes/provider
+	$(BIN)/python .ci/provider.py
 
 # The documentation as a site, in build/site. With search: python -m http.server -d build/site
 docs: $(VENV)/.tox
@@ -113,12 +122,14 @@ clean:
 	rm -rf $(VENV) .tox build $(JS)/node_modules runtimes/python/build *.egg-info runtimes/python/*.egg-info
 
 $(VENV)/.created:
-	$(PYTHON) -m venv $(VENV)
+	$(or $(PYTHON),$(error expected Python 3.11 to 3.14 on PATH; received none; install one, or add PYTHON=/path/to/python)) \
+		-m venv $(VENV)
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.created $(PACKAGING) $(SOURCES)
 	$(BIN)/python .ci/clean.py
-	$(BIN)/python -m pip install --quiet -c constraints.txt ./runtimes/python .
+	@echo "installing the packages into $(VENV), some minutes: torch is large …"
+	$(BIN)/python -m pip install --quiet -c constraints.txt "./runtimes/python[serve]" ".[gguf]"
 	touch $@
 
 $(VENV)/.peers: $(VENV)/.installed

@@ -1,8 +1,7 @@
 """The command line `t2r VERB`, one module per verb; `t2r-export` is `t2r export`.
 
 A verb's module holds a click command named `command`, which imports torch, onnx and the pipeline stages in its body so
-that `--help` stays fast. Commands parse, call one library function and print. The verbs that run graphs are those of
-`t2r-run`, except `serve`.
+that `--help` stays fast. Commands parse, call one library function and print. All verbs of `t2r-run` are among them.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ VERBS = {  # verb: (module, help in one line)
     "export": ("t2r_export.cli.export", "Export a model as a recurrent ONNX graph (same as t2r-export)."),
     "quantize": ("t2r_export.cli.quantize", "Quantize the weights of an exported graph."),
     "verify": ("t2r_export.cli.verify", "Compare a graph with its model."),
-    # `score` is `evaluate` with a graph, and a server needs only the runtime package
-    **{verb: line for verb, line in VERBS_THAT_RUN.items() if verb not in ("score", "serve")},
+    **VERBS_THAT_RUN,
     "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),
     "bench": ("t2r_export.cli.bench", "Benchmark graphs side by side: latency, memory, start-up."),
     "build": ("t2r_export.cli.build", "Convert and finetune the models of a recipe."),

@@ -147,6 +147,16 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("none.onnx", "none.onnx, which does not exist"),
         ("g.onnx --provider toaster", "a provider of: cpu"),
     ],
+    "score": [
+        ("none.onnx t.txt", "none.onnx, which does not exist"),
+        ("g.onnx t.txt --provider toaster", "a provider of: cpu"),
+    ],
+    "serve": [
+        ("none.onnx", "none.onnx, which does not exist"),
+        ("g.onnx --provider toaster", "a provider of: cpu"),
+        ("g.onnx --port 65536", "--port to be an integer from 0 to 65535; received '65536'"),
+        ("g.onnx --allow-host http://here", "a host name or * as --allow-host; received http://here"),
+    ],
     "translate": [
         ("none.onnx", "none.onnx, which does not exist"),
         ("g.onnx --provider toaster", "a provider of: cpu"),
