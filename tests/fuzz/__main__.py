@@ -5,15 +5,18 @@
 10,000 cases take about 40 minutes with `--jobs 2` on two busy cores; the table shows the time of each kind.
 
 A case is its kind, number and seed: `--kind model_data --case 17 --seed S` repeats one case and shows its output.
+A run that is interrupted (SIGINT or SIGTERM) prints its table and the `--skip N` that continues it.
 Exit 1 if any case was neither refused with a one-line error nor accepted and run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -34,22 +37,27 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--case", type=int)
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N cases")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     kinds = [options.kind] if options.kind else list(KINDS)
-    chosen = suite.cases(kinds, options.cases, options.seed)
+    chosen = suite.cases(kinds, options.cases, options.seed)[options.skip :]
     if options.case is not None:
         chosen = [suite.Case(kind, options.case, options.seed) for kind in kinds]
     with tempfile.TemporaryDirectory() as name:
         whole = base.make(Path(name))
         found: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
         seconds: dict[str, float] = defaultdict(float)
-        with multiprocessing.get_context("fork").Pool(options.jobs) as workers:
-            for case, ending, took in workers.imap_unordered(functools.partial(suite.attempt_one, whole), chosen):
+        with multiprocessing.get_context("fork").Pool(options.jobs) as workers, contextlib.suppress(KeyboardInterrupt):
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # of this process, not of its workers
+            for case, ending, took in workers.imap(functools.partial(suite.attempt_one, whole), chosen):
                 found[case.kind][ending.kind] += 1
                 seconds[case.kind] += took
                 if ending.kind in BAD or options.case is not None:
                     print(f"{case.kind} {case.number}: {ending.kind}\n{ending.said}\n", flush=True)
+    done = sum(counts.total() for counts in found.values())
+    if done < len(chosen):
+        print(f"interrupted: continue with --skip {options.skip + done}")
     return show(found, seconds)
 
 

@@ -94,12 +94,36 @@ def runs() -> dict[str, Any]:
 
 
 TOKENIZERS = {"words": words, "digits": digits, "signs": signs, "blanks": blanks, "runs": runs}
+SURFACES = {"surfaces": True, "surfaces-bpe": False}  # whether the model is a Unigram
+SURFACE_PIECES = ("a", "ab", "b", "x", " ", " a", "£", "££", "袁", "袁鸠", "袁🙂", "🙂", "<s>", "<unk>")
+
+
+def surfaces(unigram: bool) -> dict[str, Any]:
+    """A model with `surfaces`: of unknown runs, of pieces, and of added tokens, one of which is the unknown token."""
+    pieces = ["<unk>", "<s>", "\u2581", "a", "b", "\u2581a", "ab", "x", "\uffff £", "\uffff 袁鸠", "\uffff 🙂"]
+    ids = {"£": 8, "袁鸠": 9, "🙂": 10, "ab": 0, "\u2581a": 3, "<s>": 7, "<unk>": 7, "袁🙂": 4}
+    model: dict[str, Any] = {"type": "Unigram", "unk_id": 0, "byte_fallback": False}
+    model |= {"vocab": [[text, -float(n)] for n, text in enumerate(pieces)]}
+    if not unigram:
+        model = vocabularies.merging(pieces, [["\u2581", "a"], ["a", "b"]]) | {"unk_token": "<unk>", "fuse_unk": True}
+    space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": False}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        **dict.fromkeys(("truncation", "padding", "normalizer", "post_processor")),
+        "version": "1.0",
+        "added_tokens": [{"id": n, "content": text, **flags, "special": True} for n, text in enumerate(pieces[:2])],
+        "pre_tokenizer": space,
+        "decoder": space,
+        "model": model | {"surfaces": ids},
+    }
 
 
 def cases(folder: Path) -> Iterator[Case]:
     """A graph with each tokenizer in it, and its texts."""
     for name, make in TOKENIZERS.items():
         yield case(folder, name, make(), texts(name))
+    for name, unigram in SURFACES.items():
+        yield case(folder, name, surfaces(unigram), surface_texts(name))
 
 
 def case(folder: Path, name: str, made: dict[str, Any], texts: Sequence[str]) -> Case:
@@ -124,6 +148,13 @@ def texts(name: str) -> list[str]:
     while len(found) < TEXTS:
         found["".join(of_all[i] for i in random.integers(0, len(of_all), random.integers(2, 12)))] = None
     return list(found)
+
+
+def surface_texts(name: str) -> list[str]:
+    """Random texts of the pieces and the unknown runs."""
+    random = np.random.default_rng(list(name.encode()))
+    runs = (random.integers(0, len(SURFACE_PIECES), random.integers(1, 8)) for _ in range(40))
+    return list(dict.fromkeys("".join(SURFACE_PIECES[n] for n in run) for run in runs))
 
 
 _LETTERS = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}

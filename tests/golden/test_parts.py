@@ -69,6 +69,20 @@ def test_every_flag_of_added_tokens_matters(flag: str) -> None:
     assert any(seen)
 
 
+@pytest.mark.parametrize("name", parts.SURFACES)
+def test_every_surface_matters(name: str) -> None:
+    """Without an entry, tokens differ, unless it is the content of an added token."""
+    made, texts = parts.surfaces(parts.SURFACES[name]), parts.surface_texts(name)
+    good, entries = parts.encoded(made, texts), dict(made["model"]["surfaces"])
+    same = []
+    for text in entries:
+        made["model"]["surfaces"] = {other: number for other, number in entries.items() if other != text}
+        if parts.encoded(made, texts) == good:
+            same.append(text)
+    unfound = [] if parts.SURFACES[name] else ["£", "袁鸠", "🙂", "袁🙂"]  # a BPE's unknown token has another text
+    assert sorted(same) == sorted(["<s>", "<unk>", *unfound])
+
+
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_no_family_for_another(name: str) -> None:
     """The texts of a family distinguish it from all others, and from itself without a part."""

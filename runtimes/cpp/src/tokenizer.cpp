@@ -75,7 +75,9 @@ Tokenizer::Tokenizer(std::string source, std::int64_t bos) : bos(bos) {
         decoder = make_decoder(part("decoder"));
         const Json::Value vocabulary = root.at("model").at("vocab");
         const std::size_t pieces = vocabulary.is(Json::Type::array) ? vocabulary.size() : model->vocabulary.size();
-        added = std::make_unique<AddedTokens>(part("added_tokens"), model->vocabulary, pieces, *normalizer);
+        const Json::Value more = part("added_tokens");
+        added = std::make_unique<AddedTokens>(more, model->vocabulary, pieces, *normalizer);
+        if (!more.is_null()) more.each([&](Json::Value token) { model->surfaces.erase(std::string(token.at("content").string())); });
         add_templates(part("post_processor"));
     } catch (const JsonError &error) {
         refuse_tokenizer("the text of a tokenizer.json", error.what);

@@ -50,6 +50,7 @@ export class Tokenizer {
     this.#ids = pieces;
     this.#addedIds = new Map(added.map(({ content, id }) => [content, id]));
     this.#surfaces = new Map(Object.entries(model.surfaces ?? {}));
+    for (const text of this.#addedIds.keys()) this.#surfaces.delete(text);
     this.#unknown = type === "Unigram" ? id : this.#idOf(token);
     try {
       const normalize = normalizerOf(parts.normalizer);

@@ -5,7 +5,7 @@ Marian divides a text by the pieces of one language, and looks up the result in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +27,18 @@ class Encoded:
 class Surfaces:
     """Replaces tokens whose text is in `surfaces` of a tokenizer.json's model.
 
+    Args:
+        added: contents of added tokens, which are not replaced.
+
     Raises:
         UserError: something else than texts with token ids.
     """
 
-    def __init__(self, model: Data) -> None:
-        self._ids = field(model, "surfaces", dict, {})
-        vocab = model["vocab"]
-        if not all(type(number) is int and 0 <= number < len(vocab) for number in self._ids.values()):
+    def __init__(self, model: Data, added: Container[str]) -> None:
+        surfaces, vocab = field(model, "surfaces", dict, {}), model["vocab"]
+        if not all(type(number) is int and 0 <= number < len(vocab) for number in surfaces.values()):
             raise UserError(FORM, "surfaces that are not tokens", DO, "tokenizer")
+        self._ids = {text: number for text, number in surfaces.items() if text not in added}
         self._replaced = set[int]()
         if self._ids:
             pieces = {text: n for n, (text, _) in enumerate(vocab)} if isinstance(vocab, list) else vocab

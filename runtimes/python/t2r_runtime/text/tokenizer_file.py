@@ -67,7 +67,8 @@ class Library:
             for content in file.large:
                 require_added_size(content, self.tokenizer.normalizer.normalize_str(content))
             self.tokenizer.decode(self.tokenizer.encode("a").ids)  # some components panic on use
-        self._surfaces = Surfaces(file.data["model"])  # of a model that the library has checked
+        # of a model that the library has checked
+        self._surfaces = Surfaces(file.data["model"], {entry["content"] for entry in added})
 
     def encode(self, text: str, special_tokens: bool) -> list[int]:
         """Encode a text to token ids. Raises UserError if the library rejects it or it grows too much."""
