@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,7 @@ ALL = set(NAMES) - {"batch", "batch states", "fold"}
 LATE = {"logits", "states", "parallel", "parallel states"}  # only after a token has left the window
 
 
-@pytest.mark.parametrize("layout", ["layers", "packed"])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name, layout", [*zip(CONFIGS, cycle(("layers", "packed")))])
 def test_correct_graph_passes(name: str, layout: str, tmp_path: Path) -> None:
     checkpoint, report = small.graph(tmp_path / "g.onnx", name, state_layout=layout)
     proof = small.proof(checkpoint, tmp_path / "g.onnx", STEPS)

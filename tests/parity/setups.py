@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import margins
 import small
 from comparison.remote import Remote
 from t2r_export.config.export import ExportConfig
@@ -36,7 +37,7 @@ class Setup:
     graphs: tuple[str, ...]  # kinds that every model is exported to
     few: tuple[str, ...] = ()  # kinds for a Transformer with a learned table and one with rotary positions
     steps: int = 256  # chained steps of each graph; four times as many for a trained model
-    mixer_steps: int = 256  # and of each mixer
+    mixer_steps: int = 256 if margins.FILE else 64  # and of each mixer
     texts: Mapping[str, int] = field(default_factory=dict)  # constants of t2r_export.proof.checks
     cannot: Mapping[str, str] = field(default_factory=dict)  # mixers that it refuses or gets wrong, and why
     python: str | None = None  # variable with the command of another Python that has the provider

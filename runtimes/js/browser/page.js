@@ -1,5 +1,9 @@
 /** A page in a headless Chromium, served by the test's own server, whose responses can be replaced. */
 
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 import { chromium } from "playwright-core";
@@ -80,4 +84,27 @@ export function done(page) {
 
 export function trouble(page) {
   return page.textContent("#trouble");
+}
+
+const SIZES = [{ width: 360, height: 740 }, { width: 768, height: 1024 }, { width: 1280, height: 900 }, { width: 1600, height: 1000 }];
+
+/**
+ * Assert that nothing of a page is out of reach in any width, in the colours that it was opened with: no sideways scrolling,
+ * `right`, the right edges of what must be in sight, inside, and no violation that axe finds. $T2R_SHOTS is a folder for
+ * pictures.
+ */
+export async function nobodyShutOut(page, name, right) {
+  await page.evaluate(await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8"));
+  for (const size of SIZES) {
+    await page.setViewportSize(size);
+    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= size.width, "no scrolling sideways");
+    const ends = await right();
+    assert.ok(Math.max(...ends) <= size.width, `each is in sight at ${size.width} pixels: ${ends}`);
+    const { violations } = await page.evaluate(() => globalThis.axe.run());
+    assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map((node) => node.html)]), [], `at ${size.width} pixels`);
+    if (process.env.T2R_SHOTS) {
+      await page.evaluate(() => scrollTo(0, 0));
+      await page.screenshot({ path: join(process.env.T2R_SHOTS, `${name}-${size.width}.png`), fullPage: true });
+    }
+  }
 }

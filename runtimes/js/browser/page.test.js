@@ -2,11 +2,10 @@
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
-import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { done, launch, settings, trouble, visitIn, written } from "./page.js";
+import { done, launch, nobodyShutOut, settings, trouble, visitIn, written } from "./page.js";
 
 const web = process.env.T2R_WEB;
 assert.ok(web, "T2R_WEB names a packed folder: run `make test-js`");
@@ -272,29 +271,20 @@ test("the keyboard alone is enough", async () => {
   });
 });
 
-const SIZES = [{ width: 360, height: 740 }, { width: 768, height: 1024 }, { width: 1280, height: 900 }, { width: 1600, height: 1000 }];
-for (const viewport of SIZES) {
-  for (const colorScheme of ["light", "dark"]) {
-    test(`nobody is shut out at ${viewport.width} pixels, ${colorScheme}`, async () => {
-      await visited({ viewport, colorScheme }, async ({ page }) => {
-        await settings(page, { temperature: 0.6, seed: 3, tokens: 120 });
-        await page.click("#race");
-        await page.waitForFunction(() => document.getElementById("peer-lane").value > 60);
-        await page.click("#stop");
-        await done(page);
-        await written(page, "Once upon a time");
-        assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= viewport.width, "no scrolling sideways");
+for (const colorScheme of ["light", "dark"]) {
+  test(`nobody is shut out, ${colorScheme}`, async () => {
+    await visited({ colorScheme }, async ({ page }) => {
+      await settings(page, { temperature: 0.6, seed: 3, tokens: 120 });
+      await page.click("#race");
+      await page.waitForFunction(() => document.getElementById("peer-lane").value > 60);
+      await page.click("#stop");
+      await done(page);
+      await written(page, "Once upon a time");
+      await nobodyShutOut(page, `page-${colorScheme}`, async () => {
         const ends = await page.$$eval(".tries button", (chips) => chips.map((chip) => chip.getBoundingClientRect().right));
-        assert.ok(ends.length === 4 && Math.max(...ends) <= viewport.width, `each beginning is in sight: ${ends}`);
-        const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-        await page.evaluate(axe);
-        const { violations } = await page.evaluate(() => globalThis.axe.run());
-        assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map((node) => node.html)]), []);
-        if (process.env.T2R_SHOTS) {
-          await page.evaluate(() => scrollTo(0, 0));
-          await page.screenshot({ path: join(process.env.T2R_SHOTS, `page-${viewport.width}-${colorScheme}.png`), fullPage: true });
-        }
+        assert.equal(ends.length, 4, "each beginning is there");
+        return ends;
       });
     });
-  }
+  });
 }

@@ -2,11 +2,10 @@
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
-import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { done, launch, settings, trouble, visitIn } from "./page.js";
+import { done, launch, nobodyShutOut, settings, trouble, visitIn } from "./page.js";
 
 assert.ok(process.env.T2R_WEB, "T2R_WEB names a packed folder: run `make test-js`");
 const web = join(process.env.T2R_WEB, "translate");
@@ -124,20 +123,12 @@ test("stop ends a search", async () => {
   });
 });
 
-for (const viewport of [{ width: 360, height: 740 }, { width: 768, height: 1024 }, { width: 1280, height: 800 }, { width: 1600, height: 1000 }]) {
-  for (const colorScheme of ["light", "dark"]) {
-    test(`nobody is shut out at ${viewport.width} pixels, ${colorScheme}`, async () => {
-      await visited({ viewport, colorScheme }, async ({ page }) => {
-        await translated(page);
-        await page.locator("#target summary").first().click();
-        assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= viewport.width, "no scrolling sideways");
-        await page.evaluate(await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8"));
-        const { violations } = await page.evaluate(() => globalThis.axe.run());
-        assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map((node) => node.html)]), []);
-        if (process.env.T2R_SHOTS) {
-          await page.screenshot({ path: join(process.env.T2R_SHOTS, `translator-${viewport.width}-${colorScheme}.png`), fullPage: true });
-        }
-      });
+for (const colorScheme of ["light", "dark"]) {
+  test(`nobody is shut out, ${colorScheme}`, async () => {
+    await visited({ colorScheme }, async ({ page }) => {
+      await translated(page);
+      await page.locator("#target summary").first().click();
+      await nobodyShutOut(page, `translator-${colorScheme}`, () => page.$$eval("#write", (all) => all.map((one) => one.getBoundingClientRect().right)));
     });
-  }
+  });
 }
