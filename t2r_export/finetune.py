@@ -36,6 +36,7 @@ from t2r_export.training.log import TrainingLog
 from t2r_export.training.memory import freed_memory_kept
 from t2r_export.training.plan import StagePlanned, planned
 from t2r_export.training.stages import Stage
+from t2r_export.training.start import start
 from t2r_export.training.state import TrainingState, check_identity, damaged, load_state
 from t2r_export.training.straight_through import attach, settled
 from t2r_export.training.trainer import Trainer
@@ -106,11 +107,14 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
             lines.append(f"note: nothing to resume at {config.output}: training begins")
         for line in lines:
             log.message(line)
+        fresh = not config.state_path.exists()
         state = _start(config, inputs.identity, student)
         accelerator.wait_for_everyone()  # all processes have checked for a state before one writes it
         student.to(accelerator.device)
         if teacher is not None:
             teacher.to(accelerator.device)
+        if fresh and teacher is not None:
+            start(student, teacher, batches(0).to(accelerator.device))
         trainer = Trainer(config, student, teacher, batches, accelerator, log, state)
         log.record(event="start", stage=state.stage, step=state.step, **config.recipe())
         if main and not state.measured:

@@ -29,6 +29,7 @@ from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.cheapest import cheapest, require_room
 from t2r_export.training.layerwise import Transfer
 from t2r_export.training.optimizers import learning_rate, make_optimizer
+from t2r_export.training.start import start
 from t2r_runtime.errors import UserError
 
 WARMUP, CLIP = 0.05, 1.0  # of the transfer, as in finetuning
@@ -148,7 +149,9 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
         return 0.0
     stage = Transfer(student, teacher)
     device = student.embedding.weight.device
-    stage.measure(window_batch(windows(0)).to(device))
+    first = window_batch(windows(0)).to(device)
+    start(student, teacher, first)
+    stage.measure(first)
     trainable = stage.trainable()
     optimizer = make_optimizer(trainable, STAGES["transfer"].learning_rate, 0.0)
     losses: list[Tensor] = []

@@ -13,8 +13,6 @@ from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.losses import squared_error, variance
-from t2r_export.training.map_init import start_maps
-from t2r_export.training.reach import start_gates
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError
 
@@ -126,10 +124,7 @@ class LayerwiseStage(Stage):
 
 
 class Transfer(LayerwiseStage):
-    """Match the output of each mixer with parameters that the teacher's lacks. Trains only these parameters.
-
-    Untrained gates are initialized from the teacher's attention distances (t2r_export.training.reach).
-    """
+    """Match the output of each mixer with parameters that the teacher's lacks. Trains only these parameters."""
 
     name = "transfer"
     nothing_new = (
@@ -145,12 +140,6 @@ class Transfer(LayerwiseStage):
         if rest == [False, True]:
             return set()  # the student's mixer includes the feed-forward, the teacher's does not
         return ours - theirs
-
-    def measure(self, batch: Batch) -> None:
-        super().measure(batch)
-        if self.teacher is not None and batch.source is None:
-            start_gates(self.student, self.teacher, batch)
-            start_maps(self.student, self.teacher, batch)
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         """For a merged layer, the sum of the teacher's self-attention and cross-attention."""

@@ -7,6 +7,7 @@ from q, k, v and its named states.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -86,6 +87,28 @@ class Heads(Generic[T]):
 
 
 @dataclass(frozen=True)
+class Attended:
+    """A teacher's attention on windows of a text, for `AttentionMixer.start`."""
+
+    heads: Sequence[Heads[Tensor]]  # the mixer's inputs for the teacher's hidden states, a window of T tokens each
+    state: State[Tensor]  # before each window
+    step: Step[Tensor]
+    distance: Tensor | None  # mean attention distance per kv head (G,); None: undefined
+    far: Tensor | None  # share of attention that is outside the mixer's `near_tokens`, per head (H,); None: undefined
+    generator: torch.Generator
+
+    @property
+    def q(self) -> Tensor:
+        """Queries (H, N, d) of all windows."""
+        return torch.cat([heads.q[0] for heads in self.heads], 1)
+
+    @property
+    def k(self) -> Tensor:
+        """Keys (G, N, d) of all windows."""
+        return torch.cat([heads.k[0] for heads in self.heads], 1)
+
+
+@dataclass(frozen=True)
 class Packing:
     """Affine maps that a fold moves into the projections (Kasai et al. 2021, eq. 8)."""
 
@@ -130,6 +153,18 @@ class AttentionMixer(Stateful):
     def why_heads_count(self) -> str | None:
         """Why a head's index matters, so that heads are not prunable; None: it does not."""
         return None
+
+    def near_tokens(self) -> tuple[int, int] | None:
+        """Numbers of last and of first tokens with softmax attention, beside linear attention to all others; None: the
+        mixer is not of this form."""
+        return None
+
+    def is_new(self) -> bool:
+        """Whether `start` would initialize weights."""
+        return False
+
+    def start(self, seen: Attended) -> None:
+        """Initialize untrained feature maps, gates and merges from a teacher's attention; trained ones stay."""
 
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
         """As `Part.statistics`."""

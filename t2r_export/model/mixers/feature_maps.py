@@ -52,10 +52,32 @@ class FeatureMaps(nn.Module):
     def of_keys(self) -> FeatureMap:
         return self.k if hasattr(self, "k") else self.of_queries
 
+    @property
+    def is_new(self) -> bool:
+        """Whether these are untrained relu maps."""
+        return self.of_keys.is_new
+
+    def start_at(self, q: Tensor, k: Tensor, generator: torch.Generator | None, ops: Ops[Tensor]) -> None:
+        """Initialize untrained relu maps from queries (H, N, d) and keys (G, N, d) of the same tokens.
+
+        Features have a mean square of 1 per head.
+
+        Args:
+            generator: for `map_init=keys`; None: the directions stay.
+        """
+        if not self.is_new:
+            return
+        if generator is not None:
+            self._point(q, k, generator)
+        self.of_keys.normalize(k, ops)
+        if self.of_queries is not self.of_keys:
+            self.of_queries.normalize(q, ops)
+
     @torch.no_grad()
-    def start_at(self, q: Tensor, k: Tensor, generator: torch.Generator) -> None:
-        """Initialize relu maps from queries (H, N, d) and keys (G, N, d) of the same tokens, as
-        t2r_export.training.map_init."""
+    def _point(self, q: Tensor, k: Tensor, generator: torch.Generator) -> None:
+        """Columns of W are unit vectors from the mean key to keys of random tokens, and b = -Wᵀ m, with the mean m of q
+        or k: a feature is positive for inputs on its token's side of the mean. docs/quality.md compares this with
+        random columns."""
         count, size = k.shape[1], self.of_keys.size
         order = torch.stack([torch.randperm(count, generator=generator) for _ in k])
         chosen = order.repeat(1, -(-size // count))[:, :size].to(k.device)  # (G, K)

@@ -63,15 +63,22 @@ class Gates(nn.Module):
         """As `AttentionMixer.why_heads_count`."""
         return "fixed gates, which differ by the number of a head" if self.config.gate == "fixed" else None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether there are decays that are computed from the token and untrained."""
+        if not self.config.gates or self.config.folded:
+            return False
+        return not bool(self.weight.any()) and bool((self.offset[: self.heads * self.config.gates] == OPEN).all())
+
     @torch.no_grad()
-    def start_at(self, distance: Tensor) -> None:
-        """Initialize decays as exp(-1/τ), τ (heads,) the mean attention distances; trained gates are unchanged.
+    def start_at(self, distance: Tensor | None) -> None:
+        """Initialize untrained decays as exp(-1/τ), τ (heads,) the mean attention distances; None: they stay.
 
         A τ below 1 counts as 1.
         """
-        offset = self.offset[: self.heads * self.config.gates]
-        if self.weight.any() or (offset != OPEN).any():
+        if distance is None or len(distance) != self.heads or not self.is_new:
             return
+        offset = self.offset[: self.heads * self.config.gates]
         log_gate = -1.0 / distance.double().clamp(min=1.0)
         logit = log_gate - torch.log(-torch.expm1(log_gate))
         offset.copy_(logit.repeat_interleave(self.config.gates))

@@ -23,15 +23,16 @@ buffer of W gates.
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from t2r_export.config.mixers import HybridConfig
 from t2r_export.model.mixers.banded import empty_slot_mask, weighted
-from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
+from t2r_export.model.mixers.base import Attended, AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.channels import channels
 from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.gates import Gates, OutputGate
 from t2r_export.model.mixers.linear import attend
+from t2r_export.model.mixers.maps import EPS
 from t2r_export.model.mixers.sliding_window import SlidingWindow
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions.turns import Rotation, apply_rope
@@ -39,6 +40,8 @@ from t2r_export.model.step import Step
 from t2r_export.model.units import Units
 from t2r_runtime.contract.state_spec import BATCH, StateSpec
 
+LEAST_FAR = 0.01  # share of the sums at the start: without any they have no gradient
+LARGEST_MERGE = 50.0  # of |log γ| at the start
 OPEN_GATE = 2.0  # initial logit of a merge gate: weight sigmoid(2) = 0.88 for the window
 
 
@@ -67,6 +70,16 @@ class HybridMixer(AttentionMixer):
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
+        near, largest, far, far_weight, after = self._halves(heads, state, step)
+        o = self._merged(near, largest, far, far_weight, self._merge(heads.x, ops), self._gone(step), ops)
+        if self.config.output_gate:
+            o = self.output_gate(o, self.output_gate.logits(heads.x, ops), ops)
+        return o, after
+
+    def _halves(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, T, T, T, State[T]]:
+        """The window's output and largest weight, the numerator and denominator of linear attention, as `_merged` takes
+        them, and the states after."""
+        ops = step.ops
         evicted, after = self.near.append(heads, state, step)
         gone = self._gone(step)
         q, k = self.maps.features(*self._arguments(heads, evicted["k"], step), ops)
@@ -76,10 +89,7 @@ class HybridMixer(AttentionMixer):
         assert far_weight is not None and z is not None
         y, weights = weighted(*self.near.scores(heads, state, after, step), ops)
         near, largest = (self.near.outputs(part, step) for part in (y, ops.reduce_max(weights)))
-        o = self._merged(near, largest, far, far_weight, self._merge(heads.x, ops), gone, ops)
-        if self.config.output_gate:
-            o = self.output_gate(o, self.output_gate.logits(heads.x, ops), ops)
-        return o, {**after, "S": S, "z": z}
+        return near, largest, far, far_weight, {**after, "S": S, "z": z}
 
     def _arguments(self, heads: Heads[T], k: T, step: Step[T]) -> tuple[T, T]:
         """q and evicted k for φ, rotated by wrapped positions if positions wrap."""
@@ -117,6 +127,53 @@ class HybridMixer(AttentionMixer):
         kept, guard = ops.mul(near, ops.sub(1.0, closed)), self.config.guard
         divided = ops.div(far, ops.guarded(far_weight, guard.kind, guard.eps))
         return ops.add(kept, ops.mul(divided, closed))
+
+    def near_tokens(self) -> tuple[int, int]:
+        return self.config.window, self.config.sinks
+
+    def is_new(self) -> bool:
+        return self.maps.is_new or self.gates.is_new or self._merge_is_new
+
+    @property
+    def _merge_is_new(self) -> bool:
+        start = 0.0 if self.config.merge == "sum" else OPEN_GATE
+        trained = self.config.merge == "token" and bool(self.merge_weight.any())
+        return not trained and bool((self.merge == start).all())
+
+    @torch.no_grad()
+    def start(self, seen: Attended) -> None:
+        """As `AttentionMixer.start`. γ or g gives the sums the share of attention that the teacher's heads have beyond
+        the window and the sinks, but at least LEAST_FAR."""
+        merge_is_new = self._merge_is_new
+        self.gates.start_at(seen.distance)
+        self.maps.start_at(seen.q, seen.k, None, seen.step.ops)
+        if seen.far is None or not merge_is_new:
+            return
+        wanted = seen.far.clamp(LEAST_FAR, 1 - LEAST_FAR)
+        if self.config.merge != "sum":
+            self.merge.copy_(-torch.logit(wanted))
+            return
+        odds = torch.cat([self._far_odds(heads, seen.state, seen.step)[0] for heads in seen.heads], 1).double()
+        low, high = (torch.full_like(odds[:, :1], end) for end in (-LARGEST_MERGE, LARGEST_MERGE))
+        for _ in range(50):  # bisection: the share falls with log γ
+            middle = (low + high) / 2
+            above = torch.sigmoid(odds - middle).mean(1, keepdim=True) > wanted.unsqueeze(1)
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        self.merge.copy_(low[:, 0])
+
+    def far_share(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> Tensor:
+        """Share of linear attention in the output, for all queries of a sequence from the first with such a token on,
+        (B, H, queries)."""
+        merge = self._merge(heads.x, step.ops)[..., 0]  # (H, 1) or (B, H, T)
+        if self.config.merge == "token":
+            return torch.sigmoid(-merge[:, :, sum(self.near_tokens()) :])
+        odds = self._far_odds(heads, state, step)
+        return torch.sigmoid((odds if self.config.merge == "sum" else torch.zeros_like(odds)) - merge)
+
+    def _far_odds(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> Tensor:
+        """Merge sum: log of the sums' weight over the window's with γ = 1; shape as in `far_share`."""
+        _, largest, _, weight, _ = self._halves(heads, state, step)
+        return (weight * largest)[:, :, sum(self.near_tokens()) :, 0].clamp(min=EPS).log()
 
     def state_spec(self) -> list[StateSpec]:
         G, K, d = self.sizes.kv_heads, self.config.feature_size, self.sizes.size

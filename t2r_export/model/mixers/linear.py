@@ -25,7 +25,7 @@ from torch import Tensor
 
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.norm import NormConfig
-from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
+from t2r_export.model.mixers.base import Attended, AttentionMixer, Heads, HeadSizes, Packing
 from t2r_export.model.mixers.channels import channels
 from t2r_export.model.mixers.convolution import ShortConvolution
 from t2r_export.model.mixers.feature_maps import FeatureMaps
@@ -170,6 +170,14 @@ class LinearMixer(AttentionMixer):
         if output_logits is not None:
             o = self.output_gate(o, output_logits, ops)
         return o, {"S": S, **({} if z is None else {"z": z}), **after}
+
+    def is_new(self) -> bool:
+        return not self.config.folded and (self.maps.is_new or self.gates.is_new)
+
+    def start(self, seen: Attended) -> None:
+        self.gates.start_at(seen.distance)
+        keys = seen.generator if self.config.map_init == "keys" else None
+        self.maps.start_at(seen.q * self.config.query_scale, seen.k, keys, seen.step.ops)
 
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
         """Fractions of features that are 0 for all tokens, and the smallest φ(q)·z before the guard."""

@@ -66,6 +66,9 @@ class FeatureMap(nn.Module):
         """Set the affine part of a relu map to directions (heads, d, K) from a center (heads, d)."""
         raise NotImplementedError
 
+    def normalize(self, x: Tensor, ops: Ops[Tensor]) -> None:
+        """Scale the affine part of a relu map so that features of x (heads, N, d) have a mean square of 1 per head."""
+
     def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         """Arguments (B, heads, T, argument_size) -> features (B, heads, T, K)."""
         raise NotImplementedError
@@ -92,6 +95,8 @@ class FeatureMap(nn.Module):
 class Relu(FeatureMap):
     """φ(x) = relu(W x + b), W and b learned per head: T2R (Kasai et al. 2021, arXiv 2103.13076, eq. 6)."""
 
+    degree: ClassVar[int] = 1  # φ of s · (W x + b) is s ** degree times φ of W x + b, for s > 0
+
     def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
         super().__init__(heads, head_size, config)
         if not self.folded:
@@ -113,6 +118,13 @@ class Relu(FeatureMap):
         self.weight.copy_(directions)
         self.bias.copy_(-(center[:, None] @ directions)[:, 0])
 
+    @torch.no_grad()
+    def normalize(self, x: Tensor, ops: Ops[Tensor]) -> None:
+        square = self.of(x[None], False, ops)[0].square().mean((1, 2)).clamp(min=EPS)  # (heads,)
+        scale = square ** (-0.5 / self.degree)
+        self.weight.mul_(scale.view(-1, 1, 1))
+        self.bias.mul_(scale.view(-1, 1))
+
     @property
     def argument_size(self) -> int:
         return self.size
@@ -126,6 +138,8 @@ class Relu(FeatureMap):
 
 class Relu2(Relu):
     """φ(x) = relu(W x + b)², the map of T2R with the activation of Primer (So et al. 2021, arXiv 2109.08668)."""
+
+    degree = 2
 
     def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         return activate(x, "relu2", ops)
