@@ -11,6 +11,7 @@ from torch import Tensor
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.rope import NUMBER, rope_parameters
 from t2r_export.checkpoints.importers.sources import ONE_PLUS, permuted
+from t2r_export.config.validation import MAX_LAYERS
 
 Config = dict[str, Any]
 Change = Callable[[Tensor], Tensor]  # as in the file -> as in a Hugging Face folder
@@ -22,6 +23,7 @@ ATTENTION = {f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"} | {
 }
 DENSE = {f"ffn_{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
 EXPERT = "{expert}"  # in a name: an expert's number, of a tensor that stacks them
+PIECE = "#"  # before the number of a piece of a tensor's rows; of an expert's, "{expert}." and the number
 NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 NAMES = {**ATTENTION, **DENSE, **NORMS}
 ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -33,14 +35,16 @@ class Architecture:
 
     Attributes:
         config: metadata -> config.json.
-        names: tensors of layers without `blk.N.` and the ending, or with it -> their names in a layer of a folder.
+        names: tensors of layers without `blk.N.` and the ending, or with it -> their names in a layer of a folder: one,
+            several, or one with the number of a piece.
         ends: other tensors, likewise -> full names.
         layer: full name of a layer, with {} for its number.
-        changes: config.json -> tensors, named as in `names` and `ends`, with endings or without -> their change.
+        changes: config.json -> tensors, named as in `names` and `ends` on either side, with endings or without ->
+            their change.
     """
 
     config: Callable[[Metadata], Config]
-    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
+    names: Mapping[str, str | tuple[str, ...]] = field(default_factory=lambda: NAMES)
     ends: Mapping[str, str] = field(default_factory=lambda: ENDS)
     layer: str = "model.layers.{}"
     changes: Callable[[Config], Mapping[str, Change]] = lambda _: {}
@@ -72,6 +76,43 @@ def sizes(data: Metadata, model_type: str, eps: str = "rms_norm_eps", lacks: str
         "tie_word_embeddings": "output.weight" not in data.tensors,
     }
     return {key: value for key, value in found.items() if key not in lacks.split()}
+
+
+def counts(data: Metadata, key: str) -> list[int]:
+    """An integer of each layer."""
+    layers = data.get("block_count")
+    if layers > MAX_LAYERS:
+        raise data.wrong(f"{data.architecture}.block_count", f"at most {MAX_LAYERS}", layers)
+    found = data.get(key, (list, int))
+    found = found if isinstance(found, list) else [found] * layers
+    if len(found) != layers or not all(type(count) is int for count in found):
+        raise data.wrong(f"{data.architecture}.{key}", f"an integer for each of {layers} layers", found)
+    return found
+
+
+def anywhere(data: Metadata, tensor: str) -> bool:
+    """Whether any layer has a tensor."""
+    return any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in data.tensors)
+
+
+def sizes_by_layer(data: Metadata, model_type: str) -> tuple[Config, list[int]]:
+    """Keys that these families share, and the key heads of each layer: 0 where it has no attention."""
+    heads, width = data.same("attention.head_count"), data.get("embedding_length")
+    kv_heads = counts(data, "attention.head_count_kv")
+    size = data.get("attention.key_length", int, width // max(heads, 1))
+    return {
+        "model_type": model_type,
+        "vocab_size": data.rows("token_embd.weight"),
+        "hidden_size": width,
+        "num_hidden_layers": len(kv_heads),
+        "num_attention_heads": heads,
+        "num_key_value_heads": max(kv_heads, default=0),
+        "head_dim": size,
+        "max_position_embeddings": data.get("context_length"),
+        "rope_parameters": rope_parameters(data, size),
+        "rms_norm_eps": data.get("attention.layer_norm_rms_epsilon", NUMBER),
+        "tie_word_embeddings": "output.weight" not in data.tensors,
+    }, kv_heads
 
 
 def neighbours(config: Config) -> dict[str, Change]:

@@ -20,6 +20,8 @@ from t2r_export.checkpoints.gguf.architecture import (
     neighbours,
     sizes,
 )
+from t2r_export.checkpoints.gguf.delta import DELTA
+from t2r_export.checkpoints.gguf.hybrids import HYBRIDS
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.recurrent import RECURRENT
 from t2r_export.checkpoints.gguf.rope import NUMBER
@@ -224,4 +226,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "stablelm": Architecture(_stablelm),
     "starcoder2": Architecture(_starcoder2, OF_STARCODER2),
     **RECURRENT,
+    **DELTA,
+    **HYBRIDS,
 }

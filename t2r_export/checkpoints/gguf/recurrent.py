@@ -41,12 +41,12 @@ OF_LFM2 = {
 }
 
 
-def _decays(a: Tensor) -> Tensor:
+def decays(a: Tensor) -> Tensor:
     """A_log, of which a file has -exp(A_log)."""
     return torch.log(-a)
 
 
-def _filters(weight: Tensor) -> Tensor:
+def filters(weight: Tensor) -> Tensor:
     """(channels, n) -> (channels, 1, n)."""
     return weight[:, None]
 
@@ -83,15 +83,15 @@ def _mamba2(data: Metadata) -> Config:
 
 
 def _of_mamba(config: Config) -> dict[str, Change]:
-    return {"ssm_a": _decays, "ssm_conv1d.weight": _filters}
+    return {"ssm_a": decays, "ssm_conv1d.weight": filters}
 
 
 def _of_mamba2(config: Config) -> dict[str, Change]:
     return {
-        "ssm_a": lambda a: _decays(a.flatten()),
+        "ssm_a": lambda a: decays(a.flatten()),
         "ssm_d": torch.flatten,
         "ssm_norm.weight": torch.flatten,
-        "ssm_conv1d.weight": _filters,
+        "ssm_conv1d.weight": filters,
     }
 
 
@@ -122,7 +122,7 @@ RECURRENT: dict[str, Architecture] = {
         OF_LFM2,
         {"token_embd": "model.embed_tokens", "output": "lm_head"}
         | dict.fromkeys(("token_embd_norm", "output_norm"), "model.embedding_norm"),
-        changes=lambda _: {"shortconv.conv.weight": _filters},
+        changes=lambda _: {"shortconv.conv.weight": filters},
     ),
     "mamba": Architecture(_mamba1, OF_MAMBA, ENDS, "backbone.layers.{}", _of_mamba),
     "mamba2": Architecture(_mamba2, OF_MAMBA2, ENDS, "backbone.layers.{}", _of_mamba2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from checkpoints.gguf.hybrid_files import HYBRIDS
 from checkpoints.gguf.writer import (
     Arrays,
     Values,
@@ -84,10 +85,11 @@ class Case:
     values: Callable[[Any], Values] = rms
     convert: Callable[[Arrays, Any], Arrays] = same
     read: bool = True
+    spread: float = 0.3  # of weights
 
     def written(self, path: Path) -> Any:
         """Write the file. Returns: the model of transformers."""
-        model = random_model(self.theirs, SIZES | self.config)
+        model = random_model(self.theirs, SIZES | self.config, self.spread)
         tensors = self.convert(tensors_of(model, self.architecture), model.config)
         # transformers needs a name, and for some architectures the number of tokens
         needed = {"general.name": "x", "tokenizer.ggml.tokens": [f"t{n}" for n in range(SIZES["vocab_size"])]}
@@ -343,6 +345,10 @@ CASES = {
         "smollm3", "SmolLM3", {"num_hidden_layers": 5, "pad_token_id": 0}, convert=by_neighbours, read=False
     ),
 }
+CASES |= {
+    name: Case(architecture, theirs, config, keys, convert, read=False, spread=0.15 if "qwen" in name else 0.3)
+    for name, (architecture, theirs, config, keys, convert) in HYBRIDS.items()
+}
 
 
 def test_every_architecture_has_a_case_and_a_row_of_the_docs() -> None:
@@ -411,6 +417,35 @@ def test_other_keys_are_refused(changes: Values, message: str, tmp_path: Path) -
     with pytest.raises(UserError, match=message) as caught:
         checkpoint.load(path)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"block_count": 1 << 31}, "granitehybrid.block_count in .* to be at most 1024; received 2147483648"),
+        (
+            {"attention.head_count_kv": [3, 0]},
+            r"head_count_kv in .* to be an integer for each of 3 layers; received \[3, 0",
+        ),
+    ],
+)
+def test_layers_are_bounded_before_they_are_counted(changes: Values, message: str, tmp_path: Path) -> None:
+    case = CASES["granitehybrid"]
+    broken = replace(case, values=lambda config: {**case.values(config), **changes})
+    broken.written(tmp_path / "model.gguf")
+    with pytest.raises(UserError, match=message):
+        checkpoint.load(tmp_path / "model.gguf")
+
+
+def test_pieces_of_other_widths_are_refused(tmp_path: Path) -> None:
+    case = CASES["granitehybrid"]
+
+    def narrow(tensors: Arrays, config: Any) -> Arrays:
+        return changed(case.convert(tensors, config), "blk.1.ffn_up.weight", lambda up: up[:, :8])
+
+    replace(case, convert=narrow).written(tmp_path / "model.gguf")
+    with pytest.raises(UserError, match="rows of one length in all pieces of model.layers.1.shared_mlp.input_linear"):
+        checkpoint.load(tmp_path / "model.gguf")
 
 
 def test_an_unread_architecture_is_refused_by_name(tmp_path: Path) -> None:

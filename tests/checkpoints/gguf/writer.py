@@ -17,7 +17,14 @@ import numpy as np
 import torch
 
 Values = dict[str, Any]
-OTHERS = {"gate_up_proj": "ffn_gate_up_exps", "dt_bias": "ssm_dt.bias"}  # names that only transformers has
+# endings of names that only transformers has; gate_up: what converters write as two tensors
+OTHERS = {
+    "experts.gate_up_proj": "ffn_gate_up_exps",
+    "experts.down_proj": "ffn_down_exps",
+    "shared_mlp.input_linear.weight": "ffn_gate_up_shexp.weight",
+    "moe.router.weight": "ffn_gate_inp.weight",
+    "dt_bias": "ssm_dt.bias",
+}
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -69,11 +76,11 @@ def tensors_of(model: Any, architecture: str) -> Arrays:
     for name, tensor in model.state_dict().items():
         if model.config.tie_word_embeddings and name in ("lm_head.weight", "embed_out.weight"):
             continue
-        place, _, last = name.rpartition(".")
-        whole = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if whole is None and last in OTHERS:
-            [layer] = re.findall(r"[.](\d+)[.]", place)
-            whole = f"blk.{layer}.{OTHERS[last]}"
+        known = name.replace("model.", "backbone.", 1) if architecture == "nemotron_h" else name
+        whole = names.get_name(known, try_suffixes=(".weight", ".bias"))
+        if whole is None and (ours := next((ours for end, ours in OTHERS.items() if name.endswith(end)), None)):
+            [layer] = re.findall(r"[.](\d+)[.]", name)
+            whole = f"blk.{layer}.{ours}"
         assert whole is not None, name
         found[whole] = tensor.float().numpy()
     return found
@@ -145,7 +152,7 @@ def llama3_factors(rope: Mapping[str, Any], head: int) -> np.ndarray[Any, Any]:
     return np.array(found, np.float32)
 
 
-def random_model(name: str, config: Mapping[str, Any]) -> Any:
+def random_model(name: str, config: Mapping[str, Any], spread: float = 0.3) -> Any:
     """A model of transformers, such as Llama, with weights large enough that each of them matters."""
     import transformers
 
@@ -153,5 +160,5 @@ def random_model(name: str, config: Mapping[str, Any]) -> Any:
     kind = getattr(transformers, f"{name}ForCausalLM", None) or getattr(transformers, f"{name}LMHeadModel")
     model = kind(kind.config_class(**config)).eval()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
+        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=spread)
     return model
