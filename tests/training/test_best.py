@@ -41,8 +41,9 @@ def test_stage_keeps_best_weights(
     assert re.search(rf"{line}.*; try a lower --lr than 0.3 for distill, such as 0.075, or a larger --batch", said)
     assert ("worse than before" in said) == (report.after.nats > report.before.nats)
     assert entry(config)["kept_steps"] == [task.step, 0]
-    alone = dataclasses.replace(config, plan=config.plan[:1], output=config.output.with_name("alone.pt"), hidden=5.0)
-    finetune(alone)
+    brief = parse_plan("task,distill", "20,1", "0.03,0.3")  # with a teacher too, from which new mixers start
+    alone = dataclasses.replace(config, plan=brief, output=config.output.with_name("alone.pt"))
+    assert finetune(alone).kept[1].step == 0
     assert changed(alone.output, config.output) == set()
 
 
