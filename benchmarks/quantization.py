@@ -38,7 +38,7 @@ def main() -> None:
         for model in arguments.models:
             source = Path(folder, "float32.onnx")
             export(checkpoint.load(model), source)
-            for scheme, said in arguments.schemes or [(name, {}) for name in SCHEMES]:
+            for scheme, said in arguments.schemes or [(name, {}) for name, each in SCHEMES.items() if not each.keeps]:
                 calibrated = SCHEMES[scheme].calibrated or not {"budget", "activation_error"}.isdisjoint(said)
                 options = {**said, "calibrate": calibrate} if calibrated else said
                 config = QuantizeConfig(scheme=scheme, **options)

@@ -22,6 +22,7 @@ from t2r_export.config.quantize import (
     CALIBRATION_PAIRS,
     MIN_CALIBRATION,
     QuantizeConfig,
+    Run,
     Scheme,
     scheme,
 )
@@ -39,6 +40,7 @@ from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.experts import quantize_experts
 from t2r_export.quantizers.gptq import STEPS as GPTQ_STEPS
 from t2r_export.quantizers.gptq import gptq
+from t2r_export.quantizers.keep import kept
 from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.sensitivity import STEPS, Passage, pair_passages, text_passages
@@ -63,6 +65,7 @@ class QuantizeReport:
     left_out: Mapping[str, str] = field(default_factory=dict)  # omitted companions → reason
     activation_errors: Mapping[str, float] = field(default_factory=dict)  # by weight, with `activation_error`
     float_products: Sequence[str] = ()  # weights whose products are computed in float32
+    kept: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # formats of weights, with the scheme keep
 
 
 def quantize(
@@ -138,7 +141,8 @@ def _written(
     why = f"{config.scheme} rounds the tokens of a run together, so that the states would depend on how a text is cut"
     left_out = {role: why for role in bundle.companions if role not in made.companions}
     errors, after = config.activation_errors, _weight_bytes(made)
-    report = QuantizeReport(files, config.scheme, before, after, quality, left_out, errors, config.float_products)
+    more = errors, config.float_products, config.kept
+    report = QuantizeReport(files, config.scheme, before, after, quality, left_out, *more)
     return report, signature
 
 
@@ -166,6 +170,8 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         for graph in (bundle.step, *bundle.companions.values()):
             if has_table(graph):
                 untie_embedding(graph)
+    if chosen.keeps:
+        config = replace(config, kept=kept(bundle, config))
     if chosen.block_wise and config.calibrate is not None:
         config = _measured(bundle, config, weights)
     step = _quantized(bundle.step, weights, config, calibration, target.static)

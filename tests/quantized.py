@@ -9,9 +9,10 @@ import numpy as np
 
 import small
 from small import VOCABULARY
-from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_runtime import Decoder
 
+ROUNDING = [name for name, scheme in SCHEMES.items() if not scheme.keeps]  # schemes of every float32 graph
 CLOSE = {"fp16": 0.01, "int8": 0.3, "int8-static": 0.3, "w8": 0.3, "w4": 0.5}  # median_error to the float32 graph
 
 

@@ -14,6 +14,7 @@ import onnxruntime_genai
 import pytest
 
 import small
+from quantized import ROUNDING
 from small import GPT2, LLAMA, MODELS, SOFTMAX, linear, with_layers
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint, made
@@ -203,7 +204,7 @@ def test_crossed_states_are_detected(tmp_path: Path) -> None:
     assert (texts(tmp_path / "folder", ids, 20) != before).any()
 
 
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if SCHEMES[name].row_wise])
+@pytest.mark.parametrize("scheme", [name for name in ROUNDING if SCHEMES[name].row_wise])
 @pytest.mark.parametrize("target", ["portable", "fused"])
 def test_quantized_folders(scheme: str, target: str, tmp_path: Path) -> None:
     loaded, how = storyteller(tmp_path), QuantizeConfig(scheme=scheme)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quantized import ROUNDING
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.cli.demo import BEAM, SENTENCES
@@ -55,7 +56,7 @@ def test_model_card(name: str, tmp_path: Path) -> None:
     assert f"ts state is {state:,} bytes" in card
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ROUNDING)
 def test_sizes_of_files(scheme: str, exported: tuple[Path, ExportReport], tmp_path: Path) -> None:
     text = tmp_path / "ids.npy" if SCHEMES[scheme].calibrated else None
     if text is not None:

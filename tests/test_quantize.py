@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import small
-from quantized import CLOSE, config, median_error, write_tokens
+from quantized import CLOSE, ROUNDING, config, median_error, write_tokens
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.errors import CheckFailed
@@ -40,7 +40,7 @@ def forms(values: Any) -> list[tuple[str, int, list[str]]]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ROUNDING)
 def test_quantized_graph_has_same_interface(scheme: str, name: str, tokens: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "g.onnx", tmp_path / "q.onnx"
     small.graph(source, name)
@@ -60,7 +60,7 @@ def test_quantized_graph_has_same_interface(scheme: str, name: str, tokens: Path
 
 
 @pytest.mark.parametrize("target", ["fused", "standard", "npu"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ROUNDING)
 def test_every_target(scheme: str, target: str, tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "rotary_drop", target=target)
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
@@ -92,7 +92,7 @@ def test_failed_check_writes_no_ort(tokens: Path, tmp_path: Path, monkeypatch: p
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.onnx", "tokens.npy"]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ROUNDING)
 def test_quantized_top_k_logits(scheme: str, tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", top_k=3)
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
@@ -104,7 +104,7 @@ def test_quantized_top_k_logits(scheme: str, tokens: Path, tmp_path: Path) -> No
         np.testing.assert_array_equal(values, np.take_along_axis(logits, best, -1))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ROUNDING)
 def test_weights_have_fewer_bits(scheme: str, tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", dataclasses.replace(small.GPT2, ffn_size=512, width=64))
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
@@ -113,7 +113,7 @@ def test_weights_have_fewer_bits(scheme: str, tokens: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("layout", ["layers", "packed"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ROUNDING)
 def test_states_are_not_rounded(scheme: str, layout: str, tokens: Path, tmp_path: Path) -> None:
     """At 4096, half precision has a spacing of four, more than the change of a step."""
     source, out = tmp_path / "g.onnx", tmp_path / "q.onnx"
@@ -133,7 +133,7 @@ def test_states_are_not_rounded(scheme: str, layout: str, tokens: Path, tmp_path
 
 def test_quantize_is_deterministic(tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
-    for scheme in SCHEMES:
+    for scheme in ROUNDING:
         for out in ("1.onnx", "2.onnx"):
             quantize(tmp_path / "g.onnx", tmp_path / out, config(scheme, tokens))
         assert (tmp_path / "1.onnx").read_bytes() == (tmp_path / "2.onnx").read_bytes(), scheme

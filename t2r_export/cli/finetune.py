@@ -28,7 +28,7 @@ ROUNDING = Spelled(
     {
         name: {option: field for option, field in takes(name).items() if option not in INSIDE}
         for name, each in SCHEMES.items()
-        if each.block_wise
+        if each.rounds
     },
 )
 

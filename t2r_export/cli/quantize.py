@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +13,7 @@ import click
 
 from t2r_export.cli.output import size, table
 from t2r_export.cli.spelled import Spelled
-from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
+from t2r_export.config.quantize import SCHEMES, QuantizeConfig, Run, takes
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.contract.signature import ROLES
@@ -105,7 +107,7 @@ def text(report: QuantizeReport, with_files: bool = True) -> str:
     ratio = report.bytes_after / report.bytes_before
     lines = [f"{file}: {size(file.stat().st_size)}" for file in report.files if with_files]
     lines.append(f"{report.scheme}: weights {size(report.bytes_before)} -> {size(report.bytes_after)}, {ratio:.0%}")
-    lines += _activations(report)
+    lines += _activations(report) + _kept(report)
     lines += [f"no {ROLES[role]}: {why}" for role, why in report.left_out.items()]
     return "\n".join(lines if report.quality is None else [*lines, quality_text(report.quality)])
 
@@ -116,6 +118,18 @@ def _activations(report: QuantizeReport) -> list[str]:
     worst, place = max((error, name) for name, error in report.activation_errors.items())
     names, count = ", ".join(report.float_products) or "none", len(report.activation_errors)
     return [f"products in float32, of {count}: {names}; largest error of int8 activations {worst:.3g}, {place}"]
+
+
+def _kept(report: QuantizeReport) -> list[str]:
+    """A line for the weights of all layers that have one name and the same formats."""
+    counts = Counter((re.sub(r"\.\d+\.", ".*.", name, count=1), tuple(runs)) for name, runs in report.kept.items())
+    return [f"{count} {name}: {'; '.join(map(_run, runs))}" for (name, runs), count in sorted(counts.items())]
+
+
+def _run(run: Run) -> str:
+    form = f"{run.bits} bits in blocks of {run.size}{' with offsets' * run.offset}"
+    what = "kept in" if run.kept else "not in blocks (float, or changed by folding), rounded to"
+    return f"{run.rows:,} rows {what} {form}"
 
 
 def quality_text(q: Quality) -> str:

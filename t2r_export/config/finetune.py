@@ -238,7 +238,7 @@ class FinetuneConfig:
             received = f"the stages {', '.join(stages)} {'without' if self.rounding is None else 'with'} --for"
             do = "train the student first, then run --stages round --for w4"
             raise UserError("--for with --stages round and no other stage", received, do)
-        if self.rounding is not None and not scheme(self.rounding.scheme).block_wise:
+        if self.rounding is not None and not scheme(self.rounding.scheme).rounds:
             raise UserError("--for w8 or w4", self.rounding.scheme, "choose one of those")
 
     @property

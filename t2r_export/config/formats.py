@@ -55,7 +55,7 @@ def check_format(form: str, config: ExportConfig, how: QuantizeConfig | None) ->
     if given:
         others = ", ".join(f"--{name.replace('_', '-')}" for name in allowed if name != "target")
         raise UserError(
-            f"only {others}, --target portable or fused, and --quantize fp16, w8 or w4 with --format {form}",
+            f"only {others}, --target portable or fused, and --quantize fp16, w8, w4 or keep with --format {form}",
             within(ExportConfig).get(given[-1], f"--{given[-1].replace('_', '-')}"),
             "leave it out",
         )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from t2r_export.config.options import changed, check_values, option, options, read_bytes
 from t2r_export.config.typed import check_fields
@@ -31,7 +31,9 @@ class Scheme:
     bits: int  # per weight
     loss: float  # allowed relative increase of nats/token; docs/quantization.md has measurements
     calibrated: bool = False  # requires a calibration text
-    block_wise: bool = False  # has a block size and an accuracy level; quantizes weights one at a time
+    block_wise: bool = False  # has an accuracy level; quantizes weights one at a time
+    rounds: bool = False  # block-wise, with one number of bits and one block size, which training can round to
+    keeps: bool = False  # block-wise, with the blocks of weights that were quantized before
     budgeted: bool = False  # accepts a byte budget
     row_wise: bool = False  # rounds each token separately: prompts equal steps within PROMPTS (proof)
 
@@ -41,9 +43,20 @@ SCHEMES = {
     "fp16": Scheme("t2r_export.quantizers.float16:float16", 16, loss=0.005, row_wise=True),
     "int8": Scheme("t2r_export.quantizers.integers:dynamic", 8, loss=0.005),
     "int8-static": Scheme("t2r_export.quantizers.integers:static", 8, loss=0.02, calibrated=True),
-    "w8": Scheme(_BLOCKS, 8, loss=0.005, block_wise=True, row_wise=True),
-    "w4": Scheme(_BLOCKS, 4, loss=0.03, block_wise=True, budgeted=True, row_wise=True),
+    "w8": Scheme(_BLOCKS, 8, loss=0.005, block_wise=True, rounds=True, row_wise=True),
+    "w4": Scheme(_BLOCKS, 4, loss=0.03, block_wise=True, rounds=True, budgeted=True, row_wise=True),
+    "keep": Scheme(_BLOCKS, 8, loss=0.005, block_wise=True, keeps=True, row_wise=True),
 }
+
+
+class Run(NamedTuple):
+    """Successive rows of a weight (out, in) in one format of blocks."""
+
+    rows: int
+    bits: int
+    size: int  # weights per block
+    offset: bool = False  # a block has an offset beside its scale
+    kept: bool = True  # the values are those of the float32 weight, to the bit; else they are rounded
 
 
 def scheme(name: str) -> Scheme:
@@ -60,9 +73,9 @@ class QuantizeConfig:
 
     scheme: str
     block_size: int | None = option(
-        "Number of weights that share a scale.", None, (16, 32, 64, 128, 256), 32, of="block_wise"
+        "Number of weights that share a scale.", None, (16, 32, 64, 128, 256), 32, of="rounds"
     )
-    asymmetric: bool = option("Round asymmetrically, with a zero point per scale.", False, of="block_wise")
+    asymmetric: bool = option("Round asymmetrically, with a zero point per scale.", False, of="rounds")
     accuracy_level: int | None = option(
         "Precision of the arithmetic: 4 is int8; 0 is float32, which is slower but gives prompts the numbers of steps.",
         None,
@@ -80,12 +93,13 @@ class QuantizeConfig:
         "Rounding of weights: to the nearest value, or by GPTQ with the inputs of products on the text of --calibrate.",
         "nearest",
         ("nearest", "gptq"),
-        of="block_wise",
+        of="rounds",
     )
-    head_bits: int | None = option("Bits of the output head.", None, BLOCK_BITS, 8, of="block_wise")
+    head_bits: int | None = option("Bits of the output head.", None, BLOCK_BITS, 8, of="rounds")
     embedding_bits: int | None = option(
-        "Bits of the embedding: 8 with one scale, or 4 in blocks.", None, BLOCK_BITS, 8, of="block_wise"
+        "Bits of the embedding: 8 with one scale, or 4 in blocks.", None, BLOCK_BITS, 8, of="rounds"
     )
+    other_bits: int = option("Bits of products whose weights are not in blocks yet.", 8, BLOCK_BITS, of="keeps")
     calibrate: Path | None = None  # text or token ids, for int8-static, and for options that measure
     calibrate_steps: int | None = option(
         "Tokens per calibration passage.", None, usual=CALIBRATE_STEPS, of="calibrated"
@@ -100,6 +114,7 @@ class QuantizeConfig:
     )
     choices: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # bits and block size, by weight
     activation_errors: Mapping[str, float] = field(default_factory=dict)  # measured, by weight
+    kept: Mapping[str, tuple[Run, ...]] = field(default_factory=dict)  # by weight
 
     def __post_init__(self) -> None:
         chosen = scheme(self.scheme)
@@ -110,9 +125,9 @@ class QuantizeConfig:
         check_values(self)
         reads = chosen.calibrated or self.budget is not None or self.activation_error is not None
         reads |= self.rounding == "gptq"
-        taken = [*takes(self.scheme), *(["calibrate"] if reads else []), "choices", "activation_errors"]
+        taken = [*takes(self.scheme), *(["calibrate"] if reads else []), "choices", "activation_errors", "kept"]
         if unfit := [name for name in list(self.described())[1:] if name not in taken]:
-            known = ", ".join(taken[:-2]) or "none"
+            known = ", ".join(taken[:-3]) or "none"
             raise UserError(f"options that {self.scheme} takes ({known})", ", ".join(unfit), "leave them out")
         if self.budget is not None and (self.block_size or self.head_bits):
             raise UserError("budget without block_size and head_bits", "both", "leave one out")
@@ -121,6 +136,12 @@ class QuantizeConfig:
             raise UserError(expected, str(self.accuracy_level), "leave one out")
         if reads and self.calibrate is None:
             raise UserError(f"a text to calibrate {self.scheme} on", "none", "name one with --calibrate")
+
+    @property
+    def bits(self) -> int:
+        """Bits of the weights that the scheme rounds."""
+        chosen = scheme(self.scheme)
+        return self.other_bits if chosen.keeps else chosen.bits
 
     @property
     def float_products(self) -> list[str]:

@@ -41,6 +41,7 @@ QUANTIZED = {
     "int8-static": Tolerance(logits=9.0, states=0.9, greedy=0.7),
     "w8": Tolerance(logits=5.0, states=0.3, greedy=0.85),
     "w4": Tolerance(logits=15.0, states=1.0, greedy=0.5),
+    "keep": Tolerance(logits=5.0, states=0.3, greedy=0.85),  # rounds as w8, and fewer weights
 }
 # Prompts and drafts read at once against the same tokens read by steps, on the CPU. Both round activations (w8 and w4
 # to int8 inside their products, at accuracy level 4), so a difference in the last digit of a sum may round a value the
@@ -51,6 +52,7 @@ PROMPTS = {
     "fp16": Tolerance(logits=0.1, states=0.01),
     "w8": Tolerance(logits=1.0, states=0.1),
     "w4": Tolerance(logits=1.0, states=0.1),
+    "keep": Tolerance(logits=1.0, states=0.1),
 }
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("cpu", "none"): Tolerance(logits=1e-4, states=1e-5),

@@ -29,7 +29,7 @@ class ProviderGraph:
 
 
 NPU = ProviderGraph(ExportConfig(batch=1, target="npu"), growing=False)
-ALL = tuple(SCHEMES)
+ALL = tuple(name for name, each in SCHEMES.items() if not each.keeps)  # keep has the nodes of w4
 
 PROVIDER_GRAPHS = {
     "cpu": ProviderGraph(ExportConfig(), schemes=ALL),

@@ -1,4 +1,4 @@
-"""w8 and w4: block-wise quantized weights of projections (com.microsoft MatMulNBits).
+"""w8, w4 and keep: block-wise quantized weights of projections (com.microsoft MatMulNBits).
 
 Activations, states, norms and unfolded feature maps stay float32. Head and embedding have 8 bits by default; see
 docs/quantization.md for the loss with 4.
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnxruntime.capi import _pybind_state as runtime
 
-from t2r_export.config.quantize import ACCURACY_LEVEL, BLOCK_BITS, QuantizeConfig, scheme
+from t2r_export.config.quantize import ACCURACY_LEVEL, BLOCK_BITS, QuantizeConfig, Run
 from t2r_export.graph.nodes import set_nodes
 from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import (
@@ -25,6 +25,7 @@ from t2r_export.quantizers.base import (
     replace_node,
     single_node_model,
 )
+from t2r_export.quantizers.grids import Form, held
 from t2r_export.quantizers.tables import has_table, quantize_embedding, row_of_blocks, table_of, untie_embedding
 
 HEAD_BITS = 8
@@ -42,12 +43,12 @@ def blocks(
         weights: values that initializers refer to. Quantized weights are added under their names in the graph;
             existing ones are reused.
     """
-    _block_wise_projections(model, config, block_sizes(model, config), weights)
+    _block_wise_projections(model, config, weights)
     if not has_table(model):
         return model
-    of_head = _parts_of_head(table_of(model).input[0], config, weights) if config.embedding_bits is None else None
-    if of_head is not None:
-        row_of_blocks(model, *of_head, weights)
+    of_rows = _parts_of_rows(model, config, weights) if config.embedding_bits is None else None
+    if of_rows is not None:
+        row_of_blocks(model, *of_rows, weights)
     elif config.embedding_bits == 4:
         _block_wise_table(model, config, weights)
     else:
@@ -60,47 +61,118 @@ def block_sizes(model: onnx.ModelProto, config: QuantizeConfig) -> dict[str, tup
     size, last, names = config.block_size or BLOCK_SIZE, head(model), set(projections(model))
     weights = {node.name: node.input[1] for node in model.graph.node if node.name in names}
     bits = {last: config.head_bits or HEAD_BITS}
-    usual = scheme(config.scheme).bits
+    usual = config.bits
     return {name: config.choices.get(weight, (bits.get(name, usual), size)) for name, weight in weights.items()}
 
 
-def _parts_of_head(table: str, config: QuantizeConfig, weights: Mapping[str, Weight]) -> tuple[list[str], int] | None:
-    """Names and bits of the quantized head that shares the table's weight, in this graph or an earlier one."""
+def _parts_of_rows(
+    model: onnx.ModelProto, config: QuantizeConfig, weights: dict[str, Weight]
+) -> tuple[list[str], int] | None:
+    """Names and bits of the table's rows in blocks: kept, or of the quantized head of this graph or an earlier one."""
+    table = table_of(model).input[0]
+    name = f"{table}.transposed"
+    runs = config.kept.get(table, ())
+    if len(runs) == 1 and runs[0].kept:
+        matrix = values(initializers(model)[table], weights)
+        return _stored(name, matrix, runs[0], config, weights), runs[0].bits
     for bits in BLOCK_BITS:
-        parts = parts_of(f"{table}.transposed", bits, config)
+        parts = parts_of(name, bits, config)
         if weights.keys() >= set(parts):
             return parts, bits
     return None
 
 
-def _block_wise_projections(
-    model: onnx.ModelProto, config: QuantizeConfig, sizes: Mapping[str, tuple[int, int]], weights: dict[str, Weight]
-) -> None:
-    """Replace each projection by a MatMulNBits and an Add of the bias. Args: sizes: as `block_sizes` returns them."""
-    kept, nodes = initializers(model), []
+def _block_wise_projections(model: onnx.ModelProto, config: QuantizeConfig, weights: dict[str, Weight]) -> None:
+    """Replace each projection by products of blocks."""
+    sizes, products = block_sizes(model, config), _Products(model, config, weights)
+    nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
-        if node.name not in sizes:
-            nodes.append(node)
-            continue
-        x, name, *bias = node.input
-        matrix, (bits, size) = values(kept[name], weights), sizes[node.name]
-        level = 0 if name in config.float_products else accuracy_level(config)
-        if node.op_type == "Gemm":  # (out, in), where a MatMul has (in, out)
-            matrix = matrix.T
-        parts = parts_of(stored_name(node), bits, config)
-        if not weights.keys() >= set(parts):
-            arrays = in_blocks(matrix, bits, size, config.asymmetric)
-            weights |= zip(parts, arrays, strict=True)
-        kept |= {part: refer(part, weights[part]) for part in parts}
-        product = f"{node.name}.product" if bias else node.output[0]
-        made = helper.make_node("MatMulNBits", [x, *parts], [product], f"{node.name}_Q{bits}", domain=MICROSOFT)
-        made.attribute.extend(_attributes(matrix, bits, size, level))
-        nodes.append(made)
-        if bias:
-            nodes.append(helper.make_node("Add", [product, *bias], node.output, f"{node.name}.add"))
+        nodes += products.of(node, *sizes[node.name]) if node.name in sizes else [node]
     set_nodes(model.graph, nodes)
-    replace_initializers(model, kept)
+    replace_initializers(model, products.kept)
     import_microsoft(model)
+
+
+class _Products:
+    """Builder of the nodes that replace projections."""
+
+    def __init__(self, model: onnx.ModelProto, config: QuantizeConfig, weights: dict[str, Weight]) -> None:
+        self.config, self.weights, self.kept = config, weights, initializers(model)
+        self.sums: dict[tuple[str, int], str] = {}  # of blocks, by activation and block size
+
+    def of(self, node: onnx.NodeProto, bits: int, size: int) -> list[onnx.NodeProto]:
+        """A MatMulNBits of each run of rows, and an Add of the bias."""
+        x, name, *bias = node.input
+        matrix = values(self.kept[name], self.weights)
+        if node.op_type == "MatMul":  # (in, out), where a Gemm has (out, in)
+            matrix = matrix.T
+        nodes: list[onnx.NodeProto] = []
+        runs = self.config.kept.get(name, (Run(len(matrix), bits, size, kept=False),))
+        found, start = [], 0
+        for number, run in enumerate(runs):
+            place = "" if len(runs) == 1 else f".{number}"
+            parts = _stored(
+                f"{stored_name(node)}{place}", matrix[start : start + run.rows], run, self.config, self.weights
+            )
+            self.kept |= {part: refer(part, self.weights[part]) for part in parts}
+            level = 0 if name in self.config.float_products else accuracy_level(self.config)
+            found.append(self._product(nodes, f"{node.name}{place}", x, parts, run, matrix.shape[1], level))
+            start += run.rows
+        if len(runs) > 1:
+            nodes.append(helper.make_node("Concat", found, [f"{node.name}.rows"], f"{node.name}.concat", axis=-1))
+        if bias:
+            nodes.append(helper.make_node("Add", [nodes[-1].output[0], *bias], [""], f"{node.name}.add"))
+        nodes[-1].output[0] = node.output[0]
+        return nodes
+
+    def _product(
+        self, nodes: list[onnx.NodeProto], name: str, x: str, parts: list[str], run: Run, width: int, level: int
+    ) -> str:
+        """Append the nodes of x times the rows of a run; returns the name of the result."""
+        offsets = parts.pop() if run.offset else None
+        made = helper.make_node(
+            "MatMulNBits", [x, *parts], [f"{name}.product"], f"{name}_Q{run.bits}", domain=MICROSOFT
+        )
+        made.attribute.extend(_attributes(width, run, level))
+        if offsets is None:
+            nodes.append(made)
+            return made.output[0]
+        sums = self._sums(nodes, x, width, run.size)
+        product, more, whole = made.output[0], f"{name}.of_offsets", f"{name}.with_offsets"
+        nodes += [
+            made,
+            helper.make_node("Gemm", [sums, offsets], [more], more, transB=1),
+            helper.make_node("Add", [product, more], [whole], whole),
+        ]
+        return whole
+
+    def _sums(self, nodes: list[onnx.NodeProto], x: str, width: int, size: int) -> str:
+        """Name of the sums of each block of x, (rows, blocks); appends their nodes if there are none yet."""
+        if (x, size) not in self.sums:
+            blocks, sums, shape, axes = (f"{x}.{what}{size}" for what in ("blocks", "sums", "shape", "axis"))
+            self.kept[shape] = numpy_helper.from_array(np.array([-1, width // size, size], np.int64), shape)
+            self.kept[axes] = numpy_helper.from_array(np.array([2], np.int64), axes)
+            nodes.append(helper.make_node("Reshape", [x, shape], [blocks], blocks))
+            nodes.append(helper.make_node("ReduceSum", [blocks, axes], [sums], sums, keepdims=0))
+            self.sums[x, size] = sums
+        return self.sums[x, size]
+
+
+def _stored(name: str, matrix: np.ndarray, run: Run, config: QuantizeConfig, weights: dict[str, Weight]) -> list[str]:
+    """Names of the parts of a matrix (out, in) in the format of a run; they are added to `weights` if they are new."""
+    parts = parts_of(name, run.bits, config)
+    if run.offset:
+        parts.append(f"{name}_offsets")
+    if not weights.keys() >= set(parts):
+        arrays = _kept(matrix, run) if run.kept else in_blocks(matrix.T, run.bits, run.size, config.asymmetric)
+        weights |= zip(parts, arrays, strict=True)
+    return parts
+
+
+def _kept(matrix: np.ndarray, run: Run) -> list[np.ndarray]:
+    """Values, scales and any offsets (out, blocks), float32, of a matrix (out, in), without rounding."""
+    levels, scales, offsets = held(matrix, Form(run.bits, run.size, run.offset))
+    return [packed(levels, run.bits), scales, *([] if offsets is None else [offsets])]
 
 
 def import_microsoft(model: onnx.ModelProto) -> None:
@@ -119,8 +191,8 @@ def parts_of(name: str, bits: int, config: QuantizeConfig) -> list[str]:
     return [f"{name}_Q{bits}", f"{name}_scales", *([f"{name}_zero_points"] if config.asymmetric else [])]
 
 
-def _attributes(matrix: np.ndarray, bits: int, size: int, level: int) -> list[onnx.AttributeProto]:
-    sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": size}
+def _attributes(width: int, run: Run, level: int) -> list[onnx.AttributeProto]:
+    sizes = {"K": width, "N": run.rows, "bits": run.bits, "block_size": run.size}
     if level:  # 0 is the operator's default, which some providers require to be absent
         sizes["accuracy_level"] = level
     return [helper.make_attribute(key, size) for key, size in sorted(sizes.items())]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from t2r_export.config.quantize import QuantizeConfig, scheme
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.bundle import Bundle
 from t2r_export.quantizers.base import initializers, projections, tensor_bytes
 from t2r_export.quantizers.blocks import BLOCK_SIZE, restored
@@ -121,7 +121,7 @@ def _others(graphs: Sequence[onnx.ModelProto], config: QuantizeConfig) -> int:
 
 def _expert_bytes(dims: Sequence[int], config: QuantizeConfig) -> int:
     count, rows, columns = dims
-    bits, size = scheme(config.scheme).bits, config.block_size or BLOCK_SIZE
+    bits, size = config.bits, config.block_size or BLOCK_SIZE
     return stored((columns, count * rows), bits, size, config.asymmetric)
 
 

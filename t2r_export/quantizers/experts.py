@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from t2r_export.config.quantize import QuantizeConfig, scheme
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.weights import Weight, refer, values
 from t2r_export.quantizers.base import initializers, replace_node
 from t2r_export.quantizers.blocks import BLOCK_SIZE, MICROSOFT, accuracy_level, import_microsoft, in_blocks, parts_of
@@ -56,7 +56,7 @@ def _stored(
     Values (E, out, bytes) uint8 of whole blocks, scales (E, out, blocks) float32 and, if asymmetric, zero points
     (E, out, bytes) uint8; the axis `out` is zero-padded to at least `least`.
     """
-    bits, size = scheme(config.scheme).bits, config.block_size or BLOCK_SIZE
+    bits, size = config.bits, config.block_size or BLOCK_SIZE
     parts = parts_of(matrices.name, bits, config)
     if not weights.keys() >= set(parts):
         count, rows, columns = matrices.dims
@@ -72,7 +72,7 @@ def _made_real(
     model: onnx.ModelProto, node: onnx.NodeProto, name: str, config: QuantizeConfig, weights: dict[str, Weight]
 ) -> None:
     """Replace the Gather of some experts by GatherBlockQuantized, or dequantize all experts before the MatMul."""
-    kept, size, bits = initializers(model), config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
+    kept, size, bits = initializers(model), config.block_size or BLOCK_SIZE, config.bits
     count, _, width = kept[name].dims
     parts, made = _stored(kept[name], config, weights)
     kept |= made
@@ -102,7 +102,7 @@ def _cut(x: str, y: str, axis: int, length: int, kept: dict[str, TensorProto]) -
 
 def _qmoe(model: onnx.ModelProto, node: onnx.NodeProto, config: QuantizeConfig, weights: dict[str, Weight]) -> None:
     """Replace MoE by QMoE, which supports whole blocks only: other widths are padded with zeros."""
-    kept, size, bits = initializers(model), config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
+    kept, size, bits = initializers(model), config.block_size or BLOCK_SIZE, config.bits
     x, scores, up, _, down = node.input
     _, width, hidden = kept[down].dims
     halves, padding = kept[up].dims[1] // hidden, -width % size

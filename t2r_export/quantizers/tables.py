@@ -110,9 +110,12 @@ def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weigh
 
     Args:
         parts: names in `weights` of values (vocabulary, blocks, bytes) uint8, scales (vocabulary, blocks) float32 and
-            optional zero points (vocabulary, bytes) uint8, packed as in the operator.
+            optional zero points (vocabulary, bytes) uint8, packed as in the operator, or offsets (vocabulary, blocks)
+            float32 to be added.
     """
-    numbers, scales, *zero_points = parts
+    numbers, scales, *more = parts
+    offsets = [name for name in more if weights[name].dtype == np.float32]
+    zero_points = [name for name in more if name not in offsets]
     row = _Row(model, weights)
     _, blocks, size = shape(weights[numbers])
     size = size * 8 // bits
@@ -131,6 +134,8 @@ def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weigh
             places = row.shaped(row.first(places, blocks, 2 * count), blocks, 1)
         levels = row.emit("Sub", levels, places)
     scaled = row.emit("Mul", levels, row.shaped(row.looked_up(scales), blocks, 1))
+    if offsets:
+        scaled = row.emit("Add", scaled, row.shaped(row.looked_up(offsets[0]), blocks, 1))
     row.finish(row.first(row.shaped(scaled, blocks * size), row.width, blocks * size))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from t2r_export.checkpoints.weights import assemble
-from t2r_export.config.quantize import QuantizeConfig, scheme
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.model.experts import Experts
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
@@ -55,7 +55,7 @@ def attach(model: Transformer, config: QuantizeConfig) -> None:
 
     A tied table is rounded like the head; with `embedding_bits`, the result is rounded again as a table.
     """
-    size, bits = config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
+    size, bits = config.block_size or BLOCK_SIZE, config.bits
     head = Blocks(config.head_bits or HEAD_BITS, size, config.asymmetric)
     for module, name in products(model):
         rounding = head if module is model.head else Blocks(bits, size, config.asymmetric)

@@ -83,4 +83,6 @@ def test_quality_check_failure_exit_1(
 
 def test_an_unknown_scheme_is_exit_2(model: Path, tmp_path: Path, capsys: Output) -> None:
     _, error = run(capsys, "export", model, tmp_path / "q.onnx", "--quantize", "w3", code=2)
-    assert error == ("t2r: expected a scheme of fp16, int8, int8-static, w8, w4; received 'w3'; choose one of those\n")
+    assert error == (
+        "t2r: expected a scheme of fp16, int8, int8-static, w8, w4, keep; received 'w3'; choose one of those\n"
+    )

@@ -1,0 +1,135 @@
+"""keep: the graph of a quantized file multiplies by the values in the file, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+import small
+from checkpoints.gguf.writer import adjacent, random_model, rms, tensors_of, write
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.cli import main
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.quantize import QuantizeConfig, Run
+from t2r_export.convert import conversion
+from t2r_export.export import export
+from t2r_export.quantize import export_quantized, quantize
+from t2r_export.quantizers.blocks import unrounded
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
+
+KINDS = gguf.GGMLQuantizationType
+SIZES = {
+    "vocab_size": 37,
+    "hidden_size": 96,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 32,
+    "max_position_embeddings": 50,
+}
+STORED = {
+    "attn_q": KINDS.Q4_1,
+    "attn_k": KINDS.Q4_1,
+    "attn_v": KINDS.Q8_0,
+    "attn_output": KINDS.Q4_0,
+    "ffn_gate": KINDS.Q5_1,
+    "ffn_up": KINDS.Q5_1,
+    "ffn_down": KINDS.Q5_0,
+}
+KEEP, EXACT = QuantizeConfig(scheme="keep"), QuantizeConfig(scheme="keep", accuracy_level=0)
+PRODUCTS = {"q_k_v": "qkv", "gate_up": ("gate", "up")}
+
+
+def written(path: Path, table: KINDS = KINDS.Q8_0, tied: bool = True) -> Checkpoint:
+    """A small Llama in GGUF, all of whose matrices are quantized."""
+    model = random_model("Llama", SIZES | {"tie_word_embeddings": tied})
+    tensors = adjacent(tensors_of(model, "llama"), 6, 3)
+    kinds = {f"blk.{layer}.{name}.weight": kind for layer in range(2) for name, kind in STORED.items()}
+    kinds |= {"token_embd.weight": table} | ({} if tied else {"output.weight": KINDS.Q4_1})
+    return checkpoint.load(write(path, "llama", rms(model.config), tensors, kinds))
+
+
+def dequantized(path: Path) -> dict[str, np.ndarray]:
+    """The matrices (out, in) that a graph multiplies by: by weight, or by weight and number of the run."""
+    model = onnx.load(path)
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    found = {}
+    for node in model.graph.node:
+        if node.op_type != "MatMulNBits":
+            continue
+        sizes = {each.name: each.i for each in node.attribute}
+        matrix = unrounded([arrays[name] for name in node.input[1:]], sizes["bits"], sizes["K"]).T
+        offsets = arrays.get(node.input[2].replace("_scales", "_offsets"))
+        if offsets is not None:
+            matrix = matrix + np.repeat(offsets, sizes["block_size"], 1)
+        found[node.input[1].replace(".transposed", "").rpartition("_Q")[0]] = matrix
+    return found
+
+
+def original(model: torch.nn.Module, name: str) -> np.ndarray:
+    """The weight of a product in a model."""
+    weights = model.state_dict()
+    place, _, product = name.removesuffix(".weight").rpartition(".")
+    parts = [f"{place}.{part}.weight" for part in PRODUCTS.get(product, (product,))]
+    return torch.cat([weights[part.lstrip(".")] for part in parts]).numpy()
+
+
+def test_graph_has_the_values_of_the_file_to_the_bit(tmp_path: Path) -> None:
+    """q, k, v in one product, of two formats; rows of q and k are reordered; the head is the table."""
+    loaded = written(tmp_path / "m.gguf")
+    _, report = export_quantized(loaded, tmp_path / "q.onnx", ExportConfig(prefill=True), EXACT)
+    found = dequantized(tmp_path / "q.onnx")
+    qkv = (Run(288, 4, 32, True), Run(96, 8, 32))
+    assert report.kept["blocks.0.parts.0.q_k_v.weight"] == qkv
+    assert report.kept["embedding.weight"] == (Run(37, 8, 32),)
+    assert set(report.kept["blocks.1.parts.1.gate_up.weight"]) == {Run(128, 8, 32, True)}
+    for name, runs in report.kept.items():
+        parts = [found[name if len(runs) == 1 else f"{name}.{number}"] for number in range(len(runs))]
+        np.testing.assert_array_equal(np.concatenate(parts), original(loaded.model, name), err_msg=name)
+    export(loaded, tmp_path / "float32.onnx")
+    old, new = Decoder(tmp_path / "float32.onnx"), Decoder(tmp_path / "q.onnx")
+    prompt, *steps = [int(token) for token in small.ids(1, 12)[0] % 37], 3, 1
+    np.testing.assert_allclose(new.prefill(prompt), old.prefill(prompt), atol=2e-4)
+    for token in steps:
+        np.testing.assert_allclose(new.step(token), old.step(token), atol=2e-4)
+
+
+@pytest.mark.parametrize("table", [KINDS.Q8_0, KINDS.Q4_1])
+def test_untied_tables_are_kept(table: KINDS, tmp_path: Path) -> None:
+    loaded = written(tmp_path / "m.gguf", table, tied=False)
+    export(loaded, tmp_path / "float32.onnx")
+    report = quantize(tmp_path / "float32.onnx", tmp_path / "q.onnx", EXACT)
+    assert report.kept["embedding.weight"][0] == Run(37, *((8, 32) if table == KINDS.Q8_0 else (4, 32, True)))
+    assert not any(tensor.dims[:] == [37, 96] for tensor in onnx.load(tmp_path / "q.onnx").graph.initializer)
+    old, new = Decoder(tmp_path / "float32.onnx"), Decoder(tmp_path / "q.onnx")
+    for token in (3, 36, 0):
+        np.testing.assert_allclose(new.step(token), old.step(token), atol=2e-4)
+
+
+def test_folded_products_are_rounded_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A converted and saved model: W_φ changes q and k, and v, o and the feed-forward stay in their blocks."""
+    converted = conversion(written(tmp_path / "m.gguf").model, LinearConfig(5, positions="drop")).model
+    checkpoint.save(tmp_path / "t2r.pt", converted, None, {})
+    quantizing = ["--quantize", "keep:other_bits=4", "--target", "npu"]
+    assert main(["export", str(tmp_path / "t2r.pt"), str(tmp_path / "q.onnx"), *quantizing]) == 0
+    printed = capsys.readouterr().out
+    changed = "45 rows not in blocks (float, or changed by folding), rounded to 4 bits in blocks of 32"
+    assert f"2 blocks.*.parts.0.qkv.weight: {changed}; 96 rows kept in 8 bits in blocks of 32\n" in printed
+    assert "2 blocks.*.parts.0.o.weight: 96 rows kept in 4 bits in blocks of 32\n" in printed
+    assert Decoder(tmp_path / "q.onnx").step(3).shape == (1, 37)
+
+
+def test_float_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="weights in blocks of 4 or 8 bits, to keep them; received none"):
+        export_quantized(small.checkpoint("learned"), tmp_path / "q.onnx", ExportConfig(), KEEP)
+    assert not list(tmp_path.iterdir())
