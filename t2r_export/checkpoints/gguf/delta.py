@@ -20,7 +20,7 @@ from t2r_export.checkpoints.gguf.recurrent import decays, filters
 from t2r_export.checkpoints.importers.sources import ONE_PLUS
 
 # Qwen3.5's delta nets; Qwen3-Next's are shown as Qwen3.5's, which have a matrix for each of β and decays
-OF_DELTA = {
+OF_DELTA: dict[str, str | tuple[str, ...]] = {
     "attn_qkv": "linear_attn.in_proj_qkv",
     "attn_gate": "linear_attn.in_proj_z",
     "ssm_beta": "linear_attn.in_proj_b",
@@ -32,7 +32,7 @@ OF_DELTA = {
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
 }
-OF_QWEN3_5 = {**ATTENTION, **DENSE, **OF_DELTA, "attn_norm": "input_layernorm"} | {
+OF_QWEN3_5: dict[str, str | tuple[str, ...]] = {**ATTENTION, **DENSE, **OF_DELTA, "attn_norm": "input_layernorm"} | {
     "post_attention_norm": "post_attention_layernorm"
 }
 EXPERTS_OF_QWEN = {
