@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from t2r_export.graph.operators import END
-from t2r_export.graph.pieces import Pieces
+from t2r_export.graph.pieces import GraphPieces
 from t2r_export.graph.prompt import Prompt
 from t2r_export.graph.recorder import Value, plus
 from t2r_runtime.contract.signature import MOST_CHECKED
@@ -73,7 +73,7 @@ class Kept:
         return ops.cast(found, "float32").viewed((prompt.batch, 1, 1, 1, places.shape[0]))
 
 
-class Few(Pieces):
+class Few(GraphPieces):
     """One piece of all tokens, with the R heads of a group on the axis of pieces.
 
     Args:
@@ -123,7 +123,7 @@ class Few(Pieces):
 
     def first_and_rest(self, x: Value) -> list[Value]:
         if self.padded:
-            return self.ops.split(x, [1, self.capacity])
+            return super().first_and_rest(x)
         return [self.ops.sliced(x, 0, 1, 4, 1), self.ops.sliced(x, 1, END, 4, self.prompt.length)]
 
     def last(self, x: Value) -> Value:

@@ -1,8 +1,11 @@
-"""Chunking of a prompt's tokens for the products of linear attention."""
+"""Chunks of a prompt's tokens as graph nodes, and scans over tokens.
+
+The usual way to read many tokens is a loop in the graph. Here all chunks are computed in parallel, as in
+`t2r_export.model.recurrences`, and the work is linear in T.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -11,78 +14,60 @@ from onnx import TensorProto, helper
 from t2r_export.graph.operators import Operators
 from t2r_export.graph.prompt import Prompt
 from t2r_export.graph.recorder import Value
+from t2r_export.model.ops import Erase
+from t2r_export.model.pieces import Pieces
+
+CHUNK = 64  # tokens; 64 and 128 took the same time within noise, 512 a quarter longer
+CHUNK_ERASING = 32  # for erase vectors, with four times as many scores
+CHUNK_CHANNELS = 16  # for per-channel decays, with log₂ of it times as many scores
 
 
-class Pieces(ABC):
-    """N pieces of C tokens each; X = (B, G, N), and R = H / G.
+def chunk_size(log_gate: Value | None, beta: Value | None, erase: Erase[Value] | None) -> int:
+    """Tokens per chunk. Delta rules carry a matrix from chunk to chunk, so small chunks are expensive."""
+    if erase is not None:
+        return CHUNK_ERASING
+    return CHUNK_CHANNELS if beta is None and log_gate is not None and log_gate.shape[-1] != 1 else CHUNK
 
-    Args:
-        capacity: size of the constants, at least C.
-    """
+
+class GraphPieces(Pieces[Value]):
+    """Pieces of a prompt; X is the axes (B, G, N)."""
+
+    ops: Operators
 
     def __init__(self, prompt: Prompt, capacity: int) -> None:
-        self.prompt, self.ops, self.capacity = prompt, prompt.ops, capacity
-
-    @abstractmethod
-    def cut(self, x: Value) -> Value:
-        """x (B, heads, T, d) -> (B, heads, N, C, d)."""
-
-    @abstractmethod
-    def with_ones(self, v: Value) -> Value:
-        """v (B, G, T, V) -> (X, C, V + 1), the last column of ones."""
-
-    @abstractmethod
-    def rows(self, q: Value, kv_heads: int) -> Value:
-        """q (B, H, T, K) -> rows, the left operand of products with keys (X, K, C) for all R heads of a group."""
-
-    @abstractmethod
-    def heads(self, rows: Value, heads: int) -> Value:
-        """Inverse of `rows` for any last axis -> (B, H, T, ·)."""
-
-    @abstractmethod
-    def by_head(self, rows: Value, factor: Value) -> Value:
-        """Rows times a factor (X, C, ·), the same for each of the R heads."""
-
-    @abstractmethod
-    def square(self, name: str, array: np.ndarray[Any, Any]) -> Value:
-        """A constant (capacity, capacity or one more) for C tokens."""
-
-    @abstractmethod
-    def masked(self, scores: Value, name: str, array: np.ndarray[Any, Any]) -> Value:
-        """Scores of rows (X, rows, C) times a constant (capacity, capacity), the same for each of the R heads."""
-
-    def causal(self) -> Value:
-        """Causal mask: 1 where a token sees another (itself and earlier ones)."""
-        return self.square(f"causal_1x{self.capacity}", np.tri(self.capacity))
-
-    @abstractmethod
-    def first_and_rest(self, x: Value) -> list[Value]:
-        """x (X, C, 1 + C) -> (X, C, 1) and (X, C, C)."""
-
-    @abstractmethod
-    def last(self, x: Value) -> Value:
-        """x (X, C, n) -> (X, 1, n), at the last token that entered the state."""
-
-    @abstractmethod
-    def of_kept(self, k: Value) -> Value:
-        """k (X, C, n), zero for tokens that do not enter the state."""
-
-    @abstractmethod
-    def states(self, start: Value, added: Value, carry: Value | None) -> tuple[Value, Value]:
-        """The states before each piece (X, K, W), and after the last (B, G, K, W).
-
-        Args:
-            start: (B, G, K, W). added: (X, K, W), the contribution of each piece.
-            carry: how each piece transforms the incoming state: not at all (None), by factors (X, 1 or K, 1), or by a
-            matrix (X, K, K).
-        """
+        super().__init__(prompt.ops, capacity)
+        self.prompt = prompt
 
     def per_token(self, x: Value) -> Value:
-        """Gates (B, G, T, n), or shared gates (1, G, 1, n) -> (X, C, n)."""
         return self.cut(self.prompt.of_each(x))
 
+    def transposed(self, x: Value) -> Value:
+        return self.ops.transpose(x, (0, 1, 2, 4, 3))
 
-class Chunks(Pieces):
+    def total(self, x: Value) -> Value:
+        ops, (*X, _, n) = self.ops, x.shape
+        return ops.unsqueeze(ops.emit("ReduceSum", [x, ops.constant([-2], "int64")], (*X, n), keepdims=0), -1)
+
+    def solve(self, system: Value, right: Value) -> Value:
+        """`right` times the inverse of `system`, whose blocks are doubled from size 1.
+
+        [[A, 0], [B, D]] has the inverse [[A⁻¹, 0], [-D⁻¹ B A⁻¹, D⁻¹]]. This takes 2 log₂ C batched products and avoids
+        powers of the matrix, which would be large for similar keys.
+        """
+        ops, size = self.ops, self.capacity
+        row, column = np.indices((size, size))
+        inverse, block = ops.constant(np.eye(size), "float32", f"eye_{size}"), 1
+        while block < size:
+            lower = (row // block == column // block + 1) & (row // block % 2 == 1)
+            below = ops.mul(system, ops.constant(lower, "float32", f"lower_{block}x{size}"))
+            if block > 1:
+                below = ops.matmul(ops.matmul(inverse, below), inverse)
+            inverse = ops.sub(inverse, below)
+            block *= 2
+        return ops.matmul(inverse, right)
+
+
+class Chunks(GraphPieces):
     """Chunks of `capacity` tokens, computed in parallel; the last one is padded with zeros.
 
     The state is carried between chunks by a cumulative sum or, if it decays, by a Scan of two small operators.
@@ -131,15 +116,6 @@ class Chunks(Pieces):
     def masked(self, scores: Value, name: str, array: np.ndarray[Any, Any]) -> Value:
         R = _share(scores.shape[3], self.capacity)
         return self.ops.mul(scores, self.square(f"{name}_{R}x{self.capacity}", np.tile(array, (R, 1))))
-
-    def first_and_rest(self, x: Value) -> list[Value]:
-        return self.ops.split(x, [1, self.capacity])
-
-    def last(self, x: Value) -> Value:
-        return self.ops.split(x, [self.capacity - 1, 1], axis=-2)[1]
-
-    def of_kept(self, k: Value) -> Value:
-        return k
 
     def states(self, start: Value, added: Value, carry: Value | None) -> tuple[Value, Value]:
         ops = self.ops

@@ -9,13 +9,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import Guard
-from t2r_export.graph import prefill
 from t2r_export.graph.draft_check import Few, Kept
 from t2r_export.graph.operators import Operators
-from t2r_export.graph.pieces import Chunks, complex_scan, scan
+from t2r_export.graph.pieces import Chunks, chunk_size, complex_scan, scan
 from t2r_export.graph.prompt import Prompt
 from t2r_export.graph.recorder import Dim, Value, product
 from t2r_export.model.ops import MASKED, Erase
+from t2r_export.model.recurrences import linear_attention
 
 
 class GraphOps(Operators):
@@ -189,8 +189,8 @@ class GraphOps(Operators):
         erase: Erase[Value] | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:
         few = self._kept and Few(self.prompt, self._kept, padded=beta is not None or erase is not None)
-        chunk = prefill.chunk_size(log_gate, beta, erase)
-        return prefill.linear_attention(few or Chunks(self.prompt, chunk), q, k, v, S, z, log_gate, beta, erase)
+        pieces = few or Chunks(self.prompt, chunk_size(log_gate, beta, erase))
+        return linear_attention(pieces, q, k, v, S, z, log_gate, beta, erase)
 
     def linear_recurrence_many(self, x: Value, log_gate: Value, state: Value) -> tuple[Value, Value]:
         D = x.shape[1]

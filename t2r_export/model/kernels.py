@@ -1,6 +1,6 @@
 """Kernels of flash-linear-attention for linear attention on CUDA; they need the extra `fla` (fla-core).
 
-They compute `t2r_export.model.recurrences.chunked_linear_attention`, by the formulas there, with the token axis before
+They compute `t2r_export.model.chunks.chunked_linear_attention`, by the formulas there, with the token axis before
 the head axis: q, k (B, T, H, K), v (B, T, H, V), g = log g_t (B, T, H), or (B, T, H, K) for a decay per key channel,
 beta (B, T, H), initial_state and the state after (B, H, K, V). q is multiplied by `scale`: K^-½ by default, and 1 here.
 The kernels' options for normalizers, key norms and variable sequence lengths are unused: normalizers are columns of v,
@@ -15,6 +15,7 @@ import pkgutil
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Kernel = Callable[..., tuple[Tensor, Tensor]]
@@ -57,10 +58,16 @@ def attention(
     k: Tensor,
     v: Tensor,
     S: Tensor,
+    z: Tensor | None,
     log_gate: Tensor | None,
     beta: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """`chunked_linear_attention` by a kernel, in float32; key heads that queries share are repeated."""
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """`chunked_linear_attention` by a kernel, in float32; key heads that queries share are repeated.
+
+    z is S for v = 1: an additional column of v and S computes the denominator.
+    """
+    if z is not None:
+        v, S = F.pad(v, (0, 1), value=1.0), torch.cat([S, z.unsqueeze(-1)], dim=-1)
     repeats = q.shape[1] // k.shape[1]
 
     def tokens_first(x: Tensor) -> Tensor:
@@ -78,4 +85,7 @@ def attention(
     with torch.autocast(q.device.type, enabled=False):
         inputs = (tokens_first(x) for x in (q, k, v))
         o, after = kernel(*inputs, scale=1.0, initial_state=start, output_final_state=True, **gates)
-    return o.transpose(1, 2), after[:, ::repeats]
+    o, after = o.transpose(1, 2), after[:, ::repeats]
+    if z is None:
+        return o, None, after, None
+    return o[..., :-1], o[..., -1:], after[..., :-1], after[..., -1]

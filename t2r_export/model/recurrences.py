@@ -14,8 +14,9 @@ require keys of unit length; longer keys make the state diverge.
 The erase rule has no name in the operator and generalizes the others: with r = k, e = -βk and βv for v it is
 gated_delta. RWKV-7 reads the state before its decay: r = κ̂ / g.
 
-Each rule has two equivalent forms: single tokens (`Ops.linear_attention`), and T tokens in chunks, for torch here and
-for graphs in t2r_export.graph.prefill. In a chunk with initial state S_0 and Γ_ij = D_{j+1} ⋯ D_i,
+Each rule has two equivalent forms: single tokens (`Ops.linear_attention`), and T tokens in chunks, here; the chunks of
+torch are in t2r_export.model.chunks, those of graphs in t2r_export.graph.pieces. In a chunk with initial state S_0 and
+Γ_ij = D_{j+1} ⋯ D_i,
 
     S_i = Γ_i0 S_0 + Σ_{j≤i} Γ_ij k_j u_jᵀ
     u_i = v_i, or β_i (v_i - S_0ᵀ Γ_i0 k_i - Σ_{j<i} (k_iᵀ Γ_ij k_j) u_j) for the delta rules,
@@ -27,181 +28,88 @@ reads p_i = S_0ᵀ Γ_i0 r_i + Σ_{j<i} ((r_iᵀ Γ_ij k_j) v_j + (r_iᵀ Γ_ij 
 
 from __future__ import annotations
 
-import math
+from functools import reduce
+from typing import Generic, NamedTuple
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
-from t2r_export.model import kernels
-from t2r_export.model.decays import ChannelDecay, Decay, HeadDecay
+from t2r_export.model.decays import Decay, decay_of
 from t2r_export.model.ops import Erase
+from t2r_export.model.pieces import Pieces, triangle
+from t2r_export.model.primitives import T
 
 
-def chunked_linear_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    S: Tensor,
-    log_gate: Tensor | None = None,
-    beta: Tensor | None = None,
-    erase: Erase[Tensor] | None = None,
-    chunk: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Linear attention over T tokens; memory O(T·K·V/chunk + T·chunk).
-
-    Args:
-        q: (B, H, T, K); G divides H.
-        k: (B, G, T, K).
-        v: (B, G, T, V). A last column of ones, with z as the last column of S, computes the denominator (not for the
-            delta rules).
-        S: (B, G, K, V), the state before.
-        log_gate: log g, at most 0, (B, G, T, 1) or (B, G, T, K), for the gated rules.
-        beta: (B, G, T, 1), for the delta rules.
-        erase: (B, G, T, K) each, for the erase rule; requires beta=None.
-        chunk: tokens per chunk; default `chunk_size`, or that of a kernel (t2r_export.model.kernels).
-
-    Returns:
-        o (B, H, T, V) and the state after, in float32, or float64 if v is float64: bfloat16 sums stop growing after 256
-        equal terms.
-    """
-    if erase is None and chunk is None and (kernel := kernels.kernel(q, v, S, log_gate, beta)) is not None:
-        return kernels.attention(kernel, q, k, v, S, log_gate, beta)
-    B, H, T, K = q.shape
-    G, V = v.shape[1], v.shape[3]
-    R = H // G
-    wide = torch.float64 if v.dtype == torch.float64 else torch.float32
-    with torch.autocast(q.device.type, enabled=False):
-        C = min(chunk or chunk_size(K, V, R), T)
-        # X = B·G·N blocks: one batched product for all chunks and kv heads
-        q, k, v = (_blocks(t.to(wide), G, C) for t in (q, k, v))  # (X, R·C, K), (X, C, K), (X, C, V)
-        decay = Decay(C, v)
-        if log_gate is not None:
-            gates = _blocks(log_gate.to(wide), G, C)
-            decay = HeadDecay(gates) if gates.shape[-1] == 1 else ChannelDecay(gates)
-        scores, k_end, read, carry = decay.scores(q, k), decay.to_end(k), None, decay.carry
-        if beta is not None:
-            v, read = _delta(k, v, _blocks(beta.to(wide), G, C), decay)
-        if erase is not None:
-            e = Erase(*(_blocks(t.to(wide), G, C) for t in erase))
-            v, read = _erased(k, v, e, decay)
-            scores = torch.cat([scores, decay.scores(q, e.write)], dim=2)
-            k_end = torch.cat([k_end, decay.to_end(e.write)], dim=1)
-        if read is not None:
-            kept = torch.eye(K, dtype=wide, device=q.device)
-            carry = (kept if carry is None else kept * carry) - torch.bmm(k_end.mT, read)
-        states = _states(S.to(wide), torch.bmm(k_end.mT, v), carry)  # (B, G, N+1, K, V)
-        before = states[:, :, :-1].reshape(-1, K, V)
-        u = v if read is None else torch.baddbmm(v, read, before, alpha=-1)
-        o = torch.baddbmm(torch.bmm(scores, u), decay.from_start(q), before)
-        o = o.view(B, G, -1, R, C, V).transpose(2, 3).reshape(B, H, -1, V)
-        return o[:, :, :T], states[:, :, -1]
+def linear_attention(
+    pieces: Pieces[T],
+    q: T,
+    k: T,
+    v: T,
+    S: T,
+    z: T | None,
+    log_gate: T | None,
+    beta: T | None,
+    erase: Erase[T] | None,
+) -> tuple[T, T | None, T, T | None]:
+    """`Ops.linear_attention` over T tokens, with one product per piece."""
+    ops, H = pieces.ops, q.shape[1]
+    _, G, K, V = S.shape
+    assert isinstance(G, int) and isinstance(H, int) and isinstance(K, int) and isinstance(V, int)
+    rows = pieces.rows(q, G)
+    k, v = pieces.cut(k), pieces.cut(v) if z is None else pieces.with_ones(v)  # (X, C, K), (X, C, V+1)
+    decay = decay_of(pieces, log_gate)
+    writes = [Write(k, v)]
+    if beta is not None:
+        writes = [_corrected(k, v, pieces.per_token(beta), decay)]
+    if erase is not None:
+        writes.append(_read(k, v, Erase(*map(pieces.cut, erase)), decay))
+    scores = [decay.scores(rows, write.along) for write in writes]
+    ends = [decay.to_end(write.along) for write in writes]
+    carry = decay.carry
+    # z is the state of a value that is always 1
+    state = S if z is None else ops.concat([S, ops.unsqueeze(z, -1)])
+    for write, end in zip(writes, ends, strict=True):
+        if write.read is not None:
+            kept = ops.constant(np.eye(K), "float32", f"eye_{K}")
+            carry = ops.sub(kept if carry is None else ops.mul(kept, carry), ops.matmul(end, write.read))  # (X, K, K)
+    added = [ops.matmul(end, write.values) for write, end in zip(writes, ends, strict=True)]
+    before, after = pieces.states(state, reduce(ops.add, added), carry)
+    seen = [ops.matmul(score, write.after(before, pieces)) for score, write in zip(scores, writes, strict=True)]
+    both = pieces.add_product(reduce(ops.add, seen), decay.from_start(rows), before)
+    both = pieces.heads(both, H)  # (B, H, T, V+1)
+    if z is None:
+        return both, None, after, None
+    numerator, denominator = ops.split(both, [V, 1])
+    S, z = ops.split(after, [V, 1])
+    return numerator, denominator, S, ops.squeeze(z, -1)
 
 
-def scanned(x: Tensor, log_gate: Tensor, state: Tensor) -> Tensor:
-    """y_t = exp(log_gate_t) ⊙ y_{t-1} + x_t elementwise, by recursive doubling in log₂ T steps.
+class Write(NamedTuple, Generic[T]):
+    """The contribution of a piece's tokens: Σ_j Γ_ij along_j (values - read S_0)_jᵀ."""
 
-    Args:
-        x, log_gate: (B, T, D); log_gate is at most 0.
-        state: y before, (B, D).
+    along: T  # (X, C, K)
+    values: T  # (X, C, V)
+    read: T | None = None  # (X, C, K)
 
-    Returns:
-        y (B, T, D), float32, or float64 if the state is float64.
-    """
-    wide = torch.float64 if state.dtype == torch.float64 else torch.float32
-    y = torch.cat([state.to(wide).unsqueeze(1), x.to(wide)], dim=1)
-    sums = F.pad(log_gate.to(wide), (0, 0, 1, 0))  # of the gates of the last 1, 2, 4 … tokens
-    behind = 1
-    while behind < y.shape[1]:
-        y = y + F.pad(sums[:, behind:].exp() * y[:, :-behind], (0, 0, behind, 0))
-        sums = sums + F.pad(sums[:, :-behind], (0, 0, behind, 0))
-        behind *= 2
-    return y[:, 1:]
+    def after(self, before: T, pieces: Pieces[T]) -> T:
+        """values - read S_0 (X, C, V)."""
+        return self.values if self.read is None else pieces.subtract_product(self.values, self.read, before)
 
 
-def scanned_complex(x: Tensor, factor: Tensor, state: Tensor) -> Tensor:
-    """y_t = a y_{t-1} + x_t elementwise, of complex numbers as real parts and then imaginary parts.
-
-    Args:
-        x: (B, T, 2·D). factor: a, (2·D,), at most 1 in size.
-        state: y before, (B, 2·D).
-
-    Returns:
-        y (B, T, 2·D), float32, or float64 if the state is float64.
-    """
-    wide = torch.float64 if state.dtype == torch.float64 else torch.float32
-    joined = torch.cat([state.to(wide).unsqueeze(1), x.to(wide)], dim=1)
-    y, a = (torch.complex(*numbers.chunk(2, -1)) for numbers in (joined, factor.to(wide)))
-    behind = 1
-    while behind < y.shape[1]:
-        y = y + F.pad(a * y[:, :-behind], (0, 0, behind, 0))
-        a, behind = a * a, 2 * behind
-    return torch.cat([y.real, y.imag], dim=-1)[:, 1:]
+def _corrected(k: T, v: T, rate: T, decay: Decay[T]) -> Write[T]:
+    """The values of the delta rules, by solving their triangular system."""
+    ops = decay.ops
+    system = ops.mul(decay.scores(k, k), rate)
+    right = ops.mul(ops.concat([v, decay.from_start(k)]), rate)
+    values, read = ops.split(decay.pieces.solve(system, right), [v.shape[-1], k.shape[-1]])
+    return Write(k, values, read)
 
 
-def _blocks(x: Tensor, G: int, C: int) -> Tensor:
-    """x (B, heads, T, size) -> N zero-padded chunks of C tokens (B·G·N, heads/G·C, size).
-
-    Zero keys, log gates and rates leave the state unchanged.
-    """
-    B, heads, T, size = x.shape
-    x = F.pad(x, (0, 0, 0, -T % C)) if T % C else x
-    x = x.reshape(B, G, heads // G, -1, C, size).transpose(2, 3)
-    return x.reshape(-1, heads // G * C, size)
-
-
-def _delta(k: Tensor, v: Tensor, beta: Tensor, decay: Decay) -> tuple[Tensor, Tensor]:
-    """Solve the delta rules' triangular system for unknown S_0.
-
-    Returns:
-        a (X, C, V) and W (X, C, K) with u = a - W S_0.
-    """
-    system = decay.scores(k, k, beta)  # unitriangular: diagonal and above are ignored
-    right = beta * torch.cat([v, decay.from_start(k)], dim=-1)
-    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    return solved[..., : v.shape[-1]], solved[..., v.shape[-1] :]
-
-
-def _erased(k: Tensor, v: Tensor, erase: Erase[Tensor], decay: Decay) -> tuple[Tensor, Tensor]:
-    """Solve the erase rule's triangular system, for v and the reads.
-
-    Returns:
-        a (X, 2·C, V) and W (X, 2·C, K) with u = a - W S_0, written along [k; erase.write].
-    """
+def _read(k: T, v: T, erase: Erase[T], decay: Decay[T]) -> Write[T]:
+    """Reads and writes for an erase vector that is not the key, by solving the triangular system."""
+    ops = decay.ops
     # token i reads the decayed state before its own writes
-    written, system = (decay.scores(erase.read, x).tril(-1) for x in (k, erase.write))
-    right = torch.cat([torch.bmm(written, v), decay.from_start(erase.read)], dim=-1)
-    solved = torch.linalg.solve_triangular(-system, right, upper=False, unitriangular=True)
-    read, W = solved[..., : v.shape[-1]], solved[..., v.shape[-1] :]
-    return torch.cat([v, read], dim=1), torch.cat([torch.zeros_like(k), -W], dim=1)
-
-
-def _states(start: Tensor, added: Tensor, carry: Tensor | None) -> Tensor:
-    """The states before each of N chunks and after the last.
-
-    Args:
-        start: (B, G, K, V).
-        added: (B·G·N, K, V), the contribution of each chunk.
-        carry: transition of each chunk: the identity (None), factors (B·G·N, 1 or K, 1), or matrices (B·G·N, K, K).
-
-    Returns:
-        (B, G, N+1, K, V).
-    """
-    B, G, K, V = start.shape
-    added = added.view(B, G, -1, K, V)
-    if carry is None:
-        return torch.cat([start.unsqueeze(2), added], dim=2).cumsum(dim=2)
-    carry = carry.view(*added.shape[:3], *carry.shape[1:])
-    states = [start]
-    for chunk in range(added.shape[2]):
-        kept = carry[:, :, chunk]
-        before = kept @ states[-1] if kept.shape[-1] == K else kept * states[-1]
-        states.append(before + added[:, :, chunk])
-    return torch.stack(states, dim=2)
-
-
-def chunk_size(K: int, V: int, R: int) -> int:
-    """Tokens per chunk, a power of two from 16 to 128, that balances the memory of scores (R·C per token) and states
-    (K·V/C per token)."""
-    balanced = math.sqrt(K * V / R)
-    return min(max(1 << math.ceil(math.log2(max(balanced, 1.0))), 16), 128)
+    written = decay.pieces.masked(decay.scores(erase.read, k), "before", triangle(decay.pieces.capacity, -1))
+    system = ops.mul(decay.scores(erase.read, erase.write), -1.0)
+    right = ops.concat([ops.matmul(written, v), ops.mul(decay.from_start(erase.read), -1.0)])
+    values, read = ops.split(decay.pieces.solve(system, right), [v.shape[-1], k.shape[-1]])
+    return Write(erase.write, values, read)

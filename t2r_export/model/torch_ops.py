@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from t2r_export.model.chunks import chunked_linear_attention, scanned, scanned_complex
 from t2r_export.model.ops import Erase, Ops
-from t2r_export.model.recurrences import chunked_linear_attention, scanned, scanned_complex
+from t2r_export.model.torch_primitives import TorchPrimitives
 
 PRODUCTS = 512  # maximum keys for bfloat16 attention by matrix products on CPUs
-_DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 
 
 def _use_one_thread() -> None:
@@ -29,7 +28,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_use_one_thread)
 
 
-class TorchOps(Ops[Tensor]):
+class TorchOps(TorchPrimitives, Ops[Tensor]):
     """Torch operators for a step or for T tokens.
 
     Args:
@@ -38,169 +37,12 @@ class TorchOps(Ops[Tensor]):
     """
 
     def __init__(self, tokens: int | None = None, like: Tensor | None = None) -> None:
+        super().__init__(like)
         self.tokens = tokens
-        self.device = None if like is None else like.device
-        self.wide = torch.float64 if like is not None and like.dtype == torch.float64 else torch.float32
 
     @property
     def many(self) -> bool:
         return self.tokens is not None
-
-    def parameter(self, tensor: Tensor) -> Tensor:
-        return tensor
-
-    def constant(self, array: Any, dtype: str, name: str) -> Tensor:
-        return torch.as_tensor(array, dtype=self.wide if dtype == "float32" else _DTYPES[dtype], device=self.device)
-
-    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        rows = F.embedding(ids.to(table.device), table.flatten(1))
-        return rows.view(*ids.shape, *table.shape[1:])
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # values computed from states can be wider than weights
-        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            x = x.to(weight.dtype)
-        return F.linear(x, weight, bias)
-
-    def linears(self, x: Tensor, groups: Sequence[Sequence[nn.Linear]]) -> list[Tensor]:
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))  # once, not for each product
-        return [self.concat([self.linear(x, p.weight, p.bias) for p in group]) for group in groups]
-
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        return F.layer_norm(x, weight.shape, weight, bias, eps)
-
-    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
-
-    def add(self, a: Tensor | float, b: Tensor | float) -> Tensor:
-        return torch.as_tensor(a + b)
-
-    def sub(self, a: Tensor | float, b: Tensor | float) -> Tensor:
-        return torch.as_tensor(a - b)
-
-    def mul(self, a: Tensor | float, b: Tensor | float) -> Tensor:
-        return torch.as_tensor(a * b)
-
-    def div(self, a: Tensor | float, b: Tensor | float) -> Tensor:
-        return torch.as_tensor(a / b)
-
-    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        if a.dtype != b.dtype:  # half-precision weights and float32 states
-            wide = torch.promote_types(a.dtype, b.dtype)
-            a, b = a.to(wide), b.to(wide)
-        return torch.matmul(a, b)
-
-    def maximum(self, x: Tensor, low: float) -> Tensor:
-        return torch.clamp(x, min=low)
-
-    def minimum(self, x: Tensor, high: float) -> Tensor:
-        return torch.clamp(x, max=high)
-
-    def remainder(self, x: Tensor, divisor: int) -> Tensor:
-        return x % divisor
-
-    def relu(self, x: Tensor) -> Tensor:
-        return F.relu(x)
-
-    def exp(self, x: Tensor) -> Tensor:
-        return torch.exp(x)
-
-    def log(self, x: Tensor) -> Tensor:
-        return torch.log(x)
-
-    def sigmoid(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(x)
-
-    def log_sigmoid(self, x: Tensor) -> Tensor:
-        return F.logsigmoid(x)
-
-    def elu(self, x: Tensor) -> Tensor:
-        return F.elu(x)
-
-    def silu(self, x: Tensor) -> Tensor:
-        return F.silu(x)
-
-    def tanh(self, x: Tensor) -> Tensor:
-        return torch.tanh(x)
-
-    def gelu(self, x: Tensor, tanh: bool) -> Tensor:
-        return F.gelu(x, approximate="tanh" if tanh else "none")
-
-    def softplus(self, x: Tensor) -> Tensor:
-        return F.softplus(x)
-
-    def expm1(self, x: Tensor) -> Tensor:
-        return torch.expm1(x)
-
-    def sqrt(self, x: Tensor) -> Tensor:
-        return torch.sqrt(x)
-
-    def sin(self, x: Tensor) -> Tensor:
-        return torch.sin(x)
-
-    def cos(self, x: Tensor) -> Tensor:
-        return torch.cos(x)
-
-    def softmax(self, x: Tensor) -> Tensor:
-        return F.softmax(x, dim=-1)
-
-    def mean(self, x: Tensor) -> Tensor:
-        return x.mean(-1, keepdim=True)
-
-    def reduce_max(self, x: Tensor) -> Tensor:
-        return x.amax(-1, keepdim=True)
-
-    def top_k(self, x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        found = torch.topk(x, count)
-        return found.values, found.indices
-
-    def gather(self, x: Tensor, indices: Tensor) -> Tensor:
-        return torch.gather(x, -1, indices.long())
-
-    def cast(self, x: Tensor, dtype: str) -> Tensor:
-        return x.to(_DTYPES[dtype])
-
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        return x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)])
-
-    def unsqueeze(self, x: Tensor, axis: int) -> Tensor:
-        return x.unsqueeze(axis)
-
-    def squeeze(self, x: Tensor, axis: int) -> Tensor:
-        return x.squeeze(axis)
-
-    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
-        return x.permute(tuple(axes))
-
-    def split(self, x: Tensor, sizes: Sequence[int], axis: int = -1) -> list[Tensor]:
-        return [x] if len(sizes) == 1 else list(torch.split(x, list(sizes), dim=axis))
-
-    def concat(self, parts: Sequence[Tensor], axis: int = -1) -> Tensor:
-        parts = [part for part in parts if part.shape[axis]] or parts[:1]  # an empty cache costs no copy
-        return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=axis)
-
-    def repeat_heads(self, x: Tensor, heads: int) -> Tensor:
-        return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
-
-    def slice_from(self, x: Tensor, start: int) -> Tensor:
-        return x[:, :, start:]
-
-    def slice_last(self, x: Tensor, count: int) -> Tensor:
-        return x[:, :, x.shape[2] - count :]
-
-    def drop_last(self, x: Tensor, count: int) -> Tensor:
-        return x[:, :, : x.shape[2] - count]
-
-    def pad_front(self, x: Tensor, count: int) -> Tensor:
-        return F.pad(x, (0, 0, count, 0))
-
-    def digits(self, x: Tensor, base: int, count: int) -> Tensor:
-        place = torch.arange(count, device=x.device)
-        digit = x.long().unsqueeze(-1) // base**place % base
-        return (digit + place * base).int()
-
-    # -- depends on the number of tokens
 
     def flatten_tokens(self, x: Tensor) -> Tensor:
         return x.flatten(0, -2)
@@ -282,14 +124,7 @@ class TorchOps(Ops[Tensor]):
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
         if log_gate is not None:
             log_gate = log_gate.expand(len(v), -1, v.shape[2], -1)
-        if z is None:
-            o, S = chunked_linear_attention(q, k, v, S, log_gate, beta, erase)
-            return o, None, S, None
-        # z is S for v = 1: an additional column of v and S computes the denominator
-        both, after = chunked_linear_attention(
-            q, k, F.pad(v, (0, 1), value=1.0), torch.cat([S, z.unsqueeze(-1)], dim=-1), log_gate, beta
-        )
-        return both[..., :-1], both[..., -1:], after[..., :-1], after[..., -1]
+        return chunked_linear_attention(q, k, v, S, log_gate, beta, erase, z)
 
     def linear_recurrence_many(self, x: Tensor, log_gate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         x = x.unflatten(0, (len(state), -1))

@@ -23,7 +23,7 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.uniform import LAYERS
 from t2r_export.graph.layout import pack
-from t2r_export.graph.prefill import CHUNK
+from t2r_export.graph.pieces import CHUNK
 from t2r_export.lab.config.compressive import CompressiveConfig
 from t2r_export.model.mixers.feature_maps import FEATURE_MAPS
 from t2r_export.quantize import quantize

@@ -18,8 +18,8 @@ from torch import nn
 import rules
 from rules import DECAYS, HEADS, KEY_HEADS, RULES, SHARED, B, K, V
 from t2r_export.config.targets import TARGETS
+from t2r_export.graph.pieces import CHUNK
 from t2r_export.graph.portable import GraphOps
-from t2r_export.graph.prefill import CHUNK
 from t2r_export.graph.recorder import Value, value_info
 from t2r_export.model.ops import Erase
 from t2r_export.model.torch_ops import TorchOps

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from family_blocks import BLOCKS, Block
 from t2r_export.config.targets import TARGETS
-from t2r_export.graph.prefill import CHUNK
+from t2r_export.graph.pieces import CHUNK
 from t2r_export.graph.recorder import Value, value_info
 from t2r_export.graph.weights import array
 from t2r_export.model.torch_ops import TorchOps

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import reference
+from t2r_export.model.chunks import chunk_size, chunked_linear_attention
 from t2r_export.model.ops import update_rule
-from t2r_export.model.recurrences import chunk_size, chunked_linear_attention
 from t2r_export.model.torch_ops import TorchOps
 
 RULES = ["linear", "gated", "delta", "gated_delta"]
@@ -51,6 +51,12 @@ def by_definition(tensors: Any) -> tuple[np.ndarray, np.ndarray]:
     return o.swapaxes(1, 2), S
 
 
+def in_chunks(*arguments: Any, chunk: int | None = None) -> tuple[Tensor, Tensor]:
+    """`chunked_linear_attention` without a normalizer."""
+    o, _, S, _ = chunked_linear_attention(*arguments, chunk=chunk)
+    return o, S
+
+
 def by_steps(tensors: Any) -> tuple[Tensor, Tensor]:
     """`chunked_linear_attention`, one step a token."""
     q, k, v, S, log_gate, beta = tensors
@@ -70,7 +76,7 @@ def test_chunked_and_steps_are_the_definition(rule: str, decay: str, case: dict[
     expected = by_definition(tensors)
     for wide, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
         narrow = [None if t is None else t.to(wide) for t in tensors]
-        for outputs in (chunked_linear_attention(*narrow, chunk=case["chunk"]), by_steps(narrow)):
+        for outputs in (in_chunks(*narrow, chunk=case["chunk"]), by_steps(narrow)):
             for received, wanted in zip(outputs, expected, strict=True):
                 assert received.dtype == wide
                 np.testing.assert_allclose(received.numpy(), wanted, rtol=tolerance, atol=tolerance)
@@ -81,11 +87,11 @@ def test_chunked_and_steps_are_the_definition(rule: str, decay: str, case: dict[
 def test_split_is_whole(rule: str, at: int) -> None:
     """One text of 40 tokens in two parts, and whole; chunks of 16."""
     q, k, v, S, *rest = inputs(rule, T=40)
-    whole, end = chunked_linear_attention(q, k, v, S, *rest, chunk=16)
+    whole, end = in_chunks(q, k, v, S, *rest, chunk=16)
     out = []
     for part in (slice(at), slice(at, None)):
         here = [None if x is None else x[:, :, part] for x in (q, k, v, *rest)]
-        y, S = chunked_linear_attention(*here[:3], S, *here[3:], chunk=16)  # type: ignore[arg-type]
+        y, S = in_chunks(*here[:3], S, *here[3:], chunk=16)
         out.append(y)
     torch.testing.assert_close(torch.cat(out, 2), whole, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(S, end, rtol=1e-12, atol=1e-12)
@@ -99,7 +105,7 @@ def test_weak_decay_after_strong_decay_precision(rule: str) -> None:
     log_gate[:, :, 3] = -1e5
     tensors[4] = log_gate
     expected = by_definition(tensors)
-    received = chunked_linear_attention(*(None if t is None else t.float() for t in tensors), chunk=16)  # type: ignore[arg-type]
+    received = in_chunks(*(None if t is None else t.float() for t in tensors), chunk=16)
     for value, wanted in zip(received, expected, strict=True):
         np.testing.assert_allclose(value.numpy(), wanted, rtol=1e-5, atol=1e-5)
 
@@ -108,7 +114,7 @@ def test_weak_decay_after_strong_decay_precision(rule: str) -> None:
 def test_gradients_are_those_of_the_steps(rule: str) -> None:
     """Also with decays to nothing: no inf times 0 in the backward pass."""
     gradients = []
-    for form in (lambda t: chunked_linear_attention(*t, chunk=3), by_steps):
+    for form in (lambda t: in_chunks(*t, chunk=3), by_steps):
         tensors = inputs(rule, decay=2000.0)
         leaves = [t.requires_grad_() for t in tensors if t is not None]
         o, S = form(tensors)
@@ -134,8 +140,8 @@ def test_normalizer_equals_state_of_ones(rule: str) -> None:
     for gate in [log_gate] if log_gate is None else [log_gate, log_gate[:1, :, :1]]:
         o, sums, S_after, z_after = TorchOps(q.shape[2]).linear_attention(q, k, v, S, z, gate)
         each = None if gate is None else gate.expand(*v.shape[:3], 1)
-        expected = chunked_linear_attention(q, k, v, S, each)
-        ones = chunked_linear_attention(q, k, torch.ones_like(v[..., :1]), z[..., None], each)
+        expected = in_chunks(q, k, v, S, each)
+        ones = in_chunks(q, k, torch.ones_like(v[..., :1]), z[..., None], each)
         assert sums is not None and z_after is not None
         for received, wanted in (
             (o, expected[0]),
@@ -157,7 +163,7 @@ def test_normalizer_equals_state_of_ones(rule: str) -> None:
 def test_states_stay_float32_under_autocast(rule: str) -> None:
     narrow = [None if t is None else t.bfloat16() for t in inputs(rule)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for value in chunked_linear_attention(*narrow):  # type: ignore[arg-type]
+        for value in in_chunks(*narrow):
             assert value.dtype == torch.float32
 
 
@@ -173,9 +179,9 @@ def test_the_delta_rule_replaces_what_a_key_held() -> None:
     keys = torch.eye(3, dtype=torch.float64)[None, None, [0, 1, 2, 1]]
     values = torch.tensor([[1.0, 2], [3, 4], [5, 6], [7, 8]], dtype=torch.float64)[None, None]
     empty, ones = torch.zeros(1, 1, 3, 2, dtype=torch.float64), torch.ones(1, 1, 4, 1, dtype=torch.float64)
-    _, S = chunked_linear_attention(keys, keys, values, empty, None, ones)
+    _, S = in_chunks(keys, keys, values, empty, None, ones)
     assert S[0, 0].tolist() == [[1, 2], [7, 8], [5, 6]]
-    _, S = chunked_linear_attention(keys, keys, values, empty)
+    _, S = in_chunks(keys, keys, values, empty)
     assert S[0, 0].tolist() == [[1, 2], [10, 12], [5, 6]]
 
 
@@ -233,7 +239,7 @@ def test_conformance_of_chunks(case: str, data: Path) -> None:
     _, arguments, (o, S) = conformance(data / "onnx-node-tests" / f"test_linear_attention_{case}")
     tolerance = 5e-3 if case == "fp16" else 2e-6
     for chunk in (None, 2, 3):
-        received, end = chunked_linear_attention(*arguments, chunk=chunk)  # type: ignore[arg-type]
+        received, end = in_chunks(*arguments, chunk=chunk)
         torch.testing.assert_close(received, o, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(end, S, rtol=tolerance, atol=tolerance)
 

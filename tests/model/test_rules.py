@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rules
 from rules import DECAYS, RULES, SHARED
+from t2r_export.model.chunks import chunked_linear_attention, scanned
 from t2r_export.model.decays import halves
-from t2r_export.model.recurrences import chunked_linear_attention, scanned
 from t2r_export.model.torch_ops import TorchOps
 
 CHANNELS = [name for name, rule in RULES.items() if rule.decay == "channel"]
@@ -40,7 +40,7 @@ def by_chunks(given: dict[str, Any], chunk: int) -> tuple[Tensor, Tensor]:
     ops, heads = TorchOps(), given["S"].shape[1]
     q, k = (ops.repeat_heads(x, max(heads, x.shape[1])) for x in (given["q"], given["k"]))
     rest = (given.get(name) for name in ("log_gate", "beta", "erase"))
-    return chunked_linear_attention(q, k, given["v"], given["S"], *rest, chunk=chunk)
+    return chunked_linear_attention(q, k, given["v"], given["S"], *rest, chunk=chunk)[::2]
 
 
 cases = st.tuples(st.sampled_from(list(RULES)), st.sampled_from(list(SHARED)))

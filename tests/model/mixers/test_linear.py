@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -18,9 +17,9 @@ from model.mixers.alone import Alone, by_steps, layer, random_mixer
 from small import DROPPED, GPT2, LINEAR, LLAMA, B, G, H, K, T, V, assert_learns
 from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.model.chunks import chunked_linear_attention
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.ops import State
-from t2r_export.model.recurrences import chunked_linear_attention
 from t2r_export.model.torch_ops import TorchOps
 
 CLAMP, ADD = Guard("clamp", 0.3), Guard("add", 0.3)  # large: a wrong guard cannot hide
@@ -200,11 +199,10 @@ def chunked(
     ops = TorchOps(q.shape[2])
     if chunk is None:
         o, sums, S, after = ops.linear_attention(q, k, v, S, z)
-        assert sums is not None and after is not None
-        return ops.divide(o, sums, guard), S, after
-    state = torch.cat([S, z.unsqueeze(-1)], -1)  # z is the state of a value that is always 1
-    both, state = chunked_linear_attention(q, k, F.pad(v, (0, 1), value=1.0), state, chunk=chunk)
-    return ops.divide(both[..., :-1], both[..., -1:], guard), state[..., :-1], state[..., -1]
+    else:
+        o, sums, S, after = chunked_linear_attention(q, k, v, S, z=z, chunk=chunk)
+    assert sums is not None and after is not None
+    return ops.divide(o, sums, guard), S, after
 
 
 @settings(max_examples=60)
