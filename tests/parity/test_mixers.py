@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,11 @@ def expected(name: str) -> object:
 # norms of less than 16 numbers; delta_wide and gated_delta_wide replace them
 NARROW = ("delta", "delta_rotary", "gated_delta")
 MIXERS = [name for name in small.MODELS if name not in (*NAMES, *NARROW)]
+TESTED = [name for name in MIXERS if fits(name)][:: 1 if os.environ.get("T2R_ALL") else SETUP.every]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [expected(name) for name in MIXERS if fits(name)])
+@pytest.mark.parametrize("name", [expected(name) for name in TESTED])
 def test_mixer_is_model(name: str, tmp_path: Path) -> None:
     loaded = saved(name, tmp_path / "model.pt")
     # most have no sums that float16 would round off, and in a few steps the others lose little
