@@ -3,18 +3,11 @@
 // @ts-expect-error its types lack this export
 import { BPE } from "@huggingface/tokenizers";
 
-const IDS = 2 ** 24; // more than any id of a vocabulary
-
-/** Two ids as one number, or NaN if one is undefined. @param {number | undefined} left @param {number | undefined} right */
-export function pairOf(left, right) {
-  return Number(left) * IDS + Number(right);
-}
-
 export class PairEncoding extends BPE {
   #ranks;
 
   /**
-   * @param {object} model of a tokenizer.json, whose `merges` are ranks: Map of pairs of ids to places in its list
+   * @param {object} model of a tokenizer.json, whose `merges` are ranks: Map of left ids to Maps of right ids to places in its list
    * @param {Map<string, number>} pieces
    */
   constructor(model, pieces) {
@@ -26,7 +19,7 @@ export class PairEncoding extends BPE {
 
   /** Called by the library: queues a node if a merge joins it with the next one. */
   add_node(queue, node) {
-    const rank = this.#ranks.get(pairOf(this.tokens_to_ids.get(node.token), this.tokens_to_ids.get(node.next.token)));
+    const rank = this.#ranks.get(this.tokens_to_ids.get(node.token))?.get(this.tokens_to_ids.get(node.next.token));
     if (rank === undefined) return;
     node.score = rank + node.bias;
     queue.push(node);

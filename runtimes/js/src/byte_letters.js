@@ -8,8 +8,13 @@ for (let byte = 0; byte < 256; byte++) {
 }
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
-export function letterOf(byte) {
-  return LETTERS[byte];
+const utf8 = new TextEncoder();
+
+/** The letters of a text's bytes. */
+export function lettersOf(text) {
+  let letters = ""; // appending takes a third of the time of Array.from and join
+  for (const byte of utf8.encode(text)) letters += LETTERS[byte];
+  return letters;
 }
 
 /** The byte that a letter stands for, or undefined. */

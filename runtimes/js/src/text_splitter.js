@@ -1,6 +1,6 @@
 /** Splits a text by the `pre_tokenizer` of a tokenizer.json, as the tokenizers library does. */
 
-import { letterOf } from "./byte_letters.js";
+import { lettersOf } from "./byte_letters.js";
 import { translated } from "./patterns.js";
 import { Budget, madeOf } from "./tokenizer_bounds.js";
 
@@ -31,11 +31,11 @@ const SPLITTERS = {
     return (parts, first) => all.reduce((found, one) => one(found, first), parts);
   },
   ByteLevel: ({ add_prefix_space: prefix = true, use_regex: cut = true }) => {
-    const utf8 = new TextEncoder(), words = patternOf({ String: undefined, Regex: WORDS });
+    const words = patternOf({ String: undefined, Regex: WORDS });
     return each((text) => {
       const whole = prefix && !text.startsWith(" ") ? ` ${text}` : text;
       const found = cut ? split(whole, words, "Isolated") : [whole];
-      return found.map((word) => Array.from(utf8.encode(word), letterOf).join(""));
+      return found.map(lettersOf);
     });
   },
   Metaspace: ({ replacement, prepend_scheme: scheme, add_prefix_space: prefix, split: cut = true }) => {
