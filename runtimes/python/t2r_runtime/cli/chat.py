@@ -7,7 +7,7 @@ tokens begin with those read before, only the new ones are read.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +55,12 @@ def command(
     talk = Conversation(decoder, tokenizer, rules, max_tokens)
     if system is not None:
         talk.messages.append({"role": "system", "content": system})
-    for line in _lines():
+    converse(talk, lines())
+
+
+def converse(talk: Conversation, lines: Iterable[str]) -> None:
+    """Print the answer to each line."""
+    for line in lines:
         for piece in talk.answer(line):
             click.echo(piece, nl=False)
         click.echo()
@@ -125,13 +130,13 @@ class Conversation:
         return dataclasses.replace(self.sampling, stop_tokens=stop, seed=None if seed is None else seed + answers)
 
 
-def _lines() -> Iterator[str]:
+def lines() -> Iterator[str]:
     """Yield the non-empty lines of stdin; a terminal shows a prompt. Raises UserError if one is not UTF-8."""
-    lines = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
+    read = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
     while True:
         if sys.stdin.isatty():
             click.echo("> ", err=True, nl=False)
-        line = next(lines, None)
+        line = next(read, None)
         if line is None:
             return
         if line.strip():
