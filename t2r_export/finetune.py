@@ -221,8 +221,8 @@ def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transforme
     steps = [*(plan.steps for plan in config.plan if plan.steps), 0]  # no step after the last stage
     if state.stage >= len(steps) or state.step > steps[state.stage]:
         raise damaged(config.state_path, f"step {state.step} of stage {state.stage}")
-    if lora.attached(state.weights):
-        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)  # the run stopped in a stage with LoRA
+    if lora.attached(state.weights):  # the run stopped in a stage with LoRA
+        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed, config.lora_targets)
     shapes = {name: tensor.shape for name, tensor in student.state_dict().items()}
     for weights in [state.weights] + ([state.best["weights"]] if state.best else []):
         compare(shapes, {name: weight.shape for name, weight in weights.items()}, str(config.state_path))

@@ -71,16 +71,23 @@ def keep_best(
     state: TrainingState, stage: str, steps: int, student: nn.Module, accelerator: Accelerator
 ) -> Kept | None:
     """Load the weights of the stage's best validation in all processes. Returns None outside the main process."""
-    from accelerate.utils import broadcast
-
+    load_best(state, student, accelerator)
     kept = None
     if accelerator.is_main_process:
         assert state.best is not None
         kept = Kept(stage, state.best["step"], steps, state.best["score"], state.best["last"])
-        student.load_state_dict(state.best["weights"])
         state.kept.append(vars(kept).copy())
     state.best = None
-    with torch.no_grad():
-        for weight in student.state_dict().values():
-            weight.copy_(broadcast(weight.to(accelerator.device)))  # a sharded run's weights are in main memory
     return kept
+
+
+@torch.no_grad()
+def load_best(state: TrainingState, student: nn.Module, accelerator: Accelerator) -> None:
+    """Load the weights of the stage's best validation so far, in all processes."""
+    from accelerate.utils import broadcast
+
+    if accelerator.is_main_process:
+        assert state.best is not None
+        student.load_state_dict(state.best["weights"])
+    for weight in student.state_dict().values():
+        weight.copy_(broadcast(weight.to(accelerator.device)))  # a sharded run's weights are in main memory

@@ -28,7 +28,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.cheapest import cheapest, require_room
 from t2r_export.training.layerwise import Transfer
-from t2r_export.training.optimizers import learning_rate, make_optimizer
+from t2r_export.training.optimizers import learning_rate, make_optimizer, set_rate
 from t2r_export.training.start import start
 from t2r_runtime.errors import UserError
 
@@ -156,8 +156,7 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
     optimizer = make_optimizer(trainable, STAGES["transfer"].learning_rate, 0.0)
     losses: list[Tensor] = []
     for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, STAGES["transfer"].learning_rate, WARMUP)
+        set_rate(optimizer, learning_rate(step, steps, STAGES["transfer"].learning_rate, WARMUP))
         loss = stage(window_batch(windows(step)).to(device))
         loss.backward()
         nn.utils.clip_grad_norm_(trainable.values(), CLIP)

@@ -1,42 +1,109 @@
-"""Optimizers: AdamW, or Muon for matrices in blocks with AdamW for other parameters; learning rates; divergence."""
+"""Optimizers: AdamW, or Muon for matrices in blocks with AdamW for other parameters; learning rates; divergence.
+
+A stage has one learning rate, that of matrices. Rates of the weights inside a mixer are relative to it (`own_rate`), so
+that a step changes what they compute by the same share in models of all sizes.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from t2r_export.config.stages import WIDTH
 from t2r_export.training.muon import Muon
-from t2r_export.training.sharding import share
+from t2r_export.training.sharding import share, whole
 
 BETAS = (0.9, 0.95)
 BLOCKS = ("blocks.", "encoder.blocks.")  # name prefixes of a model's blocks
+INSIDE = ".inner."  # in names of a mixer's weights: feature maps, gates, merges
+HEAD = 8  # size of the heads for which the learning rates are
 TABLES = ("up", "down", "keys", "values")  # names of matrices of experts and of product keys
 
 Optimizer = torch.optim.Optimizer
 
 
-def make_optimizer(
-    parameters: Mapping[str, nn.Parameter], rate: float, weight_decay: float, kind: str = "adamw"
-) -> Optimizer | CombinedOptimizer:
-    """The optimizer for named parameters.
+class Rate(NamedTuple):
+    """The learning rate of some parameters, `factor` times that of the stage."""
+
+    group: str
+    factor: float
+
+
+def own_rate(name: str, p: Tensor, width: float) -> Rate:
+    """The rate of a parameter.
 
     Args:
+        width: of the model if the stage's rate is scaled by WIDTH / width, else WIDTH.
+
+    Adam changes each weight by the rate, so the rate of a matrix of n inputs is proportional to 1 / n, and that of a
+    vector does not depend on n (Yang et al. 2022, arXiv 2203.03466, table 3). Maps of heads start at any size, which
+    a teacher's q and k determine, so their rate is also proportional to their size: in a stage of rate 0.01 a step
+    changes weights by about 0.08 / √d of their root mean square.
+    """
+    if INSIDE not in name:
+        return Rate("", 1.0)
+    wide = width / WIDTH
+    if p.ndim == 3 and _last(name) == "weight":  # (heads, d, features)
+        size = float(whole(p.detach().float().square().mean()).sqrt())
+        return Rate(name, wide * size * HEAD * p.shape[1] ** -0.5)
+    if _is_projection(name, p):
+        return Rate(f"of {p.shape[1]}", wide * WIDTH / p.shape[1])
+    return Rate("vectors", wide)
+
+
+def make_optimizer(
+    parameters: Mapping[str, nn.Parameter],
+    rate: float,
+    weight_decay: float,
+    kind: str = "adamw",
+    width: float = WIDTH,
+) -> Optimizer | CombinedOptimizer:
+    """The optimizer for named parameters. Each of its groups has a `factor` on the rate of `set_rate`.
+
+    Args:
+        width: as in `own_rate`.
         kind: `adamw`, or `muon`: Muon (Jordan et al. 2024) for projections in blocks, with updates scaled to the RMS of
             AdamW (Liu et al. 2025, arXiv 2502.16982, section 2.2) so that both share a learning rate.
         weight_decay: for matrices only, not for biases, norms and other vectors, one per head or not.
     """
     if kind == "adamw":
-        return _adamw(parameters, rate, weight_decay)
-    matrices = [p for name, p in parameters.items() if _is_projection(name, p)]
-    others = {name: p for name, p in parameters.items() if not _is_projection(name, p)}
-    parts: list[Optimizer] = [_adamw(others, rate, weight_decay)] if others else []
+        return _adamw(parameters, rate, weight_decay, width)
+    matrices = {name: p for name, p in parameters.items() if _is_projection(name, p)}
+    others = {name: p for name, p in parameters.items() if name not in matrices}
+    parts: list[Optimizer] = [_adamw(others, rate, weight_decay, width)] if others else []
     if matrices:
-        parts.append(Muon(matrices, rate, weight_decay))
-    return CombinedOptimizer(parts)
+        parts.append(Muon(_groups(matrices, weight_decay, width), rate, weight_decay))
+    optimizer = CombinedOptimizer(parts)
+    set_rate(optimizer, rate)
+    return optimizer
+
+
+def set_rate(optimizer: Any, rate: float) -> None:
+    """Set the learning rate of a stage."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["factor"]
+
+
+def restart(optimizer: Any) -> None:
+    """Clear the moments."""
+    for part in getattr(optimizer, "parts", [optimizer]):
+        for values in part.state.values():
+            for value in values.values():
+                value.zero_()
+
+
+def _groups(parameters: Mapping[str, nn.Parameter], weight_decay: float, width: float) -> list[dict[str, Any]]:
+    """Groups of an optimizer: parameters of equal rates and weight decay."""
+    found: dict[tuple[str, float], dict[str, Any]] = {}
+    for name, p in parameters.items():
+        rate, decay = own_rate(name, p, width), weight_decay if _is_matrix(name, p) else 0.0
+        new = {"params": [], "factor": rate.factor, "weight_decay": decay}
+        found.setdefault((rate.group, decay), new)["params"].append(p)
+    return list(found.values())
 
 
 def _is_projection(name: str, p: Tensor) -> bool:
@@ -53,14 +120,12 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _adamw(parameters: Mapping[str, nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
+def _adamw(parameters: Mapping[str, nn.Parameter], rate: float, weight_decay: float, width: float) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019)."""
-    groups = [
-        {"params": [p for name, p in parameters.items() if _is_matrix(name, p)], "weight_decay": weight_decay},
-        {"params": [p for name, p in parameters.items() if not _is_matrix(name, p)], "weight_decay": 0.0},
-    ]
+    groups = _groups(parameters, weight_decay, width)
     # fused: the loop over tensors took as long as a small model's backward pass
-    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=rate, betas=BETAS, fused=True)
+    set_rate(optimizer, rate)
     # allocated before the first step; later, moments would fragment the memory of freed activations
     for p in parameters.values():
         moments = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}

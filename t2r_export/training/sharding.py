@@ -98,6 +98,14 @@ def gather(shards: Stage, stage: Stage) -> None:
         weights[name].copy_(whole(weight))
 
 
+@torch.no_grad()
+def scatter(stage: Stage, shards: Stage) -> None:
+    """Copy the student's weights from the unsharded stage to this process's shards."""
+    weights = stage.student.state_dict()
+    for name, weight in shards.student.state_dict().items():
+        weight.copy_(share(weights[name], weight))
+
+
 def whole_state(state: dict[str, Any], keep: bool) -> dict[str, Any]:
     """An optimizer's `state_dict` with gathered tensors; with None in their place unless `keep`."""
     found: dict[str, Any] = tree_map(lambda x: _kept(x, keep) if isinstance(x, Tensor) else x, state)

@@ -39,35 +39,49 @@ def start(student: Transformer, teacher: Transformer, batch: Batch) -> None:
 
     Translators, and students with other layers than their teacher's, stay as they are.
     """
-    sizes = [(len(model.blocks), model.config.width) for model in (student, teacher)]
-    places = attention_places(student, teacher) if batch.source is None and sizes[0] == sizes[1] else []
-    places = [place for place in places if place.ours.inner.is_new()]
-    if not places:
-        return  # without running the teacher
-    windows = batch.split(1)[: max(1, TOKENS // batch.ids.shape[1])]
-    inputs: list[list[Tensor]] = [[] for _ in places]
-    for one in windows:
-        traces = teacher.traces(one.ids, teacher.init_state(1))
-        for rows, place in zip(inputs, places, strict=True):
-            rows.append(traces[place.layer].parts[place.part].normed)
+    places = [place for place in attention_places(student, teacher, batch) if place.ours.inner.is_new()]
     generator = torch.Generator().manual_seed(0)  # batches differ by the seed of a run
-    for place, rows in zip(places, inputs, strict=True):
+    for place, rows in _inputs(places, teacher, batch):
         states = student.init_state(1)
-        step = student.context(states, student.ops(windows[0].ids.shape[1]))
+        step = student.context(states, student.ops(batch.ids.shape[1]))
         heads = [place.ours.project(x, step) for x in rows]
         state = student.blocks[place.layer].own(place.part, student.layer_state(states, place.layer))
-        distance, far = _teacher(place, rows, teacher, windows[0].ids.shape[1])
+        distance, far = _teacher(place, rows, teacher, batch.ids.shape[1])
         place.ours.inner.start(Attended(heads, state, step, distance, far, generator))
 
 
-def attention_places(student: Transformer, teacher: Transformer) -> list[Place]:
-    """The student's attention parts, with the teacher's in the same places."""
+@torch.no_grad()
+def far_shares(student: Transformer, teacher: Transformer, batch: Batch) -> dict[int, float]:
+    """The teacher's attention outside of the student's windows, mean over heads, by layer with such a window."""
+    places = [place for place in attention_places(student, teacher, batch) if place.ours.inner.near_tokens()]
+    found = {
+        place.layer: _teacher(place, rows, teacher, batch.ids.shape[1])[1]
+        for place, rows in _inputs(places, teacher, batch)
+    }
+    return {layer: float(far.mean()) for layer, far in found.items() if far is not None}
+
+
+def attention_places(student: Transformer, teacher: Transformer, batch: Batch) -> list[Place]:
+    """The student's attention parts, with the teacher's in the same places; none if the models are not alike."""
+    sizes = [(len(model.blocks), model.config.width) for model in (student, teacher)]
+    if batch.source is not None or sizes[0] != sizes[1]:
+        return []
     return [
         Place(n, m, part, _softmax(other))
         for n, (ours, theirs) in enumerate(zip(student.blocks, teacher.blocks, strict=True))
         for m, (part, other) in enumerate(zip(ours.parts, theirs.parts, strict=False))
         if isinstance(part, Attention)
     ]
+
+
+def _inputs(places: list[Place], teacher: Transformer, batch: Batch) -> list[tuple[Place, list[Tensor]]]:
+    """The teacher's inputs of each place, rows (T, D) per window."""
+    rows: list[list[Tensor]] = [[] for _ in places]
+    for one in batch.split(1)[: max(1, TOKENS // batch.ids.shape[1])] if places else []:
+        traces = teacher.traces(one.ids, teacher.init_state(1))
+        for found, place in zip(rows, places, strict=True):
+            found.append(traces[place.layer].parts[place.part].normed)
+    return list(zip(places, rows, strict=True))
 
 
 def _teacher(place: Place, rows: list[Tensor], teacher: Transformer, length: int) -> tuple[Tensor | None, ...]:

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from t2r_export.checkpoints.archive import read_archive, write_archive
 from t2r_export.checkpoints.plain import differences
+from t2r_export.training.rises import Watch
 from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.files import existing_file
 
 FORMAT = "t2r-training"
-VERSION = 2
+VERSION = 3
 AGAIN = "delete it and start again without --resume"
 
 
@@ -36,6 +37,7 @@ class TrainingState:
     tokens: int = 0
     measured: dict[str, float] = field(default_factory=dict)  # nats before training
     best: dict[str, Any] | None = None  # of the current stage: step, score, weights, last score
+    watch: dict[str, Any] = field(default_factory=dict)  # of the current stage, fields of `rises.Watch`
     kept: list[dict[str, Any]] = field(default_factory=list)  # of completed stages, fields of `best.Kept`
 
 
@@ -82,6 +84,7 @@ def _check(state: TrainingState, path: Path) -> None:
         and (state.optimizer is None or isinstance(state.optimizer, dict))
         and (state.best is None or _has(state.best, step=int, score=float, weights=dict, last=float))
         and (state.best is None or _are_weights(state.best["weights"]))
+        and (state.watch == {} or _is_watch(state.watch))
         and isinstance(state.kept, list)
         and all(_has(row, stage=str, step=int, steps=int, best=float, last=float) for row in state.kept)
     )
@@ -93,6 +96,15 @@ def _are_weights(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     return all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in value.items())
+
+
+def _is_watch(value: Any) -> bool:
+    """Whether `value` has the fields of a `rises.Watch` after some steps."""
+    if not isinstance(value, dict) or set(value) != set(vars(Watch())):
+        return False
+    numbers = [value["factor"], *(value[name] for name in ("first", "lowest") if value[name] is not None)]
+    losses = value["losses"]
+    return isinstance(losses, list) and all(type(number) is float for number in (*numbers, *losses))
 
 
 def _has(value: Any, **types: type) -> bool:

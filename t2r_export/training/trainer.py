@@ -10,7 +10,6 @@ are sharded (t2r_export.training.sharding), all processes gather them before one
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import pkgutil
 from collections.abc import Generator, Iterator
@@ -24,20 +23,29 @@ from torch.nn.utils import parametrize
 from t2r_export.batches.batch import Batch, Batches
 from t2r_export.batches.in_order import in_order
 from t2r_export.config.finetune import FinetuneConfig
-from t2r_export.config.stages import STAGES, StagePlan
+from t2r_export.config.stages import STAGES, WIDTH, StagePlan
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
 from t2r_export.training import lora, sharding
-from t2r_export.training.best import keep_best, remember
+from t2r_export.training.best import keep_best, load_best, remember
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.dropout import dropped
 from t2r_export.training.interrupt import Interrupt
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.measured import Measured, peak_bytes
 from t2r_export.training.memory import KeptMemory, narrow, recompute
-from t2r_export.training.optimizers import DivergenceGuard, learning_rate, make_optimizer, restore
+from t2r_export.training.optimizers import (
+    DivergenceGuard,
+    learning_rate,
+    make_optimizer,
+    restart,
+    restore,
+    set_rate,
+)
+from t2r_export.training.rises import EVERY, Rise, Watch
 from t2r_export.training.stages import LossWeights, Stage
+from t2r_export.training.start import far_shares
 from t2r_export.training.state import TrainingState, damaged, save_state
 from t2r_runtime import glibc
 from t2r_runtime.errors import UserError, printable
@@ -48,8 +56,7 @@ if TYPE_CHECKING:
 
 LOSS_WEIGHTS = tuple(LossWeights.__dataclass_fields__)  # FinetuneConfig has fields of the same names
 WORKERS = 4  # worker processes that make batches for a GPU
-WORSE = 1.1  # times the loss before a stage, which warns of a stage's end halfway
-LOG_EVERY = 10  # steps between readings of the loss, which wait for the device
+LOG_EVERY = EVERY  # steps between readings of the loss, which wait for the device
 
 
 class Trainer:
@@ -71,6 +78,7 @@ class Trainer:
         self.batches = batches
         self.validation = batches.validation(accelerator.num_processes * config.accumulate)
         self.device = accelerator.device
+        self._far: dict[int, float] | None = None  # the teacher's attention beyond the student's windows, by layer
         self.plan = [plan for plan in config.plan if plan.steps]
         self._mine = slice(accelerator.process_index, None, accelerator.num_processes)  # of a batch's rows
         self.bf16 = uses_bf16(config, self.device)
@@ -92,6 +100,7 @@ class Trainer:
                     self._stage(plan, interrupt, batches)
                 self.accelerator.free_memory()
                 self.state.stage, self.state.step, self.state.optimizer = number + 1, 0, None
+                self.state.watch = {}
                 self._save(None)
         self.student.to(self.device).eval()
 
@@ -105,7 +114,8 @@ class Trainer:
         else:
             module = shards = sharding.sharded(stage.cpu(), self.sharding, self.accelerator)
             trainable = shards.trainable()
-        optimizer: Any = make_optimizer(trainable, plan.peak, self.config.weight_decay, self.config.optimizer)
+        width = self.student.config.width if STAGES[plan.stage].scaled else WIDTH
+        optimizer: Any = make_optimizer(trainable, plan.peak, self.config.weight_decay, self.config.optimizer, width)
         guard = DivergenceGuard(optimizer, self.device)
         if self.state.optimizer is not None:
             try:
@@ -120,13 +130,15 @@ class Trainer:
         behind = sum(later.steps for later in self.plan[self.state.stage + 1 :])
         others, every = (self._before(), behind), self.config.validate_every
         self.log.start_stage(plan.stage, self.state.step, plan.steps, self.state.tokens, others, every)
-        before = self._validate(stage, 0) if self.state.best is None else math.inf
+        if self.state.best is None:
+            self._validate(stage, 0)
+        watch = Watch(**self.state.watch)
         glibc.trim()  # release memory of evaluations, which training would not reuse
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         kept_memory = KeptMemory()
         tokens, flops = 0, 0.0  # predicted in these steps; operations per token
         for step, batch in enumerate(batches, self.state.step):
-            rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
+            rate = watch.factor * learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = batch.to(self.device)
             with self._dropped(trained, plan, step), contextlib.nullcontext() if flops else Measured() as measured:
                 pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
@@ -138,13 +150,12 @@ class Trainer:
             saving = stopping or done % self.config.checkpoint_every == 0
             validating = done % self.config.validate_every == 0 or done == plan.steps
             if saving or validating or done % LOG_EVERY == 0:
-                together = self.sharding is not None or not stopping
-                loss = self._read_losses(pending, stage, module, plan, done, together)
-                if 2 * done >= plan.steps:
-                    if loss > WORSE * before:
-                        line = f"{plan.stage}: the loss is {loss:.4f} after {done} of {plan.steps} steps, and was"
-                        self.log.message(f"{line} {before:.4f} before them; {_gentler(plan)}")
-                    before = math.inf  # said once
+                together = self.sharding is not None or not stopping or self.accelerator.num_processes == 1
+                losses = self._read_losses(pending, stage, module, plan, done, together)
+                loss = sum(losses) / len(losses)
+                if together and (rise := watch.add(losses, done)) is not None:
+                    self._gentler(rise, watch, plan, done, module, stage, optimizer)
+                self.state.watch = vars(watch)
                 if self.sharding is not None and (saving or validating):
                     sharding.gather(module, stage)
                 self.state.step, self.state.tokens = done, self.state.tokens + tokens
@@ -163,8 +174,24 @@ class Trainer:
         kept = keep_best(self.state, plan.stage, plan.steps, self.student, self.accelerator)
         message = None if kept is None else kept.line()
         if kept is not None and message is not None:
-            self.log.message(message if kept.step else f"{message}; {_gentler(plan)}")
+            do = f"; try a lower --lr than {plan.peak:.2g} for {plan.stage}, such as {plan.peak / 4:.2g}"
+            self.log.message(message if kept.step else f"{message}{do}, or a larger --batch")
         lora.merge(self.student)
+
+    def _gentler(
+        self, rise: Rise, watch: Watch, plan: StagePlan, done: int, module: Any, stage: Stage, optimizer: Any
+    ) -> None:
+        """After a rise of the loss above that of the first steps, continue from the best weights of the stage."""
+        rose = f"rose from {rise.lowest:.4f} to {rise.latest:.4f} before step {done + 1}"
+        line = f"{plan.stage}: the loss {rose}; the rest at {watch.factor:g} times the learning rate"
+        if rise.worse:
+            load_best(self.state, self.student, self.accelerator)
+            if self.sharding is not None:
+                sharding.scatter(stage, module)
+            restart(optimizer)
+            step = 0 if self.state.best is None else self.state.best["step"]  # the main process logs
+            line = f"{line}, from the weights of step {step}"
+        self.log.message(line)
 
     def _stops(self, asked: bool, done: int) -> bool:
         """Whether to stop after `done` steps; sharded processes, which save together, agree when reading losses."""
@@ -210,8 +237,7 @@ class Trainer:
         rate: float,
     ) -> Tensor:
         """One update. Returns loss and gradient norm (2,) on the device, without waiting for it."""
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        set_rate(optimizer, rate)
         loss, parts = torch.zeros((), device=self.device), self._parts(batch)
         for part in parts:
             last = part is parts[-1]
@@ -229,8 +255,8 @@ class Trainer:
 
     def _read_losses(
         self, pending: list[Tensor], stage: Stage, module: Any, plan: StagePlan, done: int, reduce: bool
-    ) -> float:
-        """Mean loss of the pending steps. Raises CheckFailed unless all are finite."""
+    ) -> list[float]:
+        """Losses of the pending steps. Raises CheckFailed unless all are finite."""
         values = torch.stack(pending)
         if reduce:
             values = self.accelerator.reduce(values, reduction="mean")
@@ -251,15 +277,11 @@ class Trainer:
                 f"{f'first in {where}' if where else 'and finite when the step is repeated'}; "
                 f"{self.config.state_path} keeps an earlier, finite state; start again with a lower learning rate"
             )
-        return float(values[:, 0].mean())
+        return [float(value) for value in values[:, 0]]
 
     @torch.no_grad()
-    def _validate(self, stage: Stage, done: int) -> float:
-        """Validate in the main process: log loss, nats per token and feature statistics; remember the best weights.
-
-        Returns the loss; NaN in other processes.
-        """
-        loss = math.nan
+    def _validate(self, stage: Stage, done: int) -> None:
+        """Validate in the main process: log loss, nats per token and feature statistics; remember the best weights."""
         if self.log.enabled:
             with self.log.aside(), parametrize.cached():
                 parts = self.validation
@@ -268,13 +290,26 @@ class Trainer:
                     losses = [float(stage(part.to(self.device))) * part.count for part in parts]
                 found = evaluate(self.student, parts)
                 layers = feature_statistics(self.student, (part.to(self.device) for part in parts))
+                self._compare_shares(layers)
                 loss = sum(losses) / sum(part.count for part in parts)
                 self.log.validation(done, loss, found.nats, found.standard_error, self.state.tokens, layers)
                 folder = self.config.state_path.parent
                 remember(self.state, done, stage.score(loss, found.nats), self.student, folder)
                 if self.sharding is not None:
                     stage.cpu()
-        return loss
+
+    def _compare_shares(self, layers: list[dict[str, float]]) -> None:
+        """Log the share of attention that the sums of hybrid layers hold, beside the teacher's beyond the window."""
+        if self.teacher is None or not any("far_share" in layer for layer in layers):
+            return
+        if self._far is None:
+            self._far = far_shares(self.student, self.teacher, self.validation[0].to(self.device))
+        pairs = []
+        for number, layer in enumerate(layers):
+            if number in self._far and "far_share" in layer:
+                layer["teacher_far_share"] = self._far[number]
+                pairs.append(f"{layer['far_share']:.2f}/{self._far[number]:.2f}")
+        self.log.message(f"attention in the sums, by layer / the teacher's beyond the window: {' '.join(pairs)}")
 
     def _save(self, optimizer: Any) -> None:
         """Write the state in the main process. With an optimizer, which may be sharded, all processes must call it."""
@@ -285,10 +320,6 @@ class Trainer:
             with self.log.aside():
                 self.state.weights, self.state.optimizer = self.student.state_dict(), state
                 save_state(self.config.state_path, self.state)
-
-
-def _gentler(plan: StagePlan) -> str:
-    return f"try a lower --lr than {plan.peak:.2g} for {plan.stage}, such as {plan.peak / 4:.2g}, or a larger --batch"
 
 
 def uses_bf16(config: FinetuneConfig, device: torch.device) -> bool:

@@ -5,7 +5,8 @@ import torch
 
 import small
 from t2r_export.batches.batch import window_batch
-from t2r_export.training.optimizers import CombinedOptimizer, learning_rate, make_optimizer, restore
+from t2r_export.config.mixers import HybridConfig
+from t2r_export.training.optimizers import CombinedOptimizer, learning_rate, make_optimizer, own_rate, restore, set_rate
 from t2r_export.training.stages import Task
 
 
@@ -43,7 +44,7 @@ def test_muon_gets_block_matrices_adamw_the_rest() -> None:
     } <= adamw
     assert adamw | muon == set(names.values())
     assert not adamw & muon
-    assert {group["lr"] for group in optimizer.param_groups} == {0.01}
+    assert all(group["lr"] == 0.01 * group["factor"] for group in optimizer.param_groups)
 
 
 def test_muon_gets_encoder_matrices() -> None:
@@ -73,6 +74,35 @@ def test_muon_without_block_matrices_is_adamw() -> None:
     optimizer = make_optimizer(maps, 0.1, 0.0, "muon")
     assert isinstance(optimizer, CombinedOptimizer)
     assert [type(part) for part in optimizer.parts] == [torch.optim.AdamW]
+
+
+def factors(width: float) -> dict[str, float]:
+    """Factor on the stage's rate of every parameter of a student with a hybrid layer."""
+    hybrid = HybridConfig(3, 6, merge="token", positions="after", update_rule="gated", gate="data")
+    stage = Task(small.model(small.with_layers(small.LLAMA, hybrid, hybrid)), None)
+    optimizer = make_optimizer(stage.trainable(), 0.01, 0.0, width=width)
+    set_rate(optimizer, 1.0)
+    names = {id(p): name for name, p in stage.student.named_parameters()}
+    return {names[id(p)]: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+
+
+def test_rates_inside_mixers_follow_inputs_and_sizes() -> None:
+    plain, wide = factors(64), factors(128)
+    inside = "blocks.0.parts.0.inner."
+    assert plain[f"{inside}gates.weight"] == plain[f"{inside}merge_weight"] == 64 / small.WIDTH
+    assert plain[f"{inside}merge"] == plain[f"{inside}gates.offset"] == plain[f"{inside}maps.q.bias"] == 1
+    assert {rate for name, rate in plain.items() if ".inner." not in name} == {1}
+    assert all(rate == plain[name] * (2 if ".inner." in name else 1) for name, rate in wide.items())
+
+
+def test_rates_of_maps_follow_their_size() -> None:
+    """A step of rate 0.01 moves a map by less than a tenth of its size."""
+    for size in (1e-3, 1.0, 1e2):
+        for d in (4, 64):
+            p = torch.nn.Parameter(torch.full((2, d, 3), size))
+            rate = own_rate("blocks.0.parts.0.inner.maps.q.weight", p, 64)
+            assert rate.factor == pytest.approx(size * 8 / d**0.5)
+            assert 0.01 * rate.factor * d**0.5 == pytest.approx(0.08 * size)
 
 
 def test_learning_rate_schedule() -> None:

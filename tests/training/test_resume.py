@@ -77,9 +77,9 @@ def test_muon_learns_and_resumes(config: FinetuneConfig) -> None:
     assert nats["finetuned"] < nats["student"]
 
 
-@pytest.mark.parametrize("kill", [9, 15])  # during LoRA training: in distill, and in the stage after it
-def test_resume_with_lora_equals_uninterrupted(config: FinetuneConfig, kill: int) -> None:
-    config = dataclasses.replace(config, lora=True, checkpoint_every=2)
+@pytest.mark.parametrize("kill, targets", [(9, "all"), (15, "attention")])  # in distill, and in the stage after it
+def test_resume_with_lora_equals_uninterrupted(config: FinetuneConfig, kill: int, targets: str) -> None:
+    config = dataclasses.replace(config, lora=True, lora_targets=targets, checkpoint_every=2)
     whole = ended(config)
     kill_at(config, kill)
     assert any("parametrizations" in name for name in saved(config).weights)
@@ -137,14 +137,14 @@ def other_moments(state: TrainingState) -> None:
     [
         (drop_weight, "tensors that its config describes; received missing embedding.weight"),
         (widen, "the shapes that its config describes; received norm.weight 3 instead"),
-        (other_moments, r"a training state of version 2 in .*; received exp_avg of the shape \(3, 1\)"),
-        (lambda state: vars(state).update(optimizer={}), "a training state of version 2"),
-        (lambda state: vars(state)["optimizer"].update(state={}, param_groups=[]), "a training state of version 2"),
+        (other_moments, r"a training state of version 3 in .*; received exp_avg of the shape \(3, 1\)"),
+        (lambda state: vars(state).update(optimizer={}), "a training state of version 3"),
+        (lambda state: vars(state)["optimizer"].update(state={}, param_groups=[]), "a training state of version 3"),
         (
             lambda state: vars(state).update(stage=99),
-            "a training state of version 2 in .*; received step . of stage 99",
+            "a training state of version 3 in .*; received step . of stage 99",
         ),
-        (lambda state: vars(state).update(step=10**6), "a training state of version 2 in .*; received step 1000000 of"),
+        (lambda state: vars(state).update(step=10**6), "a training state of version 3 in .*; received step 1000000 of"),
     ],
 )
 def test_invalid_state_is_refused(

@@ -137,9 +137,9 @@ def test_damaged_state_is_refused(tmp_path: Path, seed: int) -> None:
 )
 def test_wrong_types_are_refused(tmp_path: Path, name: str, value: Any) -> None:
     saved = state()
-    data = {"format": "t2r-training", "version": 2, **vars(saved), name: value}
+    data = {"format": "t2r-training", "version": 3, **vars(saved), name: value}
     torch.save(data, tmp_path / "state")
-    with pytest.raises(UserError, match="a training state of version 2 in .*; delete it and start again"):
+    with pytest.raises(UserError, match="a training state of version 3 in .*; delete it and start again"):
         load_state(tmp_path / "state", saved.identity)
 
 

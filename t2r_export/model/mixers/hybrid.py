@@ -175,6 +175,11 @@ class HybridMixer(AttentionMixer):
         _, largest, _, weight, _ = self._halves(heads, state, step)
         return (weight * largest)[:, :, sum(self.near_tokens()) :, 0].clamp(min=EPS).log()
 
+    def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
+        """The sums' share of attention, mean over heads and queries beyond window and sinks."""
+        share = self.far_share(heads, state, step)
+        return {"far_share": share.mean()} if share.numel() else {}
+
     def state_spec(self) -> list[StateSpec]:
         G, K, d = self.sizes.kv_heads, self.config.feature_size, self.sizes.size
         sums = {"S": (G, K, d), "z": (G, K)}
