@@ -199,18 +199,25 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w-]*")
 def resolved(path: str | Path) -> Path:
     """The folder of a model `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION` in the hub's cache; other paths are unchanged.
 
-    Nothing is downloaded.
+    Nothing is downloaded: see t2r_export.checkpoints.hub.download.
 
     Raises:
         UserError: a misspelled model, or one that is not in the cache; the message has the command that downloads it.
     """
-    spelled = Path(path).as_posix()
-    if not spelled.startswith(HUB):
+    if not Path(path).as_posix().startswith(HUB):
         return Path(path)
+    name, revision = hub_model(path)
+    files = " --include '*.json' '*.safetensors' '*.jinja', or give --download to t2r convert or export"
+    return _snapshot(name, revision, "model", files)
+
+
+def hub_model(path: str | Path) -> tuple[str, str | None]:
+    """OWNER/NAME and revision of `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION`. Raises UserError for another spelling."""
+    spelled = Path(path).as_posix()
     found = _HUB.fullmatch(spelled)
     if found is None:
         raise UserError("a model of the hub as hf:OWNER/NAME or hf:OWNER/NAME@REVISION", repr(spelled), "correct it")
-    return _snapshot(found["name"], found["revision"], "model", " --include '*.json' '*.safetensors'")
+    return found["name"], found["revision"]
 
 
 def _data_set(path: Path) -> list[Path]:
@@ -237,6 +244,8 @@ def _snapshot(name: str, revision: str | None, kind: str, download: str) -> Path
     try:
         return Path(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True))
     except (LocalEntryNotFoundError, ValueError) as error:
+        if found := getattr(error, "snapshot_path", None):  # later releases refuse a snapshot without README.md, say
+            return Path(found)
         at = f" --revision {revision}" if revision else ""
         expected = f"{name}{'@' if revision else ''}{revision or ''} in the cache at {constants.HF_HUB_CACHE}"
         do = f"download it: hf download {name}{at}{download}"

@@ -1,15 +1,20 @@
-"""Models of the hub are read only from its local cache."""
+"""Models of the hub are read from its local cache, and downloaded only with --download."""
 
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 import folders
 from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.importers.contents import FILES, READ
 from t2r_export.cli import main
 from t2r_export.paths import resolved, text_files
 from t2r_runtime.errors import UserError
@@ -127,3 +132,61 @@ def test_nothing_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("a connection"))
     with pytest.raises(UserError, match="no such snapshot"):
         resolved("hf:someone/other")
+
+
+@pytest.mark.parametrize("verb", ["export", "convert"])
+def test_download_asks_for_the_files_that_are_read(
+    verb: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hub's cache has the model afterwards."""
+    asked: list[dict[str, Any]] = []
+    original, model = huggingface_hub.snapshot_download, cache / "models--someone--tiny-llama"
+    model.rename(tmp_path / "remote")
+
+    def snapshot_download(name: str, **options: Any) -> str:
+        if options.get("local_files_only"):
+            return str(original(name, **options))
+        asked.append({"name": name, **options})
+        (tmp_path / "remote").rename(model)
+        return str(model / "snapshots" / COMMIT)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    words = [verb, "hf:someone/tiny-llama@main", str(tmp_path / {"export": "g.onnx", "convert": "s.pt"}[verb])]
+    assert main(words) == 2 and asked == []
+    assert "hf download someone/tiny-llama --revision main --include" in (err := capsys.readouterr().err)
+    assert "give --download to t2r convert or export" in err
+    assert main([*words, "--download"]) == 0
+    assert asked == [{"name": "someone/tiny-llama", "revision": "main", "allow_patterns": list(READ)}]
+
+
+def test_files_that_are_read_are_downloaded() -> None:
+    """Files of the table, shards, and no weights in another format."""
+    unread = {name for name, file in FILES.items() if "refused" in file.use or "note" in file.use.partition(":")[0]}
+    wanted = [*(FILES.keys() - unread), "model-00001-of-00002.safetensors"]
+    assert [name for name in wanted if not any(fnmatch(name, pattern) for pattern in READ)] == []
+    others = ["pytorch_model.bin", "README.md", "consolidated.safetensors", "onnx/model.onnx", "original/params.json"]
+    assert [name for name in others if any(fnmatch(name, pattern) for pattern in READ)] == []
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_download_that_fails_is_one_line(
+    offline: bool, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def snapshot_download(name: str, **_: Any) -> str:
+        raise LocalEntryNotFoundError("no connection") if offline else OSError("404: no such model")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert main(["export", "hf:someone/other", "g.onnx", "--download"]) == 2
+    received = "no connection" if offline else "404: no such model"
+    expected = f"t2r: expected to download someone/other; received {received}; check the name and the connection"
+    assert capsys.readouterr().err.startswith(expected)
+    assert main(["export", "model.pt", "g.onnx", "--download"]) == 2
+    assert "expected a model hf:OWNER/NAME with --download; received model.pt" in capsys.readouterr().err
+
+
+def test_a_snapshot_without_the_files_that_nobody_reads_is_complete(cache: Path) -> None:
+    """huggingface_hub 2 lists the repository's files beside a snapshot, and refuses one with some of them."""
+    tree = pytest.importorskip("huggingface_hub._tree_cache")
+    entries = {"README.md": tree.TreeCacheEntry(size=5, blob_id="5" * 40)}
+    tree.write_tree_cache(str(cache / "models--someone--tiny-llama"), COMMIT, entries)
+    assert resolved("hf:someone/tiny-llama").name == COMMIT

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from t2r_export.cli.output import force_option, note_each, size
+from t2r_export.cli.output import download_option, downloaded, force_option, note_each, size
 from t2r_export.cli.spelled import Spelled
 from t2r_export.config.layer_numbers import read_layers
 from t2r_export.config.mixers import LinearConfig
@@ -57,6 +57,7 @@ CROSS = Spelled(
 )
 @click.option("--encoder", is_flag=True, help="Translators: also convert the encoder's layers.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the new parameters.")
+@download_option
 @force_option
 @json_option
 def command(
@@ -67,6 +68,7 @@ def command(
     cross: tuple[str, Mapping[str, Any]] | None,
     encoder: bool,
     seed: int,
+    download: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -80,6 +82,7 @@ def command(
         kind = LinearConfig.kind  # unused, and has no required options
     student_mixer(kind, given)  # before the model is read
     read_layers(layers)
+    downloaded(source, download)
     check_outputs([("checkpoint", out)], [existing_model(source)], force)
 
     from t2r_export.checkpoints import checkpoint

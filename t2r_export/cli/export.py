@@ -13,7 +13,7 @@ import click
 from t2r_export.cli import quantize as quantizing
 from t2r_export.cli.fields import fields, flat
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import note_each
+from t2r_export.cli.output import download_option, downloaded, note_each
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
 from t2r_export.config.export import ExportConfig
@@ -48,6 +48,7 @@ from t2r_runtime.errors import UserError
     + ".",
 )
 @quantizing.options
+@download_option
 @json_option
 def command(
     model: Path,
@@ -56,6 +57,7 @@ def command(
     how: tuple[str, Mapping[str, Any]] | None,
     calibrate: Path | None,
     check: Path | None,
+    download: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -63,6 +65,7 @@ def command(
     config = ExportConfig(**flat(ExportConfig, options))
     check_given()
     quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
+    downloaded(model, download)
     if form != GRAPH:
         check_format(form, config, quantize)
         if check is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from t2r_export.config.finetune import LENGTH
+from t2r_export.paths import HUB
 from t2r_runtime.cli.output import note
+from t2r_runtime.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,6 +21,23 @@ def force_option(function: F) -> F:
     """Add the option `--force`."""
     text = "Replace a trained model or another file at OUT."
     return click.option("--force", is_flag=True, help=text)(function)
+
+
+def download_option(function: F) -> F:
+    """Add the option `--download`, for `downloaded`."""
+    text = "Download the files of a model hf:OWNER/NAME that are read into the hub's cache, where they are not."
+    return click.option("--download", is_flag=True, help=text)(function)
+
+
+def downloaded(model: Path, download: bool) -> None:
+    """Download a model hf:OWNER/NAME if `download`. Raises UserError for another model."""
+    if not download:
+        return
+    if not model.as_posix().startswith(HUB):
+        raise UserError("a model hf:OWNER/NAME with --download", f"{model}", "leave out --download")
+    from t2r_export.checkpoints.hub.download import download as of_hub
+
+    of_hub(model)
 
 
 def with_error(nats: float, standard_error: float | None) -> str:

@@ -77,6 +77,12 @@ FILES: dict[str, File] = {
     ),
     "custom_generate/generate.py": File("named in a note", note="since it is a program"),
 }
+# patterns of the files that are read
+READ = (
+    *(CONFIG, GENERATION, WEIGHTS, INDEX, "model-*-of-*.safetensors", ADAPTER, ADAPTER_WEIGHTS),
+    *(TOKENIZER, TOKENIZER_CONFIG, SPECIAL, ADDED, TEMPLATE, f"{SUBFOLDER}/*{ENDING}"),
+    *(SOURCE, TARGET, VOCABULARY, TARGET_VOCABULARY),
+)
 
 
 def notes(files: Folder) -> Iterator[str]:
