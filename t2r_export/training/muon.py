@@ -25,7 +25,9 @@ SIZE = 0.2  # root mean square of AdamW's updates (Liu et al. 2025, arXiv 2502.1
 class Muon(torch.optim.Optimizer):
     """For matrices (out, in) only; shares its learning rate with AdamW. Every process computes unsharded updates."""
 
-    def __init__(self, params: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self, params: Iterable[nn.Parameter] | Iterable[dict[str, Any]], lr: float, weight_decay: float
+    ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
         for p in (p for group in self.param_groups for p in group["params"]):
             self.state[p]["momentum_buffer"] = torch.zeros_like(p, requires_grad=False)
