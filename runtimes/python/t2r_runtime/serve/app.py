@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from t2r_runtime.errors import printable
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
+Endpoint = Callable[[Served, "Request"], Awaitable["ASGIApp"]]
 Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer, Asked]]]
-Endpoint = Callable[["Request"], Awaitable["ASGIApp"]]
+Call = Callable[[Served, Model, Fields], Awaitable[Mapping[str, Any]]]
 GONE = 499  # the client has disconnected
 METHODS = "use POST /v1/completions, /v1/chat/completions or /v1/translate, or GET /v1/models"
 
@@ -35,44 +37,7 @@ def application(served: Served) -> Starlette:
     from starlette.routing import Route
 
     def route(path: str, endpoint: Endpoint, method: str = "POST", guarded: bool = True) -> Route:
-        return Route(path, _safe(served, endpoint, guarded), methods=[method])
-
-    async def health(request: Request) -> Response:
-        return reply({"status": "ok"})
-
-    async def metrics(request: Request) -> Response:
-        from starlette.responses import Response
-
-        return Response(served.metrics.text(), media_type=TYPE)
-
-    async def models(request: Request) -> Response:
-        return reply({"object": "list", "data": [described(model) for model in served.models.values()]})
-
-    async def model(request: Request) -> Response:
-        return reply(described(served.model(request.path_params["name"])))
-
-    async def translated(request: Request) -> Response:
-        fields = await _fields(request)
-        asked = served.model(fields.text("model"))
-        return reply(await unless_gone(request.receive, translate.translate(served, asked, fields)))
-
-    async def tokenized(request: Request) -> Response:
-        fields = await _fields(request)
-        return reply(await tokens.tokenize(served.encoders, served.model(fields.text("model")), fields))
-
-    async def detokenized(request: Request) -> Response:
-        fields = await _fields(request)
-        return reply(await tokens.detokenize(served.encoders, served.model(fields.text("model")), fields))
-
-    async def about_tokenizer(request: Request) -> Response:
-        return reply(tokens.about(served.model(request.query_params.get("model"))))
-
-    async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        served.metrics.count("t2r_requests_total", status=str(error.status_code))
-        asked = printable(f"{request.method} {request.url.path}")
-        message = f"expected a path and a method of this server; received {asked}; {METHODS}"
-        return reply(ApiError(error.status_code, message).body, error.status_code, error.headers)
+        return Route(path, partial(_safe, endpoint, served, guarded), methods=[method])
 
     return Starlette(
         routes=[
@@ -80,16 +45,81 @@ def application(served: Served) -> Starlette:
             route("/metrics", metrics, "GET"),
             route("/v1/models", models, "GET"),
             route("/v1/models/{name}", model, "GET"),
-            route("/v1/completions", _answers(served, completions.complete)),
-            route("/v1/chat/completions", _answers(served, chats.chat)),
-            route("/v1/translate", translated),
-            route("/tokenize", tokenized),
-            route("/detokenize", detokenized),
-            route("/tokenizer_info", about_tokenizer, "GET"),
+            route("/v1/completions", partial(_completed, completions.complete)),
+            route("/v1/chat/completions", partial(_completed, chats.chat)),
+            route("/v1/translate", partial(_called, translate.translate)),
+            route("/tokenize", partial(_called, tokens.tokenize)),
+            route("/detokenize", partial(_called, tokens.detokenize)),
+            route("/tokenizer_info", tokenizer_info, "GET"),
         ],
-        exception_handlers={HTTPException: refused},
+        exception_handlers={HTTPException: partial(_refused, served)},
         lifespan=lambda app: _running(served),
     )
+
+
+async def health(served: Served, request: Request) -> Response:
+    return reply({"status": "ok"})
+
+
+async def metrics(served: Served, request: Request) -> Response:
+    from starlette.responses import Response
+
+    return Response(served.metrics.text(), media_type=TYPE)
+
+
+async def models(served: Served, request: Request) -> Response:
+    return reply({"object": "list", "data": [described(model) for model in served.models.values()]})
+
+
+async def model(served: Served, request: Request) -> Response:
+    return reply(described(served.model(request.path_params["name"])))
+
+
+async def tokenizer_info(served: Served, request: Request) -> Response:
+    return reply(tokens.about(served.model(request.query_params.get("model"))))
+
+
+async def _called(call: Call, served: Served, request: Request) -> Response:
+    """Answer with the result of a call."""
+    fields = await _fields(request)
+    return reply(await unless_gone(request.receive, call(served, served.model(fields.text("model")), fields)))
+
+
+async def _completed(start: Start, served: Served, request: Request) -> ASGIApp:
+    """Answer with one kind of completions, whole or as a stream."""
+    fields = await _fields(request)
+    answer, asked = await unless_gone(request.receive, start(served, served.model(fields.text("model")), fields))
+    if asked.stream:
+        return Stream(served, answer)
+    try:
+        return reply(await unless_gone(request.receive, answer.whole()))
+    finally:
+        answer.close()
+
+
+async def _safe(endpoint: Endpoint, served: Served, guarded: bool, request: Request) -> Any:
+    """Call an endpoint, and answer every error in OpenAI's form."""
+    try:
+        if guarded:
+            served.access.check(request.headers)
+        response = await endpoint(served, request)
+        status = 200
+    except Gone:
+        served.metrics.count("t2r_cancelled_total")
+        response, status = reply({}, GONE), GONE
+    except Exception as error:
+        found = reported(error)
+        response, status = reply(found.body, found.status, found.headers), found.status
+    served.metrics.count("t2r_requests_total", status=str(status))
+    return response
+
+
+async def _refused(served: Served, request: Request, error: Any) -> Response:
+    """Answer a request of an unknown path or method."""
+    served.metrics.count("t2r_requests_total", status=str(error.status_code))
+    received = printable(f"{request.method} {request.url.path}")
+    message = f"expected a path and a method of this server; received {received}; {METHODS}"
+    return reply(ApiError(error.status_code, message).body, error.status_code, error.headers)
 
 
 def reply(data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -118,44 +148,6 @@ async def _running(served: Served) -> AsyncIterator[None]:
         for worker in workers:
             await asyncio.to_thread(worker.stop)
         await asyncio.to_thread(served.encoders.stop)
-
-
-def _answers(served: Served, start: Start) -> Endpoint:
-    """An endpoint for one kind of completions, whole or as a stream."""
-
-    async def endpoint(request: Request) -> ASGIApp:
-        fields = await _fields(request)
-        model = served.model(fields.text("model"))
-        answer, asked = await unless_gone(request.receive, start(served, model, fields))
-        if asked.stream:
-            return Stream(served, answer)
-        try:
-            return reply(await unless_gone(request.receive, answer.whole()))
-        finally:
-            answer.close()
-
-    return endpoint
-
-
-def _safe(served: Served, endpoint: Endpoint, guarded: bool) -> Callable[[Request], Awaitable[Any]]:
-    """An endpoint that answers every error in OpenAI's form."""
-
-    async def safe(request: Request) -> Any:
-        try:
-            if guarded:
-                served.access.check(request.headers)
-            response = await endpoint(request)
-            status = 200
-        except Gone:
-            served.metrics.count("t2r_cancelled_total")
-            response, status = reply({}, GONE), GONE
-        except Exception as error:
-            found = reported(error)
-            response, status = reply(found.body, found.status, found.headers), found.status
-        served.metrics.count("t2r_requests_total", status=str(status))
-        return response
-
-    return safe
 
 
 async def _fields(request: Request) -> Fields:

@@ -5,25 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from t2r_runtime.serve.asked import require_size
-from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, shown
-from t2r_runtime.serve.models import Model
+from t2r_runtime.serve.models import Model, Served
 
 
-async def tokenize(encoders: Encoders, model: Model, fields: Fields) -> dict[str, Any]:
+async def tokenize(served: Served, model: Model, fields: Fields) -> dict[str, Any]:
     """The tokens of a text. Raises ApiError."""
     text = fields.text("content", fields.text("prompt"))
     special = fields.flag("add_special_tokens", True)
     fields.end()
     if text is None:
-        raise wrong("a text as prompt", "none", "give one", "prompt")
+        raise wrong("a text as prompt", "none", "pass one", "prompt")
     tokenizer = model.text()
-    [ids] = await encoders.each(lambda text: tokenizer.encode_documents([text], special)[0], [text], None, "prompt")
+    [ids] = await served.encoders.each(
+        lambda text: tokenizer.encode_documents([text], special)[0], [text], None, "prompt"
+    )
     return {"tokens": ids, "count": len(ids), "max_model_len": model.signature.reach}
 
 
-async def detokenize(encoders: Encoders, model: Model, fields: Fields) -> dict[str, Any]:
+async def detokenize(served: Served, model: Model, fields: Fields) -> dict[str, Any]:
     """The text of tokens. Raises ApiError."""
     ids = fields.take("tokens")
     fields.end()
@@ -33,7 +34,7 @@ async def detokenize(encoders: Encoders, model: Model, fields: Fields) -> dict[s
     if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < most for token in ids):
         raise wrong(f"a list of tokens in 0 … {most - 1}, as tokens", shown(ids), "correct it", "tokens")
     tokenizer = model.text()
-    text = await encoders.run(len(ids), lambda: tokenizer.decode(ids))
+    text = await served.encoders.run(len(ids), lambda: tokenizer.decode(ids))
     return {"prompt": text, "content": text}
 
 
