@@ -30,6 +30,7 @@ from t2r_export.config.targets import find
 from t2r_export.export import ExportReport, build
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
+from t2r_export.graph.nodes import initializers
 from t2r_export.graph.reader import programs, read_graph
 from t2r_export.graph.weights import Weight, fill
 from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
@@ -263,5 +264,5 @@ def calibration_data(path: Path, signature: Signature) -> tuple[Tokens, list[Tok
 
 def _weight_bytes(bundle: Bundle) -> int:
     """Bytes of the weights of step and encoder graph; shared weights count once."""
-    tensors = {tensor.name: tensor for graph in bundle.halves for tensor in graph.graph.initializer}
+    tensors = {name: tensor for graph in bundle.halves for name, tensor in initializers(graph).items()}
     return sum(map(tensor_bytes, tensors.values()))

@@ -18,8 +18,9 @@ from quantized import CLOSE, ROUNDING, config, median_error, write_tokens
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.errors import CheckFailed
+from t2r_export.graph.nodes import initializers
 from t2r_export.quantize import OPTIONS_KEY, export_quantized, quantize
-from t2r_export.quantizers.base import initializers, silence_ort
+from t2r_export.quantizers.base import silence_ort
 from t2r_export.quantizers.quality import QualityCheckFailed
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError

@@ -1,4 +1,4 @@
-"""Graph edits shared by several stages."""
+"""Views and edits of a graph that several stages share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, helper
+
+
+def initializers(model: onnx.ModelProto) -> dict[str, TensorProto]:
+    """The initializers by name."""
+    return {tensor.name: tensor for tensor in model.graph.initializer}
+
+
+def producers(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
+    """The node that computes each tensor, by the tensor's name."""
+    return {name: node for node in model.graph.node for name in node.output}
 
 
 def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:

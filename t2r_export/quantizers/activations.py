@@ -120,11 +120,10 @@ def rounded(x: Floats, block: int) -> Floats:
 
 
 def _products(graph: onnx.ModelProto, matrices: Mapping[str, Floats], config: QuantizeConfig) -> Iterator[Product]:
-    chosen, size = set(projections(graph)), config.block_size or BLOCK_SIZE
-    for node in graph.graph.node:
-        if node.name in chosen:
-            x, name = node.input[:2]
-            yield Product(name, x, matrices[name], config.choices.get(name, (0, size))[1])
+    size = config.block_size or BLOCK_SIZE
+    for node in projections(graph):
+        x, name = node.input[:2]
+        yield Product(name, x, matrices[name], config.choices.get(name, (0, size))[1])
 
 
 def _with_activations(bundle: Bundle) -> Bundle:
@@ -143,8 +142,7 @@ def _observed(graph: onnx.ModelProto) -> onnx.ModelProto:
 
 def _inputs(graph: onnx.ModelProto) -> list[str]:
     """Names of the inputs of projections."""
-    chosen = set(projections(graph))
-    return list(dict.fromkeys(node.input[0] for node in graph.graph.node if node.name in chosen))
+    return list(dict.fromkeys(node.input[0] for node in projections(graph)))
 
 
 def _of_sources(x: npt.NDArray[np.generic], passage: Passage) -> npt.NDArray[np.generic]:

@@ -15,7 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.graph.nodes import set_nodes
+from t2r_export.graph.nodes import initializers, producers, set_nodes
 from t2r_export.graph.weights import Weight
 from t2r_export.quantizers.pairs import TokenPair
 from t2r_runtime.contract.signature import LOGITS
@@ -61,19 +61,15 @@ def tensor_bytes(tensor: onnx.TensorProto) -> int:
     return count * dtype.itemsize
 
 
-def initializers(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    return {tensor.name: tensor for tensor in model.graph.initializer}
-
-
-def projections(model: onnx.ModelProto) -> list[str]:
-    """Names of the nodes that multiply by a weight matrix, including `head`.
+def projections(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The nodes that multiply by a weight matrix, including `head`.
 
     Unfolded feature maps are not included: they are batched products of small matrices, which no block-wise kernel
     supports. Routers of experts are not either: they are small, and a rounded score may choose another expert.
     """
     weights, scores = initializers(model), _router_scores(model)
     return [
-        node.name
+        node
         for node in model.graph.node
         if node.op_type in ("Gemm", "MatMul") and _is_matrix(weights, node) and node.output[0] not in scores
     ]
@@ -81,7 +77,7 @@ def projections(model: onnx.ModelProto) -> list[str]:
 
 def _router_scores(model: onnx.ModelProto) -> set[str]:
     """Tensors that choose experts: inputs of MoE, and of TopK except the logits."""
-    made_by = {name: node for node in model.graph.node for name in node.output}
+    made_by = producers(model)
     places = {"MoE": 1, "QMoE": 1, "TopK": 0}
     found = {node.input[places[node.op_type]] for node in model.graph.node if node.op_type in places} - {LOGITS}
     waiting = list(found)
@@ -95,11 +91,11 @@ def _router_scores(model: onnx.ModelProto) -> set[str]:
 
 def head(model: onnx.ModelProto) -> str | None:
     """Name of the projection to the vocabulary, found from its output; None for an encoder."""
-    made_by = {name: node for node in model.graph.node for name in node.output}
+    made_by, names = producers(model), {node.name for node in projections(model)}
     if LOGITS not in made_by:
         return None
     node = made_by[LOGITS]
-    while node.name not in projections(model):
+    while node.name not in names:
         node = made_by[node.input[0]]
     return str(node.name)
 

@@ -14,12 +14,11 @@ from onnx import helper, numpy_helper
 from onnxruntime.capi import _pybind_state as runtime
 
 from t2r_export.config.quantize import ACCURACY_LEVEL, BLOCK_BITS, QuantizeConfig, Run
-from t2r_export.graph.nodes import set_nodes
+from t2r_export.graph.nodes import initializers, set_nodes
 from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import (
     Calibration,
     head,
-    initializers,
     projections,
     replace_initializers,
     replace_node,
@@ -58,8 +57,8 @@ def blocks(
 
 def block_sizes(model: onnx.ModelProto, config: QuantizeConfig) -> dict[str, tuple[int, int]]:
     """Bits and block size of each projection, by node name."""
-    size, last, names = config.block_size or BLOCK_SIZE, head(model), set(projections(model))
-    weights = {node.name: node.input[1] for node in model.graph.node if node.name in names}
+    size, last = config.block_size or BLOCK_SIZE, head(model)
+    weights = {node.name: node.input[1] for node in projections(model)}
     bits = {last: config.head_bits or HEAD_BITS}
     usual = config.bits
     return {name: config.choices.get(weight, (bits.get(name, usual), size)) for name, weight in weights.items()}

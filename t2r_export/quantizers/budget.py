@@ -14,7 +14,8 @@ import onnx
 
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.bundle import Bundle
-from t2r_export.quantizers.base import initializers, projections, tensor_bytes
+from t2r_export.graph.nodes import initializers
+from t2r_export.quantizers.base import projections, tensor_bytes
 from t2r_export.quantizers.blocks import BLOCK_SIZE, restored
 from t2r_export.quantizers.experts import expert_nodes
 from t2r_export.quantizers.sensitivity import Passage, Sensitivity
@@ -105,10 +106,7 @@ def _others(graphs: Sequence[onnx.ModelProto], config: QuantizeConfig) -> int:
     """Bytes outside projections: untied embedding tables in 8 or 4 bits, experts in the scheme's bits, the rest in
     float32; shared tensors count once."""
     kept = {name: tensor for graph in graphs for name, tensor in initializers(graph).items()}
-    products = set[str]()
-    for graph in graphs:
-        chosen = set(projections(graph))
-        products |= {node.input[1] for node in graph.graph.node if node.name in chosen}
+    products = {node.input[1] for graph in graphs for node in projections(graph)}
     tables = {table_of(graph).input[0] for graph in graphs}
     experts = {name for graph in graphs for _, names in expert_nodes(graph) for name in names}
     rest = [tensor for name, tensor in kept.items() if name not in products | tables | experts]

@@ -13,8 +13,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.graph.nodes import initializers
 from t2r_export.graph.weights import Weight, refer, values
-from t2r_export.quantizers.base import initializers, replace_node
+from t2r_export.quantizers.base import replace_node
 from t2r_export.quantizers.blocks import BLOCK_SIZE, MICROSOFT, accuracy_level, import_microsoft, in_blocks, parts_of
 
 UP, DOWN = 2, 4  # inputs of MoE

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import onnx
 
-from t2r_export.graph.nodes import name_dims, set_nodes
-from t2r_export.quantizers.base import initializers, replace_initializers
+from t2r_export.graph.nodes import initializers, name_dims, producers, set_nodes
+from t2r_export.quantizers.base import replace_initializers
 from t2r_runtime.contract.signature import INPUT_IDS, SOURCE_IDS, SOURCE_LENGTHS
 from t2r_runtime.contract.state_spec import PAST, POSITION, SOURCE
 
@@ -41,13 +41,13 @@ def float16(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
 
 def float32_nodes(model: onnx.ModelProto) -> set[str]:
     """Names of the nodes that stay float32."""
-    producers = {name: node for node in model.graph.node for name in node.output}
+    made_by = producers(model)
     kept = set(_after_states(model))
     kept |= {node.name for node in model.graph.node if any(name.startswith(SOURCE) for name in node.output)}
     waiting = [node for node in model.graph.node if node.name in kept]
     while waiting:  # walk from kept nodes back to projections
         for name in waiting.pop().input:
-            node = producers.get(name)
+            node = made_by.get(name)
             if node is not None and node.name not in kept and not _ends(node):
                 kept.add(node.name)
                 waiting.append(node)

@@ -18,7 +18,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.weights import Weight
 from t2r_export.quantizers.activations import projection_inputs
-from t2r_export.quantizers.base import head
+from t2r_export.quantizers.base import head, projections
 from t2r_export.quantizers.blocks import block_sizes, packed, parts_of, stored_name
 from t2r_export.quantizers.sensitivity import Passage
 
@@ -71,7 +71,7 @@ def gptq(bundle: Bundle, passages: Sequence[Passage], config: QuantizeConfig) ->
     found: dict[str, Weight] = {}
     for graph, inputs in zip(bundle.halves, projection_inputs(bundle, passages), strict=True):
         sizes, last = block_sizes(graph, config), head(graph)
-        nodes = [node for node in graph.graph.node if node.name in sizes and node.name != last]
+        nodes = [node for node in projections(graph) if node.name != last]
         moments = {node.input[0]: Moments(len(inputs.matrices[node.input[1]])) for node in nodes}
         for name, x in inputs.rows:
             if name in moments:

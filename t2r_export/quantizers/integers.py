@@ -15,8 +15,9 @@ from typing import Any
 import onnx
 
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.graph.nodes import initializers
 from t2r_export.graph.weights import Weight, fill, refer, values
-from t2r_export.quantizers.base import Calibration, gemm_to_matmul, initializers, projections
+from t2r_export.quantizers.base import Calibration, gemm_to_matmul, projections
 from t2r_export.quantizers.calibration import RecurrentReader
 from t2r_export.quantizers.tables import quantize_embedding, row_of_columns, table_of, untie_embedding
 from t2r_runtime.contract.signature import SOURCE_IDS
@@ -46,7 +47,7 @@ def dynamic(
             model,
             out,
             op_types_to_quantize=["MatMul"],
-            nodes_to_quantize=projections(model),
+            nodes_to_quantize=[node.name for node in projections(model)],
             per_channel=True,
             reduce_range=True,
             weight_type=QuantType.QInt8,
@@ -89,7 +90,7 @@ def static(
             RecurrentReader(calibration, encoder),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["Gather", "Gemm"],
-            nodes_to_quantize=[table.name, *projections(model)],
+            nodes_to_quantize=[node.name for node in (table, *projections(model))],
             per_channel=True,
             activation_type=QuantType.QUInt8 if config.activation_bits == 8 else QuantType.QUInt16,
             reduce_range=config.activation_bits == 8,

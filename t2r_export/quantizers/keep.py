@@ -14,8 +14,9 @@ import onnx
 
 from t2r_export.config.quantize import QuantizeConfig, Run
 from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.nodes import initializers
 from t2r_export.graph.weights import Weight, values
-from t2r_export.quantizers.base import initializers, projections
+from t2r_export.quantizers.base import projections
 from t2r_export.quantizers.blocks import BLOCK_SIZE
 from t2r_export.quantizers.grids import FORMS, Flags, Floats, Form, fitting
 from t2r_export.quantizers.tables import OWN, has_table, table_of
@@ -52,9 +53,9 @@ def _matrices(
     graph: onnx.ModelProto, weights: Mapping[str, Weight], known: Mapping[str, object]
 ) -> Iterator[tuple[str, Floats]]:
     """Weights (out, in) of a graph's products, by name."""
-    chosen, there = set(projections(graph)), initializers(graph)
-    for node in graph.graph.node:
-        if node.name in chosen and node.input[1] not in known:
+    there = initializers(graph)
+    for node in projections(graph):
+        if node.input[1] not in known:
             matrix = values(there[node.input[1]], weights)
             yield node.input[1], np.ascontiguousarray(matrix.T) if node.op_type == "MatMul" else matrix
 

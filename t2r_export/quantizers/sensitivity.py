@@ -13,8 +13,9 @@ from onnx import TensorProto, helper
 
 from t2r_export.data.corpus import parallel_sequences
 from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.nodes import initializers
 from t2r_export.graph.weights import Weight, fill, values
-from t2r_export.quantizers.base import Tokens, initializers, projections
+from t2r_export.quantizers.base import Tokens, projections
 from t2r_export.quantizers.pairs import TokenPair, side_by_side, source_feeds
 from t2r_runtime.contract.signature import INPUT_IDS, LOGITS, Signature
 from t2r_runtime.errors import UserError
@@ -66,8 +67,7 @@ class OpenGraph:
         self.matrices: dict[str, np.ndarray] = {}
         made, kept = onnx.ModelProto(), initializers(model)
         made.CopyFrom(model)
-        chosen = set(projections(model))
-        nodes = [node for node in model.graph.node if node.name in chosen]
+        nodes = projections(model)
         # (out, in), where a MatMul has (in, out)
         self._turned = {node.input[1] for node in nodes if node.op_type == "Gemm"}
         for node in nodes:

@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from t2r_export.graph.nodes import initializers
 from t2r_export.graph.weights import Weight, refer, shape, values
-from t2r_export.quantizers.base import initializers, replace_initializers, replace_node
+from t2r_export.quantizers.base import replace_initializers, replace_node
 from t2r_runtime.contract.signature import INPUT_IDS, SOURCE_IDS
 
 TABLE_ROWS = 4096  # table rows rounded at a time

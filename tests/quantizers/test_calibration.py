@@ -11,8 +11,9 @@ import pytest
 import small
 from quantized import config
 from small import VOCABULARY
+from t2r_export.graph.nodes import initializers
 from t2r_export.quantize import quantize
-from t2r_export.quantizers.base import Calibration, initializers
+from t2r_export.quantizers.base import Calibration
 from t2r_export.quantizers.calibration import feeds
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError

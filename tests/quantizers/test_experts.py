@@ -19,10 +19,11 @@ from t2r_export.config.parts import MoEConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.fold import fold
+from t2r_export.graph.nodes import initializers
 from t2r_export.graph.reader import metadata
 from t2r_export.graph.releases import ONNXRUNTIME
 from t2r_export.quantize import export_quantized
-from t2r_export.quantizers.base import initializers, projections
+from t2r_export.quantizers.base import projections
 from t2r_export.training.straight_through import attach, settled
 from t2r_runtime import Decoder
 
@@ -109,6 +110,6 @@ def test_routers_are_no_projections(tmp_path: Path) -> None:
     """A head whose largest logits are chosen is one."""
     for target in ("portable", "fused"):
         small.graph(tmp_path / "g.onnx", "moe", target=target, top_k=3)
-        names = projections(onnx.load(tmp_path / "g.onnx"))
+        names = [node.name for node in projections(onnx.load(tmp_path / "g.onnx"))]
         assert not any("router" in name for name in names)
         assert "embedding_gemm" in names

@@ -13,8 +13,8 @@ from onnx import TensorProto, numpy_helper
 import small
 from t2r_export.config.mixers import Guard
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.graph.nodes import initializers
 from t2r_export.quantize import quantize
-from t2r_export.quantizers.base import initializers
 from t2r_runtime import Decoder
 
 

@@ -17,9 +17,10 @@ from t2r_export import quantize as quantizing
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
+from t2r_export.graph.nodes import initializers
 from t2r_export.graph.weights import Weight, values
 from t2r_export.quantize import export_quantized, quantize
-from t2r_export.quantizers.base import initializers, replace_initializers, silence_ort
+from t2r_export.quantizers.base import replace_initializers, silence_ort
 from t2r_export.quantizers.blocks import in_blocks
 from t2r_export.quantizers.tables import OWN, quantize_embedding
 

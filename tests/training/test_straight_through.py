@@ -26,9 +26,10 @@ from t2r_export.config.stages import parse_plan
 from t2r_export.export import export
 from t2r_export.finetune import finetune
 from t2r_export.fold import fold
+from t2r_export.graph.nodes import initializers
 from t2r_export.model.transformer import Transformer
 from t2r_export.quantize import export_quantized
-from t2r_export.quantizers.base import initializers, projections
+from t2r_export.quantizers.base import projections
 from t2r_export.quantizers.blocks import in_blocks, restored
 from t2r_export.quantizers.experts import expert_nodes
 from t2r_export.quantizers.tables import rounded_table
@@ -62,9 +63,8 @@ def test_rounded_weights_are_graph_products(name: str, tmp_path: Path) -> None:
     made, _ = fold(small.model(name))
     export(Checkpoint(made.config, made, None, {}, "0" * 64), tmp_path / "g.onnx", ExportConfig())
     graph = onnx.load(tmp_path / "g.onnx")
-    nodes = {node.name: node for node in graph.graph.node}
     kept = initializers(graph)
-    names = {nodes[product].input[1] for product in projections(graph)}
+    names = {node.input[1] for node in projections(graph)}
     names |= {name for _, experts in expert_nodes(graph) for name in experts}
     sizes = sum(int(np.prod(kept[name].dims)) for name in names)
     assert sum(getattr(module, weight).numel() for module, weight in products(made)) == sizes
