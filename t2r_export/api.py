@@ -137,8 +137,8 @@ class Model:
             UserError: an invalid option; see t2r_export.convert.convert.
         """
         old = self.checkpoint
-        kind, said = read_kind(mixer)
-        config, _ = student_mixer(kind, {**said, **options}, old.config)
+        kind, values = read_kind(mixer)
+        config, _ = student_mixer(kind, {**values, **options}, old.config)
         others = source_mixers(old.config, config, None if cross is None else read_kind(cross), encoder)
         made = conversion(old.model, config, layers, seed, *others)
         done = provenance(old, made.untrained, mixer=to_plain(config), layers=layers, seed=seed)

@@ -182,17 +182,17 @@ def context_of(model: Transformer, layers: Sequence[Any]) -> int | None:
     Raises:
         UserError: a window of invalid size.
     """
-    for own, said in zip(model.config.layers, layers, strict=False):
-        for part, inside in zip(own.parts, _insides(said), strict=False):
+    for own, recorded in zip(model.config.layers, layers, strict=False):
+        for part, inside in zip(own.parts, _insides(recorded), strict=False):
             if isinstance(getattr(part, "inside", None), SoftmaxConfig) and inside.get("kind") == WindowConfig.kind:
                 window: Any = inside.get("window")
                 return WindowConfig(window=window, sinks=0).window
     return None
 
 
-def _insides(said: Any) -> list[Mapping[str, Any]]:
+def _insides(recorded: Any) -> list[Mapping[str, Any]]:
     """The entry `inside` of each part of a described layer; empty if missing or unreadable."""
-    parts = said.get("parts") if isinstance(said, Mapping) else None
+    parts = recorded.get("parts") if isinstance(recorded, Mapping) else None
     listed = parts if isinstance(parts, list) else []
     found = [part.get("inside") if isinstance(part, Mapping) else None for part in listed]
     return [inside if isinstance(inside, Mapping) else {} for inside in found]

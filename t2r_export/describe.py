@@ -97,8 +97,8 @@ class Description:
         states = [
             {**asdict(s), "bytes": s.bytes(), "bytes_per_token": s.bytes(length=1) - s.bytes()} for s in self.states
         ]
-        said = {"memory": self.memory, "memory_reason": self.memory_reason, "reach": self.reach}
-        return {**vars(self), "states": states, **said}
+        summary = {"memory": self.memory, "memory_reason": self.memory_reason, "reach": self.reach}
+        return {**vars(self), "states": states, **summary}
 
 
 def describe(path: str | Path) -> Description:
@@ -159,8 +159,8 @@ def _graph(path: Path) -> Description:
     signature = Signature.from_metadata(content.metadata)
     layers = [_checked(dict(layer)) for layer in signature.layers]
     tokenizer = signature.tokenizer is not None
-    said = replace(signature, tokenizer=None, chat_template=None).to_metadata()
-    short = {key: value for key, value in said.items() if key != PREFIX + "tokenizer"}
+    fields = replace(signature, tokenizer=None, chat_template=None).to_metadata()
+    short = {key: value for key, value in fields.items() if key != PREFIX + "tokenizer"}
     return Description(
         file=str(path),
         kind="graph",
@@ -217,7 +217,7 @@ def _rows(layer: dict[str, Any], group: str) -> list[tuple[str, ...]]:
     config = _read(layer)
     after = [part for part in config.parts if not part.mixes]
     feed_forward = "; ".join(", ".join(filter(None, (part.kind, part.summary()))) for part in after) or "none"
-    parts = [(part, said.get("fold", "-")) for part, said in zip(config.parts, layer["parts"], strict=True)]
+    parts = [(part, plain.get("fold", "-")) for part, plain in zip(config.parts, layer["parts"], strict=True)]
     if not config.mixers and group == "layers":
         return [("none", "-", feed_forward, "-")]
     return [

@@ -142,7 +142,7 @@ def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
         except (ValueError, RecursionError):
             unknown.append("text that is not JSON")
     what = printable(", ".join(sorted(set(unknown))))
-    return (f"runtimes will not open the tokenizer, for {what}: give them token numbers",) if unknown else ()
+    return (f"runtimes will not open the tokenizer, for {what}: pass them token numbers",) if unknown else ()
 
 
 def read_by_beam(config: ModelConfig, width: int = BEAM_WIDTH) -> int:

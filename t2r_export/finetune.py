@@ -172,13 +172,13 @@ def _finished(config: FinetuneConfig, identity: dict[str, Any]) -> dict[str, Any
 
 def _report(output: Path, done: dict[str, Any], kept: Sequence[dict[str, Any]], started: float) -> FinetuneReport:
     """The report of a run from its provenance `done`."""
-    said = done["evaluation"]
+    evaluation = done["evaluation"]
 
     def figure(name: str) -> Evaluation:
-        nats, error = (said.get(key, math.nan) for key in (name, f"{name}_error"))  # only finite ones were kept
-        return Evaluation(nats, said["tokens"], said["length"], error)
+        nats, error = (evaluation.get(key, math.nan) for key in (name, f"{name}_error"))  # only finite ones were kept
+        return Evaluation(nats, evaluation["tokens"], evaluation["length"], error)
 
-    teacher = figure("teacher") if "teacher" in said else None
+    teacher = figure("teacher") if "teacher" in evaluation else None
     stages, seconds = tuple(Kept(**row) for row in kept), time.monotonic() - started
     return FinetuneReport(output, teacher, figure("student"), figure("finetuned"), stages, done["tokens"], seconds)
 

@@ -26,7 +26,7 @@ from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's pickle that are scanned
 FOLDERS = (".safetensors", ".json")  # endings of files that are read with the others of their folder
-OPEN = "give a model.pt made by t2r, a Hugging Face folder, a .gguf, or hf:OWNER/NAME"
+OPEN = "pass a model.pt made by t2r, a Hugging Face folder, a .gguf, or hf:OWNER/NAME"
 KINDS = {
     "checkpoint": Kind(never=(*MODELS[1:], ".txt", ".json", ".jsonl", ".toml", ".csv", ".md", ".py")),
     "graph": Kind(only=GRAPHS),
@@ -128,7 +128,7 @@ def _check_replaced(kind: str, path: Path, force: bool) -> None:
             raise UserError(
                 f"no trained model and no other file at {path}",
                 "a trained model" if _texts(path) else "another file",
-                "name another file, or give --force",
+                "name another file, or pass --force",
             )
     elif kind == "log":
         with path.open("rb") as file:
@@ -207,7 +207,7 @@ def resolved(path: str | Path) -> Path:
     if not Path(path).as_posix().startswith(HUB):
         return Path(path)
     name, revision = hub_model(path)
-    files = " --include '*.json' '*.safetensors' '*.jinja', or give --download to t2r convert or export"
+    files = " --include '*.json' '*.safetensors' '*.jinja', or pass --download to t2r convert or export"
     return _snapshot(name, revision, "model", files)
 
 
@@ -261,7 +261,7 @@ def existing_model(path: str | Path) -> Path:
     """
     path = resolved(path)
     if path.suffix in FOLDERS and os.path.isfile(path):
-        raise UserError("a checkpoint", f"{path}, a file of a Hugging Face folder", f"give the folder, {path.parent}")
+        raise UserError("a checkpoint", f"{path}, a file of a Hugging Face folder", f"pass the folder, {path.parent}")
     if os.path.isfile(path) or os.path.isdir(path):
         return path
     do = OPEN

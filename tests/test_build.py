@@ -208,7 +208,7 @@ def test_options_without_effect_on_the_result_may_change(built: Path) -> None:
 
 def test_files_of_another_text_are_refused(built: Path) -> None:
     (built / "text.txt").write_text(STORY.replace("hen", "cat") * 40)
-    with pytest.raises(UserError, match="received one made of another text; name another folder, or give --anew"):
+    with pytest.raises(UserError, match="received one made of another text; name another folder, or pass --anew"):
         build(built / "recipe.toml", built / "work", built)
 
 

@@ -132,7 +132,7 @@ def test_write_translations(model: Path, tmp_path: Path, capsys: pytest.CaptureF
     for arguments, said in (
         ((str(out), "--sources", str(lines), "--beam", "2"), "an exported graph, for a beam"),
         ((str(tmp_path / "out.npy"), "--sources", str(lines)), "a name for a file of pairs that ends in .tsv"),
-        ((str(out),), "expected one of --tokens and --sources; received neither; give one"),
+        ((str(out),), "expected one of --tokens and --sources; received neither; pass one"),
         ((str(out), "--sources", str(tmp_path / "none.txt")), "none.txt, which does not exist"),
     ):
         assert main(["sample", str(model), *arguments]) == 2
@@ -154,8 +154,8 @@ def test_evaluate_pairs_refuses_bad_input(model: Path, tmp_path: Path, capsys: p
     text = texts.write_text(tmp_path / "text")
     budget = ("--budget", "9k", "--data", str(text))
     for arguments, do in (
-        (("evaluate", str(model), str(text)), "to measure on a text; received a translator; give it a .tsv of pairs"),
-        (("sample", str(model), str(tmp_path / "o.npy"), "--tokens", "9"), "received a translator; give it sources"),
+        (("evaluate", str(model), str(text)), "to measure on a text; received a translator; pass it a .tsv of pairs"),
+        (("sample", str(model), str(tmp_path / "o.npy"), "--tokens", "9"), "received a translator; pass it sources"),
         (("choose", str(model), str(tmp_path / "o.pt"), *budget), "received a translator; name the mixer"),
     ):
         assert main([*arguments]) == 2

@@ -327,11 +327,11 @@ def test_unsupported_tokenizer_is_noted(tmp_path: Path) -> None:
     made.normalizer = normalizers.Lowercase()
     report = export(dataclasses.replace(small.checkpoint(), tokenizer=made.to_str()), tmp_path / "g.onnx")
     assert report.notes == (
-        "runtimes will not open the tokenizer, for the normalizer Lowercase: give them token numbers",
+        "runtimes will not open the tokenizer, for the normalizer Lowercase: pass them token numbers",
     )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
 def test_a_tokenizer_that_is_no_json_is_noted(text: str, tmp_path: Path) -> None:
     report = export(dataclasses.replace(small.checkpoint(), tokenizer=text), tmp_path / "g.onnx")
-    assert report.notes == ("runtimes will not open the tokenizer, for text that is not JSON: give them token numbers",)
+    assert report.notes == ("runtimes will not open the tokenizer, for text that is not JSON: pass them token numbers",)

@@ -70,11 +70,11 @@ def test_complete_run_is_reported(config: FinetuneConfig, capsys: pytest.Capture
     assert dataclasses.replace(again, kept=report.kept, seconds=report.seconds) == report
     with pytest.raises(UserError, match="expected seed 0, as in the run saved in .*tuned.pt; received seed 7; "):
         finetune(dataclasses.replace(config, resume=True, seed=7))
-    with pytest.raises(UserError, match="received a trained model; name another file, or give --force"):
+    with pytest.raises(UserError, match="received a trained model; name another file, or pass --force"):
         finetune(config)
     assert config.output.read_bytes() == before
     checkpoint.save(config.output, checkpoint.load(config.model).model, texts.tokenizer(), {"finetune": ["odd"]})
-    with pytest.raises(UserError, match="received a trained model; name another file, or give --force"):
+    with pytest.raises(UserError, match="received a trained model; name another file, or pass --force"):
         finetune(dataclasses.replace(config, resume=True))
 
 
@@ -116,7 +116,7 @@ def test_kill_between_result_and_removal_of_the_state(config: FinetuneConfig) ->
     assert resumed(config) == done
     assert not config.state_path.exists()
     config.state_path.write_bytes(state)
-    with pytest.raises(UserError, match="received a trained model; name another file, or give --force"):
+    with pytest.raises(UserError, match="received a trained model; name another file, or pass --force"):
         finetune(dataclasses.replace(config, resume=True, seed=7))
 
 

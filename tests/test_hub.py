@@ -154,7 +154,7 @@ def test_download_asks_for_the_files_that_are_read(
     words = [verb, "hf:someone/tiny-llama@main", str(tmp_path / {"export": "g.onnx", "convert": "s.pt"}[verb])]
     assert main(words) == 2 and asked == []
     assert "hf download someone/tiny-llama --revision main --include" in (err := capsys.readouterr().err)
-    assert "give --download to t2r convert or export" in err
+    assert "pass --download to t2r convert or export" in err
     assert main([*words, "--download"]) == 0
     assert asked == [{"name": "someone/tiny-llama", "revision": "main", "allow_patterns": list(READ)}]
 

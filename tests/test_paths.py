@@ -182,7 +182,7 @@ def test_trained_checkpoint_is_kept(tmp_path: Path) -> None:
     check_outputs([("checkpoint", converted)])
     for provenance in ({}, {"origin": "somewhere"}, {"convert": {}, "finetune": [{"tokens": 1}]}):
         path = made(tmp_path / "m.pt", provenance)
-        with pytest.raises(UserError, match="received a trained model; name another file, or give --force"):
+        with pytest.raises(UserError, match="received a trained model; name another file, or pass --force"):
             check_outputs([("checkpoint", path)])
         check_outputs([("checkpoint", path)], force=True)
     path.rename(tmp_path / "model")
@@ -190,7 +190,7 @@ def test_trained_checkpoint_is_kept(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="received (a checkpoint|another file); name another"):
             check_outputs([(kind, tmp_path / "model")], force=True)
     (tmp_path / "notes").write_text("of a year")
-    with pytest.raises(UserError, match="received another file; name another file, or give --force"):
+    with pytest.raises(UserError, match="received another file; name another file, or pass --force"):
         check_outputs([("checkpoint", tmp_path / "notes")])
 
 
@@ -306,7 +306,7 @@ def test_hub_ids_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("models/x", "x.pt", "a/b/c"):
         with pytest.raises(
             UserError,
-            match="received nothing; give a model.pt made by t2r, a Hugging Face folder, a .gguf, or hf:OWNER/NAME$",
+            match="received nothing; pass a model.pt made by t2r, a Hugging Face folder, a .gguf, or hf:OWNER/NAME$",
         ):
             existing_model(name)
     os.mkfifo(tmp_path / "pipe")

@@ -31,7 +31,7 @@ def streams(server: Server, bodies: Sequence[Mapping[str, Any]], tokens: int) ->
     try:
         found = asyncio.run(all_of())
     except (OSError, TimeoutError) as error:
-        raise UserError("streams of tokens", f"{type(error).__name__}: {error}", "ask for less") from error
+        raise UserError("streams of tokens", f"{type(error).__name__}: {error}", "request less") from error
     if any(len(times) < tokens for times in found):
         raise UserError(f"{tokens} tokens of each stream", str(min(map(len, found))), "give it more context")
     return [times[:tokens] for times in found]
@@ -45,7 +45,7 @@ def rate(times: Sequence[Sequence[float]]) -> float:
     """
     start, end = max(each[0] for each in times), min(each[-1] for each in times)
     if end <= start:
-        raise UserError("a time at which all streams run", "none", "ask for more tokens")
+        raise UserError("a time at which all streams run", "none", "request more tokens")
     return sum(start < at <= end for each in times for at in each) / (end - start)
 
 
@@ -63,7 +63,7 @@ async def _times(server: Server, body: Mapping[str, Any], started: float) -> lis
             text = rest + part
             if b" 200 " not in status or FAULT in text:
                 received = (status + text).decode(errors="replace")
-                raise UserError("an answer of status 200", " ".join(received.split())[-300:], "ask for less")
+                raise UserError("an answer of status 200", " ".join(received.split())[-300:], "request less")
             times += [now] * text.count(EVENT)
             rest = text[-len(EVENT) + 1 :]
     finally:

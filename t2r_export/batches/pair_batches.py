@@ -107,7 +107,7 @@ def tokenize_pairs(
     kept = [n for n, s in enumerate(sources) if 0 < len(s) <= most_source and len(targets[n]) - 1 <= most_target]
     if not kept:
         expected = f"pairs of at most {most_source} tokens on the source's side and {most_target} on the target's"
-        raise UserError(expected, f"{len(pairs)} longer ones", "give shorter ones")
+        raise UserError(expected, f"{len(pairs)} longer ones", "pass shorter ones")
     sides = [Ragged.of([side[n] for n in kept]) for side in (sources, targets)]
     for side, size in zip(sides, (model.encoder.vocab_size or model.vocab_size, model.vocab_size), strict=True):
         check_vocabulary(side.tokens.numpy(), size)

@@ -53,7 +53,7 @@ class Documents:
         self.tokens, self.first = tokens, np.repeat(first, windows) + offsets
         self.counts = np.minimum(length, np.repeat(counts, windows) - offsets)
         if not len(self.first):
-            raise UserError("a document of at least two tokens", "none", "give more text")
+            raise UserError("a document of at least two tokens", "none", "pass more text")
         self._numbers = Windows(np.arange(len(self.first))[:, None], 0, batch, seed)
 
     def __call__(self, step: int) -> Batch:

@@ -61,7 +61,7 @@ class BuildRecord:
             raise UserError(
                 f"{existing[0]} as this recipe makes it",
                 f"one made of {_difference(before, now)}",
-                "name another folder, or give --anew to make it again",
+                "name another folder, or pass --anew to build it again",
             )
         return now, existing
 

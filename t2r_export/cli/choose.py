@@ -69,8 +69,8 @@ def command(
 
     Layers may keep softmax attention.
     """
-    room, asked = read_bytes(budget), list(mixers) or TRIED
-    for kind, values in asked:
+    room, kinds = read_bytes(budget), list(mixers) or TRIED
+    for kind, values in kinds:
         student_mixer(kind, values)  # before the model is read
     text_files([data])
     check_outputs([("checkpoint", out)], [existing_model(source), data], force)
@@ -81,7 +81,7 @@ def command(
     from t2r_export.training.layer_choice import Trial, choose
 
     loaded = checkpoint.load(source)
-    made = [student_mixer(kind, values, loaded.config) for kind, values in asked]
+    made = [student_mixer(kind, values, loaded.config) for kind, values in kinds]
     note_each([*loaded.notes, *dict.fromkeys(reason(chosen) for _, chosen in made if chosen)])
     corpus = read_corpus([data], loaded.tokenizer, loaded.config)
     candidates = (convert(loaded.model, mixer) for mixer, _ in made)
@@ -101,7 +101,7 @@ def command(
     auto = {**report, "trial_steps": trial_steps}
     done = provenance(loaded, source=source.name, text_sha256=corpus.sha256, seed=0, auto=auto)
     checkpoint.save(out, found.model, loaded.tokenizer, done, loaded.source_tokenizer)
-    names = [found.options[0].mixer.kind, *(f"{kind}:{written(values)}" if values else kind for kind, values in asked)]
+    names = [found.options[0].mixer.kind, *(f"{kind}:{written(values)}" if values else kind for kind, values in kinds)]
     of_layers = [[option for option in found.options if option.layer == layer] for layer in range(len(found.chosen))]
     rows = [
         [layer, *(f"{option.cost:+.4f}" for option in options), names[options.index(found.chosen[layer])]]

@@ -101,9 +101,9 @@ def command(
     model = made.model
     note_each([*loaded.notes, *([reason(chosen)] if chosen and layers != "none" else [])])
     others = {"cross": of_cross, "encoder": of_encoder}
-    said = {name: to_plain(other) for name, other in others.items() if other is not None}
+    recorded = {name: to_plain(other) for name, other in others.items() if other is not None}
     done = provenance(
-        loaded, made.untrained, source=source.name, mixer=to_plain(config), layers=layers, seed=seed, **said
+        loaded, made.untrained, source=source.name, mixer=to_plain(config), layers=layers, seed=seed, **recorded
     )
     if out.exists() and not force:
         note(f"replacing {out}, an untrained conversion")

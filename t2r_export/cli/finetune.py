@@ -85,8 +85,8 @@ def command(
     plan = parse_plan("round" if scheme and stages is None else stages, steps, learning_rates)
     if not options["data"] and not options["pairs"]:
         raise UserError("--data, or --pairs for a translator", "neither", "name a text to train on")
-    said = {**flat(FinetuneConfig, options), "lora": options["lora"] is not None}
-    config = FinetuneConfig(model=model, output=out, plan=plan, rounding=rounding, **said)
+    values = {**flat(FinetuneConfig, options), "lora": options["lora"] is not None}
+    config = FinetuneConfig(model=model, output=out, plan=plan, rounding=rounding, **values)
     check_given(vars(config))
     config.check_files() if teraflops is None else config.check_inputs()
 

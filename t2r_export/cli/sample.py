@@ -65,7 +65,7 @@ def command(
     finetune … --pairs OUT.tsv.
     """
     if (tokens is None) == (sources is None):
-        raise UserError("one of --tokens and --sources", "neither" if tokens is None else "both", "give one")
+        raise UserError("one of --tokens and --sources", "neither" if tokens is None else "both", "pass one")
     check_given()
     if sources is not None:
         return write_pairs(model, out, sources, beam, as_json)

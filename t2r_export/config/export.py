@@ -103,7 +103,7 @@ class ExportConfig:
             require_no_choice(self)
         if self.context is not None and self.past_end != "refuse" and not self.slides:
             received = f"context {self.context} and past_end {self.past_end}"
-            raise UserError("one end of the context", received, f"say {self.context}:slide, or leave out past_end")
+            raise UserError("one end of the context", received, f"use {self.context}:slide, or leave out past_end")
         if target.static and self.state_layout != "layers":
             expected = f"--state-layout layers with target {self.target}, whose tensors have at most 4 axes"
             raise UserError(expected, repr(self.state_layout), "leave out --state-layout, or choose another target")

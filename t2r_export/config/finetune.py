@@ -222,7 +222,7 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if not sum(plan.steps for plan in self.plan):
-            raise UserError("at least one step of one stage", "none", "give the number of steps")
+            raise UserError("at least one step of one stage", "none", "pass the number of steps")
         check_values(self)
         assert self.shares
         self._check_rounding()

@@ -149,7 +149,7 @@ def read_recipe(path: Path) -> Recipe:
     except UserError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"a recipe in {path}", printable(error), "give a TOML file; see models/storyteller") from error
+        raise UserError(f"a recipe in {path}", printable(error), "pass a TOML file; see models/storyteller") from error
     made = ("tokenizer", "model", "teacher") if "source" not in data else ()
     check(data, TOP, ("pairs" if "pairs" in data else "text", "student", *made), str(path))
     if "pairs" in data and "text" in data:

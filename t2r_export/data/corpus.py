@@ -101,7 +101,7 @@ def read_corpus(
         raise UserError(
             "a tokenizer in the checkpoint, to read text with",
             "a checkpoint without one",
-            "give token ids as a .npy file, or import the model from a folder with a tokenizer.json",
+            "pass token ids as a .npy file, or import the model from a folder with a tokenizer.json",
         )
     before = () if model.bos_token is None else (model.bos_token,)
     encoder = Encoder(tokenizer, before, () if before else tuple(model.eos_tokens[:1]))
@@ -264,5 +264,5 @@ def check_length(tokens: Tensor | IntArray, length: int, what: str) -> None:
         raise UserError(
             f"at least {length + 1} tokens of {what}",
             f"{len(tokens)}",
-            "give more text, a shorter length, or another part to hold out",
+            "pass more text, a shorter length, or another part to hold out",
         )

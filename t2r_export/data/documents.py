@@ -177,7 +177,7 @@ def _pyarrow(path: Path, form: str) -> Iterator[Any]:
 
 def _check_column(names: Sequence[str], field: str, path: Path) -> None:
     if names.count(field) != 1:
-        raise UserError(f"a column {field!r} in {path}", f"columns {shown(names)}", "give --split field=NAME")
+        raise UserError(f"a column {field!r} in {path}", f"columns {shown(names)}", "pass --split field=NAME")
 
 
 def _rows(columns: Iterable[Any], field: str, path: Path) -> Iterator[str]:
@@ -195,7 +195,7 @@ def _checked(text: object, field: str, where: str) -> str:
     except UnicodeEncodeError as error:
         raise UserError(f"text in UTF-8 in {where}", printable(error), "correct it") from error
     received = "none" if text is None else shown(text)
-    raise UserError(f"a text named {field!r} in {where}", received, "leave it out, or give --split field=NAME")
+    raise UserError(f"a text named {field!r} in {where}", received, "leave it out, or pass --split field=NAME")
 
 
 def parted(documents: Iterable[str], shares: Shares | None) -> Iterator[tuple[int, str]]:

@@ -97,7 +97,7 @@ def _bounded(file: IO[bytes], name: str, longest: int, most: float) -> Iterator[
         if len(line) > longest:
             raise UserError(f"at most {longest} bytes in line {number} of {name}", "more", "write shorter lines")
         if number > most:
-            raise UserError(f"at most {most} lines in {name}", "more", "give fewer")
+            raise UserError(f"at most {most} lines in {name}", "more", "pass fewer")
         yield line
 
 
@@ -160,7 +160,7 @@ def split_groups(pairs: Sequence[Pair], valid: int, test: int, seed: int = 0) ->
         raise UserError(
             f"groups of pairs for each of three parts: {valid} for valid, {test} for test, and some to train on",
             f"{count} groups, which share no sentence",
-            "give more pairs, or other sizes of the parts",
+            "pass more pairs, or other sizes of the parts",
         )
     drawn = np.random.default_rng(seed).permutation(count)
     part_of = np.zeros(count, np.int8)

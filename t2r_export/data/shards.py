@@ -188,7 +188,7 @@ def _dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def _write(folder: Path, said: Mapping[str, Any], vocab_size: int, tokens: Iterable[Piece]) -> None:
+def _write(folder: Path, origin: Mapping[str, Any], vocab_size: int, tokens: Iterable[Piece]) -> None:
     """Write the parts to separate files, then append them to one, and write the index."""
     hashes, rows, documents = [hashlib.sha256() for _ in PARTS], [0] * len(PARTS), [0] * len(PARTS)
     shape: tuple[int, ...] = ()
@@ -207,7 +207,7 @@ def _write(folder: Path, said: Mapping[str, Any], vocab_size: int, tokens: Itera
         os.fsync(files[0].fileno())
     for name in PARTS[1:]:
         (folder / name).unlink()
-    index = {**said, "shape": shape, "rows": rows, "documents": documents, "sha256": _identity(hashes)}
+    index = {**origin, "shape": shape, "rows": rows, "documents": documents, "sha256": _identity(hashes)}
     index[SEAL] = _seal(index)
     with (folder / INDEX).open("w", encoding="utf-8") as text:
         json.dump(index, text, indent=1)
@@ -227,10 +227,10 @@ def check_vocabulary(ids: IntArray, size: int) -> None:
 
 def most_bytes() -> int:
     """Maximum bytes of the cache. Raises UserError unless T2R_CACHE_BYTES is a number."""
-    asked = os.environ.get("T2R_CACHE_BYTES") or str(CACHE_BYTES)
-    if not asked.isdecimal():
-        raise UserError("a number of bytes in T2R_CACHE_BYTES", asked, "correct it")
-    return int(asked)
+    text = os.environ.get("T2R_CACHE_BYTES") or str(CACHE_BYTES)
+    if not text.isdecimal():
+        raise UserError("a number of bytes in T2R_CACHE_BYTES", text, "correct it")
+    return int(text)
 
 
 def entries() -> list[Entry]:
@@ -240,9 +240,9 @@ def entries() -> list[Entry]:
 
 def _described(used: float, size: int, index: Path) -> Entry:
     try:
-        said = json.loads(index.read_bytes()[:MAX_INDEX])
-        counts = tuple(map(int, said["documents"])), tuple(map(int, said["rows"]))
-        return Entry(index.parent, tuple(map(str, said.get("texts", ()))), said.get("tokenizer"), *counts, size, used)
+        data = json.loads(index.read_bytes()[:MAX_INDEX])
+        counts = tuple(map(int, data["documents"])), tuple(map(int, data["rows"]))
+        return Entry(index.parent, tuple(map(str, data.get("texts", ()))), data.get("tokenizer"), *counts, size, used)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Entry(index.parent, (), None, (), (), size, used)
 

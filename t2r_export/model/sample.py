@@ -38,7 +38,7 @@ def sample(
     Raises:
         UserError: a number out of range, a length beyond the model's last position, or non-finite logits.
     """
-    model.require_decoder("to sample texts from", "give it sources to translate")
+    model.require_decoder("to sample texts from", "pass it sources to translate")
     limit = model.reach
     if not 1 <= count <= MAX_TOKENS:
         raise UserError(f"1 to {MAX_TOKENS} tokens to write", str(count), "correct the number")

@@ -67,7 +67,7 @@ class Transformer(Stack):
             raise UserError(expected, past_end, "choose a smaller N")
         if past_end != "refuse" and self.turned is not None:
             expected = f"past_end refuse, since texts of more than {self.turned} tokens have other frequencies"
-            raise UserError(expected, past_end, "leave it out, or say --context N for texts of N tokens")
+            raise UserError(expected, past_end, "leave it out, or use --context N for texts of N tokens")
         self.positions.past_end = past_end
         self.end = table if end is None else end
 
@@ -85,7 +85,7 @@ class Transformer(Stack):
         """Raise UserError for a model that reads vectors. Args: what: the reason."""
         if self.config.input_size is not None:
             received = f"one that reads vectors of {self.config.input_size} elements"
-            raise UserError(f"a model that reads token ids, {what}", received, "give it its vectors in Python")
+            raise UserError(f"a model that reads token ids, {what}", received, "pass it its vectors in Python")
 
     def require_decoder(self, what: str, do: str) -> None:
         """Raise UserError for a translator, or a model that reads vectors. Args: what: the reason; do: the advice."""

@@ -93,13 +93,13 @@ def check_signature(signature: Signature) -> None:
         raise UserError(
             "states of fixed size for --format triton, which starts a growing one with a token that nobody wrote",
             "a cache that grows",
-            "say --context N:slide, or convert the softmax layers",
+            "use --context N:slide, or convert the softmax layers",
         )
     if signature.max_positions is not None and signature.past_end == "refuse":
         raise UserError(
             "positions without an end for --format triton, which does not count tokens",
             f"{signature.max_positions} positions",
-            "say --past-end clamp, --past-end wrap:N, or --context N:slide",
+            "use --past-end clamp, --past-end wrap:N, or --context N:slide",
         )
 
 

@@ -108,7 +108,7 @@ def evaluate_lengths(
     Raises:
         UserError: a length beyond the model's positions or the text.
     """
-    model.require_decoder("to measure on a text", "give it a .tsv of pairs")
+    model.require_decoder("to measure on a text", "pass it a .tsv of pairs")
     limit = model.reach
     for length in lengths:
         if not LEAST_LENGTH <= length <= (limit or length):

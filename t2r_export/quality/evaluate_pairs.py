@@ -66,7 +66,7 @@ def evaluate_pairs(
     """
     graph = is_graph(model)
     if graph and not bleu:
-        raise UserError("a model.pt or a folder, for nats per token", f"{model}", "give that, or ask for BLEU")
+        raise UserError("a model.pt or a folder, for nats per token", f"{model}", "pass one, or measure BLEU")
     if beam > 1 and not (graph and bleu):
         received = f"{model}" if bleu else "none of BLEU"
         raise UserError("an exported graph and BLEU, for a beam", received, "export the model, or leave the beam out")

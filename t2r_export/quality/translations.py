@@ -40,7 +40,7 @@ def translator_of(model: Path, device: str) -> Checkpoint:
     """Load a translator's checkpoint onto a device. Raises UserError for other models."""
     loaded = checkpoint.load(existing_model(model))
     if loaded.config.encoder is None:
-        raise UserError("a translator, for pairs", "a decoder alone", "give it a text")
+        raise UserError("a translator, for pairs", "a decoder alone", "pass it a text")
     loaded.model.to(choose_device(device))
     return loaded
 

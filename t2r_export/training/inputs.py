@@ -78,9 +78,9 @@ def find_inputs(config: FinetuneConfig, loaded: Checkpoint, processes: int) -> I
 def _check_kind(config: FinetuneConfig, model: ModelConfig, processes: int) -> None:
     """Raise UserError unless decoders get text, and translators get pairs on a single device."""
     if config.pairs and model.encoder is None:
-        raise UserError("a translator, to train on pairs", "a decoder alone", "give it a text with --data")
+        raise UserError("a translator, to train on pairs", "a decoder alone", "pass it a text with --data")
     if config.data and model.encoder is not None:
-        raise UserError("pairs, to train a translator", "a text", "give --pairs")
+        raise UserError("pairs, to train a translator", "a text", "pass --pairs")
     if config.rounding is not None and model.encoder is not None:
         raise UserError("a decoder, to train through rounding", "a translator", "leave --for out")
     if (config.pairs or not config.pack) and processes > 1:  # whose shares of a batch have unequal token counts
@@ -103,18 +103,18 @@ def _suited(
     Args:
         corpus: the text; None for pairs.
     """
-    asked, notes = config, []
+    original, notes = config, []
     row = None if corpus is None else corpus.row
     config = config.for_model(student.config.width, student.config.max_positions, row)
-    if asked.start_positions is None:
+    if original.start_positions is None:
         config = dataclasses.replace(config, start_positions=0 if corpus is None else usual_starts(student.model))
-    if corpus is not None and asked.length is None and config.window != LENGTH:
+    if corpus is not None and original.length is None and config.window != LENGTH:
         whose = "the model's context" if row is None else "the rows' length"
         notes.append(f"windows of {config.window} tokens, {whose}")
     stages = {name: pkgutil.resolve_name(kind.stage) for name, kind in STAGES.items()}
     idle = {p.stage for p in config.plan if p.optional and not stages[p.stage].trains(student.model, teacher)}
     notes += [f"no {name}: the student has nothing that it trains" for name in sorted(idle)]
-    chosen = [p.stage for p in asked.plan if p.learning_rate is None and STAGES[p.stage].scaled]
+    chosen = [p.stage for p in original.plan if p.learning_rate is None and STAGES[p.stage].scaled]
     rates = [f"{p.peak:.2g} in {p.stage}" for p in config.plan if p.stage in chosen and p.steps]
     if rates and config.step_tokens < TOKENS:
         notes.append(f"learning rate for {config.step_tokens} tokens per step: {', '.join(rates)}")
@@ -133,7 +133,7 @@ def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer |
             raise UserError(
                 f"a teacher with the student's vocabulary of {student.config.vocab_size}",
                 f"one of {loaded.config.vocab_size}",
-                "give the model that the student was converted from",
+                "pass the model that the student was converted from",
             )
         if needed and config.rounding is None and _same(loaded, student):
             raise UserError("a student other than its teacher", "the same model twice", CONVERT)
@@ -161,7 +161,7 @@ def _check_sources(teacher: ModelConfig, student: ModelConfig) -> None:
             "a decoder alone" if size is None else f"a translator whose sources have {size} tokens"
             for size in (mine, theirs)
         )
-        raise UserError(f"a teacher that is {expected}", received, "give the model that the student was converted from")
+        raise UserError(f"a teacher that is {expected}", received, "pass the model that the student was converted from")
 
 
 def original(converted: Checkpoint) -> Transformer:

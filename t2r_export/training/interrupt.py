@@ -11,7 +11,7 @@ class Interrupt:
     """Context in which Ctrl-C requests a stop after the current step; a second one stops at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __enter__(self) -> Interrupt:
         # only the main thread may set a handler
@@ -21,10 +21,10 @@ class Interrupt:
         return self
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             # the previous handler decides what happens
             (self.previous if callable(self.previous) else signal.default_int_handler)(number, frame)
-        self.asked = True
+        self.requested = True
 
     def __exit__(self, *_: object) -> None:
         if self.mine:

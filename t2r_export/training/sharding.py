@@ -48,7 +48,7 @@ def chosen(accelerator: Accelerator) -> FullyShardedDataParallelPlugin | None:
         "offload_params": isinstance(plugin.cpu_offload, CPUOffloadPolicy),
         "activation_checkpointing": plugin.activation_checkpointing,
     }
-    for name in (name for name, asked in refused.items() if asked):
+    for name in (name for name, is_set in refused.items() if is_set):
         raise UserError(f"--fsdp_{name} false", "true", "launch without it")
     return plugin
 

@@ -217,5 +217,5 @@ def check_alike(student: Transformer, teacher: Transformer, purpose: str, otherw
             f"a teacher with the student's layers and width for {purpose}",
             f"{len(teacher.layers)} layers of width {teacher.config.width} for "
             f"{len(student.layers)} of {student.config.width}",
-            f"give the model that was converted as the teacher, or {otherwise}",
+            f"pass the model that was converted as the teacher, or {otherwise}",
         )

@@ -146,7 +146,7 @@ class Trainer:
             flops = flops if measured is None else measured.flops / batch.count
             tokens += batch.count * self.accelerator.num_processes
             done = step + 1
-            stopping = self._stops(interrupt.asked, done)
+            stopping = self._stops(interrupt.requested, done)
             saving = stopping or done % self.config.checkpoint_every == 0
             validating = done % self.config.validate_every == 0 or done == plan.steps
             if saving or validating or done % LOG_EVERY == 0:
@@ -193,11 +193,11 @@ class Trainer:
             line = f"{line}, from the weights of step {step}"
         self.log.message(line)
 
-    def _stops(self, asked: bool, done: int) -> bool:
+    def _stops(self, stop: bool, done: int) -> bool:
         """Whether to stop after `done` steps; sharded processes, which save together, agree when reading losses."""
         if self.sharding is None:
-            return asked
-        return done % LOG_EVERY == 0 and bool(self.accelerator.reduce(torch.tensor(float(asked), device=self.device)))
+            return stop
+        return done % LOG_EVERY == 0 and bool(self.accelerator.reduce(torch.tensor(float(stop), device=self.device)))
 
     def _batch(self, step: int) -> Batch:
         """This process's share of the global batch of a step of the run."""

@@ -330,7 +330,7 @@ def test_merged_layers_learn_from_their_teacher(
 
 def test_text_for_decoders_pairs_for_translators(config: FinetuneConfig, tmp_path: Path) -> None:
     text = texts.write_text(tmp_path / "text")
-    with pytest.raises(UserError, match="expected pairs, to train a translator; received a text; give --pairs"):
+    with pytest.raises(UserError, match="expected pairs, to train a translator; received a text; pass --pairs"):
         finetune(dataclasses.replace(config, pairs=(), pair_tokens=4096, data=(text,)))
     rounded = {"plan": parse_plan("round"), "rounding": QuantizeConfig(scheme="w4"), "label_smoothing": 0.0}
     with pytest.raises(UserError, match="expected a decoder, to train through rounding; received a translator"):

@@ -124,7 +124,7 @@ def test_exponential_key_is_refused(saved: Path, key: Any) -> None:
     # pickled as a list, then rewritten as a dict item: Python could not hash the first key
     pair = pickle.dumps([key, 1], protocol=2)[2:-1]
     path = rewritten(saved, lambda content: b"\x80\x02}(" + keyed(pair) + b"u.")
-    refused(path, "received something else: an object with keys that are no texts or integers; give a model.pt")
+    refused(path, "received something else: an object with keys that are no texts or integers; pass a model.pt")
 
 
 def keyed(pair: bytes) -> bytes:

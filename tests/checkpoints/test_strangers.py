@@ -17,7 +17,7 @@ from t2r_runtime.errors import UserError
 
 
 def test_missing_checkpoint_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path / "model.pt", "a checkpoint at .*model.pt; received nothing; give a model.pt made by t2r, a")
+    refused(tmp_path / "model.pt", "a checkpoint at .*model.pt; received nothing; pass a model.pt made by t2r, a")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04" + b"\0" * 100, b"\x80\x02}q\0."])
@@ -196,6 +196,6 @@ def test_wrong_config_types_are_refused(saved: Path, wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".pt", "model.pt/more.pt", "y" * 300])
 def test_invalid_path_is_refused(saved: Path, name: str) -> None:
-    refused(saved.parent / name, "a checkpoint at .*; received nothing; give a model.pt")
+    refused(saved.parent / name, "a checkpoint at .*; received nothing; pass a model.pt")
     with pytest.raises(UserError, match="to be able to write .*; received (File name too long|Not a directory)"):
         checkpoint.save(saved.parent / name, random_model(), None, {})

@@ -63,7 +63,7 @@ def test_t2r_export_equals_t2r_export_verb(folder: Path, tmp_path: Path, capsys:
             "expected KIND:NAME=VALUE,NAME=VALUE, each NAME once",
         ),
         (["finetune", "a", "b", "--plan"], "Option '--plan' requires an argument; see `t2r finetune --help`"),
-        (["export", "nothing.pt", "out.onnx"], "expected a checkpoint at nothing.pt; received nothing; give"),
+        (["export", "nothing.pt", "out.onnx"], "expected a checkpoint at nothing.pt; received nothing; pass"),
         (["generate", "nothing.onnx"], "nothing.onnx, which does not exist; check the path"),
     ],
 )

@@ -145,7 +145,7 @@ def test_saved_state_without_a_token_needs_a_prompt(folder: Path, tmp_path: Path
     decoder.save_state(state)
     _, err = run(capsys, "generate", graph, "--load-state", state, code=2)
     assert err == (
-        "t2r: expected a prompt to continue a saved state with; received an empty one; give one with --prompt\n"
+        "t2r: expected a prompt to continue a saved state with; received an empty one; pass one with --prompt\n"
     )
 
 

@@ -248,7 +248,7 @@ REFUSED: list[tuple[str | bytes, list[object], str]] = [
     (
         "bad\nxyz\n",
         [],
-        "expected a text; received an empty one in line 2; give some text: this model has no BOS token",
+        "expected a text; received an empty one in line 2; pass some text: this model has no BOS token",
     ),
     (
         b"bad\n\xff\n",
@@ -277,7 +277,7 @@ def test_wrong_verb_for_model(graph: Path, typed: Type, tmp_path: Path, capsys: 
     alone = graphs.save(tmp_path / "g.onnx", tokenizer=pieces())
     message = "t2r: expected a translator; received the graph of a decoder; use Decoder, or t2r-run generate\n"
     assert run(capsys, "translate", alone, code=2) == ("", message)
-    message = "t2r: expected a graph with a tokenizer; received one without; give token ids, or export with a"
+    message = "t2r: expected a graph with a tokenizer; received one without; pass token ids, or export with a"
     assert run(capsys, "translate", translators.save(tmp_path / "t"), code=2)[1].startswith(message)
 
 

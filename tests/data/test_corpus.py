@@ -238,7 +238,7 @@ def test_invalid_file_name_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_text_needs_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a checkpoint without one; give token ids as a \.npy file"):
+    with pytest.raises(UserError, match=r"a checkpoint without one; pass token ids as a \.npy file"):
         read_corpus([texts.write_text(tmp_path / "text")], None, MODEL)
 
 

@@ -193,7 +193,7 @@ def test_invalid_arguments(opened: Open) -> None:
     for ids, options, message in (
         ([], {}, "expected at least one token; received none; start from the BOS token, 1"),
         ([99], {}, r"expected ids in 0 … 10; received 99; use the tokenizer of this model"),
-        ([[1], [2]], {}, r"expected ids of the shape \(1, T\) or \(T,\); received \(2, 1\); give one row"),
+        ([[1], [2]], {}, r"expected ids of the shape \(1, T\) or \(T,\); received \(2, 1\); pass one row"),
         ([1], {"max_tokens": 0}, r"expected max_tokens of at least 1; received 0; choose another value"),
         ([1], {"sampling": Sampling(stop_tokens=[11])}, r"expected stop tokens in 0 … 10; received 11"),
     ):

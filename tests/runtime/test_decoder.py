@@ -125,8 +125,8 @@ def test_step_integer_dtypes(ids: object, opened: Open) -> None:
         (["a"], "expected ids that are integers; received text; encode the text first"),
         ([-1], "expected ids in 0 … 10; received -1; use the tokenizer of this model"),
         ([11], "expected ids in 0 … 10; received 11; use the tokenizer of this model"),
-        ([1, 2], "expected ids of the shape (1,); received (2,); give one token per sequence"),
-        ([[1]], "expected ids of the shape (1,); received (1, 1); give one token per sequence"),
+        ([1, 2], "expected ids of the shape (1,); received (2,); pass one token per sequence"),
+        ([[1]], "expected ids of the shape (1,); received (1, 1); pass one token per sequence"),
     ],
 )
 def test_step_refuses(ids: object, message: str, opened: Open) -> None:
@@ -142,7 +142,7 @@ def test_prefill_refuses(opened: Open) -> None:
     with pytest.raises(UserError, match="at least one token; received none; start from the BOS token, 1"):
         decoder.prefill([])
     with pytest.raises(
-        UserError, match=r"shape \(1, T\) or \(T,\); received \(2, 3\); give one row of tokens per sequ"
+        UserError, match=r"shape \(1, T\) or \(T,\); received \(2, 3\); pass one row of tokens per sequ"
     ):
         decoder.prefill(tokens(2, 3))
     with pytest.raises(UserError, match="received 1 … 11"):

@@ -108,7 +108,7 @@ def test_all_positions_can_be_filled(opened: Open) -> None:
     assert len(opened("table").generate([1, 2, 3, 4], 6, Sampling(stop_tokens=()))) == 6
     decoder = opened("table")
     message = (
-        "expected max_tokens of at most 6: this model's positions end at 9; received 7 after 4 tokens; ask for fewer"
+        "expected max_tokens of at most 6: this model's positions end at 9; received 7 after 4 tokens; request fewer"
     )
     with pytest.raises(UserError, match=message):
         decoder.generate([1, 2, 3, 4], 7)
@@ -121,7 +121,7 @@ def test_all_positions_can_be_filled(opened: Open) -> None:
     "arguments, message",
     [
         ({"ids": []}, "at least one token; received none; start from the BOS token, 1"),
-        ({"ids": [[1], [2]]}, r"ids of the shape \(1, T\) or \(T,\); received \(2, 1\); give one row of tokens"),
+        ({"ids": [[1], [2]]}, r"ids of the shape \(1, T\) or \(T,\); received \(2, 1\); pass one row of tokens"),
         ({"ids": 3}, r"ids of the shape \(1, T\) or \(T,\); received \(\)"),
         ({"ids": [11]}, "ids in 0 … 10; received 11"),
         ({"max_tokens": 0}, r"max_tokens of at least 1; received 0; choose another value"),

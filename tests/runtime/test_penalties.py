@@ -149,7 +149,7 @@ def test_penalties_require_all_logits(opened: Open, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(decoder, "top_k", None)
     assert decoder.generate([3, 1], 12, sampling(no_repeat_ngram=1)) == expected
     message = (
-        "expected all logits for penalties; received the 2 largest; give all, or leave out "
+        "expected all logits for penalties; received the 2 largest; pass all, or leave out "
         "repetition_penalty and no_repeat_ngram"
     )
     with pytest.raises(UserError) as caught:
@@ -160,10 +160,10 @@ def test_penalties_require_all_logits(opened: Open, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "text, message",
     [
-        ([4, 2], "expected a text of tokens in 0 … 3; received 2 … 4; give the tokens that the decoder has read"),
+        ([4, 2], "expected a text of tokens in 0 … 3; received 2 … 4; pass the tokens that the decoder has read"),
         ([-1], "expected a text of tokens in 0 … 3; received -1"),
         *(([wrong], r"expected a text of tokens, integers \(N,\); received") for wrong in (0.5, [1], None, "a")),
-        ("ab", r"expected a text of tokens, integers \(N,\); received 'ab'; give a one-dimensional array"),
+        ("ab", r"expected a text of tokens, integers \(N,\); received 'ab'; pass a one-dimensional array"),
         ([[1], [2, 3]], "expected a text of tokens as an array"),
     ],
 )

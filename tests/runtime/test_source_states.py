@@ -151,7 +151,7 @@ def test_set_state_wrong_source_shapes(name: str, shape: tuple[int, ...], transl
 
 
 SOURCES_REFUSED: list[tuple[Any, str]] = [
-    ([], "expected at least one source; received none; give some"),
+    ([], "expected at least one source; received none; pass some"),
     (None, "expected sources as a list; received None"),
     ("ab", "expected sources as a list; received 'ab'"),
     ([[]], "expected a source of at least one token, integers (M,); received []; encode it"),
@@ -204,7 +204,7 @@ def test_invalid_arguments_before_encoding(translator: Open) -> None:
             lambda: translator(states=translators.signature().states, max_positions=9).translate(
                 sources, Beam(max_tokens=10)
             ),
-            "expected max_tokens of at most 9: this model's positions end at 9; received 10; ask for fewer, or export",
+            "expected max_tokens of at most 9: this model's positions end at 9; received 10; request fewer, or export",
         ),
     ):
         refused(call, message)  # type: ignore[arg-type]

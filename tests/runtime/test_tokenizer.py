@@ -189,7 +189,7 @@ def test_empty_text_encodes_to_bos() -> None:
     assert PIECES.encode("") == [1]
     assert Tokenizer(byte_level(), bos_token=5).encode("") == [5]
     with pytest.raises(
-        UserError, match="expected a text; received an empty one; give some text: this model has no BOS"
+        UserError, match="expected a text; received an empty one; pass some text: this model has no BOS"
     ):
         BYTES.encode("")
 
@@ -213,7 +213,7 @@ def test_no_tokenizer(tokenizer: str) -> None:
 
 
 def test_a_graph_without_tokenizer() -> None:
-    with pytest.raises(UserError, match="expected a graph with a tokenizer; received one without; give token ids"):
+    with pytest.raises(UserError, match="expected a graph with a tokenizer; received one without; pass token ids"):
         Tokenizer.of(graphs.signature())
     assert isinstance(Tokenizer.of(graphs.signature(tokenizer=pieces())).stream(), StreamingDetokenizer)
 

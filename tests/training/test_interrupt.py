@@ -12,9 +12,9 @@ from t2r_export.training.interrupt import Interrupt
 def test_first_interrupt_requests_second_stops() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupt() as interrupt:
-        assert not interrupt.asked
+        assert not interrupt.requested
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupt.asked
+        assert interrupt.requested
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -25,7 +25,7 @@ def test_interrupts_outside_main_thread() -> None:
 
     def work() -> None:
         with Interrupt() as interrupt:
-            seen.append((interrupt.asked, signal.getsignal(signal.SIGINT)))
+            seen.append((interrupt.requested, signal.getsignal(signal.SIGINT)))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -98,7 +98,7 @@ private:
         refuse(prompt.empty() || any_strange(prompt) || any_strange(text.stops), T2R_TOKEN,
                "expected tokens of the model, at least one; received another, or none; use the model's tokenizer");
         refuse(info.max_positions && static_cast<std::int64_t>(prompt.size()) + text.max_tokens - 1 > info.max_positions, T2R_POSITION,
-               "expected a text within the model's positions; received a longer one; ask for fewer tokens");
+               "expected a text within the model's positions; received a longer one; request fewer tokens");
     }
 
     std::int64_t choose(const float *logits, std::size_t row) {

@@ -175,7 +175,7 @@ t2r_kind t2r_open_memory(const t2r_file *files, size_t count, const t2r_options 
         require(files, "files");
         require(decoder, "where to put the decoder");
         *decoder = nullptr;
-        if (count == 0) fail(T2R_ARGUMENT, "at least one file, the step graph", "none", "give it first");
+        if (count == 0) fail(T2R_ARGUMENT, "at least one file, the step graph", "none", "pass it first");
         std::vector<MemoryFile> given;
         for (size_t i = 0; i < count; i++) {
             require(files[i].name, "a file's name");

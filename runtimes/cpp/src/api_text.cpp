@@ -49,7 +49,7 @@ void open(t2r_decoder *decoder, bool of_source, t2r_tokenizer **tokenizer) {
     if (of_source && !signature.source) fail(T2R_GRAPH, "a translator", "the graph of a decoder alone", "use t2r_open_tokenizer");
     const bool own = of_source && signature.source->tokenizer;
     const std::optional<std::string> &source = own ? signature.source->tokenizer : signature.tokenizer;
-    if (!source) fail(T2R_TOKENIZER, "a graph with a tokenizer in it", "one without", "give token numbers, or export with a tokenizer");
+    if (!source) fail(T2R_TOKENIZER, "a graph with a tokenizer in it", "one without", "pass token numbers, or export with a tokenizer");
     *tokenizer = add(*source, own ? -1 : signature.bos_token);
 }
 
@@ -126,14 +126,14 @@ t2r_kind t2r_stop_at(t2r_stream *stream, const char *const *texts, size_t count)
     return guarded([&] {
         const Streams::Use use(streams(), stream);
         require_list(texts, count, "stop texts");
-        if (count > most_stops) fail(T2R_ARGUMENT, "at most " + std::to_string(most_stops) + " stop texts", std::to_string(count), "give fewer");
+        if (count > most_stops) fail(T2R_ARGUMENT, "at most " + std::to_string(most_stops) + " stop texts", std::to_string(count), "pass fewer");
         std::vector<std::string> stops;
         for (size_t i = 0; i < count; i++) {
             require(texts[i], "a stop text");
             stops.emplace_back(texts[i]);
             const size_t bytes = stops.back().size();
             if (bytes == 0 || bytes > longest_stop)
-                fail(T2R_ARGUMENT, "stop texts of 1 to " + std::to_string(longest_stop) + " bytes", std::to_string(bytes), "give another");
+                fail(T2R_ARGUMENT, "stop texts of 1 to " + std::to_string(longest_stop) + " bytes", std::to_string(bytes), "pass another");
             if (!is_utf8(stops.back())) fail(T2R_TOKENIZER, "stop texts in UTF-8", printable(stops.back(), 40), "convert them");
         }
         use->until = Until(stops, use->until.end());

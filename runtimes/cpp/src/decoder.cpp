@@ -88,11 +88,11 @@ Logits Decoder::read(const std::int64_t *tokens, std::int64_t rows, std::int64_t
 
 Logits Decoder::read_vectors(const float *vectors, std::int64_t rows, std::int64_t length, std::int64_t size) {
     const std::int64_t wanted = signature().input_size;
-    if (!wanted) fail(T2R_TOKEN, "token ids", "vectors", "give token ids, or export with inputs_embeds");
+    if (!wanted) fail(T2R_TOKEN, "token ids", "vectors", "pass token ids, or export with inputs_embeds");
     if (rows != batch() || size != wanted)
         fail(T2R_BATCH, "vectors of " + number(wanted) + " elements, of " + number(batch()) + " sequences",
-             number(size) + " of " + number(rows), "give one row per sequence");
-    if (length < 1) fail(T2R_TOKEN, "at least one vector", "none", "give what the front end computes");
+             number(size) + " of " + number(rows), "pass one row per sequence");
+    if (length < 1) fail(T2R_TOKEN, "at least one vector", "none", "pass what the front end computes");
     const float *const end = vectors + rows * length * size;
     if (!std::all_of(vectors, end, [](float number) { return std::isfinite(number); }))
         fail(T2R_TOKEN, "finite vectors", "NaN or infinity", "check the front end");
@@ -191,7 +191,7 @@ void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t posi
              printable(problem), "take them from the same model");
     };
     if (position < 0 || position >= std::int64_t{1} << 62)
-        fail(T2R_SNAPSHOT, "a position of at least 0", number(position), "give the number of tokens read");
+        fail(T2R_SNAPSHOT, "a position of at least 0", number(position), "pass the number of tokens read");
     const auto &specs = signature().states;
     if (given.size() != specs.size()) refuse(number(static_cast<std::int64_t>(given.size())) + " states");
     Letters letters;

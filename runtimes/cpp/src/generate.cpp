@@ -22,7 +22,7 @@ void require_in_order(const Decoder &decoder, const Request &request, const std:
              "max_tokens of at most " + number(std::max<std::int64_t>(limit - read + 1, 0)) + ": this model's positions end at " +
                  number(limit),
              number(request.max_tokens) + " after " + number(read) + " tokens",
-             "ask for fewer, shorten the prompt, or export with --past-end clamp or wrap:N");
+             "request fewer, shorten the prompt, or export with --past-end clamp or wrap:N");
 }
 
 const std::vector<std::int64_t> &banned_of(const Signature &signature) {

@@ -57,7 +57,7 @@ void give_weights(const MemoryFile &graph, const OnnxFile &file, const MemoryFil
         const MemoryFile *const found = find_file(beside, name);
         if (!found)
             fail(T2R_WEIGHTS, "the weights " + printable(name, 100) + " of " + printable(graph.name, 100), "no such file among those given",
-                 "give it to t2r_open_memory too");
+                 "pass it to t2r_open_memory too");
         if (found->bytes.size() < end)
             fail(T2R_WEIGHTS, "at least " + std::to_string(end) + " bytes in the weights " + printable(name, 100),
                  std::to_string(found->bytes.size()), "read that file again");
@@ -180,7 +180,7 @@ Graph::Graph(const MemoryFiles &files, const Options &options) : options(options
     for (const MemoryFile &file : files)
         if (options.companions && !used.count(file.name))
             fail(T2R_FILE, "files that " + printable(files.front().name, 100) + " or its companions name", printable(file.name, 100),
-                 "give each under the name that it has in a folder");
+                 "pass each under the name that it has in a folder");
 }
 
 const Copying *Graph::copying() {

@@ -37,7 +37,7 @@ const ByteCharacters &byte_characters() {
 }  // namespace
 
 void refuse_tokenizer(std::string_view expected, std::string_view received) {
-    fail(T2R_TOKENIZER, expected, printable(received), "use the tokenizer that the model was trained with, or give token numbers");
+    fail(T2R_TOKENIZER, expected, printable(received), "use the tokenizer that the model was trained with, or pass token numbers");
 }
 
 void refuse_part(const char *component, std::string_view name) {

@@ -42,7 +42,7 @@ Beam checked(Beam beam, const Signature &signature) {
     const std::int64_t most = signature.reach(), least = beam.max_tokens ? beam.max_tokens : forced + 1;
     if (most && most < least)
         fail(T2R_POSITION, "max_tokens of at most " + number(most) + ": this model's positions end there", number(least),
-             "ask for fewer, or export with --past-end clamp or wrap:N");
+             "request fewer, or export with --past-end clamp or wrap:N");
     if (beam.max_tokens) return beam;
     beam.max_tokens = wanted ? wanted : most_tokens;
     if (most) beam.max_tokens = std::min(beam.max_tokens, most);
@@ -117,10 +117,10 @@ void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
     const Source &source = source_of(decoder);
     const Signature &signature = decoder.signature();
     if (!decoder.opened()->has("encoder")) {
-        if (signature.graphs.count("encoder")) fail(T2R_FILE, "an encoder beside the step graph", "none", "give its file to t2r_open_memory too");
+        if (signature.graphs.count("encoder")) fail(T2R_FILE, "an encoder beside the step graph", "none", "pass its file to t2r_open_memory too");
         fail(T2R_GRAPH, "a translator's step graph, which names its encoder", "none", "export the model again");
     }
-    if (sources.empty()) fail(T2R_TOKEN, "at least one source", "none", "give some");
+    if (sources.empty()) fail(T2R_TOKEN, "at least one source", "none", "pass some");
     std::size_t longest = 0;
     for (const Ids &tokens : sources) {
         require_source(decoder, tokens);

@@ -30,7 +30,7 @@ export function numbersOf(value, what) {
 export function vectorsOf(value) {
   const numbers = isList(value) && Array.prototype.every.call(value, (one) => typeof one === "number") ? Float32Array.from(value) : null;
   const received = numbers === null ? shown(value) : numbers.length === 0 ? "none" : numbers.every(Number.isFinite) ? null : "NaN or infinity";
-  if (received !== null) throw new T2RError("token", "vectors: an array of finite numbers", received, "give what the front end computes");
+  if (received !== null) throw new T2RError("token", "vectors: an array of finite numbers", received, "pass what the front end computes");
   return numbers;
 }
 

@@ -331,6 +331,6 @@ function refuseTranslator({ sourceStates: sources }) {
   if (sources) throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "open it as a Translator");
 }
 
-function batch(expected, received, what = "give as many as the decoder has, or reset it") {
+function batch(expected, received, what = "pass as many as the decoder has, or reset it") {
   return new T2RError("batch", expected, received, what);
 }

@@ -16,7 +16,7 @@ export function requestOf({ signature, batch, position }, sampler, prompt, maxTo
   if (!isWhole(maxTokens, 1)) {
     throw new T2RError("sampling", "a number of tokens of at least 1", shown(maxTokens), "correct it");
   }
-  if (batch !== 1) throw new T2RError("batch", "one sequence to generate", `${batch}`, "give as many as the decoder has, or reset it");
+  if (batch !== 1) throw new T2RError("batch", "one sequence to generate", `${batch}`, "pass as many as the decoder has, or reset it");
   const ids = numbersOf(prompt, "a prompt of tokens");
   requireTokens(signature, ids, "a prompt of tokens");
   const stop = numbersOf(sampler.options.stopTokens ?? signature.eosTokens, "stop tokens");

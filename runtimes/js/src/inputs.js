@@ -28,7 +28,7 @@ export function rowsOf(at, ids) {
 /** Vectors, (B · T · inputSize). @param {At} at */
 export function vectorRowsOf({ signature, batch: rows, position }, given) {
   const size = signature.inputSize;
-  if (size === null) throw new T2RError("token", "token ids", "vectors", "give token ids, or export with inputs_embeds");
+  if (size === null) throw new T2RError("token", "token ids", "vectors", "pass token ids, or export with inputs_embeds");
   const whole = vectorsOf(given), length = whole.length / (rows * size);
   if (!isWhole(length, 1)) throw uneven(`vectors of ${size} elements, as many of each of ${rows} sequences`, `${whole.length} numbers`);
   requireRoom(signature, position, length);
@@ -47,5 +47,5 @@ function requireRows({ batch }, count) {
 }
 
 function uneven(expected, received) {
-  return new T2RError("batch", expected, received, "give as many as the decoder has, or reset it");
+  return new T2RError("batch", expected, received, "pass as many as the decoder has, or reset it");
 }

@@ -186,7 +186,7 @@ function logSum(logits) {
 function longest(given, wanted, { pastEnd: end, maxPositions: positions }, forced) {
   if (wanted !== null && wanted <= forced) throw refused(`maxTokens of more than ${forced}`, wanted);
   const reach = end === "refuse" ? positions : null, least = given ?? forced + 1;
-  if (reach !== null && reach < least) throw new T2RError("position", `maxTokens of at most ${reach}`, `${least}`, "ask for fewer");
+  if (reach !== null && reach < least) throw new T2RError("position", `maxTokens of at most ${reach}`, `${least}`, "request fewer");
   return given ?? Math.min(wanted ?? MAX_TOKENS, reach ?? Infinity);
 }
 

@@ -100,7 +100,7 @@ function placeOf(source, signal, onProgress = undefined) {
   if (source && typeof source === "object" && "files" in source) {
     const { graph, files } = source;
     if (typeof files !== "object" || files === null || typeof graph !== "string") {
-      throw new T2RError("file", "files by their names, and the name of the graph", `${shown(files)} and ${shown(graph)}`, "give both");
+      throw new T2RError("file", "files by their names, and the name of the graph", `${shown(files)} and ${shown(graph)}`, "pass both");
     }
     const read = async (name) => {
       if (!Object.hasOwn(files, name)) throw missing(name, "nothing of that name");
@@ -110,7 +110,7 @@ function placeOf(source, signal, onProgress = undefined) {
     return { name: graph, path: null, read };
   }
   if (typeof source !== "string" && !(source instanceof URL)) {
-    throw new T2RError("file", "a path, an address or files", shown(source), "give one");
+    throw new T2RError("file", "a path, an address or files", shown(source), "pass one");
   }
   return inFolder(source, signal) ?? atAddress(source, signal, onProgress);
 }

@@ -24,7 +24,7 @@ const HEADER = /^\{'descr': '(<[fi]\d)', 'fortran_order': (True|False), 'shape':
  */
 export function writeSnapshot(signature, states, position, token = null) {
   if (token !== null && !isWhole(token, 0, signature.vocabSize - 1)) {
-    throw refused(`a token in 0 … ${signature.vocabSize - 1}, or null`, shown(token), "give one of this model");
+    throw refused(`a token in 0 … ${signature.vocabSize - 1}, or null`, shown(token), "pass one of this model");
   }
   const sha = JSON.stringify(signature.checkpointSha256);
   const last = token === null ? "" : `, "token": ${token}`;

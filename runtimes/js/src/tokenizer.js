@@ -257,5 +257,5 @@ function notTokens(received) {
 }
 
 function refused(expected, received) {
-  return new T2RError("tokenizer", expected, printable(received), "use the model's own tokenizer, or give token numbers");
+  return new T2RError("tokenizer", expected, printable(received), "use the model's own tokenizer, or pass token numbers");
 }

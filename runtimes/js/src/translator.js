@@ -165,8 +165,8 @@ export class Translator {
 
   async #encoded(sources, signal) {
     const { signature } = this;
-    if (!Array.isArray(sources)) throw new T2RError("token", "an array of sources", shown(sources), "give the tokens of each");
-    if (!sources.length) throw new T2RError("token", "at least one source", "none", "give some");
+    if (!Array.isArray(sources)) throw new T2RError("token", "an array of sources", shown(sources), "pass the tokens of each");
+    if (!sources.length) throw new T2RError("token", "at least one source", "none", "pass some");
     const rows = [];
     for (const source of sources) rows.push(this.#checked(source)); // stops at the first hole
     const longest = greatest(rows.map((row) => row.length)), length = signature.sourceLength ?? longest;

@@ -234,7 +234,7 @@ export class WorkerDecoder {
           this.#worker.post({ id, call, args, abortable: signal !== null });
         } catch (error) {
           this.#left(id);
-          reject(new T2RError("argument", `what a worker can be given for ${call}`, String(error.message), "give plain data"));
+          reject(new T2RError("argument", `what a worker can be given for ${call}`, String(error.message), "pass plain data"));
         }
       });
     } finally {

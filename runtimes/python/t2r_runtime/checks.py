@@ -51,7 +51,7 @@ def array_of(value: object, what: str, kind: Kind) -> NDArray[Any]:
     try:
         return np.asarray(value)
     except Exception as error:  # other libraries' arrays raise errors of any type
-        raise UserError(f"{what} as an array", printable(error), "give rows of equal length", kind) from error
+        raise UserError(f"{what} as an array", printable(error), "pass rows of equal length", kind) from error
 
 
 def numbers_of(values: object, what: str, kinds: str = "fiu") -> NDArray[Any]:
@@ -76,7 +76,7 @@ def iterated(values: object, expected: str, kind: Kind) -> Iterator[Any]:
     if not isinstance(values, str | bytes) and isinstance(values, Iterable):
         with contextlib.suppress(TypeError):  # a zero-dimensional array is Iterable, but iter() raises
             return iter(values)
-    raise UserError(expected, shown(values), "give a list", kind)
+    raise UserError(expected, shown(values), "pass a list", kind)
 
 
 def listed(values: object, expected: str, kind: Kind) -> list[Any]:

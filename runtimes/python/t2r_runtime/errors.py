@@ -71,8 +71,8 @@ def no_json(what: str, error: Exception) -> str:
     """Describe `what` that was read in place of JSON, with the parser's message and position."""
     if isinstance(error, RecursionError):
         return f"{what} with arrays or objects nested too deeply"
-    said = getattr(error, "msg", None)  # of json.JSONDecodeError
-    return printable(error) if said is None else f"{what} that is no JSON ({said} at character {error.pos + 1})"  # type: ignore[attr-defined]
+    message = getattr(error, "msg", None)  # of json.JSONDecodeError
+    return printable(error) if message is None else f"{what} that is no JSON ({message} at character {error.pos + 1})"  # type: ignore[attr-defined]
 
 
 def printable(text: object, limit: int | None = 300) -> str:

@@ -74,7 +74,7 @@ class GgufFile(Folder):
         name = SPLIT.fullmatch(path.name)
         if name is None or int(name[3]) != count or int(name[2]) != 1 or first.values.get("split.no") != 0:
             expected = f"the first of the {count} parts, by its name NAME-00001-of-{count:05}.gguf"
-            raise UserError(expected, path.name, "give that, with the others beside it")
+            raise UserError(expected, path.name, "pass that, with the others beside it")
         beside = Folder(path.parent)
         parts = [beside.path(f"{name[1]}-{number:05}-of-{name[3]}.gguf") for number in range(2, count + 1)]
         self.used |= beside.used

@@ -111,7 +111,7 @@ class _Reader:
 
     def header(self) -> Header:
         if self.take(4) != MAGIC:
-            raise self.wrong("a GGUF file", "another file", "give a file that begins with GGUF")
+            raise self.wrong("a GGUF file", "another file", "pass a file that begins with GGUF")
         version = self.number("<u4")
         if version not in VERSIONS:
             turned = " of big-endian order" if version & 0xFFFF == 0 else ""

@@ -30,7 +30,7 @@ class Metadata:
         self.path, self.values, self.tensors = path, values, tensors
         self.architecture = self._whole(ARCHITECTURE, str, None)
         if (kind := values.get("general.type", "model")) != "model":
-            raise self.wrong("general.type", "model", kind, "give the file of the model")
+            raise self.wrong("general.type", "model", kind, "pass the file of the model")
         self.read: set[str] = set()
 
     def has(self, key: str) -> bool:

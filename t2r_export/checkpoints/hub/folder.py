@@ -68,8 +68,8 @@ def _tokenizer(loaded: Checkpoint) -> dict[str, str]:
     chat, files = loaded.chat_template, {"tokenizer.json": loaded.tokenizer}
     tokens = _special(loaded) if chat is None else chat["tokens"]
     end = {"model_max_length": loaded.config.max_positions} if loaded.config.max_positions else {}
-    said = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **end, **tokens}
-    files["tokenizer_config.json"] = as_json(said)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **end, **tokens}
+    files["tokenizer_config.json"] = as_json(config)
     return files if chat is None else {**files, TEMPLATE: chat["template"]}
 
 

@@ -16,16 +16,16 @@ def generation_config(config: ModelConfig) -> dict[str, Any]:
     may differ: it samples from 50 tokens.
     """
     ends = list(config.eos_tokens)
-    said: dict[str, Any] = {"bos_token_id": config.bos_token, "eos_token_id": ends[0] if len(ends) == 1 else ends}
-    said = {key: value for key, value in said.items() if value not in (None, [])}
-    said |= {"pad_token_id": ends[0]} if ends else {}
+    settings: dict[str, Any] = {"bos_token_id": config.bos_token, "eos_token_id": ends[0] if len(ends) == 1 else ends}
+    settings = {key: value for key, value in settings.items() if value not in (None, [])}
+    settings |= {"pad_token_id": ends[0]} if ends else {}
     options = config.generation
     if options is None:
-        return said
+        return settings
     decoder = {key: value for key, value in options.to_dict().items() if key in DECODER}
     if options.temperature == 0:
-        said["do_sample"] = False
+        settings["do_sample"] = False
         decoder = {key: value for key, value in decoder.items() if key in PENALTIES}
     else:
-        said |= {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    return said | {KEYS[key]: value for key, value in decoder.items()}
+        settings |= {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    return settings | {KEYS[key]: value for key, value in decoder.items()}

@@ -137,10 +137,10 @@ def _rope(model: ModelConfig) -> dict[str, Any]:
     if not rotary:
         return {}
     first, head_size = rotary[0], model.heads[0].head_size
-    said = {"rope_theta": first.theta, **_scaling(first.scaling)}
+    parameters = {"rope_theta": first.theta, **_scaling(first.scaling)}
     if first.size is not None:
-        said[SHARE] = first.size / head_size
-    return {"rope_parameters": said, "no_rope_layers": [int(one is not None) for one in positions]}
+        parameters[SHARE] = first.size / head_size
+    return {"rope_parameters": parameters, "no_rope_layers": [int(one is not None) for one in positions]}
 
 
 SCALINGS: dict[type[ScalingConfig], Callable[[Any], dict[str, Any]]] = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.hub.code import CODE
-from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, SAID
+from t2r_export.checkpoints.importers.t2r import MODEL_TYPE, RECORD
 from t2r_export.config.model import VERSION, ModelConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.plain import to_plain
@@ -93,7 +93,7 @@ def student_config(loaded: Checkpoint) -> dict[str, Any]:
             "; ".join(others)[:300],
             "export a graph, which computes all parts",
         )
-    said = {"version": VERSION, "config": config.to_dict(), "rotations": _rotations(config)}
+    record = {"version": VERSION, "config": config.to_dict(), "rotations": _rotations(config)}
     return {
         "model_type": MODEL_TYPE,
         "architectures": [CLASS],
@@ -102,7 +102,7 @@ def student_config(loaded: Checkpoint) -> dict[str, Any]:
         "hidden_size": config.width,
         "num_hidden_layers": len(config.layers),
         "tie_word_embeddings": config.tied_head,
-        SAID: {**said, "provenance": _without_template(loaded.provenance)},
+        RECORD: {**record, "provenance": _without_template(loaded.provenance)},
     }
 
 

@@ -134,8 +134,8 @@ def _name(folder: Path) -> str:
 def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
     """The training length in tokens; beyond it, a model without a table of positions is untested."""
     key = "max_position_embeddings"
-    said = fields.keys is not None and key in fields.keys.read and fields.data.get(key) is not None
-    return fields.size(key) if said else config.max_positions
+    is_set = fields.keys is not None and key in fields.keys.read and fields.data.get(key) is not None
+    return fields.size(key) if is_set else config.max_positions
 
 
 def _weights(

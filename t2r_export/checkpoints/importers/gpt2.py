@@ -155,10 +155,10 @@ def _gpt_neo(fields: Fields) -> ModelConfig:
 def _layers(fields: Fields) -> tuple[MixerConfig, ...]:
     """Mixers from attention_layers, or from attention_types: names and their repetition counts."""
     count, window = fields.layers("num_layers"), fields.size("window_size")
-    said = fields.get("attention_types", [[[*KINDS], 12]])
-    kinds = fields.get("attention_layers", _repeated(fields, said))
+    types = fields.get("attention_types", [[[*KINDS], 12]])
+    kinds = fields.get("attention_layers", _repeated(fields, types))
     if not isinstance(kinds, list) or len(kinds) != count or not all(kind in KINDS for kind in kinds):
-        raise fields.wrong("attention_types", f"{count} names, each one of {', '.join(KINDS)}", said)
+        raise fields.wrong("attention_types", f"{count} names, each one of {', '.join(KINDS)}", types)
     return tuple(SoftmaxConfig() if kind == KINDS[0] else WindowConfig(window, sinks=0) for kind in kinds)
 
 

@@ -123,11 +123,11 @@ def heads(fields: Fields, count: str, size: str, inner: float) -> dict[str, Any]
 
 def time_steps(fields: Fields) -> dict[str, Any]:
     """Limits of dt, as `Mamba2Config` has them."""
-    said = fields.get("time_step_limit", (0.0, float("inf")))
-    limits = [float("inf") if x == INFINITY else x for x in said] if isinstance(said, list | tuple) else []
+    limit = fields.get("time_step_limit", (0.0, float("inf")))
+    limits = [float("inf") if x == INFINITY else x for x in limit] if isinstance(limit, list | tuple) else []
     numbers = all(finite(x) or x == float("inf") for x in limits)
     if len(limits) != 2 or not numbers or not max(0.0, limits[0]) < limits[1]:
-        raise fields.wrong("time_step_limit", "two numbers, the second above the first and above 0", said)
+        raise fields.wrong("time_step_limit", "two numbers, the second above the first and above 0", limit)
     low, high = limits
     return {"least_step": max(0.0, float(low)), "largest_step": None if high == float("inf") else float(high)}
 

@@ -84,10 +84,11 @@ def _ministral3(fields: Fields) -> ModelConfig:
     assume(fields, {**ROPE_OF_MINISTRAL3, FACTOR: 0.1})
     rope: dict[str, Any] = {"others": (FACTOR, "max_position_embeddings")}
     scaling = rotary(fields, head_sizes(fields)[2], **rope).scaling
-    said = Fields(fields.get("rope_parameters", fields.get("rope_scaling")), f"the rotary parameters of {fields.where}")
-    length = getattr(scaling, "original_max_positions", None) or said.size(LENGTH)
-    scales = said.get(FACTOR) != 0  # 0 in Devstral 2
-    scale = PositionScale(factor=said.number(FACTOR), length=length) if scales else None
+    where = f"the rotary parameters of {fields.where}"
+    parameters = Fields(fields.get("rope_parameters", fields.get("rope_scaling")), where)
+    length = getattr(scaling, "original_max_positions", None) or parameters.size(LENGTH)
+    scales = parameters.get(FACTOR) != 0  # 0 in Devstral 2
+    scale = PositionScale(factor=parameters.number(FACTOR), length=length) if scales else None
     return decoder(fields, windows(fields), qkv_bias=False, heads={"position_scale": scale}, rope=rope)
 
 

@@ -16,7 +16,7 @@ from t2r_export.config.model import VERSION, ModelConfig
 from t2r_runtime.errors import UserError, printable
 
 MODEL_TYPE = "t2r"
-SAID = "t2r"  # key of the data that a model.pt stores
+RECORD = "t2r"  # key of the data that a model.pt stores
 KEYS = Keys(
     read={
         "model_type": None,
@@ -24,7 +24,7 @@ KEYS = Keys(
         "bos_token_id": None,
         "eos_token_id": None,
         "max_position_embeddings": None,
-        SAID: None,
+        RECORD: None,
     },
     refused={},
     # keys that other programs need, and that transformers adds when it saves the folder again
@@ -40,29 +40,29 @@ KEYS = Keys(
 )
 
 
-def _said(fields: Fields) -> dict[str, Any]:
+def _record(fields: Fields) -> dict[str, Any]:
     """The folder's data about the model."""
-    said = fields.object(SAID)
-    version = said.get("version")
+    record = fields.object(RECORD)
+    version = record.get("version")
     if type(version) is not int or version != VERSION:
-        raise Fields(said, f"{SAID} in {fields.where}").wrong(
+        raise Fields(record, f"{RECORD} in {fields.where}").wrong(
             "version", str(VERSION), version, "use the version of t2r that wrote it"
         )
-    return said
+    return record
 
 
 def _config(fields: Fields) -> ModelConfig:
     try:
-        return ModelConfig.from_dict(_said(fields).get("config", {}))
+        return ModelConfig.from_dict(_record(fields).get("config", {}))
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
-        expected = f"a model's config in {SAID} of {fields.where}"
+        expected = f"a model's config in {RECORD} of {fields.where}"
         raise UserError(expected, printable(error), "save the folder again") from error
 
 
 def _provenance(fields: Fields) -> dict[str, Any]:
-    return Fields(_said(fields), f"{SAID} in {fields.where}").object("provenance")
+    return Fields(_record(fields), f"{RECORD} in {fields.where}").object("provenance")
 
 
 def _sources(model: ModelConfig, weights: Iterable[str]) -> dict[str, Source]:

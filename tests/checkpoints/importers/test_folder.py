@@ -274,7 +274,7 @@ def test_an_adapter_is_no_model(llama: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_a_file_of_a_folder_is_not_the_folder(name: str, llama: Path) -> None:
-    refused(llama / name, f"{name}, a file of a Hugging Face folder; give the folder, .*llama$")
+    refused(llama / name, f"{name}, a file of a Hugging Face folder; pass the folder, .*llama$")
 
 
 def test_a_tokenizer_in_other_files_is_noted(llama: Path) -> None:

@@ -16,9 +16,9 @@ from cli_models import LETTERS, letter_tokenizer
 from runtime import graphs
 from runtime.serve.server import Client, letters, within
 from t2r_runtime import Tokenizer
-from t2r_runtime.serve.asked import MAX_LOG_PROBS
 from t2r_runtime.serve.encoders import MAX_TEXT, PER_TOKEN, WINDOW, Encoders
 from t2r_runtime.serve.models import MAX_PROMPT
+from t2r_runtime.serve.request_options import MAX_LOG_PROBS
 from t2r_runtime.text.tokenizer_file import Library
 
 LONG = "a" * (WINDOW + 1)

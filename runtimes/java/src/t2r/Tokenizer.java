@@ -71,7 +71,7 @@ public final class Tokenizer extends Handle {
         try {
             return arena.allocateFrom(JAVA_BYTE, bytes(text));
         } catch (CharacterCodingException error) {
-            throw new T2rException(Kind.TOKENIZER, "expected text in UTF-8; received half a surrogate pair; give whole characters");
+            throw new T2rException(Kind.TOKENIZER, "expected text in UTF-8; received half a surrogate pair; pass whole characters");
         }
     }
 

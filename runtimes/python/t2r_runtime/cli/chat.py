@@ -83,8 +83,8 @@ class Conversation:
         Raises:
             UserError: no chat template, messages that the template rejects, or too many tokens.
         """
-        asked = [*self.messages, {"role": "user", "content": message}]
-        ids = self.tokenizer.encode(self.tokenizer.chat(asked), special_tokens=False)
+        messages = [*self.messages, {"role": "user", "content": message}]
+        ids = self.tokenizer.encode(self.tokenizer.chat(messages), special_tokens=False)
         new = self._unread(ids)
         self._require_room(len(ids), len(new) - len(message.encode()))
         written: list[int] = []
@@ -97,7 +97,7 @@ class Conversation:
         pieces.append(stream.end())
         yield pieces[-1]
         self.read = ids + written[:-1]
-        self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+        self.messages = [*messages, {"role": "assistant", "content": "".join(pieces)}]
 
     def _require_room(self, tokens: int, written: int) -> None:
         """Raise UserError if the rendered messages are too long: each token is a step.

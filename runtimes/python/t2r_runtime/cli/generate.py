@@ -128,10 +128,10 @@ def command(
     providers.note_split(provider.name, decoder.placement)
 
 
-def _most(asked: int | None, signature: Signature, read: int) -> int:
+def _most(tokens: int | None, signature: Signature, read: int) -> int:
     """`--max-tokens`; by default `USUAL`, or fewer if fewer positions are left after `read` tokens."""
-    if asked is not None:
-        return asked
+    if tokens is not None:
+        return tokens
     left = USUAL if signature.reach is None else signature.reach - read + 1  # the last one is not read
     return max(1, min(USUAL, left))
 
@@ -226,7 +226,7 @@ def _encode(tokenizer: Tokenizer, prompt: str, decoder: Decoder, resumed: bool) 
     if read[:1] == [decoder.signature.bos_token]:
         read = read[1:]  # already read
     if not read and not resumed:
-        raise UserError("a prompt to continue a saved state with", "an empty one", "give one with --prompt")
+        raise UserError("a prompt to continue a saved state with", "an empty one", "pass one with --prompt")
     return read
 
 

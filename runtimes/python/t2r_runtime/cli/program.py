@@ -63,8 +63,8 @@ def load(module: str, text: str) -> click.Command:
 def version_option(package: str, version: str) -> click.Option:
     """The option `--version`."""
 
-    def show(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
-        if asked:
+    def show(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value:
             from t2r_runtime.contract.signature import CONTRACT_VERSION
 
             click.echo(f"{package} {version}, graph contract {CONTRACT_VERSION}")

@@ -53,7 +53,7 @@ def command(
 
     existing_graph(graph)
     if (text is None) == (jsonl is None):
-        raise UserError("one of TEXT and --jsonl", "neither" if text is None else "both", "give one")
+        raise UserError("one of TEXT and --jsonl", "neither" if text is None else "both", "pass one")
     if jsonl is None:
         bulk.refuse_rows()
     written = "" if text is None else read_text(text, most=MAX_TEXT)

@@ -69,7 +69,7 @@ def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any
         names |= {"tools": None, "documents": None}
         request = json.dumps({"template": chat_template["template"], "names": names, "limit": MAX_OUTPUT + 4 * size})
     except (TypeError, ValueError, RecursionError) as error:
-        do = "give strings, numbers, lists and dicts"
+        do = "pass strings, numbers, lists and dicts"
         raise UserError("messages of plain JSON data", printable(error), do, "tokenizer") from error
     answer = _answer(request)
     if "text" not in answer:

@@ -134,8 +134,8 @@ def resolved(table: type[Given], given: object, generation: Mapping[str, Any] | 
     """
     require_kind(generation, (Mapping, type(None)), "a mapping or None as generation", "sampling")
     graph = generation or {}
-    asked = {field.name: getattr(given, field.name) for field in dataclasses.fields(table)}
-    known = {name: graph.get(name) if value is None else value for name, value in asked.items()}
+    chosen = {field.name: getattr(given, field.name) for field in dataclasses.fields(table)}
+    known = {name: graph.get(name) if value is None else value for name, value in chosen.items()}
     return table(**{name: value for name, value in known.items() if value is not None})
 
 

@@ -97,11 +97,11 @@ class Sampler:
             UserError: logits with NaN or +inf, or only -inf; or penalties with `tokens`.
         """
         if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.dtype.kind != "f" or not logits.size:
-            raise UserError("logits, floats (vocabulary,)", shown(logits), "give a one-dimensional array", "sampling")
+            raise UserError("logits, floats (vocabulary,)", shown(logits), "pass a one-dimensional array", "sampling")
         if tokens is not None:
             tokens = _row_of_integers(tokens, "tokens")
             if tokens.size != logits.size:
-                raise UserError(f"the tokens of {logits.size} logits", f"{tokens.size}", "give as many", "sampling")
+                raise UserError(f"the tokens of {logits.size} logits", f"{tokens.size}", "pass as many", "sampling")
             order = np.argsort(tokens)
             logits, tokens = logits[order], tokens[order]
         best = _largest(logits)
@@ -117,12 +117,12 @@ class Sampler:
 
     def _penalized(self, logits: Logits, tokens: NDArray[np.int64] | None, text: ArrayLike) -> Logits:
         if tokens is not None:
-            do = "give all, or leave out repetition_penalty and no_repeat_ngram"
+            do = "pass all, or leave out repetition_penalty and no_repeat_ngram"
             raise UserError("all logits for penalties", f"the {logits.size} largest", do, "sampling")
         occurred = _row_of_integers(text, "a text of tokens")
         if occurred.size and not 0 <= occurred.min() <= occurred.max() < logits.size:
             expected, received = f"a text of tokens in 0 … {logits.size - 1}", range_of(occurred.min(), occurred.max())
-            raise UserError(expected, received, "give the tokens that the decoder has read", "token")
+            raise UserError(expected, received, "pass the tokens that the decoder has read", "token")
         rules = self.sampling
         return penalized(logits, occurred, rules.repetition_penalty, rules.no_repeat_ngram)
 
@@ -167,5 +167,5 @@ def _largest(logits: Logits) -> int:
 def _row_of_integers(value: ArrayLike, what: str) -> NDArray[np.int64]:
     row = array_of(value, what, "token")
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-        raise UserError(f"{what}, integers (N,)", shown(value), "give a one-dimensional array", "sampling")
+        raise UserError(f"{what}, integers (N,)", shown(value), "pass a one-dimensional array", "sampling")
     return row.astype(np.int64)

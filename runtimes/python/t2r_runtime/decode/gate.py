@@ -58,7 +58,7 @@ class Gate:
         fits = h.ndim == 2 and h.size and p.shape == q.shape == h.shape[:1]
         if not fits or not np.isfinite(h).all() or not np.isfinite(p).all() or not (q < np.inf).all():
             received = f"{h.shape}, {p.shape} and {q.shape}, or numbers that are not finite"
-            raise UserError("hidden (N, D), own (N,) and near (N,)", received, "give one of each place", "argument")
+            raise UserError("hidden (N, D), own (N,) and near (N,)", received, "pass one of each place", "argument")
         mean, spread = h.mean(0), np.maximum(h.std(0), 1e-6 * max(1.0, np.abs(h).max()))
         x = np.concatenate([(h - mean) / spread, np.ones((len(h), 1))], 1)
         ridge = np.append(np.full(h.shape[1], penalty), 0.0)

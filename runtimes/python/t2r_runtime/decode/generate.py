@@ -76,8 +76,8 @@ def request(signature: Signature, position: int, ids: Ids, max_tokens: int, samp
     require_kind(sampling, Sampling, "a Sampling as sampling", "sampling")
     require_int(max_tokens, "max_tokens", 0, "sampling")
     prompt = token_ids(ids, signature, 1)
-    asked = signature.eos_tokens if sampling.stop_tokens is None else sampling.stop_tokens
-    stop = listed(asked, "stop_tokens as a list", "token")
+    tokens = signature.eos_tokens if sampling.stop_tokens is None else sampling.stop_tokens
+    stop = listed(tokens, "stop_tokens as a list", "token")
     if not all(isinstance(token, int | np.integer) and 0 <= token < signature.vocab_size for token in stop):
         received = printable(", ".join(sorted(map(repr, stop))))
         do = "use the tokenizer of this model"
@@ -85,7 +85,7 @@ def request(signature: Signature, position: int, ids: Ids, max_tokens: int, samp
     limit, read = signature.reach, position + prompt.array.size
     if limit is not None and read + max_tokens - 1 > limit:
         expected = f"max_tokens of at most {max(limit - read + 1, 0)}: this model's positions end at {limit}"
-        do = "ask for fewer, shorten the prompt, or export with --past-end clamp or wrap:N"
+        do = "request fewer, shorten the prompt, or export with --past-end clamp or wrap:N"
         raise UserError(expected, f"{max_tokens} after {read} tokens", do, "position")
     banned = np.array(signature.source.banned_tokens if signature.source else (), np.int64)
     return Request(prompt, max_tokens, frozenset(map(int, stop)), Sampler(sampling, signature.generation), banned)

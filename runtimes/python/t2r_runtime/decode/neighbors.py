@@ -65,7 +65,7 @@ class Datastore:
         self.checkpoint_sha256, self.index, self.gate = checkpoint_sha256, index, gate
         if self.keys.ndim != 2 or not self.keys.size or self.tokens.shape != self.keys.shape[:1]:
             received = f"{self.keys.shape} and {self.tokens.shape}"
-            raise UserError("keys (N, D) and tokens (N,)", received, "give a token for each key", "argument")
+            raise UserError("keys (N, D) and tokens (N,)", received, "pass a token for each key", "argument")
 
     @classmethod
     def of_text(cls, decoder: Reader, ids: ArrayLike, index: Index | None = None) -> Self:
@@ -77,7 +77,7 @@ class Datastore:
         decoder.reset(batch=1)
         text = token_ids(ids, decoder.signature, 1).array[0]
         if text.size < 2:
-            raise UserError("a text of at least 2 tokens", f"{text.size}", "give more", "token")
+            raise UserError("a text of at least 2 tokens", f"{text.size}", "pass more", "token")
         require_room(decoder, text.size - 1)
         keys = [decoder.with_hidden(text[place : place + 1])[1][0] for place in range(text.size - 1)]
         return cls(np.stack(keys), text[1:], decoder.signature.checkpoint_sha256, index)

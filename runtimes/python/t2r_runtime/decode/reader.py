@@ -334,7 +334,7 @@ class Reader:
         self._require_draft_check()
         tokens, most = ids.array, ids.array.shape[1]
         if most > MOST_CHECKED:
-            raise UserError(f"at most {MOST_CHECKED} tokens to check at once", f"{most}", "give fewer", "token")
+            raise UserError(f"at most {MOST_CHECKED} tokens to check at once", f"{most}", "pass fewer", "token")
         given = array_of(keep, "keep", "token")
         counts = np.broadcast_to(given, self.batch) if given.ndim == 0 else given
         fits = counts.dtype.kind in "iu" and counts.shape == (self.batch,) and 1 <= counts.min() <= counts.max() <= most

@@ -49,4 +49,4 @@ def log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 def require_text(tokens: int) -> None:
     """Raise UserError unless a text has at least two tokens."""
     if tokens < 2:
-        raise UserError("a text of at least 2 tokens to score", f"{tokens}", "give more", "token")
+        raise UserError("a text of at least 2 tokens to score", f"{tokens}", "pass more", "token")

@@ -10,10 +10,10 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from t2r_runtime.serve.asked import Asked
 from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.job import Event, Job
 from t2r_runtime.serve.models import Model, Served
+from t2r_runtime.serve.request_options import RequestOptions
 from t2r_runtime.serve.writer import Piece
 
 Receive = Callable[[], Awaitable[Any]]
@@ -53,8 +53,8 @@ class Answer:
         ApiError: as for Engine.submit.
     """
 
-    def __init__(self, served: Served, model: Model, asked: Asked, form: Form, jobs: Sequence[Job]) -> None:
-        self._served, self._model, self._asked, self._form, self._jobs = served, model, asked, form, jobs
+    def __init__(self, served: Served, model: Model, options: RequestOptions, form: Form, jobs: Sequence[Job]) -> None:
+        self._served, self._model, self._options, self._form, self._jobs = served, model, options, form, jobs
         self._events: asyncio.Queue[Event] = jobs[0].events
         self._open = True
         self._engine = model.decoder()
@@ -76,15 +76,15 @@ class Answer:
     async def events(self) -> AsyncIterator[str]:
         """The answer as events; an error is the last event."""
         head = {**self._head, "object": self._form.part_kind}
-        if self._asked.stream_usage:
+        if self._options.stream_usage:
             head["usage"] = None
         try:
             for part in self._form.first_parts(sum(len(job.writers) for job in self._jobs)):
                 yield _event({**head, "choices": [part]})
             async for piece in self._pieces():
-                if piece.text or piece.logprobs or piece.finish or self._asked.tokens:
+                if piece.text or piece.logprobs or piece.finish or self._options.tokens:
                     yield _event({**head, "choices": [await self._written(self._form.part, piece)]})
-            if self._asked.stream_usage:
+            if self._options.stream_usage:
                 yield _event({**head, "choices": [], "usage": self._usage()})
             yield "data: [DONE]\n\n"
         except ApiError as error:
@@ -110,7 +110,7 @@ class Answer:
         """A choice as JSON; one with many log-probabilities, whose tokens are decoded, is written in another thread."""
         size = len(piece.logprobs)
         work = functools.partial(write, piece)
-        return work() if size <= FEW else await self._served.encoders.run(size * (1 + (self._asked.top or 0)), work)
+        return work() if size <= FEW else await self._served.encoders.run(size * (1 + (self._options.top or 0)), work)
 
     def _usage(self) -> dict[str, Any]:
         prompt, cached = sum(len(job.ids) for job in self._jobs), sum(job.cached for job in self._jobs)

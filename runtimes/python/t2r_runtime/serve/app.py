@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from t2r_runtime.errors import printable
 from t2r_runtime.serve import chats, completions, tokens, translate
 from t2r_runtime.serve.answer import Answer, Gone, Stream, unless_gone
-from t2r_runtime.serve.asked import Asked
 from t2r_runtime.serve.errors import TOO_SLOW, ApiError, reported, wrong
 from t2r_runtime.serve.fields import Fields, parsed
 from t2r_runtime.serve.metrics import TYPE
 from t2r_runtime.serve.models import BODY_SECONDS, MAX_BODY, Model, Served
+from t2r_runtime.serve.request_options import RequestOptions
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 Endpoint = Callable[[Served, "Request"], Awaitable["ASGIApp"]]
-Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer, Asked]]]
+Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer, RequestOptions]]]
 Call = Callable[[Served, Model, Fields], Awaitable[Mapping[str, Any]]]
 GONE = 499  # the client has disconnected
 METHODS = "use POST /v1/completions, /v1/chat/completions or /v1/translate, or GET /v1/models"
@@ -88,8 +88,8 @@ async def _called(call: Call, served: Served, request: Request) -> Response:
 async def _completed(start: Start, served: Served, request: Request) -> ASGIApp:
     """Answer with one kind of completions, whole or as a stream."""
     fields = await _fields(request)
-    answer, asked = await unless_gone(request.receive, start(served, served.model(fields.text("model")), fields))
-    if asked.stream:
+    answer, options = await unless_gone(request.receive, start(served, served.model(fields.text("model")), fields))
+    if options.stream:
         return Stream(served, answer)
     try:
         return reply(await unless_gone(request.receive, answer.whole()))

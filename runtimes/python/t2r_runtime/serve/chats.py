@@ -7,13 +7,13 @@ import functools
 from typing import Any
 
 from t2r_runtime.serve.answer import Answer
-from t2r_runtime.serve.asked import Asked, job, require_log_probs, require_size, taken
 from t2r_runtime.serve.completions import MAX_TOP
 from t2r_runtime.serve.encoders import require_characters
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, is_text, shown
 from t2r_runtime.serve.job import Event
 from t2r_runtime.serve.models import Model, Served
+from t2r_runtime.serve.request_options import RequestOptions, job, read_options, require_log_probs, require_size
 from t2r_runtime.serve.writer import Piece
 from t2r_runtime.text.tokenizer import Tokenizer
 
@@ -57,7 +57,7 @@ class Chat:
         return {"token": text, "logprob": value, "bytes": list(bytes_)}
 
 
-async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, Asked]:
+async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, RequestOptions]:
     """Check a request, and start its job. Raises ApiError."""
     model.decoder()
     tokenizer = model.text()
@@ -65,7 +65,7 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, As
     top = fields.whole("top_logprobs", None, 0, MAX_TOP)
     top = (top or 0) if fields.flag("logprobs") else None
     end = tokenizer.end_of_turn
-    asked = taken(fields, served, top, [*model.signature.eos_tokens, *([] if end is None else [end])])
+    options = read_options(fields, served, top, [*model.signature.eos_tokens, *([] if end is None else [end])])
     fields.end()
     contents = [message["content"] for message in messages]
     require_characters(contents, None, "messages")
@@ -74,14 +74,14 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, As
     [ids] = await encoders.each(encode, [text], model.most_tokens, "messages")
     require_size(len(ids), "messages")
     events: asyncio.Queue[Event] = asyncio.Queue()
-    most = asked.max_tokens
+    most = options.max_tokens
     if most is None:
         reach = model.signature.reach
         room = MAX_TOKENS if reach is None else max(reach - len(ids) + 1, 1)
         most = min(MAX_TOKENS, served.limits.max_tokens, room)
-    require_log_probs(asked, 0, asked.choices * most)
-    jobs = [await job(served, model, asked, ids, most, 0, events)]
-    return Answer(served, model, asked, Chat(tokenizer, asked.tokens), jobs), asked
+    require_log_probs(options, 0, options.choices * most)
+    jobs = [await job(served, model, options, ids, most, 0, events)]
+    return Answer(served, model, options, Chat(tokenizer, options.tokens), jobs), options
 
 
 def _messages(value: object) -> list[dict[str, str]]:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2r_runtime.serve.answer import Answer
-from t2r_runtime.serve.asked import Asked, job, require_log_probs, require_size, taken
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, is_text, shown
 from t2r_runtime.serve.job import Event
 from t2r_runtime.serve.models import MAX_CHOICES, Model, Served
+from t2r_runtime.serve.request_options import RequestOptions, job, read_options, require_log_probs, require_size
 from t2r_runtime.serve.writer import Echo, LogProb, Piece
 from t2r_runtime.text.tokenizer import Tokenizer
 
@@ -64,26 +64,26 @@ class Completion:
         return str(token) if self._tokenizer is None else self._tokenizer.token_text(token)
 
 
-async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer, Asked]:
+async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer, RequestOptions]:
     """Check a request, and start its jobs. Raises ApiError."""
     model.decoder()
     prompts = _prompts(fields.take("prompt"))
-    asked = taken(fields, served, fields.whole("logprobs", None, 0, MAX_TOP), model.signature.eos_tokens)
+    options = read_options(fields, served, fields.whole("logprobs", None, 0, MAX_TOP), model.signature.eos_tokens)
     echo = fields.flag("echo")
     fields.end()
-    if len(prompts) * asked.choices > MAX_CHOICES:
-        received = f"{len(prompts)} times {asked.choices}"
+    if len(prompts) * options.choices > MAX_CHOICES:
+        received = f"{len(prompts)} times {options.choices}"
         raise wrong(f"at most {MAX_CHOICES} choices", received, "send several requests", "prompt")
     events: asyncio.Queue[Event] = asyncio.Queue()
     jobs = []
-    most = MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
+    most = MAX_TOKENS if options.max_tokens is None else options.max_tokens
     encoded = await _encoded(served, model, prompts)
-    require_log_probs(asked, echo * sum(map(len, encoded)), len(prompts) * asked.choices * most)
+    require_log_probs(options, echo * sum(map(len, encoded)), len(prompts) * options.choices * most)
     for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
-        placed = functools.partial(_echo, model.tokenizer, prompt, asked.top is not None)
+        placed = functools.partial(_echo, model.tokenizer, prompt, options.top is not None)
         echoed = await served.encoders.run(len(prompt), placed) if echo else None
-        jobs.append(await job(served, model, asked, ids, most, number * asked.choices, events, echoed))
-    return Answer(served, model, asked, Completion(model.tokenizer, asked.tokens), jobs), asked
+        jobs.append(await job(served, model, options, ids, most, number * options.choices, events, echoed))
+    return Answer(served, model, options, Completion(model.tokenizer, options.tokens), jobs), options
 
 
 async def _encoded(served: Served, model: Model, prompts: Sequence[str | list[int]]) -> list[list[int]]:

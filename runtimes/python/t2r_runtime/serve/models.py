@@ -80,7 +80,7 @@ class Model:
     def text(self) -> Tokenizer:
         """The tokenizer. Raises ApiError if there is none."""
         if self.tokenizer is None:
-            message = f"expected a model with a tokenizer; received {self.name}; give token ids"
+            message = f"expected a model with a tokenizer; received {self.name}; pass token ids"
             raise ApiError(400, message, code="tokenizer")
         return self.tokenizer
 

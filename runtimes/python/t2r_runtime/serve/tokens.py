@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from t2r_runtime.serve.asked import require_size
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, shown
 from t2r_runtime.serve.models import Model, Served
+from t2r_runtime.serve.request_options import require_size
 
 
 async def tokenize(served: Served, model: Model, fields: Fields) -> dict[str, Any]:

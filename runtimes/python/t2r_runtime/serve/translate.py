@@ -29,7 +29,7 @@ async def translate(served: Served, model: Model, fields: Fields) -> dict[str, A
     translations = model.translator()
     texts = fields.texts("source", MAX_CHOICES, MAX_BODY)
     if not texts:
-        raise wrong("a text, or a list of texts, as source", "none", "give one", "source")
+        raise wrong("a text, or a list of texts, as source", "none", "pass one", "source")
     best = fields.whole("n", 1, 1, MAX_BEAM) or 1
     beam = Beam(
         fields.whole("beam", None, 1, MAX_BEAM),

@@ -100,7 +100,7 @@ def inputs_of(given: Inputs, signature: Signature, batch: int, form: str = "(B, 
     if signature.input_size is not None:
         return vectors(given, signature, batch, form)
     if isinstance(given, Vectors):
-        raise UserError("token ids", "vectors", "give token ids, or export with inputs_embeds", "token")
+        raise UserError("token ids", "vectors", "pass token ids, or export with inputs_embeds", "token")
     return token_ids(given, signature, batch, form)
 
 
@@ -122,12 +122,12 @@ def vectors(given: Inputs, signature: Signature, batch: int, form: str = "(B, T)
         raise AssertionError(form)
     array, axes = array_of(given, "vectors", "token"), 2 if form == "(B,)" else 3
     if array.dtype.kind != "f":
-        do = "give what the front end computes; token ids are for graphs without inputs_embeds"
+        do = "pass what the front end computes; token ids are for graphs without inputs_embeds"
         raise UserError("vectors of floating-point numbers", f"{array.dtype}", do, "token")
     whole = array[np.newaxis] if batch == 1 and array.ndim == axes - 1 else array
     if whole.ndim != axes or whole.shape[0] != batch or whole.shape[-1] != signature.input_size or not whole.size:
         wanted = form.replace("B", str(batch)).rstrip(",)") + f", {signature.input_size})"
-        raise UserError(f"vectors of the shape {wanted}", f"{array.shape}", "give one row per sequence", "batch")
+        raise UserError(f"vectors of the shape {wanted}", f"{array.shape}", "pass one row per sequence", "batch")
     with np.errstate(over="ignore"):
         narrow = whole.reshape(batch, -1, whole.shape[-1]).astype(np.float32, copy=False)
     if not np.isfinite(narrow).all():
@@ -166,7 +166,7 @@ def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") 
     whole = array[np.newaxis] if batch == 1 and array.ndim == axes - 1 else array
     if whole.ndim != axes or whole.shape[0] != batch:
         wanted = form.replace("B", str(batch)) + (" or (T,)" if batch == 1 and axes == 2 else "")
-        do = "give one token per sequence" if axes == 1 else "give one row of tokens per sequence"
+        do = "pass one token per sequence" if axes == 1 else "pass one row of tokens per sequence"
         raise UserError(f"ids of the shape {wanted}", f"{array.shape}", do, "batch")
     return TokenIds(whole.reshape(batch, -1).astype(np.int64, copy=False))
 

@@ -22,18 +22,18 @@ BYTES_A_THREAD = 2 << 20  # of weights
 COUNTED = ("cpu", "t2r", "xnnpack", "dnnl")  # providers that use ONNX Runtime's thread pool, or one like it
 
 
-def threads_for(path: Path, provider: str, asked: int | None) -> int | None:
+def threads_for(path: Path, provider: str, threads: int | None) -> int | None:
     """Number of intra-op threads of the step graph at `path`; None is ONNX Runtime's default, one per physical core.
 
     Args:
-        asked: the caller's choice; None chooses by the size of the graph.
+        threads: the caller's choice; None chooses by the size of the graph.
 
     Raises:
-        UserError: `asked` is out of range.
+        UserError: `threads` is out of range.
     """
-    if asked is not None:
-        require_int(asked, "a number of threads", 1, "provider", MAX_THREADS)
-        return asked
+    if threads is not None:
+        require_int(threads, "a number of threads", 1, "provider", MAX_THREADS)
+        return threads
     all_cores = usable_cores()
     if provider not in COUNTED:
         return all_cores

@@ -56,7 +56,7 @@ class Tokenizer:
         """
         require_kind(signature, Signature, "a graph's signature", "tokenizer")
         if signature.tokenizer is None:
-            do = "give token ids, or export with a tokenizer"
+            do = "pass token ids, or export with a tokenizer"
             raise UserError("a graph with a tokenizer", "one without", do, "tokenizer")
         return cls._in_graph(signature.tokenizer, signature.bos_token, signature.chat_template)
 
@@ -120,7 +120,7 @@ class Tokenizer:
         _require_text(text)
         ids = self._library.encode(text, special_tokens)
         if not ids and self._bos is None:
-            do = "give some text: this model has no BOS token"
+            do = "pass some text: this model has no BOS token"
             raise UserError("a text", "an empty one", do, "tokenizer")
         return ids or [int(self._bos or 0)]
 

@@ -25,7 +25,7 @@ FREE_TOKEN = 1 << 12  # bytes per token up to which MAX_TEXT does not apply
 MAX_WORK = 1 << 10  # per byte of a text, see Bounded.work
 FREE_WORK = 1 << 24  # allowed for any short text
 MANY = 1 << 12  # tokens that are decoded without Python's lock, for other threads
-LESS = "give less at once"
+LESS = "pass less at once"
 _stderr = threading.Lock()  # one thread may redirect stderr
 
 

@@ -90,7 +90,7 @@ def require_known(data: Data) -> None:
     """Raise UserError if a tokenizer.json has unsupported components."""
     if unknown := unknown_parts(data):
         expected = "a tokenizer with components that runtimes/contract/text.md lists"
-        raise UserError(expected, ", ".join(unknown), "encode elsewhere, and give token ids", "tokenizer")
+        raise UserError(expected, ", ".join(unknown), "encode elsewhere, and pass token ids", "tokenizer")
 
 
 def regex_of(part: Part) -> str | None:

@@ -289,7 +289,7 @@ def _longest(given: int | None, wanted: int | None, signature: Signature, forced
     most, least = signature.reach, given or forced + 1
     if most is not None and most < least:
         expected = f"max_tokens of at most {most}: this model's positions end at {most}"
-        raise UserError(expected, str(least), "ask for fewer, or export with --past-end clamp or wrap:N", "position")
+        raise UserError(expected, str(least), "request fewer, or export with --past-end clamp or wrap:N", "position")
     return given or min(wanted or MAX_TOKENS, most or MAX_TOKENS)
 
 

@@ -97,7 +97,7 @@ class Translator:
         """
         rows = [self.checked(source) for source in listed(sources, "sources as a list", "token")]
         if not rows:
-            raise UserError("at least one source", "none", "give some", "token")
+            raise UserError("at least one source", "none", "pass some", "token")
         lengths = np.array([row.size for row in rows])
         signature, graph, longest = self.signature, self._graph, int(lengths.max())
         signature.require_batch(len(rows))

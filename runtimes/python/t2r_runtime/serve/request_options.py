@@ -40,7 +40,7 @@ MISSING = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestOptions:
     """Options of a request, for each of its prompts."""
 
     max_tokens: int | None
@@ -60,7 +60,7 @@ class Asked:
         return [replace(self.sampling, seed=each) for each in seeds]
 
 
-def taken(fields: Fields, served: Served, top: int | None, stop_tokens: Sequence[int]) -> Asked:
+def read_options(fields: Fields, served: Served, top: int | None, stop_tokens: Sequence[int]) -> RequestOptions:
     """Take the shared fields.
 
     Args:
@@ -83,10 +83,10 @@ def taken(fields: Fields, served: Served, top: int | None, stop_tokens: Sequence
         seed=fields.whole("seed", None, 0, MOST_SEED - MAX_CHOICES),
         stop_tokens=ends,
     )
-    options = fields.inner("stream_options")
-    usage = options.flag("include_usage")
-    options.end()
-    return Asked(
+    stream = fields.inner("stream_options")
+    usage = stream.flag("include_usage")
+    stream.end()
+    return RequestOptions(
         longest,
         sampling,
         choices,
@@ -102,7 +102,7 @@ def taken(fields: Fields, served: Served, top: int | None, stop_tokens: Sequence
 async def job(
     served: Served,
     model: Model,
-    asked: Asked,
+    options: RequestOptions,
     ids: list[int],
     max_tokens: int,
     first: int,
@@ -118,30 +118,32 @@ async def job(
     if not 0 <= min(ids) <= max(ids) < model.signature.vocab_size:
         expected = f"tokens in 0 … {model.signature.vocab_size - 1}"
         raise wrong(expected, range_of(min(ids), max(ids)), "use this model's tokenizer", "prompt")
-    scored = echo is not None and asked.top is not None
-    writers = [Writer(first + n, model.tokenizer, ids, asked.stops, asked.top, echo) for n in range(asked.choices)]
+    scored = echo is not None and options.top is not None
+    writers = [
+        Writer(first + n, model.tokenizer, ids, options.stops, options.top, echo) for n in range(options.choices)
+    ]
     start = keep = None
-    if asked.session is not None:
-        session = session_key(model.key, asked.session)
+    if options.session is not None:
+        session = session_key(model.key, options.session)
         keep = functools.partial(_kept, served, model, session)
         if not scored:
             start = await asyncio.to_thread(served.sessions.find, session, model.signature, np.array(ids, np.int64))
     for writer in writers if scored else ():
         writer.first(ids[0])
     seconds = served.limits.seconds
-    return Job(ids, max_tokens, asked.samplings(), writers, seconds, events, start, scored, keep)
+    return Job(ids, max_tokens, options.samplings(), writers, seconds, events, start, scored, keep)
 
 
-def require_log_probs(asked: Asked, prompts: int, generated: int) -> None:
+def require_log_probs(options: RequestOptions, prompts: int, generated: int) -> None:
     """Raise ApiError if an answer has more log-probabilities than allowed.
 
     Args:
         prompts: tokens of prompts that have log-probabilities.
         generated: maximum number of new tokens of all choices.
     """
-    if asked.top is None or (size := (prompts + generated) * (1 + asked.top)) <= MAX_LOG_PROBS:
+    if options.top is None or (size := (prompts + generated) * (1 + options.top)) <= MAX_LOG_PROBS:
         return
-    do = "ask for fewer of them, or of tokens or choices"
+    do = "request fewer of them, or of tokens or choices"
     raise wrong(f"an answer of at most {MAX_LOG_PROBS:,} log-probabilities", f"up to {size:,}", do, "logprobs")
 
 
