@@ -114,11 +114,8 @@ class Chunks(Pieces[Tensor]):
     def total(self, x: Tensor) -> Tensor:
         return x.sum(1).unsqueeze(-1)
 
-    def add_product(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return torch.baddbmm(x, a, b)
-
-    def subtract_product(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return torch.baddbmm(x, a, b, alpha=-1)
+    def add_product(self, x: Tensor, a: Tensor, b: Tensor, sign: int = 1) -> Tensor:
+        return torch.baddbmm(x, a, b, alpha=sign)
 
     def solve(self, system: Tensor, right: Tensor) -> Tensor:
         found: Tensor = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)

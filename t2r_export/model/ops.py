@@ -111,15 +111,7 @@ class Ops(Primitives[T]):
 
     @abstractmethod
     def linear_attention_chunks(
-        self,
-        q: T,
-        k: T,
-        v: T,
-        S: T,
-        z: T | None,
-        log_gate: T | None,
-        beta: T | None,
-        erase: Erase[T] | None = None,
+        self, q: T, k: T, v: T, S: T, z: T | None, log_gate: T | None, beta: T | None, erase: Erase[T] | None = None
     ) -> tuple[T, T | None, T, T | None]:
         """`linear_attention` of T tokens in parallel chunks, after `_spread`."""
 

@@ -83,13 +83,9 @@ class Pieces(ABC, Generic[T]):
         """k (X, C, n), zero for tokens that do not enter the state."""
         return k
 
-    def add_product(self, x: T, a: T, b: T) -> T:
-        """x + a b, of matrices on the last two axes."""
-        return self.ops.add(x, self.ops.matmul(a, b))
-
-    def subtract_product(self, x: T, a: T, b: T) -> T:
-        """x - a b, of matrices on the last two axes."""
-        return self.ops.sub(x, self.ops.matmul(a, b))
+    def add_product(self, x: T, a: T, b: T, sign: int = 1) -> T:
+        """x + sign · a b, of matrices on the last two axes."""
+        return (self.ops.add if sign > 0 else self.ops.sub)(x, self.ops.matmul(a, b))
 
     @abstractmethod
     def solve(self, system: T, right: T) -> T:

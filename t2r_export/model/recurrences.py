@@ -40,15 +40,7 @@ from t2r_export.model.primitives import T
 
 
 def linear_attention(
-    pieces: Pieces[T],
-    q: T,
-    k: T,
-    v: T,
-    S: T,
-    z: T | None,
-    log_gate: T | None,
-    beta: T | None,
-    erase: Erase[T] | None,
+    pieces: Pieces[T], q: T, k: T, v: T, S: T, z: T | None, log_gate: T | None, beta: T | None, erase: Erase[T] | None
 ) -> tuple[T, T | None, T, T | None]:
     """`Ops.linear_attention` over T tokens, with one product per piece."""
     ops, H = pieces.ops, q.shape[1]
@@ -92,7 +84,7 @@ class Write(NamedTuple, Generic[T]):
 
     def after(self, before: T, pieces: Pieces[T]) -> T:
         """values - read S_0 (X, C, V)."""
-        return self.values if self.read is None else pieces.subtract_product(self.values, self.read, before)
+        return self.values if self.read is None else pieces.add_product(self.values, self.read, before, -1)
 
 
 def _corrected(k: T, v: T, rate: T, decay: Decay[T]) -> Write[T]:

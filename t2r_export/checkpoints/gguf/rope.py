@@ -15,15 +15,12 @@ TABLES = frozenset({FACTORS, LONG, SHORT})  # tensors that are no weights
 NUMBER = (int, float)
 
 
-def rope_parameters(data: Metadata, head_size: int, theta: float = 10000.0) -> dict[str, Any]:
+def rope_parameters(data: Metadata, head_size: int) -> dict[str, Any]:
     """The object `rope_parameters`.
 
     Factors of Llama 3, which a file stores for each frequency, become the same factors of the type longrope.
-
-    Args:
-        theta: for files without it.
     """
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": data.get("rope.freq_base", NUMBER, theta)}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": data.get("rope.freq_base", NUMBER, 10000.0)}
     rotated = data.get("rope.dimension_count", int, head_size)
     if rotated != head_size:
         rope["partial_rotary_factor"] = rotated / head_size
