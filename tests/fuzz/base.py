@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import folders
 from cli_models import CONFIG, LETTERS, letter_tokenizer
@@ -59,7 +60,8 @@ LINES = [
 
 
 def make(folder: Path) -> Path:
-    """Fill the folder and return it."""
+    """Fill the folder and return it: the same weights in each run, so that a case can be repeated."""
+    torch.manual_seed(1)
     folders.write_llama(folder / "llama")
     folders.write_gpt2(folder / "gpt2")
     folders.write_lora(folder / "llama")

@@ -6,9 +6,8 @@ t2r_runtime.translate.search is another implementation. Scores that a search com
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +93,11 @@ MODELS = {
 }
 
 
-# sources as texts, whose numbers and names are copied: letters, and tokens of several
-SOURCE_LETTERS = " .,:0123Anop"
-TARGET_PIECES = ["e", "a", "p", "1", "2", "m", " ", "A", "3", " 1", "12", "0", ".", "n", " An", "o", ":"]
-TEXTS = ("1.200", "20:30", "12 n 3", "3 Ano", "n Ano 2", "13.2", "30 2 31", "1.2.03", "21", "2,10 n 2,10", "Ann n 12")
+# texts whose numbers and names are copied: one token for each letter of a source, and several for some of a target
+TARGET_PIECES = [
+    *"ea!12uA30.no:p5748,/69FCHrsNihclOtm", " ", " 1", "12", " An", "pm", " p", "Ano", " t", "wo", " three", " Frau",
+    " N", " frau", "8:30", "th", " Ca",
+]  # fmt: skip
 COPIED: tuple[dict[str, Any], ...] = (
     {"width": 3, "max_tokens": 14, "n_best": 3},
     {"width": 1, "max_tokens": 12},
@@ -106,6 +106,42 @@ COPIED: tuple[dict[str, Any], ...] = (
     {"width": 3, "max_tokens": 9, "forced_end": False},
     {"width": 2, "max_tokens": 15, "n_best": 2, "early_stopping": True},
     {"width": 2, "max_tokens": 12, "copy": False},
+)
+# texts of searches with each of these options: of some 300, those that see most changes of one place in the rules' source
+COPIED_TEXTS: tuple[tuple[str, ...], ...] = (
+    (
+        "20:30", "n Anno Cato", "05,5", "5 p.m", "1\u00a0200", "Ann n 12", "Otto Anno", "1:2 2", "Frau Ann",
+        "namens Otto", "12 A.M", "2 PM", "05.03.12", "30 2 31", "frau Anos", "2 AM", "AnO Ann", "1.12. n",
+        "1'200",
+    ),
+    (
+        "1,200.5", "120000", "00", "12:75", "Tante Otto",
+    ),
+    (
+        "Herr Anno", "00 n",
+    ),
+    (
+        "8.30 n", "1.13. n", "120 12",
+    ),
+    (
+        "3 1:2",
+    ),
+    (
+        "12 Pfund Anno", "der Anno", "1/2 1", "2\u00a0pm", "31.12.20", "1.2. 3", "1.12.2025", "1.200,5",
+        "24:00", "heißt Anno", "0123", "am Hano", "drei Pfund Anno", "Otto Anno. Cato", "2 P.M", "20:30 n",
+        "2 pma", "24 n",
+    ),
+    (
+        "1.200",
+    ),
+)  # fmt: skip
+SEARCHES = [(text, options) for texts, options in zip(COPIED_TEXTS, COPIED, strict=True) for text in texts]
+SOURCE_LETTERS = " !',-./012345678:?ACFHMOPTadefhiklmnoprstuwz\u00a0ß’"
+assert CONFIG.encoder is not None
+COPYING = dataclasses.replace(
+    CONFIG,
+    vocab_size=len(TARGET_PIECES),
+    encoder=dataclasses.replace(CONFIG.encoder, vocab_size=len(SOURCE_LETTERS)),
 )
 
 
@@ -118,15 +154,26 @@ def cases(folder: Path) -> Iterator[Case]:
     for name, (config, given) in MODELS.items():
         yield _case(folder, name, seeded(name, config), config, given, _random_sources(name))
     name = "translator-copies"
-    golden = seeded(name, CONFIG, _of_letters(TARGET_PIECES))
-    golden = dataclasses.replace(golden, source_tokenizer=_of_letters([*SOURCE_LETTERS]))
-    texts = ([SOURCE_LETTERS.index(letter) for letter in text] for text in itertools.cycle(TEXTS))
-    yield _case(folder, name, golden, CONFIG, COPIED, lambda _: next(texts))
+    golden = copying()
+    beams = [options for _, options in SEARCHES]
+    yield _case(folder, name, golden, COPYING, beams, lambda place: [source_of(SEARCHES[place][0])])
 
 
-def _random_sources(name: str) -> Callable[[int], list[int]]:
+def copying() -> Checkpoint:
+    """The translator of texts."""
+    golden = seeded("translator-copies", COPYING, _of_letters(TARGET_PIECES))
+    return dataclasses.replace(golden, source_tokenizer=_of_letters([*SOURCE_LETTERS]))
+
+
+def source_of(text: str) -> list[int]:
+    return [SOURCE_LETTERS.index(letter) for letter in text]
+
+
+def _random_sources(name: str) -> Callable[[int], Iterable[list[int]]]:
     random = np.random.default_rng(list(name.encode()))
-    return lambda length: random.integers(0, SOURCE_VOCABULARY, length).tolist()
+    return lambda place: (
+        random.integers(0, SOURCE_VOCABULARY, LENGTHS[place % len(LENGTHS)]).tolist() for _ in range(ATTEMPTS)
+    )
 
 
 def _of_letters(pieces: Sequence[str]) -> str:
@@ -144,16 +191,16 @@ def _case(
     golden: Checkpoint,
     config: UniformConfig,
     beams: Sequence[dict[str, Any]],
-    source_of: Callable[[int], list[int]],
+    sources_of: Callable[[int], Iterable[list[int]]],
 ) -> Case:
     signature = export(golden, folder / f"{name}.onnx", ExportConfig()).signature
-    made, copying = Eager(golden), copying_of(signature)
+    made, copies = Eager(golden), copying_of(signature)
     searches = []
     for place, options in enumerate(beams):
-        for _ in range(ATTEMPTS):
-            source, beam = source_of(LENGTHS[place % len(LENGTHS)]), Beam(**options).resolved(signature.generation)
+        beam = Beam(**options).resolved(signature.generation)
+        for source in sources_of(place):
             try:
-                found = _search(made, config, source, beam, copying.of(source) if copying and beam.copy else None)
+                found = _search(made, config, source, beam, copies.of(source) if copies and beam.copy else None)
             except TooNear:
                 continue
             if len(found[-1][1]) < LONG:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from t2r_export.checkpoints import checkpoint
-from t2r_runtime import Tokenizer
+from t2r_runtime import Tokenizer, Translator
 from t2r_runtime.text.copied import missing_names
 from t2r_runtime.text.numbers import differing_numbers
+from t2r_runtime.translate.copies import copying_of
 
 FOLDER = Path(__file__).parents[2] / "models" / "translator-de-en"
 PAIRS = [line.split("\t") for line in (FOLDER / "everyday.tsv").read_text(encoding="utf-8").splitlines()]
@@ -90,6 +91,35 @@ def test_many_numbers_take_linear_time() -> None:
 )
 def test_names(source: str, translation: str, missing: list[str]) -> None:
     assert missing_names(source, translation, KNOWN.__contains__) == missing
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator(FOLDER.parent / "tiny" / "translator-copies.onnx", threads=1)
+
+
+@pytest.mark.parametrize(
+    "source, text, allowed",
+    [
+        ("2 1", "2 1", True),
+        ("2 1", "2! 1", True),
+        ("2 1", "3", False),
+        ("2 1", "2 2", False),
+        ("2 1", "21", False),
+        ("2 1", "2.1", False),  # after a mark, not another number
+        ("2 1", "2:1", False),
+        ("2.1.03", "2/1/03", True),  # but another part of a date
+        ("2.1.03 7", "2.7", False),
+        ("2.1.03 7", "7.2", False),
+        ("1.2. n 1", "1 1", True),
+    ],
+)
+def test_what_may_be_written(source: str, text: str, allowed: bool, translator: Translator) -> None:
+    copying = copying_of(translator.signature)
+    assert copying is not None
+    copies = copying.of(copying._source.encode_documents([source])[0])
+    assert copies is not None
+    assert bool(copies.read(copying.tokens[letter][0] for letter in text)) == allowed
 
 
 def test_of_good_translations_hardly_any_is_named() -> None:
