@@ -107,7 +107,7 @@ COPIED: tuple[dict[str, Any], ...] = (
     {"width": 2, "max_tokens": 15, "n_best": 2, "early_stopping": True},
     {"width": 2, "max_tokens": 12, "copy": False},
 )
-# texts of searches with each of these options: of some 300, those that see most changes of one place in the rules' source
+# texts of searches with each of these options: of some 300, those that see most changes of one place in the source
 COPIED_TEXTS: tuple[tuple[str, ...], ...] = (
     (
         "20:30", "n Anno Cato", "05,5", "5 p.m", "1\u00a0200", "Ann n 12", "Otto Anno", "1:2 2", "Frau Ann",
