@@ -6,6 +6,7 @@ quantizers do the rounding; the schemes choose the nodes. `t2r_export.quantizers
 
 from __future__ import annotations
 
+import functools
 import json
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -192,6 +193,7 @@ def _measured(bundle: Bundle, config: QuantizeConfig, weights: dict[str, Weight]
     assert config.calibrate is not None
     tokens, pairs = calibration_data(config.calibrate, bundle.signature)
 
+    @functools.cache
     def passages(steps: int = STEPS) -> list[Passage]:
         if pairs:
             return pair_passages(pairs, bundle.signature, steps)

@@ -135,7 +135,7 @@ class _Products:
         made.attribute.extend(_attributes(width, run, level))
         if offsets is None:
             nodes.append(made)
-            return made.output[0]
+            return str(made.output[0])
         sums = self._sums(nodes, x, width, run.size)
         product, more, whole = made.output[0], f"{name}.of_offsets", f"{name}.with_offsets"
         nodes += [

@@ -128,20 +128,18 @@ def _grid(block: Doubles, importance: Doubles, bits: int, asymmetric: bool) -> t
     top, columns = (1 << bits) - 1, block.shape[1]
     low, high = np.minimum(block.min(0), 0.0), np.maximum(block.max(0), 0.0)
     whole = (high - low) / top if asymmetric else -np.where(high > -low, high, low) / (1 << bits - 1)
-    best = np.full(columns, np.inf)
-    scales, middles = np.zeros(columns, np.float32), np.full(columns, 1 << bits - 1, np.uint8)
+    best, scales = np.full(columns, np.inf), np.zeros(columns, np.float32)
+    middle = np.full(columns, 1 << bits - 1, np.uint8)
+    if asymmetric:
+        middle = np.rint(np.clip(-low / np.where(whole == 0, 1, whole), 0, top)).astype(np.uint8)
     for factor in FACTORS:
         scale = (whole * factor).astype(np.float32)
-        middle = middles.copy()
-        if asymmetric:
-            middle = np.rint(np.clip(-low / np.where(scale == 0, 1, scale) * factor, 0, top)).astype(np.uint8)
         values = (_nearest(block, scale, middle, bits).astype(np.float64) - middle) * scale
         error = (importance[:, None] * np.square(values - block)).sum(0)
         better = error < best
         best = np.where(better, error, best)
         scales = np.where(better, scale, scales)
-        middles = np.where(better, middle, middles) if asymmetric else middles
-    return scales, middles
+    return scales, middle
 
 
 def _nearest(values: Doubles, scale: Floats, middle: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:

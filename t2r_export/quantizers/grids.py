@@ -72,7 +72,7 @@ def _some(matrix: Floats) -> Iterator[Floats]:
 def _fitting(matrix: Floats) -> Flags:
     rows, width = matrix.shape
     whole, _, known = _integers(matrix)
-    found = dict.fromkeys(FORMS, np.zeros(rows, np.bool_))
+    found: dict[Form, Flags] = dict.fromkeys(FORMS, np.zeros(rows, np.bool_))
     for offset in (False, True):
         values = whole.reshape(rows, -1, SIZES[0])
         first = values[..., 0]
@@ -89,7 +89,7 @@ def _fitting(matrix: Floats) -> Flags:
                 continue
             for bits in BITS:
                 form = Form(bits, size, offset)
-                found[form] = (_fits(divisor, low, high, form) & known).all(-1)
+                found[form] = np.logical_and.reduce(_fits(divisor, low, high, form) & known, -1)
     return np.stack([found[form] for form in FORMS])
 
 
@@ -108,7 +108,8 @@ def _fits(divisor: Integers, low: Integers, high: Integers, form: Form) -> Flags
 
 def _odd(whole: Integers) -> Integers:
     """Integers divided by their largest power of two."""
-    return whole // np.maximum(whole & -whole, 1)
+    odd: Integers = whole // np.maximum(whole & -whole, 1)
+    return odd
 
 
 def _is_float32(whole: Integers) -> Flags:
@@ -128,8 +129,8 @@ def _integers(matrix: Floats) -> tuple[Integers, npt.NDArray[np.int32], Flags]:
     whole = (mantissas * np.float32(1 << DIGITS)).astype(np.int64)
     least = np.where(whole == 0, np.int32(1 << 10), exponents).min(-1, keepdims=True)
     shift = np.where(whole == 0, 0, exponents - least)
-    known = (shift <= SHIFT).all((1, 2))
-    return (whole << np.minimum(shift, SHIFT)).reshape(rows, -1), least[..., 0] - DIGITS, known[:, None]
+    known: Flags = np.logical_and.reduce(shift.reshape(rows, -1) <= SHIFT, -1, keepdims=True)
+    return (whole << np.minimum(shift, SHIFT)).reshape(rows, -1), least[..., 0] - DIGITS, known
 
 
 def _held(matrix: Floats, form: Form) -> tuple[npt.NDArray[np.uint8], Floats, Floats]:

@@ -67,12 +67,10 @@ def runs(matrix: Floats, config: QuantizeConfig) -> tuple[Run, ...]:
     """
     rows, width = matrix.shape
     fits = fitting(matrix)
-    rounded = ~fits.any(0) | ~matrix.any(1)  # zeros are in every format
+    rounded: Flags = ~np.logical_or.reduce(fits, 0, keepdims=True) | ~matrix.any(1)  # zeros are in every format
     forms = [*(Run(1, form.bits, form.size, form.offset) for form in FORMS), _rounded(1, config)]
     costs = np.array([Form(run.bits, run.size, run.offset).bytes(width) for run in forms])
-    found = [
-        forms[form]._replace(rows=count) for form, count in _segments(np.concatenate([fits, rounded[None]]), costs)
-    ]
+    found = [forms[form]._replace(rows=count) for form, count in _segments(np.concatenate([fits, rounded]), costs)]
     return tuple(found) if len(found) <= MOST_RUNS else (_rounded(rows, config),)
 
 

@@ -99,11 +99,11 @@ def test_random_grids_are_held_to_the_bit(
     few = random.integers(1, 1 << bits, (3, blocks, 1))
     levels = random.integers(0, few + 1, (3, blocks, size)) - (0 if offset else few // 2)
     matrix = levels * random.integers(-255, 256, (3, blocks, 1)) + offset * random.integers(-4095, 4096, (3, blocks, 1))
-    matrix = np.ldexp(matrix.reshape(3, -1).astype(np.float32), power)
-    assert fitting(matrix)[FORMS.index(Form(bits, size, offset))].all()
-    for form, fits in zip(FORMS, fitting(matrix), strict=True):
+    values: Floats = np.ldexp(matrix.reshape(3, -1).astype(np.float32), power)
+    assert fitting(values)[FORMS.index(Form(bits, size, offset))].all()
+    for form, fits in zip(FORMS, fitting(values), strict=True):
         if fits.any():
-            np.testing.assert_array_equal(restored(matrix[fits], form), matrix[fits])
+            np.testing.assert_array_equal(restored(values[fits], form), values[fits])
 
 
 def test_other_values_are_not_held() -> None:
@@ -126,7 +126,6 @@ def test_zeros_constants_and_widths() -> None:
         if fits.all():
             np.testing.assert_array_equal(restored(constant, form), constant)
     part = random_blocks("Q4_0")[:, :56]
-    form = smallest(part)
-    assert form == Form(4, 32, False)
-    np.testing.assert_array_equal(restored(part, form), part)
+    assert smallest(part) == Form(4, 32, False)
+    np.testing.assert_array_equal(restored(part, Form(4, 32, False)), part)
     assert smallest(random_blocks("Q4_1")[:, :56]) is None

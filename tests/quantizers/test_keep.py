@@ -50,7 +50,7 @@ KEEP, EXACT = QuantizeConfig(scheme="keep"), QuantizeConfig(scheme="keep", accur
 PRODUCTS = {"q_k_v": "qkv", "gate_up": ("gate", "up")}
 
 
-def written(path: Path, table: KINDS = KINDS.Q8_0, tied: bool = True) -> Checkpoint:
+def written(path: Path, table: gguf.GGMLQuantizationType = KINDS.Q8_0, tied: bool = True) -> Checkpoint:
     """A small Llama in GGUF, all of whose matrices are quantized."""
     model = random_model("Llama", SIZES | {"tie_word_embeddings": tied})
     tensors = adjacent(tensors_of(model, "llama"), 6, 3)
@@ -105,7 +105,7 @@ def test_graph_has_the_values_of_the_file_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", [KINDS.Q8_0, KINDS.Q4_1])
-def test_untied_tables_are_kept(table: KINDS, tmp_path: Path) -> None:
+def test_untied_tables_are_kept(table: gguf.GGMLQuantizationType, tmp_path: Path) -> None:
     loaded = written(tmp_path / "m.gguf", table, tied=False)
     export(loaded, tmp_path / "float32.onnx")
     report = quantize(tmp_path / "float32.onnx", tmp_path / "q.onnx", EXACT)

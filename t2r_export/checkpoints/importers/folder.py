@@ -21,6 +21,7 @@ from t2r_export.checkpoints.importers.chat import chat_template
 from t2r_export.checkpoints.importers.contents import notes as notes_on
 from t2r_export.checkpoints.importers.files import ADAPTER, CONFIG, GENERATION, LIMITS, Folder
 from t2r_export.checkpoints.importers.generation import with_generation
+from t2r_export.checkpoints.importers.packed import Packed, packing
 from t2r_export.checkpoints.importers.special import SpecialTokens
 from t2r_export.checkpoints.importers.stored import (
     Stored,
@@ -38,8 +39,6 @@ from t2r_export.checkpoints.importers.unread import UNREAD
 from t2r_export.checkpoints.weights import as_float32, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError, did_you_mean
-
-BEFORE = "use the model from before it was quantized"
 
 
 @dataclass(frozen=True)
@@ -81,13 +80,14 @@ def read(
         raise Fields(data, where).wrong("model_type", expected, family, f"{why}use a model of those" if why else do)
     importer = importers[family]
     fields = importer.fields(data, where)
-    if fields.get("quantization_config"):
-        raise UserError(f"weights in floating point in {folder}", "a quantization_config", BEFORE)
+    packed = packing(fields)
     config = importer.config(fields)
     own = Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION) if files.has(GENERATION) else None
     changes, notes = with_generation(config, fields, own)
     config = dataclasses.replace(config, **changes)
     listing = headers(files) if stored is None else stored()
+    if packed is not None:
+        listing = Packed(packed, listing).stored()
     tensors = weight_tensors(listing, importer, config, str(folder))
     config, tensors, merged = with_adapter(files, importer, config, fields, tensors)
     tensors = joined(tensors, importer.joined(config))

@@ -157,7 +157,7 @@ def test_every_decoder_of_transformers_is_read_or_refused_with_a_reason() -> Non
 
 def test_quantized_weights_are_refused(llama: Path) -> None:
     folders.change_config(llama, quantization_config={"bits": 4})
-    refused(llama, "weights in floating point in .*; received a quantization_config; use the model from before")
+    refused(llama, "weights in floating point in .*; received another quantization_config; use the model from before")
 
 
 def test_names_are_reported_in_both_directions(llama: Path) -> None:
