@@ -79,10 +79,10 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 42_900,
+    ("t2r_export", "*.py"): 43_100,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 13_400,
-    ("tests", "*.py"): 55_600,
+    ("tests", "*.py"): 55_800,
     ("benchmarks", "*.py"): 7_900,
     ("docs", "*.md"): 4_400,
 }
