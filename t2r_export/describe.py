@@ -20,7 +20,7 @@ from t2r_export.config.parts import PartConfig
 from t2r_export.config.plain import from_plain
 from t2r_export.graph.contents import contents
 from t2r_export.paths import resolved
-from t2r_runtime.contract.signature import PREFIX, Signature, untrained_note, wrap_length
+from t2r_runtime.contract.signature import PREFIX, Signature, wrap_length
 from t2r_runtime.contract.source import Source
 from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.errors import UserError
@@ -121,7 +121,6 @@ def _named_positions(path: Path) -> int | None:
 
 def _checkpoint(path: Path) -> Description:
     from t2r_export.checkpoints import checkpoint  # imports torch, which graphs do not need
-    from t2r_export.checkpoints.untrained import untrained
     from t2r_export.model.parts.base import active_parameters
 
     loaded = checkpoint.load(path)
@@ -150,7 +149,7 @@ def _checkpoint(path: Path) -> Description:
             "sha256": loaded.sha256,
             "provenance": loaded.provenance,
         },
-        notes=(*loaded.notes, *untrained_note(len(untrained(loaded.provenance)))),
+        notes=loaded.warnings,
     )
 
 

@@ -18,12 +18,14 @@ from torch import Tensor
 
 from t2r_export.checkpoints.archive import archive_sha256, read_archive, write_archive
 from t2r_export.checkpoints.plain import check_plain
+from t2r_export.checkpoints.untrained import untrained
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import VERSION, ModelConfig
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import OPEN, existing_model
 from t2r_runtime.contract.chat import is_chat_template
+from t2r_runtime.contract.signature import untrained_note
 from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.outputs import GRAPHS
 
@@ -47,6 +49,11 @@ class Checkpoint:
     sha256: str  # of the file, or of the folder's files (see importers.files)
     source_tokenizer: str | None = None  # of a translator's sources; None: `tokenizer` for both sides
     notes: tuple[str, ...] = ()  # on the import, one line each
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The notes, and one on untrained parts."""
+        return (*self.notes, *untrained_note(len(untrained(self.provenance))))
 
     @property
     def chat_template(self) -> dict[str, Any] | None:

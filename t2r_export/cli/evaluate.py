@@ -116,7 +116,7 @@ def command(
     from t2r_export.quality.evaluate import evaluate_lengths
 
     loaded = checkpoint.load(model)
-    note_each(loaded.notes)
+    note_each(loaded.warnings)
     loaded.model.end_positions(past_end)
     with progress("tokens", 0) as on_progress:
         corpus = read_corpus([text], loaded.tokenizer, loaded.config, *how, on_progress=on_progress)

@@ -80,7 +80,7 @@ def command(
     from t2r_runtime.files import replacing
 
     loaded = checkpoint.load(model)
-    note_each(loaded.notes)
+    note_each(loaded.warnings)
     length = length or shorter(usual_length(loaded.config.max_positions))
     with progress("tokens written", tokens) as on_progress:
         ids = sample(loaded.model.to(choose_device("auto")), tokens, length, temperature, seed, on_progress)

@@ -81,7 +81,7 @@ def command(
     from t2r_export.checkpoints import checkpoint
 
     loaded = checkpoint.load(source)
-    note_each(loaded.notes)
+    note_each(loaded.warnings)
     if isinstance(how, TransformersForm):
         return _transformers(loaded, out, how, as_json)
     if isinstance(how, CheckpointForm):

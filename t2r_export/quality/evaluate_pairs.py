@@ -84,9 +84,9 @@ def evaluate_pairs(
     nats = evaluate(loaded.model, tokens.batches(BATCH_TOKENS))
     notes = (f"{left_out} pairs are too long for nats per token",) if left_out else ()
     if not bleu:
-        return PairEvaluation(nats, None, loaded.notes + notes)
+        return PairEvaluation(nats, None, loaded.warnings + notes)
     translations = translate_greedily(loaded, sources, on_progress)
-    return PairEvaluation(nats, corpus_bleu(translations, references), loaded.notes + notes)
+    return PairEvaluation(nats, corpus_bleu(translations, references), loaded.warnings + notes)
 
 
 def _some(pairs: Sequence[Pair], tokenizer: Tokenizer, tokens: int) -> Sequence[Pair]:

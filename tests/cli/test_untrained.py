@@ -38,6 +38,8 @@ def test_untrained_student_says_so(folder: Path, tmp_path: Path, capsys: Output)
         ("verify", student, graph, "--steps", 3),
         ("generate", graph, "--prompt", "a hen", "--max-tokens", 2),
         ("evaluate", graph, tmp_path / "text"),
+        ("evaluate", student, tmp_path / "text", "--lengths", 4, "--part", "all"),
+        ("score", graph, tmp_path / "text"),
         ("inspect", student),
         ("inspect", graph),
         ("quantize", graph, tmp_path / "q.onnx", "--scheme", "w8"),
@@ -47,7 +49,8 @@ def test_untrained_student_says_so(folder: Path, tmp_path: Path, capsys: Output)
     ]
     for verb in verbs:
         _, said = run(capsys, *verb)
-        assert said.count(LINE) == (verb[0] not in ("quantize", "save")), verb
+        assert said.count(LINE) == (verb[0] != "quantize"), verb
+    assert "**Untrained**: no training has trained 2 converted parts" in (tmp_path / "folder/README.md").read_text()
     assert [count(path) for path in sorted(tmp_path.glob("[sq].onnx"))] == [2, 2]
     assert [count(path) for path in tmp_path.glob("s.onnx.*.onnx")] == [None]  # a companion
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.untrained import untrained
 from t2r_runtime.contract.state_spec import GROWING
 from t2r_runtime.errors import UserError, printable
 
@@ -97,6 +98,8 @@ def _making(provenance: Mapping[str, Any]) -> str:
         said = {name: value for name, value in convert.items() if isinstance(value, str | int | float | bool)}
         how = ", ".join(f"{name} {value}" for name, value in said.items())
         lines.append(f"Converted by `t2r convert`{f' ({how})' if how else ''}.\n")
+    if parts := len(untrained(provenance)):
+        lines.append(f"**Untrained**: no training has trained {parts} converted parts, so the output is noise.\n")
     runs = [run for run in finetunes if isinstance(run, dict)] if isinstance(finetunes, list) else []
     for run in runs:
         lines.append(_training(run))
