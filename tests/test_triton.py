@@ -162,7 +162,7 @@ def test_what_triton_cannot_run_is_refused(name: str, config: ExportConfig, mess
 
 
 def test_rows_of_a_batch_are_rounded_on_their_own(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--quantize fp16, w8 or w4 with --format triton; received --quantize"):
+    with pytest.raises(UserError, match="--quantize fp16, w8, w4 or keep with --format triton; received --quantize"):
         export_triton(small.checkpoint("none"), tmp_path / "model", None, QuantizeConfig(scheme="int8"))
 
 

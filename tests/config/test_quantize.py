@@ -16,7 +16,7 @@ from t2r_runtime.errors import UserError
     [
         (
             {"scheme": "int1"},
-            "expected a scheme of fp16, int8, int8-static, w8, w4; received 'int1'; did you mean int8?",
+            "expected a scheme of fp16, int8, int8-static, w8, w4, keep; received 'int1'; did you mean int8?",
         ),
         (
             {"scheme": "w4", "block_size": 33},
