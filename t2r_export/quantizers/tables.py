@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.graph.nodes import initializers
-from t2r_export.graph.weights import Weight, refer, shape, values
+from t2r_export.graph.weights import Weight, array, refer, shape, values
 from t2r_export.quantizers.base import replace_initializers, replace_node
 from t2r_runtime.contract.signature import INPUT_IDS, SOURCE_IDS
 
@@ -115,7 +115,7 @@ def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weigh
             float32 to be added.
     """
     numbers, scales, *more = parts
-    offsets = [name for name in more if weights[name].dtype == np.float32]
+    offsets = [name for name in more if array(weights[name]).dtype == np.float32]
     zero_points = [name for name in more if name not in offsets]
     row = _Row(model, weights)
     _, blocks, size = shape(weights[numbers])
