@@ -20,7 +20,7 @@ from t2r_export.checkpoints.gguf.architecture import (
     neighbours,
     sizes,
 )
-from t2r_export.checkpoints.gguf.delta import DELTA
+from t2r_export.checkpoints.gguf.delta import DELTA, EXPERTS_OF_QWEN
 from t2r_export.checkpoints.gguf.hybrids import HYBRIDS
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.recurrent import RECURRENT
@@ -39,11 +39,7 @@ OF_PHI3 = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_pro
 OF_STARCODER2 = {**NAMES, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
 EXPERTS = {f"ffn_{part}_exps": f"mlp.experts.{EXPERT}.{part}_proj" for part in ("gate", "up", "down")}
 OF_EXPERTS = {**NAMES, **EXPERTS, "ffn_gate_inp": "mlp.gate"}
-OF_QWEN2_MOE = {
-    **OF_EXPERTS,
-    **{f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
-    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-}
+OF_QWEN2_MOE = {**NAMES, **EXPERTS_OF_QWEN}
 OF_MIXTRAL = {
     f"ffn_{part}_exps": f"block_sparse_moe.experts.{EXPERT}.{number}"
     for part, number in (("gate", "w1"), ("down", "w2"), ("up", "w3"))

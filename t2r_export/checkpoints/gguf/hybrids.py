@@ -3,8 +3,6 @@ experts."""
 
 from __future__ import annotations
 
-import torch
-
 from t2r_export.checkpoints.gguf.architecture import (
     ATTENTION,
     ENDS,
@@ -20,7 +18,7 @@ from t2r_export.checkpoints.gguf.architecture import (
     sizes_by_layer,
 )
 from t2r_export.checkpoints.gguf.metadata import Metadata
-from t2r_export.checkpoints.gguf.recurrent import decays, filters
+from t2r_export.checkpoints.gguf.recurrent import of_mamba2
 from t2r_export.checkpoints.gguf.rope import NUMBER
 
 
@@ -74,15 +72,6 @@ def _mamba2(data: Metadata) -> Config:
     }
 
 
-def _of_mamba2(config: Config) -> dict[str, Change]:
-    return {
-        "ssm_a": lambda a: decays(a.flatten()),
-        "ssm_d": torch.flatten,
-        "ssm_norm.weight": torch.flatten,
-        "ssm_conv1d.weight": filters,
-    }
-
-
 def _multipliers(data: Metadata, head_size: int) -> Config:
     return {
         "attention_bias": anywhere(data, "attn_q.bias"),
@@ -128,7 +117,7 @@ def _granite_moe(data: Metadata) -> Config:
 
 
 def _of_granite_hybrid(config: Config) -> dict[str, Change]:
-    return _of_mamba2(config) | neighbours(config)
+    return of_mamba2(config) | neighbours(config)
 
 
 def _falcon_h1(data: Metadata) -> Config:
@@ -174,9 +163,9 @@ def _nemotron_h(data: Metadata) -> Config:
 OF_BACKBONE = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"}
 HYBRIDS: dict[str, Architecture] = {
     "falcon-h1": Architecture(
-        _falcon_h1, OF_FALCON_H1, {**ENDS, "output_norm": "model.final_layernorm"}, changes=_of_mamba2
+        _falcon_h1, OF_FALCON_H1, {**ENDS, "output_norm": "model.final_layernorm"}, changes=of_mamba2
     ),
     "granitehybrid": Architecture(_granite_hybrid, OF_GRANITE, changes=_of_granite_hybrid),
     "granitemoe": Architecture(_granite_moe, OF_GRANITE, changes=neighbours),
-    "nemotron_h": Architecture(_nemotron_h, OF_NEMOTRON_H, OF_BACKBONE, "backbone.layers.{}", _of_mamba2),
+    "nemotron_h": Architecture(_nemotron_h, OF_NEMOTRON_H, OF_BACKBONE, "backbone.layers.{}", of_mamba2),
 }

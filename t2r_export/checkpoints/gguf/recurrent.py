@@ -86,7 +86,7 @@ def _of_mamba(config: Config) -> dict[str, Change]:
     return {"ssm_a": decays, "ssm_conv1d.weight": filters}
 
 
-def _of_mamba2(config: Config) -> dict[str, Change]:
+def of_mamba2(config: Config) -> dict[str, Change]:
     return {
         "ssm_a": lambda a: decays(a.flatten()),
         "ssm_d": torch.flatten,
@@ -125,5 +125,5 @@ RECURRENT: dict[str, Architecture] = {
         changes=lambda _: {"shortconv.conv.weight": filters},
     ),
     "mamba": Architecture(_mamba1, OF_MAMBA, ENDS, "backbone.layers.{}", _of_mamba),
-    "mamba2": Architecture(_mamba2, OF_MAMBA2, ENDS, "backbone.layers.{}", _of_mamba2),
+    "mamba2": Architecture(_mamba2, OF_MAMBA2, ENDS, "backbone.layers.{}", of_mamba2),
 }
