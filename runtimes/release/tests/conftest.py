@@ -69,7 +69,7 @@ def exported(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Pa
     (site / "borrowed.pth").write_text("".join(f"{path}\n" for path in sys.path if "site-packages" in path))
     (folder / "models").symlink_to(ROOT / "models")
     readme = (ROOT / "README.md").read_text("utf-8")
-    for line in re.findall(r"^    (t2r(?:-export|-run) .*)$", readme, re.MULTILINE):
+    for line in re.findall(r"^    (t2r(?:-\w+)? .*)$", readme, re.MULTILINE):
         program, *words = shlex.split(line)
         done = subprocess.run(
             [python.with_name(program), *words], capture_output=True, text=True, timeout=300, env={}, cwd=folder
