@@ -1,4 +1,8 @@
-"""Which tests run: all, --quick or --rest; of public data only where $T2R_DATA names it. And Hypothesis' profile."""
+"""Which tests run: all, --quick or --rest; of public data only where $T2R_DATA names it. And Hypothesis' profile.
+
+With T2R_TURN=K/N, a test that is marked `turns` runs those of its cases whose names hash to K modulo N: N runs with other K run
+all. `.ci/run` takes a third of them, another one for each commit.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elif config.getoption("rest", False):
         quick = set(_quick(wanted))
         wanted = [item for item in wanted if item not in quick]
+    if turn := os.environ.get("T2R_TURN"):
+        place, count = map(int, turn.split("/"))
+        wanted = [item for item in wanted if not item.get_closest_marker("turns") or _hash(item) % count == place]
     kept = set(wanted)
     if omitted := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=omitted)
@@ -42,6 +49,10 @@ def _reads_data(item: pytest.Item) -> bool:
     return "data" in getattr(item, "fixturenames", ())
 
 
+def _hash(item: pytest.Item) -> int:
+    return zlib.crc32(item.nodeid.encode())
+
+
 def _quick(items: list[pytest.Item]) -> list[pytest.Item]:
     """The first case of each test, and others by a hash of their names, so that a new case moves no other."""
     seen: set[str] = set()
@@ -50,7 +61,7 @@ def _quick(items: list[pytest.Item]) -> list[pytest.Item]:
         test = item.nodeid.split("[", 1)[0]
         if item.get_closest_marker("slow") or _reads_data(item):
             continue
-        if test not in seen or zlib.crc32(item.nodeid.encode()) % EVERY == 0:
+        if test not in seen or _hash(item) % EVERY == 0:
             kept.append(item)
         seen.add(test)
     return kept

@@ -32,7 +32,7 @@ SKIPS = """
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text())
-    markers = "\n    gpu: needs a CUDA device\n    slow: not quick\n"
+    markers = "\n    gpu: needs a CUDA device\n    slow: not quick\n    turns: in parts\n"
     pytester.makeini(f"[pytest]\npythonpath = {Path(__file__).parent}\nmarkers ={markers}")
     monkeypatch.delenv("T2R_DATA", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -75,6 +75,11 @@ CASES = """
     def test_many(case):
         pass
 
+    @pytest.mark.turns
+    @pytest.mark.parametrize("case", range(12))
+    def test_in_turn(case):
+        pass
+
     @pytest.mark.slow
     def test_long():
         pass
@@ -101,7 +106,18 @@ def test_quick_runs_every_test_but_slow_ones(selecting: pytest.Pytester) -> None
     rest = [int(line.split("[")[1][:-1]) for line in found if "test_many" in line]
     assert sorted([*cases, *rest]) == list(range(40))
     assert any("test_long" in line for line in found)
-    selecting.runpytest_subprocess().assert_outcomes(passed=41, deselected=1)
+    selecting.runpytest_subprocess().assert_outcomes(passed=53, deselected=1)
+
+
+@pytest.mark.slow
+def test_turns_are_all_cases_once(selecting: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = []
+    for place in range(3):
+        monkeypatch.setenv("T2R_TURN", f"{place}/3")
+        found = selecting.runpytest_subprocess("--collect-only", "-q").outlines
+        turns.append([line for line in found if "test_in_turn" in line])
+        assert sum("test_many" in line for line in found) == 40  # a test without the mark runs whole
+    assert all(turns) and len({*turns[0], *turns[1], *turns[2]}) == sum(map(len, turns)) == 12
 
 
 def test_public_data_is_read_where_it_is_named(

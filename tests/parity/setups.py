@@ -38,7 +38,6 @@ class Setup:
     few: tuple[str, ...] = ()  # kinds for a Transformer with a learned table and one with rotary positions
     steps: int = 256  # chained steps of each graph; four times as many for a trained model
     mixer_steps: int = 256 if margins.FILE else 64  # and of each mixer
-    every: int = 1  # one mixer in so many is tested; all of them with T2R_ALL=1
     texts: Mapping[str, int] = field(default_factory=dict)  # constants of t2r_export.proof.checks
     cannot: Mapping[str, str] = field(default_factory=dict)  # mixers that it refuses or gets wrong, and why
     python: str | None = None  # variable with the command of another Python that has the provider
@@ -68,11 +67,11 @@ SETUPS = {
     "openvino": Setup(("layers", "packed", "batch_3"), few=("companions",), mixer_steps=64),
     # a software Vulkan compiles shaders for seconds, and a step takes some 40 ms
     "webgpu": Setup(
-        ("layers",), few=("packed", "batch_3"), steps=64, mixer_steps=16, every=3, texts=SHORT, cannot=WEBGPU
+        ("layers",), few=("packed", "batch_3"), steps=64, mixer_steps=16, texts=SHORT, cannot=WEBGPU
     ),
     # the simulator of an accelerator takes minutes for what the others do in seconds
     "qnn": Setup(
-        ("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=32, mixer_steps=16, every=3, texts=SHORT
+        ("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=32, mixer_steps=16, texts=SHORT
     ),
     "xnnpack": Setup(("npu",), few=("npu_batch_3",), mixer_steps=64, texts=SHORT, python="T2R_DEBIAN_PYTHON"),
     "dnnl": Setup(("npu",), steps=128, mixer_steps=64, texts=SHORT, cannot=DNNL, python="T2R_DEBIAN_PYTHON"),

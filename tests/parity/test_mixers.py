@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -26,10 +25,11 @@ def expected(name: str) -> object:
 # norms of less than 16 numbers; delta_wide and gated_delta_wide replace them
 NARROW = ("delta", "delta_rotary", "gated_delta")
 MIXERS = [name for name in small.MODELS if name not in (*NAMES, *NARROW)]
-TESTED = [name for name in MIXERS if fits(name)][:: 1 if os.environ.get("T2R_ALL") else SETUP.every]
+TESTED = [name for name in MIXERS if fits(name)]
 
 
 @pytest.mark.slow
+@pytest.mark.turns
 @pytest.mark.parametrize("name", [expected(name) for name in TESTED])
 def test_mixer_is_model(name: str, tmp_path: Path) -> None:
     loaded = saved(name, tmp_path / "model.pt")
