@@ -81,10 +81,10 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 LINES = {
     ("t2r_export", "*.py"): 43_100,
     ("t2r_export/lab", "*.py"): 1_700,
-    ("runtimes/python/t2r_runtime", "*.py"): 13_400,
-    ("tests", "*.py"): 55_800,
+    ("runtimes/python/t2r_runtime", "*.py"): 13_900,
+    ("tests", "*.py"): 56_200,
     ("benchmarks", "*.py"): 7_900,
-    ("docs", "*.md"): 4_400,
+    ("docs", "*.md"): 4_500,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}

@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from t2r_runtime import Decoder, Translator
 from t2r_runtime.serve import run
+from t2r_runtime.serve.access import Access
 from t2r_runtime.serve.answer import Answer
 from t2r_runtime.serve.completions import MAX_TOKENS, complete
 from t2r_runtime.serve.errors import ApiError
@@ -47,7 +48,7 @@ class Decoders:
         def translator(path: Path) -> Translator:
             return Translator(path, threads=threads)
 
-        self._served = run.served([Path(graph)], decoder, translator, Limits(rows), Path(keep), KEEP_BYTES, None)
+        self._served = run.served([Path(graph)], decoder, translator, Limits(rows), Path(keep), KEEP_BYTES, Access())
         self._model = self._served.model(None)
         self._engine = self._model.decoder()
         self._started = False

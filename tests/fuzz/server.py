@@ -21,7 +21,7 @@ from t2r_runtime.serve.access import Access
 from t2r_runtime.serve.app import application
 from t2r_runtime.serve.encoders import MAX_TEXT
 from t2r_runtime.serve.models import MAX_BODY, Limits
-from t2r_runtime.serve.sessions import Sessions, session_key
+from t2r_runtime.serve.prefixes import Prefixes, digests_of, space_of
 from t2r_runtime.session import snapshot
 from t2r_runtime.text.tokenizer_file import Library
 
@@ -103,23 +103,25 @@ async def _asked(app: Any, path: str, body: bytes) -> int:
 
 
 @kind
-def kept_session(base: Path, here: Path, chance: random.Random) -> str:
-    """Damaged files, and those that no server wrote, among kept sessions: found states are those that were kept."""
+def kept_states(base: Path, here: Path, chance: random.Random) -> str:
+    """Damaged files, and those that no server wrote, among kept states: found states are those that were kept."""
     graph_folder(base, here)
     decoder = _decoder(here / "graph.onnx")
     signature, largest = decoder.signature, snapshot.most_bytes(decoder.signature)
-    ids, keys = np.arange(9) % 5, [session_key(b"", name) for name in "ab"]
+    ids, spaces = np.arange(9) % 5, [space_of(b"", name) for name in "ab"]
     decoder.prefill(ids[np.newaxis, :6])
     states = decoder.state()
-    for key in keys:
-        Sessions(here / "keep", 3 * largest, largest).put(key, signature, "end", ids[:6], states)
-    mine, other = ((here / "keep" / key[:2]).glob(f"{key}.*") for key in keys)
-    _planted(chance, next(mine), next(other))
-    sessions = Sessions(here / "keep", 3 * largest, largest)
-    sessions.put(session_key(b"", "c"), signature, "end", ids[:6], states)
-    found = [sessions.find(key, signature, ids) for key in keys]
+    files = []
+    for space in spaces:
+        Prefixes(here / "keep", 3 * largest, largest).put(space, signature, ids[:6], states)
+        [digest] = digests_of(space, ids, [6])
+        files.append(here / "keep" / digest[:2] / f"{digest}.6.state")
+    _planted(chance, *files)
+    prefixes = Prefixes(here / "keep", 3 * largest, largest)
+    prefixes.put(space_of(b"", "c"), signature, ids[:6], states)
+    found = [prefixes.find(space, signature, ids) for space in spaces]
     if found[1] is None:
-        raise SilentlyWrong("another session was lost")
+        raise SilentlyWrong("states of another session were lost")
     for start in found:
         if start is not None and start.history != ids[: start.position].tolist():
             raise SilentlyWrong("states of another text")
@@ -129,8 +131,8 @@ def kept_session(base: Path, here: Path, chance: random.Random) -> str:
 
 
 def _planted(chance: random.Random, mine: Path, other: Path) -> None:
-    """Damage the file of a session, or put something else in its place or beside it."""
-    place = mine if chance.randrange(2) else mine.with_name(mine.name.replace(".end.6.", ".prompt.7."))
+    """Damage the file of a state, or put something else in its place or beside it."""
+    place = mine if chance.randrange(2) else mine.with_name(mine.name.replace(".6.", ".7."))
     match chance.randrange(6):
         case 0:
             damage_file(chance, mine)
@@ -148,4 +150,4 @@ def _planted(chance: random.Random, mine: Path, other: Path) -> None:
             place.unlink(missing_ok=True)
             place.mkdir()
         case _:
-            mine.rename(mine.with_name(mine.name.replace(".end.6.", chance.choice((".end.5.", ".end.99.", ".end.x.")))))
+            mine.rename(mine.with_name(mine.name.replace(".6.", chance.choice((".5.", ".99.", ".x.")))))

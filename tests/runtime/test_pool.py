@@ -166,6 +166,24 @@ def test_states_of_a_text(opened: Open) -> None:
     assert_close(kept[0], decoder.state())
 
 
+@pytest.mark.parametrize("chunk", [2, 3, 64])
+def test_states_at_marks_of_a_prompt(chunk: int, opened: Open) -> None:
+    """Two prompts in turns: each is read to its marks and its end, whatever the chunks."""
+    decoder, pool, prompt = opened(), Pool(opened(), 2, chunk), [3, 1, 4, 1, 5, 9, 2, 6]
+    kept: list[list[dict[str, Any]]] = [[], []]
+    texts = [
+        pool.add(prompt, 3, [GREEDY], on_read=lambda reader, found=found: found.append(reader.state()), marks=marks)[0]
+        for found, marks in zip(kept, ([2, 5], [3]), strict=True)
+    ]
+    finished(pool)
+    for found, counts in zip(kept, ([2, 5, 7], [3, 7]), strict=True):
+        for states, count in zip(found, counts, strict=True):
+            decoder.reset()
+            decoder.prefill(prompt[:count])
+            assert_close(states, decoder.state())
+    assert [text.tokens for text in texts] == [alone(decoder, prompt, 3, GREEDY)] * 2
+
+
 @pytest.mark.parametrize("rules", [GREEDY, Sampling(temperature=2, seed=3, repetition_penalty=1.5, stop_tokens=())])
 def test_start_after_a_prefix(rules: Sampling, opened: Open) -> None:
     """Penalties cover the whole text, including the prefix."""

@@ -138,7 +138,7 @@ def temporary_beside(path: Path, folder: bool = False) -> Iterator[Path]:
     """
     prefix = f".{path.name[:PREFIX]}."
     try:
-        _remove_abandoned(path.parent, prefix)
+        remove_abandoned(path.parent, prefix)
         part, handle = _new_part(path.parent, prefix, folder)
     except OSError as error:
         raise unwritable(path, error) from error
@@ -170,7 +170,7 @@ def _new_part(parent: Path, prefix: str, folder: bool) -> tuple[Path, int | None
         os.close(handle)
 
 
-def _remove_abandoned(parent: Path, prefix: str) -> None:
+def remove_abandoned(parent: Path, prefix: str) -> None:
     """Remove unlocked temporary files and folders with this prefix."""
     if not LOCKS:
         return

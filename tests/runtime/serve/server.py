@@ -24,8 +24,9 @@ PATIENCE = 60  # test timeout in seconds
 class Client:
     """Requests to a server."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, key: str | None = None) -> None:
         self.host, self.port = host, port
+        self._headers = JSON if key is None else {**JSON, "authorization": f"Bearer {key}"}
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
@@ -37,7 +38,7 @@ class Client:
         raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         with contextlib.closing(self.connection()) as connection:
             connection.request(
-                method or ("GET" if body is None else "POST"), path, raw, JSON if headers is None else headers
+                method or ("GET" if body is None else "POST"), path, raw, self._headers if headers is None else headers
             )
             response = connection.getresponse()
             text = response.read().decode()
@@ -156,8 +157,10 @@ def running(*arguments: object, environment: dict[str, str] | None = None) -> It
 
 
 @contextlib.contextmanager
-def within(*graphs: Path, rows: int = 2) -> Iterator[Client]:
-    """A server in a thread of this process, so that tests can patch it."""
+def within(
+    *graphs: Path, rows: int = 2, folder: Path | None = None, keep_bytes: int = 10**6, key: str | None = None
+) -> Iterator[Client]:
+    """A server in a thread of this process, so that tests can patch it; its clients send the key."""
     from t2r_runtime import Decoder, Translator
     from t2r_runtime.serve import run
     from t2r_runtime.serve.access import Access
@@ -170,11 +173,12 @@ def within(*graphs: Path, rows: int = 2) -> Iterator[Client]:
         return Translator(path, threads=1)
 
     with run.listening("127.0.0.1", 0) as listener:
-        server = run.server(run.served(graphs, decoder, translator, Limits(rows), None, 10**6, Access()))
+        access = Access(key=key)
+        server = run.server(run.served(graphs, decoder, translator, Limits(rows), folder, keep_bytes, access))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            yield Client(*listener.getsockname())
+            yield Client(*listener.getsockname(), key=key)
         finally:
             server.should_exit = True
             thread.join(PATIENCE)

@@ -40,13 +40,13 @@ NEEDED = ("starlette", "uvicorn")
     show_default=True,
     help="Number of waiting texts, per graph.",
 )
-@click.option("--keep", type=click.Path(path_type=Path), help="Folder for the states of sessions, kept over restarts.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Folder for the states of texts, kept over restarts.")
 @click.option(
     "--keep-mb",
     type=click.IntRange(min=0),
     default=1024,
     show_default=True,
-    help="Megabytes of states of sessions in memory, and as many in --keep; the least recently used go first.",
+    help="Megabytes of kept states in memory, and as many in --keep; the least valuable go first. 0 keeps none.",
 )
 @click.option(
     "--max-tokens",
@@ -86,7 +86,7 @@ def command(
     threads: int | None,
     provider: providers.Provider,
 ) -> None:
-    """Serve each GRAPH, an exported .onnx file, over HTTP: completions, chats, translations, sessions."""
+    """Serve each GRAPH, an exported .onnx file, over HTTP: completions, chats and translations."""
     for package in NEEDED:
         if importlib.util.find_spec(package) is None:
             raise UserError(f"the package {package}", "a Python without it", f"pip install {' '.join(NEEDED)}")

@@ -42,7 +42,7 @@ class _Prompt:
     """A prompt being read, and the texts that continue it."""
 
     texts: Sequence[Text]
-    unread: NDArray[np.int64]  # (T,)
+    unread: deque[NDArray[np.int64]]  # parts (T,); on_read is called after each
     start: Start | None
     on_read: Callable[[Decoder], object] | None
     reader: Decoder | None = None  # opened by `add`, or when a row is free
@@ -109,6 +109,7 @@ class Pool:
         watch: Sequence[Watch] = (),
         scored: bool = False,
         on_read: Callable[[Decoder], object] | None = None,
+        marks: Sequence[int] = (),
     ) -> list[Text]:
         """Add texts that continue one prompt, which is read once.
 
@@ -120,6 +121,7 @@ class Pool:
             watch: a function for each text, called with all logits (vocabulary,) and the token chosen from them.
             scored: read the prompt with steps, and call `watch` for each of its tokens but the first too.
             on_read: called when all tokens of the prompt but the last are read, with a decoder that has read them.
+            marks: numbers of tokens of the prompt, ascending, after which `on_read` is called too.
 
         Returns:
             The texts. `step` runs them, or ends them with an error.
@@ -142,7 +144,8 @@ class Pool:
         ]
         end = 0 if scored else prompt.size - (max_tokens > 0)
         soon = self.running + self.waiting < self.capacity  # else no reader yet, which would copy the states
-        self._waiting.append(_Prompt(texts, prompt[:end], start, on_read, reader if soon else None))
+        parts = deque(np.split(prompt[:end], [mark for mark in marks if 0 < mark < end]))
+        self._waiting.append(_Prompt(texts, parts, start, on_read, reader if soon else None))
         return texts
 
     def remove(self, text: Text) -> None:
@@ -177,7 +180,7 @@ class Pool:
         left = self.chunk
         while self._reading and left > 0:
             prompt = self._reading.popleft()
-            part, prompt.unread = prompt.unread[: self.chunk], prompt.unread[self.chunk :]
+            part, prompt.unread[0] = prompt.unread[0][: self.chunk], prompt.unread[0][self.chunk :]
             left -= part.size
             try:
                 self._read(prompt, part)
@@ -233,11 +236,13 @@ class Pool:
         assert reader is not None
         if part.size:
             reader.prefill(TokenIds(part[np.newaxis]))
-        if prompt.unread.size:
+        if not prompt.unread[0].size:
+            prompt.unread.popleft()
+            if prompt.on_read is not None:
+                prompt.on_read(reader)
+        if prompt.unread:
             self._reading.append(prompt)
             return
-        if prompt.on_read is not None:
-            prompt.on_read(reader)
         for text in prompt.going:
             if text.left == 0 and not text.forced:
                 text.ended = LENGTH

@@ -64,8 +64,7 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, Re
     messages = _messages(fields.take("messages"))
     top = fields.whole("top_logprobs", None, 0, MAX_TOP)
     top = (top or 0) if fields.flag("logprobs") else None
-    end = tokenizer.end_of_turn
-    options = read_options(fields, served, top, [*model.signature.eos_tokens, *([] if end is None else [end])])
+    options = read_options(fields, served, top, model.ends)
     fields.end()
     contents = [message["content"] for message in messages]
     require_characters(contents, None, "messages")

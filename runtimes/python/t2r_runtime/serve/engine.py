@@ -139,36 +139,41 @@ class Engine(Worker[Job]):
             self._end(text, finish, deliver)
 
     def _end(self, text: Text, finish: str, deliver: Deliver) -> None:
-        """End a text; with a session, its answer ends when its states are kept."""
+        """End a text; its answer ends when its states are kept, for a request that continues it at once."""
         job, writer = self._jobs[text]
         piece = writer.take(finish)
         if job.keep is None:
             deliver.append((job, piece))
         elif len(job.writers) == 1 and text.tokens:
-            self._keeper.submit(self._keep, job, "end", text.seen[:-1], self._pool.states(text), piece)
+            self._keeper.submit(self._keep, job, text.seen[:-1], self._pool.states(text), piece)
         else:
             self._keeper.submit(self._send, [(job, piece)])  # after the prompt's states are kept
         self._drop(text)
 
     def _keep_prompt(self, job: Job) -> Callable[[Decoder], None] | None:
-        """A callback for the states of a prompt that is read; they are kept after the first token, not to delay it."""
-        if job.keep is None or job.scored:
+        """A callback for the states of a prompt at its marks and its end.
+
+        Those at its end are kept after the first token, not to delay it.
+        """
+        if job.keep is None:
             return None
+        end = len(job.ids) - (job.max_tokens > 0)
+        counts = iter([*job.marks, end])
 
         def keep(reader: Decoder) -> None:
-            count = len(job.ids) - (job.max_tokens > 0)
+            count = next(counts)
             if count > job.cached:
-                kept = functools.partial(self._keep, job, "prompt", job.ids[:count], reader.state(), None)
+                kept = functools.partial(self._keep, job, job.ids[:count], reader.state(), None)
                 job.keep_prompt = functools.partial(self._keeper.submit, kept)
+                if count < end:
+                    job.keep_prompt()
 
         return keep
 
-    def _keep(
-        self, job: Job, slot: str, tokens: list[int], states: dict[str, NDArray[Any]], piece: Event | None
-    ) -> None:
+    def _keep(self, job: Job, tokens: list[int], states: dict[str, NDArray[Any]], piece: Event | None) -> None:
         assert job.keep is not None
         try:
-            job.keep(slot, np.array(tokens, np.int64), states)
+            job.keep(np.array(tokens, np.int64), states)
         except Exception as error:  # such as a full disk; the answer is valid without it
             sys.stderr.write(f"t2r-run: a state was not kept: {printable(error)}\n")
         if piece is not None:

@@ -17,7 +17,7 @@ from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.writer import Piece, Writer
 
 Event = Piece | ApiError
-Keep = Callable[[str, NDArray[Any], dict[str, NDArray[Any]]], None]  # slot, tokens read, states
+Keep = Callable[[NDArray[Any], dict[str, NDArray[Any]]], None]  # tokens read, states
 
 
 class Job:
@@ -31,7 +31,8 @@ class Job:
         events: queue for the engine's output.
         start: states after a prefix of the prompt, which is not read again.
         scored: read the prompt token by token, with log-probabilities.
-        keep: keeps states for a session.
+        keep: keeps states for later requests.
+        marks: numbers of tokens of the prompt after which its states are kept, besides its end.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class Job:
         start: Start | None = None,
         scored: bool = False,
         keep: Keep | None = None,
+        marks: Sequence[int] = (),
     ) -> None:
         self.ids, self.max_tokens, self.samplings, self.writers = ids, max_tokens, samplings, writers
-        self.seconds, self.start, self.scored, self.keep = seconds, start, scored, keep
+        self.seconds, self.start, self.scored, self.keep, self.marks = seconds, start, scored, keep, marks
         self.started = time.monotonic()
         self.deadline = self.started + seconds
         self.first_token: float | None = None
@@ -63,5 +65,5 @@ class Job:
     def add_to(self, pool: Pool, on_read: Callable[[Decoder], None] | None) -> list[Text]:
         """Add the choices to a pool. Raises UserError as Pool.add does."""
         watches = [writer.watch for writer in self.writers if writer.watches]
-        new = self.ids[self.cached :]
-        return pool.add(new, self.max_tokens, self.samplings, self.start, watches, self.scored, on_read)
+        new, marks = self.ids[self.cached :], [mark - self.cached for mark in self.marks]
+        return pool.add(new, self.max_tokens, self.samplings, self.start, watches, self.scored, on_read, marks)

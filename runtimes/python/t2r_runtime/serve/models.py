@@ -15,7 +15,7 @@ from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.fields import shown
 from t2r_runtime.serve.metrics import Metrics
-from t2r_runtime.serve.sessions import Sessions
+from t2r_runtime.serve.prefixes import Prefixes
 from t2r_runtime.serve.translations import Translations
 from t2r_runtime.text.tokenizer import Tokenizer
 
@@ -49,7 +49,7 @@ class Model:
     name: str
     signature: Signature
     tokenizer: Tokenizer | None  # for prompts and sources
-    key: bytes = b""  # hashed into its session names
+    key: bytes = b""  # what its states depend on besides tokens
     engine: Engine | None = None
     translations: Translations | None = None
     written: Tokenizer | None = None  # for a translator's output
@@ -72,6 +72,12 @@ class Model:
         """Maximum number of tokens of a prompt or a source; None if a prompt may have any number."""
         return self.signature.reach if self.translations is None else self.translations.translator.most_source
 
+    @property
+    def ends(self) -> list[int]:
+        """Tokens that end a text or a message."""
+        turn = None if self.tokenizer is None else self.tokenizer.end_of_turn
+        return [*self.signature.eos_tokens, *([] if turn is None else [turn])]
+
     def target(self) -> Tokenizer:
         """The tokenizer of a translator's output."""
         assert self.written is not None
@@ -90,7 +96,7 @@ class Served:
     """The shared data of all endpoints."""
 
     models: dict[str, Model]
-    sessions: Sessions
+    prefixes: Prefixes
     metrics: Metrics
     limits: Limits
     encoders: Encoders

@@ -16,7 +16,7 @@ from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields
 from t2r_runtime.serve.job import Event, Job
 from t2r_runtime.serve.models import MAX_CHOICES, MAX_PROMPT, Model, Served
-from t2r_runtime.serve.sessions import session_key
+from t2r_runtime.serve.prefixes import places, space_of
 from t2r_runtime.serve.writer import Echo, Writer
 
 MOST_SEED = (1 << 63) - 1
@@ -122,16 +122,17 @@ async def job(
     writers = [
         Writer(first + n, model.tokenizer, ids, options.stops, options.top, echo) for n in range(options.choices)
     ]
-    start = keep = None
-    if options.session is not None:
-        session = session_key(model.key, options.session)
-        keep = functools.partial(_kept, served, model, session)
-        if not scored:
-            start = await asyncio.to_thread(served.sessions.find, session, model.signature, np.array(ids, np.int64))
-    for writer in writers if scored else ():
-        writer.first(ids[0])
+    start, keep, marks = None, None, list[int]()
+    if scored:
+        for writer in writers:
+            writer.first(ids[0])
+    elif served.prefixes.max_bytes:
+        space, prompt = space_of(model.key, options.session), np.array(ids, np.int64)
+        start = await asyncio.to_thread(served.prefixes.find, space, model.signature, prompt)
+        keep = functools.partial(served.prefixes.put, space, model.signature)
+        marks = places(prompt, 0 if start is None else start.position, model.ends)
     seconds = served.limits.seconds
-    return Job(ids, max_tokens, options.samplings(), writers, seconds, events, start, scored, keep)
+    return Job(ids, max_tokens, options.samplings(), writers, seconds, events, start, scored, keep, marks)
 
 
 def require_log_probs(options: RequestOptions, prompts: int, generated: int) -> None:
@@ -151,7 +152,3 @@ def require_size(tokens: int, param: str = "prompt") -> None:
     """Raise ApiError if a request has more tokens than allowed."""
     if tokens > MAX_PROMPT:
         raise wrong(f"at most {MAX_PROMPT:,} tokens in all", f"{tokens:,}", "send less", param)
-
-
-def _kept(served: Served, model: Model, session: str, slot: str, ids: object, states: object) -> None:
-    served.sessions.put(session, model.signature, slot, ids, states)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.models import Limits, Model, Served, names_of
-from t2r_runtime.serve.sessions import Sessions, graph_key
+from t2r_runtime.serve.prefixes import Prefixes, graph_key
 from t2r_runtime.serve.translations import Translations
 from t2r_runtime.text.tokenizer import Tokenizer
 from t2r_runtime.translate.translator import Translator
@@ -48,7 +48,7 @@ def served(
         opened, translator: open a graph.
 
     Raises:
-        UserError: as for Decoder, Translator, Pool and Sessions, or two graphs with the same name.
+        UserError: as for Decoder, Translator, Pool and Prefixes, or two graphs with the same name.
     """
     metrics, models = Metrics(), dict[str, Model]()
     for name, path in zip(names_of(graphs), graphs, strict=True):
@@ -58,7 +58,7 @@ def served(
             if signature.source is None:
                 engine = Engine(name, decoder, limits.rows, limits.queue, metrics)
                 tokenizer = None if signature.tokenizer is None else Tokenizer.of(signature)
-                key = graph_key(path, decoder.placement)
+                key = graph_key(path, decoder.placement, access.key)
                 models[name] = Model(name, signature, tokenizer, key, engine)
             else:
                 signature.require_memory(limits.rows)
@@ -66,9 +66,9 @@ def served(
                 source, target = Tokenizer.of_source(signature), Tokenizer.of(signature)
                 models[name] = Model(name, signature, source, translations=translations, written=target)
     largest = max(snapshot.most_bytes(model.signature) for model in models.values())
-    sessions = Sessions(folder, keep_bytes, largest)
-    metrics.gauge("t2r_kept_bytes", lambda: sessions.kept_bytes)
-    return Served(models, sessions, metrics, limits, Encoders(), access)
+    prefixes = Prefixes(folder, keep_bytes, largest)
+    metrics.gauge("t2r_kept_bytes", lambda: prefixes.kept_bytes)
+    return Served(models, prefixes, metrics, limits, Encoders(), access)
 
 
 @contextlib.contextmanager
