@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export.checkpoints import checkpoint
-from t2r_export.checkpoints.build_record import RECORD, BuildRecord, Origin, content
+from t2r_export.checkpoints.build_record import BuildRecord, Origin, content
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.options import options
@@ -33,7 +33,7 @@ from t2r_export.export import export, read_by_beam
 from t2r_export.files import sha256, write_bytes
 from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.model.initialize import initialize
-from t2r_export.paths import text_files
+from t2r_export.paths import RECORD, text_files
 from t2r_export.pruning.prune import provenance as pruned
 from t2r_export.pruning.prune import prune
 from t2r_export.quality.translations import write_translations

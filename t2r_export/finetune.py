@@ -74,20 +74,24 @@ def finetune(config: FinetuneConfig) -> FinetuneReport:
         return _finetune(config, accelerator)
 
 
-def plan(config: FinetuneConfig) -> list[StagePlanned]:
+def plan(config: FinetuneConfig, student: Checkpoint | None = None) -> list[StagePlanned]:
     """Estimated needs of each stage of the run on one device. Writes only tokenized text to the cache.
+
+    Args:
+        student: the model to train, whose weights may change; None loads `config.model`.
 
     Raises:
         UserError: an unusable input.
     """
-    config.check_inputs()
-    loaded = checkpoint.load(config.model)
+    if student is None:
+        config.check_inputs()
+    loaded = student or checkpoint.load(config.model)
     loaded.model.require_tokens("to finetune on a text")
     inputs = find_inputs(config, loaded, 1)
     device = choose_device(config.device)
-    student = _rounded(loaded.model, inputs.config).to(device)
+    model = _rounded(loaded.model, inputs.config).to(device)
     teacher = None if inputs.teacher is None else inputs.teacher.to(device)
-    return planned(inputs.config, student, teacher, inputs.batches)
+    return planned(inputs.config, model, teacher, inputs.batches)
 
 
 def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:

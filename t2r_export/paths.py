@@ -25,6 +25,7 @@ from t2r_runtime.files import existing_file, is_file_name, temporary_beside, unw
 from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's pickle that are scanned
+RECORD = "made.json"  # in a folder that t2r build or distill fills: what each file was made of
 FOLDERS = (".safetensors", ".json")  # endings of files that are read with the others of their folder
 OPEN = "pass a model.pt made by t2r, a Hugging Face folder, a .gguf, or hf:OWNER/NAME"
 KINDS = {

@@ -79,18 +79,18 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 43_100,
+    ("t2r_export", "*.py"): 43_900,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 13_900,
-    ("tests", "*.py"): 56_200,
+    ("tests", "*.py"): 56_400,
     ("benchmarks", "*.py"): 7_900,
-    ("docs", "*.md"): 4_500,
+    ("docs", "*.md"): 4_600,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
 # Rings: the core imports neither training nor the lab, and these two not each other. The command line and Python API
 # are above all three; the tables of kinds name the lab's classes as text.
-TRAINING = {"batches", "quality", "training", "pruning", "build.py", "finetune.py"}
+TRAINING = {"batches", "quality", "training", "pruning", "build.py", "distill.py", "finetune.py"}
 LAB = {"lab", "lab.config"}
 ABOVE_RINGS = {"cli", "api.py"}
 APART = "remote"  # copied beside weights, it runs without our package: tests/checkpoints/hub/test_student.py
@@ -233,8 +233,8 @@ FORBIDDEN = [
 ]
 
 
-def test_package_has_at_most_15_modules_of_its_own() -> None:
-    assert len([file for file in modules("t2r_export", "*.py") if file.name != "__init__.py"]) <= 15
+def test_package_has_at_most_16_modules_of_its_own() -> None:
+    assert len([file for file in modules("t2r_export", "*.py") if file.name != "__init__.py"]) <= 16
 
 
 @pytest.mark.parametrize("place, files", LINES)

@@ -14,10 +14,10 @@ from typing import Any
 
 from t2r_export.checkpoints.plain import differences
 from t2r_export.files import entries, sha256, write_bytes
+from t2r_export.paths import RECORD
 from t2r_export.version import __version__
 from t2r_runtime.errors import UserError, printable, shown
 
-RECORD = "made.json"
 Origin = Mapping[str, Any]  # plain data: sections of the recipe, hashes of inputs
 
 

@@ -14,6 +14,7 @@ from t2r_runtime.cli import VERBS as VERBS_THAT_RUN
 from t2r_runtime.cli import program
 
 VERBS = {  # verb: (module, help in one line)
+    "distill": ("t2r_export.cli.distill", "Make a recurrent student of a model, and its verified graphs, in a folder."),
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
     "choose": ("t2r_export.cli.choose", "Choose the mixer of each layer within a state size budget."),
     "prune": ("t2r_export.cli.prune", "Remove the least needed layers, heads, features, state channels or ranks."),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -21,6 +21,7 @@ from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
 
 FILE = click.Path(path_type=Path)
+F = TypeVar("F", bound=Callable[..., Any])
 MIXER = Spelled("a mixer", {kind: options(each.config) for kind, each in MIXERS.items()})
 CROSS = Spelled(
     "a mixer",
@@ -31,23 +32,32 @@ CROSS = Spelled(
 )
 
 
+def mixer_options(function: F) -> F:
+    """Add the options `--mixer` and `--layers`."""
+    for option in (
+        click.option(
+            "--layers",
+            default="all",
+            show_default=True,
+            help="Layers to convert: all, softmax (of a hybrid), none, every:N (keep every Nth) or 0,2,5.",
+        ),
+        click.option(
+            "--mixer",
+            type=MIXER,
+            default=LinearConfig.kind,
+            show_default=True,
+            is_eager=True,
+            help=f"Mixer that replaces softmax attention, with options: {', '.join(MIXERS)}; KIND:help lists them.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 @click.command("convert")
 @click.argument("source", type=FILE)
 @click.argument("out", type=FILE)
-@click.option(
-    "--mixer",
-    type=MIXER,
-    default=LinearConfig.kind,
-    show_default=True,
-    is_eager=True,
-    help=f"Mixer that replaces softmax attention, with options: {', '.join(MIXERS)}; KIND:help lists them.",
-)
-@click.option(
-    "--layers",
-    default="all",
-    show_default=True,
-    help="Layers to convert: all, softmax (of a hybrid), none, every:N (keep every Nth) or 0,2,5.",
-)
+@mixer_options
 @click.option(
     "--cross",
     type=CROSS,

@@ -280,12 +280,19 @@ class FinetuneConfig:
 
     def check_outputs(self, inputs: Sequence[Path | None], force: bool) -> None:
         """Raise UserError for outputs that must not be overwritten."""
-        outputs = [("checkpoint", self.output), ("training state", self.state_path), ("log", self.log_path)]
-        for folder in filter(Path.is_dir, self.data):  # the log would become training text
-            for _, path in outputs:
+        self.check_places()
+        check_outputs(self._outputs, inputs, force)
+
+    def check_places(self) -> None:
+        """Raise UserError for an output in a folder of texts: the log would become training text."""
+        for folder in filter(Path.is_dir, self.data):
+            for _, path in self._outputs:
                 if path.resolve().is_relative_to(folder.resolve()):
                     raise UserError("an output outside of input folders", f"{path} in {folder}", "name another place")
-        check_outputs(outputs, inputs, force)
+
+    @property
+    def _outputs(self) -> list[tuple[str, Path]]:
+        return [("checkpoint", self.output), ("training state", self.state_path), ("log", self.log_path)]
 
     def for_model(self, width: int, max_positions: int | None, row: int | None = None) -> FinetuneConfig:
         """The config with all learning rates and the window length set.

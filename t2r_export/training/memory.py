@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -80,6 +81,17 @@ class KeptMemory:
         elif used > GROWTH * self._compact:
             glibc.trim()
             self._compact = None
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Memory that is free for training on a device; None if unknown. Limits of containers are not read."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def resident_bytes() -> int:

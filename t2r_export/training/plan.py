@@ -1,11 +1,13 @@
-"""Estimate memory, operations and hours of a run from one step of each stage on a few rows."""
+"""Estimate memory, operations and time of a run from one step of each stage on a few rows."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -31,6 +33,7 @@ class StagePlanned:
     trained: int  # number of trained parameters
     memory: dict[str, int]  # bytes of tensors by part, at the peak
     flops: int  # floating-point operations of all steps
+    seconds: float  # of all steps on this device, from the time of one on a few rows
 
     @property
     def bytes(self) -> int:
@@ -64,8 +67,9 @@ def planned(
         live = _at(len(part), sizes, [live for live, _ in steps])
         with Measured() as updating:
             optimizer.step()
+        flops = _at(len(batch), sizes, [flops for _, flops in steps])
+        seconds = _seconds(stage, part.rows(slice(sizes[-1])), config) * flops / steps[-1][1]
         optimizer.zero_grad()
-        flops = _at(len(batch), sizes, [flops for _, flops in steps]) + updating.flops
         gradients = _bytes(trainable.values())
         memory = {
             "student": _bytes(student.parameters()),
@@ -75,7 +79,8 @@ def planned(
             "activations": live - gradients,
         }
         trained, tokens = sum(p.numel() for p in trainable.values()), plan.steps * batch.count
-        found.append(StagePlanned(plan.stage, plan.steps, tokens, trained, memory, plan.steps * flops))
+        flops = plan.steps * (flops + updating.flops)
+        found.append(StagePlanned(plan.stage, plan.steps, tokens, trained, memory, flops, plan.steps * seconds))
         lora.merge(student)
         before += plan.steps
     return found
@@ -91,6 +96,18 @@ def _measured(stage: Stage, batch: Batch, config: FinetuneConfig) -> tuple[int, 
                 loss = stage(batch)
             loss.backward()
     return measured.peak, measured.flops // (1 + accumulates)
+
+
+def _seconds(stage: Stage, batch: Batch, config: FinetuneConfig) -> float:
+    """Time of forward and backward, after `_measured` has warmed up."""
+    synchronize = torch.cuda.synchronize if stage.device.type == "cuda" else lambda: None
+    synchronize()
+    started = time.perf_counter()
+    with precision(config, stage.device):
+        loss = stage(batch)
+    loss.backward()
+    synchronize()
+    return time.perf_counter() - started
 
 
 def _at(rows: int, sizes: list[int], values: list[int]) -> int:

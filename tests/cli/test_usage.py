@@ -166,6 +166,17 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
     ],
     "inspect": [("none.pt", "a checkpoint at none.pt")],
     "bench": [("none.onnx", "none.onnx, which does not exist"), ("g.onnx --provider toaster", "a provider of: cpu")],
+    "distill": [
+        ("m.pt o", "--data; received none"),
+        ("none.pt o --data t.txt", "a checkpoint at none.pt"),
+        ("m.pt o --data none.txt", "none.txt, which does not exist"),
+        ("m.pt hf --data t.txt", "a new or empty folder to write to; received hf"),
+        ("m.pt hf/o --data .", "an output outside of input folders; received hf/o/tuned.pt"),
+        ("m.pt o --data t.txt --mixer window", "window for the mixer window; received none"),
+        ("m.pt o --data t.txt --steps x", "steps as numbers separated by commas; received 'x'"),
+        ("m.pt o --data t.txt --hours 0", "--hours to be a finite number above 0; received '0'"),
+        ("m.pt o --data t.txt --download", "a model hf:OWNER/NAME with --download; received m.pt"),
+    ],
     "build": [
         ("none.toml --work w", "a recipe in none.toml"),
         ("r.toml --work w", "in r.toml the key text; received none"),

@@ -65,6 +65,7 @@ OTHERS = {
     "runtimes/python/t2r_runtime/session/providers.py",
     "runtimes/python/t2r_runtime/text/texts.py",
     "t2r_export/build.py",
+    "t2r_export/distill.py",  # its own results
     "t2r_export/checkpoints/gguf/header.py",
     "t2r_export/cli/demo.py",  # its own list of checksums
     "t2r_export/checkpoints/importers/files.py",
@@ -79,6 +80,7 @@ OTHERS = {
     "t2r_export/providers/timed.py",
     "t2r_export/training/curves.py",
     "t2r_export/training/measured.py",  # process memory
+    "t2r_export/training/memory.py",  # that of the machine
     "runtimes/python/t2r_runtime/session/tuning.py",  # quotas of cgroups
 }
 READING = re.compile(r"\.read_text\(|\.decode\((\"utf|'utf|\))|sys\.stdin(?!\.isatty|\.buffer\.readline)")

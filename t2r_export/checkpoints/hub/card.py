@@ -55,6 +55,49 @@ def model_card(loaded: Checkpoint, config: Mapping[str, Any], code: bool, report
     return "\n".join(part.strip("\n") + "\n" for part in parts if part)
 
 
+GRAPHS = """\
+    t2r-run generate {graph} --prompt "Once upon a time"
+
+| file | |
+|---|---|
+| tuned.pt, tuned.pt.jsonl | the trained student, and the log of its training |
+| model.onnx | its step graph in float32; all files whose names begin with model. are needed |
+{quantized}| student.pt | the student before training |
+| plan.json, training.json, verify.json, quantize.json | results of the stages |
+| made.json | what each file was made of, so that a second run repeats no stage |
+| train.npy, valid.npy | token ids that the quantization was calibrated and checked on |
+"""
+
+
+def student_card(loaded: Checkpoint, trained: Report, verified: Report, quantized: Report) -> str:
+    """The card of a folder of `t2r distill`, as Markdown; the arguments are the results of its stages."""
+    graph, tried = quantized["graph"], quantized["tried"]
+    line = f"| {graph} | the same in {tried[-1]['scheme']} |\n" if graph else ""
+    use = GRAPHS.format(graph=graph or "model.onnx", quantized=line)
+    teacher = trained["teacher"]["nats"]
+    nats = [
+        (name, f"{one['nats']:.4f}", f"{one['nats'] - teacher:+.4f}", f"{one['tokens']:,}")
+        for name, one in ((name, trained[key]) for name, key in TRAINED.items())
+    ]
+    losses = [
+        (one["scheme"], f"{one['loss']:+.2%}", f"{one['bound']:+.2%}", "yes" if one["passed"] else "no")
+        for one in tried
+    ]
+    about = f"A recurrent student, made by `t2r distill`.\n\n{_table(['', ''], _rows(loaded))}"
+    parts = [
+        f"# {_title(loaded)}\n\n{about}",
+        f"## Use\n\n{use}",
+        f"## Quality\n\n{_table(['test part', 'nats/token', 'above the teacher', 'tokens'], nats)}",
+        f"## Quantization\n\n{_table(['scheme', 'nats/token, valid part', 'bound', 'written'], losses)}",
+        _making(loaded.provenance),
+        f"## Verification\n\n{_verified(verified)}",
+    ]
+    return "\n".join(part.strip("\n") + "\n" for part in parts if part)
+
+
+TRAINED = {"teacher": "teacher", "student before training": "before", "student": "after"}
+
+
 def _head(loaded: Checkpoint, code: bool) -> str:
     name = _origin(loaded).get("name")
     base = [f"base_model: {name}"] if isinstance(name, str) and name.count("/") == 1 and name.isprintable() else []
@@ -73,21 +116,25 @@ def _title(loaded: Checkpoint) -> str:
 
 
 def _about(loaded: Checkpoint, config: Mapping[str, Any]) -> str:
+    rows = _rows(loaded)
+    return _table(
+        ["", ""], [("class of transformers", config["architectures"][0]), *rows, ("weights", config["dtype"])]
+    )
+
+
+def _rows(loaded: Checkpoint) -> list[tuple[str, str]]:
     labels = [" and ".join(part.label for part in layer.mixers) or "feed-forward" for layer in loaded.config.layers]
     layers = ", ".join(f"{labels.count(label)} {label}" for label in dict.fromkeys(labels))
     states = loaded.model.state_spec()
     size = f"{sum(state.bytes() for state in states):,} bytes for each text"
     grows = any(GROWING in state.shape for state in states)
-    rows = [
-        ("class of transformers", config["architectures"][0]),
+    return [
         ("parameters", f"{sum(weight.numel() for weight in loaded.model.parameters()):,}"),
         ("layers", f"{len(labels)}: {layers}"),
         ("width, vocabulary", f"{loaded.config.width:,}, {loaded.config.vocab_size:,}"),
         ("positions", loaded.config.positions_summary),
         ("state", "a cache that grows with every token" if grows else f"{size}, however long it is"),
-        ("weights", config["dtype"]),
     ]
-    return _table(["", ""], rows)
 
 
 def _making(provenance: Mapping[str, Any]) -> str:
