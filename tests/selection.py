@@ -1,7 +1,7 @@
 """Which tests run: all, --quick or --rest; of public data only where $T2R_DATA names it. And Hypothesis' profile.
 
-With T2R_TURN=K/N, a test that is marked `turns` runs those of its cases whose names hash to K modulo N: N runs with other K run
-all. `.ci/run` takes a third of them, another one for each commit.
+With T2R_TURN=K/N, a test that is marked `turns` runs the cases whose names hash to K modulo N, so that N runs run
+all of them. `.ci/run` takes a third of them, another one for each commit.
 """
 
 from __future__ import annotations

@@ -66,13 +66,9 @@ SETUPS = {
     "cuda": Setup(("layers", "packed", "batch_3", "fused"), few=("companions",)),
     "openvino": Setup(("layers", "packed", "batch_3"), few=("companions",), mixer_steps=64),
     # a software Vulkan compiles shaders for seconds, and a step takes some 40 ms
-    "webgpu": Setup(
-        ("layers",), few=("packed", "batch_3"), steps=64, mixer_steps=16, texts=SHORT, cannot=WEBGPU
-    ),
+    "webgpu": Setup(("layers",), few=("packed", "batch_3"), steps=64, mixer_steps=16, texts=SHORT, cannot=WEBGPU),
     # the simulator of an accelerator takes minutes for what the others do in seconds
-    "qnn": Setup(
-        ("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=32, mixer_steps=16, texts=SHORT
-    ),
+    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=32, mixer_steps=16, texts=SHORT),
     "xnnpack": Setup(("npu",), few=("npu_batch_3",), mixer_steps=64, texts=SHORT, python="T2R_DEBIAN_PYTHON"),
     "dnnl": Setup(("npu",), steps=128, mixer_steps=64, texts=SHORT, cannot=DNNL, python="T2R_DEBIAN_PYTHON"),
 }
