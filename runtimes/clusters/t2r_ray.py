@@ -30,6 +30,7 @@ from t2r_runtime.serve.answer import Answer
 from t2r_runtime.serve.completions import MAX_TOKENS, complete
 from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.fields import Fields
+from t2r_runtime.serve.log import Log
 from t2r_runtime.serve.models import Limits
 
 SESSIONS = 1024  # of a replica, that the router knows of
@@ -48,7 +49,8 @@ class Decoders:
         def translator(path: Path) -> Translator:
             return Translator(path, threads=threads)
 
-        self._served = run.served([Path(graph)], decoder, translator, Limits(rows), Path(keep), KEEP_BYTES, Access())
+        limits = Limits(rows), Path(keep), KEEP_BYTES
+        self._served = run.served([Path(graph)], decoder, translator, *limits, Access(), Log())
         self._model = self._served.model(None)
         self._engine = self._model.decoder()
         self._started = False

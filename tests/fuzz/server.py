@@ -20,6 +20,7 @@ from t2r_runtime.serve import run
 from t2r_runtime.serve.access import Access
 from t2r_runtime.serve.app import application
 from t2r_runtime.serve.encoders import MAX_TEXT
+from t2r_runtime.serve.log import Log
 from t2r_runtime.serve.models import MAX_BODY, Limits
 from t2r_runtime.serve.prefixes import Prefixes, digests_of, space_of
 from t2r_runtime.session import snapshot
@@ -55,7 +56,7 @@ def request_body(base: Path, here: Path, chance: random.Random) -> str:
 
     Library.encode, Library.encode_batch = encode, encode_batch  # type: ignore[assignment, method-assign]
     limits = Limits(rows=2, queue=2, max_tokens=3, seconds=3.0)
-    served = run.served([graph], _decoder, Translator, limits, None, 10**6, Access())
+    served = run.served([graph], _decoder, Translator, limits, None, 10**6, Access(), Log())
     body = damage_json(chance, BODIES[path]) if chance.randrange(2) else BODIES[path]
     body = _grown(chance, body) if chance.randrange(4) else body
     status = asyncio.run(_asked(application(served), path, json.dumps(body).encode("utf-8", "replace")))

@@ -158,12 +158,18 @@ def running(*arguments: object, environment: dict[str, str] | None = None) -> It
 
 @contextlib.contextmanager
 def within(
-    *graphs: Path, rows: int = 2, folder: Path | None = None, keep_bytes: int = 10**6, key: str | None = None
+    *graphs: Path,
+    rows: int = 2,
+    folder: Path | None = None,
+    keep_bytes: int = 10**6,
+    key: str | None = None,
+    log: str = "none",
 ) -> Iterator[Client]:
     """A server in a thread of this process, so that tests can patch it; its clients send the key."""
     from t2r_runtime import Decoder, Translator
     from t2r_runtime.serve import run
     from t2r_runtime.serve.access import Access
+    from t2r_runtime.serve.log import Log
     from t2r_runtime.serve.models import Limits
 
     def decoder(path: Path) -> Decoder:
@@ -174,7 +180,8 @@ def within(
 
     with run.listening("127.0.0.1", 0) as listener:
         access = Access(key=key)
-        server = run.server(run.served(graphs, decoder, translator, Limits(rows), folder, keep_bytes, access))
+        more = folder, keep_bytes, access, Log(log)
+        server = run.server(run.served(graphs, decoder, translator, Limits(rows), *more))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

@@ -15,6 +15,7 @@ from t2r_runtime.cli import program, providers
 from t2r_runtime.cli.output import note
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.serve.access import ANY, Access, host_name
+from t2r_runtime.serve.log import FORMATS, NONE, Log
 from t2r_runtime.session.refusals import existing_graph
 
 NEEDED = ("starlette", "uvicorn")
@@ -69,6 +70,13 @@ NEEDED = ("starlette", "uvicorn")
     help="Name that requests may have in Host and Origin, such as models.example.com; * allows all. Repeatable. "
     "Default: the name of --host and localhost; with a --host beyond it, IP addresses too.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default=NONE,
+    show_default=True,
+    help="Write a line to stderr for each request: time, path, status, id, model, tokens, cached tokens, milliseconds.",
+)
 @providers.threads_option
 @providers.option
 def command(
@@ -83,6 +91,7 @@ def command(
     seconds: int,
     api_key: str | None,
     allow_host: tuple[str, ...],
+    log_format: str,
     threads: int | None,
     provider: providers.Provider,
 ) -> None:
@@ -113,6 +122,7 @@ def command(
             keep,
             keep_mb * 10**6,
             Access(frozenset({host.lower()} - {""}), frozenset(map(str.lower, allow_host)), beyond, api_key),
+            Log(log_format),
         )
         if api_key is None and beyond:
             note("t2r-run serve: everybody in this network may use it; --api-key asks for a key")

@@ -22,7 +22,7 @@ import t2r_runtime.decode.generate as generate
 from t2r_runtime.checks import require_kind
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
-from t2r_runtime.decode.text import LENGTH, REMOVED, Start, Text, Watch
+from t2r_runtime.decode.text import LENGTH, REMOVED, Edit, Start, Text, Watch
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import TokenIds, token_ids
 
@@ -110,6 +110,7 @@ class Pool:
         scored: bool = False,
         on_read: Callable[[Decoder], object] | None = None,
         marks: Sequence[int] = (),
+        edits: Sequence[Edit] = (),
     ) -> list[Text]:
         """Add texts that continue one prompt, which is read once.
 
@@ -122,6 +123,8 @@ class Pool:
             scored: read the prompt with steps, and call `watch` for each of its tokens but the first too.
             on_read: called when all tokens of the prompt but the last are read, with a decoder that has read them.
             marks: numbers of tokens of the prompt, ascending, after which `on_read` is called too.
+            edits: a function for each text, called with all logits (vocabulary,) and the tokens chosen so far, which
+                returns the logits to choose from.
 
         Returns:
             The texts. `step` runs them, or ends them with an error.
@@ -137,10 +140,11 @@ class Pool:
         prompt = checked.array[0]
         before = [*(() if start is None else start.history), *prompt.tolist()]
         watches: Sequence[Watch | None] = watch or [None] * len(requests)
+        changes: Sequence[Edit | None] = edits or [None] * len(requests)
         first, forced = int(prompt[0 if scored else -1]), prompt.size - 1 if scored else 0
         texts = [
-            Text(each, max_tokens, before, first, forced, watched)
-            for each, watched in zip(requests, watches, strict=True)
+            Text(each, max_tokens, before, first, forced, watched, edit)
+            for each, watched, edit in zip(requests, watches, changes, strict=True)
         ]
         end = 0 if scored else prompt.size - (max_tokens > 0)
         soon = self.running + self.waiting < self.capacity  # else no reader yet, which would copy the states

@@ -16,6 +16,7 @@ from t2r_runtime.errors import UserError
 NOT_FINITE = -1  # replaces a token
 STOP, LENGTH, FAILED, REMOVED = "stop", "length", "failed", "removed"  # why a text ended
 Watch = Callable[[NDArray[np.float32], int], object]
+Edit = Callable[[NDArray[np.float32], Sequence[int]], NDArray[np.float32]]  # all logits, chosen tokens -> logits
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Text:
     token: int
     forced: int = 0  # tokens at the end of `before` still to be read by steps, in place of chosen ones
     watch: Watch | None = None
+    edit: Edit | None = None
     tokens: list[int] = field(default_factory=list)
     ended: str | None = None
     error: UserError | None = None
@@ -62,7 +64,7 @@ class Text:
     @property
     def limit(self) -> int:
         """How many of the largest logits suffice for the next token; 0 means all."""
-        return 0 if self.watch is not None else 1 if self.forced else self.request.limit
+        return 0 if self.watch or self.edit else 1 if self.forced else self.request.limit
 
     def advance(self, logits: NDArray[np.float32], places: NDArray[np.int64] | None) -> int | None:
         """Take the next token of the prompt, or choose one.
@@ -84,7 +86,8 @@ class Text:
             return None
         occurred = self._recent() if self.request.sampler.sampling.looks_back else ()
         try:
-            self.token = self.request.choose(logits, places, occurred)
+            edited = logits if self.edit is None else self.edit(logits, self.tokens)
+            self.token = self.request.choose(edited, places, occurred)
         except UserError as error:
             return self._not_finite(error)
         if self.watch is not None:

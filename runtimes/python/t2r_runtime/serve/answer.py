@@ -18,6 +18,7 @@ from t2r_runtime.serve.writer import Piece
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+GONE = 499  # status if the client has disconnected
 FEW = 64  # tokens with log-probabilities that are written at once
 ENCODER = json.JSONEncoder(ensure_ascii=False)
 
@@ -59,7 +60,16 @@ class Answer:
         self._open = True
         self._engine = model.decoder()
         self._head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model.name}
+        self.status = 200  # of an error that ended its stream
         self._engine.submit(jobs)
+
+    @property
+    def summary(self) -> dict[str, str | int]:
+        """Its line in the log, besides the request's."""
+        usage = self._usage()
+        counts = {"prompt_tokens": usage["prompt_tokens"], "completion_tokens": usage["completion_tokens"]}
+        cached = {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]}
+        return {"id": self._head["id"], "model": self._model.name, **counts, **cached}
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""
@@ -88,6 +98,7 @@ class Answer:
                 yield _event({**head, "choices": [], "usage": self._usage()})
             yield "data: [DONE]\n\n"
         except ApiError as error:
+            self.status = error.status
             yield _event(error.body)
 
     async def _pieces(self) -> AsyncIterator[Piece]:
@@ -130,10 +141,14 @@ class Answer:
 
 
 class Stream:
-    """An HTTP response of events, closed when the client disconnects."""
+    """An HTTP response of events, closed when the client disconnects.
 
-    def __init__(self, served: Served, answer: Answer) -> None:
-        self._served, self._answer = served, answer
+    Args:
+        at_end: called with the status at the end.
+    """
+
+    def __init__(self, served: Served, answer: Answer, at_end: Callable[[int], object]) -> None:
+        self._served, self._answer, self._at_end = served, answer, at_end
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Respond, as an ASGI application."""
@@ -149,8 +164,10 @@ class Stream:
             await unless_gone(receive, body())
         except (Gone, OSError):
             self._served.metrics.count("t2r_cancelled_total")
+            self._answer.status = GONE
         finally:
             self._answer.close()
+            self._at_end(self._answer.status)
 
 
 async def unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:

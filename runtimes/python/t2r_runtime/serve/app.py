@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from t2r_runtime.errors import printable
 from t2r_runtime.serve import chats, completions, tokens, translate
-from t2r_runtime.serve.answer import Answer, Gone, Stream, unless_gone
+from t2r_runtime.serve.answer import GONE, Answer, Gone, Stream, unless_gone
 from t2r_runtime.serve.errors import TOO_SLOW, ApiError, reported, wrong
 from t2r_runtime.serve.fields import Fields, parsed
 from t2r_runtime.serve.metrics import TYPE
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 Endpoint = Callable[[Served, "Request"], Awaitable["ASGIApp"]]
 Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer, RequestOptions]]]
 Call = Callable[[Served, Model, Fields], Awaitable[Mapping[str, Any]]]
-GONE = 499  # the client has disconnected
 METHODS = "use POST /v1/completions, /v1/chat/completions or /v1/translate, or GET /v1/models"
 
 
@@ -89,8 +89,9 @@ async def _completed(start: Start, served: Served, request: Request) -> ASGIApp:
     """Answer with one kind of completions, whole or as a stream."""
     fields = await _fields(request)
     answer, options = await unless_gone(request.receive, start(served, served.model(fields.text("model")), fields))
+    request.state.answer = answer
     if options.stream:
-        return Stream(served, answer)
+        return Stream(served, answer, partial(_logged, served, request))
     try:
         return reply(await unless_gone(request.receive, answer.whole()))
     finally:
@@ -99,6 +100,7 @@ async def _completed(start: Start, served: Served, request: Request) -> ASGIApp:
 
 async def _safe(endpoint: Endpoint, served: Served, guarded: bool, request: Request) -> Any:
     """Call an endpoint, and answer every error in OpenAI's form."""
+    request.state.started = time.monotonic()
     try:
         if guarded:
             served.access.check(request.headers)
@@ -111,14 +113,25 @@ async def _safe(endpoint: Endpoint, served: Served, guarded: bool, request: Requ
         found = reported(error)
         response, status = reply(found.body, found.status, found.headers), found.status
     served.metrics.count("t2r_requests_total", status=str(status))
+    if guarded and not isinstance(response, Stream):  # a stream is logged at its end
+        _logged(served, request, status)
     return response
+
+
+def _logged(served: Served, request: Request, status: int) -> None:
+    """Write the line of a request."""
+    state = request.state
+    answer = state.answer.summary if hasattr(state, "answer") else None
+    served.log.write(request.method, request.url.path, status, state.started, answer)
 
 
 async def _refused(served: Served, request: Request, error: Any) -> Response:
     """Answer a request of an unknown path or method."""
+    request.state.started = time.monotonic()
     served.metrics.count("t2r_requests_total", status=str(error.status_code))
     received = printable(f"{request.method} {request.url.path}")
     message = f"expected a path and a method of this server; received {received}; {METHODS}"
+    _logged(served, request, error.status_code)
     return reply(ApiError(error.status_code, message).body, error.status_code, error.headers)
 
 

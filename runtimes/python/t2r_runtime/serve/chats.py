@@ -64,7 +64,7 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, Re
     messages = _messages(fields.take("messages"))
     top = fields.whole("top_logprobs", None, 0, MAX_TOP)
     top = (top or 0) if fields.flag("logprobs") else None
-    options = read_options(fields, served, top, model.ends)
+    options = read_options(fields, served, model, top, model.ends)
     fields.end()
     contents = [message["content"] for message in messages]
     require_characters(contents, None, "messages")

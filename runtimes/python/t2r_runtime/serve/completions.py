@@ -68,7 +68,8 @@ async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer
     """Check a request, and start its jobs. Raises ApiError."""
     model.decoder()
     prompts = _prompts(fields.take("prompt"))
-    options = read_options(fields, served, fields.whole("logprobs", None, 0, MAX_TOP), model.signature.eos_tokens)
+    top = fields.whole("logprobs", None, 0, MAX_TOP)
+    options = read_options(fields, served, model, top, model.signature.eos_tokens)
     echo = fields.flag("echo")
     fields.end()
     if len(prompts) * options.choices > MAX_CHOICES:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from t2r_runtime.checks import is_number
 from t2r_runtime.contract.options import BeamOptions, SamplingOptions
 from t2r_runtime.errors import did_you_mean, no_json, printable
 from t2r_runtime.serve.errors import ApiError, wrong
@@ -87,6 +88,11 @@ class Fields:
             f"an integer from {least} to {most}",
             lambda value: type(value) is int and least <= value <= most,
         )
+
+    def number(self, name: str, default: float, least: float, most: float) -> float:
+        """A number."""
+        expected = f"a number from {least:g} to {most:g}"
+        return float(self._checked(name, default, expected, lambda value: is_number(value) and least <= value <= most))
 
     def option(self, name: str, table: type[SamplingOptions] | type[BeamOptions]) -> Any:
         """An option of `table`; None: not given."""

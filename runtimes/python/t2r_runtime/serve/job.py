@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.decode.pool import Pool
-from t2r_runtime.decode.text import Start, Text
+from t2r_runtime.decode.text import Edit, Start, Text
 from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.writer import Piece, Writer
 
@@ -33,6 +33,7 @@ class Job:
         scored: read the prompt token by token, with log-probabilities.
         keep: keeps states for later requests.
         marks: numbers of tokens of the prompt after which its states are kept, besides its end.
+        edits: for each choice, what changes its logits; or none.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class Job:
         scored: bool = False,
         keep: Keep | None = None,
         marks: Sequence[int] = (),
+        edits: Sequence[Edit] = (),
     ) -> None:
         self.ids, self.max_tokens, self.samplings, self.writers = ids, max_tokens, samplings, writers
         self.seconds, self.start, self.scored, self.keep, self.marks = seconds, start, scored, keep, marks
+        self.edits = edits
         self.started = time.monotonic()
         self.deadline = self.started + seconds
         self.first_token: float | None = None
@@ -66,4 +69,5 @@ class Job:
         """Add the choices to a pool. Raises UserError as Pool.add does."""
         watches = [writer.watch for writer in self.writers if writer.watches]
         new, marks = self.ids[self.cached :], [mark - self.cached for mark in self.marks]
-        return pool.add(new, self.max_tokens, self.samplings, self.start, watches, self.scored, on_read, marks)
+        more = watches, self.scored, on_read, marks, self.edits
+        return pool.add(new, self.max_tokens, self.samplings, self.start, *more)

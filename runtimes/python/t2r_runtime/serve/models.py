@@ -14,6 +14,7 @@ from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.fields import shown
+from t2r_runtime.serve.log import Log
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.prefixes import Prefixes
 from t2r_runtime.serve.translations import Translations
@@ -101,6 +102,7 @@ class Served:
     limits: Limits
     encoders: Encoders
     access: Access
+    log: Log
 
     def model(self, name: str | None) -> Model:
         """The model of a request, which may omit the name if there is only one.

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from t2r_runtime.checks import range_of
+from t2r_runtime.checks import is_number, range_of
 from t2r_runtime.contract.options import DECODER, SamplingOptions
 from t2r_runtime.contract.sampling import Sampling
+from t2r_runtime.decode.text import Edit
 from t2r_runtime.serve.errors import wrong
-from t2r_runtime.serve.fields import Fields
+from t2r_runtime.serve.fields import Fields, shown
 from t2r_runtime.serve.job import Event, Job
+from t2r_runtime.serve.logits import ChangedLogits, LogitChanges
 from t2r_runtime.serve.models import MAX_CHOICES, MAX_PROMPT, Model, Served
 from t2r_runtime.serve.prefixes import places, space_of
 from t2r_runtime.serve.writer import Echo, Writer
@@ -23,11 +25,9 @@ MOST_SEED = (1 << 63) - 1
 STOPS, STOP_SIZE = 16, 1024
 MAX_LOG_PROBS = 2 * MAX_PROMPT  # of one answer: two for each token of the longest prompt
 SESSION_SIZE = 256  # characters
+MOST_BIAS = 100
 # unsupported features of OpenAI's API, and the values that disable them
 MISSING = {
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
-    "logit_bias": ({},),
     "suffix": ("",),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -52,6 +52,7 @@ class RequestOptions:
     stream_usage: bool
     tokens: bool  # also return token ids
     session: str | None
+    changes: LogitChanges
 
     def samplings(self) -> list[Sampling]:
         """One Sampling per choice, each with its own seed."""
@@ -59,8 +60,14 @@ class RequestOptions:
         seeds = [None if seed is None else seed + n for n in range(self.choices)]
         return [replace(self.sampling, seed=each) for each in seeds]
 
+    def edits(self) -> list[Edit]:
+        """What changes the logits of each choice; empty if nothing does."""
+        return [] if self.changes.none else [ChangedLogits(self.changes) for _ in range(self.choices)]
 
-def read_options(fields: Fields, served: Served, top: int | None, stop_tokens: Sequence[int]) -> RequestOptions:
+
+def read_options(
+    fields: Fields, served: Served, model: Model, top: int | None, stop_tokens: Sequence[int]
+) -> RequestOptions:
     """Take the shared fields.
 
     Args:
@@ -96,7 +103,23 @@ def read_options(fields: Fields, served: Served, top: int | None, stop_tokens: S
         usage,
         fields.flag("return_tokens"),
         fields.text("session_id", most=SESSION_SIZE),
+        _changes(fields, model.signature.vocab_size),
     )
+
+
+def _changes(fields: Fields, vocabulary: int) -> LogitChanges:
+    """OpenAI's penalties and biases, in its ranges."""
+    presence, frequency = (fields.number(f"{kind}_penalty", 0.0, -2.0, 2.0) for kind in ("presence", "frequency"))
+    bias = fields.take("logit_bias")
+
+    def valid(token: object, value: object) -> bool:
+        known = isinstance(token, str) and token.isdecimal() and len(token) < 11 and int(token) < vocabulary
+        return known and is_number(value) and abs(value) <= MOST_BIAS  # type: ignore[arg-type]
+
+    if bias is not None and not (isinstance(bias, dict) and all(valid(*pair) for pair in bias.items())):
+        expected = f"an object of tokens in 0 … {vocabulary - 1} and numbers from -{MOST_BIAS} to {MOST_BIAS}"
+        raise wrong(f"{expected} as logit_bias", shown(bias), "correct it", "logit_bias")
+    return LogitChanges(presence, frequency, {int(token): float(value) for token, value in (bias or {}).items()})
 
 
 async def job(
@@ -132,7 +155,8 @@ async def job(
         keep = functools.partial(served.prefixes.put, space, model.signature)
         marks = places(prompt, 0 if start is None else start.position, model.ends)
     seconds = served.limits.seconds
-    return Job(ids, max_tokens, options.samplings(), writers, seconds, events, start, scored, keep, marks)
+    more = start, scored, keep, marks, options.edits()
+    return Job(ids, max_tokens, options.samplings(), writers, seconds, events, *more)
 
 
 def require_log_probs(options: RequestOptions, prompts: int, generated: int) -> None:

@@ -20,6 +20,7 @@ from t2r_runtime.serve.app import application
 from t2r_runtime.serve.connections import MOST, Patience
 from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
+from t2r_runtime.serve.log import Log
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.models import Limits, Model, Served, names_of
 from t2r_runtime.serve.prefixes import Prefixes, graph_key
@@ -41,6 +42,7 @@ def served(
     folder: Path | None,
     keep_bytes: int,
     access: Access,
+    log: Log,
 ) -> Served:
     """Open the graphs.
 
@@ -68,7 +70,7 @@ def served(
     largest = max(snapshot.most_bytes(model.signature) for model in models.values())
     prefixes = Prefixes(folder, keep_bytes, largest)
     metrics.gauge("t2r_kept_bytes", lambda: prefixes.kept_bytes)
-    return Served(models, prefixes, metrics, limits, Encoders(), access)
+    return Served(models, prefixes, metrics, limits, Encoders(), access, log)
 
 
 @contextlib.contextmanager
