@@ -30,7 +30,7 @@ SANITIZERS = {  # environment of runs; leaks.txt ignores what libraries keep unt
     "TSAN_OPTIONS": f"suppressions={HERE / 'tests' / 'races.txt'}:report_mutex_bugs=0",
 }
 # options of builds with a sanitizer or with counters
-CHECKED = ("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+CHECKED = ("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-Og")  # compiles in half the time of -O1
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
