@@ -151,11 +151,14 @@ def test_manifests_name_no_host(released: Released) -> None:
         assert "://" not in (ROOT / name).read_text("utf-8"), name
 
 
-def test_workflows_say_that_they_were_not_run() -> None:
+def test_workflows_say_that_they_were_not_run_and_pin_actions_by_hash() -> None:
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     assert len(workflows) == 2
     for workflow in workflows:
-        assert workflow.read_text("utf-8").startswith("# Not run here"), workflow
+        text = workflow.read_text("utf-8")
+        assert text.startswith("# Not run here"), workflow
+        actions = re.findall(r"uses: (.*)", text)
+        assert actions and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action) for action in actions), actions
 
 
 def test_only_tracked_files_are_staged(tmp_path: Path) -> None:
