@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from t2r_export.config.finetune import FAR_SHARES
 from t2r_export.config.layer import LayerConfig, described
 from t2r_export.config.layer_numbers import ranges
 from t2r_export.config.model import EncoderConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.plain import from_plain
+from t2r_export.config.validation import MAX_LAYERS
 from t2r_export.graph.contents import contents
 from t2r_export.paths import resolved
 from t2r_runtime.contract.signature import PREFIX, Signature, wrap_length
@@ -147,10 +149,28 @@ def _checkpoint(path: Path) -> Description:
             "generation": None if config.generation is None else config.generation.to_dict(),
             "tokenizer": loaded.tokenizer is not None,
             "sha256": loaded.sha256,
+            **_shares(loaded.provenance),
             "provenance": loaded.provenance,
         },
         notes=loaded.warnings,
     )
+
+
+def _shares(provenance: dict[str, Any]) -> dict[str, str]:
+    """Entry for students with hybrid layers: shares after the last training, from untrusted provenance."""
+    runs = provenance.get("finetune")
+    last = runs[-1] if isinstance(runs, list) and runs and isinstance(runs[-1], dict) else {}
+    rows = last.get(FAR_SHARES)
+    if not isinstance(rows, list) or not rows or not all(map(_is_share, rows)):
+        return {}
+    found = ", ".join(f"layer {n} {ours:.2f}/{theirs:.2f}" for n, ours, theirs in rows)
+    return {"attention in the sums / the teacher's beyond the window": found}
+
+
+def _is_share(row: Any) -> bool:
+    """Whether this is [layer, share, share]."""
+    numbers = isinstance(row, list) and len(row) == 3 and all(type(x) in (int, float) for x in row)
+    return numbers and type(row[0]) is int and 0 <= row[0] < MAX_LAYERS and all(0 <= x <= 1 for x in row[1:])
 
 
 def _graph(path: Path) -> Description:

@@ -21,7 +21,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.untrained import marked, untrained
 from t2r_export.checkpoints.weights import compare
-from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.finetune import FAR_SHARES, FinetuneConfig
 from t2r_export.config.options import options
 from t2r_export.config.stages import STAGES
 from t2r_export.errors import CheckFailed
@@ -141,7 +141,7 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
             if not math.isfinite(after.nats):
                 raise CheckFailed(f"the trained model's loss is {after.nats}; {config.state_path} keeps its weights")
             parts = _left(loaded, state, student, teacher)
-            done = _write(config, loaded, student, state, inputs.identity, after, parts)
+            done = _write(config, loaded, student, state, inputs.identity, after, parts, trainer.far_shares())
             log.record(event="done", nats=after.nats, before=state.measured)
             if (worse := after.nats - state.measured["student"]) > 0:
                 log.message(f"the student is worse than before: {worse:+.4f} nats/token")
@@ -255,8 +255,10 @@ def _write(
     identity: dict[str, Any],
     after: Evaluation,
     parts: list[str],
+    far_shares: list[list[float]],
 ) -> dict[str, Any]:
     """Write the output; returns its provenance entry, which contains no dates or durations."""
+    shares = [[n, round(ours, 4), round(theirs, 4)] for n, ours, theirs in far_shares]
     measured = {**state.measured, "finetuned": after.nats, "finetuned_error": after.standard_error}
     finite = {name: number for name, number in measured.items() if math.isfinite(number)}  # one window has no error
     done = {
@@ -265,6 +267,11 @@ def _write(
         "tokens": state.tokens,
         "kept_steps": [row["step"] for row in state.kept],
         "evaluation": {"tokens": after.tokens, "length": after.length, **finite},
+        **(
+            {FAR_SHARES: [[n, round(ours, 4), round(theirs, 4)] for n, ours, theirs in far_shares]}
+            if far_shares
+            else {}
+        ),
     }
     provenance = {**loaded.provenance, "finetune": [*loaded.provenance.get("finetune", []), done]}
     provenance = marked(provenance, parts)

@@ -15,8 +15,9 @@ from small import CONFIGS, GPT2, POSITIONS, SOFTMAX, WIDTH, G, K, V
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli.description import text
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.finetune import FAR_SHARES
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.describe import Description, describe
+from t2r_export.describe import Description, _shares, describe
 from t2r_export.export import export
 from t2r_export.lab.config.span import SpanConfig
 from t2r_export.quantize import quantize
@@ -278,3 +279,10 @@ def test_untrusted_metadata_is_refused(values: dict[str, Any], message: str, tmp
     with pytest.raises(UserError) as caught:
         text(describe(claiming(tmp_path / "g.onnx", **values)))
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("rows", [None, [], [[0, 0.5]], [[0, 0.5, 2]], [["x", 0.1, 0.2]], [[10**5000, 0.1, 0.2]], 3])
+def test_shares_of_strangers_are_left_out(rows: Any) -> None:
+    for runs in ([{FAR_SHARES: rows}], {FAR_SHARES: rows}, [rows]):
+        assert _shares({"finetune": runs}) == {}
+    assert _shares({"finetune": [{FAR_SHARES: [[3, 0.126, 1]]}]}).popitem()[1] == "layer 3 0.13/1.00"

@@ -31,6 +31,7 @@ START_POSITIONS = 4096  # default range of start positions (t2r_export.batches.s
 PRECISIONS = ("auto", "float32", "bf16")  # auto: bf16 autocast on CUDA, float32 elsewhere
 OPTIMIZERS = ("adamw", "muon")  # muon: AdamW for weights that are not matrices of the blocks
 DEVICES = ("auto", "cpu", "cuda")
+FAR_SHARES = "far_shares"  # in a run's provenance: [layer, the sums' share of attention, the teacher's], if hybrid
 PARTS = ("train", "valid", "test")  # test is used for reports only
 
 

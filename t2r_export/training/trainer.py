@@ -25,6 +25,7 @@ from t2r_export.batches.in_order import in_order
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import STAGES, WIDTH, StagePlan
 from t2r_export.errors import CheckFailed
+from t2r_export.model.mixers.hybrid import HybridMixer
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
 from t2r_export.training import lora, sharding
@@ -290,7 +291,9 @@ class Trainer:
                     losses = [float(stage(part.to(self.device))) * part.count for part in parts]
                 found = evaluate(self.student, parts)
                 layers = feature_statistics(self.student, (part.to(self.device) for part in parts))
-                self._compare_shares(layers)
+                if shares := self._compare(layers):
+                    pairs = " ".join(f"{ours:.2f}/{theirs:.2f}" for _, ours, theirs in shares)
+                    self.log.message(f"attention in the sums, by layer / the teacher's beyond the window: {pairs}")
                 loss = sum(losses) / sum(part.count for part in parts)
                 self.log.validation(done, loss, found.nats, found.standard_error, self.state.tokens, layers)
                 folder = self.config.state_path.parent
@@ -298,18 +301,24 @@ class Trainer:
                 if self.sharding is not None:
                     stage.cpu()
 
-    def _compare_shares(self, layers: list[dict[str, float]]) -> None:
-        """Log the share of attention that the sums of hybrid layers hold, beside the teacher's beyond the window."""
+    @torch.no_grad()
+    def far_shares(self) -> list[list[float]]:
+        """[layer, the sums' share of attention, the teacher's share beyond the window] of each hybrid layer."""
+        if not any(isinstance(module, HybridMixer) for module in self.student.modules()):
+            return []
+        return self._compare(feature_statistics(self.student, (part.to(self.device) for part in self.validation)))
+
+    def _compare(self, layers: list[dict[str, float]]) -> list[list[float]]:
+        """As `far_shares`, from the statistics of layers, to which the teacher's share is added."""
         if self.teacher is None or not any("far_share" in layer for layer in layers):
-            return
+            return []
         if self._far is None:
             self._far = far_shares(self.student, self.teacher, self.validation[0].to(self.device))
-        pairs = []
         for number, layer in enumerate(layers):
             if number in self._far and "far_share" in layer:
                 layer["teacher_far_share"] = self._far[number]
-                pairs.append(f"{layer['far_share']:.2f}/{self._far[number]:.2f}")
-        self.log.message(f"attention in the sums, by layer / the teacher's beyond the window: {' '.join(pairs)}")
+        found = [(n, layer) for n, layer in enumerate(layers) if "teacher_far_share" in layer]
+        return [[n, layer["far_share"], layer["teacher_far_share"]] for n, layer in found]
 
     def _save(self, optimizer: Any) -> None:
         """Write the state in the main process. With an optimizer, which may be sharded, all processes must call it."""

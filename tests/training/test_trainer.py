@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from t2r_export.config.finetune import FinetuneConfig
+import texts
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import FAR_SHARES, FinetuneConfig
+from t2r_export.config.mixers import HybridConfig
 from t2r_export.config.stages import parse_plan
+from t2r_export.describe import describe
 from t2r_export.errors import CheckFailed
 from t2r_export.finetune import finetune
 from t2r_export.training.trainer import Trainer
@@ -69,3 +73,16 @@ def test_weights_before_non_finite_step_are_kept(config: FinetuneConfig, monkeyp
         assert torch.equal(weight, kept[2][name])
     maps = "blocks.1.parts.0.inner.maps.k.weight"
     assert not torch.equal(kept[2][maps], kept[0][maps])
+
+
+def test_shares_of_attention_are_stored_beside_the_teachers(config: FinetuneConfig) -> None:
+    texts.write_student(config.model, mixer=HybridConfig(3, 4))
+    config = dataclasses.replace(config, plan=parse_plan("distill", "2", "0.01"))
+    finetune(config)
+    rows = checkpoint.load(config.output).provenance["finetune"][-1][FAR_SHARES]
+    layers = len(checkpoint.load(config.output).config.layers)
+    assert [row[0] for row in rows] == list(range(layers))
+    assert len({share for row in rows for share in row[1:]}) == 2 * layers
+    details = describe(config.output).details
+    first = f"layer 0 {rows[0][1]:.2f}/{rows[0][2]:.2f}"
+    assert details["attention in the sums / the teacher's beyond the window"].startswith(first)
