@@ -75,7 +75,7 @@ def test_runtime_dependencies(wheels: dict[str, zipfile.ZipFile]) -> None:
     assert {text.partition(">")[0] for text in needed if text not in extra} == {"numpy", "onnxruntime", "tokenizers"}
     assert [text.partition(">")[0] for text in extra] == [
         *("jinja2", "faiss-cpu", "jinja2", "click"),  # chat, retrieval, run
-        *("jinja2", "click", "starlette", "uvicorn"),  # serve
+        *("jinja2", "click", "starlette", "uvicorn", "llguidance"),  # serve, structured
     ]
 
 
@@ -90,7 +90,13 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
         "t2r = t2r_export.__main__:t2r",
         "t2r-export = t2r_export.__main__:export",
     ]
-    assert metadata(wheels["t2r_runtime"]).get_all("Provides-Extra") == ["chat", "retrieval", "run", "serve"]
+    assert metadata(wheels["t2r_runtime"]).get_all("Provides-Extra") == [
+        "chat",
+        "retrieval",
+        "run",
+        "serve",
+        "structured",
+    ]
     assert metadata(wheels["t2r_export"]).get_all("Provides-Extra") == [
         "bleu",
         "peers",

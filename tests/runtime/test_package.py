@@ -12,8 +12,15 @@ import pytest
 import t2r_runtime
 from runtime import graphs
 
-EXTRAS = {("jinja2", "chat"), ("jinja2", "run"), ("click", "run"), ("faiss-cpu", "retrieval")} | {
-    (name, "serve") for name in ("jinja2", "click", "starlette", "uvicorn")
+EXTRAS = {
+    *(
+        ("jinja2", "chat"),
+        ("jinja2", "run"),
+        ("click", "run"),
+        ("faiss-cpu", "retrieval"),
+        ("llguidance", "structured"),
+    ),
+    *((name, "serve") for name in ("jinja2", "click", "starlette", "uvicorn")),
 }
 REPORT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
 

@@ -85,7 +85,10 @@ FIELDS: dict[str, list[Any]] = {  # values of WRONG that are valid
     "logit_bias": [{}],
     "suffix": [""],
     "tools": [[]],
-    "response_format": [],
+    "response_format": [{}],
+    "guided_regex": [],
+    "guided_choice": [],
+    "structured_outputs": [{}],
 }
 
 

@@ -61,6 +61,10 @@ class Fields:
         self._given = {name: value for name, value in given.items() if value is not None}
         self._prefix, self._known = prefix, set(IGNORED)
 
+    def name(self, name: str) -> str:
+        """The name of a field, with those of the objects that contain it."""
+        return self._prefix + name
+
     def take(self, name: str) -> Any:
         """The value of a field, or None."""
         self._known.add(name)
@@ -118,7 +122,7 @@ class Fields:
     def inner(self, name: str) -> Fields:
         """The fields of a nested object; none if it is missing."""
         value: dict[str, Any] = self._checked(name, {}, "an object", lambda value: isinstance(value, dict))
-        return Fields(value, f"{name}.")
+        return Fields(value, f"{self._prefix}{name}.")
 
     def only(self, name: str, allowed: tuple[Any, ...]) -> None:
         """Reject an unsupported feature, unless the value disables it."""

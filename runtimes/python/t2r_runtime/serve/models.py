@@ -14,6 +14,7 @@ from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.fields import shown
+from t2r_runtime.serve.grammars import Grammars
 from t2r_runtime.serve.log import Log
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.prefixes import Prefixes
@@ -53,6 +54,7 @@ class Model:
     key: bytes = b""  # what its states depend on besides tokens
     engine: Engine | None = None
     translations: Translations | None = None
+    grammars: Grammars | None = None  # of a decoder with a tokenizer
     written: Tokenizer | None = None  # for a translator's output
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -13,8 +13,10 @@ from t2r_runtime.checks import is_number, range_of
 from t2r_runtime.contract.options import DECODER, SamplingOptions
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.text import Edit
+from t2r_runtime.serve.encoders import WINDOW
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, shown
+from t2r_runtime.serve.grammars import Form, Mask, read_form, require_package
 from t2r_runtime.serve.job import Event, Job
 from t2r_runtime.serve.logits import ChangedLogits, LogitChanges
 from t2r_runtime.serve.models import MAX_CHOICES, MAX_PROMPT, Model, Served
@@ -32,7 +34,6 @@ MISSING = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
     "audio": (),
@@ -53,6 +54,7 @@ class RequestOptions:
     tokens: bool  # also return token ids
     session: str | None
     changes: LogitChanges
+    form: Form | None
 
     def samplings(self) -> list[Sampling]:
         """One Sampling per choice, each with its own seed."""
@@ -60,9 +62,12 @@ class RequestOptions:
         seeds = [None if seed is None else seed + n for n in range(self.choices)]
         return [replace(self.sampling, seed=each) for each in seeds]
 
-    def edits(self) -> list[Edit]:
+    def edits(self, masks: Sequence[Mask]) -> list[Edit]:
         """What changes the logits of each choice; empty if nothing does."""
-        return [] if self.changes.none else [ChangedLogits(self.changes) for _ in range(self.choices)]
+        if self.changes.none:
+            return [*masks]
+        changed = [ChangedLogits(self.changes) for _ in range(self.choices)]
+        return [_both(*pair) for pair in zip(changed, masks, strict=True)] if masks else [*changed]
 
 
 def read_options(
@@ -104,7 +109,12 @@ def read_options(
         fields.flag("return_tokens"),
         fields.text("session_id", most=SESSION_SIZE),
         _changes(fields, model.signature.vocab_size),
+        read_form(fields),
     )
+
+
+def _both(first: Edit, second: Edit) -> Edit:
+    return lambda logits, tokens: second(first(logits, tokens), tokens)
 
 
 def _changes(fields: Fields, vocabulary: int) -> LogitChanges:
@@ -142,8 +152,10 @@ async def job(
         expected = f"tokens in 0 … {model.signature.vocab_size - 1}"
         raise wrong(expected, range_of(min(ids), max(ids)), "use this model's tokenizer", "prompt")
     scored = echo is not None and options.top is not None
+    masks = await _masks(served, model, options)
     writers = [
-        Writer(first + n, model.tokenizer, ids, options.stops, options.top, echo) for n in range(options.choices)
+        Writer(first + n, model.tokenizer, ids, options.stops, options.top, echo, masks[n] if masks else None)
+        for n in range(options.choices)
     ]
     start, keep, marks = None, None, list[int]()
     if scored:
@@ -155,8 +167,20 @@ async def job(
         keep = functools.partial(served.prefixes.put, space, model.signature)
         marks = places(prompt, 0 if start is None else start.position, model.ends)
     seconds = served.limits.seconds
-    more = start, scored, keep, marks, options.edits()
+    more = start, scored, keep, marks, options.edits(masks)
     return Job(ids, max_tokens, options.samplings(), writers, seconds, events, *more)
+
+
+async def _masks(served: Served, model: Model, options: RequestOptions) -> list[Mask]:
+    """The form of each choice; empty if any is allowed. Raises ApiError."""
+    if options.form is None:
+        return []
+    require_package(options.form.param)
+    model.text()
+    assert model.grammars is not None
+    compiled = functools.partial(model.grammars.mask, options.form, options.sampling.stop_tokens or ())
+    mask = await served.encoders.run(WINDOW + 1, compiled)  # beside long texts: it may take a second
+    return [mask, *(mask.copy() for _ in range(options.choices - 1))]
 
 
 def require_log_probs(options: RequestOptions, prompts: int, generated: int) -> None:

@@ -20,6 +20,7 @@ from t2r_runtime.serve.app import application
 from t2r_runtime.serve.connections import MOST, Patience
 from t2r_runtime.serve.encoders import Encoders
 from t2r_runtime.serve.engine import Engine
+from t2r_runtime.serve.grammars import Grammars
 from t2r_runtime.serve.log import Log
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.models import Limits, Model, Served, names_of
@@ -61,7 +62,8 @@ def served(
                 engine = Engine(name, decoder, limits.rows, limits.queue, metrics)
                 tokenizer = None if signature.tokenizer is None else Tokenizer.of(signature)
                 key = graph_key(path, decoder.placement, access.key)
-                models[name] = Model(name, signature, tokenizer, key, engine)
+                grammars = None if tokenizer is None else Grammars(tokenizer, signature.vocab_size)
+                models[name] = Model(name, signature, tokenizer, key, engine, grammars=grammars)
             else:
                 signature.require_memory(limits.rows)
                 translations = Translations(name, translator(path), limits.rows, limits.queue)

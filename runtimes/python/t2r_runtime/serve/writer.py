@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from t2r_runtime.decode.score import log_probabilities
 from t2r_runtime.decode.text import STOP
+from t2r_runtime.serve.grammars import Mask
 from t2r_runtime.text.stops import Until
 from t2r_runtime.text.tokenizer import Tokenizer
 
@@ -61,6 +62,7 @@ class Writer:
         stops: texts that end the choice, excluded from it.
         top: number of most likely tokens with each log-probability; None collects none.
         echo: prompt to begin the first piece with.
+        mask: the form of the text.
     """
 
     def __init__(
@@ -71,12 +73,13 @@ class Writer:
         stops: Sequence[str] = (),
         top: int | None = None,
         echo: Echo | None = None,
+        mask: Mask | None = None,
     ) -> None:
         echo = echo or Echo()
         self._piece, self._index = Piece(index, echo.text), index
         self._echoed, self._end = iter(echo.places), len(echo.text)
         self._stream = None if tokenizer is None else tokenizer.stream(prompt[-64:])
-        self._until, self._top = Until(stops), top
+        self._until, self._top, self._mask = Until(stops), top, mask
         self.generated = 0
 
     def first(self, token: int) -> None:
@@ -97,7 +100,7 @@ class Writer:
         return self._top is not None
 
     def token(self, token: int, shown: bool) -> bool:
-        """Add a token; returns whether a stop text is complete.
+        """Add a token; returns whether a stop text, or all that its form allows, is complete.
 
         Args:
             shown: False for a stop token, which has no text.
@@ -108,7 +111,8 @@ class Writer:
             text = self._stream.feed(token)
             self._end += len(text)
             self._piece.text += self._until.feed(text)
-        return self._until.found
+        complete = shown and self._mask is not None and self._mask.take(token)
+        return self._until.found or complete
 
     def take(self, finish: str | None = None) -> Piece:
         """The piece since the last call; the last one if `finish` is given."""

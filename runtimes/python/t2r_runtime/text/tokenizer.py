@@ -173,6 +173,12 @@ class Tokenizer:
         found = byte_piece(self.piece(token), self._library.decoders)
         return self.token_text(token).encode() if found is None else found
 
+    @property
+    def special_tokens(self) -> list[int]:
+        """The tokens without text, which `decode` leaves out."""
+        added = self._library.tokenizer.get_added_tokens_decoder()
+        return [int(token) for token, about in added.items() if about.special]
+
     def stream(self, prompt: Iterable[int] = ()) -> StreamingDetokenizer:
         """A StreamingDetokenizer for the tokens after `prompt`."""
         return StreamingDetokenizer(self, prompt)
