@@ -267,11 +267,7 @@ def _write(
         "tokens": state.tokens,
         "kept_steps": [row["step"] for row in state.kept],
         "evaluation": {"tokens": after.tokens, "length": after.length, **finite},
-        **(
-            {FAR_SHARES: [[n, round(ours, 4), round(theirs, 4)] for n, ours, theirs in far_shares]}
-            if far_shares
-            else {}
-        ),
+        **({FAR_SHARES: shares} if shares else {}),
     }
     provenance = {**loaded.provenance, "finetune": [*loaded.provenance.get("finetune", []), done]}
     provenance = marked(provenance, parts)
