@@ -14,7 +14,7 @@ import pytest
 from runtime.conftest import Open
 from runtime.graphs import VOCABULARY, random_states
 from runtime.serve.server import Client, letters, running, within
-from t2r_runtime import Decoder, UserError
+from t2r_runtime import Decoder, Sampling, UserError
 from t2r_runtime.decode.score import log_probabilities
 from t2r_runtime.serve.prefixes import Prefixes, digests_of, graph_key, places, space_of
 from t2r_runtime.session import snapshot
@@ -67,6 +67,30 @@ def test_edited_and_repeated_requests(tmp_path: Path) -> None:
         assert client.complete([5] * 9, max_tokens=0)["usage"]["completion_tokens"] == 0
         assert cached(client.complete([*[5] * 9, 1], max_tokens=1)) == 9
         assert client.metric("t2r_kept_bytes") > 0
+
+
+def test_states_of_users_do_not_cross(tmp_path: Path) -> None:
+    """Six users at once continue, edit and restart texts with common beginnings; files and memory are always full."""
+    decoder = Decoder(graph := letters(tmp_path), threads=1)
+    greedy = Sampling(temperature=0, stop_tokens=())
+
+    def talk(user: int) -> int:
+        random, alone, found = np.random.default_rng(user), decoder.fork(), 0
+        text = [user % 2] * 20
+        for turn in range(8):
+            text = text[: random.integers(10, len(text) + 1) if turn % 3 == 2 else None]
+            text += random.integers(0, VOCABULARY, random.integers(1, 9)).tolist()
+            session = None if user % 3 else f"user {user}"
+            answer = client.complete(text, max_tokens=6, temperature=0, ignore_eos=True, session_id=session)
+            alone.reset()
+            assert answer["choices"][0]["tokens"] == alone.generate(text, 6, greedy)
+            text, found = text + answer["choices"][0]["tokens"], found + cached(answer)
+        return found
+
+    with within(graph, rows=4, folder=tmp_path / "keep", keep_bytes=9000) as client, ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(talk, range(6))) > 100
+        assert client.metric("t2r_kept_bytes") <= 9000
+    assert sum(path.stat().st_size for path in (tmp_path / "keep").rglob("*.state")) <= 9000
 
 
 def test_sessions_find_their_own_states_only(tmp_path: Path) -> None:

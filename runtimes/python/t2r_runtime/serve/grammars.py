@@ -215,12 +215,13 @@ def _form(kind: str, value: object, param: str) -> Form | None:
 
 def _compiled(form: Form) -> str:
     """The form in llguidance's own language. Raises ValueError for some of those that are invalid."""
-    from llguidance import LLMatcher, grammar_from
+    import llguidance
 
+    package: Any = llguidance
     if form.kind == "json":
         options = {"whitespace_pattern": BLANKS, "lenient": False, "coerce_one_of": False}
-        return str(LLMatcher.grammar_from_json_schema(form.text, overrides=options))
-    return str(grammar_from(form.kind, form.text))
+        return str(package.LLMatcher.grammar_from_json_schema(form.text, overrides=options))
+    return str(package.grammar_from(form.kind, form.text))
 
 
 def _invalid(form: Form, why: object) -> ApiError:

@@ -88,7 +88,7 @@ class Prefixes:
 
     def _known(self, space: bytes, ids: NDArray[np.int64]) -> list[tuple[int, str]]:
         """Numbers of tokens and digests of all prefixes whose states may be kept, shortest first."""
-        kept = [self._memory, *([] if self._folder is None else [self._folder.entries])]
+        kept: list[Entries[Any]] = [self._memory, *([] if self._folder is None else [self._folder.entries])]
         with self._lock:
             lengths = sorted({length for entries in kept for length in entries.lengths if length <= ids.size})
         pairs = list(zip(lengths, digests_of(space, ids, lengths), strict=True))

@@ -124,7 +124,7 @@ def _changes(fields: Fields, vocabulary: int) -> LogitChanges:
 
     def valid(token: object, value: object) -> bool:
         known = isinstance(token, str) and token.isdecimal() and len(token) < 11 and int(token) < vocabulary
-        return known and is_number(value) and abs(value) <= MOST_BIAS  # type: ignore[arg-type]
+        return known and is_number(value) and abs(value) <= MOST_BIAS
 
     if bias is not None and not (isinstance(bias, dict) and all(valid(*pair) for pair in bias.items())):
         expected = f"an object of tokens in 0 … {vocabulary - 1} and numbers from -{MOST_BIAS} to {MOST_BIAS}"
