@@ -14,7 +14,7 @@ import torch
 
 import folders
 from cli_models import CONFIG, LETTERS, letter_tokenizer
-from fuzz import generation, gguf_files, training, translators
+from fuzz import generation, gguf_files, packed_folders, training, translators
 from fuzz.runner import command, whole
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
@@ -83,6 +83,7 @@ def make(folder: Path) -> Path:
     translators.make(folder)
     generation.make(folder)
     gguf_files.make(folder)
+    packed_folders.make(folder)
     training.make(folder)
     return folder
 

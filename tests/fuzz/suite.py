@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # each module adds its kinds to the table
-from fuzz import generation, gguf_files, growth, python_api, server, training, translators  # noqa: F401
+from fuzz import generation, gguf_files, growth, packed_folders, python_api, server, training, translators  # noqa: F401
 from fuzz.kinds import KINDS
 from fuzz.runner import Ending, attempt
 

@@ -53,7 +53,7 @@ def packing(fields: Fields) -> Packing | None:
     data = fields.get(KEY)
     if not data:
         return None
-    if not isinstance(data, dict) or data.get("quant_method") not in BITS:
+    if not isinstance(data, dict) or data.get("quant_method") not in list(BITS):  # of any type
         expected = f"weights in floating point in {fields.where}, or packed by awq or gptq"
         raise UserError(expected, "another quantization_config", BEFORE)
     inner, method = Fields(data, f"{KEY} of {fields.where}"), data["quant_method"]

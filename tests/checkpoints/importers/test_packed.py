@@ -140,6 +140,7 @@ def change(kind: str, value: Callable[[torch.Tensor], torch.Tensor]) -> Callable
             None,
             "or packed by awq or gptq; received another quantization_config",
         ),
+        (AWQ | {"quant_method": {"awq": 1}}, None, "received another quantization_config"),
         (GPTQ | {"bits": 3}, None, "bits in quantization_config of config.json to be one of 4, 8; received 3"),
         (AWQ | {"bits": True}, None, "bits in quantization_config"),
         (AWQ | {"group_size": 0}, None, "group_size in .* an integer of at least 1; received 0"),
