@@ -82,6 +82,14 @@ def test_streams_keep_their_spaces(page: Path) -> None:
     assert "decode([token])" not in page.read_text(encoding="utf-8")
 
 
+def test_program_of_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "models" / "storyteller", "models/storyteller")
+    [program] = fenced((ROOT / "README.md").read_text(encoding="utf-8"), "python")
+    exec(program, {})
+    assert "Once upon a time, there was a little girl named Lily." in capsys.readouterr().out
+
+
 def test_quickstart_training_steps() -> None:
     """The token counts of its two trainings, from which its minutes and hours follow."""
     page = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from bindings_build import Place, jdk
 from cpp_build import ROOT, build, onnxruntime_options
+from documented import documented, reason
 from installs import Released, environment, pip
 from release import packages
 from release.__main__ import release
@@ -68,8 +68,7 @@ def exported(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Pa
     [site] = folder.glob("environment/lib/python*/site-packages")
     (site / "borrowed.pth").write_text("".join(f"{path}\n" for path in sys.path if "site-packages" in path))
     (folder / "models").symlink_to(ROOT / "models")
-    readme = (ROOT / "README.md").read_text("utf-8")
-    for line in re.findall(r"^    (t2r(?:-\w+)? .*)$", readme, re.MULTILINE):
+    for line in (line for page, line in documented() if page == "README.md" and reason((page, line)) is None):
         program, *words = shlex.split(line)
         done = subprocess.run(
             [python.with_name(program), *words], capture_output=True, text=True, timeout=300, env={}, cwd=folder
