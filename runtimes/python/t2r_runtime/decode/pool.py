@@ -3,8 +3,8 @@
 A text waits until a row is free, first come first served. Its prompt is read in chunks between the steps of the others,
 so that a long prompt does not delay them; then it joins the rows. Batch and the server use it.
 
-Chunks begin at multiples of their size from the start of the prompt, and the noise of a choice depends on the seed and
-the number of the draw only: other texts do not change a text, except for rounding.
+Chunks begin at multiples of their size from the start of the prompt and from its marks, and the noise of a choice
+depends on the seed and the number of the draw only: other texts do not change a text, except for rounding.
 """
 
 from __future__ import annotations
