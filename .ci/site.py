@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import html
 import json
 import posixpath
 import re
@@ -147,19 +148,38 @@ def _comment(text: str) -> str:
 
 
 def options_reference() -> str:
-    """`--help` of every verb."""
+    """Usage, help and options of every verb, as lists that wrap on any screen."""
     sys.path[:0] = [str(ROOT), str(ROOT / "runtimes/python")]
     import click
 
     from t2r_export.cli import VERBS, t2r
+    from t2r_runtime.cli import VERBS as VERBS_THAT_RUN
 
-    parts = ["# Options", "`--help` of every verb. Rules that all of them share: [commands](../commands.md)."]
+    names = ", ".join(f"`{verb}`" for verb in VERBS_THAT_RUN)
+    parts = [
+        "# Options",
+        "Rules that all verbs share: [commands](../commands.md). `t2r VERB --help` prints the same.",
+        f"`t2r-run`, the program of t2r-runtime, has the verbs {names}, with the options below.",
+    ]
     top = click.Context(t2r, info_name="t2r")
     for verb in VERBS:
         command = t2r.get_command(top, verb)
-        context = click.Context(command, info_name=verb, parent=top, terminal_width=100, max_content_width=100)
-        parts.append(f"## {verb}\n\n```text\n{command.get_help(context)}\n```")
+        context = click.Context(command, info_name=verb, parent=top)
+        options = [parameter.get_help_record(context) for parameter in command.params]
+        rows = [f"- `{record[0]}` {plain(record[1])}" for record in options if record and record[1]]
+        usage = " ".join(command.collect_usage_pieces(context))
+        about = "\n\n".join(plain(" ".join(part.split())) for part in (command.help or "").split("\n\n"))
+        parts.append(f"## {verb}\n\n`{context.command_path} {usage}`\n\n{about}\n\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
+
+
+def plain(text: str) -> str:
+    """A text in Markdown in which no character has a meaning, but for code in backticks."""
+    parts = re.split("(`[^`]+`)", text)
+    return "".join(
+        part if code else re.sub(r"([\\*_{}\[\]#])", r"\\\1", html.escape(part, quote=False))
+        for part, code in zip(parts, [False, True] * len(parts), strict=False)
+    )
 
 
 def keys_reference() -> str:

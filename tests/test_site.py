@@ -49,7 +49,9 @@ def test_python_reference(site: ModuleType) -> None:
 
 def test_options_reference(site: ModuleType) -> None:
     page = site.options_reference()
-    assert "## finetune\n" in page and "--start-positions" in page
+    assert "## finetune\n" in page and "- `--start-positions INTEGER` Start windows" in page
+    assert "\\[default: &lt;|endoftext|&gt;" not in page and "separator=&lt;|endoftext|&gt;" in page
+    assert "`t2r-run`, the program of t2r-runtime, has the verbs `generate`, " in page
 
 
 def test_keys_reference(site: ModuleType) -> None:

@@ -37,6 +37,7 @@ NOT_RUN = {
     "docs/families.md": {"": "downloads a model"},
     "docs/finetuning.md": {"t2r finetune": "trains for minutes; the quickstart's finetune is run"},
     "docs/parity.md": {"": "a quarter of a minute; tests/test_verify.py compares with float64"},
+    "docs/install.md": {"": "as in README.md"},
     "docs/performance.md": {"": "an hour on an idle machine"},
     "docs/pruning.md": {"": "measures and trains for minutes; tests/pruning runs it on small models"},
     "docs/providers.md": {"": "an environment of tox, which .ci/run runs"},
