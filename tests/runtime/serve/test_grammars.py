@@ -57,6 +57,7 @@ def test_json_schema(client: Client) -> None:
             assert isinstance(found["a"], int)
             assert found["b"] in ("ab", "b")
             assert found.keys() <= {"a", "b", "ab"}
+            assert not re.search(r"[^\n ] {2}|\n\s*\n| {17}", choice["text"]), "one blank, or a line break and 16"
     assert whole > 2
 
 

@@ -225,6 +225,22 @@ def test_two_servers_share_a_folder(opened: Open, tokens: np.ndarray, tmp_path: 
         list(pool.map(write, both))
 
 
+def test_a_server_evicts_by_the_uses_of_all(opened: Open, tokens: np.ndarray, tmp_path: Path) -> None:
+    signature, states = opened().signature, random_states("constant", 1)
+    spaces = [space_of(b"", str(n)) for n in range(4)]
+    mine = Prefixes(tmp_path, 3 * 1281, LARGEST)
+    for space in spaces[:3]:
+        mine.put(space, signature, tokens[:4], states)
+        time.sleep(0.01)
+    other = Prefixes(tmp_path, 3 * 1281, LARGEST)
+    assert other.find(spaces[0], signature, tokens) is not None
+    time.sleep(0.01)
+    mine.put(spaces[3], signature, tokens[:4], states)
+    anew = Prefixes(tmp_path, 3 * 1281, LARGEST)
+    kept = [anew.find(space, signature, tokens) is not None for space in spaces]
+    assert kept == [True, False, True, True]
+
+
 def test_two_engines_share_states(
     opened: Open, tokens: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -55,6 +55,13 @@ class Entries(Generic[T]):
     def get(self, digest: str) -> Entry[T] | None:
         """The entry with this digest."""
         return self._kept.get(digest)
+
+    def __iter__(self) -> Iterator[Entry[T]]:
+        return iter(self._kept.values())
+
+    def room(self, size: int) -> bool:
+        """Whether an entry of this size evicts none."""
+        return self.bytes + size <= self._max_bytes
 
     def add(self, entry: Entry[T]) -> list[Entry[T]]:
         """Add an entry, or replace the one with its digest; returns the evicted ones, perhaps with it."""

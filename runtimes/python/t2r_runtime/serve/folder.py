@@ -84,9 +84,17 @@ class Folder:
     def _add(self, path: Path) -> None:
         match, about = NAME.fullmatch(path.name), self._about(path)
         if match is not None and about is not None:
+            if not self.entries.room(about.st_size):
+                self._learn_uses()
             entry = Entry(match["digest"], int(match["tokens"]), about.st_size, about.st_mtime, path)
             for gone in self.entries.add(entry):
                 self._unlink(gone.held)
+
+    def _learn_uses(self) -> None:
+        """Read from the files when other servers used them."""
+        for entry in self.entries:
+            if (about := self._about(entry.held)) is not None:
+                entry.used = about.st_mtime
 
     def _about(self, path: Path) -> os.stat_result | None:
         """None for a file that is no snapshot of this server's graphs."""

@@ -20,7 +20,7 @@ from t2r_runtime.serve.fields import Fields, is_text, shown
 from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_FORM = 1 << 16  # characters
-BLANKS = r"[ \n]{0,16}"  # between the tokens of JSON; without a bound, some models write nothing else
+BLANKS = r" ?|\n {0,16}"  # between the parts of JSON; without a bound, some models write nothing else
 STATES, FUEL = 20_000, 50_000  # of llguidance: at most 40 MB of memory, and some 4 ms for a mask
 PACKAGE = "llguidance"
 KINDS = {
