@@ -153,7 +153,7 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
     start(student, teacher, first)
     stage.measure(first)
     trainable = stage.trainable()
-    optimizer = make_optimizer(trainable, STAGES["transfer"].learning_rate, 0.0)
+    optimizer = make_optimizer(trainable, STAGES["transfer"].learning_rate, 0.0, factors=stage.rate_factors())
     losses: list[Tensor] = []
     for step in range(steps):
         set_rate(optimizer, learning_rate(step, steps, STAGES["transfer"].learning_rate, WARMUP))

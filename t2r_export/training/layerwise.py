@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from t2r_export.batches.batch import Batch, initial_states
 from t2r_export.model.block import Block, BlockTrace
+from t2r_export.model.mixers.hybrid import HybridMixer
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
@@ -16,6 +17,7 @@ from t2r_export.training.losses import squared_error, variance
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError
 
+MAPS = 16.0  # factor on the rates of a hybrid's maps in transfer (docs/finetuning.md)
 Place = tuple[int, int]  # layer, number of a mixing part in its block
 
 
@@ -140,6 +142,12 @@ class Transfer(LayerwiseStage):
         if rest == [False, True]:
             return set()  # the student's mixer includes the feed-forward, the teacher's does not
         return ours - theirs
+
+    def rate_factors(self) -> dict[str, float]:
+        """Maps of hybrid layers learn faster than γ: random features are of little use beside the window, so slow maps
+        are closed by γ, and closed sums have no gradient."""
+        hybrids = [(name, part) for name, part in self.student.named_modules() if isinstance(part, HybridMixer)]
+        return {f"{name}.maps.{weight}": MAPS for name, part in hybrids for weight, _ in part.maps.named_parameters()}
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         """For a merged layer, the sum of the teacher's self-attention and cross-attention."""

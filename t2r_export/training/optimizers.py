@@ -61,22 +61,24 @@ def make_optimizer(
     weight_decay: float,
     kind: str = "adamw",
     width: float = WIDTH,
+    factors: Mapping[str, float] | None = None,
 ) -> Optimizer | CombinedOptimizer:
     """The optimizer for named parameters. Each of its groups has a `factor` on the rate of `set_rate`.
 
     Args:
         width: as in `own_rate`.
+        factors: of a stage (`Stage.rate_factors`), on the own rates of some parameters.
         kind: `adamw`, or `muon`: Muon (Jordan et al. 2024) for projections in blocks, with updates scaled to the RMS of
             AdamW (Liu et al. 2025, arXiv 2502.16982, section 2.2) so that both share a learning rate.
         weight_decay: for matrices only, not for biases, norms and other vectors, one per head or not.
     """
     if kind == "adamw":
-        return _adamw(parameters, rate, weight_decay, width)
+        return _adamw(parameters, rate, weight_decay, width, factors or {})
     matrices = {name: p for name, p in parameters.items() if _is_projection(name, p)}
     others = {name: p for name, p in parameters.items() if name not in matrices}
-    parts: list[Optimizer] = [_adamw(others, rate, weight_decay, width)] if others else []
+    parts: list[Optimizer] = [_adamw(others, rate, weight_decay, width, factors or {})] if others else []
     if matrices:
-        parts.append(Muon(_groups(matrices, weight_decay, width), rate, weight_decay))
+        parts.append(Muon(_groups(matrices, weight_decay, width, factors or {}), rate, weight_decay))
     optimizer = CombinedOptimizer(parts)
     set_rate(optimizer, rate)
     return optimizer
@@ -96,13 +98,16 @@ def restart(optimizer: Any) -> None:
                 value.zero_()
 
 
-def _groups(parameters: Mapping[str, nn.Parameter], weight_decay: float, width: float) -> list[dict[str, Any]]:
+def _groups(
+    parameters: Mapping[str, nn.Parameter], weight_decay: float, width: float, factors: Mapping[str, float]
+) -> list[dict[str, Any]]:
     """Groups of an optimizer: parameters of equal rates and weight decay."""
-    found: dict[tuple[str, float], dict[str, Any]] = {}
+    found: dict[tuple[str, float, float], dict[str, Any]] = {}
     for name, p in parameters.items():
         rate, decay = own_rate(name, p, width), weight_decay if _is_matrix(name, p) else 0.0
-        new = {"params": [], "factor": rate.factor, "weight_decay": decay}
-        found.setdefault((rate.group, decay), new)["params"].append(p)
+        factor = factors.get(name, 1.0)
+        new = {"params": [], "factor": rate.factor * factor, "weight_decay": decay}
+        found.setdefault((rate.group, factor, decay), new)["params"].append(p)
     return list(found.values())
 
 
@@ -120,9 +125,11 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _adamw(parameters: Mapping[str, nn.Parameter], rate: float, weight_decay: float, width: float) -> torch.optim.AdamW:
+def _adamw(
+    parameters: Mapping[str, nn.Parameter], rate: float, weight_decay: float, width: float, factors: Mapping[str, float]
+) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019)."""
-    groups = _groups(parameters, weight_decay, width)
+    groups = _groups(parameters, weight_decay, width, factors)
     # fused: the loop over tensors took as long as a small model's backward pass
     optimizer = torch.optim.AdamW(groups, lr=rate, betas=BETAS, fused=True)
     set_rate(optimizer, rate)

@@ -89,6 +89,10 @@ class Stage(nn.Module):
         every = dict(self.student.named_parameters())
         return lora.trainable(self.student) if lora.attached(every) else every
 
+    def rate_factors(self) -> dict[str, float]:
+        """Factors on the own rates (t2r_export.training.optimizers) of parameters in this stage; others are 1."""
+        return {}
+
     def teacher_traces(self, batch: Batch) -> Iterator[list[BlockTrace[Tensor]]]:
         """Traces of the teacher's blocks, one sequence at a time."""
         assert self.teacher is not None

@@ -116,7 +116,8 @@ class Trainer:
             module = shards = sharding.sharded(stage.cpu(), self.sharding, self.accelerator)
             trainable = shards.trainable()
         width = self.student.config.width if STAGES[plan.stage].scaled else WIDTH
-        optimizer: Any = make_optimizer(trainable, plan.peak, self.config.weight_decay, self.config.optimizer, width)
+        kind, factors = self.config.optimizer, stage.rate_factors()
+        optimizer: Any = make_optimizer(trainable, plan.peak, self.config.weight_decay, kind, width, factors)
         guard = DivergenceGuard(optimizer, self.device)
         if self.state.optimizer is not None:
             try:

@@ -5,7 +5,8 @@ import torch
 
 import small
 from t2r_export.batches.batch import window_batch
-from t2r_export.config.mixers import HybridConfig
+from t2r_export.config.mixers import HybridConfig, LinearConfig
+from t2r_export.training.layerwise import MAPS, Transfer
 from t2r_export.training.optimizers import CombinedOptimizer, learning_rate, make_optimizer, own_rate, restore, set_rate
 from t2r_export.training.stages import Task
 
@@ -103,6 +104,21 @@ def test_rates_of_maps_follow_their_size() -> None:
             rate = own_rate("blocks.0.parts.0.inner.maps.q.weight", p, 64)
             assert rate.factor == pytest.approx(size * 8 / d**0.5)
             assert 0.01 * rate.factor * d**0.5 == pytest.approx(0.08 * size)
+
+
+def test_transfer_trains_maps_of_hybrids_faster_than_their_gammas() -> None:
+    student = small.model(small.with_layers(small.LLAMA, HybridConfig(3, 6), LinearConfig(6)))
+    stage = Transfer(student, small.model(small.with_layers(small.LLAMA, small.SOFTMAX, small.SOFTMAX)))
+    found = []
+    for factors in (None, stage.rate_factors()):
+        optimizer = make_optimizer(stage.trainable(), 0.01, 0.0, factors=factors)
+        rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+        found.append({name: rates[id(p)] for name, p in stage.trainable().items()})
+    faster = {name: found[1][name] / rate for name, rate in found[0].items()}
+    maps = {name for name in faster if name.startswith("blocks.0.parts.0.inner.maps.")}
+    assert len(maps) == 4
+    assert faster == pytest.approx({name: MAPS if name in maps else 1.0 for name in faster})
+    assert "blocks.0.parts.0.inner.merge" in faster and "blocks.1.parts.0.inner.maps.k.weight" in faster
 
 
 def test_learning_rate_schedule() -> None:
