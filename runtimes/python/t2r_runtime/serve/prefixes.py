@@ -22,10 +22,8 @@ from t2r_runtime.decode.text import Start
 from t2r_runtime.serve.entries import Entries, Entry
 from t2r_runtime.serve.folder import Folder, States, load
 
-EVERY, MOST = (
-    256,
-    8,
-)  # tokens between the states of a prompt; twice as many, again and again, if there were more of them
+EVERY = 256  # tokens between the states of a prompt; doubled until there are at most MOST of them
+MOST = 8
 LAST = 3  # messages, beside the first, after which the states of a prompt are kept
 APART = 16  # tokens between states of a prompt, at least
 
