@@ -110,6 +110,7 @@ def test_only_incomplete_stages_are_repeated(complete: Path, capsys: Output, mon
     assert {name for name in before if after[name][0] == before[name][0]} >= {"plan.json", "student.pt", "tuned.pt"}
 
 
+@pytest.mark.slow
 def test_interrupted_training_is_resumed(
     finished: Path, place: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
