@@ -82,7 +82,7 @@ LINES = {
     ("t2r_export", "*.py"): 43_900,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 14_400,
-    ("tests", "*.py"): 56_800,
+    ("tests", "*.py"): 57_000,
     ("benchmarks", "*.py"): 7_900,
     ("docs", "*.md"): 4_600,
 }
