@@ -11,9 +11,8 @@ from t2r_export.training.plan import StagePlanned
 SAVED = 600  # seconds of training between saved states, at most
 EVALUATED = 10  # training tokens per test token of a report
 REPORTS = 3  # of the teacher, and of the student before and after
-STEP = (
-    4  # a step costs as much as this many evaluations of its tokens: the teacher, the student, and twice its gradient
-)
+# a step costs as much as this many evaluations of its tokens: the teacher's, the student's, and twice for its gradient
+STEP = 4
 PROGRAM = 400_000_000  # bytes beside the tensors
 
 
