@@ -1,7 +1,7 @@
 """Which tests run: all, --quick or --rest; of public data only where $T2R_DATA names it. And Hypothesis' profile.
 
-With T2R_TURN=K/N, a test that is marked `turns` runs the cases whose names hash to K modulo N, so that N runs run
-all of them. `.ci/run` takes a third of them, another one for each commit.
+With T2R_TURN=K/N, what --quick omits runs in N turns: cases whose names hash to K modulo N, and tests without cases by
+the name of their file, so that one turn makes what they share. `.ci/run` takes one turn, another one for each commit.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = [item for item in items if "T2R_DATA" in os.environ or not _reads_data(item)]
+    quick = _quick(wanted)
     if config.getoption("quick", False):
-        wanted = _quick(wanted)
+        wanted = [item for item in wanted if item in quick]
     elif config.getoption("rest", False):
-        quick = set(_quick(wanted))
         wanted = [item for item in wanted if item not in quick]
     if turn := os.environ.get("T2R_TURN"):
         place, count = map(int, turn.split("/"))
-        wanted = [item for item in wanted if not item.get_closest_marker("turns") or _hash(item) % count == place]
+        wanted = [item for item in wanted if item in quick or _hash(_turn_of(item)) % count == place]
     kept = set(wanted)
     if omitted := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=omitted)
@@ -49,20 +49,24 @@ def _reads_data(item: pytest.Item) -> bool:
     return "data" in getattr(item, "fixturenames", ())
 
 
-def _hash(item: pytest.Item) -> int:
-    return zlib.crc32(item.nodeid.encode())
+def _turn_of(item: pytest.Item) -> str:
+    return item.nodeid if "[" in item.nodeid else item.nodeid.split("::")[0]
 
 
-def _quick(items: list[pytest.Item]) -> list[pytest.Item]:
+def _hash(name: str) -> int:
+    return zlib.crc32(name.encode())
+
+
+def _quick(items: list[pytest.Item]) -> set[pytest.Item]:
     """The first case of each test, and others by a hash of their names, so that a new case moves no other."""
     seen: set[str] = set()
-    kept = []
+    kept = set()
     for item in items:
         test = item.nodeid.split("[", 1)[0]
         if item.get_closest_marker("slow") or _reads_data(item):
             continue
-        if test not in seen or _hash(item) % EVERY == 0:
-            kept.append(item)
+        if test not in seen or _hash(item.nodeid) % EVERY == 0:
+            kept.add(item)
         seen.add(test)
     return kept
 

@@ -75,13 +75,12 @@ CASES = """
     def test_many(case):
         pass
 
-    @pytest.mark.turns
-    @pytest.mark.parametrize("case", range(12))
-    def test_in_turn(case):
+    @pytest.mark.slow
+    def test_long():
         pass
 
     @pytest.mark.slow
-    def test_long():
+    def test_longer():
         pass
 
     def test_public(data):
@@ -106,18 +105,25 @@ def test_quick_runs_every_test_but_slow_ones(selecting: pytest.Pytester) -> None
     rest = [int(line.split("[")[1][:-1]) for line in found if "test_many" in line]
     assert sorted([*cases, *rest]) == list(range(40))
     assert any("test_long" in line for line in found)
-    selecting.runpytest_subprocess().assert_outcomes(passed=53, deselected=1)
+    selecting.runpytest_subprocess().assert_outcomes(passed=42, deselected=1)
 
 
 @pytest.mark.slow
-def test_turns_are_all_cases_once(selecting: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = []
+def test_turns_run_the_rest_once(selecting: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*options: str) -> list[str]:
+        lines = selecting.runpytest_subprocess(*options, "--collect-only", "-q").outlines
+        return [line for line in lines if "::" in line]
+
+    quick, rest = found("--quick"), found("--rest")
+    turns, wholes = [], []
     for place in range(3):
         monkeypatch.setenv("T2R_TURN", f"{place}/3")
-        found = selecting.runpytest_subprocess("--collect-only", "-q").outlines
-        turns.append([line for line in found if "test_in_turn" in line])
-        assert sum("test_many" in line for line in found) == 40  # a test without the mark runs whole
-    assert all(turns) and len({*turns[0], *turns[1], *turns[2]}) == sum(map(len, turns)) == 12
+        turns.append(found("--rest"))
+        wholes.append(found())
+    assert all(turns) and sorted(sum(turns, [])) == sorted(rest)
+    assert all(sorted(whole) == sorted([*quick, *turn]) for whole, turn in zip(wholes, turns, strict=True))
+    # tests without cases share what their file makes
+    assert [sum("test_long" in line for line in turn) for turn in turns].count(2) == 1
 
 
 def test_public_data_is_read_where_it_is_named(

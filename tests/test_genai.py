@@ -145,7 +145,6 @@ def refused(loaded: Checkpoint) -> str | None:
     return None
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("name", MODELS)
 def test_genai_equals_graph_or_is_refused(name: str, tmp_path: Path) -> None:
     loaded = small.checkpoint(name)

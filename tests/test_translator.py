@@ -48,7 +48,6 @@ def encoder_file(path: Path) -> Path:
     return path.with_name(Decoder(path).signature.graphs[ENCODER])
 
 
-@pytest.mark.turns
 @names
 @pytest.mark.parametrize("target", ["portable", "fused"])
 def test_graphs_equal_model(name: str, target: str, tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ ALL = set(NAMES) - {"batch", "batch states", "fold"}
 LATE = {"logits", "states", "parallel", "parallel states"}  # only after a token has left the window
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("name, layout", [*zip(CONFIGS, cycle(("layers", "packed")))])
 def test_correct_graph_passes(name: str, layout: str, tmp_path: Path) -> None:
     checkpoint, report = small.graph(tmp_path / "g.onnx", name, state_layout=layout)
@@ -147,7 +146,6 @@ FAULTS: dict[str, tuple[str, Any, set[str]]] = {
 }
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("fault", FAULTS)
 def test_graph_fault_is_detected(fault: str, tmp_path: Path) -> None:
     name, wrong, seen_by = FAULTS[fault]

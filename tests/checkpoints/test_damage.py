@@ -95,7 +95,6 @@ def itself() -> list[Any]:
 ENDLESS: list[Any] = [doubled([]), doubled({}), itself()]
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("value", ENDLESS, ids=["lists", "objects", "itself"])
 @pytest.mark.parametrize(
     "place",

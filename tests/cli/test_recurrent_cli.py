@@ -54,7 +54,6 @@ MODELS: dict[str, ModelConfig] = {
 }
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("name", MODELS)
 def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
     start, tuned, graph = (tmp_path / file for file in ("start.pt", "tuned.pt", "g.onnx"))

@@ -32,14 +32,12 @@ def test_every_kind_has_cases_by_its_weight() -> None:
     assert counts["training_state"] < counts["tokenizer"] < counts["runtime_api"]
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("part", range(PARTS))
 def test_damage_is_refused_or_harmless(part: int, whole: Path) -> None:
     ended = [suite.attempt_one(whole, case) for case in suite.cases(list(kinds.KINDS), CASES, seed=0)[part::PARTS]]
     assert [(case, ending) for case, ending, _ in ended if ending.kind in runner.BAD] == []
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("line", [*base.LINES, *translators.LINES], ids=lambda line: " ".join(line[:2]))
 def test_what_is_whole_is_accepted(line: list[str], whole: Path) -> None:
     """The intact inputs are accepted, so a refusal is due to the damage."""

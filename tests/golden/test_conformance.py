@@ -169,7 +169,6 @@ def test_what_a_wrong_runtime_does_is_seen(fault: str, folder: Path, failures: R
     assert failures().keys() == {case}
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("name", PYTHON)
 def test_a_wrong_runtime_fails(name: str, tmp_path: Path) -> None:
     """Change one line in a copy of the package: the case fails, and the program runs to its end."""

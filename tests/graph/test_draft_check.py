@@ -58,7 +58,6 @@ def assert_as_steps(
         np.testing.assert_allclose(after[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("target", ["portable", "fused", "standard"])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_kind_of_layer(name: str, target: str, tmp_path: Path) -> None:

@@ -107,7 +107,6 @@ def test_a_long_text_is_like_its_first_tokens() -> None:
     assert torch.equal(made.step(ids[:, 0], far)[0], made.step(ids[:, 0], start)[0])
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("name", [*PLACES, *BOTH])
 def test_graphs_wrap_as_the_model_does(name: str, tmp_path: Path) -> None:
     """Chained steps over many wraps, and the prefill graph: the whole proof."""

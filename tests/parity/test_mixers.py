@@ -29,7 +29,6 @@ TESTED = [name for name in MIXERS if fits(name)]
 
 
 @pytest.mark.slow
-@pytest.mark.turns
 @pytest.mark.parametrize("name", [expected(name) for name in TESTED])
 def test_mixer_is_model(name: str, tmp_path: Path) -> None:
     loaded = saved(name, tmp_path / "model.pt")

@@ -70,7 +70,6 @@ def verified(loaded: checkpoint.Checkpoint, path: Path, steps: int = SETUP.steps
     return report
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("name, graph", CELLS)
 def test_graph_is_model(name: str, graph: str, tmp_path: Path) -> None:
     loaded = saved(name, tmp_path / "model.pt")

@@ -71,7 +71,6 @@ def assert_same_text(decoder: Decoder, count: int, sampling: Sampling, draft: ob
         np.testing.assert_allclose(value, states[name], rtol=1e-3, atol=2e-4, err_msg=name)
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("name", NAMES)

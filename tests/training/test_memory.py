@@ -135,7 +135,6 @@ def gradients(model: Transformer, recomputes: bool, bf16: bool) -> list[torch.Te
     return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
-@pytest.mark.turns
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("name", [*small.MODELS, *small.TRANSLATORS])
 def test_recomputed_values_are_the_same(name: str) -> None:

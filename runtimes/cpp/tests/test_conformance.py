@@ -74,7 +74,6 @@ def wrong(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return linked(release, folder / "wrong", *write_mutants(folder))
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("name", [None, *MUTANTS])
 def test_a_wrong_runtime_fails(
     wrong: Path, run: Run, copy: Path, name: str | None, monkeypatch: pytest.MonkeyPatch

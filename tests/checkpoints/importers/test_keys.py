@@ -114,7 +114,6 @@ def obeyed(folder: Path, family: str, changes: dict[str, Any]) -> set[str]:
     return set(changes)
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("family", IMPORTERS)
 def test_keys_that_are_read_are_obeyed_or_refused(family: str, tmp_path: Path) -> None:
     """Whole numbers, mostly sizes, are tried together, since they do not hide each other; all else is tried alone."""
@@ -141,7 +140,6 @@ def test_keys_that_are_read_are_obeyed_or_refused(family: str, tmp_path: Path) -
     assert {(family, key) for key in read - tried} <= BOUND
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("family", IMPORTERS)
 def test_keys_that_are_harmless_are(family: str, tmp_path: Path) -> None:
     keys, defaults = IMPORTERS[family].keys, classes(family)
@@ -165,7 +163,6 @@ def test_a_key_by_which_transformers_changes_stored_weights_is_noted(family: str
     assert logit_error(found.model, type(as_stored).from_pretrained(tmp_path).eval(), LENGTH) > TOLERANCE
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("family", IMPORTERS)
 def test_a_neighbours_key_is_refused_unless_it_changes_nothing(family: str, tmp_path: Path) -> None:
     write(tmp_path, family)

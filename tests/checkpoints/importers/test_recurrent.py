@@ -54,7 +54,6 @@ HYBRIDS = [name for name in FAMILIES if name not in STATE_SPACES and " " not in 
 families = pytest.mark.parametrize("name", FAMILIES)
 
 
-@pytest.mark.turns
 @families
 def test_a_text_in_torch_is_transformers(name: str, made: Any) -> None:
     theirs, ours, _ = made[name]
@@ -68,7 +67,6 @@ def test_a_text_in_torch_is_transformers(name: str, made: Any) -> None:
         small.assert_states(after, states, TOLERANCE)
 
 
-@pytest.mark.turns
 @families
 @pytest.mark.parametrize("target", ["portable", "fused"])
 def test_prompts_and_steps_of_the_graphs_are_transformers(name: str, target: str, made: Any) -> None:
@@ -84,7 +82,6 @@ def test_prompts_and_steps_of_the_graphs_are_transformers(name: str, target: str
             small.assert_states(decoder.state(), states, TOLERANCE)
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("name", LONGEST)
 @pytest.mark.parametrize("target", ["portable", "fused"])
 def test_the_graphs_read_a_thousand_tokens(name: str, target: str, made: Any) -> None:
@@ -106,7 +103,6 @@ def by_steps(decoder: Decoder, ids: np.ndarray) -> np.ndarray:
     return [decoder.step(column) for column in ids.T][-1]
 
 
-@pytest.mark.turns
 @families
 def test_steps_from_random_states_are_the_sequence(name: str, made: Any) -> None:
     model = made[name][1].model
@@ -118,7 +114,6 @@ def test_steps_from_random_states_are_the_sequence(name: str, made: Any) -> None
     small.assert_states(after, end, 1e-4)
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("name, scheme", [*zip(FAMILIES, cycle(("w8", "w4")))])
 def test_quantized_graphs_are_within_their_tolerances(name: str, scheme: str, made: Any, tmp_path: Path) -> None:
     ours = made[name][1]
@@ -159,7 +154,6 @@ def test_inspect_numbers_layers_of_any_parts(made: Any) -> None:
 
 
 # kinds in turn: what becomes constant is the softmax layers, which all families share
-@pytest.mark.turns
 @pytest.mark.parametrize("name, kind", [*zip(HYBRIDS, cycle(STUDENTS))])
 def test_softmax_layers_become_constant_and_train(
     name: str, kind: str, made: Any, tmp_path: Path, capsys: Output

@@ -47,7 +47,6 @@ def test_random_models_agree_with_transformers(name: str, made: Any) -> None:
     assert ours.notes == ()
 
 
-@pytest.mark.turns
 @families
 def test_the_graph_is_the_model(name: str, made: Any, tmp_path: Path) -> None:
     ours = made[name][1]
