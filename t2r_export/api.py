@@ -239,13 +239,16 @@ class Model:
 
 
 @typed
-def load(path: str | Path) -> Model:
-    """Load a model.pt, a Hugging Face folder, a .gguf or a model `hf:OWNER/NAME` of the hub's local cache.
+def load(path: str | Path, base: str | Path | None = None) -> Model:
+    """Load a model.pt, a Hugging Face folder, a .gguf, an .adapter, or `hf:OWNER/NAME` of the hub's local cache.
+
+    Args:
+        base: of an .adapter, the model that it was made of.
 
     Raises:
-        UserError: no such file, or one that cannot be read.
+        UserError: no such file, or one that cannot be read; no base of an adapter, or another one.
     """
-    return Model(checkpoint.load(path))
+    return Model(checkpoint.load(path, base=base))
 
 
 def _paths(files: Files) -> list[Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,14 +103,15 @@ class Description:
         return {**vars(self), "states": states, **summary}
 
 
-def describe(path: str | Path) -> Description:
-    """Describe a model.pt, a Hugging Face folder, a .gguf, a model `hf:OWNER/NAME` or an exported graph.
+def describe(path: str | Path, base: str | Path | None = None) -> Description:
+    """Describe a model.pt, a Hugging Face folder, a .gguf, a model `hf:OWNER/NAME` or an exported graph; or an .adapter
+    with its `base`.
 
     Raises:
         UserError: another kind of file, a damaged file, or a graph without t2r metadata.
     """
     path = resolved(path)
-    return _graph(path) if path.suffix in GRAPHS and not path.is_dir() else _checkpoint(path)
+    return _graph(path) if path.suffix in GRAPHS and not path.is_dir() else _checkpoint(path, base)
 
 
 def _named_positions(path: Path) -> int | None:
@@ -121,11 +122,11 @@ def _named_positions(path: Path) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _checkpoint(path: Path) -> Description:
+def _checkpoint(path: Path, base: str | Path | None) -> Description:
     from t2r_export.checkpoints import checkpoint  # imports torch, which graphs do not need
     from t2r_export.model.parts.base import active_parameters
 
-    loaded = checkpoint.load(path)
+    loaded = checkpoint.load(path, base=base)
     model, config = loaded.model, loaded.config
     layers = [described(block.config, {n: _fold(block.parts[n]) for n in block.mixing}) for block in model.layers]
     states = model.state_spec()
@@ -149,11 +150,17 @@ def _checkpoint(path: Path) -> Description:
             "generation": None if config.generation is None else config.generation.to_dict(),
             "tokenizer": loaded.tokenizer is not None,
             "sha256": loaded.sha256,
+            **({} if base is None else {"adapter": _beside(path, loaded.files)}),
             **_shares(loaded.provenance),
             "provenance": loaded.provenance,
         },
         notes=loaded.warnings,
     )
+
+
+def _beside(path: Path, files: Mapping[str, str]) -> str:
+    """An adapter's size and base."""
+    return f"{path.stat().st_size:,} bytes beside {', '.join(name for name in files if name != path.name)}"
 
 
 def _shares(provenance: dict[str, Any]) -> dict[str, str]:

@@ -26,10 +26,12 @@ from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's pickle that are scanned
 RECORD = "made.json"  # in a folder that t2r build or distill fills: what each file was made of
+ADAPTERS = ".adapter"  # ending of an adapter of a base model
 FOLDERS = (".safetensors", ".json")  # endings of files that are read with the others of their folder
-OPEN = "pass a model.pt made by t2r, a Hugging Face folder, a .gguf, or hf:OWNER/NAME"
+OPEN = "pass a model.pt made by t2r, a Hugging Face folder, a .gguf, an .adapter, or hf:OWNER/NAME"
 KINDS = {
     "checkpoint": Kind(never=(*MODELS[1:], ".txt", ".json", ".jsonl", ".toml", ".csv", ".md", ".py")),
+    "adapter": Kind(only=(ADAPTERS,)),
     "graph": Kind(only=GRAPHS),
     "compiled graph": Kind(only=(".onnx",)),
     "file of token ids": Kind(only=(".npy",)),
@@ -124,7 +126,7 @@ def beside_ort(out: Path) -> tuple[Path, Path]:
 
 def _check_replaced(kind: str, path: Path, force: bool) -> None:
     """Raise UserError unless the non-empty file at `path` may be replaced."""
-    if kind == "checkpoint":
+    if kind in ("checkpoint", "adapter"):
         if not force and not _made_by_convert(path):
             raise UserError(
                 f"no trained model and no other file at {path}",
@@ -270,3 +272,12 @@ def existing_model(path: str | Path) -> Path:
         do += f"; for a model of the hub, name hf:{path}"
     there = os.path.lexists(path)
     raise UserError(f"a checkpoint at {path}", "no ordinary file" if there else "nothing", do)
+
+
+def check_base(path: Path, base: str | Path | None) -> Path | None:
+    """The base of an adapter as a Path, if it is a model. Raises UserError if `path` is no adapter, or as above."""
+    if base is None:
+        return None
+    if path.suffix != ADAPTERS:
+        raise UserError(f"an {ADAPTERS} with --base", f"{path}", "leave out --base")
+    return existing_model(base)

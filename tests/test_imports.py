@@ -79,10 +79,10 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 43_900,
+    ("t2r_export", "*.py"): 44_300,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 14_400,
-    ("tests", "*.py"): 57_000,
+    ("tests", "*.py"): 57_400,
     ("benchmarks", "*.py"): 7_900,
     ("docs", "*.md"): 4_600,
 }

@@ -1,7 +1,7 @@
 """Checkpoints: config, weights, tokenizer and provenance of a model in one file.
 
 A model.pt is a torch archive of tensors and plain data, read with `weights_only=True`: an untrusted file runs no code.
-`load` also opens Hugging Face folders and GGUF files.
+`load` also opens Hugging Face folders, GGUF files, and adapters beside their base.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,14 @@ from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, 
 from t2r_export.config.model import VERSION, ModelConfig
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
-from t2r_export.paths import OPEN, existing_model
+from t2r_export.paths import ADAPTERS, OPEN, check_base, existing_model
 from t2r_runtime.contract.chat import is_chat_template
 from t2r_runtime.contract.signature import untrained_note
 from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.outputs import GRAPHS
 
 if TYPE_CHECKING:
+    from t2r_export.checkpoints.adapter import Base, Written
     from t2r_export.checkpoints.importers import Imported
 
 FORMAT = "t2r-checkpoint"
@@ -49,6 +50,7 @@ class Checkpoint:
     sha256: str  # of the file, or of the folder's files (see importers.files)
     source_tokenizer: str | None = None  # of a translator's sources; None: `tokenizer` for both sides
     notes: tuple[str, ...] = ()  # on the import, one line each
+    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each file that was read, by name
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -99,23 +101,52 @@ def made(
     return Checkpoint(model.config, model, tokenizer, data["provenance"], archive_sha256(data), source_tokenizer)
 
 
-def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
-    """Load a model.pt, a Hugging Face folder or a .gguf.
+def save_adapter(path: str | Path, student: Checkpoint, base: Checkpoint) -> Written:
+    """Write a .adapter atomically: what `student` adds to or changes in `base`; see t2r_export.checkpoints.adapter.
+
+    `load` makes from it and the base the same model, except that tensors other than vectors are rounded: new ones, and
+    what is added to those of the base, to the nearer of float16 and bfloat16.
+
+    Raises:
+        UserError: the file cannot be written, or a weight is not finite.
+    """
+    from t2r_export.checkpoints.adapter import write_adapter
+
+    data = _data(student.model, student.tokenizer, student.provenance, student.source_tokenizer)
+    kept = data["config"], data["provenance"], data["weights"]
+    return write_adapter(Path(path), *kept, (student.tokenizer, student.source_tokenizer), _base(base))
+
+
+def load(path: str | Path, digest: Callable[[], str] | None = None, base: str | Path | None = None) -> Checkpoint:
+    """Load a model.pt, a Hugging Face folder, a .gguf, or an .adapter with its base.
 
     Args:
         digest: result of `t2r_export.files.sha256_beside` of the model.pt, if it was started earlier.
+        base: for an .adapter only, the model that it was made of.
 
     Raises:
         UserError: a missing, other or damaged file, weights that do not fit the config, or non-finite weights.
     """
     try:
-        return _load(existing_model(path), digest)
+        path = existing_model(path)
+        place = check_base(path, base)
+        return _load(path, digest, None if place is None else load(place))
     except OSError as error:
         raise UserError(f"to be able to read {path}", error.strerror or str(error), OPEN) from error
 
 
-def _imported(path: Path) -> Imported:
-    """A folder or a GGUF file; the importers are loaded on use, since a model.pt needs none of them."""
+def _base(loaded: Checkpoint) -> Base:
+    from t2r_export.checkpoints.adapter import Base
+
+    return Base(loaded.files, loaded.model.state_dict(), (loaded.tokenizer, loaded.source_tokenizer))
+
+
+def _imported(path: Path, base: Checkpoint | None) -> Imported:
+    """A folder, a GGUF file or an adapter; the importers are loaded on use, since a model.pt needs none of them."""
+    if path.suffix == ADAPTERS and not os.path.isdir(path):
+        from t2r_export.checkpoints.adapter import read_adapter
+
+        return read_adapter(path, None if base is None else _base(base))
     if os.path.isdir(path):
         from t2r_export.checkpoints.importers import read_folder
 
@@ -125,11 +156,11 @@ def _imported(path: Path) -> Imported:
     return read_gguf(path)
 
 
-def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
-    if os.path.isdir(path) or path.suffix == GGUF:
-        found = _imported(path)
+def _load(path: Path, digest: Callable[[], str] | None, base: Checkpoint | None) -> Checkpoint:
+    if os.path.isdir(path) or path.suffix in (GGUF, ADAPTERS):
+        found = _imported(path, base)
         model = assemble(found.config, found.weights)
-        known = found.provenance, found.sha256, found.source_tokenizer, found.notes
+        known = found.provenance, found.sha256, found.source_tokenizer, found.notes, found.files
         return Checkpoint(found.config, model, found.tokenizer, *known)
     data = _read(path)
     digest = digest or sha256_beside(path)
@@ -142,7 +173,9 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     weights = data["weights"]
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
-    return Checkpoint(config, model, data["tokenizer"], data["provenance"], digest(), data.get(SOURCE_TOKENIZER))
+    files = {path.name: digest()}
+    known = data["provenance"], files[path.name], data.get(SOURCE_TOKENIZER), (), files
+    return Checkpoint(config, model, data["tokenizer"], *known)
 
 
 def _data(

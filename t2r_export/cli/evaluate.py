@@ -9,10 +9,10 @@ import click
 
 from t2r_export.cli.fields import fields, reading
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import note_each, shorter, table, with_error
+from t2r_export.cli.output import base_option, note_each, shorter, table, with_error
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import EVAL_TOKENS, LEAST_LENGTH, LENGTH, PARTS, FinetuneConfig, usual_length
-from t2r_export.paths import existing_model, text_files
+from t2r_export.paths import check_base, existing_model, text_files
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
@@ -65,6 +65,7 @@ FILE = click.Path(path_type=Path)
 @fields(ExportConfig, "past_end")
 @fields(FinetuneConfig, "split")
 @providers.option
+@base_option
 @json_option
 def command(
     model: Path,
@@ -77,9 +78,10 @@ def command(
     bleu: int | None,
     past_end: str,
     provider: providers.Provider,
+    base: Path | None,
     as_json: bool,
 ) -> None:
-    """Nats per token of MODEL (a model.pt, a Hugging Face folder, a .gguf or an exported graph) on TEXT.
+    """Nats per token of MODEL (a model.pt, Hugging Face folder, .gguf, .adapter or exported graph) on TEXT.
 
     For a checkpoint TEXT may be all that t2r finetune --data takes. The tokens are cached, see t2r tokenize.
 
@@ -108,6 +110,7 @@ def command(
     if not (split or {}).get("pack", True):
         raise UserError("windows across documents, as every evaluation reads", "pack=false", "leave it out")
     existing_model(model)
+    check_base(model, base)
     text_files([text])
 
     from t2r_export.checkpoints import checkpoint
@@ -115,7 +118,7 @@ def command(
     from t2r_export.model.device import choose_device
     from t2r_export.quality.evaluate import evaluate_lengths
 
-    loaded = checkpoint.load(model)
+    loaded = checkpoint.load(model, base=base)
     note_each(loaded.warnings)
     loaded.model.end_positions(past_end)
     with progress("tokens", 0) as on_progress:

@@ -13,14 +13,14 @@ import click
 from t2r_export.cli import quantize as quantizing
 from t2r_export.cli.fields import fields, flat
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import download_option, downloaded, note_each
+from t2r_export.cli.output import base_option, download_option, downloaded, note_each
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.formats import FORMATS, GRAPH, check_format
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.files import sha256_beside
-from t2r_export.paths import check_folder, check_outputs, existing_model, graph_outputs
+from t2r_export.paths import check_base, check_folder, check_outputs, existing_model, graph_outputs
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.errors import UserError
 
@@ -48,6 +48,7 @@ from t2r_runtime.errors import UserError
     + ".",
 )
 @quantizing.options
+@base_option
 @download_option
 @json_option
 def command(
@@ -57,11 +58,12 @@ def command(
     how: tuple[str, Mapping[str, Any]] | None,
     calibrate: Path | None,
     check: Path | None,
+    base: Path | None,
     download: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Export MODEL (a model.pt, a Hugging Face folder, a .gguf or hf:OWNER/NAME) as the recurrent ONNX graph OUT."""
+    """Export MODEL (a model.pt, a folder, .gguf, .adapter or hf:OWNER/NAME) as the recurrent ONNX graph OUT."""
     config = ExportConfig(**flat(ExportConfig, options))
     check_given()
     quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
@@ -72,10 +74,10 @@ def command(
             raise UserError(f"no --check with --format {form}", f"{check}", "check --format graph with the same scheme")
         check_folder(out)
         existing_model(model)
+        check_base(model, base)
     else:
-        check_outputs(
-            graph_outputs(out, config.companions), [existing_model(model), *quantizing.texts(check, quantize)]
-        )
+        read = [existing_model(model), check_base(model, base), *quantizing.texts(check, quantize)]
+        check_outputs(graph_outputs(out, config.companions), read)
     digest = sha256_beside(model) if os.path.isfile(model) else None  # in a thread, while torch is imported
     with importing():
         from t2r_export.checkpoints import checkpoint
@@ -85,7 +87,7 @@ def command(
             from t2r_export.quantize import export_quantized
 
     quantized = None
-    loaded = checkpoint.load(model, digest)
+    loaded = checkpoint.load(model, digest, base)
     note_each(loaded.notes)
     if form != GRAPH:
         report = pkgutil.resolve_name(FORMATS[form].exporter)(loaded, out, config, quantize)

@@ -23,6 +23,12 @@ def force_option(function: F) -> F:
     return click.option("--force", is_flag=True, help=text)(function)
 
 
+def base_option(function: F) -> F:
+    """Add the option `--base`."""
+    text = "The model that MODEL, an .adapter, was made of: a .gguf, a Hugging Face folder or a model.pt."
+    return click.option("--base", type=click.Path(path_type=Path), help=text)(function)
+
+
 def download_option(function: F) -> F:
     """Add the option `--download`, for `downloaded`."""
     text = "Download the files of a model hf:OWNER/NAME that are read into the hub's cache, where they are not."

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import force_option, note_each, size
+from t2r_export.cli.output import base_option, force_option, note_each, size
 from t2r_export.cli.spelled import Spelled
 from t2r_export.config.options import made, options
-from t2r_export.config.saved import COMPILED, FORMS, CheckpointForm, TransformersForm, WebForm
-from t2r_export.paths import check_folder, check_outputs, existing_model
+from t2r_export.config.saved import ADAPTER, COMPILED, FORMS, OURS, CheckpointForm, TransformersForm, WebForm
+from t2r_export.paths import ADAPTERS, check_base, check_folder, check_outputs, existing_model
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, note, show
+from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.session.refusals import existing_graph
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from t2r_export.checkpoints.checkpoint import Checkpoint
 
 FILE = click.Path(path_type=Path)
+FILES = {OURS: "checkpoint", ADAPTER: "adapter"}  # forms of one file, and the kind of it
 
 
 @click.command("save")
@@ -34,10 +36,11 @@ FILE = click.Path(path_type=Path)
     required=True,
     is_eager=True,
     help="Model: transformers, a folder for AutoModelForCausalLM; marian (post-norm) or pegasus (pre-norm), a "
-    "translator's folder; t2r, a model.pt. Graph: web, files for a web server with sizes and hashes; compiled, for one "
-    "device of a provider. With options; KIND:help lists them.",
+    "translator's folder; t2r, a model.pt; adapter, an .adapter, what it adds to --base. Graph: web, files for a "
+    "web server with sizes and hashes; compiled, for one device of a provider. With options; KIND:help lists them.",
 )
 @providers.option
+@base_option
 @force_option
 @json_option
 def command(
@@ -45,13 +48,15 @@ def command(
     out: Path,
     form: tuple[str, dict[str, Any]],
     provider: providers.Provider,
+    base: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
     """Write SOURCE to OUT in another format.
 
     A decoder becomes a folder for transformers: of its class, or with modeling_t2r.py and trust_remote_code=True. A
-    softmax translator becomes a folder for transformers and CTranslate2; any model a model.pt; a graph a folder for web
+    softmax translator becomes a folder for transformers and CTranslate2; any model a model.pt, or a small .adapter with
+    only what differs from the model --base; a graph a folder for web
     pages, or a graph compiled ahead of time. A compiled graph is opened like any other, with the same provider. Name
     the device with --provider qnn:soc_model=57.
 
@@ -67,12 +72,16 @@ def command(
     if kind == COMPILED:
         return _compiled(source, out, provider, as_json)
     existing_model(source)
+    beside = base if source.suffix == ADAPTERS else None
+    check_base(source, beside)
     if isinstance(how, TransformersForm):
         for path in (how.verify, how.evaluate, how.bench):
             if path is not None:
                 existing_file(path, "a report to read")
-    if isinstance(how, CheckpointForm):
-        check_outputs([("checkpoint", out)], [source], force)
+    if kind == ADAPTER and base is None:
+        raise UserError("--base FILE with --as adapter", "none", "name the model that SOURCE was made of")
+    if kind in FILES:
+        check_outputs([(FILES[kind], out)], [source, base and existing_model(base)], force)
     else:
         check_folder(out)
 
@@ -80,13 +89,19 @@ def command(
 
     from t2r_export.checkpoints import checkpoint
 
-    loaded = checkpoint.load(source)
+    loaded = checkpoint.load(source, base=beside)
     note_each(loaded.warnings)
     if isinstance(how, TransformersForm):
         return _transformers(loaded, out, how, as_json)
     if isinstance(how, CheckpointForm):
         kept = loaded.tokenizer, loaded.provenance, loaded.source_tokenizer
         checkpoint.save(out, loaded.model, *kept, getattr(torch, how.weights))
+        files = [out]
+    elif kind == ADAPTER and base is not None:
+        found = checkpoint.save_adapter(out, loaded, checkpoint.load(base))
+        ranks = f", of ranks up to {found.largest_rank}" if found.low_rank else ""
+        changed = f"{found.low_rank} changed by matrices of low rank{ranks}, {found.full_rank} changed in full"
+        note(f"tensors: {found.whole} new, {changed}; all others are the base's")
         files = [out]
     else:
         files = _folder(loaded, out, kind)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import note_each
+from t2r_export.cli.output import base_option, note_each
 from t2r_export.cli.reports import parity_text
 from t2r_export.errors import CheckFailed
-from t2r_export.paths import existing_model
+from t2r_export.paths import check_base, existing_model
 from t2r_export.proof.tolerances import REFERENCES
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, note, show
@@ -34,6 +34,7 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     help="Precision of MODEL's steps; float64 shows the float32 error of GRAPH.",
 )
+@base_option
 @json_option
 def command(
     model: Path,
@@ -42,17 +43,19 @@ def command(
     steps: int,
     rounding: bool,
     reference: str,
+    base: Path | None,
     as_json: bool,
 ) -> None:
     """Compare GRAPH with MODEL, the checkpoint it was exported from; exit 1 if a difference exceeds its tolerance."""
     existing_model(model)
+    check_base(model, base)
     existing_graph(graph)
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.graph.reader import read, require_whole
     from t2r_export.verify import verify
 
-    loaded = checkpoint.load(model)
+    loaded = checkpoint.load(model, base=base)
     note_each(loaded.notes)
     decoder = providers.decoder(graph, provider, None)
     if graph.suffix == ".onnx":

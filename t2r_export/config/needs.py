@@ -73,7 +73,7 @@ NEEDS: dict[str, dict[str, Need]] = {
     "finetune": FINETUNE,
     "export": _each("check calibrate", _SCHEME),
     "evaluate": {
-        **_each("lengths part windows past_end", _A_TEXT),
+        **_each("lengths part windows past_end base", _A_TEXT),
         "split": _A_PART,
         "bleu": _files("a .tsv of sources and translations", lambda o: o["text"].suffix == ".tsv"),
         "eval_tokens": _files(
@@ -89,6 +89,7 @@ NEEDS: dict[str, dict[str, Need]] = {
     },
     "save": {
         "provider": Need("--as compiled", lambda o: o["form"][0] == "compiled"),
+        "base": Need("--as adapter, or an .adapter,", lambda o: "adapter" in (o["form"][0], o["source"].suffix[1:])),
     },
 }
 

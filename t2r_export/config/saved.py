@@ -48,12 +48,14 @@ class PlainForm:
     """A form without options."""
 
 
-TRANSFORMERS, MARIAN, PEGASUS, OURS, WEB, COMPILED = "transformers", "marian", "pegasus", "t2r", "web", "compiled"
+TRANSFORMERS, MARIAN, PEGASUS, OURS = "transformers", "marian", "pegasus", "t2r"
+ADAPTER, WEB, COMPILED = "adapter", "web", "compiled"
 FORMS: dict[str, type] = {
     TRANSFORMERS: TransformersForm,
     MARIAN: PlainForm,
     PEGASUS: PlainForm,
     OURS: CheckpointForm,
+    ADAPTER: PlainForm,
     WEB: WebForm,
     COMPILED: PlainForm,
 }

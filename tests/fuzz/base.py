@@ -51,6 +51,7 @@ LINES = [
     ["export", "model.pt", "x.onnx", "--quantize", "w4:block_size=16"],
     ["finetune", "model.pt", "x.pt", "--data", "text.txt", "--steps", "1,1", "--batch", "2", "--length", "8"],
     ["generate", "graph.onnx", "--prompt", "abc", "--max-tokens", "3", "--temperature", "0.5", "--seed", "3"],
+    ["export", "student.adapter", "x.onnx", "--base", "source.pt"],
     ["verify", "model.pt", "graph.onnx", "--steps", "3", "--provider", "cpu"],
     ["quantize", "graph.onnx", "x.onnx", "--scheme", "w8:block_size=32"],
     ["evaluate", "model.pt", "text.txt", "--lengths", "8"],
@@ -77,6 +78,7 @@ def make(folder: Path) -> Path:
     np.save(folder / "ids.npy", np.arange(400) % len(LETTERS))
     (folder / "recipe.toml").write_text(RECIPE)
     (folder / "lines.json").write_text(json.dumps(LINES))
+    whole("save", folder / "model.pt", folder / "student.adapter", "--as", "adapter", "--base", folder / "source.pt")
     whole("export", folder / "model.pt", folder / "graph.onnx", "--prefill", "--draft-check")
     whole("generate", folder / "graph.onnx", "--ids", "1", "--max-tokens", "1", "--save-state", folder / "saved.state")
     _interrupted(folder)

@@ -17,10 +17,13 @@ from typing import Any
 
 import onnx
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from archives import CHANGES, appended
 from fuzz.mutations import VALUES, damage_bytes, damage_file, damage_json, damage_words
 from fuzz.runner import command
+from t2r_export.checkpoints.adapter import KEY
 from t2r_runtime import Decoder, Tokenizer
 from t2r_runtime.errors import T2RError
 
@@ -87,6 +90,23 @@ def model_data(base: Path, here: Path, chance: random.Random) -> str:
         data["weights"] = weights
     torch.save(data, here / "model.pt")
     return exported("model.pt") if chance.randrange(3) else command("inspect", "model.pt")
+
+
+@kind
+def adapters(base: Path, here: Path, chance: random.Random) -> str:
+    """Damage of the bytes, or of the metadata and a tensor's shape in a file that is well-formed."""
+    path = Path(shutil.copy(base / "student.adapter", here))
+    if chance.randrange(2):
+        damage_file(chance, path)
+    else:
+        with safe_open(path, framework="pt") as file:
+            data = json.loads(file.metadata()[KEY])
+        tensors = load_file(path)
+        for name in chance.sample(sorted(tensors), chance.choice((0, 0, 1))):
+            tensors[chance.choice((name, f"{name}.A", "head.weight"))] = tensors.pop(name)[:1].clone()
+        save_file(tensors, path, {KEY: json.dumps(damage_json(chance, data))})
+    ending = command("export", path.name, "made.onnx", "--base", base / "source.pt")
+    return ending if ending != "accepted" else runs(Path("made.onnx"))
 
 
 def graph_verbs(chance: random.Random, graph: str) -> str:

@@ -44,7 +44,10 @@ def test_what_is_whole_is_accepted(line: list[str], whole: Path) -> None:
 
     def case(here: Path) -> str:
         kinds.graph_folder(whole, here)
-        for file in (*whole.glob("translator.*"), *(whole / name for name in ("text.txt", "source.pt", "pairs.tsv"))):
+        for file in (
+            *whole.glob("translator.*"),
+            *(whole / name for name in ("text.txt", "source.pt", "student.adapter", "pairs.tsv")),
+        ):
             shutil.copy(file, here)
         return runner.command(*line)
 

@@ -20,7 +20,7 @@ from t2r_runtime.files import replaceable, unwritable
 
 DIGEST = 12  # hex digits in the names of a graph's external data and companions
 GRAPHS = (".onnx", ".ort")
-MODELS = (".pt", *GRAPHS, ".safetensors", ".gguf", ".npy")
+MODELS = (".pt", *GRAPHS, ".safetensors", ".gguf", ".adapter", ".npy")
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class Imported:
     sha256: str  # of all files that were read, see Folder.sha256
     source_tokenizer: str | None  # of a translator's sources; None: one for both sides
     notes: tuple[str, ...]  # for the user, one line each
+    files: dict[str, str]  # SHA-256 of each file that was read, by name
 
 
 def read(
@@ -113,7 +114,9 @@ def read(
     if fields.unread():
         notes.append(f"keys of {where} that are not used: {listed(fields.unread(), 50)}")
     provenance = {"origin": origin} if importer.provenance is None else _kept(importer.provenance(fields), chat)
-    return Imported(config, weights, tokenizer, provenance, files.sha256(), source_tokenizer, tuple(notes))
+    return Imported(
+        config, weights, tokenizer, provenance, files.sha256(), source_tokenizer, tuple(notes), files.hashes()
+    )
 
 
 def _kept(provenance: dict[str, Any], chat: dict[str, Any] | None) -> dict[str, Any]:
