@@ -33,6 +33,7 @@ CODE = re.compile(r"^```.*?^```$|^(?: {4}|\t).*?$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 LIST = re.compile(r"^([^\s|#>-][^\n]*)\n(?=- |1\. )", re.MULTILINE)
 REMOTE = re.compile(r"""<(?:script|link|img)\b[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+NUMBER = re.compile(r"<td([^>]*)>(?=[+-]?\d[^<]{0,28}</td>)")  # short cells that begin with a number
 DECLARED = re.compile(  # names of functions, structs, callbacks and enums
     r"^T2R_API [^(]*?(\w+)\(|^\} (\w+);|^typedef (?:struct|enum) \w+ (?:\{.*\} )?(\w+);|\(\*(\w+)\)", re.MULTILINE
 )
@@ -49,6 +50,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    files.append(File.generated(config, "site.css", abs_src_path=str(ROOT / ".ci/site.css")))
     header = (ROOT / "runtimes/cpp/include/t2r.h").read_text(encoding="utf-8")
     notebook = json.loads((ROOT / "docs/notebook.ipynb").read_text(encoding="utf-8"))
     for page, text in {
@@ -69,6 +71,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     source = next((source for source, other in PAGES.items() if other == uri), f"docs/{uri}")
     parts = re.split(f"({CODE.pattern})", markdown, flags=CODE.flags)
     return "".join(part if n % 2 else LIST.sub(r"\1\n\n", relinked(part, source, uri)) for n, part in enumerate(parts))
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Mark cells of numbers, which site.css keeps on one line."""
+    return NUMBER.sub(r'<td\1 class="number">', html)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

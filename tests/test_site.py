@@ -90,6 +90,12 @@ def test_links(site: ModuleType, text: str, source: str, uri: str, made: str) ->
     assert site.relinked(text, source, uri) == made
 
 
+def test_numbers_stay_on_one_line(site: ModuleType) -> None:
+    cells = "<td>-0.2 (1 to 2)</td><td>2 cores of a machine that reads 50 GB/s</td><td>a 3</td><td align='left'>4</td>"
+    marked = cells.replace("<td>-", '<td class="number">-').replace("'left'", "'left' class=\"number\"")
+    assert site.on_page_content(cells, None, None, None) == marked
+
+
 def test_notebook_page(site: ModuleType) -> None:
     outputs = [{"text": ["2\n"]}, {"data": {"image/svg+xml": ["<svg>\n", "</svg>"]}}]
     cells = [

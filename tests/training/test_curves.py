@@ -102,6 +102,7 @@ def test_plots_show_all_runs_and_are_reproducible(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg", "a.png"):
         draw(curves, tmp_path / name)
     text = (tmp_path / "a.svg").read_text()
+    assert text.count("prefers-color-scheme: dark") == 1
     assert text == (tmp_path / "b.svg").read_text()
     for word in ("first", "second", "teacher", "transfer", "tokens trained on", "nats/token"):
         assert f">{word}" in text or word in text
