@@ -84,7 +84,7 @@ def decode_tables(result: Mapping[str, Any]) -> dict[str, Table]:
             tables[f"turns-{threads}"] = _grid(title, turns, "context", _spread)
         if any("median" in row for row in of("starts")):
             tables[f"starts-{threads}"] = _starts(where, of("starts"), result["candidates"])
-        tables[f"limit-{threads}"] = _limit(where, speed, of("limits"))
+        tables[f"limit-{threads}"] = _limit(where, speed, of("limits"), steps)
     return tables
 
 
@@ -255,19 +255,18 @@ def _starts(where: str, rows: Sequence[Row], candidates: Sequence[Row], first: s
     return Table(f"{where}: start", head, lines)
 
 
-def _limit(where: str, speed: Row, rows: Sequence[Row]) -> Table:
-    head = ["", "weights, MB", "states, MB", "floor, ms", "measured, ms", "distance"]
-    lines = [
-        [
-            row["name"],
-            _mega(row["weight_bytes"]),
-            _mega(row["state_bytes"]),
-            f"{row['floor']:.2f}",
-            f"{row['median']:.2f}",
-            f"{row['distance']:.2f}",
+def _limit(where: str, speed: Row, rows: Sequence[Row], steps: Sequence[Row]) -> Table:
+    """Bytes of a step, the limit of its time, and the bytes over the measured times."""
+    times = {(row["name"], row["context"]): row["median"] for row in steps if "median" in row}
+    contexts = list(dict.fromkeys(context for _, context in times))
+    head = ["", "weights, MB", "states, MB", "limit, ms", *(f"GB/s after {context:,}" for context in contexts)]
+    lines = []
+    for row in rows:
+        sizes = row["weight_bytes"], row["state_bytes"]
+        rates = [
+            f"{sum(sizes) / 1e6 / times[row['name'], at]:.0f}" if (row["name"], at) in times else "-" for at in contexts
         ]
-        for row in rows
-    ]
+        lines.append([row["name"], *map(_mega, sizes), f"{row['floor']:.2f}", *rates])
     rate = f"{speed['median'] / 1e9:.1f} GB/s ({speed['low'] / 1e9:.1f}-{speed['high'] / 1e9:.1f})"
     return Table(f"{where}: the limit, from {rate} read by {speed['form']}", head, lines)
 

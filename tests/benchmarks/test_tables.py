@@ -73,7 +73,8 @@ def test_other_decode_tables() -> None:
         ["torch:softmax", "-", "-", "3.0"],
     ]
     assert "30.0 GB/s (20.0-40.0) read by a way" in tables["limit-2"].title
-    assert tables["limit-2"].rows == [["t2r:w4", "57.0", "3.0", "2.00", "4.00", "2.00"]]
+    assert tables["limit-2"].head[3:] == ["limit, ms", "GB/s after 16", "GB/s after 1,024"]
+    assert tables["limit-2"].rows == [["t2r:w4", "57.0", "3.0", "2.00", "30", "30"]]
 
 
 def test_no_prompts_no_prompt_table() -> None:
