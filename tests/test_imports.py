@@ -81,8 +81,8 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 LINES = {
     ("t2r_export", "*.py"): 44_300,
     ("t2r_export/lab", "*.py"): 1_700,
-    ("runtimes/python/t2r_runtime", "*.py"): 14_400,
-    ("tests", "*.py"): 57_400,
+    ("runtimes/python/t2r_runtime", "*.py"): 15_300,
+    ("tests", "*.py"): 58_000,
     ("benchmarks", "*.py"): 7_900,
     ("docs", "*.md"): 4_600,
 }

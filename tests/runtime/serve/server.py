@@ -164,6 +164,7 @@ def within(
     keep_bytes: int = 10**6,
     key: str | None = None,
     log: str = "none",
+    tool_format: str | None = None,
 ) -> Iterator[Client]:
     """A server in a thread of this process, so that tests can patch it; its clients send the key."""
     from t2r_runtime import Decoder, Translator
@@ -171,6 +172,7 @@ def within(
     from t2r_runtime.serve.access import Access
     from t2r_runtime.serve.log import Log
     from t2r_runtime.serve.models import Limits
+    from t2r_runtime.serve.tools.formats import FORMATS
 
     def decoder(path: Path) -> Decoder:
         return Decoder(path, threads=1)
@@ -180,7 +182,7 @@ def within(
 
     with run.listening("127.0.0.1", 0) as listener:
         access = Access(key=key)
-        more = folder, keep_bytes, access, Log(log)
+        more = folder, keep_bytes, access, Log(log), FORMATS.get(tool_format or "")
         server = run.server(run.served(graphs, decoder, translator, Limits(rows), *more))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

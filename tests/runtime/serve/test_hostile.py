@@ -149,7 +149,7 @@ def test_value_of_a_field(fields: dict[str, Any], param: str | None, server: Ser
         ([{"role": "user", "content": 5}], "messages[0]"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0]"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0]"),
-        ([{"role": "user", "content": "a", "tool_calls": []}], "messages[0]"),
+        ([{"role": "user", "content": "a", "tool_calls": [{}]}], "messages[0]"),
         ([{"role": "user", "content": "a"}] * 4097, "messages"),
     ],
 )

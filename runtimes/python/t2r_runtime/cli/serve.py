@@ -16,6 +16,7 @@ from t2r_runtime.cli.output import note
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.serve.access import ANY, Access, host_name
 from t2r_runtime.serve.log import FORMATS, NONE, Log
+from t2r_runtime.serve.tools.formats import FORMATS as TOOL_FORMATS
 from t2r_runtime.session.refusals import existing_graph
 
 NEEDED = ("starlette", "uvicorn")
@@ -77,6 +78,11 @@ NEEDED = ("starlette", "uvicorn")
     show_default=True,
     help="Write a line to stderr for each request: time, path, status, id, model, tokens, cached tokens, milliseconds.",
 )
+@click.option(
+    "--tool-format",
+    type=click.Choice([*TOOL_FORMATS]),
+    help="How the models write calls of tools. Default: as their chat templates say.",
+)
 @providers.threads_option
 @providers.option
 def command(
@@ -92,6 +98,7 @@ def command(
     api_key: str | None,
     allow_host: tuple[str, ...],
     log_format: str,
+    tool_format: str | None,
     threads: int | None,
     provider: providers.Provider,
 ) -> None:
@@ -123,6 +130,7 @@ def command(
             keep_mb * 10**6,
             Access(frozenset({host.lower()} - {""}), frozenset(map(str.lower, allow_host)), beyond, api_key),
             Log(log_format),
+            None if tool_format is None else TOOL_FORMATS[tool_format],
         )
         if api_key is None and beyond:
             note("t2r-run serve: everybody in this network may use it; --api-key asks for a key")

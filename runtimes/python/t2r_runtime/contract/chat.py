@@ -45,13 +45,19 @@ def require_chat_template(value: object) -> None:
         raise UserError(FORM, shown(value), "export the model again", "tokenizer")
 
 
-def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+def render(
+    chat_template: Mapping[str, Any],
+    messages: Sequence[Mapping[str, Any]],
+    add_generation_prompt: bool,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> str:
     """Render messages to text.
 
     Args:
         chat_template: see `is_chat_template`.
         messages: dicts with a `role`, a `content` and any other keys of the template; plain JSON data.
         add_generation_prompt: append the prefix of the model's answer.
+        tools: functions that the model may call, as in OpenAI's API; plain JSON data.
 
     Raises:
         UserError: malformed messages, a template that is invalid, rejects them or exceeds a limit, or jinja2 is not
@@ -64,9 +70,9 @@ def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any
         require_kind(message.get("role"), str, "a text as the role of a message", "tokenizer")
     _require_jinja2()
     try:
-        size = len(json.dumps(messages))
+        size = len(json.dumps(messages)) + len(json.dumps(tools))
         names = {**chat_template["tokens"], "messages": messages, "add_generation_prompt": bool(add_generation_prompt)}
-        names |= {"tools": None, "documents": None}
+        names |= {"tools": tools, "documents": None}
         request = json.dumps({"template": chat_template["template"], "names": names, "limit": MAX_OUTPUT + 4 * size})
     except (TypeError, ValueError, RecursionError) as error:
         do = "pass strings, numbers, lists and dicts"

@@ -8,7 +8,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.job import Event, Job
@@ -18,6 +18,7 @@ from t2r_runtime.serve.writer import Piece
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+T = TypeVar("T")
 GONE = 499  # status if the client has disconnected
 FEW = 64  # tokens with log-probabilities that are written at once
 ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -42,8 +43,8 @@ class Form(Protocol):
         """Parts of a stream before the first pieces."""
         ...
 
-    def part(self, piece: Piece) -> dict[str, Any]:
-        """A part of a stream."""
+    def parts(self, piece: Piece) -> list[dict[str, Any]]:
+        """Parts of a stream."""
         ...
 
 
@@ -93,7 +94,8 @@ class Answer:
                 yield _event({**head, "choices": [part]})
             async for piece in self._pieces():
                 if piece.text or piece.logprobs or piece.finish or self._options.tokens:
-                    yield _event({**head, "choices": [await self._written(self._form.part, piece)]})
+                    for part in await self._written(self._form.parts, piece):
+                        yield _event({**head, "choices": [part]})
             if self._options.stream_usage:
                 yield _event({**head, "choices": [], "usage": self._usage()})
             yield "data: [DONE]\n\n"
@@ -117,7 +119,7 @@ class Answer:
         metrics.count("t2r_cached_tokens_total", usage["prompt_tokens_details"]["cached_tokens"], model=name)
         metrics.time("t2r_request_seconds", time.monotonic() - self._jobs[0].started, model=name)
 
-    async def _written(self, write: Callable[[Piece], dict[str, Any]], piece: Piece) -> dict[str, Any]:
+    async def _written(self, write: Callable[[Piece], T], piece: Piece) -> T:
         """A choice as JSON; one with many log-probabilities, whose tokens are decoded, is written in another thread."""
         size = len(piece.logprobs)
         work = functools.partial(write, piece)

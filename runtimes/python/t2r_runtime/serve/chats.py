@@ -4,43 +4,87 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
+import string
+from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from t2r_runtime.serve.answer import Answer
 from t2r_runtime.serve.completions import MAX_TOP
 from t2r_runtime.serve.encoders import require_characters
 from t2r_runtime.serve.errors import wrong
-from t2r_runtime.serve.fields import Fields, is_text, shown
+from t2r_runtime.serve.fields import Fields
 from t2r_runtime.serve.job import Event
 from t2r_runtime.serve.models import Model, Served
 from t2r_runtime.serve.request_options import RequestOptions, job, read_options, require_log_probs, require_size
+from t2r_runtime.serve.tools.base import Call
+from t2r_runtime.serve.tools.messages import characters, read_messages
+from t2r_runtime.serve.tools.request import Tools, read_tools
+from t2r_runtime.serve.tools.stream import CallStream
 from t2r_runtime.serve.writer import Piece
 from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 512  # default; fewer if the model has fewer positions left
-MAX_MESSAGES = 4096
+ID_LETTERS, ID_SIZE = string.ascii_letters + string.digits, 9  # Mistral's templates refuse other ids
 
 
 class Chat:
-    """Choices of a chat."""
+    """Choices of a chat.
+
+    Args:
+        tokens: also write token ids.
+        tools: functions whose calls the choices may contain.
+    """
 
     kind, part_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def __init__(self, tokenizer: Tokenizer, tokens: bool) -> None:
-        self._tokenizer, self._tokens = tokenizer, tokens
+    def __init__(self, tokenizer: Tokenizer, tokens: bool, tools: Tools | None = None) -> None:
+        self._tokenizer, self._tokens, self._tools = tokenizer, tokens, tools
+        self._streams: dict[int, CallStream] = {} if tools is None else defaultdict(tools.stream)  # of each choice
 
     def choice(self, piece: Piece) -> dict[str, Any]:
         """A choice, from all its pieces."""
-        return self._made(piece, "message", {"role": "assistant", "content": piece.text, "refusal": None})
+        text, calls = self._read(piece)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            written = [{"id": _new_id(), "type": "function", "function": call._asdict()} for call in calls]
+            message |= {"content": text or None, "tool_calls": written}
+        return self._made(piece, "message", message)
 
     def first_parts(self, choices: int) -> list[dict[str, Any]]:
         """Parts of a stream before the first pieces: the role of each choice."""
         begun = {"role": "assistant", "content": ""}
         return [{"index": index, "delta": begun, "finish_reason": None} for index in range(choices)]
 
-    def part(self, piece: Piece) -> dict[str, Any]:
-        """A part of a stream."""
-        return self._made(piece, "delta", {"content": piece.text} if piece.text else {})
+    def parts(self, piece: Piece) -> list[dict[str, Any]]:
+        """Parts of a stream: text, then for each call its name, and its arguments."""
+        text, calls = self._read(piece)
+        deltas: list[dict[str, Any]] = [{"content": text}] if text else []
+        first = 0 if self._tools is None else self._streams[piece.index].calls - len(calls)
+        for index, call in enumerate(calls, first):
+            named = {"index": index, "id": _new_id(), "type": "function"}
+            deltas.append({"tool_calls": [{**named, "function": {"name": call.name, "arguments": ""}}]})
+            deltas.append({"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]})
+        if not deltas and (piece.finish or piece.logprobs or self._tokens):
+            deltas.append({})
+        parts = [self._made(Piece(piece.index), "delta", delta) for delta in deltas]
+        if parts:
+            parts[0] |= self._made(piece, "delta", deltas[0]) | {"finish_reason": None}
+            parts[-1]["finish_reason"] = piece.finish
+        return parts
+
+    def _read(self, piece: Piece) -> tuple[str, list[Call]]:
+        """The text and the calls of a piece; a last piece with calls ends for their sake."""
+        if self._tools is None:
+            return piece.text, []
+        stream = self._streams[piece.index]
+        text, calls = stream.feed(piece.text)
+        if piece.finish is not None:
+            rest, more = stream.end()
+            text, calls = text + rest, calls + more
+            piece.finish = "tool_calls" if stream.calls and piece.finish == "stop" else piece.finish
+        return text, calls
 
     def _made(self, piece: Piece, name: str, value: dict[str, Any]) -> dict[str, Any]:
         made = {"index": piece.index, name: value, "finish_reason": piece.finish, "logprobs": None}
@@ -61,15 +105,24 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, Re
     """Check a request, and start its job. Raises ApiError."""
     model.decoder()
     tokenizer = model.text()
-    messages = _messages(fields.take("messages"))
+    messages = read_messages(fields.take("messages"))
+    tools = read_tools(fields, model.tool_format)
     top = fields.whole("top_logprobs", None, 0, MAX_TOP)
     top = (top or 0) if fields.flag("logprobs") else None
     options = read_options(fields, served, model, top, model.ends)
     fields.end()
-    contents = [message["content"] for message in messages]
-    require_characters(contents, None, "messages")
+    texts, rendered = characters(messages), None
+    if tools is not None:
+        texts, rendered = [*texts, tools.text], tools.rendered
+        written = tools.written(tokenizer)
+        form = tools.form(written)
+        if form is not None and options.form is not None:
+            received = f"{options.form.param} and tool_choice"
+            raise wrong("one form of the answer", received, "leave one out", "tool_choice")
+        options = replace(options, written=written, form=form or options.form)
+    require_characters(texts, None, "messages")
     encoders, encode = served.encoders, functools.partial(tokenizer.encode, special_tokens=False)
-    text = await encoders.run(sum(map(len, contents)), lambda: tokenizer.chat(messages))
+    text = await encoders.run(sum(map(len, texts)), lambda: tokenizer.chat(messages, tools=rendered))
     [ids] = await encoders.each(encode, [text], model.most_tokens, "messages")
     require_size(len(ids), "messages")
     events: asyncio.Queue[Event] = asyncio.Queue()
@@ -80,27 +133,9 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, Re
         most = min(MAX_TOKENS, served.limits.max_tokens, room)
     require_log_probs(options, 0, options.choices * most)
     jobs = [await job(served, model, options, ids, most, 0, events)]
-    return Answer(served, model, options, Chat(tokenizer, options.tokens), jobs), options
+    return Answer(served, model, options, Chat(tokenizer, options.tokens, tools), jobs), options
 
 
-def _messages(value: object) -> list[dict[str, str]]:
-    """The messages, each with a role and a text."""
-    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
-        raise wrong(f"a list of 1 to {MAX_MESSAGES} messages", shown(value), "correct it", "messages")
-    return [_message(each, number) for number, each in enumerate(value)]
-
-
-def _message(value: object, number: int) -> dict[str, str]:
-    param = f"messages[{number}]"
-    if not isinstance(value, dict) or not is_text(value.get("role"), 64):
-        raise wrong(f"an object with a role and a content as {param}", shown(value), "correct it", param)
-    content = value.get("content")
-    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-        texts = [part.get("text") for part in content]
-        content = "".join(texts) if all(map(is_text, texts)) else None
-    if not is_text(content):
-        raise wrong(f"a text as the content of {param}", shown(value.get("content")), "correct it", param)
-    extra = value.keys() - {"role", "content", "name", "refusal"}
-    if extra:
-        raise wrong(f"role and content in {param}", shown(min(map(str, extra))), "leave it out", param)
-    return {"role": value["role"], "content": str(content)}
+def _new_id() -> str:
+    """The id of a call."""
+    return "".join(random.choices(ID_LETTERS, k=ID_SIZE))

@@ -18,6 +18,12 @@ from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 16  # default, as in OpenAI's API
 MAX_TOP = 20  # most likely tokens with a log-probability
+# fields of chats, and the values that disable them
+OF_CHATS: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+}
 
 
 class Completion:
@@ -40,9 +46,9 @@ class Completion:
         """Parts of a stream before the first pieces."""
         return []
 
-    def part(self, piece: Piece) -> dict[str, Any]:
-        """A part of a stream."""
-        return self.choice(piece)
+    def parts(self, piece: Piece) -> list[dict[str, Any]]:
+        """Parts of a stream."""
+        return [self.choice(piece)]
 
     def _logprobs(self, piece: Piece) -> dict[str, Any]:
         return {
@@ -67,6 +73,8 @@ class Completion:
 async def complete(served: Served, model: Model, fields: Fields) -> tuple[Answer, RequestOptions]:
     """Check a request, and start its jobs. Raises ApiError."""
     model.decoder()
+    for name, allowed in OF_CHATS.items():
+        fields.only(name, allowed)
     prompts = _prompts(fields.take("prompt"))
     top = fields.whole("logprobs", None, 0, MAX_TOP)
     options = read_options(fields, served, model, top, model.signature.eos_tokens)

@@ -21,6 +21,7 @@ from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_FORM = 1 << 16  # characters
 BLANKS = r" ?|\n {0,16}"  # between the parts of JSON; without a bound, some models write nothing else
+JSON_OPTIONS = {"whitespace_pattern": BLANKS, "lenient": False, "coerce_one_of": False}
 STATES, FUEL = 20_000, 50_000  # of llguidance: at most 40 MB of memory, and some 4 ms for a mask
 PACKAGE = "llguidance"
 KINDS = {
@@ -29,13 +30,14 @@ KINDS = {
     "choice": "a list of texts",
     "grammar": "a grammar in Lark or GBNF",
 }
+CALLS = "calls"  # kind of a form of t2r_runtime.serve.tools.grammar
 OUTPUTS = {kind: kind for kind in KINDS}  # fields of vLLM's structured_outputs
 # earlier fields of vLLM, and llama.cpp's
 FIELDS = {f"guided_{kind}": kind for kind in KINDS} | {"json_schema": "json", "grammar": "grammar"}
 
 
 class Form(NamedTuple):
-    """What an answer has to be: its kind, of `KINDS`, and its text; that of choices is a JSON list."""
+    """What an answer has to be: its kind, of `KINDS` or `CALLS`, and its text; that of choices is a JSON list."""
 
     kind: str
     text: str
@@ -43,14 +45,19 @@ class Form(NamedTuple):
 
 
 class Mask:
-    """The tokens that may follow in one choice."""
+    """The tokens that may follow in one choice.
 
-    def __init__(self, matcher: Any, stop: Sequence[int]) -> None:
-        self._matcher, self._stop = matcher, list(stop)
+    Args:
+        stop: tokens that end an answer.
+        special: tokens without text.
+    """
+
+    def __init__(self, matcher: Any, stop: Sequence[int], special: Sequence[int] = ()) -> None:
+        self._matcher, self._stop, self._special = matcher, list(stop), list(special)
 
     def copy(self) -> Mask:
         """The same mask for another choice."""
-        return Mask(self._matcher.deep_copy(), self._stop)
+        return Mask(self._matcher.deep_copy(), self._stop, self._special)
 
     def allowed(self, vocabulary: int) -> NDArray[np.bool_]:
         """Whether each token may follow (vocabulary,); a stop token may if the answer is complete.
@@ -60,6 +67,9 @@ class Mask:
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         found = np.unpackbits(bits, bitorder="little")[:vocabulary].astype(bool)
+        for token in self._special:
+            if found[token]:  # where one may follow, llguidance allows others too
+                found[token] = self._matcher.validate_tokens([token]) == 1
         found[self._stop] = self._matcher.is_accepting()
         if self._matcher.is_error() or not found.any():
             error = self._matcher.get_error()
@@ -109,7 +119,8 @@ class Grammars:
             grammar = _compiled(form)
         except ValueError as error:
             raise _invalid(form, error) from error
-        mask = Mask(llguidance.LLMatcher(self._tokens, grammar, log_level=0, limits=limits), stop)
+        special = [token for token in self._tokenizer.special_tokens if token < self._vocabulary]
+        mask = Mask(llguidance.LLMatcher(self._tokens, grammar, log_level=0, limits=limits), stop, special)
         try:
             mask.allowed(self._vocabulary)
         except UserError as error:
@@ -219,11 +230,13 @@ def _compiled(form: Form) -> str:
 
     package: Any = llguidance
     if form.kind == "json":
-        options = {"whitespace_pattern": BLANKS, "lenient": False, "coerce_one_of": False}
-        return str(package.LLMatcher.grammar_from_json_schema(form.text, overrides=options))
+        return str(package.LLMatcher.grammar_from_json_schema(form.text, overrides=JSON_OPTIONS))
+    if form.kind == CALLS:
+        return str(package.LLMatcher.grammar_from_lark(form.text))
     return str(package.grammar_from(form.kind, form.text))
 
 
 def _invalid(form: Form, why: object) -> ApiError:
     message = " ".join(str(why).split())
-    return wrong(f"{KINDS[form.kind]} that this server supports", message, "change it", form.param)
+    expected = KINDS.get(form.kind, "functions with JSON schemas")
+    return wrong(f"{expected} that this server supports", message, "change it", form.param)

@@ -18,6 +18,7 @@ from t2r_runtime.serve.grammars import Grammars
 from t2r_runtime.serve.log import Log
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.prefixes import Prefixes
+from t2r_runtime.serve.tools.base import Format
 from t2r_runtime.serve.translations import Translations
 from t2r_runtime.text.tokenizer import Tokenizer
 
@@ -56,6 +57,7 @@ class Model:
     translations: Translations | None = None
     grammars: Grammars | None = None  # of a decoder with a tokenizer
     written: Tokenizer | None = None  # for a translator's output
+    tool_format: Format | None = None  # of the calls that a chat model writes
     created: int = field(default_factory=lambda: int(time.time()))
 
     def decoder(self) -> Engine:

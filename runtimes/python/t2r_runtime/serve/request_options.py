@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,11 +31,8 @@ MOST_BIAS = 100
 # unsupported features of OpenAI's API, and the values that disable them
 MISSING = {
     "suffix": ("",),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
     "audio": (),
 }
 
@@ -55,6 +52,7 @@ class RequestOptions:
     session: str | None
     changes: LogitChanges
     form: Form | None
+    written: Mapping[int, str] = field(default_factory=dict)  # special tokens that are a part of the text
 
     def samplings(self) -> list[Sampling]:
         """One Sampling per choice, each with its own seed."""
@@ -154,8 +152,8 @@ async def job(
     scored = echo is not None and options.top is not None
     masks = await _masks(served, model, options)
     writers = [
-        Writer(first + n, model.tokenizer, ids, options.stops, options.top, echo, masks[n] if masks else None)
-        for n in range(options.choices)
+        Writer(first + n, model.tokenizer, ids, options.stops, options.top, echo, mask, options.written)
+        for n, mask in enumerate(masks or [None] * options.choices)
     ]
     start, keep, marks = None, None, list[int]()
     if scored:

@@ -25,6 +25,8 @@ from t2r_runtime.serve.log import Log
 from t2r_runtime.serve.metrics import Metrics
 from t2r_runtime.serve.models import Limits, Model, Served, names_of
 from t2r_runtime.serve.prefixes import Prefixes, graph_key
+from t2r_runtime.serve.tools.base import Format
+from t2r_runtime.serve.tools.formats import format_of
 from t2r_runtime.serve.translations import Translations
 from t2r_runtime.text.tokenizer import Tokenizer
 from t2r_runtime.translate.translator import Translator
@@ -44,11 +46,13 @@ def served(
     keep_bytes: int,
     access: Access,
     log: Log,
+    tool_format: Format | None = None,
 ) -> Served:
     """Open the graphs.
 
     Args:
         opened, translator: open a graph.
+        tool_format: that of the calls of all models; None reads it from their chat templates.
 
     Raises:
         UserError: as for Decoder, Translator, Pool and Prefixes, or two graphs with the same name.
@@ -63,7 +67,9 @@ def served(
                 tokenizer = None if signature.tokenizer is None else Tokenizer.of(signature)
                 key = graph_key(path, decoder.placement, access.key)
                 grammars = None if tokenizer is None else Grammars(tokenizer, signature.vocab_size)
-                models[name] = Model(name, signature, tokenizer, key, engine, grammars=grammars)
+                chat = signature.chat_template
+                calls = tool_format or (None if chat is None else format_of(chat["template"]))
+                models[name] = Model(name, signature, tokenizer, key, engine, grammars=grammars, tool_format=calls)
             else:
                 signature.require_memory(limits.rows)
                 translations = Translations(name, translator(path), limits.rows, limits.queue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -63,6 +63,7 @@ class Writer:
         top: number of most likely tokens with each log-probability; None collects none.
         echo: prompt to begin the first piece with.
         mask: the form of the text.
+        written: special tokens that are a part of the text.
     """
 
     def __init__(
@@ -74,12 +75,13 @@ class Writer:
         top: int | None = None,
         echo: Echo | None = None,
         mask: Mask | None = None,
+        written: Mapping[int, str] | None = None,
     ) -> None:
         echo = echo or Echo()
         self._piece, self._index = Piece(index, echo.text), index
         self._echoed, self._end = iter(echo.places), len(echo.text)
         self._stream = None if tokenizer is None else tokenizer.stream(prompt[-64:])
-        self._until, self._top, self._mask = Until(stops), top, mask
+        self._until, self._top, self._mask, self._written = Until(stops), top, mask, written or {}
         self.generated = 0
 
     def first(self, token: int) -> None:
@@ -108,7 +110,7 @@ class Writer:
         self.generated += 1
         self._piece.tokens.append(token)
         if self._stream is not None and shown:
-            text = self._stream.feed(token)
+            text = self._stream.feed(token) + self._written.get(token, "")
             self._end += len(text)
             self._piece.text += self._until.feed(text)
         complete = shown and self._mask is not None and self._mask.take(token)

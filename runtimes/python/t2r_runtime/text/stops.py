@@ -10,11 +10,15 @@ class Until:
 
     The result does not depend on how the text is split into pieces. A possible beginning of a stop string is held back.
     A piece takes time in proportion to its length and the number of stop strings, whatever their lengths.
+
+    Attributes:
+        found: whether a stop string is complete.
+        rest: what follows it in its piece.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [_Stop(stop) for stop in stops]
-        self._waiting = ""
+        self._waiting = self.rest = ""
         self.found = False
 
     def feed(self, piece: str) -> str:
@@ -27,6 +31,7 @@ class Until:
         self.found = bool(ends)
         certain = self._waiting[: before + min(ends)[1] if ends else len(self._waiting) - held]
         self._waiting = "" if ends else self._waiting[len(certain) :]
+        self.rest = piece[min(ends)[0] :] if ends else ""
         return certain
 
     def end(self) -> str:

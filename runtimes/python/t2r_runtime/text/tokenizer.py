@@ -81,7 +81,12 @@ class Tokenizer:
         require_size(tokenizer)
         return cls(tokenizer, bos_token, chat_template, any_parts=False)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """Render messages with the model's chat template.
 
         Encode the text with `special_tokens=False`, as the template adds them.
@@ -89,11 +94,12 @@ class Tokenizer:
         Args:
             messages: dicts such as `{"role": "user", "content": "…"}` of plain JSON data, oldest first.
             add_generation_prompt: append the prefix of the model's answer.
+            tools: functions that the model may call, as in OpenAI's API.
 
         Raises:
             UserError: no chat template; see also t2r_runtime.contract.chat.render.
         """
-        return render(self.require_chat_template(), messages, add_generation_prompt)
+        return render(self.require_chat_template(), messages, add_generation_prompt, tools)
 
     def require_chat_template(self) -> Mapping[str, Any]:
         """The chat template. Raises UserError: none."""
