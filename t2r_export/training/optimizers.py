@@ -189,11 +189,22 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
     return peak * 0.5 * (1 + math.cos(math.pi * (step + 1 - rising) / (steps + 1 - rising)))
 
 
+class OtherGroups(Exception):
+    """A saved state groups the same weights in another way."""
+
+
 def restore(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Load a `state_dict` with unsharded tensors. Raises exceptions of any kind for another model's state."""
+    """Load a `state_dict` with unsharded tensors.
+
+    Raises OtherGroups for the state of a version of t2r with other groups of learning rates, and exceptions of any kind
+    for another model's state.
+    """
     combined = isinstance(optimizer, CombinedOptimizer)
     parts, states = (optimizer.parts, state["parts"]) if combined else ([optimizer], [state])
     for part, saved in zip(parts, states, strict=True):
+        sizes, before = ([len(group["params"]) for group in of] for of in (part.param_groups, saved["param_groups"]))
+        if sizes != before and sum(sizes) == sum(before):
+            raise OtherGroups
         parameters = [parameter for group in part.param_groups for parameter in group["params"]]
         values = {number: _of(parameters[number], of) for number, of in saved["state"].items()}
         part.load_state_dict({**saved, "state": values})

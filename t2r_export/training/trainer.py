@@ -38,6 +38,7 @@ from t2r_export.training.measured import Measured, peak_bytes
 from t2r_export.training.memory import KeptMemory, narrow, recompute
 from t2r_export.training.optimizers import (
     DivergenceGuard,
+    OtherGroups,
     learning_rate,
     make_optimizer,
     restart,
@@ -47,7 +48,7 @@ from t2r_export.training.optimizers import (
 from t2r_export.training.rises import EVERY, Rise, Watch
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.start import far_shares
-from t2r_export.training.state import TrainingState, damaged, save_state
+from t2r_export.training.state import AGAIN, TrainingState, damaged, save_state
 from t2r_runtime import glibc
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.tuning import usable_cores
@@ -122,6 +123,10 @@ class Trainer:
         if self.state.optimizer is not None:
             try:
                 restore(optimizer, self.state.optimizer)
+            except OtherGroups as error:
+                expected = f"an optimizer with this version's groups of learning rates in {self.config.state_path}"
+                do = f"finish the run with the version of t2r that began it, or {AGAIN}"
+                raise UserError(expected, "the groups of an older version", do) from error
             except Exception as error:  # a damaged state, or another optimizer's, can raise anything in torch
                 raise damaged(self.config.state_path, printable(error, 100)) from error
         return stage, module, list(trainable.values()), optimizer, guard

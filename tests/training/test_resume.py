@@ -132,9 +132,17 @@ def other_moments(state: TrainingState) -> None:
     state.optimizer["state"][0]["exp_avg"] = torch.ones(3, 1)
 
 
+def older_groups(state: TrainingState) -> None:
+    """As if all rates were equal, as they once were."""
+    assert state.optimizer is not None
+    groups = state.optimizer["param_groups"]
+    groups[:] = [{**groups[0], "params": [number for group in groups for number in group["params"]]}]
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
+        (older_groups, "groups of learning rates in .*; received the groups of an older version; finish the run with"),
         (drop_weight, "tensors that its config describes; received missing embedding.weight"),
         (widen, "the shapes that its config describes; received norm.weight 3 instead"),
         (other_moments, r"a training state of version 3 in .*; received exp_avg of the shape \(3, 1\)"),
