@@ -107,14 +107,16 @@ def export_quantized(
     """Export and quantize. A temporary float32 graph is written only for calibration or `check`."""
     out = Path(out)
     check_outputs(graph_outputs(out, options.companions), [config.calibrate, check])
-    bundle, exported = build(checkpoint, options)
+    reads = config.rounding == "gptq" and options.takes_companions  # GPTQ's text, many tokens at a time
+    bundle, exported = build(checkpoint, replace(options, prefill=options.prefill or reads))
+    unwritten = [PREFILL] if reads and not options.prefill else []
     with temporary_beside(out, folder=True) as folder:
         float32 = None
         if scheme(config.scheme).calibrated or check is not None:
             float32 = folder / "float32.onnx"
             kept = {role: graph for role, graph in bundle.companions.items() if role == ENCODER}
             write(replace(bundle, companions=kept), float32)
-        report, signature = _written(bundle, float32, out, config, check)
+        report, signature = _written(bundle, float32, out, config, check, unwritten=unwritten)
     return replace(exported, files=report.files, signature=signature), report
 
 
@@ -125,11 +127,16 @@ def _written(
     config: QuantizeConfig,
     check: Path | None,
     external_bytes: int = EXTERNAL_BYTES,
+    unwritten: Sequence[str] = (),
 ) -> tuple[QuantizeReport, Signature]:
-    """Quantize a bundle and write it; returns the report and the signature of the step graph."""
-    refuse_companions(out, list(bundle.companions))
+    """Quantize a bundle and write it, without the companions `unwritten`.
+
+    Returns the report and the signature of the step graph.
+    """
+    refuse_companions(out, [role for role in bundle.companions if role not in unwritten])
     before, quality = _weight_bytes(bundle), None
     made, config = quantized(bundle, config, float32)
+    bundle, made = _without(bundle, unwritten), _without(made, unwritten)
 
     def measured(part: Path) -> None:
         nonlocal quality
@@ -146,6 +153,11 @@ def _written(
     more = errors, config.float_products, config.kept
     report = QuantizeReport(files, config.scheme, before, after, quality, left_out, *more)
     return report, signature
+
+
+def _without(bundle: Bundle, roles: Sequence[str]) -> Bundle:
+    """A bundle without the companions `roles`."""
+    return replace(bundle, companions={role: graph for role, graph in bundle.companions.items() if role not in roles})
 
 
 def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = None) -> tuple[Bundle, QuantizeConfig]:

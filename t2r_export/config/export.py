@@ -132,6 +132,11 @@ class ExportConfig:
         return self.context is not None and read_context(self.context)[1]
 
     @property
+    def takes_companions(self) -> bool:
+        """Whether companions are possible."""
+        return not (find(self.target).static or self.float16_safe)
+
+    @property
     def companions(self) -> list[str]:
         """Roles of the companion graphs."""
         return [role for role in (PREFILL, DRAFT_CHECK) if getattr(self, role)]

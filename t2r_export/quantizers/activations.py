@@ -16,7 +16,7 @@ import onnx
 
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.bundle import Bundle
-from t2r_export.quantizers.base import projections
+from t2r_export.quantizers.base import head, projections
 from t2r_export.quantizers.blocks import BLOCK_SIZE
 from t2r_export.quantizers.sensitivity import OpenBundle, Passage
 from t2r_runtime.contract.signature import ENCODER
@@ -83,10 +83,15 @@ class Inputs:
     rows: Iterator[tuple[str, Floats]]
 
 
-def projection_inputs(bundle: Bundle, passages: Sequence[Passage]) -> list[Inputs]:
-    """Inputs of the projections of each of `bundle.halves`, computed while they are read. Padding is not among them."""
-    graphs = OpenBundle(_with_activations(bundle), passages)
-    found = [Inputs(graphs.step.matrices, _of_steps(graphs, _inputs(bundle.step)))]
+def projection_inputs(bundle: Bundle, passages: Sequence[Passage], tokens: int | None = None) -> list[Inputs]:
+    """Inputs of the projections of each of `bundle.halves`, computed while they are read. Padding is not among them.
+
+    Args:
+        tokens: as of `OpenBundle`; without the head, which reads the last token of a run.
+    """
+    graphs = OpenBundle(_with_activations(bundle), passages, tokens)
+    names = _inputs(bundle.step, without=None if tokens is None else head(bundle.step))
+    found = [Inputs(graphs.step.matrices, _of_steps(graphs, names))]
     if graphs.encoder is not None:
         found.append(Inputs(graphs.encoder.matrices, _of_encoder(graphs, _inputs(bundle.halves[1]))))
     return found
@@ -95,7 +100,10 @@ def projection_inputs(bundle: Bundle, passages: Sequence[Passage]) -> list[Input
 def _of_steps(graphs: OpenBundle, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
     for rows, found in graphs.steps({}):
         for name in names:
-            yield name, _flat(found[name][rows])
+            x = found[name]
+            if not rows.all():
+                x = x.reshape(rows.size, -1, x.shape[-1])[rows.ravel()]
+            yield name, _flat(x)
 
 
 def _of_encoder(graphs: OpenBundle, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
@@ -140,9 +148,9 @@ def _observed(graph: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
-def _inputs(graph: onnx.ModelProto) -> list[str]:
-    """Names of the inputs of projections."""
-    return list(dict.fromkeys(node.input[0] for node in projections(graph)))
+def _inputs(graph: onnx.ModelProto, without: str | None = None) -> list[str]:
+    """Names of the inputs of projections. Args: without: name of a projection to leave out."""
+    return list(dict.fromkeys(node.input[0] for node in projections(graph) if node.name != without))
 
 
 def _of_sources(x: npt.NDArray[np.generic], passage: Passage) -> npt.NDArray[np.generic]:

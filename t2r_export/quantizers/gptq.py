@@ -1,14 +1,15 @@
-"""GPTQ: round weights with the second moments of their inputs (Frantar et al. 2023, arXiv 2210.17323, algorithm 1).
+"""GPTQ: round weights with the second moments of their inputs (Frantar et al. 2023, arXiv 2210.17323).
 
 For a product y = x W, the inputs of a text give H = Σ xᵀx, and Σ |x (W - Q)|² = tr((W - Q)ᵀ H (W - Q)). Rows of W, one
-per input channel, are rounded in order. The error of each is compensated in the rows that are not rounded yet, by the
-Cholesky factor of H⁻¹. The format of MatMulNBits does not change.
+per input channel, are rounded in order. The errors of the previous rows are compensated in each, by the factor of H
+that needs no inverse (LDLQ of Chee et al. 2023, arXiv 2307.13304, whose theorem 6 says that this is GPTQ). The format
+of MatMulNBits does not change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +22,12 @@ from t2r_export.quantizers.activations import projection_inputs
 from t2r_export.quantizers.base import head, projections
 from t2r_export.quantizers.blocks import block_sizes, packed, parts_of, stored_name
 from t2r_export.quantizers.sensitivity import Passage
+from t2r_runtime.contract.signature import PREFILL
 
 STEPS = 512  # tokens per text of a calibration
 DAMPING = 0.01  # of the mean of H's diagonal, added to it
-FACTORS = np.linspace(0.6, 1.1, 11)  # of the scale without clipping, from which each block chooses
-ROWS = 512  # inputs that are multiplied at a time
+FACTORS = np.linspace(0.6, 1.1, 11, dtype=np.float32)  # of the scale without clipping, from which each block chooses
+ROWS = 512  # inputs that are read and multiplied at a time
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -69,7 +71,8 @@ def gptq(bundle: Bundle, passages: Sequence[Passage], config: QuantizeConfig) ->
         passages: texts or pairs whose inputs are measured in the float32 graphs.
     """
     found: dict[str, Weight] = {}
-    for graph, inputs in zip(bundle.halves, projection_inputs(bundle, passages), strict=True):
+    bundle, tokens = reader(bundle, passages)
+    for graph, inputs in zip(bundle.halves, projection_inputs(bundle, passages, tokens), strict=True):
         sizes, last = block_sizes(graph, config), head(graph)
         nodes = [node for node in projections(graph) if node.name != last]
         moments = {node.input[0]: Moments(len(inputs.matrices[node.input[1]])) for node in nodes}
@@ -87,6 +90,21 @@ def gptq(bundle: Bundle, passages: Sequence[Passage], config: QuantizeConfig) ->
     return found
 
 
+def reader(bundle: Bundle, passages: Sequence[Passage]) -> tuple[Bundle, int | None]:
+    """The bundle that reads passages, and its tokens of a row per run: with a prefill graph as its step graph if it can
+    be, which takes a fraction of a step's time per token; else None, for steps.
+    """
+    prompt = bundle.companions.get(PREFILL)
+    if prompt is None or _weights(prompt) != _weights(bundle.step):  # the prefill graph of an LSTM has other products
+        return bundle, None
+    return replace(bundle, step=prompt), max(1, ROWS // max(len(passage.ids) for passage in passages))
+
+
+def _weights(graph: onnx.ModelProto) -> set[str]:
+    """Weights of projections."""
+    return {node.input[1] for node in projections(graph)}
+
+
 def rounded_blocks(matrix: Floats, H: Doubles, bits: int, size: int, asymmetric: bool) -> list[np.ndarray]:
     """Round a matrix (in, out) with second moments H (in, in) of its inputs, in the format of `in_blocks`."""
     rows, columns = matrix.shape
@@ -94,32 +112,34 @@ def rounded_blocks(matrix: Floats, H: Doubles, bits: int, size: int, asymmetric:
     diagonal = np.diag(H)
     importance = diagonal + DAMPING * (diagonal.mean() or 1.0)
     factor = _factor(H + np.diag(importance - diagonal))
-    rest = matrix.astype(np.float64)
-    levels = np.zeros((count * size, columns), np.uint8)
-    scales, middles = np.zeros((count, columns), np.float32), np.zeros((count, columns), np.uint8)
+    relative = (importance / importance.max()).astype(np.float32)
+    levels, errors = np.zeros((count * size, columns), np.uint8), np.zeros((rows, columns), np.float32)
+    scales, middles = np.zeros((2, count, columns), np.float32)
     for block, start in enumerate(range(0, rows, size)):
         end = min(start + size, rows)
-        scale, middle = _grid(rest[start:end], importance[start:end], bits, asymmetric)
-        errors = np.zeros((end - start, columns))
+        carried = factor[start:end, :start] @ errors[:start]
+        # the values that rows of the block would have if those before them were not rounded
+        likely = matrix[start:end] + np.linalg.solve(factor[start:end, start:end], carried)
+        scale, middle = _grid(likely, relative[start:end], bits, asymmetric)
         for row in range(start, end):
-            levels[row] = _nearest(rest[row], scale, middle, bits)
-            errors[row - start] = (rest[row] - (levels[row].astype(np.float64) - middle) * scale) / factor[row, row]
-            rest[row + 1 : end] -= np.outer(factor[row, row + 1 : end], errors[row - start])
-        rest[end:] -= factor[start:end, end:].T @ errors
+            wanted = matrix[row] + carried[row - start] + factor[row, start:row] @ errors[start:row]
+            near = _nearest(wanted, scale, middle, bits)
+            levels[row] = near + middle
+            errors[row] = matrix[row] - near * scale
         levels[end : start + size] = middle  # padding is 0
         scales[block], middles[block] = scale, middle
     numbers = packed(np.ascontiguousarray(levels.T).reshape(columns, count, size), bits)
     made = [numbers, np.ascontiguousarray(scales.T)]
-    return [*made, packed(np.ascontiguousarray(middles.T), bits)] if asymmetric else made
+    return [*made, packed(np.ascontiguousarray(middles.T.astype(np.uint8)), bits)] if asymmetric else made
 
 
-def _factor(H: Doubles) -> Doubles:
-    """The upper triangular U with H⁻¹ = Uᵀ U."""
-    lower = np.linalg.cholesky(np.linalg.inv(H))
-    return np.ascontiguousarray(lower.T)
+def _factor(H: Doubles) -> Floats:
+    """The lower triangular L, with ones on the diagonal, of H = Lᵀ D L: row i has the weights of earlier errors."""
+    factor = np.linalg.cholesky(H[::-1, ::-1])[::-1, ::-1].T
+    return np.ascontiguousarray(factor / np.diag(factor)[:, None], np.float32)
 
 
-def _grid(block: Doubles, importance: Doubles, bits: int, asymmetric: bool) -> tuple[Floats, npt.NDArray[np.uint8]]:
+def _grid(block: Floats, importance: Floats, bits: int, asymmetric: bool) -> tuple[Floats, Floats]:
     """Scale and middle level of each column of a block (rows, columns): those of FACTORS with the least error.
 
     The error of a row counts by its `importance`. A symmetric block has the middle 2^(bits - 1), and its largest value
@@ -128,21 +148,24 @@ def _grid(block: Doubles, importance: Doubles, bits: int, asymmetric: bool) -> t
     top, columns = (1 << bits) - 1, block.shape[1]
     low, high = np.minimum(block.min(0), 0.0), np.maximum(block.max(0), 0.0)
     whole = (high - low) / top if asymmetric else -np.where(high > -low, high, low) / (1 << bits - 1)
-    best, scales = np.full(columns, np.inf), np.zeros(columns, np.float32)
-    middle = np.full(columns, 1 << bits - 1, np.uint8)
+    best, scales = np.full(columns, np.inf, np.float32), np.zeros(columns, np.float32)
+    middle = np.full(columns, 1 << bits - 1, np.float32)
     if asymmetric:
-        middle = np.rint(np.clip(-low / np.where(whole == 0, 1, whole), 0, top)).astype(np.uint8)
+        middle = np.rint(np.clip(-low / np.where(whole == 0, 1, whole), 0, top))
     for factor in FACTORS:
-        scale = (whole * factor).astype(np.float32)
-        values = (_nearest(block, scale, middle, bits).astype(np.float64) - middle) * scale
-        error = (importance[:, None] * np.square(values - block)).sum(0)
+        scale = whole * factor
+        found = _nearest(block, scale, middle, bits)
+        found *= scale
+        found -= block
+        error = importance @ np.square(found, out=found)
         better = error < best
         best = np.where(better, error, best)
         scales = np.where(better, scale, scales)
     return scales, middle
 
 
-def _nearest(values: Doubles, scale: Floats, middle: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """The nearest levels of values (…, columns)."""
-    found = np.rint(values / np.where(scale == 0, 1, scale)) + middle
-    return np.clip(found, 0, (1 << bits) - 1).astype(np.uint8)
+def _nearest(values: Floats, scale: Floats, middle: Floats, bits: int) -> Floats:
+    """The nearest levels of values (…, columns), less the middle level."""
+    found: Floats = values / np.where(scale == 0, np.float32(1), scale)
+    np.rint(found, out=found)
+    return np.clip(found, -middle, (1 << bits) - 1 - middle, out=found)

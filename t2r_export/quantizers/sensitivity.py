@@ -33,6 +33,15 @@ class Passage:
     counted: npt.NDArray[np.bool_]  # (B, T), whether the prediction after a token counts
     sources: Sequence[Sequence[int]] = ()  # for translators, one per row
 
+    def runs(self, tokens: int | None) -> Iterator[tuple[Tokens, npt.NDArray[np.bool_]]]:
+        """`ids` and `counted` of each run of `tokens`, (B, tokens) or less; None: of each token, (B,)."""
+        if tokens is None:
+            yield from zip(self.ids.T, self.counted.T, strict=True)
+        else:
+            for start in range(0, self.ids.shape[1], tokens):
+                some = slice(start, start + tokens)
+                yield self.ids[:, some], self.counted[:, some]
+
 
 def text_passages(tokens: Tokens, signature: Signature, steps: int = STEPS) -> list[Passage]:
     """One passage of a text (N,), with at most `steps` tokens per row.
@@ -96,23 +105,27 @@ class OpenGraph:
 
 
 class OpenBundle:
-    """The float32 graphs of a bundle, opened once, and the passages that they read with chained states."""
+    """The float32 graphs of a bundle, opened once, and the passages that they read with chained states.
 
-    def __init__(self, bundle: Bundle, passages: Sequence[Passage]) -> None:
-        self.signature, self.passages = bundle.signature, passages
+    Args:
+        tokens: of each row in a run, if the bundle's step graph is a prefill graph; None: one, without its axis.
+    """
+
+    def __init__(self, bundle: Bundle, passages: Sequence[Passage], tokens: int | None = None) -> None:
+        self.signature, self.passages, self.tokens = bundle.signature, passages, tokens
         opened = [OpenGraph(graph, bundle.weights) for graph in bundle.halves]
         self.step, self.encoder = opened[0], opened[1] if len(opened) > 1 else None
         self.matrices = {name: matrix for graph in opened for name, matrix in graph.matrices.items()}
         self.encoded = [self._encode(passage, {}) for passage in passages]
 
     def steps(self, changed: Mapping[str, np.ndarray]) -> Iterator[tuple[npt.NDArray[np.bool_], Arrays]]:
-        """The rows (B,) that count and the step graph's outputs for each token, with `changed` matrices."""
+        """The rows (B,) or (B, T) that count and the step graph's outputs for each run, with `changed` matrices."""
         weights = self.step.bound(changed)
         chained = {s.past: s.present for s in self.signature.states if not s.constant}
         of_encoder = self.encoder is not None and bool(changed.keys() & self.encoder.matrices.keys())
         for passage, encoded in zip(self.passages, self.encoded, strict=True):
             states = self._start(self._encode(passage, changed) if of_encoder else encoded, len(passage.ids))
-            for ids, rows in zip(passage.ids.T, passage.counted.T, strict=True):
+            for ids, rows in passage.runs(self.tokens):
                 found = self.step.run({**weights, **states, INPUT_IDS: ids})
                 yield rows, found
                 states |= {past: found[present] for past, present in chained.items()}

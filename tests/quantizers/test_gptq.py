@@ -18,11 +18,14 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import build, export
-from t2r_export.quantize import quantize, quantized
+from t2r_export.graph.bundle import Bundle
+from t2r_export.quantize import export_quantized, quantize, quantized
+from t2r_export.quantizers.activations import projection_inputs
+from t2r_export.quantizers.base import head, projections
 from t2r_export.quantizers.blocks import in_blocks, restored, unrounded
-from t2r_export.quantizers.gptq import gptq, rounded_blocks
+from t2r_export.quantizers.gptq import gptq, reader, rounded_blocks
 from t2r_export.quantizers.pairs import TokenPair
-from t2r_export.quantizers.sensitivity import pair_passages
+from t2r_export.quantizers.sensitivity import Passage, pair_passages, text_passages
 from t2r_runtime.errors import UserError
 
 SHAPES = [(70, 33, 32, 4, False), (70, 33, 32, 4, True), (64, 21, 16, 8, False), (37, 9, 32, 8, True)]
@@ -110,6 +113,43 @@ def test_translator(tmp_path: Path) -> None:
     assert found.keys() < usual.weights.keys()
     assert any(name.startswith("encoder.") for name in found)
     assert any(not np.array_equal(found[name], usual.weights[name]) for name in found if name.startswith("encoder."))
+
+
+def inputs_of(bundle: Bundle, passages: list[Passage]) -> dict[str, np.ndarray]:
+    """Moments of the inputs of each weight but the head, as `gptq` reads them."""
+    found = {}
+    bundle, tokens = reader(bundle, passages)
+    for graph, inputs in zip(bundle.halves, projection_inputs(bundle, passages, tokens), strict=True):
+        sums = dict[str, np.ndarray]()
+        for name, x in inputs.rows:
+            sums[name] = sums.get(name, 0) + moments(x)
+        found |= {node.input[1]: sums[node.input[0]] for node in projections(graph) if node.name != head(graph)}
+    return found
+
+
+@pytest.mark.parametrize("name", ["hybrid_sum", "lstm", "translator_cross_mixed"])
+def test_prompts_are_read_as_steps(name: str) -> None:
+    """A prefill graph reads the same inputs, without padding, if it has the same products."""
+    model = small.model(small.MODELS[name])
+    pairs = [TokenPair([5, 2, 6], [3, *[size % 7] * size]) for size in (40, 3, 9, 24)]
+    tokens, found = np.random.default_rng(0).integers(0, model.config.vocab_size, 600), []
+    for prefill in (False, True):
+        bundle, _ = build(Checkpoint(model.config, model, None, {}, "0" * 64), ExportConfig(prefill=prefill))
+        passages = text_passages(tokens, bundle.signature, 35) if model.encoder is None else []
+        passages = passages or pair_passages(pairs, bundle.signature)
+        assert (reader(bundle, passages)[1] is not None) == (prefill and name != "lstm")
+        found.append(inputs_of(bundle, passages))
+    assert found[0].keys() == found[1].keys()
+    for weight, expected in found[0].items():
+        np.testing.assert_allclose(found[1][weight], expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_only_the_graphs_that_were_asked_for(tmp_path: Path) -> None:
+    np.save(tmp_path / "text.npy", np.arange(1100) % 17)
+    config = QuantizeConfig(scheme="w4", rounding="gptq", calibrate=tmp_path / "text.npy")
+    exported, report = export_quantized(small.checkpoint(), tmp_path / "q.onnx", ExportConfig(), config)
+    assert not exported.signature.graphs
+    assert not report.left_out
 
 
 def test_a_text_is_needed() -> None:
