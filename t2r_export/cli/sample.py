@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +17,10 @@ from t2r_runtime.cli.progress import progress
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 FILE = click.Path(path_type=Path)
 
 
@@ -22,6 +28,12 @@ FILE = click.Path(path_type=Path)
 @click.argument("model", type=FILE)
 @click.argument("out", type=FILE, metavar="OUT.npy")
 @click.option("--tokens", type=click.IntRange(1), metavar="N", help="Total number of tokens to sample.")
+@click.option(
+    "--chats",
+    is_flag=True,
+    help="Sample conversations, one per row, by the chat template: the model writes the user's messages too. MODEL may "
+    "be an exported graph, which is faster.",
+)
 @click.option(
     "--sources",
     type=FILE,
@@ -52,6 +64,7 @@ def command(
     model: Path,
     out: Path,
     tokens: int | None,
+    chats: bool,
     sources: Path | None,
     beam: int,
     length: int | None,
@@ -61,8 +74,8 @@ def command(
 ) -> None:
     """Sample text from MODEL, the teacher, as token ids for t2r finetune … --data OUT.npy.
 
-    Needs neither a corpus nor a tokenizer. A translator translates --sources and writes pairs to a .tsv, for t2r
-    finetune … --pairs OUT.tsv.
+    Needs neither a corpus nor, without --chats, a tokenizer. A translator translates --sources and writes pairs to a
+    .tsv, for t2r finetune … --pairs OUT.tsv.
     """
     if (tokens is None) == (sources is None):
         raise UserError("one of --tokens and --sources", "neither" if tokens is None else "both", "pass one")
@@ -70,24 +83,50 @@ def command(
     if sources is not None:
         return write_pairs(model, out, sources, beam, as_json)
     assert tokens is not None
+    if chats:
+        return write_chats(model, out, tokens, length, temperature, seed, as_json)
     check_outputs([("file of token ids", out)], [existing_model(model)])
-
-    import numpy as np
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.model.device import choose_device
     from t2r_export.model.sample import sample
-    from t2r_runtime.files import replacing
 
     loaded = checkpoint.load(model)
     note_each(loaded.warnings)
     length = length or shorter(usual_length(loaded.config.max_positions))
     with progress("tokens written", tokens) as on_progress:
         ids = sample(loaded.model.to(choose_device("auto")), tokens, length, temperature, seed, on_progress)
+    _save(out, ids, as_json)
+
+
+def write_chats(
+    model: Path, out: Path, tokens: int, length: int | None, temperature: float, seed: int, as_json: bool
+) -> None:
+    """Sample conversations and write one per row."""
+    check_outputs([("file of token ids", out)], [existing_model(model)])
+
+    from t2r_export.quality.chats import open_chat_model
+
+    chat = open_chat_model(model)
+    note_each(chat.notes)
+    length = length or shorter(usual_length(chat.reach))
+    with progress("tokens written", tokens) as on_progress:
+        ids, sampled = chat.sample(tokens, length, temperature, seed, on_progress)
+    _save(out, ids, as_json, {"conversations": len(ids), "sampled": sampled})
+
+
+def _save(out: Path, ids: npt.NDArray[np.int32], as_json: bool, more: Mapping[str, int] = {}) -> None:
+    import numpy as np
+
+    from t2r_runtime.files import replacing
+
     with replacing(out) as part, part.open("wb") as file:
         np.save(file, ids)
     written = out.stat().st_size
-    show(as_json, {"out": out, "tokens": len(ids), "bytes": written}, f"{out}: {len(ids):,} tokens, {size(written)}")
+    line = f"{out}: {ids.size:,} tokens, {size(written)}"
+    if more:
+        line += f", {more['conversations']:,} of {more['sampled']:,} sampled conversations"
+    show(as_json, {"out": out, "tokens": ids.size, **more, "bytes": written}, line)
 
 
 def write_pairs(model: Path, out: Path, sources: Path, beam: int, as_json: bool) -> None:

@@ -85,7 +85,7 @@ NEEDS: dict[str, dict[str, Need]] = {
     },
     "sample": {
         "beam": Need("--sources", lambda o: o["sources"] is not None),
-        **_each("length temperature seed", Need("--tokens", lambda o: o["tokens"] is not None)),
+        **_each("chats length temperature seed", Need("--tokens", lambda o: o["tokens"] is not None)),
     },
     "save": {
         "provider": Need("--as compiled", lambda o: o["form"][0] == "compiled"),
