@@ -157,6 +157,14 @@ def test_wrong_messages(messages: Any, param: str, server: Server) -> None:
     assert refused(server, CHATS, {"messages": messages})["param"] == param
 
 
+def test_advice_about_max_tokens(server: Server) -> None:
+    message = refused(server, COMPLETIONS, {"prompt": "a", "max_tokens": 4097})["message"]
+    assert message == (
+        "expected an integer from 0 to 4096 as max_tokens; received 4097; "
+        "request fewer, or start the server with a larger --max-tokens"
+    )
+
+
 def test_no_such_path_or_method(server: Server) -> None:
     refused(server, "/v1/nothing", {}, 404)
     message = refused(server, COMPLETIONS, None, 405)["message"]

@@ -70,12 +70,12 @@ class Fields:
         self._known.add(name)
         return self._given.get(name)
 
-    def _checked(self, name: str, default: T, expected: str, good: Callable[[Any], bool]) -> T:
+    def _checked(self, name: str, default: T, expected: str, good: Callable[[Any], bool], do: str = "correct it") -> T:
         value = self.take(name)
         if value is None:
             return default
         if not good(value):
-            raise wrong(f"{expected} as {self._prefix}{name}", shown(value), "correct it", self._prefix + name)
+            raise wrong(f"{expected} as {self._prefix}{name}", shown(value), do, self._prefix + name)
         found: T = value
         return found
 
@@ -84,13 +84,14 @@ class Fields:
         size = "" if most is None else f" of 1 to {most} characters"
         return self._checked(name, default, f"a text{size}", lambda value: is_text(value, most))
 
-    def whole(self, name: str, default: int | None, least: int, most: int) -> int | None:
-        """An integer."""
+    def whole(self, name: str, default: int | None, least: int, most: int, do: str = "correct it") -> int | None:
+        """An integer; the error says what to do."""
         return self._checked(
             name,
             default,
             f"an integer from {least} to {most}",
             lambda value: type(value) is int and least <= value <= most,
+            do,
         )
 
     def number(self, name: str, default: float, least: float, most: float) -> float:

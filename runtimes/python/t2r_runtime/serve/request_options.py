@@ -83,8 +83,9 @@ def read_options(
     for name, allowed in MISSING.items():
         fields.only(name, allowed)
     most = served.limits.max_tokens
-    longest = fields.whole("max_tokens", None, 0, most)
-    longest = fields.whole("max_completion_tokens", longest, 0, most)
+    advice = "request fewer, or start the server with a larger --max-tokens"
+    longest = fields.whole("max_tokens", None, 0, most, advice)
+    longest = fields.whole("max_completion_tokens", longest, 0, most, advice)
     choices = fields.whole("n", 1, 1, MAX_CHOICES) or 1
     fields.only("best_of", (choices,))
     ends = () if fields.flag("ignore_eos") else tuple(stop_tokens)

@@ -24,12 +24,14 @@ class Unfinished(ValueError):
 
 @dataclass(frozen=True)
 class Shape:
-    """How calls with arguments in JSON are written, for a grammar.
+    """How calls are written, for a grammar.
 
     Args:
         before, after: texts around all calls.
         call, end: texts around the arguments of a call; `{name}` is the function.
         between: text between calls; None if there may be one only.
+        rules: the rules of a name for arguments of a schema, in llguidance's Lark; None for those in JSON. Raises
+            ValueError for an unsupported schema.
     """
 
     call: str
@@ -37,6 +39,7 @@ class Shape:
     before: str = ""
     after: str = ""
     between: str | None = None
+    rules: Callable[[str, Mapping[str, Any]], list[str]] | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ def grammar(
         names: functions that may be called.
         parallel: allow several calls.
         special: special tokens by their text.
+
+    Raises:
+        ValueError: an unsupported schema.
     """
     calls = [f"call_{number}" for number in range(len(names))]
     more = "" if shape.between is None or not parallel else f" ({literal(shape.between, special)} call)*"
@@ -29,7 +32,8 @@ def grammar(
     ]
     for call, name in zip(calls, names, strict=True):
         begin, end = (literal(text.replace("{name}", name), special) for text in (shape.call, shape.end))
-        lines += [f"{call}: {begin} {call}_arguments {end}", f"{call}_arguments: %json {schema_text(functions[name])}"]
+        rules = shape.rules or json_rules
+        lines += [f"{call}: {begin} {call}_arguments {end}", *rules(f"{call}_arguments", functions[name])]
     return "\n".join(["%llguidance {}", *lines])
 
 
@@ -42,6 +46,11 @@ def literal(text: str, special: Mapping[str, int]) -> str:
     return " ".join(f"<[{special[part]}]>" if part in special else json.dumps(part) for part in parts if part)
 
 
-def schema_text(schema: Mapping[str, Any]) -> str:
-    """A schema of an object, with the options of all schemas."""
-    return json.dumps({"type": "object", **schema, "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
+def json_rules(name: str, schema: Mapping[str, Any]) -> list[str]:
+    """The rule of an object in JSON."""
+    return [f"{name}: {json_value({'type': 'object', **schema})}"]
+
+
+def json_value(schema: Mapping[str, Any]) -> str:
+    """A value of a schema in JSON."""
+    return f"%json {json.dumps({**schema, 'x-guidance': JSON_OPTIONS}, ensure_ascii=False)}"

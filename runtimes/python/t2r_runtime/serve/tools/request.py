@@ -59,7 +59,11 @@ class Tools:
             received = f"the format {self.format.name}, which has no grammar"
             raise wrong("a model with another format of calls", received, "use tool_choice auto", "tool_choice")
         tokens = {text: token for token, text in special.items()}
-        text = grammar(self.format.shape, self.functions, self.required, self.parallel, tokens)
+        try:
+            text = grammar(self.format.shape, self.functions, self.required, self.parallel, tokens)
+        except ValueError as error:
+            received, do = str(error), "change the schema, or use tool_choice auto"
+            raise wrong(f"schemas that a grammar of {self.format.name} supports", received, do, "tools") from error
         if len(text) > MAX_FORM:
             expected = f"functions of at most {MAX_FORM:,} characters that have to be called"
             raise wrong(expected, f"{len(text):,}", "pass fewer or shorter ones", "tools")
