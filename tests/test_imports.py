@@ -82,7 +82,7 @@ LINES = {
     ("t2r_export", "*.py"): 44_600,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_300,
-    ("tests", "*.py"): 58_000,
+    ("tests", "*.py"): 58_500,
     ("benchmarks", "*.py"): 7_900,
     ("docs", "*.md"): 4_600,
 }

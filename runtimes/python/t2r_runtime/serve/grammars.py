@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.serve.errors import ApiError, wrong
 from t2r_runtime.serve.fields import Fields, is_text, shown
+from t2r_runtime.serve.schemas import JSON_OPTIONS
 from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_FORM = 1 << 16  # characters
-BLANKS = r" ?|\n {0,16}"  # between the parts of JSON; without a bound, some models write nothing else
-JSON_OPTIONS = {"whitespace_pattern": BLANKS, "lenient": False, "coerce_one_of": False}
 STATES, FUEL = 20_000, 50_000  # of llguidance: at most 40 MB of memory, and some 4 ms for a mask
 PACKAGE = "llguidance"
 KINDS = {

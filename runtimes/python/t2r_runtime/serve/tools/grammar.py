@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t2r_runtime.serve.grammars import JSON_OPTIONS
+from t2r_runtime.serve.schemas import json_value
 from t2r_runtime.serve.tools.base import Functions, Shape
 
 
@@ -49,8 +49,3 @@ def literal(text: str, special: Mapping[str, int]) -> str:
 def json_rules(name: str, schema: Mapping[str, Any]) -> list[str]:
     """The rule of an object in JSON."""
     return [f"{name}: {json_value({'type': 'object', **schema})}"]
-
-
-def json_value(schema: Mapping[str, Any]) -> str:
-    """A value of a schema in JSON."""
-    return f"%json {json.dumps({**schema, 'x-guidance': JSON_OPTIONS}, ensure_ascii=False)}"

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from t2r_runtime.serve.schemas import json_value
 from t2r_runtime.serve.tools.base import Format, Functions, Shape, Unfinished, skipped
-from t2r_runtime.serve.tools.grammar import json_value
 
 FUNCTION = re.compile(r"\s*<function=([^>\n]+)>\s*")
 PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?")
