@@ -1,19 +1,22 @@
 """Table of the students of builds: tables of docs/quality.md and docs/record.md.
 
     python benchmarks/builds.py build/mixers build/hybrids [--sort nats|bytes] [--lengths 256,512,2048]
-        [--text TEXT…] [--eval-tokens N] [--weights] [--untrained NAME,…] [--windows 8,60+4,…] [--step-times]
-        [--plot students.svg] [--save benchmarks/results/NAME.json] [--page docs/quality.md]
+        [--text TEXT…] [--also TEXT…] [--eval-tokens N] [--reach N] [--weights] [--untrained NAME,…]
+        [--windows 8,60+4,…] [--step-times] [--plot students.svg] [--save benchmarks/results/NAME.json]
+        [--page docs/quality.md]
 
-A build is a folder written by `t2r build`. A row per student: nats per token above the teacher (from results.json),
-state bytes per sequence, tokens and seconds of training. Names ending in -s1, -s2, … are seeds of one student; their
-row has the mean and, in brackets, the range.
+A build is a folder written by `t2r build`; without one the table has the teacher and its windows. A row per student:
+nats per token above the teacher (from results.json), state bytes per sequence, tokens of training. Names ending in -s1,
+-s2, … are seeds of one student; their row has the mean and, in brackets, the range.
 
 `--lengths` evaluates nats per token in windows of each length, with those of the last quarter in brackets, on the test
-part of `--text` or `--eval-tokens` of it; with 256 among them, nats above the teacher are measured instead of read.
-`--weights` adds the bytes of weights, `--untrained` students before training, `--windows` the teacher with untrained
-windows and sinks in all layers. `--step-times` adds milliseconds of a step of each student's graph on one thread,
-medians of rounds in turn: on a machine that does nothing else. `--plot` draws nats against state bytes (growing states
-after 256 tokens). `--save` writes the cells, and `--page` fills the table at `<!-- table NAME.json students -->` of a
+part of `--text` or `--eval-tokens` of it; with 256 among them, nats above the teacher are measured instead of read,
+with the paired standard error of the difference over windows, and `--also` adds a column of them per further text.
+`--reach` is the longest window in which the teacher is measured. `--weights` adds the bytes of weights, `--untrained`
+students before training, `--windows` the teacher with untrained windows and sinks in all layers. `--step-times` adds
+milliseconds of a step of each student's graph on one thread, medians of rounds in turn: on a machine that does nothing
+else. `--plot` draws nats against state bytes (growing states after 256 tokens).
+`--save` writes the cells, and `--page` fills the table at `<!-- table NAME.json students -->` of a
 page; a test compares both.
 """
 
@@ -31,6 +34,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from comparison.data import data_folder
 from comparison.page import PLACE
 from comparison.tables import Table
@@ -39,10 +45,10 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.bench import BenchConfig
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.convert import convert
-from t2r_export.data.corpus import read_corpus
+from t2r_export.data.corpus import held_out_windows, read_corpus, windows_of
 from t2r_export.export import export
 from t2r_export.providers.bench import bench
-from t2r_export.quality.evaluate import evaluate_lengths
+from t2r_export.quality.evaluate import evaluate_lengths, token_losses
 from t2r_export.training.drawing import drawing
 
 TRAINED = 256  # window length of all recipes
@@ -59,8 +65,8 @@ class Line:
     bytes: int  # state bytes per sequence after a window
     grows: bool
     tokens: int
-    seconds: float
     lengths: list[tuple[float, float]]  # nats, and nats in the last quarter
+    above: list[list[Tensor]]  # nats per token above the teacher in each window (N,), per text and seed; none if read
     weights: int | None  # bytes of its weights, if requested
     model: Checkpoint  # that of the first seed
     milliseconds: float | None = None  # of a step, once measured
@@ -71,11 +77,13 @@ class Line:
 
     def cells(self) -> list[str]:
         spread = f" ({min(self.gaps):+.3f} to {max(self.gaps):+.3f})" if len(self.gaps) > 1 else ""
+        above = [_paired(seeds) for seeds in self.above] or [f"{self.gap:+.3f}"]
         size = f"{self.bytes:,}{', grows' if self.grows else ''}"
-        trained = [f"{self.tokens / 1e6:.1f} M", f"{self.seconds:.0f}"] if self.tokens else ["none", "-"]
+        trained = f"{self.tokens / 1e6:.1f} M" if self.tokens else "none"
         weights = [] if self.weights is None else [f"{self.weights:,}"]
         step = [] if self.milliseconds is None else [f"{self.milliseconds:.3f}"]
-        return [self.name, f"{self.gap:+.3f}{spread}", size, *weights, *trained, *step, *map(_nats, self.lengths)]
+        lengths = map(_nats, self.lengths)
+        return [self.name, above[0] + spread, *above[1:], size, *weights, trained, *step, *lengths]
 
 
 @dataclass(frozen=True)
@@ -87,11 +95,29 @@ class Reading:
     lengths: list[int]
     teacher: Checkpoint
     weights: bool = False  # whether to report bytes of weights
+    also: tuple[Path, ...] = ()  # further texts, each with a column of nats above the teacher
+    reach: int = 0  # longest window of the teacher; 0: any
 
     @functools.cached_property
     def own(self) -> list[tuple[float, float]]:
-        """The teacher's nats."""
-        return self.nats(self.teacher, self.lengths)
+        """The teacher's nats, at the lengths within its reach."""
+        return self.nats(self.teacher, [length for length in self.lengths if length <= (self.reach or length)])
+
+    @functools.cached_property
+    def windows(self) -> list[tuple[Tensor, Tensor]]:
+        """Of each text the windows of TRAINED tokens, and the teacher's losses in them."""
+        found = []
+        for texts in (self.texts, *([text] for text in self.also)):
+            tokens = read_corpus(texts, self.teacher.tokenizer, self.teacher.config).test
+            windows = held_out_windows(tokens, TRAINED, windows_of(self.most, TRAINED))
+            found.append((windows, token_losses(self.teacher.model, windows)))
+        return found
+
+    def above(self, loaded: Checkpoint) -> list[Tensor]:
+        """Of each text the nats per token above the teacher in each window (N,); empty if TRAINED is not measured."""
+        if TRAINED not in self.lengths:
+            return []
+        return [(token_losses(loaded.model, windows) - losses).mean(1) for windows, losses in self.windows]
 
     def nats(self, loaded: Checkpoint, lengths: list[int]) -> list[tuple[float, float]]:
         """Nats per token at each length, and those of the last quarter of the windows."""
@@ -99,13 +125,6 @@ class Reading:
             return []
         tokens = read_corpus(self.texts, loaded.tokenizer, loaded.config).test
         return [(e.nats, e.end_nats) for e in evaluate_lengths(loaded.model, tokens, lengths, most=self.most)]
-
-    def gap(self, at: list[tuple[float, float]]) -> float | None:
-        """Nats above the teacher at the training length, if it is among the lengths."""
-        if TRAINED not in self.lengths:
-            return None
-        place = self.lengths.index(TRAINED)
-        return at[place][0] - self.own[place][0]
 
 
 def add_lines(
@@ -117,9 +136,10 @@ def add_lines(
         if only and SEED.sub("", row["name"]) not in (*only, *untrained):
             continue
         gap, loaded = row["student_nats"] - row["teacher_nats"], checkpoint.load(work / row["path"])
-        line = _line(SEED.sub("", row["name"]), loaded, reading, gap, row["tokens"], row["seconds"])
+        line = _line(SEED.sub("", row["name"]), loaded, reading, gap, row["tokens"])
         if line.name in found:
             found[line.name].gaps += line.gaps
+            found[line.name].above = [a + b for a, b in zip(found[line.name].above, line.above, strict=True)]
         else:
             found[line.name] = line
     for name in untrained:
@@ -142,19 +162,17 @@ def windows_untrained(sizes: list[str], reading: Reading) -> list[Line]:
     return lines
 
 
-def _line(
-    name: str, loaded: Checkpoint, reading: Reading, gap: float | None, tokens: int = 0, seconds: float = 0
-) -> Line:
+def _line(name: str, loaded: Checkpoint, reading: Reading, gap: float | None, tokens: int = 0) -> Line:
     states = loaded.model.state_spec()
     size = sum(spec.bytes(length=TRAINED) for spec in states)
     grows = any(spec.grows for spec in states)
     at = reading.nats(loaded, reading.lengths)
-    measured = reading.gap(at)
-    gap = gap if measured is None else measured
+    above = reading.above(loaded)
+    gap = above[0].mean().item() if above else gap
     if gap is None:
         raise SystemExit(f"--windows needs {TRAINED} among --lengths")
     weights = sum(weight.nbytes for weight in loaded.model.parameters()) if reading.weights else None
-    return Line(name, [gap], size, grows, tokens, seconds, at, weights, loaded)
+    return Line(name, [gap], size, grows, tokens, at, [[windows] for windows in above], weights, loaded)
 
 
 def time_steps(lines: list[Line], config: BenchConfig) -> None:
@@ -171,11 +189,20 @@ def _nats(at: tuple[float, float]) -> str:
     return f"{at[0]:.3f} ({at[1]:.3f})"
 
 
-def students(lines: list[Line], lengths: list[int], teacher: list[tuple[float, float]], weights: bool = False) -> Table:
-    sizes = ["bytes of state", *(["bytes of weights"] if weights else [])]
-    trained = ["tokens", "seconds", *(["ms a step"] if any(line.milliseconds is not None for line in lines) else [])]
-    head = ["student", "above the teacher", *sizes, *trained, *(f"{n:,}" for n in lengths)]
-    first = [["the teacher", *[""] * (1 + len(sizes) + len(trained)), *map(_nats, teacher)]] if teacher else []
+def _paired(seeds: list[Tensor]) -> str:
+    """The mean difference, and its standard error over windows that both models read; seeds are averaged first."""
+    windows = torch.stack(seeds).mean(0)
+    return f"{windows.mean():+.3f} ± {windows.std() / len(windows) ** 0.5:.3f}"
+
+
+def students(lines: list[Line], reading: Reading) -> Table:
+    """A row for the teacher, if lengths are measured, and one per student."""
+    also = [f"on {text.name}" for text in reading.also]
+    sizes = ["bytes of state", *(["bytes of weights"] if reading.weights else [])]
+    trained = ["tokens", *(["ms a step"] if any(line.milliseconds is not None for line in lines) else [])]
+    head = ["student", "above the teacher", *also, *sizes, *trained, *(f"{n:,}" for n in reading.lengths)]
+    own = [*map(_nats, reading.own), *["out of range"] * (len(reading.lengths) - len(reading.own))]
+    first = [["the teacher", *[""] * (len(head) - 1 - len(own)), *own]] if own else []
     return Table("", head, [*first, *(line.cells() for line in lines)])
 
 
@@ -228,7 +255,7 @@ def draw(lines: list[Line], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("builds", type=Path, nargs="+")
+    parser.add_argument("builds", type=Path, nargs="*")
     parser.add_argument("--sort", choices=["nats", "bytes"], help="the nearest to the teacher, or the smallest, first")
     parser.add_argument("--lengths", default="")
     parser.add_argument("--untrained", default="")
@@ -236,18 +263,21 @@ def main() -> None:
     parser.add_argument("--weights", action="store_true", help="a column with the bytes of float32 weights")
     parser.add_argument("--only", default="", help="names of students; default: all")
     parser.add_argument("--text", type=Path, nargs="+", default=[data_folder() / "text" / "tinystories.txt"])
+    parser.add_argument("--also", type=Path, nargs="+", default=[], help="further texts, a column each")
+    parser.add_argument("--reach", type=int, default=0, help="longest window of the teacher; default: any")
     parser.add_argument("--eval-tokens", type=int, default=0, help="most tokens at each length; default: all")
     parser.add_argument("--teacher", type=Path, default=data_folder() / "checkpoints" / "stories260K")
     parser.add_argument("--step-times", action="store_true", help="milliseconds of a step of each student's graph")
     parser.add_argument("--plot", type=Path)
     add_outputs(parser)
     options = parser.parse_args()
-    lengths = [int(part) for part in filter(None, options.lengths.split(","))]
+    lengths = sorted(int(part) for part in filter(None, options.lengths.split(",")))
     untrained, only, windows = (
         list(filter(None, part.split(","))) for part in (options.untrained, options.only, options.windows)
     )
     teacher = checkpoint.load(options.teacher)
-    reading = Reading(options.text, options.eval_tokens, lengths, teacher, options.weights)
+    also, reach = tuple(options.also), options.reach
+    reading = Reading(options.text, options.eval_tokens, lengths, teacher, options.weights, also, reach)
     found: dict[str, Line] = {}
     for work in options.builds:
         add_lines(found, work, untrained, reading, only)
@@ -256,7 +286,7 @@ def main() -> None:
         lines.sort(key=lambda line: line.gap if options.sort == "nats" else line.bytes)
     if options.step_times:
         time_steps(lines, BenchConfig(threads=1, starts=0))
-    show(students(lines, lengths, reading.own, options.weights), options)
+    show(students(lines, reading), options)
     if options.plot:
         draw(lines, options.plot)
 

@@ -33,7 +33,7 @@ from t2r_export.pruning.versions import state_bytes
 from t2r_export.training.drawing import drawing
 from t2r_runtime.errors import UserError
 
-HEAD = ["parameters", "teacher, nats", "above the teacher", "share", "bytes of state", "tokens", "seconds"]
+HEAD = ["parameters", "teacher, nats", "above the teacher", "share", "bytes of state", "tokens"]
 PREDICTING = 4  # minimum number of builds for predictions
 LARGER = (135_000_000, 1_500_000_000)
 TWO_SIDED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}  # 95 %, by degrees
@@ -48,7 +48,6 @@ class Build:
     student: float
     state: int  # bytes of a sequence
     tokens: int
-    seconds: float
 
     @property
     def gap(self) -> float:
@@ -56,8 +55,8 @@ class Build:
 
     def cells(self) -> list[str]:
         share = f"{100 * self.gap / self.teacher:.1f} %"
-        trained = [f"{self.tokens / 1e6:.1f} M", f"{self.seconds:,.0f}"]
-        return [f"{self.parameters:,}", f"{self.teacher:.3f}", f"{self.gap:+.3f}", share, f"{self.state:,}", *trained]
+        trained = f"{self.tokens / 1e6:.1f} M"
+        return [f"{self.parameters:,}", f"{self.teacher:.3f}", f"{self.gap:+.3f}", share, f"{self.state:,}", trained]
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def read(work: Path, student: str) -> Build:
         raise UserError("a student above its teacher", f"{row['student_nats']} in {work}", "leave that build out")
     teacher, model = checkpoint.load(work / "teacher.pt").model, checkpoint.load(work / row["path"]).model
     size = sum(weight.numel() for weight in teacher.parameters())
-    return Build(size, row["teacher_nats"], row["student_nats"], state_bytes(model), row["tokens"], row["seconds"])
+    return Build(size, row["teacher_nats"], row["student_nats"], state_bytes(model), row["tokens"])
 
 
 def saved(path: Path) -> list[Build]:
@@ -108,8 +107,8 @@ def saved(path: Path) -> list[Build]:
 
 
 def _build(row: Sequence[str]) -> Build:
-    parameters, teacher, gap, _, state, tokens, seconds = (float(cell.rstrip(" M%").replace(",", "")) for cell in row)
-    return Build(int(parameters), teacher, teacher + gap, int(state), round(tokens * 1e6), seconds)
+    parameters, teacher, gap, _, state, tokens = (float(cell.rstrip(" M%").replace(",", "")) for cell in row)
+    return Build(int(parameters), teacher, teacher + gap, int(state), round(tokens * 1e6))
 
 
 def fit(builds: Sequence[Build]) -> Line:
@@ -131,9 +130,9 @@ def table(builds: Sequence[Build], line: Line) -> Table:
     rows = [build.cells() for build in builds]
     for size in LARGER if len(builds) >= PREDICTING else ():
         middle, low, high = line.predict(size)
-        rows.append([f"{size:,}", "", f"fitted: {middle:+.3f} ({low:+.3f} to {high:+.3f})", "", "", "", ""])
+        rows.append([f"{size:,}", "", f"fitted: {middle:+.3f} ({low:+.3f} to {high:+.3f})", "", "", ""])
     slope = f"b = {line.b:+.2f} ± {line.error:.2f}, residuals of {100 * line.spread:.0f} %"
-    return Table("", HEAD, [*rows, ["fitted line", "", slope, "", "", "", ""]])
+    return Table("", HEAD, [*rows, ["fitted line", "", slope, "", "", ""]])
 
 
 def draw(builds: Sequence[Build], line: Line, path: Path) -> None:

@@ -19,7 +19,7 @@ from t2r_export.config.bench import BenchConfig
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.convert import convert
 from t2r_export.data.corpus import held_out_windows, read_corpus
-from t2r_export.quality.evaluate import evaluate
+from t2r_export.quality.evaluate import evaluate, token_losses
 
 pytestmark = pytest.mark.slow
 
@@ -75,23 +75,23 @@ def test_students_and_windows_on_test_part(tmp_path: Path) -> None:
     expected = evaluate(convert(teacher.model, WindowConfig(3, 0)), test).nats - own
     assert (plain.name, sinks.name) == ("window of 3, untrained", "window of 4 and 2 sinks, untrained")
     assert plain.gap == pytest.approx(expected)
-    table = students([plain], [256], reading.own, weights=True)
+    table = students([plain], reading)
     assert table.head[3] == "bytes of weights" and {len(row) for row in table.rows} == {len(table.head)}
     assert table.rows[1][3] == f"{4 * sum(weight.numel() for weight in teacher.model.parameters()):,}"
     assert expected != 0
     token = 3 * 2 * small.G * small.V * 4  # bytes per token of keys and values in three layers
     assert (plain.bytes, sinks.bytes) == (3 * token + 4, 6 * token + 4)
     texts.write_student(tmp_path / "one.pt", mixer=WindowConfig(3, 0))
-    row = {"name": "one", "path": "one.pt", "teacher_nats": 1.0, "student_nats": 9.0, "tokens": 5, "seconds": 2}
+    row = {"name": "one", "path": "one.pt", "teacher_nats": 1.0, "student_nats": 9.0, "tokens": 5}
     (tmp_path / "results.json").write_text(json.dumps([row, {**row, "name": "one-s1"}]))
     found = add_lines({}, tmp_path, [], reading)
     assert [line.name for line in found.values()] == ["one"]
     assert found["one"].gaps == pytest.approx([expected, expected])
-    assert "ms a step" not in students([*found.values()], [256], reading.own).head
+    assert "ms a step" not in students([*found.values()], reading).head
     time_steps([*found.values(), plain], BenchConfig(threads=1, starts=0, rounds=1, steps=2, warmup=0, prompt=3))
-    timed = students([*found.values(), plain], [256], reading.own, weights=True)
-    assert timed.head.index("ms a step") == 6 and {len(row) for row in timed.rows} == {8}
-    assert timed.rows[0][6] == "" and all(float(row[6]) > 0 for row in timed.rows[1:])
+    timed = students([*found.values(), plain], reading)
+    assert timed.head.index("ms a step") == 5 and {len(row) for row in timed.rows} == {7}
+    assert timed.rows[0][5] == "" and all(float(row[5]) > 0 for row in timed.rows[1:])
     recorded = add_lines({}, tmp_path, [], Reading([text], 0, [], teacher))
     assert recorded["one"].gaps == [8.0, 8.0]
 
@@ -103,3 +103,19 @@ def test_some_tokens_of_several_texts(tmp_path: Path) -> None:
     expected = evaluate(teacher.model, window_batches(held_out_windows(test, 64, 2))).nats
     assert Reading(both, 150, [64], teacher).own[0][0] == pytest.approx(expected)
     assert Reading(both[:1], 150, [64], teacher).own[0][0] != pytest.approx(expected)
+
+
+def test_paired_errors_and_further_texts(tmp_path: Path) -> None:
+    """A second text has its own column; the error is of the differences, smaller than that of either model."""
+    text, other = texts.write_text(tmp_path / "one", 30_000), texts.write_text(tmp_path / "two", 30_000)
+    teacher = checkpoint.load(texts.write_teacher(tmp_path / "teacher.pt"))
+    reading = Reading([text], 0, [256, 300], teacher, also=(other,), reach=256)
+    [line] = windows_untrained(["5"], reading)
+    table = students([line], reading)
+    assert table.head[:3] == ["student", "above the teacher", "on two"]
+    assert table.rows[0][-1] == "out of range" and {len(row) for row in table.rows} == {len(table.head)}
+    windows = held_out_windows(read_corpus([text], teacher.tokenizer, teacher.config).test, 256)
+    mine, own = (token_losses(model, windows).mean(1) for model in (line.model.model, teacher.model))
+    error = (mine - own).std().item() / len(windows) ** 0.5
+    assert len(windows) > 2 and table.rows[1][1] == f"{(mine - own).mean():+.3f} ± {error:.3f}"
+    assert Reading([text], 0, [], teacher).above(teacher) == []

@@ -23,7 +23,7 @@ SIZES = (3e5, 1e6, 4e6, 2e7)
 def builds(*factors: float) -> list[Build]:
     """Builds whose gaps are 2 · parameters^-0.25 times each factor."""
     gaps = [2 * size**-0.25 * factor for size, factor in zip(SIZES, factors, strict=False)]
-    return [Build(int(size), 1.5, 1.5 + gap, 10, 20, 30.0) for size, gap in zip(SIZES, gaps, strict=False)]
+    return [Build(int(size), 1.5, 1.5 + gap, 10, 20) for size, gap in zip(SIZES, gaps, strict=False)]
 
 
 def test_an_exact_line_is_found() -> None:
@@ -85,7 +85,7 @@ def test_rows_of_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         checkpoint.save(work / "teacher.pt", initialize(teacher, number), None, {})
         model = initialize(student.with_mixers(*[LinearConfig(5 + number)] * len(student.layers)), 0)
         checkpoint.save(work / "m.pt", model, None, {})
-        row = {"name": "m", "path": "m.pt", "teacher_nats": 2.0, "student_nats": 2.0 + gap, "tokens": 7, "seconds": 1.0}
+        row = {"name": "m", "path": "m.pt", "teacher_nats": 2.0, "student_nats": 2.0 + gap, "tokens": 7}
         (work / "results.json").write_text(json.dumps([row]))
     found = read(tmp_path / "1", "m")
     assert found.parameters == sum(weight.numel() for weight in initialize(teacher, 0).parameters())
