@@ -84,7 +84,7 @@ LINES = {
     ("runtimes/python/t2r_runtime", "*.py"): 15_300,
     ("tests", "*.py"): 58_500,
     ("benchmarks", "*.py"): 7_900,
-    ("docs", "*.md"): 4_600,
+    ("docs", "*.md"): 4_700,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}

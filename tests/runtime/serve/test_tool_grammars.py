@@ -46,8 +46,8 @@ def grammars() -> Grammars:
     return Grammars(Tokenizer(library.to_str()), END + 1)
 
 
-def tools_of(name: str, choice: Any = "required", schema: Any = FIND, **fields: Any) -> Tools:
-    functions = [{"name": "find", "parameters": schema}, {"name": "get-x.y"}]
+def tools_of(name: str, choice: Any = "required", schema: Any = FIND, strict: bool = False, **fields: Any) -> Tools:
+    functions = [{"name": "find", "parameters": schema, "strict": strict}, {"name": "get-x.y"}]
     tools = [{"type": "function", "function": function} for function in functions]
     found = read_tools(Fields({"tools": tools, "tool_choice": choice, **fields}), FORMATS[name])
     assert found is not None
@@ -153,6 +153,26 @@ def test_calls_in_xml(grammars: Grammars) -> None:
         "a",
     ):
         assert not allows(grammars, form, wrong)
+
+
+@pytest.mark.parametrize("name", [*CALLS, "qwen-xml"])
+def test_strict_calls_in_any_text(name: str, grammars: Grammars) -> None:
+    tools = tools_of(name, "auto", strict=True)
+    form = form_of(tools)
+    write = {"qwen-xml": lambda text: xml(**json.loads(text))}.get(name, lambda text: CALLS[name] % text)
+    text, other = write('{"city": "a"}'), write('{"town": "a"}')
+    for plain in ("", "Hello, <t> [T {\n", " \n"):
+        assert allows(grammars, form, plain)
+    assert allows(grammars, form, text)
+    assert not allows(grammars, form, other)
+    if name != "llama3":
+        assert allows(grammars, form, f"I look.\n{text}")
+        assert not allows(grammars, form, f"I look.\n{other}")
+    if name in ("hermes", "mistral-args", "lfm2", "qwen-xml"):
+        assert allows(grammars, form, f"{text}\n{text}")
+        assert called(tools, f"a {text}\n{text}") == [{"city": "a"}] * 2
+    assert tools_of(name, "auto").form({}) is None
+    assert tools.form({}, Form("regex", "a", "x")) == Form("regex", "a", "x")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from typing import Any
 from t2r_runtime.serve.answer import Answer
 from t2r_runtime.serve.completions import MAX_TOP
 from t2r_runtime.serve.encoders import require_characters
-from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields
 from t2r_runtime.serve.job import Event
 from t2r_runtime.serve.models import Model, Served
@@ -115,11 +114,7 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, Re
     if tools is not None:
         texts, rendered = [*texts, tools.text], tools.rendered
         written = tools.written(tokenizer)
-        form = tools.form(written)
-        if form is not None and options.form is not None:
-            received = f"{options.form.param} and tool_choice"
-            raise wrong("one form of the answer", received, "leave one out", "tool_choice")
-        options = replace(options, written=written, form=form or options.form)
+        options = replace(options, written=written, form=tools.form(written, options.form))
     require_characters(texts, None, "messages")
     encoders, encode = served.encoders, functools.partial(tokenizer.encode, special_tokens=False)
     text = await encoders.run(sum(map(len, texts)), lambda: tokenizer.chat(messages, tools=rendered))

@@ -44,19 +44,14 @@ class Form(NamedTuple):
 
 
 class Mask:
-    """The tokens that may follow in one choice.
+    """The tokens that may follow in one choice."""
 
-    Args:
-        stop: tokens that end an answer.
-        special: tokens without text.
-    """
-
-    def __init__(self, matcher: Any, stop: Sequence[int], special: Sequence[int] = ()) -> None:
-        self._matcher, self._stop, self._special = matcher, list(stop), list(special)
+    def __init__(self, matcher: Any, stop: Sequence[int]) -> None:
+        self._matcher, self._stop = matcher, list(stop)
 
     def copy(self) -> Mask:
         """The same mask for another choice."""
-        return Mask(self._matcher.deep_copy(), self._stop, self._special)
+        return Mask(self._matcher.deep_copy(), self._stop)
 
     def allowed(self, vocabulary: int) -> NDArray[np.bool_]:
         """Whether each token may follow (vocabulary,); a stop token may if the answer is complete.
@@ -66,9 +61,6 @@ class Mask:
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         found = np.unpackbits(bits, bitorder="little")[:vocabulary].astype(bool)
-        for token in self._special:
-            if found[token]:  # where one may follow, llguidance allows others too
-                found[token] = self._matcher.validate_tokens([token]) == 1
         found[self._stop] = self._matcher.is_accepting()
         if self._matcher.is_error() or not found.any():
             error = self._matcher.get_error()
@@ -118,8 +110,7 @@ class Grammars:
             grammar = _compiled(form)
         except ValueError as error:
             raise _invalid(form, error) from error
-        special = [token for token in self._tokenizer.special_tokens if token < self._vocabulary]
-        mask = Mask(llguidance.LLMatcher(self._tokens, grammar, log_level=0, limits=limits), stop, special)
+        mask = Mask(llguidance.LLMatcher(self._tokens, grammar, log_level=0, limits=limits), stop)
         try:
             mask.allowed(self._vocabulary)
         except UserError as error:
@@ -140,8 +131,11 @@ class _Tokens:
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
         special = {*tokenizer.special_tokens, vocabulary}
         self._tokenizer, self.eos_token_id, self.special_token_ids = tokenizer, vocabulary, [*special]
-        self.tokens = [b"" if token in special else tokenizer.token_bytes(token) for token in range(vocabulary + 1)]
-        self._token = {text: token for token, text in enumerate(self.tokens)}
+        # llguidance never reads those of special tokens as text, but allows all that have the same
+        self.tokens = [
+            b"%d" % token if token in special else tokenizer.token_bytes(token) for token in range(vocabulary + 1)
+        ]
+        self._token = {text: token for token, text in enumerate(self.tokens) if token not in special}
         self._longest = max(map(len, self.tokens))
 
     def __call__(self, text: str | bytes) -> list[int]:
@@ -180,9 +174,14 @@ def read_form(fields: Fields) -> Form | None:
     return forms[0] if forms else None
 
 
+def is_installed() -> bool:
+    """Whether the package llguidance is."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
 def require_package(param: str) -> None:
     """Raise ApiError unless llguidance is installed."""
-    if importlib.util.find_spec(PACKAGE) is None:
+    if not is_installed():
         expected = f"the package {PACKAGE} on the server, for {param}"
         raise ApiError(400, f"expected {expected}; received none; pip install {PACKAGE} there", param, "not_installed")
 

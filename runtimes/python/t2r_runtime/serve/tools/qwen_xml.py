@@ -86,10 +86,8 @@ def types_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> set[str
         return set()
     named = schema.get("type")
     found = {each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)}
-    for key in () if found else ("anyOf", "oneOf"):
-        choices = schema.get(key)
-        for each in choices if isinstance(choices, list) else []:
-            found |= types_of(each, root, depth + 1)
+    for each in [] if found else _choices(schema):
+        found |= types_of(each, root, depth + 1)
     return found or {TYPES[type(value)] for value in _values(schema)}
 
 
@@ -108,18 +106,28 @@ def _object(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    found = schema.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _choices(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas of which a value has one."""
+    return _list(schema, "anyOf") + _list(schema, "oneOf")
+
+
 def _values(schema: Mapping[str, Any]) -> list[Any]:
     """The values that a schema lists."""
-    values = schema.get("enum")
-    return [schema["const"]] if "const" in schema else values if isinstance(values, list) else []
+    return [schema["const"]] if "const" in schema else _list(schema, "enum")
 
 
 def rules(name: str, schema: Mapping[str, Any]) -> list[str]:
     """The rules of parameters, in the order of the schema: texts, or values in JSON. Raises ValueError."""
     _require(schema, OF_OBJECTS)
-    properties, required = _object(schema, "properties"), schema.get("required") or []
-    if unknown := set(required) - properties.keys():
-        raise ValueError(f"required {min(unknown)}, which has no schema")
+    properties, required = _object(schema, "properties"), _list(schema, "required")
+    for key in required:
+        if key not in [*properties]:
+            raise ValueError(f"required {key}, which has no schema")
     parts, found = [f'{name}: ""'], list[str]()
     for number, (key, inner) in enumerate(properties.items()):
         if PARAMETER.fullmatch(f"<parameter={key}>") is None:
@@ -140,7 +148,7 @@ def _value_rules(rule: str, schema: Any, root: Mapping[str, Any]) -> list[str]:
         definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
         return [f"{rule}: {json_value({**definitions, **schema})} {json.dumps(LINE + END)}"]
     _require(schema, OF_TEXTS)
-    for each in schema.get("anyOf") or schema.get("oneOf") or []:
+    for each in _choices(schema):
         if "string" in types_of(each, root):
             _require(each, OF_TEXTS - {"enum", "const"})
     values = _values(schema)

@@ -10,9 +10,9 @@ from typing import Any
 
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, shown
-from t2r_runtime.serve.grammars import CALLS, MAX_FORM, Form
+from t2r_runtime.serve.grammars import CALLS, MAX_FORM, Form, is_installed
 from t2r_runtime.serve.tools.base import Format, Functions
-from t2r_runtime.serve.tools.grammar import grammar
+from t2r_runtime.serve.tools.grammar import free_grammar, grammar
 from t2r_runtime.serve.tools.stream import CallStream
 from t2r_runtime.text.tokenizer import Tokenizer
 
@@ -31,6 +31,7 @@ class Tools:
         rendered: for the chat template.
         functions: JSON schemas of the arguments.
         parallel: whether an answer may have several calls.
+        strict: whether arguments have to have the schemas of their functions.
         required: functions one of which the answer has to call; empty if it does not have to.
         text: the tools as JSON.
     """
@@ -40,6 +41,7 @@ class Tools:
     functions: Functions
     required: tuple[str, ...]
     parallel: bool
+    strict: bool
     text: str
 
     def written(self, tokenizer: Tokenizer) -> dict[int, str]:
@@ -47,27 +49,40 @@ class Tools:
         special = {token: tokenizer.piece(token) for token in tokenizer.special_tokens}
         return {token: text for token, text in special.items() if text in self.format.special}
 
-    def form(self, special: Mapping[int, str]) -> Form | None:
-        """The form of an answer that has to call a function; None if it does not have to.
+    def form(self, special: Mapping[int, str], other: Form | None = None) -> Form | None:
+        """The form of the answer if it has to call a function, or if its calls are strict; else the other.
+
+        Calls are not strict without llguidance, in a format without a grammar, and in an answer of another form.
+
+        Args:
+            special: special tokens of the format.
+            other: form of the answer, from another field.
 
         Raises:
-            ApiError: a format without a grammar, or functions that are too large.
+            ApiError: a required call in an answer of another form, or in a format without a grammar; functions with
+                unsupported schemas, or too large ones.
         """
-        if not self.required:
-            return None
-        if self.format.shape is None:
+        shape = self.format.shape
+        if not self.required and (other is not None or shape is None or not self.strict or not is_installed()):
+            return other
+        if other is not None:
+            raise wrong("one form of the answer", f"{other.param} and tool_choice", "leave one out", "tool_choice")
+        if shape is None:
             received = f"the format {self.format.name}, which has no grammar"
             raise wrong("a model with another format of calls", received, "use tool_choice auto", "tool_choice")
         tokens = {text: token for token, text in special.items()}
         try:
-            text = grammar(self.format.shape, self.functions, self.required, self.parallel, tokens)
+            if self.required:
+                text = grammar(shape, self.functions, self.required, self.parallel, tokens)
+            else:
+                text = free_grammar(self.format, shape, self.functions, tokens)
         except ValueError as error:
             received, do = str(error), "change the schema, or use tool_choice auto"
             raise wrong(f"schemas that a grammar of {self.format.name} supports", received, do, "tools") from error
         if len(text) > MAX_FORM:
-            expected = f"functions of at most {MAX_FORM:,} characters that have to be called"
+            expected = f"functions of at most {MAX_FORM:,} characters that are required or strict"
             raise wrong(expected, f"{len(text):,}", "pass fewer or shorter ones", "tools")
-        return Form(CALLS, text, "tool_choice")
+        return Form(CALLS, text, "tool_choice" if self.required else "tools")
 
     def stream(self) -> CallStream:
         """A reader of one answer."""
@@ -96,13 +111,14 @@ def read_tools(fields: Fields, format: Format | None) -> Tools | None:
     functions = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     if len(functions) < len(tools):
         raise wrong("tools of different names", "two of one name", "rename one", "tools")
+    strict = any(each["function"].get("strict") for each in value)
     required = _required(choice, functions)
     if choice == NONE:
         return None
     if format is None:
         do = "use a model whose template has one of the formats, or start the server with --tool-format"
         raise wrong("a model with a known format of tool calls", "one without", do, "tools")
-    return Tools(format, tools, functions, required, parallel and not isinstance(choice, dict), text)
+    return Tools(format, tools, functions, required, parallel and not isinstance(choice, dict), strict, text)
 
 
 def _required(choice: object, functions: Functions) -> tuple[str, ...]:
