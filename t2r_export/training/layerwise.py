@@ -144,8 +144,7 @@ class Transfer(LayerwiseStage):
         return ours - theirs
 
     def rate_factors(self) -> dict[str, float]:
-        """Maps of hybrid layers learn faster: random features are of little use beside the window, and γ seems to close
-        the sums of maps that learn slowly (docs/finetuning.md)."""
+        """Maps of hybrid layers learn faster: beside a window, random features are of little use."""
         hybrids = [(name, part) for name, part in self.student.named_modules() if isinstance(part, HybridMixer)]
         return {f"{name}.maps.{weight}": MAPS for name, part in hybrids for weight, _ in part.maps.named_parameters()}
 
