@@ -139,6 +139,14 @@ def test_refused_forms_are_named(fields: dict[str, Any], param: str, message: st
     assert message in answer["error"]["message"]
 
 
+def test_each_mask_is_computed_once() -> None:
+    """The first one, which also checks a form, is that of the first token of each choice."""
+    first = Grammars(Tokenizer(letter_tokenizer(LETTERS)), 11).mask(Form("choice", '["ab"]', "x"), [])
+    second = first.copy()
+    first._matcher = second._matcher = None
+    assert first.allowed().tolist() == second.allowed().tolist() == [letter == "a" for letter in LETTERS]
+
+
 def test_a_text_that_no_token_can_continue(client: Client) -> None:
     """The regular expression allows a letter that the tokenizer lacks, after one that it has."""
     status, answer = client.ask("/v1/completions", {"prompt": "a", **FIELDS, "guided_regex": "az"})
@@ -169,7 +177,7 @@ def test_bytes_of_tokens(tmp_path: Path) -> None:
     for text in ("Häuser", "\N{GRINNING FACE}", "a b", tokenizer.piece(special[0])):
         mask, read = grammars.mask(Form("regex", re.escape(text), "x"), special), b""
         while read != text.encode():
-            [token] = mask.allowed(size).nonzero()[0].tolist()
+            [token] = mask.allowed().nonzero()[0].tolist()
             read += tokenizer.token_bytes(token)
             assert text.encode().startswith(read)
             assert mask.take(token) == (read == text.encode())

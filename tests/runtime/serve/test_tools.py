@@ -110,7 +110,7 @@ PIECES = ["[TOOL_CALLS]", "[ARGS]", "f", "{", '"', "a", ":", " ", "1", "}", "$"]
 TEMPLATE = (
     "{% for tool in tools or [] %}[TOOL_CALLS]{% endfor %}{% for m in messages %}{{ m.content }}"
     "{% for call in m.tool_calls or [] %}[ARGS]{{ call.function.arguments.a }}{% endfor %}"
-    "{% if m.role == 'tool' %}{{ m.tool_call_id[:1] }}{% endif %}{% endfor %}"
+    "{% if m.role == 'tool' %}{{ m.tool_call_id[:1] }}{{ m.name }}{% endif %}{% endfor %}"
 )
 TOOL = {
     "type": "function",
@@ -157,12 +157,12 @@ def test_messages_and_tools_in_the_template(client: Client) -> None:
         {"role": "tool", "tool_call_id": "abcdefghi", "content": "a"},
     ]
     answer = asked(client, messages=messages, max_tokens=2, logit_bias={"0": 100}, tools=[TOOL])
-    assert answer["usage"]["prompt_tokens"] == len("T" + "af" + "A1" + "aa")
+    assert answer["usage"]["prompt_tokens"] == len("T" + "af" + "A1" + "aaf")
     [choice] = answer["choices"]
     assert choice["message"] == {"role": "assistant", "content": "[TOOL_CALLS]" * 2, "refusal": None}
     assert choice["finish_reason"] == "length"
     none = asked(client, messages=messages, tool_choice="none", max_tokens=2, logit_bias={"0": 100})
-    assert none["usage"]["prompt_tokens"] == len("af" + "A1" + "aa")
+    assert none["usage"]["prompt_tokens"] == len("af" + "A1" + "aaf")
     assert none["choices"][0]["message"]["content"] == ""
 
 
@@ -266,6 +266,10 @@ for _ in range(70):
         ({"messages": [{"role": "tool", "content": "a", "tool_call_id": 5}]}, "messages[0].tool_call_id"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": DEEP}}]}]},
             "messages[0].tool_calls[0].function.arguments",
         ),
         (

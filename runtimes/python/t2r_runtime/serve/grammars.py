@@ -44,23 +44,36 @@ class Form(NamedTuple):
 
 
 class Mask:
-    """The tokens that may follow in one choice."""
+    """The tokens that may follow in one choice.
 
-    def __init__(self, matcher: Any, stop: Sequence[int]) -> None:
-        self._matcher, self._stop = matcher, list(stop)
+    Args:
+        stop: tokens that end an answer.
+        vocabulary: number of tokens.
+    """
+
+    def __init__(self, matcher: Any, stop: Sequence[int], vocabulary: int) -> None:
+        self._matcher, self._stop, self._vocabulary = matcher, list(stop), vocabulary
+        self._next: NDArray[np.bool_] | None = None  # once computed, until a token is added
 
     def copy(self) -> Mask:
         """The same mask for another choice."""
-        return Mask(self._matcher.deep_copy(), self._stop)
+        made = Mask(self._matcher.deep_copy(), self._stop, self._vocabulary)
+        made._next = self._next
+        return made
 
-    def allowed(self, vocabulary: int) -> NDArray[np.bool_]:
-        """Whether each token may follow (vocabulary,); a stop token may if the answer is complete.
+    def allowed(self) -> NDArray[np.bool_]:
+        """Whether each token may follow (vocabulary,); a stop token may if the answer is complete. Not to be changed.
 
         Raises:
             UserError: no token may, since the tokenizer cannot write what has to follow, or the form is too complex.
         """
+        if self._next is None:
+            self._next = self._computed()
+        return self._next
+
+    def _computed(self) -> NDArray[np.bool_]:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        found = np.unpackbits(bits, bitorder="little")[:vocabulary].astype(bool)
+        found = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
         found[self._stop] = self._matcher.is_accepting()
         if self._matcher.is_error() or not found.any():
             error = self._matcher.get_error()
@@ -70,11 +83,12 @@ class Mask:
 
     def __call__(self, logits: NDArray[np.float32], tokens: Sequence[int]) -> NDArray[np.float32]:
         """The logits (vocabulary,), -inf for tokens that may not follow."""
-        return np.where(self.allowed(logits.size), logits, np.float32(-np.inf))
+        return np.where(self.allowed(), logits, np.float32(-np.inf))
 
     def take(self, token: int) -> bool:
         """Add a token to the answer; returns whether it is complete and nothing may follow."""
         self._matcher.consume_token(token)
+        self._next = None
         return bool(self._matcher.is_stopped() and self._matcher.is_accepting())
 
 
@@ -110,9 +124,9 @@ class Grammars:
             grammar = _compiled(form)
         except ValueError as error:
             raise _invalid(form, error) from error
-        mask = Mask(llguidance.LLMatcher(self._tokens, grammar, log_level=0, limits=limits), stop)
+        mask = Mask(llguidance.LLMatcher(self._tokens, grammar, log_level=0, limits=limits), stop, self._vocabulary)
         try:
-            mask.allowed(self._vocabulary)
+            mask.allowed()
         except UserError as error:
             raise _invalid(form, error.received) from error
         return mask

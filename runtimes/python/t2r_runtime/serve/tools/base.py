@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+MAX_DEPTH = 64  # objects and lists within each other
 Functions = Mapping[str, Mapping[str, Any]]  # name -> JSON schema of its arguments
 
 
@@ -88,11 +89,24 @@ class Format:
 def _dumped(arguments: object) -> str:
     if isinstance(arguments, str):  # some models write the text of the object
         arguments = json.loads(arguments)
-    if not isinstance(arguments, dict):
-        raise ValueError("arguments that are no object")
+    if not isinstance(arguments, dict) or is_deep(arguments):
+        raise ValueError(f"arguments that are no object of at most {MAX_DEPTH} levels")
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     text.encode()  # raises UnicodeEncodeError, a ValueError, for a lone surrogate
     return text
+
+
+def is_deep(value: object) -> bool:
+    """Whether JSON data has more than `MAX_DEPTH` objects and lists within each other."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for each in level for inner in _inside(each)]
+    return bool(level)
+
+
+def _inside(value: object) -> list[Any]:
+    found = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [each for each in found if isinstance(each, dict | list)]
 
 
 DECODER = json.JSONDecoder()

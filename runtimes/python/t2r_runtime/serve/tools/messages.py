@@ -7,6 +7,7 @@ from typing import Any
 
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import is_text, shown
+from t2r_runtime.serve.tools.base import MAX_DEPTH, is_deep
 
 MAX_MESSAGES = 4096
 MAX_CALLS = 128  # of a message
@@ -16,10 +17,19 @@ MORE = {"assistant": {"tool_calls"}, "tool": {"tool_call_id"}}
 
 
 def read_messages(value: object) -> list[dict[str, Any]]:
-    """The messages as chat templates expect them: arguments of calls are objects. Raises ApiError."""
+    """The messages as chat templates expect them. Raises ApiError.
+
+    Arguments of calls are objects, and what a function returned has its name, which some templates write.
+    """
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise wrong(f"a list of 1 to {MAX_MESSAGES} messages", shown(value), "correct it", "messages")
-    return [_message(each, f"messages[{number}]") for number, each in enumerate(value)]
+    messages = [_message(each, f"messages[{number}]") for number, each in enumerate(value)]
+    names: dict[str, str] = {}  # of called functions, by the id of the call
+    for message in messages:
+        names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ()) if "id" in call}
+        if "name" not in message and message.get("tool_call_id") in names:
+            message["name"] = names[message["tool_call_id"]]
+    return messages
 
 
 def characters(messages: list[dict[str, Any]]) -> list[str]:
@@ -64,9 +74,10 @@ def _call(value: object, param: str) -> dict[str, Any]:
         found = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or is_deep(found):
         where = f"{param}.function.arguments"
-        raise wrong(f"the JSON text of an object as {where}", shown(arguments), "correct it", where)
+        expected = f"the JSON text of an object of at most {MAX_DEPTH} levels as {where}"
+        raise wrong(expected, shown(arguments), "correct it", where)
     name = _text(function.get("name"), f"{param}.function.name")
     called = {"type": "function", "function": {"name": name, "arguments": found}}
     return called if value.get("id") is None else {"id": _text(value["id"], f"{param}.id"), **called}

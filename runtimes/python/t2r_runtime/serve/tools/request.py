@@ -11,14 +11,13 @@ from typing import Any
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, shown
 from t2r_runtime.serve.grammars import CALLS, MAX_FORM, Form, is_installed
-from t2r_runtime.serve.tools.base import Format, Functions
+from t2r_runtime.serve.tools.base import MAX_DEPTH, Format, Functions, is_deep
 from t2r_runtime.serve.tools.grammar import free_grammar, grammar
 from t2r_runtime.serve.tools.stream import CallStream
 from t2r_runtime.text.tokenizer import Tokenizer
 
 MAX_TOOLS = 128  # as in OpenAI's API
 MAX_SIZE = 1 << 18  # characters of all tools as JSON
-MAX_DEPTH = 64  # objects and lists within each other
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 NONE, AUTO, REQUIRED = "none", "auto", "required"
 
@@ -139,21 +138,13 @@ def _required(choice: object, functions: Functions) -> tuple[str, ...]:
 
 def _text(value: object) -> str:
     """The tools as JSON. Raises ApiError if they are too many, or nested too deeply."""
-    level, depth = [value], 0
-    while level := [inner for each in level for inner in _inside(each)]:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise wrong(f"tools of at most {MAX_DEPTH} levels", "more", "simplify their schemas", "tools")
+    if is_deep(value):
+        raise wrong(f"tools of at most {MAX_DEPTH} levels", "more", "simplify their schemas", "tools")
     text = json.dumps(value, ensure_ascii=False)
     if len(text) > MAX_SIZE:
         expected = f"tools of at most {MAX_SIZE:,} characters"
         raise wrong(expected, f"{len(text):,}", "pass fewer or shorter ones", "tools")
     return text
-
-
-def _inside(value: object) -> list[Any]:
-    found = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [each for each in found if isinstance(each, dict | list)]
 
 
 def _tool(value: object, param: str) -> dict[str, Any]:

@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from t2r_runtime.serve.tools.base import Unfinished, skipped
+from t2r_runtime.serve.tools.base import MAX_DEPTH, Unfinished, skipped
 
-DEEPEST = 64  # lists and objects within each other
 CONSTANTS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 WORD = re.compile(r"[^\W\d][\w.-]*")
@@ -69,7 +68,7 @@ class Values:
 
     def value(self, depth: int = 0) -> Any:
         """A string, a number, a constant, a list, or an object."""
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             raise ValueError("values that are nested too deeply")
         self.at = skipped(self.text, self.at)
         if (text := self._string(self)) is not None:
