@@ -24,13 +24,15 @@ letters = st.text("abc", max_size=12)
 @example(["ab", "cd"], ["abcd", "bc"])
 @example(["a", "b"], ["b", "ab"])
 def test_stop_independent_of_pieces(pieces: list[str], stops: list[str]) -> None:
-    until, written = Until(stops), ""
+    until, written, after = Until(stops), "", ""
     for piece in pieces:
         before = until.found
         fresh = until.feed(piece)
         assert not (before and fresh)
         written += fresh
+        after += piece if before else until.rest
     found = until.found
+    assert not found or (until.stop in stops and written + until.stop + after == "".join(pieces))
     assert (written + until.end(), found) == ended("".join(pieces), stops)
 
 

@@ -134,6 +134,7 @@ GRANITE: list[Shape] = [
         "",
         [PARIS, NOW],
     ),
+    ('<tool_call>[{"name": "find", "arguments": {"city": "Paris"}}]', "", [PARIS]),
     (
         'So: <|tool_call|>[{"name": "find", "arguments": {"city": "Zürich 雪", "where": {"box": [1, 2.5, -3]}, '
         '"unit": null, "exact": true}}]',
@@ -146,6 +147,7 @@ GRANITE: list[Shape] = [
         '<|tool_call|>[{"name": "none", "arguments": {}}]',
         '<|tool_call|>[{"name": "find", "arguments": "Paris"}]',
         '<|tool_call|>{"name": "now"} done',
+        "<tool_call>[1]",
         "<|tool_call|>[]",
     ),
 ]

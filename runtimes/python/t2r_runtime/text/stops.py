@@ -13,12 +13,13 @@ class Until:
 
     Attributes:
         found: whether a stop string is complete.
+        stop: that string.
         rest: what follows it in its piece.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [_Stop(stop) for stop in stops]
-        self._waiting = self.rest = ""
+        self._waiting = self.stop = self.rest = ""
         self.found = False
 
     def feed(self, piece: str) -> str:
@@ -29,9 +30,13 @@ class Until:
         held = max((stop.matched for stop in self._stops), default=0)
         self._waiting, before = self._waiting + piece, len(self._waiting)
         self.found = bool(ends)
-        certain = self._waiting[: before + min(ends)[1] if ends else len(self._waiting) - held]
-        self._waiting = "" if ends else self._waiting[len(certain) :]
-        self.rest = piece[min(ends)[0] :] if ends else ""
+        if not ends:
+            certain = self._waiting[: len(self._waiting) - held]
+            self._waiting = self._waiting[len(certain) :]
+            return certain
+        end, start = min(ends)
+        self.stop, self.rest = self._waiting[before + start : before + end], piece[end:]
+        certain, self._waiting = self._waiting[: before + start], ""
         return certain
 
     def end(self) -> str:

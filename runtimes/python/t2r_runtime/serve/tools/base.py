@@ -53,6 +53,7 @@ class Format:
         end: tag after calls; "" if they end with the text.
         read: returns the calls between the tags, each with its arguments. Raises ValueError.
         tags: other texts that may be special tokens, which have no text otherwise.
+        other: another tag before calls.
         bare: a text at the start of an answer also begins calls if it begins with this.
         shape: for a grammar; None if there is none.
     """
@@ -62,13 +63,19 @@ class Format:
     end: str
     read: Callable[[str, Functions], list[tuple[str, Any]]]
     tags: tuple[str, ...] = ()
+    other: str = ""
     bare: str = ""
     shape: Shape | None = None
 
     @property
     def special(self) -> tuple[str, ...]:
         """All texts that may be special tokens."""
-        return tuple(tag for tag in (self.begin, self.end, *self.tags) if tag)
+        return (*self.begins, *self.tags, *([self.end] if self.end else []))
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """The tags before calls."""
+        return (self.begin, self.other) if self.other else (self.begin,)
 
     def calls(self, text: str, functions: Functions) -> list[Call]:
         """The calls between the tags.

@@ -21,7 +21,7 @@ class CallStream:
 
     def __init__(self, format: Format, functions: Functions, most: int | None = None) -> None:
         self._format, self._functions, self._most = format, functions, most
-        self._until: Until | None = Until([format.begin])  # the next tag; None: the end of the text
+        self._until: Until | None = Until(format.begins)  # the next tag; None: the end of the text
         self._bare = format.bare  # as long as it may begin calls
         self._blanks: list[str] = []  # before what follows
         self._block: list[str] | None = None  # text of calls so far
@@ -66,7 +66,7 @@ class CallStream:
         if not self._until.found:
             return content, ""
         rest = self._until.rest
-        self._open(self._format.begin)
+        self._open(self._until.stop)
         return content, rest
 
     def _open(self, begin: str) -> None:
@@ -96,7 +96,7 @@ class CallStream:
             content = self._certain(self._begin + text + end)
         else:
             self._blanks.clear()
-        self._block, self._until = None, Until([self._format.begin])
+        self._block, self._until = None, Until(self._format.begins)
         calls = calls if self._most is None else calls[: max(self._most - self.calls, 0)]
         self.calls += len(calls)
         return content, calls
