@@ -166,6 +166,6 @@ def _grid(block: Floats, importance: Floats, bits: int, asymmetric: bool) -> tup
 
 def _nearest(values: Floats, scale: Floats, middle: Floats, bits: int) -> Floats:
     """The nearest levels of values (…, columns), less the middle level."""
-    found: Floats = values / np.where(scale == 0, np.float32(1), scale)
+    found: Floats = (values / np.where(scale == 0, 1, scale)).astype(np.float32, copy=False)
     np.rint(found, out=found)
     return np.clip(found, -middle, (1 << bits) - 1 - middle, out=found)

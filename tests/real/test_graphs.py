@@ -21,17 +21,19 @@ Logits = NDArray[np.float32]
 LENGTHS = (1, 2, 63, 64, 65, TOKENS)
 # steps of each graph; the longest prompt in float32 is compared with the model
 STEPS = {"none": 65, "keep": TOKENS, "w8": 65, "w4": 65, "int8": 65}
-# measured on these tokens; the tolerances were measured on small models, and these two graphs are beyond them
+# Measured on these tokens; the tolerances were measured on small models, and these two graphs are beyond them.
+# Relative to the standard deviation of logits they are as far from the small models (docs/real-weights.md).
 FAR = {
     "w4": "w4 rounds the file's 4 bits again: a logit is 18.1 off, and the tolerance is 15",
     "int8": "a logit is 8.2 off, 80 % of greedy tokens are equal, and the tolerances are 7 and 85 %",
 }
-FAR_PROMPTS = {"w4": "a logit after a prompt of 63 tokens is 1.12 off, and the tolerance is 1"}
+# prompts and steps round alike on some processors, where this is 0
+FAR_PROMPTS = {"w4": "a logit after a prompt of 63 tokens is up to 1.12 off, and the tolerance is 1"}
 
 
-def expected_far(schemes: Iterable[str], far: Mapping[str, str]) -> list[ParameterSet]:
-    """Cases by scheme, of which those in `far` have to be beyond their tolerance."""
-    marks = {name: [pytest.mark.xfail(reason=far[name], raises=AssertionError)] for name in far}
+def expected_far(schemes: Iterable[str], far: Mapping[str, str], everywhere: bool = True) -> list[ParameterSet]:
+    """Cases by scheme, of which those in `far` have to be beyond their tolerance, or may be if not `everywhere`."""
+    marks = {name: [pytest.mark.xfail(reason=far[name], raises=AssertionError, strict=everywhere)] for name in far}
     return [pytest.param(name, marks=marks.get(name, [])) for name in schemes]
 
 
@@ -58,7 +60,9 @@ def test_steps_are_the_model(scheme: str, stepped: Callable[[str], Logits], logi
 
 
 # int8 has no prefill graph
-@pytest.mark.parametrize("scheme", expected_far((name for name in STEPS if name != "int8"), FAR_PROMPTS))
+@pytest.mark.parametrize(
+    "scheme", expected_far((name for name in STEPS if name != "int8"), FAR_PROMPTS, everywhere=False)
+)
 def test_prompts_are_steps(
     scheme: str, graphs: Graphs, stepped: Callable[[str], Logits], tokens: list[int], logits: Logits
 ) -> None:
