@@ -83,7 +83,7 @@ LINES = {
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_300,
     ("tests", "*.py"): 58_500,
-    ("benchmarks", "*.py"): 7_900,
+    ("benchmarks", "*.py"): 8_000,
     ("docs", "*.md"): 4_700,
 }
 # allowed in every room
