@@ -18,6 +18,7 @@ from runtime.serve.server import Client, letters, within
 from runtime.serve.tool_shapes import FUNCTIONS, SHAPES
 from t2r_runtime.serve.tools.base import Call, Format
 from t2r_runtime.serve.tools.formats import FORMATS, format_of
+from t2r_runtime.serve.tools.qwen_xml import types_of
 from t2r_runtime.serve.tools.stream import CallStream
 
 CASES = [(FORMATS[name], shape) for name, shapes in SHAPES.items() for shape in shapes]
@@ -76,6 +77,13 @@ def test_work_grows_with_the_length_of_a_text() -> None:
         assert read(FORMATS["hermes"], [text]) == (text, [])
     text = f"{begin}<function=find><parameter=city>" * 1000 + end * 1000
     assert read(FORMATS["qwen-xml"], [text]) == (text, [])
+
+
+def test_types_of_a_schema_that_refers_to_itself() -> None:
+    again = {"$ref": "#/$defs/a"}
+    root = {"$defs": {"a": {"anyOf": [again] * 50 + [{"enum": ["x", None]}, {"type": ["integer", "boolean"]}]}}}
+    assert types_of(again, root) == {"string", "null", "integer", "boolean"}
+    assert types_of({"$ref": "#/$defs/b"}, {"$defs": {"b": {"$ref": "#/$defs/b"}}}) == set()
 
 
 @pytest.mark.parametrize(

@@ -110,13 +110,14 @@ async def chat(served: Served, model: Model, fields: Fields) -> tuple[Answer, Re
     top = (top or 0) if fields.flag("logprobs") else None
     options = read_options(fields, served, model, top, model.ends)
     fields.end()
+    encoders, encode = served.encoders, functools.partial(tokenizer.encode, special_tokens=False)
     texts, rendered = characters(messages), None
     if tools is not None:
         texts, rendered = [*texts, tools.text], tools.rendered
         written = tools.written(tokenizer)
-        options = replace(options, written=written, form=tools.form(written, options.form))
+        form = await encoders.run(len(tools.text), functools.partial(tools.form, written, options.form))
+        options = replace(options, written=written, form=form)
     require_characters(texts, None, "messages")
-    encoders, encode = served.encoders, functools.partial(tokenizer.encode, special_tokens=False)
     text = await encoders.run(sum(map(len, texts)), lambda: tokenizer.chat(messages, tools=rendered))
     [ids] = await encoders.each(encode, [text], model.most_tokens, "messages")
     require_size(len(ids), "messages")

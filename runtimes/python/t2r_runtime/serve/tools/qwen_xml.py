@@ -15,7 +15,7 @@ PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?")
 DEFINITION = re.compile(r"#/(\$defs|definitions)/([^/]+)")
 END, LINE = "</parameter>", "\n"
 STRING = {"type": "string"}  # schema of a parameter that has none
-DEEPEST = 16  # references and choices of a schema that are followed
+DEEPEST, MOST_SCHEMAS = 16, 256  # references that are followed, and schemas of one parameter
 ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
 # keywords of schemas whose values a grammar writes
 OF_OBJECTS = frozenset({"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"})
@@ -75,20 +75,23 @@ def typed(text: str, types: set[str]) -> Any:
     return value if allowed and (value is None or "string" not in types) else text
 
 
-def types_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> set[str]:
+def types_of(schema: object, root: Mapping[str, Any]) -> set[str]:
     """The types that a schema allows; none if they are not named.
 
     Args:
         root: the schema that has the definitions.
     """
-    schema = _resolved(schema, root)
-    if not isinstance(schema, dict) or depth > DEEPEST:
-        return set()
-    named = schema.get("type")
-    found = {each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)}
-    for each in [] if found else _choices(schema):
-        found |= types_of(each, root, depth + 1)
-    return found or {TYPES[type(value)] for value in _values(schema)}
+    found, left, seen = set[str](), [schema], set[int]()
+    while left and len(seen) < MOST_SCHEMAS:
+        each = _resolved(left.pop(), root)
+        if not isinstance(each, dict) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        named = each.get("type")
+        types = {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, str)}
+        found |= types or {TYPES[type(value)] for value in _values(each)}
+        left += [] if types else _choices(each)
+    return found
 
 
 def _resolved(schema: object, root: Mapping[str, Any]) -> object:
@@ -149,8 +152,8 @@ def _value_rules(rule: str, schema: Any, root: Mapping[str, Any]) -> list[str]:
         return [f"{rule}: {json_value({**definitions, **schema})} {json.dumps(LINE + END)}"]
     _require(schema, OF_TEXTS)
     for each in _choices(schema):
-        if "string" in types_of(each, root):
-            _require(each, OF_TEXTS - {"enum", "const"})
+        if not isinstance(each, dict) or each.get("type") not in (*TYPES.values(),) or each["type"] == "string":
+            _require(each, frozenset({"type"}))
     values = _values(schema)
     if not all(isinstance(value, str) for value in values):
         raise ValueError("a list of values of several types")

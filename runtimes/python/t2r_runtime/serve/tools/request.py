@@ -70,6 +70,7 @@ class Tools:
             received = f"the format {self.format.name}, which has no grammar"
             raise wrong("a model with another format of calls", received, "use tool_choice auto", "tool_choice")
         tokens = {text: token for token, text in special.items()}
+        _require_size(sum(len(json.dumps(self.functions[name])) for name in self.required or self.functions))
         try:
             if self.required:
                 text = grammar(shape, self.functions, self.required, self.parallel, tokens)
@@ -78,9 +79,7 @@ class Tools:
         except ValueError as error:
             received, do = str(error), "change the schema, or use tool_choice auto"
             raise wrong(f"schemas that a grammar of {self.format.name} supports", received, do, "tools") from error
-        if len(text) > MAX_FORM:
-            expected = f"functions of at most {MAX_FORM:,} characters that are required or strict"
-            raise wrong(expected, f"{len(text):,}", "pass fewer or shorter ones", "tools")
+        _require_size(len(text))
         return Form(CALLS, text, "tool_choice" if self.required else "tools")
 
     def stream(self) -> CallStream:
@@ -118,6 +117,13 @@ def read_tools(fields: Fields, format: Format | None) -> Tools | None:
         do = "use a model whose template has one of the formats, or start the server with --tool-format"
         raise wrong("a model with a known format of tool calls", "one without", do, "tools")
     return Tools(format, tools, functions, required, parallel and not isinstance(choice, dict), strict, text)
+
+
+def _require_size(characters: int) -> None:
+    """Raise ApiError if a grammar of functions is too large."""
+    if characters > MAX_FORM:
+        expected = f"functions of at most {MAX_FORM:,} characters, as a grammar, that are required or strict"
+        raise wrong(expected, f"{characters:,}", "pass fewer or shorter ones", "tools")
 
 
 def _required(choice: object, functions: Functions) -> tuple[str, ...]:
