@@ -208,18 +208,27 @@ def test_required_call(client: Client) -> None:
 
 @NEEDS
 def test_openai_client_calls(client: Client) -> None:
+    """The client's stream of a call, which it then sends back with the result."""
+    messages: list[Any] = [{"role": "user", "content": "af"}]
+    fields: dict[str, Any] = {"model": "letters", "tools": [TOOL], "seed": 1, "max_tokens": 40}
     with openai.OpenAI(base_url=f"http://{client.host}:{client.port}/v1", api_key="none", max_retries=0) as api:
-        answer = api.chat.completions.create(
-            model="letters",
-            messages=[{"role": "user", "content": "a"}],
-            tools=[TOOL],  # type: ignore[list-item]
-            tool_choice="required",
-            logit_bias={"9": 3, "10": 5},
-            seed=1,
-        )
-        [call, *_] = answer.choices[0].message.tool_calls or []
-        assert call.type == "function"
-        assert call.function.name == "f"
+        bias = {"9": 3, "10": 7}
+        with api.chat.completions.stream(
+            messages=messages, tool_choice="required", logit_bias=bias, **fields
+        ) as events:
+            kinds = {event.type for event in events}
+            [choice] = events.get_final_completion().choices
+        assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+        calls = choice.message.tool_calls or []
+        assert choice.finish_reason == "tool_calls"
+        assert {call.function.name for call in calls} == {"f"}
+        results = [{"role": "tool", "tool_call_id": call.id, "content": "a"} for call in calls]
+        answer = api.chat.completions.create(messages=[*messages, choice.message, *results], **fields)
+    written = "".join("A" + str(json.loads(call.function.arguments)["a"]) for call in calls)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len("T" + "af") + len(written) + len(calls) * len("aIf") - sum(
+        call.id[0] not in PIECES for call in calls
+    )
 
 
 @NEEDS
