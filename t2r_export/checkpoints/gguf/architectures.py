@@ -22,6 +22,7 @@ from t2r_export.checkpoints.gguf.architecture import (
 )
 from t2r_export.checkpoints.gguf.delta import DELTA, EXPERTS_OF_QWEN
 from t2r_export.checkpoints.gguf.hybrids import HYBRIDS
+from t2r_export.checkpoints.gguf.jamba import JAMBA
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.recurrent import RECURRENT
 from t2r_export.checkpoints.gguf.rope import NUMBER
@@ -224,4 +225,5 @@ ARCHITECTURES: dict[str, Architecture] = {
     **RECURRENT,
     **DELTA,
     **HYBRIDS,
+    **JAMBA,
 }

@@ -82,7 +82,7 @@ def _mamba2(data: Metadata) -> Config:
     }
 
 
-def _of_mamba(config: Config) -> dict[str, Change]:
+def of_mamba1(config: Config) -> dict[str, Change]:
     return {"ssm_a": decays, "ssm_conv1d.weight": filters}
 
 
@@ -124,6 +124,6 @@ RECURRENT: dict[str, Architecture] = {
         | dict.fromkeys(("token_embd_norm", "output_norm"), "model.embedding_norm"),
         changes=lambda _: {"shortconv.conv.weight": filters},
     ),
-    "mamba": Architecture(_mamba1, OF_MAMBA, ENDS, "backbone.layers.{}", _of_mamba),
+    "mamba": Architecture(_mamba1, OF_MAMBA, ENDS, "backbone.layers.{}", of_mamba1),
     "mamba2": Architecture(_mamba2, OF_MAMBA2, ENDS, "backbone.layers.{}", of_mamba2),
 }

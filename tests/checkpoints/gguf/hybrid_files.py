@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from checkpoints.gguf.writer import Arrays, Values, adjacent, changed, sizes
-from checkpoints.importers.recurrent_models import FALCON, GRANITE, NEMOTRON, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from checkpoints.importers.recurrent_models import FALCON, GRANITE, JAMBA, NEMOTRON, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 
 UNTIED = {"tie_word_embeddings": False}
 
@@ -202,6 +202,34 @@ def nemotron_h(config: Any) -> Values:
     }
 
 
+def jamba(config: Any) -> Values:
+    period, offset = config.attn_layer_period, config.attn_layer_offset
+    attends = [layer % period == offset for layer in range(config.num_hidden_layers)]
+    return sizes(config) | {
+        "attention.head_count_kv": [config.num_key_value_heads if each else 0 for each in attends],
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "ssm.conv_kernel": config.mamba_d_conv,
+        "ssm.inner_size": config.mamba_expand * config.hidden_size,
+        "ssm.state_size": config.mamba_d_state,
+        "ssm.time_step_rank": config.mamba_dt_rank,
+        "expert_count": config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+    }
+
+
+def mamba1(tensors: Arrays, config: Any) -> Arrays:
+    """A and filters as of Mamba; gates and ups of experts apart."""
+    found: Arrays = {}
+    for name, x in tensors.items():
+        if "ffn_gate_up_exps" in name:
+            gates, ups = np.split(x, 2, axis=1)
+            found |= {name.replace("gate_up", part) + ".weight": half for part, half in (("gate", gates), ("up", ups))}
+        else:
+            found[f"{name}.weight" if name.endswith("_exps") else name] = x
+    found = changed(found, "ssm_a", lambda a: -np.exp(a))
+    return changed(found, "ssm_conv1d.weight", lambda weight: weight[:, 0])
+
+
 TYPES = ["linear_attention", "full_attention"] * 2
 OF_MAMBA2 = {"time_step_limit": (0.0, float("inf")), "max_position_embeddings": 50, **UNTIED}
 GRANITE_MOE = {
@@ -235,6 +263,14 @@ HYBRIDS: dict[str, tuple[Any, ...]] = {
         {**GRANITE_MOE, "shared_intermediate_size": 7},
         granite,
         halves,
+    ),
+    "jamba": ("jamba", "Jamba", {**JAMBA.sizes, **UNTIED, "num_hidden_layers": 5}, jamba, mamba1),
+    "jamba without experts": (
+        "jamba",
+        "Jamba",
+        {**JAMBA.sizes, "num_experts": 1, "mamba_proj_bias": True, "attn_layer_period": 4, "attn_layer_offset": 2},
+        jamba,
+        mamba1,
     ),
     "falcon-h1": ("falcon-h1", "FalconH1", {**FALCON.sizes, **OF_MAMBA2}, falcon_h1, multiplied),
     "falcon-h1 norm": (

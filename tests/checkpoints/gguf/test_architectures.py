@@ -437,6 +437,15 @@ def test_layers_are_bounded_before_they_are_counted(changes: Values, message: st
         checkpoint.load(tmp_path / "model.gguf")
 
 
+def test_layers_of_jamba_are_periodic(tmp_path: Path) -> None:
+    case = CASES["jamba"]
+    replace(case, values=lambda config: {**case.values(config), "attention.head_count_kv": [0, 3, 0, 3, 3]}).written(
+        tmp_path / "model.gguf"
+    )
+    with pytest.raises(UserError, match=r"a model with attention in every nth layer; received \[1, 3, 4\]"):
+        checkpoint.load(tmp_path / "model.gguf")
+
+
 def test_pieces_of_other_widths_are_refused(tmp_path: Path) -> None:
     case = CASES["granitehybrid"]
 
