@@ -8,7 +8,7 @@ import torch
 import small
 import texts
 from t2r_export.batches.batch import Batch, window_batch
-from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.mixers import HybridConfig, LinearConfig
 from t2r_export.convert import convert
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.parts.attention import Attention
@@ -56,6 +56,17 @@ def test_dead_features_are_counted() -> None:
     with torch.no_grad():
         linear(model, 0).maps.of_keys.bias[:] = 100.0
     assert feature_statistics(model, batches(parts()))[0]["dead_keys"] == 0.0
+
+
+def test_dead_features_of_hybrid_layers_are_counted() -> None:
+    model = small.model(small.with_layers(small.LLAMA, HybridConfig(3, small.K), HybridConfig(3, small.K)))
+    with torch.no_grad():
+        maps = model.blocks[1].parts[0].inner.maps
+        maps.of_queries.bias[:, 1] = -1e6
+        maps.of_keys.bias[:] = 100.0
+    _, found = feature_statistics(model, batches(parts()))
+    assert found.keys() == {"dead_queries", "dead_keys", "far_share"}
+    assert found["dead_queries"] >= 1 / small.K and found["dead_keys"] == 0.0
 
 
 def test_smallest_normalizer_equals_single_steps() -> None:

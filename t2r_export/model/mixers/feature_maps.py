@@ -29,6 +29,11 @@ def feature_map(name: str) -> type[FeatureMap]:
     return found
 
 
+def dead_features(q: Tensor, k: Tensor) -> dict[str, Tensor]:
+    """Statistics of φ(q) and φ(k), (B, heads, T, K): fractions of features that are 0 for all tokens."""
+    return {name: (x == 0).all(2).all(0).float().mean() for name, x in (("dead_queries", q), ("dead_keys", k))}
+
+
 class FeatureMaps(nn.Module):
     """φ of q and φ of k: one joint map, one shared map, or separate maps."""
 

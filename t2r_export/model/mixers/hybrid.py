@@ -29,7 +29,7 @@ from t2r_export.config.mixers import HybridConfig
 from t2r_export.model.mixers.banded import empty_slot_mask, weighted
 from t2r_export.model.mixers.base import Attended, AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.channels import channels
-from t2r_export.model.mixers.feature_maps import FeatureMaps
+from t2r_export.model.mixers.feature_maps import FeatureMaps, dead_features
 from t2r_export.model.mixers.gates import Gates, OutputGate
 from t2r_export.model.mixers.linear import attend
 from t2r_export.model.mixers.maps import EPS
@@ -176,9 +176,11 @@ class HybridMixer(AttentionMixer):
         return (weight * largest)[:, :, sum(self.near_tokens()) :, 0].clamp(min=EPS).log()
 
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
-        """The sums' share of attention, mean over heads and queries beyond window and sinks."""
+        """Fractions of features that are 0 for all tokens, and the share of the sums in attention, mean over heads and
+        queries beyond window and sinks."""
+        found = dead_features(*self.maps.features(*self._arguments(heads, heads.k, step), step.ops))
         share = self.far_share(heads, state, step)
-        return {"far_share": share.mean()} if share.numel() else {}
+        return {**found, **({"far_share": share.mean()} if share.numel() else {})}
 
     def state_spec(self) -> list[StateSpec]:
         G, K, d = self.sizes.kv_heads, self.config.feature_size, self.sizes.size

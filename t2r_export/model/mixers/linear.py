@@ -28,7 +28,7 @@ from t2r_export.config.norm import NormConfig
 from t2r_export.model.mixers.base import Attended, AttentionMixer, Heads, HeadSizes, Packing
 from t2r_export.model.mixers.channels import channels
 from t2r_export.model.mixers.convolution import ShortConvolution
-from t2r_export.model.mixers.feature_maps import FeatureMaps
+from t2r_export.model.mixers.feature_maps import FeatureMaps, dead_features
 from t2r_export.model.mixers.gates import Control, Gates, OutputGate
 from t2r_export.model.mixers.maps import EPS
 from t2r_export.model.mixers.memory import Memory, attend_memory
@@ -182,10 +182,7 @@ class LinearMixer(AttentionMixer):
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
         """Fractions of features that are 0 for all tokens, and the smallest φ(q)·z before the guard."""
         q, k, _, control, *_ = self.features(heads, state, step.ops)
-        found = {
-            "dead_queries": (q == 0).all(2).all(0).float().mean(),
-            "dead_keys": (k == 0).all(2).all(0).float().mean(),
-        }
+        found = dead_features(q, k)
         if self.config.normalizer == "z":
             found["smallest_normalizer"] = step.ops.normalizer(q, k, state["z"], control.log_gate)[0].min()
         return found
