@@ -17,7 +17,7 @@ from t2r_export.training.losses import squared_error, variance
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError
 
-MAPS = 16.0  # factor on the rates of a hybrid's maps in transfer (docs/finetuning.md)
+MAPS = 16.0  # factor on the rates of W of a hybrid's maps in transfer (docs/finetuning.md)
 Place = tuple[int, int]  # layer, number of a mixing part in its block
 
 
@@ -144,9 +144,11 @@ class Transfer(LayerwiseStage):
         return ours - theirs
 
     def rate_factors(self) -> dict[str, float]:
-        """Maps of hybrid layers learn faster: beside a window, random features are of little use."""
+        """W of the maps of hybrid layers learns faster: beside a window, random features are of little use. Biases do
+        not: fast ones move features below 0 for all tokens, where relu has no gradient (docs/finetuning.md)."""
         hybrids = [(name, part) for name, part in self.student.named_modules() if isinstance(part, HybridMixer)]
-        return {f"{name}.maps.{weight}": MAPS for name, part in hybrids for weight, _ in part.maps.named_parameters()}
+        weights = {f"{name}.maps.{weight}": p for name, part in hybrids for weight, p in part.maps.named_parameters()}
+        return {name: MAPS for name, p in weights.items() if p.ndim == 3}  # W is (heads, d, features)
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         """For a merged layer, the sum of the teacher's self-attention and cross-attention."""
