@@ -137,6 +137,6 @@ def test_a_bad_ending_is_seen(case: object, kind: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("case", [work, ask])
 def test_who_works_slowly_is_waited_for(case: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PATIENCE", 0.5)
+    monkeypatch.setattr(runner, "PATIENCE", 1)
     monkeypatch.setattr(runner, "STIRS", 0.01)
     assert runner.attempt(case) == runner.Ending("accepted", "")

@@ -79,6 +79,7 @@ OTHERS = {
     "t2r_export/providers/served.py",
     "t2r_export/providers/timed.py",
     "t2r_export/training/curves.py",
+    "t2r_export/training/drawing.py",  # its own plot
     "t2r_export/training/measured.py",  # process memory
     "t2r_export/training/memory.py",  # that of the machine
     "runtimes/python/t2r_runtime/session/tuning.py",  # quotas of cgroups
