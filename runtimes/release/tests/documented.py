@@ -42,6 +42,7 @@ NOT_RUN = {
     "docs/pruning.md": {"": "measures and trains for minutes; tests/pruning runs it on small models"},
     "docs/providers.md": {"": "an environment of tox, which .ci/run runs"},
     "docs/quality.md": {"": "trains for hours, on texts beside the repository"},
+    "docs/real-weights.md": {"": "SmolLM2, which tox's environment real downloads"},
     "docs/record.md": {"": "minutes on an idle machine"},
     "docs/serving.md": {"pip install": "as in README.md", "t2r-run serve": "runs until it is stopped"},
 }
