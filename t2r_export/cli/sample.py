@@ -32,7 +32,7 @@ FILE = click.Path(path_type=Path)
     "--chats",
     is_flag=True,
     help="Sample conversations, one per row, by the chat template: the model writes the user's messages too. MODEL may "
-    "be an exported graph, which is faster.",
+    "be an exported graph.",
 )
 @click.option(
     "--sources",
