@@ -32,9 +32,10 @@ SKIPS = """
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text())
-    markers = "\n    gpu: needs a CUDA device\n    slow: not quick\n    turns: in parts\n"
+    markers = "\n    gpu: needs a CUDA device\n    slow: not quick\n"
     pytester.makeini(f"[pytest]\npythonpath = {Path(__file__).parent}\nmarkers ={markers}")
-    monkeypatch.delenv("T2R_DATA", raising=False)
+    for name in ("T2R_DATA", "T2R_TURN"):  # of the run that these tests are part of
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return pytester
 
