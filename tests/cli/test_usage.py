@@ -76,7 +76,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("none.pt f --as marian", "a checkpoint at none.pt; received nothing"),
         ("m.pt hf --as pegasus", "a new or empty folder to write to; received hf"),
         ("m.pt t.txt --as marian", "a new or empty folder to write to; received t.txt"),
-        ("m.pt f --as bart", "a form of transformers, marian, pegasus, t2r, web, compiled; received 'bart'"),
+        ("m.pt f --as bart", "a form of transformers, marian, pegasus, t2r, adapter, web, compiled; received 'bart'"),
         ("m.pt f --as t2r:weights=float8", "weights to be one of float32, float16; received 'float8'"),
         ("m.pt f --as transformers:bench=none.json", "a report to read; received none.json, which does not exist"),
         ("m.pt m.pt --as t2r", "an output that is not an input"),
