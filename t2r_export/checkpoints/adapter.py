@@ -27,9 +27,8 @@ from torch import Tensor
 from t2r_export.checkpoints.importers import Imported
 from t2r_export.checkpoints.importers.files import HASH, parse_object
 from t2r_export.checkpoints.importers.stored import Stored, header, read_values
-from t2r_export.checkpoints.plain import check_plain
+from t2r_export.checkpoints.plain import check_plain, saved_config
 from t2r_export.checkpoints.weights import as_float32, compare, listed, weight_shapes
-from t2r_export.config.model import ModelConfig
 from t2r_export.files import sha256
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import replacing
@@ -173,12 +172,7 @@ def read_adapter(path: Path, base: Base | None) -> Imported:
     if sorted(hashes.values()) != sorted(base.hashes().values()):
         received = _shown(base.hashes(), hashes.values())
         raise UserError(f"the base of {path}: {_shown(hashes, base.hashes().values())}", received, "pass that base")
-    try:
-        config = ModelConfig.from_dict(data["config"])
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"a model's config in {path}", printable(error), AGAIN) from error
+    config = saved_config(data["config"], path, AGAIN)
     weights = _weights(path, weight_shapes(config), header(path), base.weights)
     tokenizers = [
         own["text"] if own else theirs

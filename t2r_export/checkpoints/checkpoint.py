@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.archive import archive_sha256, read_archive, write_archive
-from t2r_export.checkpoints.plain import check_plain
+from t2r_export.checkpoints.plain import check_plain, saved_config
 from t2r_export.checkpoints.untrained import untrained
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import VERSION, ModelConfig
@@ -164,12 +164,7 @@ def _load(path: Path, digest: Callable[[], str] | None, base: Checkpoint | None)
         return Checkpoint(found.config, model, found.tokenizer, *known)
     data = _read(path)
     digest = digest or sha256_beside(path)
-    try:
-        config = ModelConfig.from_dict(data["config"])
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"a model's config in {path}", printable(error), OPEN) from error
+    config = saved_config(data["config"], path, OPEN)
     weights = data["weights"]
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})

@@ -1,4 +1,4 @@
-"""Plain data of untrusted files: bounds checks before it is printed or compared, and differences.
+"""Plain data of untrusted files: bounds checks before it is printed or compared, configs in it, and differences.
 
 Nested lists that share elements are small in a file but exponential when printed, so values are counted as a tree, with
 repetition.
@@ -9,11 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t2r_runtime.errors import UserError
+from t2r_export.config.model import ModelConfig
+from t2r_runtime.errors import UserError, printable
 
 MAX_NODES = 1 << 20
 MAX_BYTES = 1 << 27  # of texts, including a tokenizer's
 MAX_DEPTH = 64
+
+
+def saved_config(data: Any, where: object, do: str) -> ModelConfig:
+    """The config that `to_dict` gave, in a file of unknown origin.
+
+    Raises:
+        UserError: values that make no config; `where` names the file.
+    """
+    try:
+        return ModelConfig.from_dict(data)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"a model's config in {where}", printable(error), do) from error
 
 
 def check_plain(data: Any, what: str) -> None:

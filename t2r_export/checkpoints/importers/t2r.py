@@ -11,9 +11,9 @@ from typing import Any
 from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.keys import Keys, words
 from t2r_export.checkpoints.importers.sources import Source
+from t2r_export.checkpoints.plain import saved_config
 from t2r_export.checkpoints.weights import EMBEDDING, HEAD
 from t2r_export.config.model import VERSION, ModelConfig
-from t2r_runtime.errors import UserError, printable
 
 MODEL_TYPE = "t2r"
 RECORD = "t2r"  # key of the data that a model.pt stores
@@ -52,13 +52,7 @@ def _record(fields: Fields) -> dict[str, Any]:
 
 
 def _config(fields: Fields) -> ModelConfig:
-    try:
-        return ModelConfig.from_dict(_record(fields).get("config", {}))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
-        expected = f"a model's config in {RECORD} of {fields.where}"
-        raise UserError(expected, printable(error), "save the folder again") from error
+    return saved_config(_record(fields).get("config", {}), f"{RECORD} of {fields.where}", "save the folder again")
 
 
 def _provenance(fields: Fields) -> dict[str, Any]:
