@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from t2r_export.model.sample import draw
 from t2r_runtime.errors import UserError
 
 BATCH = 32  # conversations sampled in parallel; those of a seed depend on it
@@ -142,12 +143,9 @@ def _write(
     rows = [_Conversation(turns) for _ in range(BATCH)]
     token = torch.tensor([row.add(0, 0.0) for row in rows])
     for n in range(1, length):
-        scores = torch.log_softmax(read(token).cpu().double() / temperature, -1)
-        if not bool(scores.isfinite().all()):
-            raise UserError("a model with finite logits", f"NaN or infinity at token {n} of a text", "verify the model")
-        chosen = torch.multinomial(scores.exp(), 1, generator=generator)
-        likely = scores.gather(1, chosen)[:, 0].tolist()
-        token = torch.tensor([row.add(*each) for row, *each in zip(rows, chosen[:, 0].tolist(), likely, strict=True)])
+        chosen, chances = draw(read(token), temperature, generator, n)
+        each = zip(rows, chosen.tolist(), chances.log().tolist(), strict=True)
+        token = torch.tensor([row.add(one, log_probability) for row, one, log_probability in each])
     return rows
 
 

@@ -18,6 +18,33 @@ BATCH = 64  # texts sampled in parallel; the texts of a seed depend on it
 MAX_TOKENS = 1 << 32
 
 
+def check_sizes(count: int, length: int, limit: int | None, temperature: float) -> None:
+    """Raise UserError for numbers out of range; `limit` is the last position of the model."""
+    if not 1 <= count <= MAX_TOKENS:
+        raise UserError(f"1 to {MAX_TOKENS} tokens to write", str(count), "correct the number")
+    if not 1 <= length <= (limit or MAX_TOKENS):
+        raise UserError(f"a length from 1 to {limit or MAX_TOKENS}", str(length), "correct the length")
+    if not 0 < temperature < float("inf"):
+        raise UserError("a temperature above 0", str(temperature), "correct the temperature")
+
+
+def draw(logits: Tensor, temperature: float, generator: torch.Generator, place: int) -> tuple[Tensor, Tensor]:
+    """Tokens (B,) drawn on the CPU, and their probabilities (B,), float64.
+
+    Args:
+        place: of the tokens in their texts, for the error.
+
+    Raises:
+        UserError: non-finite logits.
+    """
+    chances = torch.softmax(logits.cpu().double() / temperature, -1)
+    if not bool(chances.isfinite().all()):
+        received = f"NaN or infinity at token {place} of a text"
+        raise UserError("a model with finite logits", received, "verify the model")
+    token = torch.multinomial(chances, 1, generator=generator)
+    return token[:, 0], chances.gather(1, token)[:, 0]
+
+
 @torch.no_grad()
 def sample(
     model: Transformer,
@@ -39,13 +66,7 @@ def sample(
         UserError: a number out of range, a length beyond the model's last position, or non-finite logits.
     """
     model.require_decoder("to sample texts from", "pass it sources to translate")
-    limit = model.reach
-    if not 1 <= count <= MAX_TOKENS:
-        raise UserError(f"1 to {MAX_TOKENS} tokens to write", str(count), "correct the number")
-    if not 1 <= length <= (limit or MAX_TOKENS):
-        raise UserError(f"a length from 1 to {limit or MAX_TOKENS}", str(length), "correct the length")
-    if not 0 < temperature < float("inf"):
-        raise UserError("a temperature above 0", str(temperature), "correct the temperature")
+    check_sizes(count, length, model.reach, temperature)
     generator = torch.Generator().manual_seed(seed)
     texts = -(-count // length)
     rows = []
@@ -68,12 +89,7 @@ def _write(model: Transformer, batch: int, length: int, temperature: float, gene
     text, states = [token], model.init_state(batch)
     while len(text) < length:
         logits, states = model.step(token.to(device), states)
-        chances = torch.softmax(logits.cpu().double() / temperature, -1)
-        if not bool(chances.isfinite().all()):
-            raise UserError(
-                "a model with finite logits", f"NaN or infinity at token {len(text)} of a text", "verify the model"
-            )
-        token = torch.multinomial(chances, 1, generator=generator).squeeze(1)
+        token, _ = draw(logits, temperature, generator, len(text))
         if config.bos_token is not None:
             token = torch.where(torch.isin(text[-1], ends), config.bos_token, token)
         text.append(token)

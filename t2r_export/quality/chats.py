@@ -14,6 +14,7 @@ from torch import Tensor
 from t2r_export.checkpoints import checkpoint
 from t2r_export.model.conversations import Read, Turns, sample_conversations
 from t2r_export.model.device import choose_device
+from t2r_export.model.sample import check_sizes
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import existing_model
 from t2r_export.quality.translations import is_graph
@@ -37,22 +38,18 @@ class ChatModel:
         self, count: int, length: int, temperature: float, seed: int, on_progress: Callable[[int], object]
     ) -> tuple[npt.NDArray[np.int32], int]:
         """As `sample_conversations`. Raises UserError also for a length beyond the last position."""
-        if self.reach is not None and length > self.reach:
-            raise UserError(f"a length of at most {self.reach}", str(length), "correct the length")
+        check_sizes(count, length, self.reach, temperature)
         return sample_conversations(self.start, self.turns, count, length, temperature, seed, on_progress)
 
 
-def open_chat_model(model: Path, provider: str = "cpu") -> ChatModel:
+def open_chat_model(model: Path) -> ChatModel:
     """Open a checkpoint or an exported graph to sample conversations from.
-
-    Args:
-        provider: of the graph.
 
     Raises:
         UserError: a model that cannot be read, or has no tokenizer or no fitting chat template.
     """
     if is_graph(model):
-        decoder = Decoder(existing_graph(model), provider)
+        decoder = Decoder(existing_graph(model))
         decoder.signature.require_tokens()
         turns = chat_turns(Tokenizer.of(decoder.signature), decoder.signature.eos_tokens)
         return ChatModel(turns, lambda batch: _by_graph(decoder, batch), decoder.signature.reach)
