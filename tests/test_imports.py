@@ -82,7 +82,7 @@ LINES = {
     ("t2r_export", "*.py"): 44_600,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_300,
-    ("tests", "*.py"): 58_500,
+    ("tests", "*.py"): 59_000,
     ("benchmarks", "*.py"): 8_000,
     ("docs", "*.md"): 4_700,
 }
