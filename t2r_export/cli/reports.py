@@ -29,12 +29,11 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
     """Format an export report; `files` maps names to bytes."""
     states = report.signature.states
     kinds = [" and ".join(kinds_of(layer)) or "feed-forward" for layer in report.signature.layers]
-    grows = any(state.grows for state in states)
     lines = [
         *(f"{name}: {size(count)}" for name, count in files.items()),
         f"{parameters(report.parameters, report.active_parameters)}, {report.nodes} operators, {len(states)} states",
         f"{' and '.join(f'{kinds.count(kind)} {kind}' for kind in dict.fromkeys(kinds))} layers",
-        f"state: {size(state_bytes(report))} per sequence, {'growing with every token' if grows else 'constant'}",
+        f"state: {_state_size(report)}",
     ]
     lines += [line for role, line in COMPANIONS.items() if role in report.signature.graphs]
     groups: dict[tuple[str, str], list[int]] = {}
@@ -42,6 +41,13 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         groups.setdefault((fold.group, fold.status), []).append(fold.layer)
     lines += [f"{GROUPS[group]} {ranges(layers)}: {status}" for (group, status), layers in groups.items()]
     return "\n".join(lines)
+
+
+def _state_size(report: ExportReport) -> str:
+    """Bytes of the states of one sequence, and those that a token adds."""
+    start, states = state_bytes(report), report.signature.states
+    growth = sum(state.bytes(length=1) for state in states) - start
+    return f"{size(start)} per sequence, " + (f"and {size(growth)} per token" if growth else "constant")
 
 
 def state_bytes(report: ExportReport) -> int:

@@ -13,6 +13,7 @@ import pytest
 import folders
 from cli_models import Output, run
 from t2r_export.cli import VERBS, export_main
+from t2r_export.cli.output import size
 from t2r_runtime import Decoder
 
 
@@ -83,6 +84,17 @@ def test_inspect_folder(tmp_path: Path, capsys: Output) -> None:
     out, _ = run(capsys, "inspect", source)
     assert "positions: rotary" in out
     assert "reach: no end; its config.json names 77 positions\n" in out
+
+
+@pytest.mark.parametrize("model, grows", [("t2r.pt", False), ("model.pt", True)])
+def test_export_says_how_states_grow(model: str, grows: bool, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    out, _ = run(capsys, "export", folder / model, tmp_path / "m.onnx")
+    states = Decoder(tmp_path / "m.onnx").signature.states
+    start, then = (sum(state.bytes(length=length) for state in states) for length in (0, 1))
+    assert (then > start) is grows
+    assert (
+        f"state: {size(start)} per sequence, {f'and {size(then - start)} per token' if grows else 'constant'}\n" in out
+    )
 
 
 def test_export_json(folder: Path, tmp_path: Path, capsys: Output) -> None:
