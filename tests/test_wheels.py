@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"t2r_export": ROOT, "t2r_runtime": ROOT / "runtimes" / "python"}
 PACKAGING = ("pyproject.toml", "README.md", "LICENSE", "NOTICE")
 BUILT = shutil.ignore_patterns("__pycache__", "*.pyc")
+DATA = {"t2r_export": {"py.typed"}, "t2r_runtime": {"py.typed", "serve/page.html"}}  # files that are no modules
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +56,14 @@ def test_wheel_contents(package: str, wheels: dict[str, zipfile.ZipFile]) -> Non
     source = FOLDERS[package] / package
     modules = {f"{package}/{path.relative_to(source)}" for path in source.rglob("*.py")}
     found = {name for name in wheels[package].namelist() if ".dist-info/" not in name}
-    assert found == modules | {f"{package}/py.typed"}
+    assert found == modules | {f"{package}/{name}" for name in DATA[package]}
 
 
 @pytest.mark.parametrize("package", FOLDERS)
 def test_source_and_wheel_agree(package: str) -> None:
-    files = {path.name for path in (FOLDERS[package] / package).rglob("*") if path.is_file()}
-    assert {name for name in files if not name.endswith((".py", ".pyc"))} == {"py.typed"}
+    top = FOLDERS[package] / package
+    files = {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file()}
+    assert {name for name in files if not name.endswith((".py", ".pyc"))} == DATA[package]
 
 
 def metadata(wheel: zipfile.ZipFile) -> Message:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,15 @@ def test_server_of_other_machines(graph: Path) -> None:
 def test_names_that_are_refused(name: str, tmp_path: Path, capsys: Output) -> None:
     assert main(["serve", str(letters(tmp_path)), "--allow-host", name]) == 2
     assert "expected a host name or * as --allow-host; received " in capsys.readouterr().err
+
+
+def test_page_needs_no_key_and_loads_nothing_else(tmp_path: Path) -> None:
+    """A browser cannot send the key before the page has asked for it."""
+    with running(letters(tmp_path), "--api-key", "sesame") as server, closing(server.connection()) as connection:
+        connection.request("GET", "/")
+        response = connection.getresponse()
+        text = response.read().decode()
+        assert response.status == 200 and response.getheader("content-type") == "text/html; charset=utf-8"
+        assert "default-src 'none'" in str(response.getheader("content-security-policy"))
+        assert "sesame" not in text
+    assert not re.search(r"(src|href)=\"(?!data:)|https?://|innerHTML", text)

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from t2r_runtime.errors import printable
@@ -27,7 +28,14 @@ if TYPE_CHECKING:
 Endpoint = Callable[[Served, "Request"], Awaitable["ASGIApp"]]
 Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer, RequestOptions]]]
 Call = Callable[[Served, Model, Fields], Awaitable[Mapping[str, Any]]]
-METHODS = "use POST /v1/completions, /v1/chat/completions or /v1/translate, or GET /v1/models"
+PAGE = Path(__file__).with_name("page.html")
+PAGE_HEADERS = {
+    # nothing but the file's own script and style, and requests to this server
+    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cache-control": "no-cache",
+}
+METHODS = "open / in a browser, or use POST /v1/completions, /v1/chat/completions or /v1/translate, or GET /v1/models"
 
 
 def application(served: Served) -> Starlette:
@@ -41,6 +49,7 @@ def application(served: Served) -> Starlette:
 
     return Starlette(
         routes=[
+            route("/", page, "GET", guarded=False),
             route("/health", health, "GET", guarded=False),
             route("/metrics", metrics, "GET"),
             route("/v1/models", models, "GET"),
@@ -55,6 +64,13 @@ def application(served: Served) -> Starlette:
         exception_handlers={HTTPException: partial(_refused, served)},
         lifespan=lambda app: _running(served),
     )
+
+
+async def page(served: Served, request: Request) -> Response:
+    """A page that uses this server; it asks for the key where one is needed."""
+    from starlette.responses import FileResponse
+
+    return FileResponse(PAGE, media_type="text/html", headers=PAGE_HEADERS)
 
 
 async def health(served: Served, request: Request) -> Response:
