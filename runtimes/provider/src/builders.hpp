@@ -48,5 +48,6 @@ const Builders &reduction_builders();
 const Builders &fused_builders();
 const Builders &known_builders();
 const Builders &prompt_builders();
+const Builders &attention_builders();
 
 }  // namespace t2r::provider

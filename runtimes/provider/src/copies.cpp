@@ -379,6 +379,10 @@ void add_copy_into(Plan &plan, ValueId from, ValueId to, const Dims &begins) {
     add_moved(plan, from, to, dims, strides_of(dims), strides, 0, offset);
 }
 
+void add_copy_part(Plan &plan, ValueId from, ValueId to, const Dims &dims) {
+    add_moved(plan, from, to, dims, strides_of(plan.value(from).dims), strides_of(plan.value(to).dims));
+}
+
 const Builders &copy_builders() {
     using Kind = Attribute::Kind;
     static const Builders builders{

@@ -14,6 +14,9 @@ void add_expanded(Plan &plan, ValueId from, ValueId to);
 // Copies all of `from` into the part of `to` at `begins`.
 void add_copy_into(Plan &plan, ValueId from, ValueId to, const Dims &begins);
 
+// Copies the part of `from` with the shape `dims` at its beginning to the same place of `to`.
+void add_copy_part(Plan &plan, ValueId from, ValueId to, const Dims &dims);
+
 // Fills `to`, which is float32, with a number; with the one number of the value `from`, if that is not -1.
 void add_filled(Plan &plan, ValueId to, float number, ValueId from = -1);
 

@@ -17,13 +17,14 @@ public:
                 if (!output.empty()) makers[output] = i;
             for (const std::string &input : this->graph.nodes[i].inputs) uses[input]++;
         }
-        for (const std::string &output : this->graph.outputs) uses[output]++;
+        for (const std::string &output : this->graph.outputs) uses[output]++, results.insert(output);
+        for (const std::string &input : this->graph.inputs) given.insert(input);
     }
 
     Graph run() {
         for (std::size_t i = 0; i < graph.nodes.size(); i++) {
             for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_sum, &Fuser::find_gated_half,
-                                    &Fuser::find_transposed, &Fuser::find_exp_sum}) {
+                                    &Fuser::find_attention, &Fuser::find_transposed, &Fuser::find_exp_sum, &Fuser::find_append}) {
                 Match match{i};
                 auto node = (this->*find)(graph.nodes[i], match);
                 if (!node) continue;
@@ -48,7 +49,7 @@ private:
         const auto found = makers.find(value);
         if (found == makers.end() || is_part[found->second]) return nullptr;
         const Node &node = graph.nodes[found->second];
-        static const std::set<std::string> of_one{"Exp", "Sigmoid", "Sqrt", "Transpose"};
+        static const std::set<std::string> of_one{"Exp", "Sigmoid", "Softmax", "Sqrt", "Tanh", "Transpose"};
         if (node.op != op || (node.inputs.size() < 2 && of_one.count(node.op) == 0) || uses.at(value) != 1) return nullptr;
         if (std::find(match.begin(), match.end(), found->second) == match.end()) match.push_back(found->second);
         return &node;
@@ -163,6 +164,43 @@ private:
         return std::nullopt;
     }
 
+    // A cache, an input that nothing else reads, and its new rows; an output of the graph.
+    Found find_append(const Node &last, Match &) const {
+        const bool is_cache = last.op == "Concat" && last.inputs.size() == 2 && last.integer("axis", 0) == 2 && results.count(last.outputs[0]) &&
+                              given.count(last.inputs[0]) && uses.at(last.inputs[0]) == 1;
+        return is_cache ? Found(made(append, last, last.inputs)) : std::nullopt;
+    }
+
+    // The node that appends to the cache, added to the match, if one other node reads the cache after it; else null.
+    const Node *appended(const std::string &cache, Match &match) const {
+        const auto found = makers.find(cache);
+        if (found == makers.end() || graph.nodes[found->second].op != append || uses.at(cache) != 2) return nullptr;
+        match.push_back(found->second);
+        return &graph.nodes[found->second];
+    }
+
+    // softmax(q kᵀ) v, or softmax(cap · tanh(q kᵀ · before_cap)) v, where k and v are caches
+    Found find_attention(const Node &last, Match &match) const {
+        const Node *const weights = last.op == "MatMul" ? maker(last.inputs[0], "Softmax", match) : nullptr;
+        if (!weights || weights->integer("axis", -1) != -1) return std::nullopt;
+        std::string scores = weights->inputs[0];
+        std::optional<float> before, cap;
+        if (const Node *const capped = maker(scores, "Mul", match)) {
+            const Node *const curve = maker(capped->inputs[0], "Tanh", match);
+            const Node *const scaled = curve ? maker(curve->inputs[0], "Mul", match) : nullptr;
+            if (!scaled || !(before = real(scaled->inputs[1])) || !(cap = real(capped->inputs[1])) || *cap == 0) return std::nullopt;
+            scores = scaled->inputs[0];
+        }
+        const Node *const product = maker(scores, transposed_product, match);
+        const Node *const k = product ? appended(product->inputs[1], match) : nullptr;
+        const Node *const v = k ? appended(last.inputs[1], match) : nullptr;
+        if (!v) return std::nullopt;
+        Node node = made(attention, last, {product->inputs[0], k->inputs[0], k->inputs[1], v->inputs[0], v->inputs[1]});
+        node.outputs = {k->outputs[0], v->outputs[0], last.outputs[0]};
+        if (cap) node.attributes["before_cap"].real = *before, node.attributes["cap"].real = *cap;
+        return node;
+    }
+
     // a · (b with its last two axes exchanged)
     Found find_transposed(const Node &last, Match &match) const {
         const Node *const turned = last.op == "MatMul" ? maker(last.inputs[1], "Transpose", match) : nullptr;
@@ -195,6 +233,7 @@ private:
     std::vector<bool> is_part;
     std::map<std::string, std::size_t> makers;
     std::map<std::string, int> uses;
+    std::set<std::string> given, results;  // names of inputs and outputs
 };
 
 }  // namespace

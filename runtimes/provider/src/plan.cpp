@@ -48,7 +48,7 @@ void refuse(const Node &node, const std::string &expected, const std::string &re
     throw Refused(expected + " for " + node.op + " " + node.name, received, "run the graph on the provider cpu");
 }
 
-Plan::Plan(const Graph &graph, const std::vector<Given> &inputs) {
+Plan::Plan(const Graph &graph, const std::vector<Given> &inputs, std::optional<std::int64_t> rows) : rows(rows) {
     if (inputs.size() != graph.inputs.size())
         throw Refused(std::to_string(graph.inputs.size()) + " inputs", std::to_string(inputs.size()), "export the model again");
     for (std::size_t i = 0; i < inputs.size(); i++)
@@ -173,19 +173,31 @@ ValueId Plan::add_scratch(std::size_t bytes) {
     return add_value(Type::uint8, {static_cast<std::int64_t>(bytes)}, Kind::arena, 0);
 }
 
+void Plan::keep_in_place(ValueId past, ValueId present, std::size_t added, const std::string &output) {
+    caches.push_back({past, present, value(past).dims.at(2) - static_cast<std::int64_t>(added)});
+    kept[output] = present;
+    require_room(*rows);
+}
+
+void Plan::require_room(std::int64_t rows) const {
+    for (const Cache &cache : caches)
+        if (rows > cache.most) throw Refused("caches with room for more than " + std::to_string(rows) + " rows", "smaller ones", "bind larger ones");
+}
+
 // A result that fills a buffer of the arena is computed in the caller's output instead; others are copied there.
 void Plan::end_at_outputs(const Graph &graph) {
     for (std::size_t i = 0; i < graph.outputs.size(); i++) {
         const auto found = names.find(graph.outputs[i]);
         if (found == names.end()) throw Refused("a value named " + graph.outputs[i], "none", "export the model again");
-        const Value of = value(found->second);
+        const ValueId id = kept.count(graph.outputs[i]) ? kept.at(graph.outputs[i]) : found->second;
+        const Value of = value(id);
         Buffer &buffer = buffers[static_cast<std::size_t>(of.buffer)];
         if (buffer.kind == Kind::arena && buffer.bytes == count_of(of.dims) * bytes_of(of.type)) {
             buffer.kind = Kind::output, buffer.index = i;
-            results.push_back(found->second);
+            results.push_back(id);
         } else {
             const ValueId copy = add_value(of.type, of.dims, Kind::output, i);
-            add_copy(*this, found->second, copy);
+            add_copy(*this, id, copy);
             results.push_back(copy);
         }
     }
@@ -291,7 +303,7 @@ void Plan::work(void *data, int thread, int threads, Team::Meeting &meeting) {
 }
 
 void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs,
-               const std::function<bool()> &is_ended) const {
+               const std::function<bool()> &is_ended, std::size_t rows) const {
     std::unique_ptr<Run> run = runs.take(values.size(), arena_bytes + aligned);
     const auto arena = reinterpret_cast<char *>((reinterpret_cast<std::uintptr_t>(run->arena.data()) + aligned - 1) / aligned * aligned);
     if constexpr (margin != 0) {
@@ -310,7 +322,11 @@ void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *
         }
         run->values[i] = begin ? begin + values[i].offset : arena;  // an empty tensor may have no address
     }
-    run->error = nullptr, run->end = stages.size();
+    for (const Cache &cache : caches)
+        if (run->values[static_cast<std::size_t>(cache.past)] != run->values[static_cast<std::size_t>(cache.present)])
+            throw Refused("one buffer as input and output of a cache", "two", "bind it as both, or leave out the option rows");
+    require_room(static_cast<std::int64_t>(rows));
+    run->error = nullptr, run->end = stages.size(), run->rows = rows;
     Work all{*this, *run, is_ended};
     team.run(work, &all);
     const char *error = run->error;

@@ -7,8 +7,10 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -30,9 +32,11 @@ struct Value {
     std::size_t offset;
 };
 
-// Memory of one run: the address of every value, the arena, the error or null, and the stage before which it ends.
+// Memory of one run: the address of every value, the arena, the error or null, the stage before which it ends, and the rows that
+// caches in place have.
 struct Run {
     std::vector<char *> values;
+    std::size_t rows = 0;
     std::vector<char> arena;
     std::atomic<const char *> error{nullptr};
     std::atomic<std::size_t> end{0};
@@ -96,7 +100,13 @@ struct Given {
 class Plan {
 public:
     // Throws Refused for nodes, types or shapes that no operator here supports.
-    Plan(const Graph &graph, const std::vector<Given> &inputs);
+    //
+    // With `rows`, caches are in place: a cache and what it becomes are one buffer, whose shape says for how many rows it has room, and
+    // of which a run reads `rows` and writes those after them.
+    Plan(const Graph &graph, const std::vector<Given> &inputs, std::optional<std::int64_t> rows = std::nullopt);
+
+    // Whether the plan is for any number of rows, and not only for the one it was made with.
+    bool is_of_any_rows() const { return !reads_rows; }
 
     // The outputs; the caller allocates them by their shapes.
     std::vector<Value> outputs() const;
@@ -104,7 +114,7 @@ public:
     // Thread-safe. Asks `is_ended` every 10 ms, between stages, whether to end early. Throws Refused for numbers that an operator
     // does not accept, std::runtime_error if it ended early.
     void run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs,
-             const std::function<bool()> &is_ended) const;
+             const std::function<bool()> &is_ended, std::size_t rows = 0) const;
 
     std::size_t size() const { return operations.size(); }
 
@@ -120,6 +130,10 @@ public:
     ValueId add_known(const Node &node, Type type, Dims dims, const Dims &numbers);
     void add_view(const Node &node, std::size_t output, ValueId of, Dims dims, std::size_t offset = 0);
     ValueId add_scratch(std::size_t bytes);
+    bool is_in_place() const { return rows.has_value(); }
+    std::int64_t rows_now() { return reads_rows = true, *rows; }
+    // `past`, an input, and `present` are one cache, to which a run appends; it is the output of that name.
+    void keep_in_place(ValueId past, ValueId present, std::size_t added, const std::string &output);
     template <class Op> void add(Op operation, const std::vector<ValueId> &reads, const std::vector<ValueId> &writes) {
         operation.reads = reads, operation.writes = writes;
         operations.push_back(std::make_unique<Op>(std::move(operation)));
@@ -143,6 +157,7 @@ private:
     void end_at_outputs(const Graph &graph);
     void place_in_arena();
     void make_stages();
+    void require_room(std::int64_t rows) const;
     static void work(void *data, int thread, int threads, Team::Meeting &meeting);
 
     std::vector<Value> values;
@@ -152,6 +167,14 @@ private:
     std::vector<std::unique_ptr<Operation>> operations;
     std::vector<Stage> stages;
     std::vector<ValueId> results;
+    std::optional<std::int64_t> rows;
+    bool reads_rows = false;
+    struct Cache {
+        ValueId past, present;
+        std::int64_t most;  // rows that it may have before a run
+    };
+    std::vector<Cache> caches;
+    std::map<std::string, ValueId> kept;  // caches in place, by output
     std::size_t arena_bytes = 0;
 };
 

@@ -4,9 +4,11 @@
 // (plan.hpp, team.hpp), and products with 4- and 8-bit weights run at memory speed (kernels.hpp).
 //
 // Session options, as ep.t2rexecutionprovider.NAME: threads (0: one per core; by default those of the session's pool).
+// Options of a run, by the same names: rows (of caches in place, which are bound as inputs and outputs; see plan.hpp).
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <optional>
 
@@ -26,9 +28,10 @@ namespace t2r::provider {
 namespace {
 
 constexpr const char *provider_name = "T2rExecutionProvider";
-constexpr const char *threads_option = "ep.t2rexecutionprovider.threads";
+constexpr const char *threads_option = "ep.t2rexecutionprovider.threads", *rows_option = "ep.t2rexecutionprovider.rows";
 // Least recently used cache of plans by shape: at least kept_plans, and more up to kept_operations in all.
 constexpr std::size_t kept_plans = 16, kept_operations = 1 << 14;
+constexpr std::int64_t most_rows = std::int64_t{1} << 31;
 
 // Converts exceptions to a status of ONNX Runtime; null on success.
 template <class Work> OrtStatus *guarded(Work work) noexcept {
@@ -51,6 +54,22 @@ std::atomic<std::size_t> last_size{0};  // operations of the last plan
 std::atomic<int> last_threads{0};       // of the team of the last run
 
 thread_local const OrtRunOptions *options_of_run = nullptr;  // of the run that this thread is in
+
+// An integer from 0 to `most`.
+std::int64_t integer_of(const std::string &said, std::int64_t most, const std::string &what) {
+    char *end = nullptr;
+    errno = 0;
+    const long long number = std::strtoll(said.c_str(), &end, 10);
+    if (said.empty() || *end || errno || number < 0 || number > most)
+        throw Refused("a number of " + what + " from 0 to " + std::to_string(most), said, "correct the provider's option " + what);
+    return number;
+}
+
+// Rows of the caches, if the caller keeps them in place.
+std::optional<std::int64_t> rows_of(const OrtRunOptions *options) {
+    const char *const said = options ? Ort::GetApi().GetRunConfigEntry(options, rows_option) : nullptr;
+    return said ? std::optional(integer_of(said, most_rows, "rows")) : std::nullopt;
+}
 
 // A claimed graph, and its plans by the shapes of its inputs.
 class Step : public OrtNodeComputeInfo {
@@ -81,12 +100,14 @@ private:
             const auto shape = value.GetTensorTypeAndShapeInfo();
             changing.push_back({type_of(shape.GetElementType()), shape.GetShape()});
         }
-        const std::shared_ptr<const Plan> plan = plan_for(changing);
+        const OrtRunOptions *const options = options_of_run;
+        const std::optional<std::int64_t> rows = rows_of(options);
+        const std::shared_ptr<const Plan> plan = plan_for(changing, rows);
         std::vector<void *> outputs;
         for (const Value &value : plan->outputs())
             outputs.push_back(context.GetOutput(outputs.size(), value.dims).GetTensorMutableRawData());
-        const OrtRunOptions *const options = options_of_run;
-        plan->run(inputs, outputs, *current_team(context), runs, [&] { return options && termination.is_wanted(options); });
+        plan->run(inputs, outputs, *current_team(context), runs, [&] { return options && termination.is_wanted(options); },
+                  static_cast<std::size_t>(rows.value_or(0)));
     }
 
     std::shared_ptr<Team> current_team(const Ort::KernelContext &context) {
@@ -97,22 +118,30 @@ private:
         return team;
     }
 
-    std::shared_ptr<const Plan> plan_for(const std::vector<Given> &changing) {
+    std::shared_ptr<const Plan> plan_for(const std::vector<Given> &changing, std::optional<std::int64_t> rows) {
         const std::lock_guard<std::mutex> lock(mutex);
-        const auto found = std::find_if(plans.begin(), plans.end(), [&](const auto &each) { return each.first == changing; });
+        const auto found = std::find_if(plans.begin(), plans.end(), [&](const Kept &each) {
+            return each.inputs == changing && each.rows.has_value() == rows.has_value() && (each.plan->is_of_any_rows() || each.rows == rows);
+        });
         if (found != plans.end()) {
             std::rotate(found, found + 1, plans.end());
-            return plans.back().second;
+            return plans.back().plan;
         }
         std::vector<Given> all;
         auto next = changing.begin();
         for (const std::optional<Given> &weight : weights) all.push_back(weight ? *weight : *next++);
-        auto plan = std::make_shared<const Plan>(graph, all);
+        auto plan = std::make_shared<const Plan>(graph, all, rows);
         last_size = plan->size();
         if (plans.size() >= kept_plans && (plans.size() + 1) * plan->size() > kept_operations) plans.erase(plans.begin());
-        plans.emplace_back(changing, plan);
+        plans.push_back({changing, rows, plan});
         return plan;
     }
+
+    struct Kept {
+        std::vector<Given> inputs;  // without the weights
+        std::optional<std::int64_t> rows;
+        std::shared_ptr<const Plan> plan;
+    };
 
     const Graph graph;
     const std::vector<std::optional<Given>> weights;  // by input; empty for inputs that change from run to run
@@ -121,7 +150,7 @@ private:
     Termination termination;
     Runs runs;
     std::mutex mutex;  // of the threads, the team and the plans
-    std::vector<std::pair<std::vector<Given>, std::shared_ptr<const Plan>>> plans;  // by the other inputs
+    std::vector<Kept> plans;
 };
 
 Given given_of(const Ort::ConstValueInfo &value) {
@@ -214,11 +243,7 @@ private:
 std::optional<int> threads_of(const OrtSessionOptions *options) {
     const Ort::ConstSessionOptions session(options);
     if (!session.HasConfigEntry(threads_option)) return std::nullopt;
-    const std::string said = session.GetConfigEntry(threads_option);
-    char *end = nullptr;
-    const long threads = std::strtol(said.c_str(), &end, 10);
-    if (said.empty() || *end || threads < 0 || threads > 4096)
-        throw Refused("a number of threads from 0 to 4096", said, "correct the provider's option threads");
+    const std::int64_t threads = integer_of(session.GetConfigEntry(threads_option), 4096, "threads");
     return threads ? static_cast<int>(threads) : usable_cores();
 }
 

@@ -2,8 +2,9 @@
 
 A state of constant shape has two buffers: a step reads one and writes the other. One buffer for input and output works
 on the CPU today, but operators may write before they have read, and WebGPU forbids it. A growing state, the cache of a
-softmax layer, has two buffers on the CPU too, larger than its value; on a device it gets a new one at each step. A
-constant state, such as the encoded source, has one buffer, replaced when its length changes.
+softmax layer, has two buffers on the CPU too, larger than its value, or one that the provider t2r appends to
+(reserve.py); on a device it gets a new one at each step. A constant state, such as the encoded source, has one buffer,
+replaced when its length changes.
 
 If the provider has device memory, the buffers are in it.
 """
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.session.gather import Rows, gather_rows
+from t2r_runtime.session.reserve import MIN_ROOM, Reserve
 from t2r_runtime.session.session import Graph
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Parts = Sequence[tuple[Mapping[str, "ort.OrtValue"], Rows]]  # states by name, and rows of them
-MIN_ROOM = 64  # tokens for which a new buffer of a cache has room
 
 
 class Buffers:
@@ -53,12 +54,15 @@ class Buffers:
         self._caches: dict[str, ort.OrtValue] = {}
         self._rooms: list[dict[str, ort.OrtValue]] = [{}, {}]  # flat memory of caches on the CPU, by turn
         self._turn = 0  # index of the buffers that the next step reads
+        option = graph.rows_option if self._growing else None
+        self._reserve = None if option is None else Reserve(self._growing, option, self._empty)
         self._in_place = graph.device == "cpu"  # numpy reads and writes the memory of tensors
         self._owners: list[ort.OrtValue] = []  # keep the memory of tensors of which only the first rows are used
 
     def reset(self) -> None:
         """Set every state to its initial value, with sources of length 1."""
         self._turn = 0
+        self._settle(copy=False)
         for spec in self._fixed:
             self._place(spec, np.full(spec.dims(self.batch), spec.initial, spec.dtype))
         self._caches = dict(self._nothing)
@@ -66,6 +70,10 @@ class Buffers:
     def read(self, row: int | None = None) -> dict[str, Array]:
         """Copy all states, or those of one row, name → array."""
         rows = slice(None) if row is None else slice(row, row + 1)
+        if self._reserve is not None and self._reserve.holds:
+            held = self._reserve.views()
+            values = {name: value.numpy() for name, value in self._buffers[self._turn].items()} | held
+            return {name: np.array(value[rows]) for name, value in values.items()}
         return {name: np.array(value.numpy()[rows]) for name, value in self._values().items()}
 
     def write(self, states: Mapping[str, Array]) -> None:
@@ -75,6 +83,7 @@ class Buffers:
             UserError: the states exceed the memory limit of a graph; they are unchanged then.
         """
         self._require_memory(max((spec.source_length(states[spec.name].shape) for spec in self._fixed), default=1))
+        self._settle(copy=False)
         for spec in self._fixed:
             self._place(spec, states[spec.name])
         for spec in self._growing:
@@ -224,7 +233,18 @@ class Buffers:
             self._longest = source
 
     def _values(self) -> dict[str, ort.OrtValue]:
+        self._settle()
         return self._buffers[self._turn] | self._caches
+
+    def _settle(self, copy: bool = True) -> None:
+        """Take the caches out of the reserve, unless others replace them."""
+        if self._reserve is None:
+            return
+        if self._reserve.holds and copy:
+            for name, view in self._reserve.views().items():
+                self._caches[name] = self._empty(view.shape, str(view.dtype))
+                self._caches[name].update_inplace(np.ascontiguousarray(view))
+        self._reserve.holds = self._reserve.follows = False
 
     def _empty(self, shape: tuple[int, ...], dtype: str) -> ort.OrtValue:
         import onnxruntime as ort

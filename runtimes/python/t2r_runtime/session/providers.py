@@ -56,6 +56,7 @@ class Provider:
     elsewhere: frozenset[str] = frozenset()  # operators on source lengths that may run on the CPU
     shapes: frozenset[str] = frozenset()  # operators on shapes that may run on the CPU
     threads_option: str | None = None  # its option for the number of threads, if it has its own threads
+    rows_option: str | None = None  # of runs whose caches stay in place (t2r_runtime.session.reserve)
     companions: str | None = None  # provider of the companions that this one rejects
     hint: str = "export the graph for this provider"  # what to do if it does not support every node
 
@@ -68,6 +69,7 @@ PROVIDERS: dict[str, Provider] = {
         plugin="onnxruntime_ep_t2r",
         config={"session.disable_quant_qdq": "1"},  # otherwise the optimizer adds QuantizeLinear to w4 and w8
         threads_option="threads",
+        rows_option="ep.t2rexecutionprovider.rows",
         companions="cpu",
         hint="export with the target portable, states of fixed size, and no quantization or w8 or w4",
     ),

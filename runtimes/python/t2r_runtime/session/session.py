@@ -49,6 +49,7 @@ class Graph:
     device: str
     placement: Mapping[str, int]  # provider → number of nodes
     captured: bool = False  # steps are replayed as CUDA graphs
+    rows_option: str | None = None  # of steps whose caches stay in place (t2r_runtime.session.reserve)
     max_state_bytes: int = MAX_STATE_BYTES  # of all states at batch 1, as the caller allows
     # role → function that opens a companion on first use
     companions: Mapping[str, Callable[[], ort.InferenceSession]] = field(default_factory=dict)
@@ -188,8 +189,9 @@ def open_graph(
                 more.setdefault("session.force_spinning_stop", "1")  # spinning threads would slow down the steps
             count = usable_cores() if threads is None else steps
             others[role] = free.companion(path, signature, role, partial(_options, count, more))
-    placement = providers.counted(taken)
-    return Graph(path, session, signature, device, placement, opening.captured, max_state_bytes, others)
+    placement, alone = providers.counted(taken), set(taken) == {opening.provider.ort_name}
+    rows_option = opening.provider.rows_option if alone else None
+    return Graph(path, session, signature, device, placement, opening.captured, rows_option, max_state_bytes, others)
 
 
 def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptions:

@@ -1,7 +1,8 @@
 """Runs of a step graph and its companions on the states of a batch.
 
 Two bindings, made once, swap the buffers of past and present, so that a step rebinds nothing but growing caches. (If
-ONNX Runtime allocated their outputs, versions before 1.30 would lose them when a binding is reused.)
+ONNX Runtime allocated their outputs, versions before 1.30 would lose them when a binding is reused.) From the second
+step in a row on, a provider that can appends to caches in place (t2r_runtime.session.reserve).
 
 Only the token ids or vectors are copied to a device, and only the wanted outputs from it. An input that is not in the
 memory of the provider that reads it is copied when it is bound, and later changes have no effect; so if two providers
@@ -31,6 +32,7 @@ from t2r_runtime.contract.state_spec import GROWING, StateSpec
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.buffers import Array, Buffers
 from t2r_runtime.session.gather import Rows
+from t2r_runtime.session.reserve import Reserve
 from t2r_runtime.session.session import Graph
 
 if TYPE_CHECKING:
@@ -64,12 +66,33 @@ class States(Buffers):
         """
         # ONNX Runtime 1.24 ignores the strides of ids, such as a column of a larger array
         self._ids.update_inplace(np.ascontiguousarray(ids))
+        if self._reserve is not None and (self._reserve.holds or self._reserve.follows):
+            return self._append(self._reserve, wanted)
         if wanted not in self._bindings:
             self._bindings[wanted] = [self._bind(past, wanted) for past in range(2)]
         binding = self._bindings[wanted][self._turn]
         if self._rebind:
             self._bind_inputs(binding, self._turn, self._ids)
-        return self._run(self._session, binding, 1, wanted)
+        results = self._run(self._session, binding, 1, wanted)
+        if self._reserve is not None:
+            self._reserve.follows = True
+        return results
+
+    def _append(self, reserve: Reserve, wanted: tuple[str, ...]) -> list[Array]:
+        """`step` with the caches in place."""
+        if reserve.make_room(self._caches, self.batch):
+            self._caches, self._rooms = {}, [{}, {}]
+            self._forget_bindings()
+        if wanted not in self._bindings:
+            self._bindings[wanted] = [self._bind(past, wanted) for past in range(2)]
+            for binding in self._bindings[wanted]:
+                for spec in self._growing:
+                    binding.bind_ortvalue_input(spec.past, reserve.buffers[spec.name])
+                    binding.bind_ortvalue_output(spec.present, reserve.buffers[spec.name])
+        self._call(self._session, self._bindings[wanted][self._turn], reserve.options())
+        reserve.grew()
+        self._unchecked, self._turn = {}, 1 - self._turn
+        return self._wanted(wanted)
 
     def prefill(self, ids: Array, wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
         """`step` for several tokens of each sequence, ids (B, T), or vectors (B, T, input_size); in one run if there
@@ -95,6 +118,7 @@ class States(Buffers):
         for name in wanted:
             binding.bind_output(name)
         self._bind_outputs(binding, self._turn)
+        self._settle()
         before = self._caches
         self._run(session, binding, int(keep[0]), ())
         self._unchecked = before
@@ -133,6 +157,7 @@ class States(Buffers):
     def _run(
         self, session: ort.InferenceSession, binding: ort.IOBinding, tokens: int, wanted: tuple[str, ...]
     ) -> list[Array]:
+        self._settle()
         grown: dict[str, ort.OrtValue] = {}
         for spec in self._growing:
             cache = self._caches[spec.name]
@@ -146,6 +171,9 @@ class States(Buffers):
             self._let_go(binding)
         self._caches, self._unchecked = grown, {}
         self._turn = 1 - self._turn
+        return self._wanted(wanted)
+
+    def _wanted(self, wanted: tuple[str, ...]) -> list[Array]:
         return [np.asarray(self._results[name].numpy()) for name in wanted]
 
     def _call(

@@ -1,0 +1,180 @@
+"""Decoders whose caches stay in place, against decoders that copy them at each step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime_ep_t2r as plugin
+import pytest
+import torch
+
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.uniform import UniformConfig
+from t2r_export.export import export
+from t2r_export.model.transformer import Transformer
+from t2r_runtime import Decoder
+from t2r_runtime.session.reserve import MIN_ROOM
+
+VOCABULARY = 71
+PLAIN = UniformConfig(
+    vocab_size=VOCABULARY,
+    width=30,
+    ffn_size=22,
+    layers=(SoftmaxConfig(), SoftmaxConfig()),
+    max_positions=None,
+    position="none",
+    attention=HeadsConfig(heads=6, kv_heads=3, head_size=10, positions=RotaryConfig()),
+)
+CONFIGS = {
+    "softmax": PLAIN,
+    "hybrid": replace(PLAIN, layers=(LinearConfig(4, feature_map="relu"), SoftmaxConfig(), WindowConfig(5))),
+    "sink": PLAIN.with_attention(sink=True),  # what else reads the scores leaves the caches to copies
+    "capped": PLAIN.with_attention(softcap=3.0),
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(5)
+    folder = tmp_path_factory.mktemp(request.param)
+    model = Transformer(CONFIGS[request.param].build())
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    checkpoint.save(folder / "m.pt", model, None, {"origin": "random weights"})
+    loaded = checkpoint.load(folder / "m.pt")
+    export(loaded, folder / "g.onnx", ExportConfig(prefill=True, draft_check=request.param == "softmax"))
+    return folder / "g.onnx"
+
+
+def copying(path: Path, provider: str = "t2r") -> Decoder:
+    decoder = Decoder(path, provider, threads=1)
+    object.__setattr__(decoder._graph, "rows_option", None)
+    decoder.reset(decoder.batch)
+    decoder._states._reserve = None
+    return decoder
+
+
+def holds(decoder: Decoder) -> bool:
+    reserve = decoder._states._reserve
+    assert reserve is not None
+    return reserve.holds
+
+
+def same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, state in ours.items():
+        np.testing.assert_array_equal(state, theirs[name], name)
+
+
+class Script:
+    """Random calls, of which the results and the states after each are recorded."""
+
+    def __init__(self, seed: int, draft_check: bool) -> None:
+        self.random, self.kept = np.random.default_rng(seed), list[Any]()
+        self.calls = ["step"] * 8 + ["prefill", "keep", "go back", "reorder", "fork", "reset"] + ["check"] * draft_check
+
+    def run(self, decoder: Decoder) -> list[Any]:
+        results: list[Any] = []
+        for _ in range(40):
+            ids = self.random.integers(0, VOCABULARY, (decoder.batch, 9))
+            call = str(self.random.choice(self.calls))
+            if call == "step":
+                results += [decoder.step(column) for column in ids.T]
+            elif call == "prefill":
+                results.append(decoder.prefill(ids[:, :7]))
+            elif call == "keep":
+                self.kept.append((decoder.state(), decoder.position))
+            elif call == "go back" and self.kept:
+                decoder.set_state(*self.kept[self.random.integers(len(self.kept))])
+            elif call == "reorder":
+                decoder.reorder(self.random.integers(0, decoder.batch, self.random.integers(1, 4)))
+            elif call == "fork":
+                other = decoder.fork()
+                other.take([(decoder, np.arange(decoder.batch))])
+                results.append(other.step(ids[:, 0]))
+                results.append(other.step(ids[:, 1]))
+            elif call == "check":
+                results.append(decoder.check(ids[:, :4], int(self.random.integers(1, 5))))
+            elif call == "reset":
+                decoder.reset(int(self.random.integers(1, 4)))
+        return [*results, *(kept for kept, _ in self.kept), decoder.state()]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_same_as_with_copies(graph: Path, seed: int) -> None:
+    draft_check = "draft_check" in Decoder(graph).signature.graphs
+    found, expected, tolerated = (
+        Script(seed, draft_check).run(decoder)
+        for decoder in (Decoder(graph, "t2r", threads=2), copying(graph), Decoder(graph, threads=1))
+    )
+    for ours, theirs, others in zip(found, expected, tolerated, strict=True):
+        if isinstance(ours, dict):
+            same(ours, theirs)
+        else:
+            np.testing.assert_array_equal(ours, theirs)
+            np.testing.assert_allclose(ours, others, rtol=0, atol=2e-4 * float(np.abs(others).max()))
+
+
+def test_states_that_were_read_do_not_change(graph: Path) -> None:
+    decoder = Decoder(graph, "t2r", threads=2)
+    for token in range(5):
+        decoder.step([token])
+    assert holds(decoder)
+    kept = decoder.state()
+    copy = {name: state.copy() for name, state in kept.items()}
+    logits = [decoder.step([token]) for token in range(MIN_ROOM + 3)]
+    same(kept, copy)
+    decoder.set_state(kept, 5)
+    for token in range(MIN_ROOM + 3):
+        np.testing.assert_array_equal(decoder.step([token]), logits[token])
+
+
+def test_a_plan_serves_many_lengths(tmp_path: Path) -> None:
+    """No step copies a cache, or plans anew."""
+    model = Transformer(PLAIN.build())
+    checkpoint.save(tmp_path / "m.pt", model, None, {"origin": "random weights"})
+    export(checkpoint.load(tmp_path / "m.pt"), tmp_path / "g.onnx", ExportConfig())
+    decoder, others = Decoder(tmp_path / "g.onnx", "t2r"), copying(tmp_path / "g.onnx")
+    for token in range(4):
+        others.step([token])
+    plans = plugin.get_operations()
+    for token in range(4):
+        decoder.step([token])
+    assert plugin.get_operations() == plans, "both fuse attention"
+    reserve = decoder._states._reserve
+    assert reserve is not None and decoder._states._caches == {} == decoder._states._rooms[0]
+    addresses = {name: value.data_ptr() for name, value in reserve.buffers.items()}
+    for token in range(MIN_ROOM - 4):
+        decoder.step([token % VOCABULARY])
+    assert {name: value.data_ptr() for name, value in reserve.buffers.items()} == addresses
+    decoder.step([1])
+    assert all(value.shape()[2] == 2 * MIN_ROOM for value in reserve.buffers.values())
+
+
+def test_an_error_leaves_the_states_as_they_are(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Decoder(graph, "t2r", threads=1)
+    for token in (1, 2, 3):
+        decoder.step([token])
+    before, session = decoder.state(), decoder._states._session
+
+    class Fails:
+        def run_with_iobinding(self, binding: object, options: object) -> None:
+            session.run_with_iobinding(binding, options)
+            raise RuntimeError("after the run")
+
+    monkeypatch.setattr(decoder._states, "_session", Fails())
+    with pytest.raises(Exception, match="after the run"):
+        decoder.step([4])
+    monkeypatch.setattr(decoder._states, "_session", session)
+    same(decoder.state(), before)
+    expected = copying(graph)
+    expected.set_state(before, 3)
+    for token in (5, 6, 7):
+        np.testing.assert_array_equal(decoder.step([token]), expected.step([token]))
