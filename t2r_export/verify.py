@@ -29,12 +29,12 @@ from t2r_export.proof.checks import (
     batch_against_single,
     chained,
     context_against_caches,
+    drafts_against_steps,
     encoder_against_eager,
     from_the_start,
     hidden_against_eager,
     sequence_against_steps,
 )
-from t2r_export.proof.drafts import draft_errors
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.side_by_side import SideBySide
 from t2r_export.proof.tolerances import REFERENCES, prompt_tolerance, tolerance
@@ -97,23 +97,22 @@ def verify(
         provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256, reference
     )
     report.checks, report.greedy_bound = checks.made, bound.greedy
-    chained(report, checks, both, steps, on_progress)
-    from_the_start(checks, both)
+    checks.run(chained, report, both, steps, on_progress)
+    checks.run(from_the_start, both)
     if context is not None:
-        context_against_caches(
-            checks, both, unfolded, for_length(checkpoint.model, context), min(context, CONTEXT_TOKENS)
-        )
+        whole = for_length(checkpoint.model, context)
+        checks.run(context_against_caches, both, unfolded, whole, min(context, CONTEXT_TOKENS))
     at_once = prompt_tolerance(provider, signature.quantization, _float_products(Path(path)))
-    sequence_against_steps(checks, both, at_once)
+    checks.run(sequence_against_steps, both, at_once)
     if isinstance(decoder, Decoder) and decoder.has_draft_check_graph:
-        worst, text = draft_errors(both, decoder)
-        checks.add("draft-check graph against steps", worst, [text], bound=at_once)
+        checks.run(drafts_against_steps, both, decoder, at_once)
     if signature.batch is None:
-        batch_against_single(checks, both)
+        checks.run(batch_against_single, both)
     if isinstance(decoder, Decoder) and signature.hidden_size is not None:
-        hidden_against_eager(checks, both, decoder)
+        checks.run(hidden_against_eager, both, decoder)
     if signature.source is not None:
-        encoder_against_eager(checks, both, encoder or Translator(path, provider), bound)
+        checks.run(encoder_against_eager, both, encoder or Translator(path, provider), bound)
+    report.redrawn = checks.redrawn
     errors = [f.error for f in folds if f.error is not None]
     if errors:
         checks.made.append(Check("folded against unfolded, float64, relative", max(errors), FOLD_TOLERANCE))

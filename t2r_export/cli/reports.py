@@ -69,7 +69,9 @@ def parity_text(report: Report) -> str:
     rows.append([*row, _ok(report.greedy_passed)])
     against = "" if report.reference == "float32" else f" against {report.reference}"
     text = table(rows, [f"{report.steps} steps, {report.provider}{against}", "worst", "own rounding", "tolerance", ""])
-    if report.ill_conditioned:
+    if report.redrawn:
+        text += f"\nRepeated with other texts, because the model's own rounding hid the error: {report.redrawn}"
+    if report.undecided:
         text += f"\nThe model is ill-conditioned: {ILL_CONDITIONED}"
     return text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from t2r_export.proof.side_by_side import Errors, SideBySide, Text, state_error
 from t2r_runtime import Decoder
@@ -14,13 +15,14 @@ def draft_errors(both: SideBySide, decoder: Decoder) -> tuple[Errors, Text]:
     """Worst errors over runs that keep one, several and all tokens, equally and unequally per sequence."""
     batch = decoder.signature.batch or 3
     start = both.random_state(batch)
-    ids = both.random_ids((batch, both.room(both.prefix, CHECKED)))
-    count = ids.shape[1]
+    count = both.room(both.prefix, CHECKED)
     decoder.set_state(both.packed(start), both.prefix)
-    logits, states = [], []
-    for column in ids.T:
-        logits.append(decoder.step(column.numpy()))
+    tokens, logits, states = [], [], []
+    for token, row in both.by_graph(both.random_ids((batch,)), count):
+        tokens.append(token)
+        logits.append(row)
         states.append(decoder.state())
+    ids = torch.stack(tokens, 1)
     worst = Errors()
     for keep in _kept(decoder, batch, count):
         decoder.set_state(both.packed(start), both.prefix)
@@ -28,7 +30,7 @@ def draft_errors(both: SideBySide, decoder: Decoder) -> tuple[Errors, Text]:
         expected = {name: np.stack([states[n - 1][name][row] for row, n in enumerate(keep)]) for name in states[0]}
         difference = float(np.abs(received - np.stack(logits, 1)).max())
         worst = worst.or_worse(Errors(difference, state_error(decoder.state(), expected)))
-    return worst, Text(start, list(ids.T))
+    return worst, Text(start, tokens)
 
 
 def _kept(decoder: Decoder, batch: int, count: int) -> list[np.ndarray]:

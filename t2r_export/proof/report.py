@@ -22,9 +22,9 @@ class Check:
         return self.worst <= self.tolerance  # NaN does not pass
 
     @property
-    def ill_conditioned(self) -> bool:
-        """Whether the model's own rounding is too large to verify any graph of it."""
-        return self.rounding is not None and not ROUNDING * self.rounding <= self.tolerance
+    def undecided(self) -> bool:
+        """Whether the error exceeds the tolerance, but may be the model's own rounding: the graph may be right."""
+        return self.rounding is not None and self.tolerance < self.worst <= ROUNDING * self.rounding
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "passed": self.passed}
@@ -43,6 +43,7 @@ class Report:
     first_greedy_mismatch: int | None = None  # first step with another greedy token, ties excepted
     greedy_agreement: float = 1.0  # share of equal greedy tokens
     greedy_bound: float = 1.0  # minimum; 1: all equal, ties excepted
+    redrawn: int = 0  # checks repeated with other texts, because the model's own rounding left them undecided
 
     @property
     def passed(self) -> bool:
@@ -55,9 +56,9 @@ class Report:
         return self.greedy_agreement >= self.greedy_bound  # NaN does not pass
 
     @property
-    def ill_conditioned(self) -> bool:
+    def undecided(self) -> bool:
         """Whether a failed check may be due to the model's own rounding."""
-        return any(check.ill_conditioned and not check.passed for check in self.checks)
+        return any(check.undecided for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "checks": [check.to_dict() for check in self.checks], "passed": self.passed}

@@ -1,9 +1,13 @@
-"""Run a model and its graph on the same random states and tokens, and compare them."""
+"""Run a model and its graph on the same random states and texts, and compare them.
+
+A text is a random token, then tokens drawn from the logits of the side that reads it by steps. At tokens that a model
+would not write, it more often loses digits itself (docs/parity.md).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +73,7 @@ class SideBySide:
         return expected[None], logits[None]
 
     def write(self, ids: Tensor, count: int) -> tuple[Tensor, np.ndarray]:
-        """Read `count` tokens: `ids` (B,), then tokens sampled from the graph's logits.
+        """Read `count` tokens: `ids` (B,), then tokens drawn from the graph's logits.
 
         The model reads them at once, which is faster than steps but sums in another order: for float64 models only.
         States are compared after the last token.
@@ -77,21 +81,31 @@ class SideBySide:
         Returns:
             Logits (count, B, vocabulary) of model and graph.
         """
-        rows = []
-        for n in range(count):
-            self.texts[-1].ids.append(ids)
-            rows.append(self.decoder.step(ids.numpy()))
-            if n + 1 < count:
-                ids = self.read_as(self.drawn(torch.from_numpy(rows[-1])))
-        expected, self.states = self.model.prefill(torch.stack(self.texts[-1].ids[-count:], 1), self.states)
+        tokens, rows = zip(*self.by_graph(ids, count), strict=True)
+        self.texts[-1].ids.extend(tokens)
+        expected, self.states = self.model.prefill(torch.stack(tokens, 1), self.states)
         logits, expected = np.stack(rows), expected.transpose(0, 1)
         self.compare(logits, expected)
         return expected, logits
 
+    def by_graph(self, ids: Tensor, count: int) -> Iterator[tuple[Tensor, np.ndarray]]:
+        """Read `count` tokens by steps of the graph: `ids` (B,), then drawn ones. Yields each with its logits."""
+        for n in range(count):
+            logits = self.decoder.step(ids.numpy())
+            yield ids, logits
+            if n + 1 < count:
+                ids = self.drawn(torch.from_numpy(logits))
+
+    def text(self, start: State[Tensor], count: int) -> Tensor:
+        """A text of `count` tokens (B, count) that the graph writes from the states `start`."""
+        self.decoder.set_state(self.packed(start))
+        batch = len(next(iter(start.values())))
+        return torch.stack([ids for ids, _ in self.by_graph(self.random_ids((batch,)), count)], 1)
+
     def drawn(self, logits: Tensor) -> Tensor:
-        """Sample a token (B,) from logits (B, vocabulary); arbitrary if they are not finite."""
-        noise = -torch.empty(logits.shape).exponential_(generator=self.generator).log()  # Gumbel noise
-        return (logits + noise).argmax(-1)
+        """The next tokens of texts (B,), as `read_as`, drawn from logits (B, vocabulary); arbitrary if not finite."""
+        odds = logits.nan_to_num().softmax(-1)
+        return self.read_as(torch.multinomial(odds, 1, generator=self.generator)[:, 0])
 
     def compare(self, logits: np.ndarray, expected: Tensor) -> None:
         """Compare logits (…, vocabulary) of graph and model, and their current states."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from t2r_export.proof.side_by_side import Errors, state_error
+import small
+from t2r_export.export import export
+from t2r_export.proof.side_by_side import Errors, SideBySide, state_error
+from t2r_runtime import Decoder
 
 
 def test_worse_errors_are_kept() -> None:
@@ -26,3 +31,16 @@ def test_state_error() -> None:
     assert state_error({"S": np.zeros((1, 0))}, {"S": np.zeros((1, 0))}) == 0
     with pytest.raises(AssertionError, match="S"):
         state_error({"S": np.zeros((2, 1))}, {"S": np.zeros((1, 2))})
+
+
+@torch.inference_mode()
+def test_texts_are_what_the_model_would_write(tmp_path: Path) -> None:
+    """A random token, then likely ones; any if the logits are not numbers."""
+    made = small.checkpoint("rotary_keep")
+    made.model.norm.weight.data *= 100  # nearly greedy
+    export(made, tmp_path / "g.onnx")
+    both = SideBySide(made.model, Decoder(tmp_path / "g.onnx"), [], torch.Generator().manual_seed(3))
+    ids = both.text(both.initial(40), 7)
+    assert ids.shape == (40, 7) and len(ids[:, 0].unique()) > small.VOCABULARY // 2
+    assert (made.model(ids).argmax(-1)[:, :-1] == ids[:, 1:]).float().mean() > 0.8
+    assert both.drawn(torch.full((2, small.VOCABULARY), torch.nan)).amax() < small.VOCABULARY
