@@ -22,7 +22,7 @@ export function launch(more = []) {
  * Start a server and open its page in a new context. Requests to other hosts and page errors are recorded.
  * @param options `query` after the address: without one the page itself finds the best way to run, which on a busy machine
  *   may be slow; `answers`, path → a function of the response; `wait`, until the model is ready or has failed; and options
- *   of a browser context
+ *   of a browser context. By default less motion is wanted, so that the storyteller waits.
  */
 async function visit(browser, folder, { query = "?way=wasm", answers = {}, wait = true, ...context } = {}) {
   const server = await serve(folder, 0, (path, response) => {
@@ -33,7 +33,7 @@ async function visit(browser, folder, { query = "?way=wasm", answers = {}, wait 
   });
   const asked = [], strangers = [], errors = [];
   const address = `http://127.0.0.1:${server.address().port}/`;
-  const visitor = await browser.newContext({ serviceWorkers: "allow", ...context });
+  const visitor = await browser.newContext({ serviceWorkers: "allow", reducedMotion: "reduce", ...context });
   visitor.setDefaultTimeout(OPENED);
   const page = await visitor.newPage();
   visitor.on("request", (request) => {

@@ -28,31 +28,32 @@ test("every button, twice", async () => {
       assert.equal(await trouble(page), "", await page.locator("button").nth(n).textContent());
     }
     await settings(page, { temperature: 0, tokens: 8 });
+    assert.match(await written(page, "Then a dragon came"), / Then a dragon came/, "a word of its own");
+    await page.click("#new");
     assert.match(await written(page, "Once upon a time"), /^Once upon a time, there was a little girl/);
     assert.deepEqual(errors, []);
   });
 });
 
-test("an example begins a story, Continue goes on with it, the dice tell another, New forgets it", async () => {
+test("an example begins a story, Write goes on with it, the dice tell another, Clear forgets it", async () => {
   await visited({}, async ({ page }) => {
     await settings(page, { temperature: 1, tokens: 30 });
     await page.click(".chip >> nth=1");
     await done(page);
     const first = await page.textContent("#story");
     assert.match(first, /^Lily found a key./);
-    await page.fill("#prompt", "and then");
-    const more = await written(page, undefined, "#continue");
+    const more = await written(page);
     assert.ok(more.startsWith(first) && more.length > first.length);
-    assert.equal(await page.inputValue("#prompt"), "and then", "what was being typed stays");
+    await page.fill("#prompt", "and then");
     const seed = await page.inputValue("#seed");
     const other = await written(page, undefined, "#dice");
     assert.ok(other.startsWith("Lily found a key") && !other.startsWith(first), other);
     assert.notEqual(await page.inputValue("#seed"), seed);
+    assert.equal(await page.inputValue("#prompt"), "and then", "what was being typed stays");
     await page.click("#new");
     await done(page);
-    assert.deepEqual([await page.textContent("#story"), await page.textContent("#numbers")], ["", "0 tokens, still 606.2 kB"]);
-    assert.ok(await page.isHidden("#still"));
-    assert.equal(await page.getAttribute("#continue", "aria-disabled"), "true");
+    assert.deepEqual([await page.textContent("#story"), await page.textContent("#numbers")], ["", "memory 606.2 kB, softmax would hold 0 bytes, after 0 tokens"]);
+    assert.equal(await page.textContent("#question"), "How does the story begin?");
   });
 });
 
@@ -95,7 +96,7 @@ test("odd texts are read, and 100 kB can be stopped", async () => {
     await page.evaluate(() => (document.getElementById("prompt").value = "中文".repeat(100_000))); // a token a byte
     await page.click("#write");
     await page.waitForFunction(() => /^Reading: \d/.test(document.getElementById("status").textContent));
-    await page.click("#stop");
+    await page.click("#write");
     await done(page);
     assert.deepEqual([await trouble(page), errors], ["", []]);
   });
@@ -107,7 +108,7 @@ test("a setting out of its range is named, and nothing that was typed is lost", 
     const story = await written(page);
     await page.fill("#prompt", "my words");
     const seed = await page.inputValue("#seed");
-    for (const button of ["#write", "#continue", "#dice", ".chip >> nth=1"]) {
+    for (const button of ["#write", "#dice", ".chip >> nth=1"]) {
       await settings(page, { tokens: 0 });
       await page.click(button);
       await done(page);
@@ -121,7 +122,7 @@ test("a setting out of its range is named, and nothing that was typed is lost", 
     await done(page);
     assert.match(await trouble(page), /^Dice is a whole number from 0 to 4,294,967,295\./);
     await settings(page, { seed });
-    for (const button of ["#continue", "#dice", ".chip >> nth=1", "#new"]) {
+    for (const button of ["#dice", ".chip >> nth=1", "#new"]) {
       await page.click(button);
       await done(page);
       assert.equal(await page.inputValue("#prompt"), "my words", button);
@@ -142,16 +143,13 @@ test("the plots show one text, after a race and after a file too", async () => {
     await page.waitForFunction(() => document.getElementById("peer-lane").value > 60);
     await page.keyboard.press("Escape");
     await done(page);
-    assert.equal((await across()).length, 2);
-    await written(page, undefined, "#continue");
-    await page.waitForFunction(() => document.querySelectorAll("#memory polyline").length === 1);
-    const [points] = await across();
-    assert.equal(points.length, 18);
-    assert.deepEqual(points, points.toSorted((a, b) => a - b));
+    await written(page);
+    await page.waitForFunction(() => document.querySelector("#memory polyline.ours")?.points.length === 18);
+    for (const line of await across()) assert.deepEqual(line, line.toSorted((a, b) => a - b));
     const [file] = await Promise.all([page.waitForEvent("download"), page.click("#save")]);
     await page.setInputFiles("#load", await file.path());
     await done(page);
-    assert.match(await page.textContent("#memory"), /Nothing has been read yet/);
+    assert.ok(await page.isHidden("#cost"), "there is nothing to plot yet");
     assert.equal(await page.textContent("#question"), "What happens next?");
   });
 });

@@ -3,30 +3,44 @@
 import { sentence } from "./sentences.js";
 
 /**
- * Returns a function that runs one operation at a time and ignores a second. Errors appear in the page's `trouble`, as a sentence.
- * Buttons are dimmed by `aria-disabled` and keep the focus, so that keyboard users are not thrown back to the top.
- * @param {(busy: boolean, stoppable: boolean) => void} show called before and after an operation
- * @returns {(work: () => Promise<void>, stoppable?: boolean) => Promise<void>}
+ * Returns a function that runs one operation at a time. An operation with a button can be stopped: its button is Stop while it
+ * runs, and Escape and another operation end it too. One without is never interrupted. Errors appear in the page's `trouble`, as
+ * a sentence. Buttons are dimmed by `aria-disabled` and keep the focus, so that keyboard users are not thrown back to the top.
+ * @param {(fixed: boolean) => void} show called before and after an operation: whether one runs that cannot be stopped
+ * @param {() => void} stop
+ * @returns {(work: () => Promise<void>, button?: HTMLElement | null) => Promise<void>}
  */
-export function oneAtATime(show) {
+export function oneAtATime(show, stop) {
   const trouble = document.getElementById("trouble");
-  let busy = false;
-  return async (work, stoppable = false) => {
-    if (busy) return;
-    busy = true;
+  let running = null, stops = null;
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") stop();
+  });
+  return async (work, button = null) => {
+    if (running) {
+      if (!stops) return;
+      stop();
+      await running;
+      if (running) return; // another was first
+    }
+    const word = button?.textContent;
+    stops = button;
     document.body.dataset.busy = "yes";
     trouble.textContent = "";
-    show(true, stoppable);
-    try {
-      await work();
-    } catch (error) {
+    show(!button);
+    if (button) [button.textContent, button.dataset.stops] = ["Stop", "yes"];
+    running = work().catch((error) => {
       trouble.textContent = sentence(error);
       trouble.title = error.message;
-    } finally {
-      busy = false;
-      delete document.body.dataset.busy;
-      show(false, stoppable);
+    });
+    await running;
+    running = null;
+    if (button) {
+      button.textContent = word;
+      delete button.dataset.stops;
     }
+    delete document.body.dataset.busy;
+    show(false);
   };
 }
 
@@ -35,10 +49,12 @@ export function dim(ids, off) {
   for (const id of ids) document.getElementById(id).setAttribute("aria-disabled", String(off));
 }
 
-/** Call `work` when the button is pressed, unless it is dimmed. */
-export function pressed(button, work) {
-  button.addEventListener("click", () => {
-    if (button.getAttribute("aria-disabled") !== "true") work();
+/** Call `work` when the button is pressed, unless it is dimmed; or `stop` while it is Stop. The second press of a double click is none. */
+export function pressed(button, work, stop) {
+  button.addEventListener("click", ({ detail }) => {
+    if (button.getAttribute("aria-disabled") === "true") return;
+    if (!button.dataset.stops) work();
+    else if (detail < 2) stop();
   });
 }
 

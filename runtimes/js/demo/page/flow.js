@@ -27,12 +27,14 @@ export class Flow {
 
   /** Mark the end of a story and the beginning of another. Returns the mark's element. */
   separate() {
+    this.flush();
     return this.#append(Object.assign(document.createElement("span"), { className: "break", textContent: "\n\n* * *\n\n" }));
   }
 
-  add(text) {
+  /** `aloud`: a screen reader hears it too. */
+  add(text, aloud = true) {
     this.#coming += text;
-    this.#speak(text);
+    if (aloud) this.#speak(text);
     if (!this.#smooth) this.#show(this.#coming.length);
     else if (!this.#frame) {
       this.#last = performance.now();

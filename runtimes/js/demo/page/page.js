@@ -1,6 +1,7 @@
 /** The storyteller's page: sends typed text to the worker, and shows the result. */
 
 import { Asker, dim, oneAtATime, pressed } from "./asker.js";
+import { showCost } from "./cost.js";
 import { keepFiles, listed, showDownload } from "./files.js";
 import { Flow } from "./flow.js";
 import { Plot } from "./plot.js";
@@ -8,49 +9,48 @@ import { Race } from "./race.js";
 import { amount, counted, failure, numberIn, whereItRuns } from "./sentences.js";
 
 const MOST = 200_000; // letters of a prompt
+const FIRST = "How does the story begin?", NEXT = "What happens next?";
 const LATEST = 51; // tokens, whose median is the speed
 const $ = (id) => document.getElementById(id);
-let list = null, way = null, beginning = null, ended = false, position = 0, onSaid = () => {};
+let list = null, way = null, waits = false, beginning = null, ended = false, stopped = false, position = 0, perToken = 0, onSaid = () => {};
 const worker = new Asker(new URL("./worker.js", import.meta.url), (said) => onSaid(said));
 const flow = new Flow($("story"), $("spoken"));
 const plots = { time: new Plot($("time"), "Milliseconds a token", (ms) => `${Number(ms.toPrecision(2))} ms`, true), memory: new Plot($("memory"), "Memory", amount) };
 const race = new Race(worker, plots, (listener) => (onSaid = listener));
 
-const alone = oneAtATime((busy, stoppable) => {
-  const off = busy || !way;
-  dim(["write", "dice", "save", "race"], off);
-  dim(["continue", "new"], off || beginning === null);
-  dim(["stop"], !busy || !stoppable);
+const alone = oneAtATime((fixed) => {
+  const off = fixed || !way;
+  dim(["write"], off && !waits);
+  dim(["dice", "save", "race", "new"], off);
   $("load").disabled = off;
-});
+}, stop);
 
 /** What the page does now, said once to a screen reader. */
 function tell(text) {
   if ($("status").textContent !== text) $("status").textContent = text;
 }
 
-/** Tokens read, and the memory that they take. */
-function showCost(cost) {
+/** Show what was read costs. */
+function show(cost) {
   ({ position } = cost);
-  $("count").textContent = counted(position);
-  $("held").textContent = amount(cost.bytes);
-  $("still").hidden = !position;
+  showCost(cost, perToken);
 }
 
 async function open() {
   let done = () => {};
+  waits = false;
   try {
     list = await listed();
     done = showDownload(list, $("status"), $("loading"));
     const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
-    ({ way } = found);
+    ({ way, perToken } = found);
     tell("Ready.");
     $("status").dataset.way = way;
     $("about-model").textContent = `${list.graph}: ${amount(list.modelBytes)}, ${found.layers} layers, a vocabulary of ${counted(found.vocabulary)}`;
     $("about-memory").textContent = `${amount(found.bytes)} for what was read`;
     $("about-way").textContent = `${whereItRuns(way, found.threads)}, by ONNX Runtime`;
     $("race-card").hidden = !list.peer;
-    showCost({ position: 0, bytes: found.bytes });
+    show(found);
     // if a translator is packed beside it
     fetch("translate/files.json").then(({ ok }) => ($("translator").hidden = !ok), () => {});
   } finally {
@@ -73,15 +73,16 @@ function plotStory(afresh) {
   }
 }
 
-/** What a worker says while it writes. */
-function listener() {
+/** What a worker says while it writes; `aloud`: to a screen reader too. */
+function listener(aloud) {
   const latest = [];
   return (said) => {
     const reads = said.event === "reading", what = reads ? `Reading: ${counted(said.read)} of ${counted(said.of)} tokens` : "Writing";
-    tell(`${what}. Stop or Escape ends it.`);
-    if (!reads) flow.add(said.text);
+    tell(`${what}. Escape stops it.`);
+    if (!reads) flow.add(said.text, aloud);
     plots.memory.add("ours", said.position, said.bytes);
-    showCost(said);
+    plots.memory.add("peer", said.position, perToken * said.position);
+    show(said);
     if (!said.ms) return;
     plots.time.add("ours", said.position, said.ms);
     latest.push(said.ms);
@@ -90,47 +91,56 @@ function listener() {
   };
 }
 
-/** Read a text, and continue it. If it was typed, it leaves its field, and comes back if nothing was read. */
-async function write(given) {
-  const text = given.replace(/^\ufeff/, "").toWellFormed(); // drop a pasted byte order mark and lone surrogates
-  if (text.length > MOST) throw failure("length", `${text.length} letters`);
+/**
+ * Read a text, and continue it, past the ends of stories too. If it was typed, it leaves its field, and comes back if nothing
+ * was read.
+ */
+async function write(given, aloud = true) {
+  const plain = given.replace(/^\ufeff/, "").toWellFormed(); // drop a pasted byte order mark and lone surrogates
+  const glued = beginning !== null && !ended && /^\S/.test(plain) && !/\s$/.test($("story").textContent);
+  const text = glued ? ` ${plain}` : plain;
+  if (plain.length > MOST) throw failure("length", `${plain.length} letters`);
   const [chosen, most] = rules(), field = $("prompt"), before = position;
   if ([given, field.defaultValue].includes(field.value)) field.value = "";
   const added = [ended ? flow.separate() : null, text ? flow.ask(text) : null];
   plotStory(beginning === null);
-  onSaid = listener();
-  tell("Reading. Stop or Escape ends it.");
+  onSaid = listener(aloud);
+  stopped = false;
+  let unread = null;
+  tell("Reading. Escape stops it.");
+  $("question").textContent = NEXT;
   $("story").setAttribute("aria-busy", "true");
   try {
-    const done = await worker.ask("write", text, chosen, most);
-    flow.add(done.text);
-    ({ ended } = done);
-    showCost(done);
-    $("stop").dataset.late = done.late; // tokens that were read after it arrived
-    if (ended) tell("The story has ended. Continue begins another.");
-    else tell(done.unread ? `Stopped: ${counted(done.unread)} tokens of the text were not read.` : "Ready.");
+    for (let next = text, left = most; left > 0 && !stopped; next = "") {
+      if (left < most) flow.separate();
+      const done = await worker.ask("write", next, chosen, left);
+      flow.add(done.text, aloud);
+      ({ ended } = done);
+      left = ended ? left - done.count : 0;
+      show(done);
+      $("write").dataset.late = done.late; // tokens that were read after a stop arrived
+      if (done.unread) unread = `Stopped: ${counted(done.unread)} tokens of the text were not read.`;
+    }
   } catch (error) {
-    tell("Ready.");
     if (position === before) {
       for (const one of added) one?.remove();
       field.value ||= given;
     }
     throw error;
   } finally {
-    if (position !== before) {
-      beginning ??= text;
-      $("question").textContent = "What happens next?";
-    }
+    if (position !== before) beginning ??= text;
+    if (beginning === null) $("question").textContent = FIRST;
     flow.flush();
+    tell(unread ?? "Ready.");
     $("story").removeAttribute("aria-busy");
   }
 }
 
 async function forget() {
-  showCost(await worker.ask("reset"));
+  show(await worker.ask("reset"));
   flow.clear();
   [beginning, ended] = [null, false];
-  $("question").textContent = "How does the story begin?";
+  $("question").textContent = FIRST;
   $("speed").textContent = "";
   plotStory(true);
 }
@@ -166,41 +176,47 @@ async function load() {
   flow.clear();
   [beginning, ended] = ["", false];
   if ($("prompt").value === $("prompt").defaultValue) $("prompt").value = "";
-  $("question").textContent = "What happens next?";
+  $("question").textContent = NEXT;
   $("speed").textContent = "";
   plotStory(true);
-  showCost(cost);
+  show(cost);
 }
 
 function stop() {
+  stopped = true;
   worker.tell("stop");
 }
 
-$("ask").addEventListener("submit", (event) => {
-  event.preventDefault();
-  if (way) alone(() => write($("prompt").value), true);
-});
+/** Run `work`, with the model: loaded by now, or by this press where the browser saves data. */
+async function ready(work) {
+  if (waits) await alone(open);
+  if (way) await alone(work, $("write"));
+}
+
 $("prompt").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-    event.preventDefault();
-    $("ask").requestSubmit();
-  }
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  ready(() => write($("prompt").value));
 });
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") stop();
-});
-for (const chip of document.querySelectorAll(".chip")) chip.addEventListener("click", () => way && alone(() => begin(chip.textContent), true));
-pressed($("continue"), () => alone(() => write(""), true));
+for (const chip of document.querySelectorAll(".chip")) chip.addEventListener("click", () => ready(() => begin(chip.textContent)));
+pressed($("write"), () => ready(() => write($("prompt").value)), stop);
 pressed($("new"), () =>
   alone(async () => {
     await forget();
     $("prompt").value ||= $("prompt").defaultValue;
   }));
-pressed($("stop"), stop);
-pressed($("dice"), () => alone(roll, true));
+pressed($("dice"), () => alone(roll, $("write")));
 pressed($("save"), () => alone(save));
-pressed($("race"), () => alone(() => race.run(list.peer, way), true));
+pressed($("race"), () => alone(() => race.run(list.peer, way), $("race")), stop);
 $("load").addEventListener("change", () => alone(load));
 
 await keepFiles().catch(() => {}); // without a cache the model still runs
-await alone(open);
+waits = Boolean(navigator.connection?.saveData) || matchMedia("(prefers-reduced-data: reduce)").matches;
+if (waits) {
+  $("loading").hidden = true;
+  tell("Your browser saves data: the model is loaded when you press Write.");
+  dim(["write"], false);
+} else {
+  await alone(open);
+  if (way && !matchMedia("(prefers-reduced-motion: reduce)").matches) await alone(() => write($("prompt").value, false), $("write"));
+}

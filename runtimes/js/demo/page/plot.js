@@ -1,4 +1,4 @@
-/** Curves of numbers against positions in an <svg>, with as many points as pixels: they cost the same for any length. */
+/** Curves of numbers against positions in an <svg> of a figure, with as many points as pixels: they cost the same for any length. */
 
 const WIDTH = 440, HEIGHT = 200, LEFT = 58, RIGHT = 14, TOP = 18, BOTTOM = 28;
 const POINTS = 240, AROUND = 9; // points on either side, of which the median is drawn
@@ -16,7 +16,7 @@ export class Plot {
   #drawing = false;
 
   /**
-   * @param {SVGElement} svg
+   * @param {SVGElement} svg its figure is hidden while there is nothing to show
    * @param {string} what is drawn, for screen readers
    * @param {(value: number) => string} shown a value with its unit
    * @param {boolean} smooth draw medians: delays of single tokens by a busy machine are not the model's cost
@@ -66,20 +66,17 @@ export class Plot {
     const curves = Object.entries(this.#curves).map(([name, { points }]) => [name, this.#smooth ? medians(points) : points]);
     const points = curves.flatMap(([, all]) => all);
     const across = nice(Math.max(1, ...points.map(([position]) => position)));
+    this.#svg.closest("figure").hidden = !points.length;
     const up = nice(1.05 * Math.max(1e-3, ...points.map(([, value]) => value)));
     const x = (position) => LEFT + (position / across) * (WIDTH - LEFT - RIGHT);
     const y = (value) => HEIGHT - BOTTOM - (value / up) * (HEIGHT - TOP - BOTTOM);
     const parts = [element("title", { id: `${this.#svg.id}-title` }, this.#said(curves))];
-    for (const share of points.length ? [0, 0.5, 1] : [0]) {
+    for (const share of [0, 0.5, 1]) {
       parts.push(element("path", { class: share ? "grid" : "axis", d: `M${LEFT},${y(share * up)}H${WIDTH - RIGHT}` }));
       parts.push(element("text", { x: LEFT - 8, y: y(share * up) + 4, "text-anchor": "end" }, share ? this.#shown(share * up).replace(".0 ", " ") : "0"));
     }
-    if (points.length) {
-      parts.push(element("text", { x: LEFT, y: HEIGHT - 8 }, "0"));
-      parts.push(element("text", { x: WIDTH - RIGHT, y: HEIGHT - 8, "text-anchor": "end" }, `${across.toLocaleString("en")} tokens`));
-    } else {
-      parts.push(element("text", { x: (LEFT + WIDTH) / 2, y: HEIGHT / 2, "text-anchor": "middle" }, "Nothing has been read yet"));
-    }
+    parts.push(element("text", { x: LEFT, y: HEIGHT - 8 }, "0"));
+    parts.push(element("text", { x: WIDTH - RIGHT, y: HEIGHT - 8, "text-anchor": "end" }, `${across.toLocaleString("en")} tokens`));
     for (const [name, all] of curves) {
       parts.push(element("polyline", { class: name, points: all.map(([position, value]) => `${x(position).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }));
     }
@@ -89,7 +86,6 @@ export class Plot {
 
   #said(curves) {
     const last = curves.filter(([, points]) => points.length).map(([name, points]) => [name, points.at(-1)]);
-    if (!last.length) return `${this.#what}: nothing yet`;
     return `${this.#what}: ${last.map(([name, [position, value]]) => `${NAMES[name]} ${this.#shown(value)} at token ${Math.round(position)}`).join(", ")}`;
   }
 }

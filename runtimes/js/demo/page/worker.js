@@ -2,12 +2,11 @@
 
 import { answer } from "./messages.js";
 import { race as raced } from "./racing.js";
+import { readMost, softmaxBytes } from "./reading.js";
 import { turn } from "./t2r/aborts.js";
 import { Decoder } from "./t2r/index.js";
 import { requireRoom } from "./t2r/signature.js";
 import { fastest, withOrt } from "./ways.js";
-
-const PATIENCE = 100; // ms that a stop waits while a prompt is read
 
 let decoder, peer, tokenizer, pending = null, fresh = true, stoppedAt = null; // the position at which a stop arrived
 
@@ -19,7 +18,7 @@ async function open(name, wanted) {
     tokenizer = decoder.tokenizer();
   });
   const { vocabSize: vocabulary, layers } = decoder.signature;
-  return { ...found, vocabulary, bytes: decoder.stateBytes, layers: layers.length };
+  return { ...found, vocabulary, layers: layers.length, perToken: softmaxBytes(decoder.signature), ...cost() };
 }
 
 async function opened(name, options) {
@@ -39,8 +38,12 @@ async function write(text, options, most) {
   if (!first.length) first = tokenizer.encode("");
   const rules = { ...options, seed: options.seed + decoder.position }; // a continuation must not repeat the noise
   requireRoom(decoder.signature, decoder.position, first.length + most - 1);
-  const { prompt, unread } = await readMost(first);
-  if (unread) return { text: "", late: 0, ended: false, unread, ...cost() };
+  let read = 0;
+  const prompt = await readMost(decoder, first, (at) => {
+    [pending, fresh, read] = [null, false, at];
+    self.postMessage({ event: "reading", read, of: first.length, ...cost() });
+  }, () => stoppedAt !== null);
+  if (!prompt.length) return { text: "", count: 0, late: 0, ended: false, unread: first.length - read, ...cost() };
   const stream = tokenizer.stream(prompt);
   let count = 0, before = performance.now();
   for await (const token of decoder.stream(prompt, most, rules)) {
@@ -54,22 +57,7 @@ async function write(text, options, most) {
     before = performance.now();
   }
   const late = stoppedAt === null ? 0 : decoder.position - stoppedAt;
-  return { text: stream.end(), late, ended: decoder.signature.eosTokens.includes(pending), ...cost() };
-}
-
-/** Read a long prompt except its last piece, `prompt`; or, if stopped, leave `unread` tokens. A piece takes about PATIENCE. */
-async function readMost(ids) {
-  let at = 0, size = 16;
-  while (ids.length - at > size) {
-    const before = performance.now();
-    await decoder.prefill(ids.slice(at, at + size));
-    [pending, fresh, at] = [null, false, at + size];
-    self.postMessage({ event: "reading", read: at, of: ids.length, ...cost() });
-    await turn(); // lets a stop arrive
-    if (stoppedAt !== null) return { prompt: [], unread: ids.length - at };
-    size = performance.now() - before < PATIENCE / 2 ? 2 * size : Math.max(1, size >> 1);
-  }
-  return { prompt: ids.slice(at), unread: 0 };
+  return { text: stream.end(), count, late, ended: decoder.signature.eosTokens.includes(pending), ...cost() };
 }
 
 /** Race the peer, opened on first use; the current text is restored afterwards. */

@@ -1,19 +1,19 @@
-/** The translator's page: sends text to the worker sentence by sentence, and lists each translation beside its source. */
+/** The translator's page: sends text to the worker sentence by sentence, and joins the translations as the sentences were. */
 
 import { Asker, dim, oneAtATime, pressed } from "./asker.js";
 import { keepFiles, listed, showDownload } from "./files.js";
 import { amount, counted, failure, whereItRuns } from "./sentences.js";
 import { splitSentences } from "./t2r/sentences.js";
 
-const MOST = 5000; // letters
+const MOST = 50_000; // letters
 const $ = (id) => document.getElementById(id);
 const worker = new Asker(new URL("./worker.js", import.meta.url));
 let ready = false, stopped = false;
 
-const alone = oneAtATime((busy, stoppable) => {
-  dim(["write", "new"], busy || !ready);
-  dim(["stop"], !busy || !stoppable);
-});
+const alone = oneAtATime((fixed) => {
+  dim(["write", "new"], fixed || !ready);
+  dim(["copy"], !$("target").textContent);
+}, stop);
 
 async function open() {
   let done = () => {};
@@ -33,33 +33,41 @@ async function open() {
 }
 
 /** Translate a text sentence by sentence. */
-async function translate(text) {
+async function translate(given) {
   clear(); // before a refusal too: a translation of another text would look like this one's
-  if (text.length > MOST) throw failure("length", `${text.length} letters`);
+  if (given.length > MOST) throw failure("length", `${given.length} letters`);
   stopped = false;
-  const lines = splitSentences(text.replace(/^\ufeff/, "").toWellFormed());
-  let total = 0;
+  const text = given.replace(/^\ufeff/, "").toWellFormed(), lines = splitSentences(text), begun = performance.now();
+  [$("far").max, $("far").value, $("far").hidden] = [lines.length || 1, 0, false];
+  let end = 0, count = 0;
   try {
-    for (const [n, line] of lines.entries()) {
+    for (const line of lines) {
       if (stopped) break;
-      $("status").textContent = `Translating: sentence ${n + 1} of ${lines.length}. Stop or Escape ends it.`;
-      total += await translateOne(line);
+      $("status").textContent = `Translating: sentence ${count + 1} of ${lines.length}. Escape stops it.`;
+      const start = text.indexOf(line, end), gap = count ? text.slice(end, start) : "";
+      if (!(await translateOne(line, gap && (gap.includes("\n") ? gap.replace(/[^\n]/g, "") : " ")))) break;
+      end = start + line.length;
+      $("far").value = ++count;
     }
   } finally {
     $("status").textContent = "Ready.";
+    $("far").hidden = true;
   }
-  const count = $("target").children.length;
-  $("numbers").textContent = lines.length ? `${count} of ${lines.length} sentences, ${counted(Math.round(total))} ms.` : "";
+  if (lines.length) $("numbers").textContent = `${count} of ${lines.length} sentences, ${counted(Math.round(performance.now() - begun))} ms.`;
 }
 
-/** Translate a sentence, which is in sight meanwhile. Returns the milliseconds that it took. */
-async function translateOne(line) {
-  const waiting = item(line, ["…"]);
+/** Append the translation of a sentence after `gap`. Returns whether there is one: not if it was stopped. */
+async function translateOne(line, gap) {
+  const waiting = Object.assign(document.createElement("span"), { textContent: `${gap}…`, ariaHidden: "true" });
   $("target").append(waiting);
   try {
-    const { texts, ms } = await worker.ask("translate", line, Number($("width").value));
-    if (texts.length) waiting.after(item(line, [...new Set(texts)])); // different tokens may have the same text
-    return ms;
+    const texts = await worker.ask("translate", line, Number($("width").value));
+    if (!texts.length) return false;
+    const place = Object.assign(document.createElement("span"), { textContent: texts[0] });
+    waiting.before(gap, place);
+    $("each").append(choices(line, [...new Set(texts)], place)); // different tokens may have the same text
+    $("others").hidden = false;
+    return true;
   } finally {
     waiting.remove();
   }
@@ -68,27 +76,33 @@ async function translateOne(line) {
 function clear() {
   $("numbers").textContent = "";
   $("target").replaceChildren();
+  $("each").replaceChildren();
+  $("others").hidden = true;
 }
 
-/** A source, its best translation, and the alternatives: pressing one replaces the best. */
-function item(source, texts) {
-  const made = document.createElement("li"), best = document.createElement("p");
-  made.append(Object.assign(document.createElement("div"), { className: "from", lang: "de", textContent: source }), best);
-  [best.textContent] = texts;
-  if (texts.length > 1) {
-    const others = document.createElement("details"), summary = document.createElement("summary");
-    summary.textContent = "Alternatives";
-    const choices = texts.map((text) => Object.assign(document.createElement("button"), { type: "button", textContent: text }));
-    const choose = (chosen) => {
-      best.textContent = chosen.textContent;
-      for (const choice of choices) choice.setAttribute("aria-pressed", String(choice === chosen));
-    };
-    for (const choice of choices) choice.addEventListener("click", () => choose(choice));
-    choose(choices[0]);
-    others.append(summary, ...choices);
-    made.append(others);
-  }
+/** A source and its translations: pressing one puts it into its place in the text. */
+function choices(source, texts, place) {
+  const made = document.createElement("li");
+  made.append(Object.assign(document.createElement("div"), { className: "from", lang: "de", textContent: source }));
+  const buttons = texts.map((text) => Object.assign(document.createElement("button"), { type: "button", textContent: text }));
+  const choose = (chosen) => {
+    place.textContent = chosen.textContent;
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button === chosen));
+  };
+  for (const button of buttons) button.addEventListener("click", () => choose(button));
+  choose(buttons[0]);
+  made.append(...buttons);
   return made;
+}
+
+async function copy() {
+  try {
+    await navigator.clipboard.writeText($("target").textContent);
+    $("numbers").textContent = "Copied.";
+  } catch {
+    getSelection().selectAllChildren($("target"));
+    $("numbers").textContent = "This browser does not let the page copy. The text is selected: copy it yourself.";
+  }
 }
 
 function stop() {
@@ -96,27 +110,22 @@ function stop() {
   worker.tell("stop");
 }
 
-$("ask").addEventListener("submit", (event) => {
-  event.preventDefault();
-  if (ready) alone(() => translate($("source").value), true);
-});
 const chips = [...document.querySelectorAll(".chip")];
 for (const chip of chips) {
   chip.addEventListener("click", () => {
-    if (!ready || document.body.dataset.busy) return;
+    if (!ready) return;
     const typed = ![$("source").defaultValue, ...chips.map(({ textContent }) => textContent), ""].includes($("source").value);
     if (!typed) $("source").value = chip.textContent;
-    alone(() => translate(chip.textContent), true);
+    alone(() => translate(chip.textContent), $("write"));
   });
 }
-pressed($("new"), () => {
-  $("source").value = "";
-  clear();
-});
-pressed($("stop"), stop);
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") stop();
-});
+pressed($("write"), () => alone(() => translate($("source").value), $("write")), stop);
+pressed($("new"), () =>
+  alone(async () => {
+    $("source").value = "";
+    clear();
+  }));
+pressed($("copy"), copy);
 
 await keepFiles().catch(() => {}); // without a cache the model still runs
 await alone(open);

@@ -20,11 +20,9 @@ async function open(name, wanted) {
 /** The best translations of a sentence, best first, as texts; none if stopped. */
 async function translate(text, width) {
   stopping = false;
-  const begun = performance.now();
   const found = await translator.translate(sources.encode(text), { width, nBest: width }, { onStep: async () => {
     await turn(); // lets a stop arrive
     return !stopping;
   } });
-  const texts = found.map(({ tokens }) => targets.decode(tokens));
-  return { texts: stopping ? [] : texts, ms: performance.now() - begun };
+  return stopping ? [] : found.map(({ tokens }) => targets.decode(tokens));
 }
