@@ -1,6 +1,7 @@
 """A storyteller's page as a folder for a web server, and in it the translator's: make_web.py FOLDER.
 
-Beside it, greedy.txt and translated.txt are what Python writes.
+Beside it, greedy.txt, translated.txt and chat.json are what Python writes. chat/ there is the chat's page for its
+tests, with the storyteller in models/, which continues what it is told.
 
 A softmax model of the same size is packed too, to run beside it. The cost of a token does not depend on the weights, so
 it is untrained, with random weights; its output is not read.
@@ -9,6 +10,7 @@ it is untrained, with random weights; its output is not read.
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -26,12 +28,15 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.providers.pack import pack
 from t2r_export.quantize import export_quantized
 from t2r_runtime import Beam, Decoder, Sampling, Tokenizer, Translator
+from t2r_runtime.cli.chat import Conversation
 
 JS = Path(__file__).parents[1]
 MODELS = JS.parents[1] / "models"
 PROMPT, TOKENS = "Once upon a time", 200
 SENTENCES = ("Wo ist der Bahnhof?", "Ich habe heute keine Zeit.", "Kannst du mir bitte helfen?")
 WIDTH = 4
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+MESSAGES, ANSWER = ("Once upon a time", " Then the dog"), 24
 
 
 def main() -> None:
@@ -41,6 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         storyteller(web, Path(place))
         translator(web / "translate", Path(place))
+        chat(web.parent / "chat", Path(place))
 
 
 def storyteller(web: Path, work: Path) -> None:
@@ -70,6 +76,19 @@ def translator(web: Path, work: Path) -> None:
     found = made.translate([sources.encode(line) for line in SENTENCES], Beam(width=WIDTH))
     lines = [targets.decode(best.tokens) for (best,) in found]
     (web.parents[1] / "translated.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def chat(folder: Path, work: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run(["node", JS / "demo" / "build.js", work / "chat", "chat"], check=True)
+    loaded = checkpoint.load(MODELS / "storyteller" / "model.pt")
+    loaded.provenance["origin"] = {"chat_template": {"template": TEMPLATE, "tokens": {}}}
+    export(loaded, work / "chat.onnx")
+    packed = pack(work / "chat.onnx", folder, work / "chat", any_length=True)
+    decoder = Decoder(folder / packed.graph)
+    talk = Conversation(decoder, Tokenizer.of(decoder.signature), Sampling(temperature=0), ANSWER)
+    answers = [["".join(talk.answer(message)), decoder.position] for message in MESSAGES]
+    (folder.parent / "chat.json").write_text(json.dumps([MESSAGES, ANSWER, answers]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,13 @@ test("a translator's page has its own index and all modules of the other", async
   for (const name of ["asker.js", "files.js", "sentences.js", "ways.js", "t2r", "vendor"]) assert.ok(names.includes(name), name);
 });
 
+test("a chat's page has the package that renders templates, and its worker knows where", async () => {
+  assert.match(await built("chat", "chat"), /An experiment, not an assistant/);
+  const names = await readdir(join(folder, "chat", "vendor"));
+  for (const name of ["jinja.js", "jinja.LICENSE", "tokenizers.LICENSE"]) assert.ok(names.includes(name), name);
+  assert.match(await readFile(join(folder, "chat/t2r/worker.js"), "utf8"), /import\("\.\.\/vendor\/jinja\.js"\)/);
+});
+
 test("wrong arguments end in 2", async () => {
   for (const more of [["nonsense"], ["translator", "ftp://x"], ["https://example.org", "more"], ["http://"]]) {
     await assert.rejects(built("wrong", ...more), (error) => error.code === 2 && error.stderr.startsWith("usage:"));
