@@ -81,7 +81,7 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 LINES = {
     ("t2r_export", "*.py"): 44_600,
     ("t2r_export/lab", "*.py"): 1_700,
-    ("runtimes/python/t2r_runtime", "*.py"): 15_400,
+    ("runtimes/python/t2r_runtime", "*.py"): 15_700,
     ("tests", "*.py"): 59_000,
     ("benchmarks", "*.py"): 8_000,
     ("docs", "*.md"): 4_700,

@@ -84,33 +84,41 @@ class Answer:
         made = [await self._written(self._form.choice, choices[index]) for index in sorted(choices)]
         return {**self._head, "object": self._form.kind, "choices": made, "usage": self._usage()}
 
-    async def events(self) -> AsyncIterator[str]:
-        """The answer as events; an error is the last event."""
+    async def parts(self) -> AsyncIterator[dict[str, Any]]:
+        """The parts of a stream. Raises ApiError, which ends it."""
         head = {**self._head, "object": self._form.part_kind}
         if self._options.stream_usage:
             head["usage"] = None
         try:
             for part in self._form.first_parts(sum(len(job.writers) for job in self._jobs)):
-                yield _event({**head, "choices": [part]})
+                yield {**head, "choices": [part]}
             async for piece in self._pieces():
                 if piece.text or piece.logprobs or piece.finish or self._options.tokens:
                     for part in await self._written(self._form.parts, piece):
-                        yield _event({**head, "choices": [part]})
+                        yield {**head, "choices": [part]}
             if self._options.stream_usage:
-                yield _event({**head, "choices": [], "usage": self._usage()})
-            yield "data: [DONE]\n\n"
+                yield {**head, "choices": [], "usage": self._usage()}
         except ApiError as error:
             self.status = error.status
-            yield _event(error.body)
+            raise
+
+    async def events(self) -> AsyncIterator[str]:
+        """The answer as events; an error is the last event."""
+        try:
+            async for part in self.parts():
+                yield event(part)
+            yield "data: [DONE]\n\n"
+        except ApiError as error:
+            yield event(error.body)
 
     async def _pieces(self) -> AsyncIterator[Piece]:
         left = sum(len(job.writers) for job in self._jobs)
         while left:
-            event = await self._events.get()
-            if isinstance(event, ApiError):
-                raise event
-            left -= event.finish is not None
-            yield event
+            found = await self._events.get()
+            if isinstance(found, ApiError):
+                raise found
+            left -= found.finish is not None
+            yield found
         self._open = False
         metrics, name = self._served.metrics, self._model.name
         usage = self._usage()
@@ -142,6 +150,20 @@ class Answer:
                 self._engine.cancel(job)
 
 
+class Streamed(Protocol):
+    """An answer as a stream of events."""
+
+    status: int
+
+    def events(self) -> AsyncIterator[str]:
+        """The events; an error is the last one."""
+        ...
+
+    def close(self) -> None:
+        """Cancel unfinished jobs."""
+        ...
+
+
 class Stream:
     """An HTTP response of events, closed when the client disconnects.
 
@@ -149,7 +171,7 @@ class Stream:
         at_end: called with the status at the end.
     """
 
-    def __init__(self, served: Served, answer: Answer, at_end: Callable[[int], object]) -> None:
+    def __init__(self, served: Served, answer: Streamed, at_end: Callable[[int], object]) -> None:
         self._served, self._answer, self._at_end = served, answer, at_end
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -158,8 +180,8 @@ class Stream:
         async def body() -> None:
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            async for event in self._answer.events():
-                await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+            async for each in self._answer.events():
+                await send({"type": "http.response.body", "body": each.encode(), "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 
         try:
@@ -191,5 +213,6 @@ async def unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
         await asyncio.gather(task, watch, return_exceptions=True)
 
 
-def _event(data: dict[str, Any]) -> str:
-    return f"data: {ENCODER.encode(data)}\n\n"
+def event(data: dict[str, Any], name: str | None = None) -> str:
+    """One event of a stream."""
+    return (f"event: {name}\n" if name else "") + f"data: {ENCODER.encode(data)}\n\n"

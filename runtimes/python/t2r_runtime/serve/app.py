@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from t2r_runtime.errors import printable
-from t2r_runtime.serve import chats, completions, tokens, translate
+from t2r_runtime.serve import chats, completions, responses, tokens, translate
 from t2r_runtime.serve.answer import GONE, Answer, Gone, Stream, unless_gone
 from t2r_runtime.serve.errors import TOO_SLOW, ApiError, reported, wrong
 from t2r_runtime.serve.fields import Fields, parsed
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 Endpoint = Callable[[Served, "Request"], Awaitable["ASGIApp"]]
-Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer, RequestOptions]]]
+Start = Callable[[Served, Model, Fields], Awaitable[tuple[Answer | responses.Response, RequestOptions]]]
 Call = Callable[[Served, Model, Fields], Awaitable[Mapping[str, Any]]]
 PAGE = Path(__file__).with_name("page.html")
 PAGE_HEADERS = {
@@ -35,7 +35,8 @@ PAGE_HEADERS = {
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cache-control": "no-cache",
 }
-METHODS = "open / in a browser, or use POST /v1/completions, /v1/chat/completions or /v1/translate, or GET /v1/models"
+POSTED = "/v1/completions, /v1/chat/completions, /v1/responses or /v1/translate"
+METHODS = f"use POST {POSTED}, or GET /v1/models, or open / in a browser"
 
 
 def application(served: Served) -> Starlette:
@@ -56,6 +57,7 @@ def application(served: Served) -> Starlette:
             route("/v1/models/{name}", model, "GET"),
             route("/v1/completions", partial(_completed, completions.complete)),
             route("/v1/chat/completions", partial(_completed, chats.chat)),
+            route("/v1/responses", partial(_completed, responses.respond)),
             route("/v1/translate", partial(_called, translate.translate)),
             route("/tokenize", partial(_called, tokens.tokenize)),
             route("/detokenize", partial(_called, tokens.detokenize)),

@@ -131,6 +131,10 @@ class Fields:
         if value is not None and not any(type(value) is type(one) and value == one for one in allowed):
             raise wrong(f"no {self._prefix}{name}, which this server has not", shown(value), "leave it out", name)
 
+    def rest(self) -> dict[str, Any]:
+        """The fields that were not taken, with those that have no effect."""
+        return {name: value for name, value in self._given.items() if name not in self._known - IGNORED}
+
     def end(self) -> None:
         """Reject fields that were not taken."""
         for name in self._given.keys() - self._known:
