@@ -1,4 +1,4 @@
-"""Checkpoints, graphs and saved states of every released version open, and give the logits of that version.
+"""Checkpoints, adapters, graphs and saved states of every released version open, and give the logits of that version.
 
 `make.py` wrote each folder with that version.
 """
@@ -15,11 +15,11 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.export import export
 from t2r_export.version import __version__
 from t2r_runtime import Decoder
-from versions.make import AFTER, PROMPT
+from versions.make import AFTER, BASE, PROMPT
 
 HERE = Path(__file__).parent
 GRAPHS = sorted(path for path in HERE.glob("*/*.onnx") if path.name.count(".") == 1)  # without companions
-CHECKPOINTS = sorted(HERE.glob("*/*.pt"))
+CHECKPOINTS = sorted([*HERE.glob("*/*.pt"), *HERE.glob("*/*.adapter")])
 TOLERANCE = {False: 2e-4, True: 0.02}  # of float32 and quantized graphs, whose kernels differ between processors
 
 
@@ -33,7 +33,8 @@ def expected(path: Path) -> dict[str, list[float]]:
 
 
 def test_this_version_has_its_files() -> None:
-    assert {path.parent.name for path in GRAPHS} >= {__version__.partition(".dev")[0]}
+    for made in (GRAPHS, [path for path in CHECKPOINTS if path.suffix == ".adapter"]):
+        assert {path.parent.name for path in made} >= {__version__.partition(".dev")[0]}
 
 
 @pytest.mark.parametrize("path", GRAPHS, ids=name)
@@ -50,5 +51,5 @@ def test_graphs_and_states_open(path: Path) -> None:
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=name)
 def test_checkpoints_open(path: Path, tmp_path: Path) -> None:
     graph = tmp_path / path.with_suffix(".onnx").name
-    export(checkpoint.load(path), graph)
+    export(checkpoint.load(path, base=path.with_name(BASE) if path.suffix == ".adapter" else None), graph)
     np.testing.assert_allclose(Decoder(graph).prefill(PROMPT), expected(path)["prompt"], atol=TOLERANCE[False])
