@@ -31,6 +31,7 @@ from t2r_runtime.files import replacing, writable_folder
 
 MODEL = Path("models/stories6M/model.pt")
 FOLDER = Path("demo")
+ELSEWHERE = "move it, or run t2r demo MODEL in another folder"
 STEPS = 500
 TOKENS = 240
 STORY = "Once upon a time"
@@ -96,7 +97,7 @@ def _show(model: Path, prompt: str | None, as_json: bool) -> None:
     """Export and verify a model of this repository, and print what it writes or translates."""
     if not model.exists():
         raise UserError(f"a model at {model}", "nothing", "run it in the project's folder, or name a model.pt")
-    writable_folder(FOLDER, str(FOLDER))
+    writable_folder(FOLDER, str(FOLDER), do=ELSEWHERE)
     graph_path = FOLDER / f"{model.parent.name if model.stem == 'model' else model.stem}.onnx"
     check_outputs([("graph", graph_path)], [model])
     stage = (lambda text: None) if as_json else note
@@ -142,7 +143,7 @@ def _next(lines: Iterable[str]) -> str:
 
 def _chat(prompt: str | None) -> None:
     """Download and export the model of CHAT unless demo/ has it, and chat with it."""
-    writable_folder(FOLDER, str(FOLDER))
+    writable_folder(FOLDER, str(FOLDER), do=ELSEWHERE)
     model = FOLDER / Path(CHAT.member).name
     graph = model.with_suffix(".onnx")
     check_outputs([("graph", graph)], [model])

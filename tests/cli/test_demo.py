@@ -84,6 +84,10 @@ def test_demo_of_unsupported_model(model: Path, tmp_path: Path, capsys: Output) 
     checkpoint.save(tmp_path / "mute.pt", checkpoint.load(model).model, None, {})
     _, err = run(capsys, "demo", tmp_path / "mute.pt", "--json", code=2)
     assert err.startswith(f"t2r: expected a tokenizer in {tmp_path / 'mute.pt'}; received a model without one")
+    Path("demo").rmdir()
+    Path("demo").touch()
+    do = "move it, or run t2r demo MODEL in another folder"
+    assert run(capsys, "demo", model, code=2)[1] == f"t2r: expected a writable folder demo; received a file; {do}\n"
 
 
 def wheel(folder: Path, model: Path) -> demo.Weights:

@@ -84,11 +84,11 @@ def replaceable(path: str | Path) -> int | None:
     return stat.S_IMODE(mode) & 0o777
 
 
-def writable_folder(folder: Path, what: str, mode: int = 0o777) -> None:
+def writable_folder(folder: Path, what: str, mode: int = 0o777, do: str = "name another") -> None:
     """Create a folder if it is missing.
 
     Args:
-        what: the folder in an error.
+        what: the folder in an error. do: what to do then.
 
     Raises:
         UserError: it cannot be created, or no file can be created in it.
@@ -99,7 +99,7 @@ def writable_folder(folder: Path, what: str, mode: int = 0o777) -> None:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         exists = isinstance(error, FileExistsError)
         why = "a file" if exists else printable(getattr(error, "strerror", None) or error)
-        raise UserError(f"a writable folder {what}", why, "name another", "file") from error
+        raise UserError(f"a writable folder {what}", why, do, "file") from error
 
 
 @contextlib.contextmanager
