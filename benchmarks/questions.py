@@ -28,7 +28,7 @@ from t2r_runtime import Decoder, Sampling, Tokenizer
 from t2r_runtime.errors import UserError
 
 TOKENS = 40
-NEEDLES, LENGTHS = 20, (16, 32, 64, 128, 256, 512, 1024)  # per length; tokens
+NEEDLES, LENGTHS = 20, (16, 64, 128, 256, 512)  # per length; tokens
 NAMES = ("Amber", "Birch", "Cedar", "Delta", "Ember", "Falcon", "Garnet", "Harbor", "Indigo", "Juniper")
 
 

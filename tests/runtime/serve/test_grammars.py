@@ -114,7 +114,11 @@ def test_forms_with_other_options(client: Client) -> None:
     [
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "schema", '["not"]'),
         ({"guided_json": {"type": "array", "uniqueItems": True}}, "guided_json", '["uniqueItems"]'),
-        ({"guided_json": {"oneOf": [{}, {}], "x-guidance": {"lenient": True}}}, "guided_json", "oneOf"),
+        (
+            {"guided_json": {"oneOf": [{}, {}], "x-guidance": {"lenient": True}}},
+            "guided_json",
+            "received oneOf with alt",
+        ),
         ({"guided_json": {"not": {}, "x-guidance": {"lenient": True}}}, "guided_json", '["not"]'),
         ({"guided_json": {"$ref": "http://127.0.0.1:1/x"}}, "guided_json", "'http://127.0.0.1:1/x'"),
         ({"guided_json": "{"}, "guided_json", ""),

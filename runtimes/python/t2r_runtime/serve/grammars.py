@@ -23,6 +23,11 @@ from t2r_runtime.text.tokenizer import Tokenizer
 MAX_FORM = 1 << 16  # characters
 STATES, FUEL = 20_000, 50_000  # of llguidance: at most 40 MB of memory, and some 4 ms for a mask
 PACKAGE = "llguidance"
+# llguidance's advice, an option that this server does not have: alternatives that may hold together would be accepted
+ONE_OF = (
+    "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf",
+    "oneOf with alternatives that may hold together, which anyOf allows",
+)
 KINDS = {
     "json": "a JSON schema",
     "regex": "a regular expression",
@@ -249,6 +254,6 @@ def _compiled(form: Form) -> str:
 
 
 def _invalid(form: Form, why: object) -> ApiError:
-    message = " ".join(str(why).split())
+    message = " ".join(str(why).split()).replace(*ONE_OF)
     expected = KINDS.get(form.kind, "functions with JSON schemas")
     return wrong(f"{expected} that this server supports", message, "change it", form.param)
