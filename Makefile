@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all test-cpp test-bindings test-js test-release web bench bench-embedding \
+.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all test-cpp test-bindings test-js test-release web web-chat bench bench-embedding \
 	clean
 
 # The toolchain, the runtime with its server, and our execution provider where it can be built; then where the programs are.
@@ -100,6 +100,18 @@ web: $(VENV)/.installed
 	cd $(JS) && ONNXRUNTIME_NODE_INSTALL=skip npm install --no-package-lock --no-audit --no-fund --loglevel error
 	$(BIN)/python $(JS)/demo/make_web.py build/web
 	node $(JS)/demo/serve.js build/web 8000
+
+# A chat with the student of SmolLM2-135M in models/, at http://127.0.0.1:8000/: 160 MB for the browser. `t2r demo --chat`
+# downloads its base with pip. It needs Node and npm.
+web-chat: $(VENV)/.installed
+	cd $(JS) && ONNXRUNTIME_NODE_INSTALL=skip npm install --no-package-lock --no-audit --no-fund --loglevel error
+	test -f demo/SmolLM2-135M-Instruct.Q4_1.gguf || $(BIN)/t2r demo --chat --prompt "What is the capital of France?"
+	rm -rf build/student && mkdir -p build/student
+	$(BIN)/t2r-export models/smollm2-135m/student.adapter build/student/student.onnx --base demo/SmolLM2-135M-Instruct.Q4_1.gguf \
+		--prefill --quantize w8
+	node $(JS)/demo/build.js build/student/page chat
+	$(BIN)/t2r save build/student/student.onnx build/student/web --as web:page=build/student/page --force
+	node $(JS)/demo/serve.js build/student/web 8000
 
 # Compare t2r with other engines at the same model size (benchmarks/plan.toml): an hour, on an idle machine. Then fill
 # the tables of the docs. llama-cpp-python is built from source, with cmake and a C++ compiler.
