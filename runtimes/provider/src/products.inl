@@ -22,7 +22,7 @@ template <std::size_t n, std::size_t registers>
 void product_rows(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns) {
     std::size_t row = 0;
     for (; row + n <= rows; row += n) product_tile<n, registers>(a + row * inner, b, y + row * columns, inner, columns);
-    if constexpr (n > 1) product_rows<n / 2, registers>(a + row * inner, b, y + row * columns, rows - row, inner, columns);
+    if constexpr (n > 1) product_rows<n - 1, registers>(a + row * inner, b, y + row * columns, rows - row, inner, columns);
 }
 
 // Fewer columns than a register has: zero-padded to a register if b has few rows.
@@ -63,6 +63,8 @@ void product(const float *a, const float *b, float *y, std::size_t rows, std::si
     }
     if (rows < 4 && last - first > 256) return;
     std::size_t column = first;
+    // with few rows, wider tiles: a register tile of fewer sums waits for each of them
+    for (; rows < 4 && column + 4 * wide <= last; column += 4 * wide) product_rows<3, 4>(a, b + column, y + column, rows, inner, columns);
     for (; column + 2 * wide <= last; column += 2 * wide) product_rows<together, 2>(a, b + column, y + column, rows, inner, columns);
     for (; column + wide <= last; column += wide) product_rows<together, 1>(a, b + column, y + column, rows, inner, columns);
     if (column == last) return;

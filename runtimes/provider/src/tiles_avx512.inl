@@ -170,10 +170,50 @@ template <int n> void times_tile(FloatTile &tile, const float *x, std::size_t in
         for (int p = 0; p < panels; p++) _mm512_mask_storeu_ps(y + v * stride + p * lanes, tile.rows[p], sums[p][v]);
 }
 
+// Number j of the result is the sum of register j. Registers are added in pairs, lane by lane.
+inline __m512 totals(const __m512 *sums) {
+    __m512 pairs[8], fours[4];
+    for (int i = 0; i < 8; i++) pairs[i] = _mm512_unpacklo_ps(sums[2 * i], sums[2 * i + 1]) + _mm512_unpackhi_ps(sums[2 * i], sums[2 * i + 1]);
+    for (int i = 0; i < 4; i++) {
+        const __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+        fours[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) + _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    }
+    const auto halved = [](__m512 a, __m512 b) { return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd); };
+    return halved(halved(fours[0], fours[1]), halved(fours[2], fours[3]));
+}
+
+constexpr std::size_t short_row = 128;  // as the keys of a head: sixteen rows are a small part of memory
+
+// Few vectors and short rows: a sum across the lanes of a register takes longer than the products.
+void by_short_rows(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+                   std::size_t stride) {
+    alignas(64) float rest[lanes * short_row];
+    for (std::size_t row = first; row < last; row += lanes) {
+        const std::size_t count = last - row < lanes ? last - row : lanes;
+        const float *from = b + row * inner;
+        if (count < lanes) {
+            std::memset(rest, 0, lanes * inner * sizeof(float));
+            std::memcpy(rest, from, count * inner * sizeof(float));
+            from = rest;
+        }
+        for (std::size_t v = 0; v < vectors; v++) {
+            __m512 sums[lanes];
+            for (std::size_t j = 0; j < lanes; j++) sums[j] = _mm512_setzero_ps();
+            for (std::size_t i = 0; i < inner; i += 16) {
+                const auto mask = static_cast<__mmask16>(inner - i < 16 ? (1u << (inner - i)) - 1 : 0xffff);
+                const __m512 factor = _mm512_maskz_loadu_ps(mask, x + v * inner + i);
+                for (std::size_t j = 0; j < lanes; j++)
+                    sums[j] = _mm512_fmadd_ps(factor, _mm512_maskz_loadu_ps(mask, from + j * inner + i), sums[j]);
+            }
+            _mm512_mask_storeu_ps(y + v * stride + row, static_cast<__mmask16>((1u << count) - 1), totals(sums));
+        }
+    }
+}
+
 void row_products(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                   std::size_t stride) {
     constexpr std::size_t few_floats = 5;  // below, memory is the limit, and rows in memory order are read faster
-    if (vectors < few_floats) return by_rows(b, inner, x, vectors, first, last, y, stride);
+    if (vectors < few_floats) return (inner <= short_row ? by_short_rows : by_rows)(b, inner, x, vectors, first, last, y, stride);
     constexpr std::size_t together = 8;
     constexpr decltype(&times_tile<1>) times[together]{times_tile<1>, times_tile<2>, times_tile<3>, times_tile<4>,
                                                        times_tile<5>, times_tile<6>, times_tile<7>, times_tile<8>};

@@ -55,7 +55,7 @@ def test_nothing_beyond_a_value_is_touched(build: Path) -> None:
         subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
         for name in ("libasan.so", "libstdc++.so")  # libasan must find the latter's exceptions
     ]
-    tests = [str(HERE / "tests" / f"test_{name}.py") for name in ("claims", "backend", "random_graphs")]
+    tests = [str(HERE / "tests" / f"test_{name}.py") for name in ("claims", "backend", "caches", "random_graphs")]
     done(
         [sys.executable, "-m", "pytest", "-q", "--timeout", "0", *tests],
         LD_PRELOAD=" ".join(path.strip() for path in loaded),
