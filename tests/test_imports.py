@@ -79,7 +79,7 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 44_600,
+    ("t2r_export", "*.py"): 44_700,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_700,
     ("tests", "*.py"): 59_000,

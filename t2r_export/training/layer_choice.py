@@ -26,6 +26,7 @@ from t2r_export.errors import CheckFailed
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
+from t2r_export.training.centering import center
 from t2r_export.training.cheapest import cheapest, require_room
 from t2r_export.training.layerwise import Transfer
 from t2r_export.training.optimizers import learning_rate, make_optimizer, set_rate
@@ -154,6 +155,7 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
     stage.measure(first)
     trainable = stage.trainable()
     optimizer = make_optimizer(trainable, STAGES["transfer"].learning_rate, 0.0, factors=stage.rate_factors())
+    center(optimizer, trainable, stage.means)
     losses: list[Tensor] = []
     for step in range(steps):
         set_rate(optimizer, learning_rate(step, steps, STAGES["transfer"].learning_rate, WARMUP))

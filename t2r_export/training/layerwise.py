@@ -15,9 +15,10 @@ from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.losses import squared_error, variance
 from t2r_export.training.stages import LossWeights, Stage, check_alike
+from t2r_export.training.start import input_means
 from t2r_runtime.errors import UserError
 
-MAPS = 16.0  # factor on the rates of W of a hybrid's maps in transfer (docs/finetuning.md)
+MAPS = 32.0  # factor on the rates of W of a hybrid's maps in transfer; half of it for b (docs/finetuning.md)
 Place = tuple[int, int]  # layer, number of a mixing part in its block
 
 
@@ -143,12 +144,16 @@ class Transfer(LayerwiseStage):
             return set()  # the student's mixer includes the feed-forward, the teacher's does not
         return ours - theirs
 
+    def measure(self, batch: Batch) -> None:
+        super().measure(batch)
+        assert self.teacher is not None
+        self.means = input_means(self.student, self.teacher, batch)
+
     def rate_factors(self) -> dict[str, float]:
-        """W of the maps of hybrid layers learns faster: beside a window, random features are of little use. Biases do
-        not: fast ones move features below 0 for all tokens, where relu has no gradient (docs/finetuning.md)."""
+        """Maps of hybrid layers learn faster: beside a window, random features are of little use."""
         hybrids = [(name, part) for name, part in self.student.named_modules() if isinstance(part, HybridMixer)]
-        weights = {f"{name}.maps.{weight}": p for name, part in hybrids for weight, p in part.maps.named_parameters()}
-        return {name: MAPS for name, p in weights.items() if p.ndim == 3}  # W is (heads, d, features)
+        maps = {f"{name}.maps.{weight}": p for name, part in hybrids for weight, p in part.maps.named_parameters()}
+        return {name: MAPS if p.ndim == 3 else MAPS / 2 for name, p in maps.items()}  # W is (heads, d, features)
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         """For a merged layer, the sum of the teacher's self-attention and cross-attention."""

@@ -62,6 +62,7 @@ class Stage(nn.Module):
     ) -> None:
         super().__init__()
         self.student, self.teacher, self.loss_weights = student, teacher, loss_weights or LossWeights()
+        self.means: dict[str, Tensor] = {}  # of the inputs of feature maps, whose steps are centered
         self.check(student, teacher, self.loss_weights)
         chosen = self.trainable()
         for name, parameter in student.named_parameters():
@@ -100,7 +101,7 @@ class Stage(nn.Module):
             yield self.teacher.traces(one.ids, initial_states(self.teacher, one))
 
     def measure(self, batch: Batch) -> None:
-        """Compute constants of the loss from a batch, once."""
+        """Compute constants of the loss and of steps from a batch, once."""
 
     def penalty(self) -> Tensor:
         """Sum of the parts' penalties, a scalar; added to the loss where all weights are trained."""

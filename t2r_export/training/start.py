@@ -14,6 +14,7 @@ from torch import Tensor
 
 from t2r_export.batches.batch import Batch
 from t2r_export.model.mixers.base import Attended, Heads
+from t2r_export.model.mixers.hybrid import HybridMixer
 from t2r_export.model.ops import State
 from t2r_export.model.parts.attention import Attention
 from t2r_export.model.parts.base import Part
@@ -59,6 +60,20 @@ def far_shares(student: Transformer, teacher: Transformer, batch: Batch) -> dict
         for place, rows in _inputs(places, teacher, batch)
     }
     return {layer: float(far.mean()) for layer, far in found.items() if far is not None}
+
+
+@torch.no_grad()
+def input_means(student: Transformer, teacher: Transformer, batch: Batch) -> dict[str, Tensor]:
+    """Mean q and k (heads, d) for the teacher's hidden states, by name of the hybrid layers' maps."""
+    places = [place for place in attention_places(student, teacher, batch) if isinstance(place.ours.inner, HybridMixer)]
+    found = {}
+    for place, rows in _inputs(places, teacher, batch):
+        step = student.context(student.init_state(1), student.ops(batch.ids.shape[1]))
+        heads = [place.ours.project(x, step) for x in rows]
+        for name, seen in (("q", [one.q for one in heads]), ("k", [one.k for one in heads])):
+            mean = torch.cat(seen, 2)[0].float().mean(1)
+            found[f"blocks.{place.layer}.parts.{place.part}.inner.maps.{name}"] = mean
+    return found
 
 
 def attention_places(student: Transformer, teacher: Transformer, batch: Batch) -> list[Place]:

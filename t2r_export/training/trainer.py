@@ -30,6 +30,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
 from t2r_export.training import lora, sharding
 from t2r_export.training.best import keep_best, load_best, remember
+from t2r_export.training.centering import center
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.dropout import dropped
 from t2r_export.training.interrupt import Interrupt
@@ -119,6 +120,7 @@ class Trainer:
         width = self.student.config.width if STAGES[plan.stage].scaled else WIDTH
         kind, factors = self.config.optimizer, stage.rate_factors()
         optimizer: Any = make_optimizer(trainable, plan.peak, self.config.weight_decay, kind, width, factors)
+        center(optimizer, trainable, stage.means)
         guard = DivergenceGuard(optimizer, self.device)
         if self.state.optimizer is not None:
             try:
