@@ -19,6 +19,7 @@ if (!web) {
 const browser = await launch();
 try {
   await visitIn(browser, web, { viewport: { width: 1200, height: 630 } }, async ({ page }) => {
+    page.setDefaultTimeout(0);
     await settings(page, { tokens: TOKENS });
     await page.click("#write");
     await done(page);
@@ -26,6 +27,9 @@ try {
     await page.screenshot({ path: CARD });
   });
   await visitIn(browser, web, { viewport: { width: 1280, height: 900 } }, async ({ page }) => {
+    page.setDefaultTimeout(0);
+    await settings(page, { tokens: 400 });
+    await page.evaluate(() => (document.querySelector("details").open = false));
     for (const button of [".chip", "#race"]) {
       await page.click(button);
       await done(page);

@@ -3,7 +3,7 @@
 import { turn } from "./t2r/aborts.js";
 
 const PATIENCE = 100; // ms that a stop waits while a prompt is read
-const LEAST = 16; // tokens of a piece: where weights are unpacked in each run, as in w8 on WebAssembly, fewer cost as much
+const LEAST = 64; // tokens of a piece: where weights are unpacked in each run, as in w8 on WebAssembly, fewer cost as much
 
 /**
  * Read a long prompt except its last piece, which is returned: none of it if stopped. A piece takes about PATIENCE, or has LEAST tokens.
