@@ -22,6 +22,7 @@ from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import parse_plan
 from t2r_export.finetune import finetune
 from t2r_export.training import muon, sharding
+from t2r_export.training.centering import center
 from t2r_export.training.memory import narrow
 from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import Distill, Stage, Task
@@ -129,14 +130,23 @@ def test_bfloat16_teachers_are_sharded(alone: Any) -> None:
 def test_steps_and_states_are_those_of_whole_stages(kind: str, alone: Any) -> None:
     stage = Task(small.model("hybrid"), None)
     shards, given = sharded(stage, alone), batch(stage)
-    optimizers = {each: make_optimizer(each.trainable(), 0.01, 0.1, kind) for each in (stage, shards)}
+    maps = {name: p for name, p in stage.trainable().items() if ".maps." in name and p.ndim == 3}
+    means = {name.removesuffix(".weight"): 5 * p.detach().mean(2) for name, p in maps.items()}
+
+    def opened(each: Stage) -> Any:
+        optimizer = make_optimizer(each.trainable(), 0.01, 0.1, kind)
+        center(optimizer, each.trainable(), means)
+        return optimizer
+
+    assert len(means) >= 2
+    optimizers = {each: opened(each) for each in (stage, shards)}
     for _ in range(2):
         for each, optimizer in optimizers.items():
             each(given).backward()
             optimizer.step()
             optimizer.zero_grad()
         state = sharding.whole_state(optimizers[shards].state_dict(), keep=True)
-        optimizers[shards] = make_optimizer(shards.trainable(), 0.01, 0.1, kind)
+        optimizers[shards] = opened(shards)
         restore(optimizers[shards], state)
     assert any(isinstance(x, torch.Tensor) for x in torch.utils._pytree.tree_leaves(state))
     assert not any(type(x).__name__ == "DTensor" for x in torch.utils._pytree.tree_leaves(state))
