@@ -48,6 +48,11 @@ test("an example, or what is typed, takes the place of what is being written", a
     await page.keyboard.press("Enter");
     await writes("Then a dragon came");
     assert.match(await page.textContent("#story"), /^Lily found a key.+Then a dragon came/s);
+    await page.evaluate(() => {
+      for (const name of ["#dice", "#dice", ".chip:nth-child(3)"]) document.querySelector(name).click();
+    });
+    await writes("The dog was sad"); // the last press counts
+    assert.match(await page.textContent("#story"), /^The dog was sad/);
     await page.click("#new");
     await done(page);
     assert.deepEqual([await page.textContent("#story"), await trouble(page), errors], ["", "", []]);

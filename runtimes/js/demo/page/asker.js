@@ -17,11 +17,10 @@ export function oneAtATime(show, stop) {
     if (event.key === "Escape") stop();
   });
   return async (work, button = null) => {
-    if (running) {
+    while (running) {
       if (!stops) return;
       stop();
       await running;
-      if (running) return; // another was first
     }
     const word = button?.textContent;
     stops = button;

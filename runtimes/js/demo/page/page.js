@@ -96,6 +96,7 @@ function listener(aloud) {
  * was read.
  */
 async function write(given, aloud = true) {
+  if (stopped) return; // before it began
   const plain = given.replace(/^\ufeff/, "").toWellFormed(); // drop a pasted byte order mark and lone surrogates
   const glued = beginning !== null && !ended && /^\S/.test(plain) && !/\s$/.test($("story").textContent);
   const text = glued ? ` ${plain}` : plain;
@@ -105,7 +106,6 @@ async function write(given, aloud = true) {
   const added = [ended ? flow.separate() : null, text ? flow.ask(text) : null];
   plotStory(beginning === null);
   onSaid = listener(aloud);
-  stopped = false;
   let unread = null;
   tell("Reading. Escape stops it.");
   $("question").textContent = NEXT;
@@ -187,10 +187,14 @@ function stop() {
   worker.tell("stop");
 }
 
-/** Run `work`, with the model: loaded by now, or by this press where the browser saves data. */
+/** Run `work`, which writes, with the model: loaded by now, or by this press where the browser saves data. */
 async function ready(work) {
   if (waits) await alone(open);
-  if (way) await alone(work, $("write"));
+  if (!way) return;
+  await alone(() => {
+    stopped = false;
+    return work();
+  }, $("write"));
 }
 
 $("prompt").addEventListener("keydown", (event) => {
@@ -205,7 +209,7 @@ pressed($("new"), () =>
     await forget();
     $("prompt").value ||= $("prompt").defaultValue;
   }));
-pressed($("dice"), () => alone(roll, $("write")));
+pressed($("dice"), () => ready(roll));
 pressed($("save"), () => alone(save));
 pressed($("race"), () => alone(() => race.run(list.peer, way), $("race")), stop);
 $("load").addEventListener("change", () => alone(load));
@@ -218,5 +222,5 @@ if (waits) {
   dim(["write"], false);
 } else {
   await alone(open);
-  if (way && !matchMedia("(prefers-reduced-motion: reduce)").matches) await alone(() => write($("prompt").value, false), $("write"));
+  if (!matchMedia("(prefers-reduced-motion: reduce)").matches) await ready(() => write($("prompt").value, false));
 }

@@ -54,6 +54,7 @@ export class Race {
 /** The result in a sentence. */
 function said([ours, peer], stopped) {
   const [first, second] = ours.position >= peer.position ? [["This model", ours], ["the softmax model", peer]] : [["The softmax model", peer], ["this model", ours]];
+  if (!first[1].position) return "Stopped before it began.";
   const begun = stopped ? "Stopped. " : "";
   return `${begun}${first[0]} read ${counted(first[1].position)} tokens and holds ${amount(first[1].bytes)}. In the same time ${second[0]} read ${counted(second[1].position)}, and holds ${amount(second[1].bytes)}.`;
 }
