@@ -12,7 +12,7 @@ namespace t2r::provider {
 
 namespace {
 
-constexpr std::size_t piece = 128;    // rows of a cache that one task reads; what a step computes does not depend on the threads
+constexpr std::size_t piece = 256;    // rows of a cache that one task reads; what a step computes does not depend on the threads
 constexpr std::size_t at_a_time = 8;  // queries of a head whose scores are computed together
 
 // The shapes of an attention, for each of the `heads` caches: q (queries, size), k (rows, size), v (rows, width).

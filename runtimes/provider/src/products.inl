@@ -4,13 +4,16 @@ namespace t2r::provider {
 
 namespace {
 
+constexpr std::size_t ahead_of_few = 2048;  // floats that are prefetched for few rows, whose products take less time than reading b
+
 // Register tile of y: n rows of `registers` registers each.
-template <std::size_t n, std::size_t registers>
+template <std::size_t n, std::size_t registers, bool are_few>
 void product_tile(const float *a, const float *b, float *y, std::size_t inner, std::size_t columns) {
     Wide sums[n][registers] = {};
     for (std::size_t k = 0; k < inner; k++) {
         Wide from[registers];
         for (std::size_t i = 0; i < registers; i++) from[i] = at(b + k * columns + i * wide);
+        for (std::size_t i = 0; are_few && i < registers * wide; i += 16) __builtin_prefetch(b + k * columns + i + ahead_of_few);
         for (std::size_t row = 0; row < n; row++)
             for (std::size_t i = 0; i < registers; i++) sums[row][i] += a[row * inner + k] * from[i];
     }
@@ -18,11 +21,11 @@ void product_tile(const float *a, const float *b, float *y, std::size_t inner, s
         for (std::size_t i = 0; i < registers; i++) *reinterpret_cast<Wide *>(y + row * columns + i * wide) = sums[row][i];
 }
 
-template <std::size_t n, std::size_t registers>
+template <std::size_t n, std::size_t registers, bool are_few = false>
 void product_rows(const float *a, const float *b, float *y, std::size_t rows, std::size_t inner, std::size_t columns) {
     std::size_t row = 0;
-    for (; row + n <= rows; row += n) product_tile<n, registers>(a + row * inner, b, y + row * columns, inner, columns);
-    if constexpr (n > 1) product_rows<n - 1, registers>(a + row * inner, b, y + row * columns, rows - row, inner, columns);
+    for (; row + n <= rows; row += n) product_tile<n, registers, are_few>(a + row * inner, b, y + row * columns, inner, columns);
+    if constexpr (n > 1) product_rows<n - 1, registers, are_few>(a + row * inner, b, y + row * columns, rows - row, inner, columns);
 }
 
 // Fewer columns than a register has: zero-padded to a register if b has few rows.
@@ -64,8 +67,9 @@ void product(const float *a, const float *b, float *y, std::size_t rows, std::si
     if (rows < 4 && last - first > 256) return;
     std::size_t column = first;
     // with few rows, wider tiles: a register tile of fewer sums waits for each of them
-    for (; rows < 4 && column + 4 * wide <= last; column += 4 * wide) product_rows<3, 4>(a, b + column, y + column, rows, inner, columns);
-    for (; column + 2 * wide <= last; column += 2 * wide) product_rows<together, 2>(a, b + column, y + column, rows, inner, columns);
+    for (; rows < 4 && column + 4 * wide <= last; column += 4 * wide) product_rows<3, 4, true>(a, b + column, y + column, rows, inner, columns);
+    const auto each = rows <= 8 ? product_rows<together, 2, true> : product_rows<together, 2>;
+    for (; column + 2 * wide <= last; column += 2 * wide) each(a, b + column, y + column, rows, inner, columns);
     for (; column + wide <= last; column += wide) product_rows<together, 1>(a, b + column, y + column, rows, inner, columns);
     if (column == last) return;
     if (last - first < wide) return product_rest(a, b + column, y + column, rows, inner, columns, last - column);
