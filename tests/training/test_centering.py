@@ -54,12 +54,12 @@ def test_keys_with_a_large_mean_keep_their_features() -> None:
         stage.measure(batch)
         optimizer = make_optimizer(stage.trainable(), 0.01, 0.0, factors=stage.rate_factors())
         center(optimizer, stage.trainable(), stage.means if centered else {})
-        dead = [feature_statistics(student, [batch])[0]["dead_keys"]]
+        first = feature_statistics(student, [batch])[0]["dead_keys"]
         for _ in range(10):
             optimizer.zero_grad()
             loss = stage(batch)
             loss.backward()
             optimizer.step()
-        found.append((*dead, feature_statistics(student, [batch])[0]["dead_keys"], float(loss.detach())))
+        found.append((first, feature_statistics(student, [batch])[0]["dead_keys"], float(loss.detach())))
     (begun, dead, loss), (_, without, larger) = found
     assert dead < begun + 0.1 < without and loss < 0.9 * larger, found
