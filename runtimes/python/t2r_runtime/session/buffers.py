@@ -54,7 +54,9 @@ class Buffers:
         self._caches: dict[str, ort.OrtValue] = {}
         self._rooms: list[dict[str, ort.OrtValue]] = [{}, {}]  # flat memory of caches on the CPU, by turn
         self._turn = 0  # index of the buffers that the next step reads
-        option = graph.rows_option if self._growing else None
+        # packed caches are parts of one tensor, to which no node appends
+        apart = bool(self._growing) and all(len(spec.shape) == 4 for spec in self._growing)
+        option = graph.rows_option if apart else None
         self._reserve = None if option is None else Reserve(self._growing, option, self._empty)
         self._in_place = graph.device == "cpu"  # numpy reads and writes the memory of tensors
         self._owners: list[ort.OrtValue] = []  # keep the memory of tensors of which only the first rows are used
