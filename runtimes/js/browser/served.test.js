@@ -15,7 +15,7 @@ let browser, server, address;
 before(async () => {
   browser = await launch();
   const { graph } = JSON.parse(await readFile(join(process.env.T2R_WEB, "files.json"), "utf8"));
-  const options = ["--port", "0", "--api-key", KEY];
+  const options = ["--port", "0", "--api-key", KEY, "--max-tokens", "100000"];
   server = spawn("python", ["-m", "t2r_runtime", "serve", join(process.env.T2R_WEB, graph), ...options]);
   let printed = "";
   for await (const part of server.stderr) {
@@ -40,7 +40,8 @@ async function visited(work, routes = {}) {
   for (const [path, answer] of Object.entries(routes)) await page.route(`**${path}*`, answer);
   try {
     await page.goto(`${address}/`);
-    await page.getByLabel("API key").waitFor();
+    await page.waitForFunction(() => document.getElementById("trouble").textContent);
+    assert.ok(await page.getByLabel("API key").isVisible());
     assert.match(await page.textContent("#trouble"), /^expected the server's API key/);
     await page.fill("#key", KEY);
     await work(page);
@@ -73,7 +74,7 @@ test("a text is continued, its counts are shown, and nobody is shut out", async 
 
 test("Stop keeps what is written", async () => {
   await visited(async (page) => {
-    await page.fill("#most", "1000");
+    await page.fill("#most", "100000");
     await page.fill("#text", "Once upon a time");
     await page.click("#send");
     await page.waitForFunction(() => document.querySelector("#log .assistant")?.textContent.length > 20);
