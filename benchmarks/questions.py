@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from comparison.tables import Table
 from t2r_runtime import Decoder, Sampling, Tokenizer
+from t2r_runtime.cli.chat import Conversation
 from t2r_runtime.errors import UserError
 
 TOKENS = 40
@@ -66,11 +67,7 @@ def needles(text: str, tokenizer: Tokenizer) -> Iterator[Question]:
 
 def answer(decoder: Decoder, tokenizer: Tokenizer, message: str) -> str:
     """The greedy answer to a message."""
-    ids = tokenizer.encode(tokenizer.chat([{"role": "user", "content": message}]), special_tokens=False)
-    end = tokenizer.end_of_turn
-    stop = [*decoder.signature.eos_tokens, *([] if end is None else [end])]
-    decoder.reset()
-    return tokenizer.decode(decoder.generate(ids, TOKENS, Sampling(temperature=0, stop_tokens=stop)))
+    return "".join(Conversation(decoder, tokenizer, Sampling(temperature=0), TOKENS).answer(message))
 
 
 def counted(
