@@ -30,16 +30,17 @@ from t2r_runtime.serve.grammars import Form, Grammars, Mask
 SAMPLES, TOKENS, CLOSING, SHARE = 10, 400, '"]}', 0.3
 
 
-def written(mask: Mask, tokenizer: Tokenizer, stop: int, chance: random.Random) -> tuple[str, str]:
+def written(
+    mask: Mask, tokenizer: Tokenizer, closing: Sequence[int], stop: int, chance: random.Random
+) -> tuple[str, str]:
     """A document, and why it has no end if so."""
-    closing = [token for token in map(tokenizer.encode, CLOSING) if len(token) == 1]
     ids: list[int] = []
     for _ in range(TOKENS):
         try:
             allowed = mask.allowed()
         except UserError:  # the tokenizer cannot write what has to follow
             return "", "no token"
-        ends = [token for [token] in closing if allowed[token]]
+        ends = [token for token in closing if allowed[token]]
         choices: Sequence[int] = ends if ends and chance.random() < SHARE else np.flatnonzero(allowed).tolist()
         token = chance.choice([*choices, stop] if allowed[stop] else choices)
         if token == stop:
@@ -67,6 +68,7 @@ def main() -> None:
     given = parser.parse_args()
     signature, chance = Decoder(given.graph).signature, random.Random(0)
     tokenizer, [stop, *_] = Tokenizer.of(signature), signature.eos_tokens
+    closing = [ids[0] for ids in map(tokenizer.encode, CLOSING) if len(ids) == 1]
     grammars, compiled = Grammars(tokenizer, signature.vocab_size), 0
     refused, found, judge = Counter[str](), Counter[str](), Counter[str]()
     for file in sorted(given.suite.glob("*.json")):
@@ -83,7 +85,7 @@ def main() -> None:
                 right = (judged(case["schema"], json.dumps(known["data"])) == "valid") is known["valid"]
                 judge["right" if right else "wrong"] += 1
             for _ in range(SAMPLES):
-                text, why = written(mask.copy(), tokenizer, stop, chance)
+                text, why = written(mask.copy(), tokenizer, closing, stop, chance)
                 kind = why or judged(case["schema"], text)
                 found[kind] += 1
                 if kind == "invalid":
