@@ -60,11 +60,18 @@ def require_kind_of_file(path: str | Path, key: str, what: str) -> None:
         raise UserError(f"a {what} or no file at {printable(path)}", "another file", "choose another path", "file")
 
 
+class _Member(zipfile.ZipInfo):
+    """A member with equal bytes on every system and Python; before 3.11.4, sizes were not in the zip64 field alone."""
+
+    def FileHeader(self, zip64: bool | None = None) -> bytes:
+        self.create_system = 3  # 0 on Windows otherwise
+        self.create_version = self.extract_version = 45
+        header = super().FileHeader(zip64)
+        return header[:18] + b"\xff" * 8 + header[26:]
+
+
 def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-    """Open a member for writing, with equal bytes on every system; ZipInfo dates it 1980."""
-    info = zipfile.ZipInfo(name)
-    info.create_system = 3  # 0 on Windows otherwise
-    return archive.open(info, "w", force_zip64=True)
+    return archive.open(_Member(name), "w", force_zip64=True)  # dated 1980
 
 
 class Archive:
