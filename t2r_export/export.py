@@ -6,12 +6,17 @@ the interface to runtimes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from t2r_export.checkpoints.beside import LORA_ALONE, low_rank_changes, tables
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.untrained import untrained
+from t2r_export.checkpoints.weights import listed
 from t2r_export.config.export import ExportConfig, require_no_choice
 from t2r_export.config.layer import described
 from t2r_export.config.model import EncoderConfig, ModelConfig
@@ -29,11 +34,12 @@ from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
 from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, PREFILL, STEP, Signature
 from t2r_runtime.contract.source import Source
-from t2r_runtime.contract.state_spec import BATCH, SOURCE_LENGTH, TOKENS, StateSpec
+from t2r_runtime.contract.state_spec import ADAPTER, BATCH, SOURCE_LENGTH, TOKENS, StateSpec
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.text.tokenizer_bounds import bounded
 from t2r_runtime.text.tokenizer_parts import MAX_BYTES, unknown_parts
 
+Adapters = Mapping[str, Callable[[], Transformer]]
 BEAM_WIDTH = 8  # largest beam for which a translator's step graph outputs enough logits by default
 
 
@@ -55,6 +61,7 @@ def export(
     path: str | Path,
     config: ExportConfig | None = None,
     external_bytes: int = EXTERNAL_BYTES,
+    adapters: Adapters | None = None,
 ) -> ExportReport:
     """Write the float32 step graph of `checkpoint` to `path`, in the form of the config's target.
 
@@ -62,24 +69,29 @@ def export(
     beyond `external_bytes` go to a separate file. `path` appears when everything is complete. An ending .ort selects
     ONNX Runtime's own format, with the reports of t2r_export.graph.ort.
 
+    Args:
+        adapters: by name, the model with each low-rank adapter that the graph also holds.
+
     Raises:
-        UserError: an invalid option or path. CheckFailed: an inexact fold.
+        UserError: an invalid option or path, or an adapter that is not of low rank. CheckFailed: an inexact fold.
     """
     config, path = config or ExportConfig(), Path(path)
     companions = [*config.companions, *([ENCODER] if checkpoint.config.encoder is not None else [])]
     check_outputs(graph_outputs(path, companions))
-    bundle, report = build(checkpoint, config)
+    bundle, report = build(checkpoint, config, adapters)
     files, signature = write(bundle, path, external_bytes)
     return replace(report, files=files, signature=signature)
 
 
-def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportReport]:
+def build(
+    checkpoint: Checkpoint, config: ExportConfig, adapters: Adapters | None = None
+) -> tuple[Bundle, ExportReport]:
     """The graphs that `export` writes, and its report without files. Raises as `export`."""
     target = find(config.target)
     if config.top_k is None and checkpoint.config.encoder is not None and not target.static:
         config = replace(config, top_k=read_by_beam(checkpoint.config))
-    whole = checkpoint.model
-    model, folds = fold(whole if config.window is None else with_context(whole, config.window))
+    model, folds = _folded(checkpoint.model, config)
+    changes = _changes(checkpoint.model, model, config, adapters)
     model.end_positions(config.past_end, _end(config, model.config.max_positions))
     if config.inputs_embeds:
         model.read_vectors()
@@ -90,15 +102,20 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
             f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
         )
     states = with_source_length(model.state_spec(), config.source_length)
-    signature = _signature(checkpoint, model, states, folds, config)
+    if adapters:
+        states.append(StateSpec(ADAPTER, "int32", (BATCH,)))
+    signature = replace(
+        _signature(checkpoint, model, states, folds, config), adapters=tuple(adapters) if adapters else None
+    )
     _check_translator(config, model.config.encoder)
     if target.static:
         signature.require_constant(f"for target {config.target}")
     batch = BATCH if config.batch is None else config.batch
     hidden = config.output_hidden
-    step, ops = build_graph(
-        model, states, batch, target, config.top_k, float16_safe=config.float16_safe, output_hidden=hidden
-    )
+    shared: dict[str, Any] = {"adapters": changes, "output_hidden": hidden}
+    step, ops = build_graph(model, states, batch, target, config.top_k, float16_safe=config.float16_safe, **shared)
+    if others := sorted(changes.keys() - ops.adapted):
+        raise UserError("adapters of products by a matrix", f"one of {listed(others)}", LORA_ALONE)
     if config.float16_safe:
         signature = replace(signature, states=tuple(with_low(states, ops.low_after)))
     weights, companions = dict(ops.weights), {}
@@ -106,11 +123,11 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
         companions[ENCODER], ops = build_encoder(model, states, batch, target, config.source_length or SOURCE_LENGTH)
         weights |= ops.weights
     if config.prefill:
-        companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS, output_hidden=hidden)
+        companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS, **shared)
         weights |= ops.weights
     if config.draft_check:
         companions[DRAFT_CHECK], ops = build_graph(
-            model, states, batch, target, config.top_k, TOKENS, checks_drafts=True
+            model, states, batch, target, config.top_k, TOKENS, checks_drafts=True, adapters=changes
         )
         weights |= ops.weights
     parameters = sum(p.numel() for p in model.parameters())
@@ -121,6 +138,26 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
         bundle = packed(bundle)
     notes = (*_tokenizer_notes([checkpoint.tokenizer, checkpoint.source_tokenizer]), *bundle.signature.warnings)
     return bundle, ExportReport([], parameters, active, len(step.graph.node), bundle.signature, folds, notes)
+
+
+def _folded(model: Transformer, config: ExportConfig) -> tuple[Transformer, list[LayerFold]]:
+    return fold(model if config.window is None else with_context(model, config.window))
+
+
+def _changes(
+    whole: Transformer, model: Transformer, config: ExportConfig, adapters: Adapters | None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The tables of adapters. Args: model: `whole`, folded."""
+    if not adapters:
+        return {}
+    whole.require_decoder("for adapters", "merge the adapter into the translator")
+    if find(config.target).static:
+        received = f"the target {config.target}, whose parts are compiled"
+        raise UserError(
+            "a target of any batch with adapters", received, "choose another --target, or merge one adapter"
+        )
+    changes = [low_rank_changes(name, model, _folded(changed(), config)[0]) for name, changed in adapters.items()]
+    return tables(changes)
 
 
 def _end(config: ExportConfig, table: int | None) -> int | None:

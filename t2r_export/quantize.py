@@ -28,7 +28,7 @@ from t2r_export.config.quantize import (
     scheme,
 )
 from t2r_export.config.targets import find
-from t2r_export.export import ExportReport, build
+from t2r_export.export import Adapters, ExportReport, build
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.nodes import initializers
@@ -103,12 +103,13 @@ def export_quantized(
     options: ExportConfig,
     config: QuantizeConfig,
     check: Path | None = None,
+    adapters: Adapters | None = None,
 ) -> tuple[ExportReport, QuantizeReport]:
     """Export and quantize. A temporary float32 graph is written only for calibration or `check`."""
     out = Path(out)
     check_outputs(graph_outputs(out, options.companions), [config.calibrate, check])
     reads = config.rounding == "gptq" and options.takes_companions  # GPTQ's text, many tokens at a time
-    bundle, exported = build(checkpoint, replace(options, prefill=options.prefill or reads))
+    bundle, exported = build(checkpoint, replace(options, prefill=options.prefill or reads), adapters)
     unwritten = [PREFILL] if reads and not options.prefill else []
     with temporary_beside(out, folder=True) as folder:
         float32 = None

@@ -20,6 +20,7 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble
 from t2r_export.config.validation import choice
 from t2r_export.convert import context_of, for_length, with_context
+from t2r_export.export import Adapters
 from t2r_export.fold import FOLD_TOLERANCE, fold
 from t2r_export.graph.layout import states_in
 from t2r_export.graph.reader import load
@@ -39,6 +40,7 @@ from t2r_export.proof.report import Check, Report
 from t2r_export.proof.side_by_side import SideBySide
 from t2r_export.proof.tolerances import REFERENCES, prompt_tolerance, tolerance
 from t2r_runtime import Decoder
+from t2r_runtime.contract.state_spec import ADAPTER
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import SourceReader, Stepper
 from t2r_runtime.translate.translator import Translator
@@ -59,6 +61,7 @@ def verify(
     rounding: bool = False,
     reference: str = "float32",
     encoder: SourceReader | None = None,
+    adapters: Adapters | None = None,
 ) -> Report:
     """Compare the graph at `path` with the eager model of `checkpoint`.
 
@@ -70,6 +73,7 @@ def verify(
             the model and a few times the time of the eager steps.
         reference: precision of the eager model. "float64" shows the full float32 error of the graph, including drift
             over long texts.
+        adapters: those of the export, as for t2r_export.export.export; the graph's others are not compared.
 
     Raises:
         UserError: the graph belongs to a model of another shape, or the provider has no measured tolerance.
@@ -90,6 +94,7 @@ def verify(
         if signature.input_size is not None:
             each.read_vectors()
     _same_interface(decoder, model)
+    numbers = {name: signature.adapter(name) for name in adapters or ()}
     eager = unfolded if reference == "float32" else copy.deepcopy(unfolded).double()
     both = SideBySide(eager, decoder, model.state_spec(), torch.Generator().manual_seed(seed))
     checks = Checks(unfolded, bound, rounding)
@@ -112,6 +117,17 @@ def verify(
         checks.run(hidden_against_eager, both, decoder)
     if signature.source is not None:
         checks.run(encoder_against_eager, both, encoder or Translator(path, provider), bound)
+    for name, changed in (adapters or {}).items():
+        other = changed() if context is None else with_context(changed(), context)
+        other.end_positions(signature.past_end, signature.max_positions)
+        if signature.input_size is not None:
+            other.read_vectors()
+        both = SideBySide(other, decoder, model.state_spec(), both.generator, adapter=numbers[name])
+        own = Checks(other, bound, rounding, f"adapter {name}: ")
+        own.run(from_the_start, both)
+        own.run(sequence_against_steps, both, at_once)
+        checks.made += own.made
+        checks.redrawn += own.redrawn
     report.redrawn = checks.redrawn
     errors = [f.error for f in folds if f.error is not None]
     if errors:
@@ -132,7 +148,7 @@ def _float_products(path: Path) -> bool:
 
 def _same_interface(decoder: Stepper, model: Transformer) -> None:
     expected = states_in(model.state_spec(), decoder.signature)
-    received = list(decoder.signature.states)
+    received = [spec for spec in decoder.signature.states if decoder.signature.adapters is None or spec.name != ADAPTER]
     signature = decoder.signature
     sizes, found = _sizes(model.config.vocab_size, model.input_size), _sizes(signature.vocab_size, signature.input_size)
     if expected != received or sizes != found:

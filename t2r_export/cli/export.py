@@ -13,14 +13,14 @@ import click
 from t2r_export.cli import quantize as quantizing
 from t2r_export.cli.fields import fields, flat
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import base_option, download_option, downloaded, note_each
+from t2r_export.cli.output import adapter_option, adapters_of, base_option, download_option, downloaded, note_each
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.formats import FORMATS, GRAPH, check_format
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.files import sha256_beside
-from t2r_export.paths import check_base, check_folder, check_outputs, existing_model, graph_outputs
+from t2r_export.paths import ADAPTERS, check_folder, check_outputs, existing_model, graph_outputs
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.errors import UserError
 
@@ -48,6 +48,7 @@ from t2r_runtime.errors import UserError
     + ".",
 )
 @quantizing.options
+@adapter_option
 @base_option
 @download_option
 @json_option
@@ -58,6 +59,7 @@ def command(
     how: tuple[str, Mapping[str, Any]] | None,
     calibrate: Path | None,
     check: Path | None,
+    adapters: tuple[str, ...],
     base: Path | None,
     download: bool,
     as_json: bool,
@@ -68,34 +70,39 @@ def command(
     check_given()
     quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
     downloaded(model, download)
+    named = adapters_of(adapters, model, base)
     if form != GRAPH:
+        if named:
+            raise UserError(f"no --adapter with --format {form}", adapters[0], "merge the adapter into the model")
         check_format(form, config, quantize)
         if check is not None:
             raise UserError(f"no --check with --format {form}", f"{check}", "check --format graph with the same scheme")
         check_folder(out)
         existing_model(model)
-        check_base(model, base)
     else:
-        read = [existing_model(model), check_base(model, base), *quantizing.texts(check, quantize)]
+        read = [existing_model(model), base, *named.values(), *quantizing.texts(check, quantize)]
         check_outputs(graph_outputs(out, config.companions), read)
     digest = sha256_beside(model) if os.path.isfile(model) else None  # in a thread, while torch is imported
     with importing():
         from t2r_export.checkpoints import checkpoint
+        from t2r_export.checkpoints.beside import changed_by
         from t2r_export.export import export
 
         if quantize is not None:
             from t2r_export.quantize import export_quantized
 
     quantized = None
-    loaded = checkpoint.load(model, digest, base)
+    loaded = checkpoint.load(model, digest, base if model.suffix == ADAPTERS else None)
     note_each(loaded.notes)
     if form != GRAPH:
         report = pkgutil.resolve_name(FORMATS[form].exporter)(loaded, out, config, quantize)
     elif quantize is None:
-        report = export(loaded, out, config)
+        report = export(loaded, out, config, adapters=changed_by(named, model, loaded, base))
     else:
         with quantizing.failure_shown(as_json):
-            report, quantized = export_quantized(loaded, out, config, quantize, check)
+            report, quantized = export_quantized(
+                loaded, out, config, quantize, check, changed_by(named, model, loaded, base)
+            )
     note_each(report.notes)
     files = {str(file): file.stat().st_size for file in report.files}
     data = {

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from t2r_export.config.finetune import LENGTH
-from t2r_export.paths import HUB
+from t2r_export.paths import HUB, check_base, existing_model
 from t2r_runtime.cli.output import note
+from t2r_runtime.contract.signature import ADAPTER_NAME, MOST_ADAPTERS
 from t2r_runtime.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +28,34 @@ def base_option(function: F) -> F:
     """Add the option `--base`."""
     text = "The model that MODEL, an .adapter, was made of: a .gguf, a Hugging Face folder or a model.pt."
     return click.option("--base", type=click.Path(path_type=Path), help=text)(function)
+
+
+def adapter_option(function: F) -> F:
+    """Add the option `--adapter`, for `adapters_of`."""
+    text = "A low-rank adapter that the graph also holds, chosen at run time: an .adapter of MODEL, or peft's folder."
+    return click.option("--adapter", "adapters", multiple=True, metavar="NAME=PATH", help=text)(function)
+
+
+def adapters_of(given: Sequence[str], model: Path, base: Path | None) -> dict[str, Path]:
+    """The paths of adapters by name, after checks of names and of `base`, which is an .adapter's or of peft's folders.
+
+    Raises:
+        UserError: a name that is invalid or occurs twice, a path that does not exist, or a base that nothing needs.
+    """
+    found: dict[str, Path] = {}
+    for one in given:
+        name, _, path = one.partition("=")
+        if not ADAPTER_NAME.fullmatch(name) or name in found or not path:
+            expected = "NAME=PATH for --adapter, with different names of letters, digits, '.', '_' and '-'"
+            raise UserError(expected, repr(one), "correct it")
+        found[name] = existing_model(path)
+    if len(found) > MOST_ADAPTERS:
+        raise UserError(f"at most {MOST_ADAPTERS} adapters", str(len(found)), "export several graphs")
+    if found and base is not None:
+        existing_model(base)
+    else:
+        check_base(model, base)
+    return found
 
 
 def download_option(function: F) -> F:

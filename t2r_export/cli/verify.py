@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import base_option, note_each
+from t2r_export.cli.output import adapter_option, adapters_of, base_option, note_each
 from t2r_export.cli.reports import parity_text
 from t2r_export.errors import CheckFailed
-from t2r_export.paths import check_base, existing_model
+from t2r_export.paths import ADAPTERS, existing_model
 from t2r_export.proof.tolerances import REFERENCES
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, note, show
@@ -34,6 +34,7 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     help="Precision of MODEL's steps; float64 shows the float32 error of GRAPH.",
 )
+@adapter_option
 @base_option
 @json_option
 def command(
@@ -43,19 +44,21 @@ def command(
     steps: int,
     rounding: bool,
     reference: str,
+    adapters: tuple[str, ...],
     base: Path | None,
     as_json: bool,
 ) -> None:
     """Compare GRAPH with MODEL, the checkpoint it was exported from; exit 1 if a difference exceeds its tolerance."""
     existing_model(model)
-    check_base(model, base)
+    named = adapters_of(adapters, model, base)
     existing_graph(graph)
 
     from t2r_export.checkpoints import checkpoint
+    from t2r_export.checkpoints.beside import changed_by
     from t2r_export.graph.reader import read, require_whole
     from t2r_export.verify import verify
 
-    loaded = checkpoint.load(model, base=base)
+    loaded = checkpoint.load(model, base=base if model.suffix == ADAPTERS else None)
     note_each(loaded.notes)
     decoder = providers.decoder(graph, provider, None)
     if graph.suffix == ".onnx":
@@ -70,9 +73,12 @@ def command(
             decoder=decoder,
             rounding=rounding,
             reference=reference,
+            adapters=changed_by(named, model, loaded, base),
         )
     show(as_json, {**report.to_dict(), "placement": decoder.placement}, parity_text(report))
     providers.note_split(provider.name, decoder.placement)
+    if left := [name for name in decoder.signature.adapters or () if name not in named]:
+        note(f"adapters that were not compared: {', '.join(left)}; pass --adapter NAME=PATH")
     if not report.same_checkpoint:
         note(f"{graph} was exported from another file than {model}")
     if not report.passed:

@@ -5,7 +5,7 @@ All operators are in the default domain at opset 21, so that any provider may su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from t2r_export.graph.recorder import (
     product,
     resolved,
 )
+from t2r_export.graph.weights import OF_ADAPTERS
 from t2r_export.model.ops import Ops
 
 END = np.iinfo(np.int64).max  # slice bound: the end of the axis
@@ -33,6 +34,9 @@ class Operators(Recorder, Ops[Value]):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self.sums: dict[str, tuple[Value, Value]] = {}  # operands of equal shape, keyed by result name
+        self.adapters: Mapping[str, tuple[np.ndarray, np.ndarray]] = {}  # A and B of all adapters, by weight
+        self.chosen: Value | None = None  # the number of each sequence's adapter (B,), int32
+        self.adapted: set[str] = set()  # weights whose products have adapters
         self._wholes: dict[tuple[Value, ...], tuple[Value, Sequence[int]]] = {}  # split heads: (x, sizes) by parts
 
     def _operand(self, x: Value | float, like: Value) -> Value:
@@ -76,13 +80,16 @@ class Operators(Recorder, Ops[Value]):
         return self.emit("Gather", [weight, ids], (*ids.shape, *weight.shape[1:]), name=name)
 
     def linear(self, x: Value, weight: Tensor, bias: Tensor | None) -> Value:
-        return self._gemm(x, self.parameter(weight), None if bias is None else self.parameter(bias))
+        value = self.parameter(weight)
+        y = self._gemm(x, value, None if bias is None else self.parameter(bias))
+        return self._plus_adapters(x, y, [(value.name, value.shape[0])])
 
     def linears(self, x: Value, groups: Sequence[Sequence[nn.Linear]]) -> list[Value]:
         layers = [layer for group in groups for layer in group]
         biases = [layer.bias for layer in layers if layer.bias is not None]
         assert len(biases) in (0, len(layers)), "a bias for all, or for none"
         y = self._gemm(x, self.stacked([layer.weight for layer in layers]), self.stacked(biases) if biases else None)
+        y = self._plus_adapters(x, y, [(self.parameter(layer.weight).name, layer.out_features) for layer in layers])
         return self.split(y, [sum(layer.out_features for layer in group) for group in groups])
 
     def _gemm(self, x: Value, weight: Value, bias: Value | None) -> Value:
@@ -90,6 +97,35 @@ class Operators(Recorder, Ops[Value]):
         inputs = [x, weight, *self._bias(weight, bias)]
         shape = (x.shape[0], weight.shape[0])
         return self.emit("Gemm", inputs, shape, name=self.unique_name(weight, "gemm"), transB=1)
+
+    def _plus_adapters(self, x: Value, y: Value, pieces: Sequence[tuple[str, Any]]) -> Value:
+        """y = W x, plus B A x of each row's adapter.
+
+        Args:
+            pieces: the weights that W consists of, and their rows. Adapters of pieces are computed together.
+        """
+        known = [name for name, _ in pieces if name in self.adapters]
+        z = self.by_sequence(x) if known else None
+        if z is None or self.chosen is None:
+            return y
+        self.adapted |= {*known}
+        inner = np.concatenate([self.adapters[name][0] for name in known], axis=2)
+        outer, rank, column = np.zeros((*inner.shape[::2], sum(rows for _, rows in pieces)), np.float32), 0, 0
+        for name, rows in pieces:
+            if name in known:
+                part = self.adapters[name][1]
+                outer[:, rank : rank + part.shape[1], column : column + rows] = part
+                rank += part.shape[1]
+            column += rows
+        for kind, table in (("A", inner), ("B", outer)):
+            name = f"{OF_ADAPTERS}{known[0].removesuffix('.weight')}.{kind}"
+            self.weights[name] = table
+            z = self.matmul(z, self.embedding(self.chosen, Value(name, "float32", table.shape)))
+        return self.add(y, z.viewed(y.shape))
+
+    def by_sequence(self, x: Value) -> Value | None:
+        """Rows (N, D) as (B, tokens, D); None if they are not those of tokens."""
+        raise NotImplementedError
 
     def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
         """The bias inputs of a Gemm: one or none."""

@@ -6,8 +6,9 @@ Depends only on the model's `step` and `state_spec`, never on the kinds of its l
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -31,7 +32,7 @@ from t2r_runtime.contract.signature import (
     TOP_LOGITS,
     TOP_TOKENS,
 )
-from t2r_runtime.contract.state_spec import BATCH, PAST, PRESENT, SOURCE_LENGTH, StateSpec
+from t2r_runtime.contract.state_spec import ADAPTER, BATCH, PAST, PRESENT, SOURCE_LENGTH, StateSpec
 
 DAMPING = 2**-4  # factor of φ(q): φ(q)·z stays in float16 range if φ(q) sums to at most 16; smaller factors round more
 
@@ -46,6 +47,7 @@ def build_graph(
     float16_safe: bool = False,
     checks_drafts: bool = False,
     output_hidden: bool = False,
+    adapters: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> tuple[onnx.ModelProto, GraphOps]:
     """Record the step of `model`. Returns the checked message, whose initializers name its weights, and the recorder
     that holds them.
@@ -59,6 +61,8 @@ def build_graph(
         checks_drafts: a graph that reads `tokens` and returns logits after each of them, and the states after the first
         `keep`.
         output_hidden: also return the head's input for the last token.
+        adapters: by name of a weight W (out, in), A (adapters, in, rank) and B (adapters, rank, out), float32, of which
+        the state ADAPTER chooses one per row: W x + B A x.
     """
     ops = target.ops(model, batch, tokens)
     if float16_safe:
@@ -71,13 +75,17 @@ def build_graph(
     if checks_drafts:
         ops.keep = Value(KEEP, "int64", (batch,))
         inputs.append(ops.keep)
+    ops.adapters = adapters or {}
     for spec in states:
         dims = tuple(batch if d == BATCH else d for d in spec.shape)
         past[spec.name] = Value(spec.past, spec.dtype, dims)
         inputs.append(past[spec.name])
         if float16_safe and spec.dtype == "float32" and not spec.constant:
             ops.low[spec.past] = Value(PAST + low_name(spec.name), "float32", dims)
+    ops.chosen = past.pop(ADAPTER, None)
     hidden, present = model.hidden(ids, past, ops)
+    if ops.chosen is not None:
+        present[ADAPTER] = ops.emit("Identity", [ops.chosen], ops.chosen.shape)
     logits = model.head_of(hidden, ops)
     if checks_drafts:
         logits = ops.prompt.by_sequence(logits, model.config.vocab_size)

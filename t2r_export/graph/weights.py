@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 if TYPE_CHECKING:  # torch is not imported: graphs read from disk contain only arrays
     from torch import Tensor
 
+OF_ADAPTERS = "adapters."  # prefix of the names of tables of adapters, which stay float
 # tensors are stored as float32, several as one concatenated tensor, arrays unchanged
 Weight: TypeAlias = "Tensor | tuple[Tensor, ...] | np.ndarray"
 

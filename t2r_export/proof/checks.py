@@ -34,7 +34,8 @@ GROWING_CHAIN = 256
 class Checks:
     """Collects the checks of a report."""
 
-    def __init__(self, model: Transformer, bound: Tolerance, always: bool) -> None:
+    def __init__(self, model: Transformer, bound: Tolerance, always: bool, of: str = "") -> None:
+        self._of = of  # before the names of its checks
         self.made: list[Check] = []
         self.redrawn = 0  # checks that were repeated
         self._model, self._bound, self._always = model, bound, always
@@ -60,7 +61,7 @@ class Checks:
         for kind, (error, fixed) in pairs.items():
             rounding = None if own is None else getattr(own, kind)
             allowed = fixed if rounding is None else widened(fixed, rounding)
-            self.made.append(Check(f"{name}, {kind}", error, allowed, rounding))
+            self.made.append(Check(f"{self._of}{name}, {kind}", error, allowed, rounding))
 
     def run(self, check: Callable[..., None], *given: Any) -> None:
         """Call check(self, *given), and again while its outcome is undecided: it draws other texts then."""

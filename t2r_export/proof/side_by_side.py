@@ -18,7 +18,7 @@ from torch import Tensor
 from t2r_export.graph.layout import pack, unpack
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
-from t2r_runtime.contract.state_spec import StateSpec
+from t2r_runtime.contract.state_spec import ADAPTER, StateSpec
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import Stepper
 
@@ -57,6 +57,7 @@ class SideBySide:
     states: State[Tensor] = field(default_factory=dict)  # current states of the model
     worst: Errors = field(default_factory=Errors)
     texts: list[Text] = field(default_factory=list)
+    adapter: int = 0  # of the graph, that makes it this model
 
     def begin(self, states: State[Tensor]) -> None:
         """Set both sides to the same states of the unfolded model."""
@@ -169,6 +170,8 @@ class SideBySide:
         """States of the model in the layout of the decoder."""
         exact = arrays(self.model, states)
         narrow = {name: x.astype(np.float32) if x.dtype == np.float64 else x for name, x in exact.items()}
+        if self.decoder.signature.adapters is not None:
+            narrow[ADAPTER] = np.full(len(next(iter(narrow.values()))), self.adapter, np.int32)
         return pack(narrow, self.decoder.signature.states)
 
     @property

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.nodes import initializers
-from t2r_export.graph.weights import Weight, refer, values
+from t2r_export.graph.weights import OF_ADAPTERS, Weight, refer, values
 from t2r_export.quantizers.base import replace_node
 from t2r_export.quantizers.blocks import BLOCK_SIZE, MICROSOFT, accuracy_level, import_microsoft, in_blocks, parts_of
 
@@ -32,7 +32,8 @@ def expert_nodes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, list[
 
 
 def _is_of_experts(weight: onnx.TensorProto) -> bool:
-    return len(weight.dims) == 3 and weight.data_type == TensorProto.FLOAT
+    own = not weight.name.startswith(OF_ADAPTERS)
+    return own and len(weight.dims) == 3 and weight.data_type == TensorProto.FLOAT
 
 
 def quantize_experts(model: onnx.ModelProto, config: QuantizeConfig, weights: dict[str, Weight]) -> None:

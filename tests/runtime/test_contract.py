@@ -24,7 +24,14 @@ PAGE = ALL
 def test_every_metadata_key_is_explained_and_no_other() -> None:
     explained = re.findall(r"^\| `(t2r\.\w+)` \|", PAGE, flags=re.MULTILINE)
     chat = {"template": "", "tokens": {}}
-    optional = {"chat_template": chat, "generation": {}, "input_size": 7, "hidden_size": 7, "untrained": 7}
+    optional = {
+        "chat_template": chat,
+        "generation": {},
+        "input_size": 7,
+        "hidden_size": 7,
+        "untrained": 7,
+        "adapters": ("a",),
+    }
     signature = graphs.signature("source", **optional)
     assert sorted(explained) == sorted([*signature.to_metadata(), ONNXRUNTIME])
     assert f"contract version {CONTRACT_VERSION}" in PAGE

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from t2r_export.checkpoints.importers.base import Importer
-from t2r_export.checkpoints.importers.files import Folder
+from t2r_export.checkpoints.importers.files import Adapted, Folder
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.layer_norms import LAYER_NORMS
 from t2r_export.checkpoints.importers.llamas import LLAMAS
@@ -98,12 +98,16 @@ class Importers(Mapping[str, Importer]):
 IMPORTERS = Importers(FAMILIES)
 
 
-def read_folder(path: str | Path) -> Imported:
+def read_folder(path: str | Path, adapter: Path | None = None) -> Imported:
     """Read a Hugging Face folder of any family in `IMPORTERS`, or one that `t2r save --as transformers` wrote.
+
+    Args:
+        adapter: a folder of peft, which is merged.
 
     Raises UserError, see `importers.folder.read`.
     """
-    return read(Folder(Path(path)), Importers({**FAMILIES, MODEL_TYPE: T2R}))
+    files = Folder(Path(path)) if adapter is None else Adapted(Path(path), adapter)
+    return read(files, Importers({**FAMILIES, MODEL_TYPE: T2R}))
 
 
 __all__ = ["IMPORTERS", "Imported", "Importer", "read_folder"]

@@ -16,6 +16,7 @@ from t2r_runtime.errors import UserError, no_json
 HASH = re.compile("[0-9a-f]{64}")
 CONFIG, GENERATION = "config.json", "generation_config.json"
 ADAPTER, ADAPTER_WEIGHTS, PICKLED_ADAPTER = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+OF_PEFT = (ADAPTER, ADAPTER_WEIGHTS, PICKLED_ADAPTER)
 SUBFOLDER = "additional_chat_templates"  # the only one with files that are read
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # bytes; above the largest of their kind, and small enough to read whole
@@ -114,6 +115,23 @@ class Folder:
         """Hash of all used files: of the lines "<sha256>  <name>", as sha256sum prints them, sorted by name."""
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.hashes().items()))
         return hashlib.sha256(lines.encode()).hexdigest()
+
+
+class Adapted(Folder):
+    """A model's folder with the files of peft in another one."""
+
+    def __init__(self, folder: Path, adapter: Path) -> None:
+        super().__init__(folder)
+        self.adapter = Folder(adapter)
+
+    def has(self, name: str) -> bool:
+        return self.adapter.has(name) if name in OF_PEFT else super().has(name)
+
+    def path(self, name: str) -> Path:
+        if name not in OF_PEFT:
+            return super().path(name)
+        self.used[name] = self.adapter.path(name)
+        return self.used[name]
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from t2r_runtime.checks import require_int, require_kind
 from t2r_runtime.contract.chat import is_chat_template
 from t2r_runtime.contract.options import is_generation
 from t2r_runtime.contract.source import Source
-from t2r_runtime.contract.state_spec import MAX_STATE_BYTES, StateSpec, require_bounded
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.contract.state_spec import ADAPTER, BATCH, MAX_STATE_BYTES, StateSpec, require_bounded
+from t2r_runtime.errors import UserError, did_you_mean, printable, shown
 from t2r_runtime.files import is_file_name
 
 CONTRACT_VERSION = 1
@@ -44,12 +44,15 @@ PAST_ENDS = "refuse, clamp or wrap:N"  # behaviours of a step past the last posi
 _WRAP = re.compile("wrap:([1-9][0-9]{0,8})")  # positions are int32
 
 PREFIX = "t2r."  # of metadata keys
-OPTIONAL = ("chat_template", "generation", "input_size", "hidden_size", "untrained")  # keys left out if None
+# keys left out if None
+OPTIONAL = ("chat_template", "generation", "input_size", "hidden_size", "untrained", "adapters")
 OF_STEPS = ("tokenizer", "chat_template", "generation", "untrained")  # keys that are absent or null in companions
 SOURCE_STATES = "source_states"  # key of translators, as are the fields of Source
-LISTS = ("states", "eos_tokens", "layers", SOURCE_STATES, "start_states", "start_tokens", "banned_tokens")
+LISTS = ("states", "eos_tokens", "layers", "adapters", SOURCE_STATES, "start_states", "start_tokens", "banned_tokens")
 MAX_METADATA_BYTES = 1 << 26  # of all keys and values
 MAX_VOCABULARY = 1 << 24  # bounds the size of logits
+MOST_ADAPTERS = 1024
+ADAPTER_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_INITIAL = 1 << 53  # largest initial value of an integer state, exact in a double
 BATCH_STATES = 8  # states of a batch may take this many times MAX_STATE_BYTES
 
@@ -97,6 +100,7 @@ class Signature:
     input_size: int | None = None  # elements of the vectors that the graph reads; None: it reads token ids
     hidden_size: int | None = None  # elements of the output `hidden`; None: there is none
     untrained: int | None = None  # parts that a conversion made and no training has trained
+    adapters: tuple[str, ...] | None = None  # names of low-rank adapters; the state ADAPTER chooses one by its number
     source: Source | None = None  # of translators
 
     @property
@@ -113,6 +117,17 @@ class Signature:
     def chained(self) -> tuple[StateSpec, ...]:
         """The states that steps change."""
         return tuple(spec for spec in self.states if not spec.constant)
+
+    def adapter(self, name: str | None) -> int:
+        """The number of an adapter, 0 for None. Raises UserError if the graph has none of this name."""
+        if name is None:
+            return 0
+        known = self.adapters or ()
+        if name not in known:
+            do = did_you_mean(name, known, "use one of those") if known else "export it with --adapter NAME=PATH"
+            expected = f"an adapter of this graph: {', '.join(known)}" if known else "a graph with adapters"
+            raise UserError(printable(expected, 400), shown(name), do, "argument")
+        return known.index(name) + 1
 
     @property
     def has_log_sum(self) -> bool:
@@ -199,6 +214,7 @@ class Signature:
             values |= {**asdict(source), SOURCE_STATES: [asdict(s) for s in self.constant]}
         values["layers"] = [dict(layer) for layer in self.layers]
         values["graphs"] = dict(self.graphs)
+        values["adapters"] = None if self.adapters is None else list(self.adapters)
         left_out = [key for key in OPTIONAL if values[key] is None]
         return {PREFIX + key: json.dumps(value, sort_keys=True) for key, value in values.items() if key not in left_out}
 
@@ -314,6 +330,13 @@ def _malformed(signature: Signature) -> list[str]:
         and all(map(is_file_name, signature.graphs.values()))
         and (signature.role == STEP or not signature.graphs),
         "layers": all(isinstance(layer, Mapping) for layer in signature.layers),
+        "adapters": signature.adapters is None
+        or (
+            0 < len(signature.adapters) <= MOST_ADAPTERS
+            and all(isinstance(name, str) and ADAPTER_NAME.fullmatch(name) for name in signature.adapters)
+            and len(set(signature.adapters)) == len(signature.adapters)
+            and StateSpec(ADAPTER, "int32", (BATCH,)) in signature.states
+        ),
     }
     problems = [f"a bad value of {key}" for key, good in checks.items() if not good]
     if not problems and not all(token(t) for t in (*signature.eos_tokens, signature.bos_token or 0)):

@@ -63,12 +63,14 @@ class Batch:
         max_tokens: int,
         sampling: Sampling = Sampling(),
         states: Mapping[str, ArrayLike] | None = None,
+        adapter: str | None = None,
     ) -> int:
         """Add a text and read its prompt except for the last token, which the next step reads.
 
         Args:
             ids, max_tokens, sampling: as for Decoder.generate.
             states: states to start from, as for Decoder.set_state (for translators the result of `encode`).
+            adapter: the text's low-rank adapter, one of `signature.adapters`; None: that of the states or the decoder.
 
         Returns:
             The handle: 0, 1, 2, … in order of addition.
@@ -77,7 +79,8 @@ class Batch:
             UserError: as for Decoder.generate. The batch is unchanged then.
         """
         require_int(max_tokens, "max_tokens", 1, "sampling")
-        (text,) = self._pool.add(ids, max_tokens, [sampling], None if states is None else Start(states))
+        start = None if states is None and adapter is None else Start(states, adapter=adapter)
+        (text,) = self._pool.add(ids, max_tokens, [sampling], start)
         self._pool.read()
         if text.error is not None:
             raise text.error

@@ -36,6 +36,7 @@ class Decoder(Reader):
         max_state_bytes: maximum size of the states of one sequence, since a graph may be untrusted.
         prefill_from: minimum length of prompts that the prefill graph reads. Opening it takes as long as some dozens of
             steps, which a process that reads one short prompt can save.
+        adapter: the low-rank adapter of every text, one of `signature.adapters`; `adapt` chooses others.
         session_config: session configuration entries of ONNX Runtime, compared by benchmarks/session_options.py.
 
     Raises:
@@ -56,9 +57,10 @@ class Decoder(Reader):
         max_state_bytes: int = MAX_STATE_BYTES,
         prefill_from: int = 1,
         session_config: Mapping[str, str] | None = None,
+        adapter: str | None = None,
     ) -> None:
         opening = provider, threads, provider_options, allow_fallback, session_config, companions, max_state_bytes
-        super().__init__(open_graph(path, *opening), prefill_from)
+        super().__init__(open_graph(path, *opening), prefill_from, adapter)
 
     @alone
     def save_state(self, path: str | Path, token: int | None = None) -> None:

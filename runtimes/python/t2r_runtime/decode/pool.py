@@ -230,8 +230,10 @@ class Pool:
     def _begun(self, start: Start | None) -> Decoder:
         """A decoder of one row that continues from `start`."""
         reader = self._all.fork()
-        if start is not None:
+        if start is not None and start.states is not None:
             reader.set_state(start.states, start.position)
+        if start is not None and start.adapter is not None:
+            reader.adapt(start.adapter)
         return reader
 
     def _read(self, prompt: _Prompt, part: NDArray[np.int64]) -> None:

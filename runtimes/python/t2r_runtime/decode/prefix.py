@@ -44,9 +44,9 @@ class PrefixCache:
             longest prefixes.
         block: number of tokens between cached states. Smaller blocks find longer prefixes but keep more states.
         folder: folder to store states in, for other processes. It must be trusted, as states do not prove which text
-            they belong to. Keys include a hash of the step graph's file, its providers and whether a prefill graph
-            reads blocks. The file is hashed here; it is small if the graph has companions, as its weights are then in
-            a file whose name contains their hash.
+            they belong to. Keys include a hash of the step graph's file, its providers, the decoder's adapter and
+            whether a prefill graph reads blocks. The file is hashed here; it is small if the graph has companions, as
+            its weights are then in a file whose name contains their hash.
         max_disk_bytes: size limit of the files in `folder`.
 
     Raises:
@@ -249,7 +249,8 @@ def _digest_of_reader(decoder: Decoder, block: int) -> bytes:
     except OSError as error:
         raise UserError(f"the graph {decoder.path}", printable(error), "open it where it lies", "file") from error
     at_once = decoder.prefill_from is not None and block >= decoder.prefill_from
-    return _digest(json.dumps([graph, sorted(decoder.placement), at_once]).encode())
+    adapter = [] if decoder.adapter is None else [decoder.adapter]
+    return _digest(json.dumps([graph, sorted(decoder.placement), at_once, *adapter]).encode())
 
 
 def _digest(data: bytes) -> bytes:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.checks import array_of, listed, require_int, require_kind, require_value
 from t2r_runtime.contract.signature import DRAFT_CHECK, MOST_CHECKED, PREFILL, Signature
+from t2r_runtime.contract.state_spec import ADAPTER
 from t2r_runtime.decode.history import History
 from t2r_runtime.decode.pace import Times
 from t2r_runtime.errors import UserError, shown
@@ -24,6 +25,7 @@ from t2r_runtime.session.stepper import Ids, Inputs, TokenIds, Vectors, inputs_o
 from t2r_runtime.session.threads import InUse, alone
 
 NO_DRAFT_CHECK = "export with --draft-check; int8 and webgpu have none"
+ADAPTED = "a name of an adapter, or one for each sequence"
 TAKEN = "pairs of a decoder of this graph and its rows"
 ROWS = 512  # tokens per run: enough for fast matrix products, with bounded memory
 
@@ -34,9 +36,10 @@ class Reader:
     Args:
         graph: an opened step graph.
         prefill_from: minimum length of prompts that the prefill graph reads.
+        adapter: the adapter of every text, if `adapt` chooses no other.
     """
 
-    def __init__(self, graph: Graph, prefill_from: int) -> None:
+    def __init__(self, graph: Graph, prefill_from: int, adapter: str | None = None) -> None:
         require_int(prefill_from, "a number of tokens as prefill_from", 1, "token")
         self._graph, self._prefill_from = graph, prefill_from
         self.in_use = InUse("decoder", "give each thread its own fork()")
@@ -44,6 +47,8 @@ class Reader:
         self._positions: NDArray[np.int64]  # tokens read by each sequence
         self._history: History
         self.run_times = Times()  # of speculative decoding
+        self.adapter = adapter
+        self.signature.adapter(adapter)  # raises for an unknown one
         self._start(self.signature.batch or 1)
 
     @property
@@ -114,10 +119,30 @@ class Reader:
         self.signature.require_batch(batch)
         if batch == self.batch:
             self._states.reset()
+            self._adapt(self.adapter)
             self._positions[:] = 0
             self._history.clear()
         else:
             self._start(batch)
+
+    @alone
+    def adapt(self, names: str | Sequence[str | None] | None) -> None:
+        """Choose the low-rank adapter of the tokens that follow, until the next `reset`. Other states do not change.
+
+        Args:
+            names: one of `signature.adapters`, or None for the model alone; or one of these for each sequence.
+
+        Raises:
+            UserError: an unknown name, or not one for each sequence.
+        """
+        self._adapt(names)
+
+    def _adapt(self, names: str | Sequence[str | None] | None) -> None:
+        each = [names] * self.batch if names is None or isinstance(names, str) else listed(names, ADAPTED, "argument")
+        require_value(len(each) == self.batch, f"{self.batch} names of adapters, one per sequence", names, "argument")
+        numbers = np.array([self.signature.adapter(name) for name in each], np.int32)
+        if self.signature.adapters is not None:
+            self._states.assign(ADAPTER, numbers)
 
     @alone
     def step(self, ids: Inputs) -> NDArray[np.float32]:
@@ -296,6 +321,10 @@ class Reader:
         arrays = {str(name): array_of(value, f"the state {name}", "snapshot") for name, value in states.items()}
         forms = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
         batch, length = check_states(self.signature, forms)
+        most = len(self.signature.adapters or ())
+        if most and not 0 <= arrays[ADAPTER].min() <= arrays[ADAPTER].max() <= most:
+            expected = f"numbers of adapters in 0 … {most} as the state {ADAPTER}"
+            raise UserError(expected, shown(arrays[ADAPTER]), "pass states of this graph", "snapshot")
         read = array_of(history, "a history", "snapshot")
         if read.size and (read.shape != (read.size,) or read.dtype.kind not in "iu" or batch != 1):
             expected = "a history of one sequence, integers (T,)"
@@ -311,6 +340,7 @@ class Reader:
     def _start(self, batch: int) -> None:
         self._states = States(self._graph, batch)
         self._states.reset()
+        self._adapt(self.adapter)
         self._positions, self._history = np.zeros(batch, np.int64), History(batch)
 
     def _read(self, ids: TokenIds | Vectors, wanted: tuple[str, ...]) -> list[NDArray[Any]]:

@@ -24,14 +24,16 @@ class Start:
     """States that a text starts from: those of a prefix, or of a translator's source.
 
     Args:
-        states: as for Decoder.set_state.
+        states: as for Decoder.set_state; None: the start of a text.
         position: number of tokens read, for models without a position state.
         history: tokens read, oldest first, for the penalties.
+        adapter: the text's adapter, as for Decoder.adapt; None: that of the states or of the decoder.
     """
 
-    states: Mapping[str, ArrayLike]
+    states: Mapping[str, ArrayLike] | None
     position: int = 0
     history: Sequence[int] = ()
+    adapter: str | None = None
 
 
 @dataclass(eq=False)

@@ -93,6 +93,10 @@ class Buffers:
             cache.update_inplace(np.ascontiguousarray(states[spec.name]))
             self._caches[spec.name] = cache
 
+    def assign(self, name: str, array: Array) -> None:
+        """Replace the values of one state of constant shape."""
+        self._place(next(spec for spec in self._chained if spec.name == name), array)
+
     def take(self, parts: Sequence[tuple[Buffers, Rows]], source: int | None = None) -> None:
         """Concatenate rows of states of the same graph, `batch` in all. Self may be one of the parts.
 
