@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 import folders
 import small
 from cli_models import run
+from runtime.serve.server import within
 from small import CONFIGS, TRANSLATORS, B
 from t2r_export.checkpoints.checkpoint import Checkpoint, load, save, save_adapter
 from t2r_export.checkpoints.weights import assemble
@@ -133,6 +135,29 @@ def test_texts_of_a_batch_are_those_alone(graph: tuple[Checkpoint, list[Transfor
         decoder.reset(batch=1)
         decoder.adapt(name)
         assert found[handle] == decoder.generate(prompt, len(found[handle]), how)
+
+
+def test_a_server_names_each_adapter(graph: tuple[Checkpoint, list[Transformer], Decoder]) -> None:
+    """All models of a graph share rows; no prefix is shared, not even with a session of the adapter's name."""
+    decoder, prompt = graph[2].fork(), [1, 5, 3] * 7
+    how = Sampling(temperature=2, seed=1, stop_tokens=())
+    options = {"max_tokens": 9, "temperature": 2, "seed": 1, "ignore_eos": True}
+    with within(decoder.path, rows=2) as client, ThreadPoolExecutor(3) as pool:
+        assert [model["id"] for model in client.good("/v1/models")["data"]] == ["g", "g:one", "g:two"]
+        assert client.good("/v1/models/g:two")["id"] == "g:two"
+        for known in (0, 20):
+            names = {name: "g" if name is None else f"g:{name}" for name in ("two", None, "one")}
+            ask = {name: pool.submit(client.complete, prompt, model=model, **options) for name, model in names.items()}
+            for name, answer in ask.items():
+                decoder.reset(batch=1)
+                decoder.adapt(name)
+                assert answer.result()["choices"][0]["tokens"] == decoder.generate(prompt, 9, how)
+                assert answer.result()["usage"]["prompt_tokens_details"]["cached_tokens"] == known
+        assert client.complete(prompt, **options)["model"] == "g"
+        other = client.complete(prompt, model="g", session_id="one", **options)
+        assert other["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        status, error = client.ask("/v1/completions", {"model": "g:thre", "prompt": [1]})
+        assert (status, error["error"]["code"]) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize("scheme, bits", [("w4", 4), ("w8", 8), ("fp16", 16), ("int8", 8)])

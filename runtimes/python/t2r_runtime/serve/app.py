@@ -170,7 +170,8 @@ def described(model: Model) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def _running(served: Served) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
-    workers = [worker for model in served.models.values() for worker in (model.engine, model.translations) if worker]
+    both = [worker for model in served.models.values() for worker in (model.engine, model.translations) if worker]
+    workers = dict.fromkeys(both)  # models of one graph share an engine
     for worker in workers:
         worker.start(loop)
     try:

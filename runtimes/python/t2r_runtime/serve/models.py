@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Model:
-    """A graph: of a decoder, with an engine, or of a translator, with translations."""
+    """A graph: of a decoder, with an engine, or of a translator, with translations; maybe with an adapter."""
 
     name: str
     signature: Signature
@@ -58,6 +58,7 @@ class Model:
     grammars: Grammars | None = None  # of a decoder with a tokenizer
     written: Tokenizer | None = None  # for a translator's output
     tool_format: Format | None = None  # of the calls that a chat model writes
+    adapter: str | None = None  # of its texts
     created: int = field(default_factory=lambda: int(time.time()))
 
     def decoder(self) -> Engine:
@@ -109,13 +110,14 @@ class Served:
     log: Log
 
     def model(self, name: str | None) -> Model:
-        """The model of a request, which may omit the name if there is only one.
+        """The model of a request, which may omit the name if there is only one, adapters aside.
 
         Raises:
             ApiError: an unknown name, or several models.
         """
-        if name is None and len(self.models) == 1:
-            return next(iter(self.models.values()))
+        whole = [model for model in self.models.values() if model.adapter is None]
+        if name is None and len(whole) == 1:
+            return whole[0]
         found = self.models.get(name or "")
         if found is None:
             do = did_you_mean(name, self.models, f"use one of {', '.join(self.models)}")
@@ -123,6 +125,11 @@ class Served:
             message = printable(f"expected a model of this server; received {received}; {do}", 600)
             raise ApiError(404, message, "model", "model_not_found")
         return found
+
+
+def name_of(graph: str, adapter: str | None) -> str:
+    """The name of a graph with an adapter, GRAPH:ADAPTER."""
+    return graph if adapter is None else f"{graph}:{adapter}"
 
 
 def names_of(graphs: Sequence[Path]) -> list[str]:

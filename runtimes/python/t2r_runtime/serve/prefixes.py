@@ -125,6 +125,11 @@ def space_of(graph: bytes, session: str | None) -> bytes:
     return graph if session is None else hashlib.sha256(graph + session.encode()).digest()
 
 
+def adapted(graph: bytes, adapter: str | None) -> bytes:
+    """The hash of a graph with an adapter; no session has it."""
+    return graph if adapter is None else hashlib.sha256(b"adapter" + graph + adapter.encode()).digest()
+
+
 def graph_key(path: Path, placement: Mapping[str, int], key: str | None) -> bytes:
     """Hash of the graph's file and its providers, on which states depend, and of the API key of their texts."""
     with open(path, "rb") as file:

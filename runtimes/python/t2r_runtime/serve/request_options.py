@@ -12,7 +12,7 @@ import numpy as np
 from t2r_runtime.checks import is_number, range_of
 from t2r_runtime.contract.options import DECODER, SamplingOptions
 from t2r_runtime.contract.sampling import Sampling
-from t2r_runtime.decode.text import Edit
+from t2r_runtime.decode.text import Edit, Start
 from t2r_runtime.serve.encoders import WINDOW
 from t2r_runtime.serve.errors import wrong
 from t2r_runtime.serve.fields import Fields, shown
@@ -165,6 +165,8 @@ async def job(
         start = await asyncio.to_thread(served.prefixes.find, space, model.signature, prompt)
         keep = functools.partial(served.prefixes.put, space, model.signature)
         marks = places(prompt, 0 if start is None else start.position, model.ends)
+    if model.adapter is not None:
+        start = replace(start or Start(None), adapter=model.adapter)
     seconds = served.limits.seconds
     more = start, scored, keep, marks, options.edits(masks)
     return Job(ids, max_tokens, options.samplings(), writers, seconds, events, *more)

@@ -23,8 +23,8 @@ from t2r_runtime.serve.engine import Engine
 from t2r_runtime.serve.grammars import Grammars
 from t2r_runtime.serve.log import Log
 from t2r_runtime.serve.metrics import Metrics
-from t2r_runtime.serve.models import Limits, Model, Served, names_of
-from t2r_runtime.serve.prefixes import Prefixes, graph_key
+from t2r_runtime.serve.models import Limits, Model, Served, name_of, names_of
+from t2r_runtime.serve.prefixes import Prefixes, adapted, graph_key
 from t2r_runtime.serve.tools.base import Format
 from t2r_runtime.serve.tools.formats import format_of
 from t2r_runtime.serve.translations import Translations
@@ -69,7 +69,12 @@ def served(
                 grammars = None if tokenizer is None else Grammars(tokenizer, signature.vocab_size)
                 chat = signature.chat_template
                 calls = tool_format or (None if chat is None else format_of(chat["template"]))
-                models[name] = Model(name, signature, tokenizer, key, engine, grammars=grammars, tool_format=calls)
+                for adapter in (None, *(signature.adapters or ())):
+                    called, own = name_of(name, adapter), adapted(key, adapter)
+                    if called in models:
+                        raise UserError("models of different names", f"two named {called}", "rename a file", "file")
+                    more = engine, None, grammars, None, calls, adapter
+                    models[called] = Model(called, signature, tokenizer, own, *more)
             else:
                 signature.require_memory(limits.rows)
                 translations = Translations(name, translator(path), limits.rows, limits.queue)
