@@ -46,6 +46,7 @@ from t2r_export.quantizers.keep import kept
 from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.sensitivity import STEPS, Passage, pair_passages, text_passages
+from t2r_export.quantizers.smoothing import smooth
 from t2r_export.quantizers.tables import has_table, untie_embedding
 from t2r_runtime import Decoder
 from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, PREFILL, PREFIX, Signature
@@ -187,7 +188,7 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
                 untie_embedding(graph)
     if chosen.keeps:
         config = replace(config, kept=kept(bundle, config))
-    if chosen.block_wise and config.calibrate is not None:
+    if chosen.measures and config.calibrate is not None:
         config = _measured(bundle, config, weights)
     step = _quantized(bundle.step, weights, config, calibration, target.static)
     signature = replace(signature, quantization=config.scheme)
@@ -202,7 +203,7 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
 
 
 def _measured(bundle: Bundle, config: QuantizeConfig, weights: dict[str, Weight]) -> QuantizeConfig:
-    """A block-wise config with choices and errors measured on its calibration text. GPTQ's values go to `weights`."""
+    """A config with choices and errors measured on its calibration text. Scales and GPTQ's values go to `weights`."""
     assert config.calibrate is not None
     tokens, pairs = calibration_data(config.calibrate, bundle.signature)
 
@@ -215,7 +216,9 @@ def _measured(bundle: Bundle, config: QuantizeConfig, weights: dict[str, Weight]
     if config.budget is not None:
         config = replace(config, choices=choose(bundle, config, passages()))
     if config.activation_error is not None:
-        config = replace(config, activation_errors=activation_errors(bundle, passages(), config))
+        read, blocks = (bundle, passages()), scheme(config.scheme).block_wise
+        errors = activation_errors(*read, config) if blocks else smooth(*read, weights)
+        config = replace(config, activation_errors=errors)
     if config.rounding == "gptq":
         weights |= gptq(bundle, passages(GPTQ_STEPS), config)
     return config

@@ -32,6 +32,7 @@ class Scheme:
     loss: float  # allowed relative increase of nats/token; docs/quantization.md has measurements
     calibrated: bool = False  # requires a calibration text
     block_wise: bool = False  # has an accuracy level; quantizes weights one at a time
+    measures: bool = False  # rounds activations in each call; can leave products out by a measured error
     rounds: bool = False  # block-wise, with one number of bits and one block size, which training can round to
     keeps: bool = False  # block-wise, with the blocks of weights that were quantized before
     budgeted: bool = False  # accepts a byte budget
@@ -41,11 +42,11 @@ class Scheme:
 _BLOCKS = "t2r_export.quantizers.blocks:blocks"
 SCHEMES = {
     "fp16": Scheme("t2r_export.quantizers.float16:float16", 16, loss=0.005, row_wise=True),
-    "int8": Scheme("t2r_export.quantizers.integers:dynamic", 8, loss=0.005),
+    "int8": Scheme("t2r_export.quantizers.integers:dynamic", 8, loss=0.005, measures=True),
     "int8-static": Scheme("t2r_export.quantizers.integers:static", 8, loss=0.02, calibrated=True),
-    "w8": Scheme(_BLOCKS, 8, loss=0.005, block_wise=True, rounds=True, row_wise=True),
-    "w4": Scheme(_BLOCKS, 4, loss=0.03, block_wise=True, rounds=True, budgeted=True, row_wise=True),
-    "keep": Scheme(_BLOCKS, 8, loss=0.005, block_wise=True, keeps=True, row_wise=True),
+    "w8": Scheme(_BLOCKS, 8, loss=0.005, block_wise=True, measures=True, rounds=True, row_wise=True),
+    "w4": Scheme(_BLOCKS, 4, loss=0.03, block_wise=True, measures=True, rounds=True, budgeted=True, row_wise=True),
+    "keep": Scheme(_BLOCKS, 8, loss=0.005, block_wise=True, measures=True, keeps=True, row_wise=True),
 }
 
 
@@ -85,9 +86,9 @@ class QuantizeConfig:
     )
     activation_error: float | None = option(
         "Largest relative error of a product by rounding its activations to int8, such as 0.05; products with a larger "
-        "one on the text of --calibrate are computed in float32.",
+        "one on the text of --calibrate are computed in float32. int8 first scales channels.",
         None,
-        of="block_wise",
+        of="measures",
     )
     rounding: str = option(
         "Rounding of weights: to the nearest value, or by GPTQ with the inputs of products on the text of --calibrate.",

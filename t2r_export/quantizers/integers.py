@@ -3,7 +3,8 @@
 int8 quantizes activations dynamically, with one range per call; int8-static uses ranges from a calibration text.
 
 Weights use 7 of their 8 bits. x86 CPUs without VNNI add two products of uint8 and int8 in 16 bits with saturation:
-2 x 255 x 127 exceeds 32,767, 2 x 255 x 64 does not. Thus all CPUs compute the same sums.
+2 x 255 x 127 exceeds 32,767, 2 x 255 x 64 does not. Thus all CPUs compute the same sums. int8 with `activation_error`
+has unsigned weights of 8 bits around 128: kernels for uint8 and uint8 add in 32 bits, on some CPUs more slowly.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from t2r_export.graph.nodes import initializers
 from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import Calibration, gemm_to_matmul, projections
 from t2r_export.quantizers.calibration import RecurrentReader
+from t2r_export.quantizers.smoothing import CHANNELS, TURNED, scale_channels
 from t2r_export.quantizers.tables import quantize_embedding, row_of_columns, table_of, untie_embedding
 from t2r_runtime.contract.signature import SOURCE_IDS
 
@@ -26,17 +28,22 @@ from t2r_runtime.contract.signature import SOURCE_IDS
 def dynamic(
     model: onnx.ModelProto, config: QuantizeConfig, _: Calibration | None, weights: dict[str, Weight]
 ) -> onnx.ModelProto:
-    """Quantize weights to int8 with one scale per column, and activations dynamically.
+    """Quantize weights to 8 bits with one scale per column, and activations dynamically.
 
     Args:
-        weights: receives the values of a tied head, for the graphs quantized later.
+        weights: scales of channels (t2r_export.quantizers.smoothing), if they were measured; receives the values of a
+            tied head, for the graphs quantized later.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    name = f"{table_of(model).input[0]}.transposed"
+    table = table_of(model).input[0]
+    name, measured = f"{table}{TURNED}", config.activation_error is not None
     of_head = [f"{name}_quantized", f"{name}_scale"]
     gemm_to_matmul(model)
-    tied = name in initializers(model)
+    exact = {f"{weight}{end}" for weight in config.float_products for end in ("", TURNED)}
+    chosen = [node for node in projections(model) if node.input[1] not in exact]
+    tied = name in {node.input[1] for node in chosen}
+    scale_channels(model, chosen, weights)
     if not tied and of_head[0] not in weights:
         own: dict[str, Weight] = {}
         quantize_embedding(model, own)
@@ -47,11 +54,12 @@ def dynamic(
             model,
             out,
             op_types_to_quantize=["MatMul"],
-            nodes_to_quantize=[node.name for node in projections(model)],
+            nodes_to_quantize=[node.name for node in chosen] or [""],  # an empty list is all nodes
             per_channel=True,
-            reduce_range=True,
-            weight_type=QuantType.QInt8,
+            reduce_range=not measured,
+            weight_type=QuantType.QUInt8 if measured else QuantType.QInt8,
             use_external_data_format=True,
+            extra_options={"WeightSymmetric": True},
         )
         made = onnx.load(out)
     kept = initializers(made)
@@ -60,7 +68,7 @@ def dynamic(
             weights[part] = values(kept[part], {})
             kept[part].CopyFrom(refer(part, weights[part]))
     if of_head[0] in weights:
-        row_of_columns(made, of_head, weights)
+        row_of_columns(made, of_head, weights, table + CHANNELS)
     return made
 
 

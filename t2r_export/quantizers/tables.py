@@ -140,16 +140,23 @@ def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weigh
     row.finish(row.first(row.shaped(scaled, blocks * size), row.width, blocks * size))
 
 
-def row_of_columns(model: onnx.ModelProto, parts: Sequence[str], weights: Mapping[str, Weight]) -> None:
+def row_of_columns(
+    model: onnx.ModelProto, parts: Sequence[str], weights: Mapping[str, Weight], channels: str = ""
+) -> None:
     """Look tokens up in the weights of a tied MatMulInteger head.
 
     Args:
-        parts: names in `weights` of values (width, vocabulary) int8 and scales per column (vocabulary).
+        parts: names in `weights` of values (width, vocabulary), int8 or uint8 around 128, and scales per column
+            (vocabulary).
+        channels: name of scales (width) by which the weights were multiplied, if it is among `weights`.
     """
     numbers, scales = parts
-    row = _Row(model, weights)
+    row, middle = _Row(model, weights), {np.dtype(np.int8): np.int8(0), np.dtype(np.uint8): np.uint8(128)}
     levels = row.emit("Transpose", row.looked_up(numbers, axis=1), perm=[*range(1, row.axes + 1), 0])
-    row.finish(row.emit("Mul", row.real(levels, np.int8(0)), row.shaped(row.looked_up(scales), 1)))
+    levels = row.real(levels, middle[array(weights[numbers]).dtype])
+    if channels in weights:
+        levels = row.emit("Mul", levels, row.constant(1 / array(weights[channels])))
+    row.finish(row.emit("Mul", levels, row.shaped(row.looked_up(scales), 1)))
 
 
 class _Row:

@@ -32,7 +32,7 @@ from t2r_runtime.errors import UserError
         ),
         (
             {"scheme": "int8", "block_size": 32, "accuracy_level": 4, "calibrate": Path("x"), "activation_bits": 16},
-            "expected options that int8 takes (none); received block_size, accuracy_level, calibrate, "
+            "expected options that int8 takes (activation_error); received block_size, accuracy_level, calibrate, "
             "activation_bits; leave them out",
         ),
         (

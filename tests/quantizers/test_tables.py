@@ -21,6 +21,7 @@ from t2r_export.quantize import quantize
 from t2r_export.quantizers.base import silence_ort
 from t2r_export.quantizers.blocks import blocks, restored
 from t2r_export.quantizers.integers import dynamic
+from t2r_export.quantizers.smoothing import CHANNELS
 from t2r_runtime import Translator
 
 MANY = 333
@@ -76,6 +77,22 @@ def test_row_of_columns_equals_head() -> None:
     np.testing.assert_allclose(expected, TABLE, atol=np.abs(TABLE).max() / 127)
     np.testing.assert_array_equal(rows(step, weights, IDS[0]), expected[IDS[0]])
     np.testing.assert_array_equal(rows(encoder, weights, IDS), expected[IDS])
+
+
+@pytest.mark.parametrize("float_head", [False, True])
+def test_tied_table_is_unscaled(float_head: bool) -> None:
+    """Rows are those of the head, in step and encoder; of 8 bits with one scale if the head is float32."""
+    scales = np.random.default_rng(2).uniform(0.1, 9, WIDTH).astype(np.float32)
+    weights: dict[str, Weight] = {"w" + CHANNELS: scales}
+    errors = {"w": 0.5 if float_head else 0.1}
+    config = QuantizeConfig(scheme="int8", activation_error=0.2, calibrate=Path("t"), activation_errors=errors)
+    with silence_ort():
+        step = dynamic(tied("input_ids", ["B"]), config, None, weights)
+        encoder = dynamic(tied("source_ids", ["B", "M"]), config, None, weights)
+    assert sum(node.op_type == "MatMulInteger" for node in step.graph.node) == (not float_head)
+    for found, ids in ((rows(step, weights, IDS[0]), IDS[0]), (rows(encoder, weights, IDS), IDS)):
+        tolerance = np.abs(TABLE * scales).max(1)[ids][..., None] / 254 / scales
+        np.testing.assert_array_less(np.abs(found - TABLE[ids]), 0.02 if float_head else 1.01 * tolerance + 1e-6)
 
 
 def readers(file: Path) -> set[tuple[int, ...]]:
