@@ -170,6 +170,10 @@ T2R_API t2r_kind t2r_metadata(t2r_decoder *decoder, const char *key, const char 
 /* Go back to the start of a text, with batch sequences; 0 keeps their number. */
 T2R_API t2r_kind t2r_reset(t2r_decoder *decoder, size_t batch);
 
+/* Choose the low-rank adapters that the tokens from now on use, by names in t2r.adapters (t2r_metadata), NULL for none: one per
+   sequence, or one for all if count is 1. They are a state: rows keep theirs when they move, and t2r_reset chooses none. */
+T2R_API t2r_kind t2r_adapt(t2r_decoder *decoder, const char *const *names, size_t count);
+
 /* Read one token of each sequence: count is the batch. logits: (batch, vocab_size); may be NULL. */
 T2R_API t2r_kind t2r_step(t2r_decoder *decoder, const int64_t *tokens, size_t count, const float **logits);
 

@@ -146,6 +146,8 @@ public:
     }
 
     void reset(std::size_t batch = 0) { check(t2r_reset(*this, batch)); }
+    // Choose low-rank adapters by name, nullptr for none: one per sequence, or one for all.
+    void adapt(const std::vector<const char *> &names) { check(t2r_adapt(*this, names.data(), names.size())); }
     // The logits of the next token, (batch, vocab_size): valid until the next call.
     const float *step(const Tokens &tokens) {
         const float *logits;

@@ -256,6 +256,14 @@ t2r_kind t2r_reset(t2r_decoder *decoder, size_t batch) {
     });
 }
 
+t2r_kind t2r_adapt(t2r_decoder *decoder, const char *const *names, size_t count) {
+    return guarded([&] {
+        const DecoderCall use(decoder);
+        require_list(names, count, "names of adapters");
+        use->decoder.adapt({names, names + count});
+    });
+}
+
 t2r_kind t2r_step(t2r_decoder *decoder, const int64_t *tokens, size_t count, const float **logits) {
     return guarded([&] {
         const DecoderCall use(decoder);

@@ -185,6 +185,28 @@ void Decoder::exchange(const std::vector<std::int64_t> &rows) {
     }
 }
 
+void Decoder::adapt(const std::vector<const char *> &names) {
+    const auto &known = signature().adapters;
+    const auto rows = static_cast<std::size_t>(batch());
+    if (names.size() != rows && names.size() != 1)
+        fail(T2R_ARGUMENT, "one name of an adapter, or one per sequence: " + number(batch()),
+             number(static_cast<std::int64_t>(names.size())), "pass one for each");
+    std::vector<std::int32_t> numbers;
+    for (std::size_t row = 0; row < rows; row++) {
+        const char *name = names[names.size() == 1 ? 0 : row];
+        const auto found = std::find(known.begin(), known.end(), name ? name : "");
+        if (name && found == known.end()) {
+            std::string all = known.empty() ? "a graph with adapters" : "an adapter of this graph: ";
+            for (std::size_t i = 0; i < known.size(); i++) all += (i ? ", " : "") + known[i];
+            fail(T2R_ARGUMENT, printable(all, 400), printable(name, 100), known.empty() ? "export it with --adapter NAME=PATH" : "use one of those");
+        }
+        numbers.push_back(name ? static_cast<std::int32_t>(found - known.begin()) + 1 : 0);
+    }
+    const auto &specs = signature().states;
+    for (std::size_t i = 0; !known.empty() && i < specs.size(); i++)
+        if (is_adapter(specs[i])) std::memcpy(states->place(i, {batch()}), numbers.data(), 4 * rows);
+}
+
 void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t position) {
     const auto refuse = [&](const std::string &problem) {
         fail(T2R_SNAPSHOT, "the states of this graph, one batch size, one cache length and one length of the sources in all of them",
@@ -215,6 +237,16 @@ void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t posi
             std::memcpy(&count, static_cast<const char *>(ordered[i]->data) + 4 * row, 4);
             if (count < 0) fail(T2R_SNAPSHOT, "positions of at least 0", number(count), "take the states from a decoder or a snapshot");
             read[row] = count;
+        }
+    }
+    const auto most = static_cast<std::int32_t>(signature().adapters.size());
+    for (std::size_t i = 0; i < specs.size(); i++) {
+        if (!most || !is_adapter(specs[i])) continue;
+        for (std::size_t row = 0; row < read.size(); row++) {
+            std::int32_t chosen;
+            std::memcpy(&chosen, static_cast<const char *>(ordered[i]->data) + 4 * row, 4);
+            if (chosen < 0 || chosen > most)
+                fail(T2R_SNAPSHOT, "numbers of adapters in 0 … " + number(most), number(chosen), "take the states from this graph");
         }
     }
     auto fresh = std::make_unique<States>(graph, *ending, rows);

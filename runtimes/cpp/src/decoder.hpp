@@ -50,6 +50,9 @@ public:
     // Replace the batch by these rows of decoders of the same graph, also of this one. Throws Error of the kind batch, and the
     // decoder is unchanged.
     void take(const std::vector<Row> &rows);
+    // Choose an adapter by name, or none (null), for each sequence, or one for all. Throws Error of the kind argument, and the
+    // decoder is unchanged.
+    void adapt(const std::vector<const char *> &names);
     // Throws Error of the kinds snapshot (missing or unexpected names, wrong dtypes or shapes) and batch (too many or too large),
     // and the decoder is unchanged.
     void set_states(const std::vector<GivenState> &given, std::int64_t position);

@@ -16,6 +16,7 @@ namespace t2r {
 namespace {
 
 constexpr std::int64_t contract = 1, max_vocabulary = 1 << 24, max_bytes = std::int64_t{1} << 61, max_source_length = 1 << 20;
+constexpr std::size_t max_adapters = 1024, max_adapter_name = 64;
 constexpr std::size_t max_special = 1024;  // start tokens or banned tokens
 const std::set<std::string> roles = {"step", "prefill", "draft_check", "encoder"};
 
@@ -165,6 +166,22 @@ bool is_past_end(const std::string &text) {
     return text.rfind("wrap:", 0) == 0 && digits && text.size() >= 6 && text.size() <= 14 && text[5] != '0';
 }
 
+// The names of adapters, and whether there is the state that chooses one.
+void read_adapters(const Keys &keys, Signature &made) {
+    if (!keys.has("adapters")) return;
+    keys.with("adapters", [&](Json::Value value) {
+        value.each([&](Json::Value name) { made.adapters.emplace_back(name.string()); });
+    });
+    const std::string letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    const std::set<std::string> different(made.adapters.begin(), made.adapters.end());
+    bool good = !different.empty() && different.size() == made.adapters.size() && different.size() <= max_adapters;
+    for (const std::string &name : made.adapters)
+        good = good && name.size() <= max_adapter_name && name.find_first_of(letters) == 0 &&
+               name.find_first_not_of(letters + "._-") == std::string::npos;
+    good = good && std::any_of(made.states.begin(), made.states.end(), is_adapter);
+    require(good, "adapters");
+}
+
 Source read_source(const Keys &keys, const Signature &signature) {
     Source source;
     source.vocab_size = keys.count("source_vocab_size");
@@ -200,6 +217,10 @@ std::optional<Dtype> dtype_named(const std::string &name) {
     for (int i = 0; i < 4; i++)
         if (name == dtypes[i].name) return static_cast<Dtype>(i);
     return std::nullopt;
+}
+
+bool is_adapter(const StateSpec &spec) {
+    return spec.name == "adapter" && spec.dtype == Dtype::int32 && spec.shape == Shape{dim_batch} && spec.initial == 0 && !spec.constant;
 }
 
 bool StateSpec::grows() const { return std::find(shape.begin(), shape.end(), dim_growing) != shape.end(); }
@@ -255,7 +276,7 @@ bool Signature::is_companion(const Signature &other, const std::string &wanted) 
            vocab_size == other.vocab_size && batch == other.batch && max_positions == other.max_positions &&
            other.top_k == top_k && input_size == other.input_size && bos_token == other.bos_token && eos_tokens == other.eos_tokens &&
            past_end == other.past_end && checkpoint == other.checkpoint && quantization == other.quantization &&
-           layers == other.layers && target == other.target && state_layout == other.state_layout &&
+           layers == other.layers && adapters == other.adapters && target == other.target && state_layout == other.state_layout &&
            other.hidden_size == (wanted == "prefill" ? hidden_size : 0) && !other.chats && !other.has_options &&
            producer == other.producer && other.graphs.empty() && !other.tokenizer && source == other.source &&
            !(other.source && other.source->tokenizer);
@@ -309,6 +330,7 @@ Signature signature_of(const std::map<std::string, std::string> &metadata, std::
     } else {
         require(made.role != "encoder", "role");
     }
+    read_adapters(keys, made);
     made.chats = keys.has("chat_template") && !keys.with("chat_template", [](Json::Value value) { return value.is_null(); });
     made.has_options = keys.has("generation");
     if (made.has_options) keys.with("generation", [&](Json::Value value) {

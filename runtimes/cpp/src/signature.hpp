@@ -40,6 +40,9 @@ struct StateSpec {
     std::int64_t bytes(std::int64_t batch, std::int64_t length = 0, std::int64_t source = 1) const;
 };
 
+// Whether a state is the number of each row's adapter.
+bool is_adapter(const StateSpec &spec);
+
 // The metadata keys of translators.
 struct Source {
     std::vector<std::string> start_states;
@@ -61,6 +64,7 @@ struct Signature {
     std::map<std::string, std::string> graphs;  // role: file name
     std::optional<std::string> tokenizer;
     std::optional<Source> source;
+    std::vector<std::string> adapters;          // names of low-rank adapters; the state `adapter` is the number of one, 0 for none
     bool chats = false, has_options = false;    // whether it has a chat template, and t2r.generation
     Sampling sampling;  // defaults if the caller sets nothing
     Beam beam;

@@ -161,6 +161,11 @@ void get_info() {
 
 void reset() { told(t2r_reset(decoders.any(), seldom() ? one_of<std::size_t>({SIZE_MAX, std::size_t{1} << 62, 200}) : below(4))); }
 
+void adapt() {
+    const char *names[] = {one_of<const char *>({"a", "", nullptr}), nullptr, nullptr, nullptr};
+    told(t2r_adapt(decoders.any(), seldom() ? nullptr : names, below(5)));
+}
+
 void step() {
     t2r_decoder *decoder = decoders.any();
     const t2r_info info = info_of(decoder);
@@ -356,7 +361,7 @@ struct Call {
 
 constexpr Call calls[] = {
     {"open", open, 3}, {"fork", fork, 2}, {"copy", copy, 2}, {"open_memory", open_memory, 2},
-    {"cancel", cancel, 1}, {"metadata", metadata, 1}, {"close", close, 1}, {"get_info", get_info, 1}, {"reset", reset, 3}, {"step", step, 8},
+    {"cancel", cancel, 1}, {"metadata", metadata, 1}, {"close", close, 1}, {"get_info", get_info, 1}, {"reset", reset, 3}, {"adapt", adapt, 1}, {"step", step, 8},
     {"prefill", prefill, 6}, {"reorder", reorder, 4}, {"take", take, 4}, {"choose", choose, 3}, {"generate", generate, 8}, {"states", states, 3}, {"snapshot", snapshot, 3},
     {"encode_sources", encode_sources, 4}, {"translate", translate, 4}, {"open_tokenizer", open_tokenizer, 2},
     {"close_tokenizer", close_tokenizer, 1}, {"encode", encode, 4}, {"decode", decode, 4}, {"open_stream", open_stream, 2},

@@ -115,6 +115,8 @@ void reading(const std::string &folder) {
     const t2r_info info = decoder.info();
     const auto width = static_cast<std::size_t>(info.vocab_size);
     decoder.reset(2);
+    decoder.adapt({nullptr});
+    EXPECT(told([&] { decoder.adapt({"no adapter"}); }) == T2R_ARGUMENT);
     const float *logits = decoder.prefill({1, 2, 3, 4, 5, 6}, 2);
     const auto likeliest = [&](const float *row) { return std::max_element(row, row + width) - row; };
     const t2r::Tokens best = {likeliest(logits), likeliest(logits + width)};

@@ -196,6 +196,10 @@ class Decoder:
     def reset(self, batch: int = 0) -> None:
         self.library.call("t2r_reset", self.handle, c_size_t(batch))
 
+    def adapt(self, *names: str | None) -> None:
+        given = (c_char_p * len(names))(*(name if name is None else name.encode() for name in names))
+        self.library.call("t2r_adapt", self.handle, given, c_size_t(len(names)))
+
     def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         logits = POINTER(c_float)()
         self.library.call("t2r_step", self.handle, numbers(tokens), c_size_t(len(tokens)), byref(logits))
