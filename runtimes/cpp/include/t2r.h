@@ -321,7 +321,7 @@ T2R_API t2r_kind t2r_stop_at(t2r_stream *stream, const char *const *texts, size_
 /* Whether a stop text has occurred. t2r_feed then returns no text, and a callback may end the generation. */
 T2R_API t2r_kind t2r_stopped(t2r_stream *stream, int *stopped);
 
-/* The text that this token completes; may be empty. */
+/* The text that this token completes; may be empty. If it fails, the stream is unchanged. */
 T2R_API t2r_kind t2r_feed(t2r_stream *stream, int64_t token, const char **text, size_t *size);
 
 /* The text that was still held back. */

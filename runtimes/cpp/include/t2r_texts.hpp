@@ -30,6 +30,7 @@ public:
     // Add a text and return its handle. Reads the prompt except its last token, which the next step reads. If this throws, the
     // batch is unchanged.
     std::size_t add(const Tokens &prompt, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {}) {
+        require_done();
         Decoder reader = decoder.fork();
         Text text{count, 0, max_tokens, 0, sampling ? *sampling : reader.sampling(), {}};
         require(prompt, text, reader);
@@ -37,35 +38,51 @@ public:
         if (prompt.size() > 1) reader.prefill({prompt.begin(), prompt.end() - 1});
         std::vector<Decoder::Row> rows = rows_where([](const Text &) { return true; });
         rows.push_back({reader, 0});
+        texts.reserve(texts.size() + 1);
         decoder.take(rows);
         texts.push_back(std::move(text));
         return count++;
     }
 
     // Choose one token of every text: handles and tokens, oldest first. A text leaves the batch after a stop token or max_tokens,
-    // or with the token -1 if its logits are not finite.
+    // or with the token -1 if its logits are not finite. If this throws, call it again, before add or remove.
     std::vector<std::pair<std::size_t, std::int64_t>> step() {
         std::vector<std::pair<std::size_t, std::int64_t>> chosen;
         if (texts.empty()) return chosen;
+        const auto size = static_cast<std::size_t>(decoder.info().vocab_size);
         Tokens newest;
         for (const Text &text : texts) newest.push_back(text.token);
-        const float *logits = decoder.step(newest);
-        const auto size = static_cast<std::size_t>(decoder.info().vocab_size);
+        if (!logits) logits = decoder.step(newest);
         for (std::size_t row = 0; row < texts.size(); row++) {
-            texts[row].token = choose(logits + row * size, row);
-            chosen.emplace_back(texts[row].handle, texts[row].token);
+            newest[row] = choose(logits + row * size, row);
+            chosen.emplace_back(texts[row].handle, newest[row]);
         }
-        keep([](const Text &text) { return text.token >= 0 && text.draws < text.max_tokens && !text.ends(); });
+        std::vector<Decoder::Row> rows;
+        for (std::size_t row = 0; row < texts.size(); row++)
+            if (texts[row].goes_on(newest[row])) rows.push_back({decoder, static_cast<std::int64_t>(row)});
+        if (!rows.empty() && rows.size() < texts.size()) decoder.take(rows);
+        logits = nullptr;  // from here on nothing can fail
+        std::size_t kept = 0;
+        for (std::size_t row = 0; row < texts.size(); row++) {
+            const bool stays = texts[row].goes_on(newest[row]);
+            texts[row].token = newest[row];
+            texts[row].draws++;
+            if (stays && kept++ != row) texts[kept - 1] = std::move(texts[row]);
+        }
+        texts.erase(texts.begin() + static_cast<std::ptrdiff_t>(kept), texts.end());
         return chosen;
     }
 
     // Remove a text and return a decoder that has read it, except its newest token.
     Decoder remove(std::size_t handle) {
+        require_done();
         Decoder other = decoder.fork();
         const auto found = std::find_if(texts.begin(), texts.end(), [&](const Text &text) { return text.handle == handle; });
         if (found == texts.end()) throw Failed(T2R_BATCH, "expected the handle of a text that has not ended; received another; take one of add");
         other.take({{decoder, found - texts.begin()}});
-        keep([&](const Text &text) { return text.handle != handle; });
+        const std::vector<Decoder::Row> rows = rows_where([&](const Text &text) { return text.handle != handle; });
+        if (!rows.empty()) decoder.take(rows);
+        texts.erase(found);
         return other;
     }
 
@@ -76,7 +93,10 @@ private:
         t2r_sampling sampling;
         Tokens stops;
 
-        bool ends() const { return std::find(stops.begin(), stops.end(), token) != stops.end(); }
+        // Whether it goes on after one more token.
+        bool goes_on(std::int64_t next) const {
+            return next >= 0 && draws + 1 < max_tokens && std::find(stops.begin(), stops.end(), next) == stops.end();
+        }
     };
 
     // The checks of generate before it reads.
@@ -101,10 +121,14 @@ private:
                "expected a text within the model's positions; received a longer one; request fewer tokens");
     }
 
-    std::int64_t choose(const float *logits, std::size_t row) {
-        Text &text = texts[row];
+    void require_done() const {
+        if (logits) throw Failed(T2R_STATE, "expected a batch whose last step is done; received one whose step failed; call step again");
+    }
+
+    std::int64_t choose(const float *values, std::size_t row) const {
+        const Text &text = texts[row];
         std::int64_t token;
-        const t2r_kind kind = t2r_choose(decoder, logits, row, &text.sampling, text.draws++, &token);
+        const t2r_kind kind = t2r_choose(decoder, values, row, &text.sampling, text.draws, &token);
         if (kind == T2R_GRAPH) return -1;
         check(kind);
         return token;
@@ -117,14 +141,9 @@ private:
         return rows;
     }
 
-    template <class F> void keep(F stays) {
-        const std::vector<Decoder::Row> rows = rows_where(stays);
-        if (!rows.empty() && rows.size() < texts.size()) decoder.take(rows);
-        texts.erase(std::remove_if(texts.begin(), texts.end(), [&](const Text &text) { return !stays(text); }), texts.end());
-    }
-
     Decoder decoder;
     std::vector<Text> texts;  // one per row
+    const float *logits = nullptr;  // of a step that failed after it had read
     std::size_t count = 0;
 };
 
@@ -160,8 +179,15 @@ public:
             fits = fits && make_room(bytes, used.size());
             if (!fits) continue;  // nor do longer prefixes
             const auto behind_used = std::next(kept.begin(), static_cast<std::ptrdiff_t>(used.size()));
-            used.push_back(kept.insert(behind_used, Kept{++count, next, decoder.copy(), bytes}));
-            places.emplace(next, used.back());
+            used.reserve(blocks);
+            const Place place = kept.insert(behind_used, Kept{++count, next, decoder.copy(), bytes});
+            try {
+                places.emplace(next, place);
+            } catch (...) {
+                kept.erase(place);  // without its place, it would never be found
+                throw;
+            }
+            used.push_back(place);
         }
         return decoder.prefill({behind(blocks), text.end()});
     }

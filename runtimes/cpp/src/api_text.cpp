@@ -117,7 +117,9 @@ t2r_kind t2r_feed(t2r_stream *stream, int64_t token, const char **text, size_t *
     return guarded([&] {
         const Streams::Use use(streams(), stream);
         require(text, "where to put the text");
-        use->text = use->until.feed(use->stream.feed(token));
+        TextStream next = use->stream;  // a failure leaves the stream unchanged, and the token can be fed again
+        use->text = use->until.feed(next.feed(token));
+        use->stream = std::move(next);
         hand_out(use->text, text, size);
     });
 }
@@ -136,7 +138,9 @@ t2r_kind t2r_stop_at(t2r_stream *stream, const char *const *texts, size_t count)
                 fail(T2R_ARGUMENT, "stop texts of 1 to " + std::to_string(longest_stop) + " bytes", std::to_string(bytes), "pass another");
             if (!is_utf8(stops.back())) fail(T2R_TOKENIZER, "stop texts in UTF-8", printable(stops.back(), 40), "convert them");
         }
-        use->until = Until(stops, use->until.end());
+        Until next(stops);
+        next.take_from(use->until);
+        use->until = std::move(next);
     });
 }
 
@@ -152,8 +156,12 @@ t2r_kind t2r_end_stream(t2r_stream *stream, const char **text, size_t *size) {
     return guarded([&] {
         const Streams::Use use(streams(), stream);
         require(text, "where to put the text");
-        use->text = use->until.feed(use->stream.end());
-        use->text += use->until.end();
+        TextStream next = use->stream;
+        Until until = use->until;
+        use->text = until.feed(next.end());
+        use->text += until.end();
+        use->stream = std::move(next);
+        use->until = std::move(until);
         hand_out(use->text, text, size);
     });
 }

@@ -10,17 +10,19 @@ namespace t2r {
 
 class Cancellation {
 public:
-    // Marks a call as running during its lifetime.
+    // Marks a call as running during its lifetime. Throws Ort::Exception, and the next call can be made.
     class Call {
     public:
         explicit Call(Cancellation &of) : of(of) {
             const std::lock_guard<std::mutex> lock(of.mutex);
+            if (of.terminated) of.options.UnsetTerminate();
+            of.terminated = false;
             of.running = true;
         }
         ~Call() {
             const std::lock_guard<std::mutex> lock(of.mutex);
             of.running = false;
-            if (of.wanted.exchange(false)) of.options.UnsetTerminate();
+            if (of.wanted.exchange(false)) of.terminated = true;
         }
         Call(const Call &) = delete;
         Call &operator=(const Call &) = delete;
@@ -54,7 +56,7 @@ private:
     [[noreturn]] static void failed(const char *expected, const Ort::Exception &error);
 
     std::mutex mutex;  // guards `running` and actions that depend on it
-    bool running = false;
+    bool running = false, terminated = false;  // terminated: the options still end every run, until the next call
     std::atomic<bool> wanted{false};
     Ort::RunOptions options;
 };

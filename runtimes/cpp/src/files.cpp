@@ -106,6 +106,7 @@ void replace_file(const std::string &path, const std::function<void(std::FILE *)
     const fs::path place = path_of(path);
     std::error_code error;
     const fs::file_status status = fs::symlink_status(place, error);
+    if (!fs::status_known(status)) unwritable(path, error.message());
     if (fs::exists(status) && !fs::is_regular_file(status))
         fail(T2R_FILE, "a regular file at " + printable(path) + ", or nothing", "something else", "name another file");
     if (fs::exists(status) && (status.permissions() & fs::perms(0222)) == fs::perms::none)
@@ -126,8 +127,9 @@ void replace_file(const std::string &path, const std::function<void(std::FILE *)
     try {
         body(file.get());
         if (!close()) unwritable(path, std::strerror(errno));
-        if (fs::exists(status)) fs::permissions(part, status.permissions(), error);
-        fs::rename(part, place, error);
+        error.clear();
+        if (fs::exists(status)) fs::permissions(part, status.permissions(), error);  // else others could read what they could not
+        if (!error) fs::rename(part, place, error);
         if (error) unwritable(path, error.message());
     } catch (...) {
         file.reset();

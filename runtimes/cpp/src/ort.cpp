@@ -24,12 +24,17 @@ const Ort::Env *make_env() {
              printable(OrtGetApiBase()->GetVersionString()), "put a newer library in its place");
     Ort::InitApi(api);
     const std::lock_guard<std::mutex> lock(mutex);
-    is_made = true;
-    if (!shared) return new Ort::Env(ORT_LOGGING_LEVEL_WARNING, "t2r", log_message, nullptr);
+    if (!shared) {
+        const auto *made = new Ort::Env(ORT_LOGGING_LEVEL_WARNING, "t2r", log_message, nullptr);
+        is_made = true;
+        return made;
+    }
     Ort::ThreadingOptions threads;
     threads.SetGlobalIntraOpNumThreads(*shared ? *shared : usable_threads());
     threads.SetGlobalInterOpNumThreads(1);
-    return new Ort::Env(threads, log_message, nullptr, ORT_LOGGING_LEVEL_WARNING, "t2r");
+    const auto *made = new Ort::Env(threads, log_message, nullptr, ORT_LOGGING_LEVEL_WARNING, "t2r");
+    is_made = true;
+    return made;
 }
 
 }  // namespace

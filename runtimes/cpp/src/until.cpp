@@ -6,20 +6,25 @@ namespace t2r {
 
 std::string Until::feed(std::string_view piece) {
     if (ended) return "";
-    waiting.append(piece);
-    std::size_t end = waiting.npos, begin = 0, held = 0;
+    std::string all = waiting;
+    all.append(piece);
+    std::size_t end = all.npos, begin = 0, held = 0;
     for (Stop &stop : stops) {
-        const std::size_t read = stop.end_in(std::string_view(waiting).substr(searched)), after = searched + read;
-        held = std::max(held, stop.matched);
+        const std::size_t read = stop.end_in(std::string_view(all).substr(searched)), after = searched + read;
+        held = std::max(held, stop.next);
         if (read == 0 || after > end) continue;
         const std::size_t place = after - stop.text.size();
         begin = after < end ? place : std::min(begin, place);
         end = after;
     }
-    ended = end != waiting.npos;
-    std::string certain = waiting.substr(0, ended ? begin : waiting.size() - held);
-    waiting.erase(0, ended ? waiting.npos : certain.size());
+    const bool found = end != all.npos;
+    std::string certain = all.substr(0, found ? begin : all.size() - held);
+    // from here on nothing can fail
+    all.erase(0, found ? all.npos : certain.size());
+    waiting.swap(all);
+    for (Stop &stop : stops) stop.matched = stop.next;
     searched = waiting.size();
+    ended = found;
     return certain;
 }
 
@@ -30,16 +35,17 @@ std::string Until::end() {
 }
 
 std::size_t Until::Stop::end_in(std::string_view piece) {
+    next = matched;
     for (std::size_t read = 0; read < piece.size();) {
-        matched = after(matched, piece[read++]);
-        if (matched == text.size()) return read;
+        next = after(next, piece[read++]);
+        if (next == text.size()) return read;
     }
     return 0;
 }
 
-std::size_t Until::Stop::after(std::size_t count, char next) {
-    while (count && text[count] != next) count = border(count);
-    return count + (text[count] == next);
+std::size_t Until::Stop::after(std::size_t count, char letter) {
+    while (count && text[count] != letter) count = border(count);
+    return count + (text[count] == letter);
 }
 
 std::size_t Until::Stop::border(std::size_t size) {

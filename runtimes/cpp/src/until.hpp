@@ -14,11 +14,11 @@ namespace t2r {
 class Until {
 public:
     Until() = default;
-    // held: text that was held back for former stop texts.
-    explicit Until(const std::vector<std::string> &stops, std::string held = "")
-        : stops(stops.begin(), stops.end()), waiting(std::move(held)) {}
+    explicit Until(const std::vector<std::string> &stops) : stops(stops.begin(), stops.end()) {}
 
-    // The text that is certain now; empty after the end.
+    // Hold the text that was held back for former stop texts.
+    void take_from(Until &former) { waiting = former.end(); }
+    // The text that is certain now; empty after the end. Throws std::bad_alloc before any change.
     std::string feed(std::string_view piece);
     // The text that was held back, at the end of the input.
     std::string end();
@@ -29,15 +29,15 @@ private:
     struct Stop {
         Stop(std::string text) : text(std::move(text)) {}
 
-        // How many bytes of a piece are read when the stop text is complete, or 0.
+        // How many bytes of a piece are read when the stop text is complete, or 0. Sets `next`.
         std::size_t end_in(std::string_view piece);
         // The number matched after one more byte.
-        std::size_t after(std::size_t count, char next);
+        std::size_t after(std::size_t count, char letter);
         // The length of the longest proper end of the first `size` bytes that begins them too.
         std::size_t border(std::size_t size);
 
         std::string text;
-        std::size_t matched = 0;                   // bytes at the end of the text so far that begin the stop text
+        std::size_t matched = 0, next = 0;         // bytes at the end of the text that begin the stop text, now and after a piece
         std::vector<std::size_t> borders = {0, 0};  // only as far as the text has matched
     };
 

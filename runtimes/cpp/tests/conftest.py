@@ -23,7 +23,7 @@ def release() -> Path:
 @pytest.fixture(scope="session")
 def checked() -> Path:
     """A build with AddressSanitizer and UndefinedBehaviorSanitizer."""
-    targets = ["t2r", "t2r_conformance", "api_calls", "misuse_c", "misuse_cpp", "header"]
+    targets = ["t2r", "t2r_conformance", "api_calls", "misuse_c", "misuse_cpp", "header", "torture"]
     return build("address", "-DT2R_SANITIZE=address", *CHECKED, targets=targets)
 
 
