@@ -38,7 +38,7 @@ from t2r_export.proof.checks import (
 )
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.side_by_side import SideBySide
-from t2r_export.proof.tolerances import REFERENCES, prompt_tolerance, tolerance
+from t2r_export.proof.tolerances import REFERENCES, ROUNDED_ROWS, prompt_tolerance, tolerance
 from t2r_runtime import Decoder
 from t2r_runtime.contract.state_spec import ADAPTER
 from t2r_runtime.errors import UserError
@@ -108,11 +108,13 @@ def verify(
         whole = for_length(checkpoint.model, context)
         checks.run(context_against_caches, both, unfolded, whole, min(context, CONTEXT_TOKENS))
     at_once = prompt_tolerance(provider, signature.quantization, _float_products(Path(path)))
+    if both.rounds and signature.quantization == "none":
+        at_once = ROUNDED_ROWS
     checks.run(sequence_against_steps, both, at_once)
     if isinstance(decoder, Decoder) and decoder.has_draft_check_graph:
         checks.run(drafts_against_steps, both, decoder, at_once)
     if signature.batch is None:
-        checks.run(batch_against_single, both)
+        checks.run(batch_against_single, both, ROUNDED_ROWS if both.rounds else bound)
     if isinstance(decoder, Decoder) and signature.hidden_size is not None:
         checks.run(hidden_against_eager, both, decoder)
     if signature.source is not None:

@@ -13,7 +13,7 @@ import (
 // Tensor is a state: its bytes, row-major, in native byte order.
 type Tensor struct {
 	Name  string
-	Dtype string // float32, float16, int32 or int64
+	Dtype string // float32, float16, int8, int32 or int64
 	Shape []int64
 	Data  []byte
 }

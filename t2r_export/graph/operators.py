@@ -246,6 +246,9 @@ class Operators(Recorder, Ops[Value]):
     def cast(self, x: Value, dtype: str) -> Value:
         return self.emit_elementwise("Cast", [x], dtype, to=ONNX_TYPES[dtype])
 
+    def to_int8(self, x: Value) -> Value:
+        return self.cast(self._unary("Round", x), "int8")
+
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         return x.viewed(resolved(x.shape, shape))
 

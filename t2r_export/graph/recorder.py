@@ -25,7 +25,12 @@ from t2r_export.graph.weights import Weight
 
 Dim = int | str  # if unknown: a letter, a product of letters and a number ("3*T"), or a sum
 Shape = tuple[Dim, ...]
-ONNX_TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
+ONNX_TYPES = {
+    "float32": TensorProto.FLOAT,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "int8": TensorProto.INT8,
+}
 
 
 @dataclass(frozen=True)

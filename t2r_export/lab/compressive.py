@@ -44,7 +44,7 @@ class CompressiveMixer(AttentionMixer):
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
-        evicted, after = self.near.append(heads, state, step)
+        heads, evicted, after = self.near.append(heads, state, step)
         blocks = {name: self._blocks(name, evicted[name], state, after, heads, step) for name in ("k", "v")}
         seen = {name: self._seen(state[f"block_{name}"], blocks[name], step) for name in ("k", "v")}
         kept = {f"block_{name}": self._kept(part, step) for name, part in seen.items()}

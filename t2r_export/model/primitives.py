@@ -162,6 +162,10 @@ class Primitives(ABC, Generic[T]):
         """Cast to `float32`, `int32` or `int64`."""
 
     @abstractmethod
+    def to_int8(self, x: T) -> T:
+        """x, from -127 to 127, rounded to integers, ties to even."""
+
+    @abstractmethod
     def reshape(self, x: T, shape: Sequence[int]) -> T:
         """Reshape; 0 keeps the dimension at that index, a single -1 is inferred."""
 

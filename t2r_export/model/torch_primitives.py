@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -12,6 +14,26 @@ from torch import Tensor, nn
 from t2r_export.model.primitives import Primitives
 
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
+
+_ROUNDED: ContextVar[Iterator[Tensor] | None] = ContextVar("_ROUNDED", default=None)
+HALF = 0.5 + 0.01  # of a level; the arguments of two sides differ by rounding alone
+
+
+@contextlib.contextmanager
+def rounded_as(given: Iterable[Tensor]) -> Iterator[None]:
+    """Context in which `to_int8` rounds as another side did, wherever that side's integer is next to its own argument.
+
+    A difference in the last digit of an argument may round it the other way. With the same integers, everything after
+    them can be compared as closely as without rounding.
+
+    Args:
+        given: for each call in turn, the integers of the last tokens, (…, n, d).
+    """
+    token = _ROUNDED.set(iter(given))
+    try:
+        yield
+    finally:
+        _ROUNDED.reset(token)
 
 
 class TorchPrimitives(Primitives[Tensor]):
@@ -135,6 +157,19 @@ class TorchPrimitives(Primitives[Tensor]):
 
     def cast(self, x: Tensor, dtype: str) -> Tensor:
         return x.to(_DTYPES[dtype])
+
+    def to_int8(self, x: Tensor) -> Tensor:
+        if x.requires_grad:  # float, with the gradient of the identity
+            return x + (x.round() - x).detach()
+        rounded, given = x.round(), _ROUNDED.get()
+        if given is not None:
+            theirs = next(given)[..., -x.shape[-2] :, :].to(x.dtype)
+            ours, tail = (
+                rounded.narrow(-2, x.shape[-2] - theirs.shape[-2], theirs.shape[-2]),
+                x[..., -theirs.shape[-2] :, :],
+            )
+            ours.copy_(theirs.where((theirs - tail).abs() <= HALF, ours))
+        return rounded.to(torch.int8)
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         return x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)])

@@ -287,10 +287,9 @@ class Transformer(Stack):
     def _initial(self, batch: int) -> State[Tensor]:
         weight = self.head.weight
         wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+        kinds = {"float32": wide, "int32": torch.int32, "int8": torch.int8}
         return {
-            s.name: torch.full(
-                s.dims(batch), s.initial, device=weight.device, dtype=wide if s.dtype == "float32" else torch.int32
-            )
+            s.name: torch.full(s.dims(batch), s.initial, device=weight.device, dtype=kinds[s.dtype])
             for s in self.state_spec()
             if not s.constant
         }

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from t2r_export.graph.layout import pack, unpack
 from t2r_export.model.ops import State
+from t2r_export.model.torch_primitives import rounded_as
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.contract.state_spec import ADAPTER, StateSpec
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import Stepper
 
 SOURCE_TOKENS = 13  # length of the longest random source
+ROUNDED = "int8"  # dtype of states that are rounded
 PREFIX_TOKENS = 5  # minimum tokens before a comparison, so that all states are non-zero
 
 
@@ -68,10 +70,23 @@ class SideBySide:
     def step(self, ids: Tensor) -> tuple[Tensor, np.ndarray]:
         """Read one token (B,): logits (1, B, vocabulary) of model and graph."""
         self.texts[-1].ids.append(ids)
-        expected, self.states = self.model.step(ids, self.states)
         logits = self.decoder.step(ids.numpy())
+        with rounded_as(self.rounded(1)):
+            expected, self.states = self.model.step(ids, self.states)
         self.compare(logits, expected)
         return expected[None], logits[None]
+
+    @property
+    def rounds(self) -> bool:
+        """Whether states are rounded to integers."""
+        return any(spec.dtype == ROUNDED for spec in self.specs)
+
+    def rounded(self, count: int) -> list[Tensor]:
+        """The integers that the decoder rounded at its last `count` tokens, for `rounded_as`."""
+        if not self.rounds:
+            return []
+        states = unpack(self.decoder.state(), self.specs)
+        return [torch.from_numpy(states[spec.name])[..., -count:, :] for spec in self.specs if spec.dtype == ROUNDED]
 
     def write(self, ids: Tensor, count: int) -> tuple[Tensor, np.ndarray]:
         """Read `count` tokens: `ids` (B,), then tokens drawn from the graph's logits.

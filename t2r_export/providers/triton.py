@@ -34,7 +34,13 @@ CONFIG, VERSION, GRAPH, INITIAL = "config.pbtxt", "1", "model.onnx", "initial_st
 MAX_BATCH = 64  # sequences in a run
 CANDIDATES = 1024  # sequences whose states are kept
 IDLE = 600_000_000  # µs until a sequence without requests is dropped; Triton's default is one second
-TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "int32": "TYPE_INT32", "int64": "TYPE_INT64"}
+TYPES = {
+    "float32": "TYPE_FP32",
+    "float16": "TYPE_FP16",
+    "int8": "TYPE_INT8",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+}
 
 
 def export_triton(

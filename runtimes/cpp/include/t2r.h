@@ -235,7 +235,7 @@ T2R_API t2r_kind t2r_choose(t2r_decoder *decoder, const float *logits, size_t ro
 
 typedef struct t2r_tensor {
     const char *name;
-    const char *dtype;  /* float32, float16, int32 or int64 */
+    const char *dtype;  /* float32, float16, int8, int32 or int64 */
     size_t rank;
     const int64_t *shape;
     const void *data;   /* row-major */

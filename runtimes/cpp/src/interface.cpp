@@ -90,7 +90,7 @@ void compare(const Forms &wanted, const Forms &found, std::string &problems) {
 }  // namespace
 
 ONNXTensorElementDataType type_of(Dtype dtype) {
-    static const ONNXTensorElementDataType types[] = {f32, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, i32, i64};
+    static const ONNXTensorElementDataType types[] = {f32, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, i32, i64};
     return types[static_cast<int>(dtype)];
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view magic("\x93NUMPY\x01\x00", 8);
 constexpr std::size_t alignment = 64, growth_digits = 21, max_rank = 16;
-constexpr const char *descriptions[] = {"<f4", "<f2", "<i4", "<i8"};  // in the order of Dtype
+constexpr const char *descriptions[] = {"<f4", "<f2", "|i1", "<i4", "<i8"};  // in the order of Dtype
 
 // Parses the header: a Python dictionary of these three keys, in any order.
 class Header {

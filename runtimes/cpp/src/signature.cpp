@@ -29,6 +29,7 @@ struct DtypeForm {
 constexpr DtypeForm dtypes[] = {
     {"float32", 4, std::numeric_limits<float>::max(), false},
     {"float16", 2, 65504, false},
+    {"int8", 1, std::numeric_limits<std::int8_t>::max(), true},
     {"int32", 4, std::numeric_limits<std::int32_t>::max(), true},
     {"int64", 8, 9007199254740992.0, true},
 };

@@ -15,7 +15,7 @@ inline constexpr std::int64_t default_state_bytes = std::int64_t{1} << 31;
 inline constexpr std::int64_t default_source = 4096;  // tokens of a source: scores of softmax attention grow with their square
 inline constexpr std::int64_t batch_states = 8;  // limit for a whole batch, as a multiple of max_state_bytes
 
-enum class Dtype { float32, float16, int32, int64 };
+enum class Dtype { float32, float16, int8, int32, int64 };
 
 std::size_t size_of(Dtype dtype);
 const char *name_of(Dtype dtype);

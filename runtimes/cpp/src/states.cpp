@@ -30,6 +30,7 @@ void fill(const StateSpec &spec, std::byte *to, std::size_t count) {
     switch (spec.dtype) {
     case Dtype::float32: return fill(to, count, static_cast<float>(spec.initial));
     case Dtype::float16: return fill(to, count, half_of(static_cast<float>(spec.initial)));
+    case Dtype::int8: return fill(to, count, static_cast<std::int8_t>(spec.initial));
     case Dtype::int32: return fill(to, count, static_cast<std::int32_t>(spec.initial));
     case Dtype::int64: return fill(to, count, static_cast<std::int64_t>(spec.initial));
     }

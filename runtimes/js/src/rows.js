@@ -19,7 +19,7 @@ export async function gathered(ort, rows) {
   return new ort.Tensor(type, new ARRAYS[type](made.buffer), shape);
 }
 
-export const ARRAYS = { float32: Float32Array, float16: Uint16Array, int32: Int32Array, int64: BigInt64Array };
+export const ARRAYS = { float32: Float32Array, float16: Uint16Array, int8: Int8Array, int32: Int32Array, int64: BigInt64Array };
 
 /** The bytes of a tensor: a view of it, or a copy from the GPU. @returns {Promise<Uint8Array>} */
 export async function bytesOf(tensor) {

@@ -12,13 +12,13 @@ const MAX_VOCABULARY = 1 << 24;
 export const MAX_STATE_BYTES = 2 ** 31; // of all states at a batch of 1
 const BATCH_STATES = 8; // times the limit of one sequence: that of a batch
 export const ROLES = ["step", "prefill", "draft_check", "encoder"];
-const MOST = { float32: 3.4028234663852886e38, float16: 65504, int32: 2 ** 31 - 1, int64: 2 ** 53 };
+const MOST = { float32: 3.4028234663852886e38, float16: 65504, int8: 127, int32: 2 ** 31 - 1, int64: 2 ** 53 };
 const MAX_DIMENSIONS = 16;
 const MAX_DEPTH = 128; // levels of arrays and objects in a value
 const MAX_SOURCE_LENGTH = 1 << 20; // tokens
 const MAX_SPECIAL = 1024; // start tokens or banned tokens
 const OF_STATES = ["name", "dtype", "shape", "initial", "constant"];
-export const SIZES = { float32: 4, float16: 2, int32: 4, int64: 8 };
+export const SIZES = { float32: 4, float16: 2, int8: 1, int32: 4, int64: 8 };
 const KEYS = [
   "states", "vocab_size", "bos_token", "eos_tokens", "batch", "max_positions", "past_end", "state_layout", "layers", "target",
   "quantization", "checkpoint_sha256", "producer", "tokenizer", "top_k", "role", "graphs",

@@ -9,7 +9,7 @@ const HEAD = "t2r.json";
 const MAX_HEAD = 1 << 16; // bytes
 const MAGIC = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0];
 const MAX_HEADER = 10000; // characters, as in NumPy's reader
-const DESCRS = { float32: "<f4", float16: "<f2", int32: "<i4", int64: "<i8" };
+const DESCRS = { float32: "<f4", float16: "<f2", int8: "|i1", int32: "<i4", int64: "<i8" };
 const DTYPES = Object.fromEntries(Object.entries(DESCRS).map(([dtype, descr]) => [descr, dtype]));
 const HEADER = /^\{'descr': '(<[fi]\d)', 'fortran_order': (True|False), 'shape': \(((?:\d+, )*(?:\d+,?)?)\), \} *\n$/;
 

@@ -4,7 +4,7 @@
  * @typedef {"file" | "graph" | "version" | "metadata" | "interface" | "weights" | "tokenizer" | "token" | "position" | "batch"
  *   | "snapshot" | "sampling" | "provider" | "argument" | "state" | "memory" | "runtime" | "cancelled"} Kind of an error
  *
- * @typedef {"float32" | "float16" | "int32" | "int64"} Dtype
+ * @typedef {"float32" | "float16" | "int8" | "int32" | "int64"} Dtype
  *
  * @typedef {readonly number[] | Int8Array | Uint8Array | Int16Array | Uint16Array | Int32Array | Uint32Array | Float32Array
  *   | Float64Array | BigInt64Array | BigUint64Array} Tokens an array or a typed array; other types are not converted to numbers

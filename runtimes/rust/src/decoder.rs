@@ -58,7 +58,7 @@ pub struct Info {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     pub name: String,
-    /// float32, float16, int32 or int64.
+    /// float32, float16, int8, int32 or int64.
     pub dtype: String,
     pub shape: Vec<i64>,
     pub data: Vec<u8>,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.mixers.base import Guard, MixerConfig
+from t2r_export.config.mixers.base import CACHE_BITS, CACHE_CHOICES, Guard, MixerConfig
 from t2r_export.config.mixers.linear import GATE, LinearConfig
 from t2r_export.config.options import check_values, limited, option
 from t2r_export.config.positions import RotaryConfig
@@ -36,6 +36,7 @@ class HybridConfig(MixerConfig):
     update_rule: str = option("Update rule for tokens that leave the window.", "linear", UPDATE_RULES)
     gate: str = option(GATE, "none", LinearConfig.GATES)
     sinks: int = option("Number of first tokens that stay visible (attention sinks).", 0)
+    cache_bits: int = option(CACHE_BITS, 32, CACHE_CHOICES)
     positions: str = option(
         "Rotary models: rotate before the feature map (keep), or rotate the features (after).", "keep", POSITIONS
     )

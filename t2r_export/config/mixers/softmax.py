@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.mixers.base import MEMORY, MixerConfig, require_none_merged
+from t2r_export.config.mixers.base import CACHE_BITS, CACHE_CHOICES, MEMORY, MixerConfig, require_none_merged
 from t2r_export.config.options import check_values, option
 from t2r_export.config.validation import MAX_SIZE, need
 
@@ -38,6 +38,7 @@ class WindowConfig(MixerConfig):
 
     window: int = option("Window size W: number of most recent tokens, including the current one.")
     sinks: int = option("Number of first tokens that stay visible (attention sinks).", 4, bounds=(0, MAX_SIZE))
+    cache_bits: int = option(CACHE_BITS, 32, CACHE_CHOICES)
     memory: int = option(MEMORY, 0)
     dilation: int = option("Of the window, only tokens at a distance that this number divides are visible.", 1)
     local: int = option("dilation: number of most recent tokens that are visible at any distance.", 1)

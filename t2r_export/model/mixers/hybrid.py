@@ -33,6 +33,7 @@ from t2r_export.model.mixers.feature_maps import FeatureMaps, dead_features
 from t2r_export.model.mixers.gates import Gates, OutputGate
 from t2r_export.model.mixers.linear import attend
 from t2r_export.model.mixers.maps import EPS
+from t2r_export.model.mixers.rows import Rows
 from t2r_export.model.mixers.sliding_window import SlidingWindow
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions.turns import Rotation, apply_rope
@@ -55,7 +56,8 @@ class HybridMixer(AttentionMixer):
         super().__init__(sizes, config)
         linear = config.linear()
         self.rotates = config.positions == "keep"
-        self.near = SlidingWindow(sizes, config.window, config.sinks, None if self.rotates else sizes.rope)
+        rope, rows = None if self.rotates else sizes.rope, Rows(config.cache_bits)
+        self.near = SlidingWindow(sizes, config.window, config.sinks, rope, stored=rows)
         self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, linear)
         with torch.no_grad():  # distant tokens can outweigh the window from the first step on
             for weight in self.maps.parameters() if config.map_scale != 1.0 else ():
@@ -80,7 +82,7 @@ class HybridMixer(AttentionMixer):
         """The window's output and largest weight, the numerator and denominator of linear attention, as `_merged` takes
         them, and the states after."""
         ops = step.ops
-        evicted, after = self.near.append(heads, state, step)
+        heads, evicted, after = self.near.append(heads, state, step)
         gone = self._gone(step)
         q, k = self.maps.features(*self._arguments(heads, evicted["k"], step), ops)
         control = self.gates.control(self.gates.logits(heads.x, ops), ops)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from t2r_export.model.mixers.banded import Band, append, empty_slot_mask, products, rotated_buffer, transposed
 from t2r_export.model.mixers.base import Heads, HeadSizes
+from t2r_export.model.mixers.rows import Rows
 from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.positions.pairs import Known, Pairs
 from t2r_export.model.positions.turns import apply_rope
@@ -32,6 +33,7 @@ class SlidingWindow:
     rope: int | None
     dilation: int = 1
     local: int = 1
+    stored: Rows = Rows()  # of the window; sinks are float32
 
     @property
     def band(self) -> Band:
@@ -48,21 +50,23 @@ class SlidingWindow:
 
     def state_spec(self) -> list[StateSpec]:
         G, d = self.sizes.kv_heads, self.sizes.size
-        sizes = {"k": self.window, "v": self.window}
-        if self.sinks:
-            sizes |= {"sink_k": self.sinks, "sink_v": self.sinks}
-        return [StateSpec(name, "float32", (BATCH, G, size, d)) for name, size in sizes.items()]
+        near = [spec for name in ("k", "v") for spec in self.stored.state_spec(name, G, self.window, d)]
+        sinks = ("sink_k", "sink_v") if self.sinks else ()
+        return near + [StateSpec(name, "float32", (BATCH, G, self.sinks, d)) for name in sinks]
 
-    def append(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[dict[str, T], State[T]]:
-        """Evicted k and v (B, G, T, ·), and the buffers after these tokens."""
+    def append(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[Heads[T], dict[str, T], State[T]]:
+        """The heads with k and v as they are stored, evicted k and v (B, G, T, ·), and the buffers after these tokens."""
         ops, after, evicted = step.ops, {}, {}
-        for name, new in (("k", heads.k), ("v", heads.v)):
+        given = self.stored.stored("k", heads.k, ops) | self.stored.stored("v", heads.v, ops)
+        for name, new in given.items():
             if ops.many:
                 joined = ops.concat([state[name], new], axis=2)  # (B, G, W + T, d)
                 evicted[name], after[name] = ops.drop_last(joined, self.window), ops.kept_buffer(joined, self.window)
             else:
                 evicted[name], after[name] = append(state[name], new, ops)
-        return evicted, {**after, **self._sinks_after(heads, state, step, of_states=True)}
+        read, new = ({name: self.stored.read(name, of, ops) for name in ("k", "v")} for of in (evicted, given))
+        heads = replace(heads, **new)
+        return heads, read, {**after, **self._sinks_after(heads, state, step, of_states=True)}
 
     def _sinks_after(self, heads: Heads[T], state: State[T], step: Step[T], of_states: bool) -> State[T]:
         """The sinks after these tokens, for the states or for this run's queries."""
@@ -92,6 +96,7 @@ class SlidingWindow:
     def scores(self, heads: Heads[T], state: State[T], after: State[T], step: Step[T]) -> tuple[list[T], list[T]]:
         """Masked scores of sinks and window, concatenated in a one-item list, and the list of their values.
 
+        `heads` and `after` are those that `append` returns.
         Rows are (B, G, R) in a step and (B, G, N, R·C) for many tokens; `outputs` restores them.
         """
         ops, G, positions = step.ops, self.sizes.kv_heads, self.sizes.positions
@@ -100,11 +105,12 @@ class SlidingWindow:
         if ops.many:
             band = self.band
             rows = band.queries(q, G, ops)
-            keys, values = (band.keys(state[name], new, ops) for name, new in (("k", heads.k), ("v", heads.v)))
+            past = (self.stored.read(name, state, ops) for name in ("k", "v"))
+            keys, values = (band.keys(*pair, ops) for pair in zip(past, (heads.k, heads.v), strict=True))
             if self.rope is not None:
                 rows, keys = band.rotated(rows, keys, self.rope, self.per_group, step)
         else:
-            keys, values, here = after["k"], after["v"], q
+            keys, values, here = self.stored.read("k", after, ops), self.stored.read("v", after, ops), q
             if self.rope is not None:
                 here, keys = rotated_buffer(q, keys, self.rope, step)
             rows = ops.group_queries(here, G)

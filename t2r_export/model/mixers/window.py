@@ -18,6 +18,7 @@ from t2r_export.config.mixers import WindowConfig
 from t2r_export.model.mixers.banded import transposed, weighted
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.memory import Memory
+from t2r_export.model.mixers.rows import Rows
 from t2r_export.model.mixers.sink import with_sink
 from t2r_export.model.mixers.sliding_window import SlidingWindow
 from t2r_export.model.ops import State, T
@@ -37,13 +38,13 @@ class WindowMixer(AttentionMixer):
         # distance, however large
         self.rotates = sizes.normed_after
         rope, pattern = None if self.rotates else sizes.rope, (config.dilation, config.local)
-        self.near = SlidingWindow(sizes, config.window, config.sinks, rope, *pattern)
+        self.near = SlidingWindow(sizes, config.window, config.sinks, rope, *pattern, Rows(config.cache_bits))
         self.memory = Memory(sizes.kv_heads, N, d, d, 0, False) if N else None
         self.sink = nn.Parameter(torch.zeros(sizes.heads)) if sizes.sink else None
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
-        _, after = self.near.append(heads, state, step)
+        heads, _, after = self.near.append(heads, state, step)
         scores, values = self.near.scores(heads, state, after, step)
         if self.memory is not None:  # without positions: queries are not rotated
             key, value = ops.parameter(self.memory.k), ops.parameter(self.memory.v)  # (G, N, d)

@@ -20,7 +20,7 @@ BATCH = "B"  # batch size
 GROWING = "T"  # dimension that starts at 0 and grows by 1 per step
 TOKENS = "N"  # number of tokens of a run
 SOURCE_LENGTH = "M"  # length of the longest source
-DTYPES = ("float32", "float16", "int32", "int64")
+DTYPES = ("float32", "float16", "int8", "int32", "int64")
 MAX_STATE_BYTES = 1 << 31  # default limit of all states at batch 1, as graphs may be untrusted
 MAX_DIMENSIONS = 16  # of a state
 
@@ -87,7 +87,7 @@ class StateSpec:
         """Size in bytes, with a cache of `length` tokens and sources of length `source`."""
         for name, value in (("batch", batch), ("length", length), ("source", source)):
             require_kind(value, numbers.Integral, f"an integer as {name}", "batch")
-        size = {"float32": 4, "float16": 2, "int32": 4, "int64": 8}[self.dtype]
+        size = {"float32": 4, "float16": 2, "int8": 1, "int32": 4, "int64": 8}[self.dtype]
         return size * math.prod(self.dims(batch, length, source))
 
 

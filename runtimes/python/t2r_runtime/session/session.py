@@ -34,6 +34,7 @@ TYPES = {
     "tensor(double)": "float64",
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
+    "tensor(int8)": "int8",
     "tensor(int32)": "int32",
     "tensor(int64)": "int64",
 }
