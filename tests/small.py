@@ -177,6 +177,9 @@ CONFIGS = {
     "hybrid_gated": with_layers(LLAMA, HybridConfig(3, K, update_rule="gated", gate="data", sinks=2), LINEAR),
     "hybrid_after": with_layers(LLAMA, HybridConfig(3, 6, positions="after", sinks=2, merge="gate", output_gate=True)),
     "hybrid_token": with_layers(LLAMA, HybridConfig(3, K, update_rule="gated", gate="data", sinks=1, merge="token")),
+    "window_8_bits": with_layers(GPT2, *(dataclasses.replace(WINDOW, cache_bits=8),) * 2),
+    "hybrid_8_bits": with_layers(LLAMA, HybridConfig(3, K, sinks=2, cache_bits=8), LINEAR),
+    "softmax_8_bits": with_layers(GPT2, *(dataclasses.replace(SOFTMAX, cache_bits=8),) * 2),
     "lstm": with_layers(RECURRENT, LSTMConfig(), LSTMConfig(), feed_forwards=(NO_FFN,) * 2),
     "gru": with_layers(RECURRENT, GRUConfig(), GRUConfig(), feed_forwards=(NO_FFN,) * 2),
     "mamba": with_layers(GPT2, dataclasses.replace(MAMBA, inner_norm_eps=None), MAMBA, feed_forwards=(NO_FFN, Dense())),
@@ -418,6 +421,10 @@ def states(made: Transformer, batch: int = B, seed: int = 0) -> State:
             out[spec.name] = torch.arange(M, M - batch, -1, dtype=torch.int32)
         elif spec.dtype == "int32":
             out[spec.name] = torch.arange(CACHED, CACHED + 2 * batch, 2, dtype=torch.int32)
+        elif spec.dtype == "int8":
+            out[spec.name] = torch.randint(-127, 128, shape, generator=generator, dtype=torch.int8)
+        elif "_scale." in spec.name:
+            out[spec.name] = (1 + torch.rand(shape, generator=generator)) / 127
         elif spec.name.startswith(("z", "source_z")):  # a sum of non-negative features
             out[spec.name] = 0.5 + torch.rand(shape, generator=generator)
         else:

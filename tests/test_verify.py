@@ -136,6 +136,8 @@ FAULTS: dict[str, tuple[str, Any, set[str]]] = {
         {"logits", "states"},
     ),
     "the window stands still": ("window", faults.unchanged("k.0"), ALL),
+    "a scale is another": ("window_8_bits", faults.constant(127, 120), ALL),
+    "8 bits are read without their scale": ("window_8_bits", faults.unread("v_scale.1"), ALL),
     "a sink is not kept": ("window", faults.unchanged("sink_k.1"), {"start", "start states"}),
     "a sink is never read": ("window_rotary", faults.unread("sink_v.1"), ALL),
     "the tokens are not counted": ("window_rotary", faults.unchanged("position"), {"states", "start", "start states"}),

@@ -166,6 +166,10 @@ class Primitives(ABC, Generic[T]):
         """x, from -127 to 127, rounded to integers, ties to even."""
 
     @abstractmethod
+    def straight_through(self, y: T, x: T) -> T:
+        """y, with the gradient of x."""
+
+    @abstractmethod
     def reshape(self, x: T, shape: Sequence[int]) -> T:
         """Reshape; 0 keeps the dimension at that index, a single -1 is inferred."""
 

@@ -54,8 +54,8 @@ PROMPTS = {
     "w4": Tolerance(logits=1.0, states=0.1),
     "keep": Tolerance(logits=1.0, states=0.1),
 }
-# Of models whose states are rounded to 8 bits, graphs against graphs (prompts, drafts, batches): a difference in the last
-# digit may round a number the other way.
+# Of models whose states are rounded to 8 bits, graphs against graphs (prompts, drafts, batches): a difference in the
+# last digit may round a number the other way, by one level of 127.
 ROUNDED_ROWS = Tolerance(logits=0.2, states=0.05)
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("cpu", "none"): Tolerance(logits=1e-4, states=1e-5),

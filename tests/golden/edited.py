@@ -1,4 +1,4 @@
-"""A graph that no export writes, but others may: states of float16 and int64, and states that do not start as 0."""
+"""A graph that no export writes, but others may: states of float16, int8 and int64, which do not start as 0."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from t2r_export.files import write_bytes
 
 Change = Callable[[onnx.ModelProto, dict[str, Any]], object]  # changes a graph, or its parsed metadata
 # dtypes and initial values of some states of tiny
-DTYPES = {"S.0": np.dtype(np.float16), "position": np.dtype(np.int64)}
-INITIAL = {"S.0": 0.5, "z.1": 1.5, "position": 3}
+DTYPES = {"S.0": np.dtype(np.float16), "z.0": np.dtype(np.int8), "position": np.dtype(np.int64)}
+INITIAL = {"S.0": 0.5, "z.0": 2, "z.1": 1.5, "position": 3}
 
 
 def cases(folder: Path) -> Iterator[Case]:

@@ -15,7 +15,7 @@ from t2r_runtime.errors import UserError
 
 MEMORY = "Persistent memory: number of trained key/value pairs per kv head, visible to every token."
 CACHE_CHOICES = (32, 8)
-CACHE_BITS = "Bits of each number of the window's keys and values: float32, or 8 with a scale per head and token."
+CACHE_BITS = "Bits of each stored number of keys and values: float32, or 8 with a scale per head and token."
 
 MERGED = "softmax layers, or linear layers with the update rule linear or gated, in merged layers"
 

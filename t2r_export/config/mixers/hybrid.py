@@ -36,7 +36,6 @@ class HybridConfig(MixerConfig):
     update_rule: str = option("Update rule for tokens that leave the window.", "linear", UPDATE_RULES)
     gate: str = option(GATE, "none", LinearConfig.GATES)
     sinks: int = option("Number of first tokens that stay visible (attention sinks).", 0)
-    cache_bits: int = option(CACHE_BITS, 32, CACHE_CHOICES)
     positions: str = option(
         "Rotary models: rotate before the feature map (keep), or rotate the features (after).", "keep", POSITIONS
     )
@@ -48,6 +47,7 @@ class HybridConfig(MixerConfig):
     map_scale: float = option(
         "merge sum, feature map relu: initial factor on W of the map; small, a student starts as its window alone.", 1.0
     )
+    cache_bits: int = option(CACHE_BITS, 32, CACHE_CHOICES)
 
     def __post_init__(self) -> None:
         check_values(self)

@@ -18,6 +18,7 @@ class SoftmaxConfig(MixerConfig):
     grows: ClassVar[bool] = True
 
     memory: int = option(MEMORY, 0, causal=True)
+    cache_bits: int = option(CACHE_BITS, 32, CACHE_CHOICES, causal=True)
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -38,10 +39,10 @@ class WindowConfig(MixerConfig):
 
     window: int = option("Window size W: number of most recent tokens, including the current one.")
     sinks: int = option("Number of first tokens that stay visible (attention sinks).", 4, bounds=(0, MAX_SIZE))
-    cache_bits: int = option(CACHE_BITS, 32, CACHE_CHOICES)
     memory: int = option(MEMORY, 0)
     dilation: int = option("Of the window, only tokens at a distance that this number divides are visible.", 1)
     local: int = option("dilation: number of most recent tokens that are visible at any distance.", 1)
+    cache_bits: int = option(CACHE_BITS, 32, CACHE_CHOICES)
 
     def __post_init__(self) -> None:
         check_values(self)

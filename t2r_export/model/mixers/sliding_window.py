@@ -55,18 +55,20 @@ class SlidingWindow:
         return near + [StateSpec(name, "float32", (BATCH, G, self.sinks, d)) for name in sinks]
 
     def append(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[Heads[T], dict[str, T], State[T]]:
-        """The heads with k and v as they are stored, evicted k and v (B, G, T, ·), and the buffers after these tokens."""
-        ops, after, evicted = step.ops, {}, {}
-        given = self.stored.stored("k", heads.k, ops) | self.stored.stored("v", heads.v, ops)
-        for name, new in given.items():
+        """The heads with k and v as they are read later, evicted k and v (B, G, T, ·), and the buffers after."""
+        ops, after, gone, read = step.ops, dict[str, T](), dict[str, T](), dict[str, T]()
+        for name, x in (("k", heads.k), ("v", heads.v)):
+            new, read[name] = self.stored.stored(name, x, ops)
             if ops.many:
-                joined = ops.concat([state[name], new], axis=2)  # (B, G, W + T, d)
-                evicted[name], after[name] = ops.drop_last(joined, self.window), ops.kept_buffer(joined, self.window)
+                joined, whole = self.stored.joined(name, state, new, read[name], ops)  # (B, G, W + T, ·)
+                gone[name] = ops.drop_last(whole, self.window)
+                after |= {part: ops.kept_buffer(rows, self.window) for part, rows in joined.items()}
             else:
-                evicted[name], after[name] = append(state[name], new, ops)
-        read, new = ({name: self.stored.read(name, of, ops) for name in ("k", "v")} for of in (evicted, given))
-        heads = replace(heads, **new)
-        return heads, read, {**after, **self._sinks_after(heads, state, step, of_states=True)}
+                pairs = {part: append(state[part], row, ops) for part, row in new.items()}
+                gone[name] = self.stored.read(name, {part: first for part, (first, _) in pairs.items()}, ops)
+                after |= {part: rest for part, (_, rest) in pairs.items()}
+        heads = replace(heads, k=read["k"], v=read["v"])
+        return heads, gone, {**after, **self._sinks_after(heads, state, step, of_states=True)}
 
     def _sinks_after(self, heads: Heads[T], state: State[T], step: Step[T], of_states: bool) -> State[T]:
         """The sinks after these tokens, for the states or for this run's queries."""

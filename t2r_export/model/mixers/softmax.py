@@ -16,12 +16,13 @@ from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.model.mixers.banded import attend, products, weigh
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.memory import Memory
+from t2r_export.model.mixers.rows import Rows
 from t2r_export.model.mixers.sink import with_sink
 from t2r_export.model.mixers.source import source_bias
 from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.positions.pairs import Pairs
 from t2r_export.model.step import Step
-from t2r_runtime.contract.state_spec import BATCH, GROWING, StateSpec
+from t2r_runtime.contract.state_spec import GROWING, StateSpec
 
 PREFIX_WEIGHTS = "weights of the prefix"  # name for Step.lend
 
@@ -33,11 +34,13 @@ class SoftmaxMixer(AttentionMixer):
         super().__init__(sizes, config)
         d, N = sizes.size, config.memory
         self.memory = Memory(sizes.kv_heads, N, d, d, 0, False) if N else None
+        self.rows = Rows(config.cache_bits)
         self.sink = nn.Parameter(torch.zeros(sizes.heads)) if sizes.sink else None
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        ops = step.ops
-        k, v = (ops.concat([state[name], new], axis=2) for name, new in (("k", heads.k), ("v", heads.v)))
+        ops, rows = step.ops, self.rows
+        new = [(name, state, *rows.stored(name, x, ops), ops) for name, x in (("k", heads.k), ("v", heads.v))]
+        (of_k, k), (of_v, v) = (rows.joined(*each) for each in new)
         if self.memory is not None:
             own = (heads.plain_q, ops.parameter(self.memory.k), ops.parameter(self.memory.v), None)
             o = self._beside(self._attend(heads, state["k"], k, v, step), own, step)
@@ -50,7 +53,7 @@ class SoftmaxMixer(AttentionMixer):
             o = with_sink(o, scores, weights, self.sink, lambda x: ops.ungroup_queries(x, self.sizes.heads), ops)
         else:
             o = ops.causal_attention(heads.q, k, v, self.sizes.scale, self.sizes.softcap)
-        return o, {"k": ops.kept_cache(k), "v": ops.kept_cache(v)}
+        return o, {name: ops.kept_cache(part) for name, part in (of_k | of_v).items()}
 
     def _rows(self, q: T, ops: Ops[T]) -> T:
         """Scaled queries (B, G, R·T, d): d products per head instead of P + T of its scores."""
@@ -96,8 +99,8 @@ class SoftmaxMixer(AttentionMixer):
         return step.shared(("causal mask", per_group), mask) if ops.many else None
 
     def state_spec(self) -> list[StateSpec]:
-        shape = (BATCH, self.sizes.kv_heads, GROWING, self.sizes.size)
-        return [StateSpec("k", "float32", shape), StateSpec("v", "float32", shape)]
+        G, d = self.sizes.kv_heads, self.sizes.size
+        return [spec for name in ("k", "v") for spec in self.rows.state_spec(name, G, GROWING, d)]
 
 
 def merge_softmax(first: tuple[T, T, T], second: tuple[T, T, T], ops: Ops[T]) -> T:
