@@ -118,7 +118,9 @@ def test_every_weight_of_a_student_learns() -> None:
         small.model(small.with_layers(LLAMA, small.SOFTMAX, small.SOFTMAX)), HybridConfig(3, K, cache_bits=8)
     )
     student(small.ids(length=14)).square().mean().backward()
-    assert all(weight.grad is not None and weight.grad.any() for weight in student.blocks.parameters())
+    assert all(
+        weight.grad is not None and weight.grad.any() for block in student.blocks for weight in block.parameters()
+    )
 
 
 def test_nearby_integers_are_adopted_and_others_are_not() -> None:
