@@ -1,5 +1,6 @@
 // Elementwise operators with one and two inputs.
 #include <cmath>
+#include <type_traits>
 
 #include "builders.hpp"
 #include "kernels.hpp"
@@ -225,16 +226,23 @@ void build_elu(Plan &plan, const Node &node) {
 template <class From, class To> struct Converted : Operation {
     std::size_t count;
 
-    void run(Run &run, int, int) const override {
+    void run(Run &run, int part, int parts) const override {
+        const std::size_t first = begin_of(count, part, parts, 64), last = begin_of(count, part + 1, parts, 64);
         const From *x = run.at<From>(reads[0]);
         To *y = run.at<To>(writes[0]);
-        for (std::size_t i = 0; i < count; i++) y[i] = static_cast<To>(x[i]);
+        for (std::size_t i = first; i < last; i++) {
+            if constexpr (std::is_same_v<To, std::int8_t>)
+                y[i] = x[i] >= -128 && x[i] <= 127 ? static_cast<To>(x[i]) : To{0};  // others and NaN have no value of this type
+            else
+                y[i] = static_cast<To>(x[i]);
+        }
     }
 };
 
 template <class From, class To> void convert(Plan &plan, ValueId x, ValueId y) {
     Converted<From, To> operation;
     operation.count = count_of(plan.value(x).dims);
+    operation.is_shared = operation.count >= worth_sharing;
     plan.add(std::move(operation), {x}, {y});
 }
 
@@ -248,7 +256,9 @@ void build_cast(Plan &plan, const Node &node) {
     if (from == Type::int32 && to == Type::float32) return convert<std::int32_t, float>(plan, x, y);
     if (from == Type::int64 && to == Type::float32) return convert<std::int64_t, float>(plan, x, y);
     if (from == Type::boolean && to == Type::float32) return convert<std::uint8_t, float>(plan, x, y);
-    refuse(node, "integers as float32 or as other integers", "another conversion");
+    if (from == Type::int8 && to == Type::float32) return convert<std::int8_t, float>(plan, x, y);
+    if (from == Type::float32 && to == Type::int8) return convert<float, std::int8_t>(plan, x, y);
+    refuse(node, "integers as float32, as other integers, or float32 as int8", "another conversion");
 }
 
 }  // namespace
@@ -282,6 +292,7 @@ const Builders &elementwise_builders() {
         {"Pow", {build_binary<Binary::pow>, 13, 15, 2, 2}},
         {"Reciprocal", {build_unary<Unary::reciprocal>, 13, 13}},
         {"Relu", {build_unary<Unary::relu>, 13, 14}},
+        {"Round", {build_unary<Unary::round>, 11, 22}},
         {"Sigmoid", {build_unary<Unary::sigmoid>, 13, 13}},
         {"Sin", {build_unary<Unary::sin>, 7, 22}},
         {"Softplus", {build_unary<Unary::softplus>, 1, 22}},

@@ -6,7 +6,7 @@
 
 namespace t2r::provider {
 
-enum class Unary { abs, ceil, cos, erf, exp, floor, log, neg, reciprocal, relu, sigmoid, sin, softplus, sqrt, tanh };
+enum class Unary { abs, ceil, cos, erf, exp, floor, log, neg, reciprocal, relu, round, sigmoid, sin, softplus, sqrt, tanh };
 enum class Binary { add, div, max, min, mod, mul, pow, sub };  // mod: integers only
 
 // Quantized matrix (rows, columns) in the layout of MatMulNBits: each block of `block` numbers of a row shares a scale

@@ -64,6 +64,7 @@ void unary(Unary op, const float *x, float *y, std::size_t n) {
     case Unary::neg: T2R_EACH(-v);
     case Unary::reciprocal: T2R_EACH(1.0f / v);
     case Unary::relu: T2R_EACH(v < 0 ? 0.0f : v);
+    case Unary::round: T2R_EACH(__builtin_rintf(v));  // ties to even
     case Unary::sigmoid: T2R_EACH(sigmoid_of(v));
     case Unary::sin: T2R_EACH(__builtin_sinf(v));
     case Unary::softplus: T2R_EACH(softplus_of(v));

@@ -16,7 +16,7 @@ ODD = (-3, -2, -1, 0, 1, 2, 3, 7, 100, 2**62, -(2**62))
 SPECIAL = np.float32([np.nan, np.inf, -np.inf, -0.0, 0, 1e-40, 0.5, -0.5, 88, -104, 2000])
 SIZES, WEIGHTS = (0, 1, 2, 3, 4, 9, 70), (2, 4, 5, 4, 3, 1, 1)
 EXACT_NAMES = """
-    Abs Neg Relu Max Min Ceil Floor Equal Greater GreaterOrEqual Less LessOrEqual TopK Mod Cast Concat Expand
+    Abs Neg Relu Max Min Ceil Floor Round Equal Greater GreaterOrEqual Less LessOrEqual TopK Mod Cast Concat Expand
     Gather GatherElements Identity Pad Range ReduceMax Reshape Shape Slice Split Squeeze Transpose Unsqueeze
 """
 EXACT = frozenset(EXACT_NAMES.split())

@@ -9,7 +9,7 @@ from random_operators import OPERATORS
 
 # results that jump, or grow without bound, where their inputs differ by rounding
 SHARP_NAMES = """
-    Ceil Floor Equal Greater GreaterOrEqual Less LessOrEqual TopK Div Reciprocal Log Sqrt Pow Sin Cos Exp
+    Ceil Floor Round Equal Greater GreaterOrEqual Less LessOrEqual TopK Div Reciprocal Log Sqrt Pow Sin Cos Exp
     LayerNormalization Mod Cast
 """
 SHARP = frozenset(SHARP_NAMES.split())

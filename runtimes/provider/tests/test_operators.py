@@ -44,6 +44,8 @@ def unary(op: str) -> Check:
         if op in ("Log", "Sqrt"):
             x = np.abs(x) + np.float32(1e-3)
         compare(op, x)
+        if op == "Round":
+            compare(op, np.float32([[-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.49999997, 8388607.5, np.inf, np.nan]]))
         if op in ("Exp", "Sigmoid", "Softplus", "Relu"):
             compare(op, np.float32([[-200, -88, -20, -0.0, 0, 20, 88, 200, np.inf, -np.inf]]))
 
@@ -88,6 +90,8 @@ def cast(random: np.random.Generator, dims: list[int]) -> None:
     for of, to in ((np.int64, 6), (np.int64, 1), (np.int32, 7), (np.int32, 1), (np.float32, 1)):
         compare("Cast", integers(random, *dims).astype(of), to=to)
     compare("Cast", integers(random, *dims, low=0, high=2).astype(bool), to=1)
+    compare("Cast", integers(random, *dims, kind=np.int8, low=-128, high=128), to=1)
+    compare("Cast", np.clip(40 * normal(random, *dims), -128, 127), to=3)
 
 
 def gelu(random: np.random.Generator, dims: list[int]) -> None:
@@ -333,7 +337,7 @@ def range_(random: np.random.Generator, dims: list[int]) -> None:
 
 
 UNARY = (
-    *("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Log"),
+    *("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Log", "Round"),
     *("Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Tanh"),
 )
 CHECKS: dict[str, Check] = {
