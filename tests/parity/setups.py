@@ -43,7 +43,9 @@ class Setup:
     python: str | None = None  # variable with the command of another Python that has the provider
 
 
+EIGHT_BITS = ("window_8_bits", "hybrid_8_bits")
 WEBGPU = {
+    **dict.fromkeys((*EIGHT_BITS, "softmax_8_bits"), "it has no kernels for int8"),
     "rfa": "the software Vulkan's Sin and Cos are not exact: states 1.9e-4 off",
     **dict.fromkeys(("product_keys", "mixed"), "the places that TopK finds are int64, for which it has no kernels"),
     "alibi_kinds": "the length of a growing cache is int64, which it has no kernel to cast",
@@ -55,6 +57,8 @@ DNNL = dict.fromkeys(
     + ("product_keys", "mixed", "rwkv7", "kda", "retention"),
     REDUCES_ALL,
 )
+DNNL |= dict.fromkeys(EIGHT_BITS, "it has no primitive for Concat of int8")
+QNN = dict.fromkeys(EIGHT_BITS, "it has no kernels for Cast, Slice and Concat of int8")
 # an encoder's norms reduce [M, D]
 DNNL |= {name: REDUCES_ALL for name in small.MODELS if name.startswith("translator_")}
 # Token counts for slow providers, beside chained steps. More tokens test the eager model's parallel form behind a
@@ -68,7 +72,9 @@ SETUPS = {
     # a software Vulkan compiles shaders for seconds, and a step takes some 40 ms
     "webgpu": Setup(("layers",), few=("packed", "batch_3"), steps=64, mixer_steps=16, texts=SHORT, cannot=WEBGPU),
     # the simulator of an accelerator takes minutes for what the others do in seconds
-    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=32, mixer_steps=16, texts=SHORT),
+    "qnn": Setup(
+        ("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=32, mixer_steps=16, texts=SHORT, cannot=QNN
+    ),
     "xnnpack": Setup(("npu",), few=("npu_batch_3",), mixer_steps=64, texts=SHORT, python="T2R_DEBIAN_PYTHON"),
     "dnnl": Setup(("npu",), steps=128, mixer_steps=64, texts=SHORT, cannot=DNNL, python="T2R_DEBIAN_PYTHON"),
 }
