@@ -270,3 +270,26 @@ def test_peft_and_adapters_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     ):
         assert message in run(capsys, "export", model, tmp_path / "no.onnx", *arguments, code=2)[1]
     assert not (tmp_path / "no.onnx").exists()
+
+
+@pytest.mark.filterwarnings("ignore")  # of peft about transformers
+def test_peft_of_a_student_in_transformers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An adapter that peft makes of the student's folder gives the logits that peft does, with folded layers too."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    made = small.checkpoint(CONFIGS["none"])
+    save(tmp_path / "s.pt", made.model, None, {})
+    run(capsys, "save", tmp_path / "s.pt", tmp_path / "folder", "--as", "transformers")
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", trust_remote_code=True)
+    theirs = get_peft_model(whole, LoraConfig(r=1, lora_alpha=3, target_modules=r".*parts\.\d+\.(q|v|down)")).eval()
+    for number, weight in enumerate(each for each in theirs.parameters() if each.requires_grad):
+        torch.nn.init.normal_(weight, std=0.5, generator=torch.Generator().manual_seed(number))
+    theirs.save_pretrained(tmp_path / "peft")
+    given = ["--adapter", f"x={tmp_path / 'peft'}", "--base", tmp_path / "folder"]
+    assert "layers 0-1: folded" in run(capsys, "export", tmp_path / "s.pt", tmp_path / "g.onnx", *given)[0]
+    ids = small.ids(1, 9)
+    with torch.no_grad():
+        expected = theirs(input_ids=ids).logits[:, -1].numpy()
+    np.testing.assert_allclose(Decoder(tmp_path / "g.onnx", adapter="x").prefill(ids.numpy()), expected, atol=1e-5)
+    assert np.abs(Decoder(tmp_path / "g.onnx").prefill(ids.numpy()) - expected).max() > 0.1
