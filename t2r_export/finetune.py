@@ -226,7 +226,7 @@ def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transforme
     if state.stage >= len(steps) or state.step > steps[state.stage]:
         raise damaged(config.state_path, f"step {state.step} of stage {state.stage}")
     if lora.attached(state.weights):  # the run stopped in a stage with LoRA
-        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed, config.lora_targets)
+        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed, config.lora_targets, config.lora_mixers)
     shapes = {name: tensor.shape for name, tensor in student.state_dict().items()}
     for weights in [state.weights] + ([state.best["weights"]] if state.best else []):
         compare(shapes, {name: weight.shape for name, weight in weights.items()}, str(config.state_path))

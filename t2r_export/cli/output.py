@@ -12,7 +12,7 @@ import click
 from t2r_export.config.finetune import LENGTH
 from t2r_export.paths import HUB, check_base, existing_model
 from t2r_runtime.cli.output import note
-from t2r_runtime.contract.signature import ADAPTER_NAME, MOST_ADAPTERS
+from t2r_runtime.contract.signature import ADAPTER_NAME
 from t2r_runtime.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,8 +49,6 @@ def adapters_of(given: Sequence[str], model: Path, base: Path | None) -> dict[st
             expected = "NAME=PATH for --adapter, with different names of letters, digits, '.', '_' and '-'"
             raise UserError(expected, repr(one), "correct it")
         found[name] = existing_model(path)
-    if len(found) > MOST_ADAPTERS:
-        raise UserError(f"at most {MOST_ADAPTERS} adapters", str(len(found)), "export several graphs")
     if found and base is not None:
         existing_model(base)
     else:

@@ -183,6 +183,7 @@ class FinetuneConfig:
         within="lora.targets",
         result="lora",
     )
+    lora_mixers: bool = option("Also train the mixers' other weights.", True, within="lora.mixers", result="lora")
     optimizer: str = option("Optimizer: adamw, or muon for the block matrices.", "adamw", OPTIMIZERS)
     warmup: float = option(
         "Fraction of a stage's steps for learning-rate warmup.", 0.05, within="optimizer.warmup", bounds=(0, 1)

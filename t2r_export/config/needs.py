@@ -57,7 +57,7 @@ _A_TEXT = _files(
 _A_PART = Need("a text with --part", lambda o: _A_TEXT.met(o) and o["part"] != "all")
 
 FINETUNE = {  # options of FinetuneConfig
-    **_each("lora_rank lora_alpha lora_targets", _other("lora")),
+    **_each("lora_rank lora_alpha lora_targets lora_mixers", _other("lora")),
     **_each("batch separator split_by text_field pack", _TEXT),
     "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
     **_each("valid test", _other("pairs")),

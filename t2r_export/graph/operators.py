@@ -99,11 +99,7 @@ class Operators(Recorder, Ops[Value]):
         return self.emit("Gemm", inputs, shape, name=self.unique_name(weight, "gemm"), transB=1)
 
     def _plus_adapters(self, x: Value, y: Value, pieces: Sequence[tuple[str, Any]]) -> Value:
-        """y = W x, plus B A x of each row's adapter.
-
-        Args:
-            pieces: the weights that W consists of, and their rows. Adapters of pieces are computed together.
-        """
+        """y = W x, plus B A x of each row's adapter. Args: pieces: the weights that W consists of, and their rows."""
         known = [name for name, _ in pieces if name in self.adapters]
         z = self.by_sequence(x) if known else None
         if z is None or self.chosen is None:

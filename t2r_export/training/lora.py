@@ -29,7 +29,7 @@ class LowRank(nn.Module):
     def __init__(self, weight: Tensor, rank: int, alpha: float, generator: torch.Generator) -> None:
         super().__init__()
         rows, columns = weight.shape
-        self.scale = alpha / rank
+        self.scale, self.alone = alpha / rank, False
         # initialized as nn.Linear; drawn on the CPU for equal values on all devices
         A = (torch.rand(rank, columns, generator=generator) * 2 - 1) * columns**-0.5
         self.A = nn.Parameter(A.to(weight))
@@ -40,11 +40,14 @@ class LowRank(nn.Module):
             return torch.addmm(weight, self.B, self.A, alpha=self.scale)
 
 
-def attach(model: Transformer, rank: int, alpha: float, seed: int, targets: str = "attention") -> None:
+def attach(
+    model: Transformer, rank: int, alpha: float, seed: int, targets: str = "attention", mixers: bool = True
+) -> None:
     """Add an adapter to each matrix of `targets`. The model's output does not change.
 
     Args:
         targets: "attention", the projections of every mixer; or "all", also the matrices of dense feed-forwards.
+        mixers: whether `trainable` includes the mixers' other weights.
 
     Raises:
         UserError: see `check`.
@@ -53,6 +56,7 @@ def attach(model: Transformer, rank: int, alpha: float, seed: int, targets: str 
     generator = torch.Generator().manual_seed(seed)
     for matrix in [*_projections(model), *(_feed_forwards(model) if targets == "all" else ())]:
         adapter = LowRank(matrix.weight, rank, alpha, generator)
+        adapter.alone = not mixers
         parametrize.register_parametrization(matrix, "weight", adapter)
 
 
@@ -74,13 +78,11 @@ def attached(weights: Iterable[str]) -> bool:
 
 
 def trainable(model: Transformer) -> dict[str, nn.Parameter]:
-    """Parameters of the adapters, and of mixers outside their projections: feature maps, gates."""
-    adapters = {
-        f"{place}.{name}"
-        for place, module in model.named_modules()
-        if isinstance(module, LowRank)
-        for name, _ in module.named_parameters()
-    }
+    """Parameters of the adapters, and of mixers outside their projections (feature maps, gates) unless left alone."""
+    attached = {place: module for place, module in model.named_modules() if isinstance(module, LowRank)}
+    adapters = {f"{place}.{name}" for place, module in attached.items() for name, _ in module.named_parameters()}
+    if any(module.alone for module in attached.values()):
+        return {name: p for name, p in model.named_parameters() if name in adapters}
     resting = {id(p) for projection in _projections(model) for p in projection.parameters()}
     mixers = {id(p) for block in model.blocks for mixer in block.mixers for p in mixer.parameters()}
     return {

@@ -363,7 +363,7 @@ def check_stages(config: FinetuneConfig, student: Transformer, teacher: Transfor
 def open_stage(config: FinetuneConfig, plan: StagePlan, student: Transformer, teacher: Transformer | None) -> Stage:
     """A stage of a run, with adapters if it trains them."""
     if config.lora and STAGES[plan.stage].takes_lora and not lora.attached(student.state_dict()):
-        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed, config.lora_targets)
+        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed, config.lora_targets, config.lora_mixers)
     kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
     return kind(student, teacher, _weights(config))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from runs import changed, entry
 from t2r_export.batches.batch import window_batch
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.stages import parse_plan
+from t2r_export.export import export
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
@@ -133,3 +135,28 @@ def test_lora_changes_only_projections_and_feature_maps(config: FinetuneConfig) 
 def test_lora_needs_distill_or_task(config: FinetuneConfig) -> None:
     with pytest.raises(UserError, match="the stage distill or task with --lora; received none; "):
         finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3"), lora=True))
+
+
+@pytest.mark.parametrize("mixers", [False, True])
+def test_adapters_alone_are_of_low_rank(mixers: bool, tmp_path: Path) -> None:
+    """Feature maps then stay as they are, so that a graph holds the result as an adapter of the model."""
+    made = small.checkpoint("learned")
+    model = small.model("learned")
+    lora.attach(model, 1, 6.0, 1, mixers=mixers)
+    shake(model)
+    stage = Task(model, None)
+    chosen = stage.trainable()
+    stage(window_batch(small.ids(length=small.T + 1))).backward()
+    for weight in chosen.values():
+        assert weight.grad is not None
+        weight.data -= 0.1 * weight.grad
+    lora.merge(model)
+    before = made.model.state_dict()
+    names = {name.split(".")[4] for name, weight in model.state_dict().items() if not weight.equal(before[name])}
+    assert names == ({*"qkvo", "inner"} if mixers else {*"qkvo"})
+    given = {"a": lambda: model.eval()}
+    if mixers:
+        with pytest.raises(UserError, match="changes of low rank in the adapter a"):
+            export(made, tmp_path / "g.onnx", adapters=given)
+    else:
+        assert export(made, tmp_path / "g.onnx", adapters=given).signature.adapters == ("a",)
