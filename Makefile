@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all test-cpp test-bindings test-js test-release web web-chat bench bench-embedding \
+.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all test-cpp test-arm64 test-bindings test-js test-release web web-chat bench bench-embedding \
 	clean
 
 # The toolchain, the runtime with its server, and our execution provider where it can be built; then where the programs are.
@@ -82,6 +82,10 @@ test-all: $(VENV)/.tox
 # Build and test the C++ runtime with cmake. Run `make test` first: it uses its packages.
 test-cpp: $(VENV)/.tox
 	$(BIN)/tox run -e cpp
+
+# The golden files and our execution provider on emulated arm64 processors. Run `make test` first, as above.
+test-arm64: $(VENV)/.tox
+	$(BIN)/tox run -e arm64
 
 # Rust, Go and Java over the C++ runtime, with toolchains of this machine or of Debian. Run `make test` first, as above.
 test-bindings: $(VENV)/.tox

@@ -1,8 +1,8 @@
 """Unpack packages of any Debian release into a folder: debian.py RELEASE FOLDER PACKAGE...
 
 Needs apt-get, dpkg and the archive's keys, but not root: apt keeps its state in the folder. --alone omits dependencies;
---unless PROGRAM does nothing if that program is on the path. A complete folder is left as it is. If another process is
-filling the folder, this one waits.
+--architecture takes those of other processors; --unless PROGRAM does nothing if that program is on the path. A complete
+folder is left as it is. If another process is filling the folder, this one waits.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def mirror() -> str:
     return next(uri for uri in found if "security" not in uri)
 
 
-def configure(folder: Path, release: str) -> dict[str, str]:
+def configure(folder: Path, release: str, architecture: str | None) -> dict[str, str]:
     """Write an apt configuration for `release`; returns the environment variables that select it."""
     for part in ("lists/partial", "archives/partial"):
         (folder / part).mkdir(parents=True)
@@ -39,6 +39,8 @@ def configure(folder: Path, release: str) -> dict[str, str]:
         "Acquire::Languages": "none",
         "Acquire::Retries": "3",
     }
+    if architecture:
+        settings["APT::Architecture"] = architecture
     (folder / "apt.conf").write_text("".join(f'{key} "{value}";\n' for key, value in settings.items()))
     return {**os.environ, "APT_CONFIG": str(folder / "apt.conf")}
 
@@ -52,12 +54,12 @@ def turn_links(folder: Path) -> None:
             link.symlink_to(os.path.relpath(target, link.parent))
 
 
-def unpack(folder: Path, release: str, packages: list[str], alone: bool) -> None:
+def unpack(folder: Path, release: str, packages: list[str], alone: bool, architecture: str | None) -> None:
     """Fetch the packages and unpack them; the folder is renamed into place when it is complete."""
     making = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(making, ignore_errors=True)
     apt = making / "apt"
-    environment = configure(apt, release)
+    environment = configure(apt, release, architecture)
     fetch = ["download"] if alone else ["install", "--download-only", "--yes"]
     subprocess.run(["apt-get", "--quiet=2", "update"], check=True, env=environment)
     subprocess.run(["apt-get", "--quiet=2", *fetch, *packages], check=True, env=environment, cwd=apt / "archives")
@@ -71,6 +73,7 @@ def unpack(folder: Path, release: str, packages: list[str], alone: bool) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--architecture")
     parser.add_argument("--unless")
     parser.add_argument("release")
     parser.add_argument("folder", type=Path)
@@ -83,7 +86,7 @@ def main() -> None:
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            unpack(folder, arguments.release, arguments.packages, arguments.alone)
+            unpack(folder, arguments.release, arguments.packages, arguments.alone, arguments.architecture)
 
 
 if __name__ == "__main__":
