@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +29,7 @@ from t2r_export.version import __version__  # noqa: E402
 from t2r_runtime import Decoder  # noqa: E402
 
 MODELS = ("hybrid_gated", "gated_delta", "softmax")
+HEADER = Path(__file__).parents[2] / "runtimes" / "cpp" / "include" / "t2r.h"
 BASE = "softmax.pt"  # of the adapter
 PROMPT, NEXT, AFTER = [1, 5, 3, 16, 7, 7, 2, 9], 4, [11, 6, 8]
 
@@ -46,6 +48,7 @@ def main() -> None:
         found = {each.stem: _read(each) for each in (graph, quantized)}
         (folder / f"{name}.json").write_text(json.dumps(found) + "\n")
     _adapter(folder)
+    shutil.copy(HEADER, folder)
 
 
 def _adapter(folder: Path) -> None:
