@@ -121,9 +121,12 @@ def test_kernels_of_our_provider(tmp_path: Path) -> None:
 
 
 def test_operators_of_our_provider(plugin: Path) -> None:
-    """Against ONNX Runtime's. Products of quantized weights are slow under emulation; the kernels above have them."""
+    """Against ONNX Runtime's, without products of quantized weights, which the kernels above are tested for.
+
+    At accuracy_level 4 ONNX Runtime rounds no activation on Cortex-A72, and each row by one scale on A76.
+    """
     tests = [PROVIDER / "tests" / f"test_{name}.py" for name in ("operators", "fused")]
-    few = "not MatMulNBits and not test_lesser_processors"
+    few = "not MatMulNBits and not test_what_is_added_to_a_product and not test_lesser_processors"
     python("-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "0", "-k", few, *tests, plugin=plugin)
 
 
