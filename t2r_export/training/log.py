@@ -53,7 +53,8 @@ class TrainingLog:
             while line:
                 line = line[self._file.write(line) :]
         except OSError as error:
-            self._file.truncate(size)
+            with contextlib.suppress(OSError):
+                self._file.truncate(size)
             raise unwritable(self._file.name, error) from error
 
     def start_stage(

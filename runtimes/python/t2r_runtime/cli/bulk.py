@@ -91,11 +91,9 @@ class Bulk:
             for other in self._out.parent.glob(f".{glob.escape(self._out.name)}.{'[0-9a-f]' * DIGITS}.lines"):
                 if other.name != self._name:  # of a run with another input, graph or options
                     other.unlink(missing_ok=True)
-            try:
+            with self._writing():
                 self._file = stack.enter_context(self._out.with_name(self._name).open("a+b"))
-            except OSError as error:
-                raise unwritable(self._out, error) from error
-            self._resume()
+                self._resume()
             left = _lines(self._source) - self._done
             advance, before = stack.enter_context(progress("lines answered", left)), self._done
             self._advance = lambda: advance(self._done - before)
@@ -105,7 +103,7 @@ class Bulk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._stack:
+        with self._stack, self._writing():
             os.fsync(self._file.fileno())
             self._file.close()
             part = self._out.with_name(self._name)
@@ -149,8 +147,15 @@ class Bulk:
         while (written := self._answers.pop(self._done + 1, None)) is not None:
             self._file.write(written)
             self._done += 1
-        self._file.flush()
+        self._file.flush()  # an OSError ends the run; a UserError would become an answer
         self._advance()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise unwritable(self._out, error) from error
 
     def texts(self, key: str) -> Iterator[tuple[int, str]]:
         """Yield the texts of the lines, with their numbers."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import t2r_runtime.session.snapshot as snapshot
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.decode.text import Start
+from t2r_runtime.files import unwritable
 from t2r_runtime.serve.entries import Entries, Entry
 from t2r_runtime.serve.folder import Folder, States, load
 
@@ -78,7 +79,10 @@ class Prefixes:
         self._remember(digest, ids.size, _together(states) if old is None else old.held)
         if self._folder is not None and self._folder.entries.get(digest) is None:
             path = self._folder.path(digest, ids.size)
-            path.parent.mkdir(exist_ok=True, mode=0o700)
+            try:
+                path.parent.mkdir(exist_ok=True, mode=0o700)
+            except OSError as error:
+                raise unwritable(path, error) from error
             snapshot.save(path, signature, states, ids.size)
             with self._lock:
                 self._folder.wrote(path)
