@@ -55,8 +55,9 @@ PROMPTS = {
     "keep": Tolerance(logits=1.0, states=0.1),
 }
 # Of models whose states are rounded to 8 bits, graphs against graphs (prompts, drafts, batches): a difference in the
-# last digit may round a number the other way, by one level of 127.
-ROUNDED_ROWS = Tolerance(logits=0.2, states=0.05)
+# last digit may round numbers the other way, by a level of 127. Measured on SmolLM2-135M-Instruct with windows of 240
+# (logits, state): 0.09, 0.039.
+ROUNDED_ROWS = Tolerance(logits=0.5, states=0.2)
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("cpu", "none"): Tolerance(logits=1e-4, states=1e-5),
     ("cuda", "none"): Tolerance(logits=1e-4, states=1e-5),

@@ -1,6 +1,7 @@
 #include "npy.hpp"
 
 #include <charconv>
+#include <iterator>
 
 namespace t2r {
 
@@ -22,7 +23,7 @@ public:
         if (!take("{")) return {};
         while (!take("}")) {
             if (take("'descr':") && !dtype) {
-                for (int i = 0; i < 4; i++)
+                for (std::size_t i = 0; i < std::size(descriptions); i++)
                     if (take(std::string("'") + descriptions[i] + "'")) dtype = static_cast<Dtype>(i);
                 if (!dtype) return {};
             } else if (take("'fortran_order':") && !ordered) {

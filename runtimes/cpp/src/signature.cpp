@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 
@@ -215,7 +216,7 @@ std::size_t size_of(Dtype dtype) { return dtypes[static_cast<int>(dtype)].size; 
 const char *name_of(Dtype dtype) { return dtypes[static_cast<int>(dtype)].name; }
 
 std::optional<Dtype> dtype_named(const std::string &name) {
-    for (int i = 0; i < 4; i++)
+    for (std::size_t i = 0; i < std::size(dtypes); i++)
         if (name == dtypes[i].name) return static_cast<Dtype>(i);
     return std::nullopt;
 }
