@@ -36,7 +36,8 @@ bool read_constant(const Ort::ConstValueInfo &value, Constant &found) {
     if (!value.IsConstantInitializer()) return false;
     Ort::ConstValue tensor{nullptr};
     const Ort::Status status = value.GetInitializer(tensor);
-    if (!status.IsOK() || !static_cast<const OrtValue *>(tensor)) return false;
+    if (!status.IsOK()) throw Ort::Exception(status.GetErrorMessage(), status.GetErrorCode());
+    if (!static_cast<const OrtValue *>(tensor)) return false;
     const auto shape = tensor.GetTensorTypeAndShapeInfo();
     found.name = value.GetName();
     found.type = type_of(shape.GetElementType());

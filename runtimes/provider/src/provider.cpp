@@ -40,8 +40,12 @@ template <class Work> OrtStatus *guarded(Work work) noexcept {
         return nullptr;
     } catch (const Ort::Exception &error) {
         return Ort::GetApi().CreateStatus(error.GetOrtErrorCode(), error.what());
+    } catch (const std::bad_alloc &) {
+        return Ort::GetApi().CreateStatus(ORT_FAIL, "expected memory, received none; close other programs, or use a smaller model or batch");
     } catch (const std::exception &error) {
         return Ort::GetApi().CreateStatus(ORT_FAIL, error.what());
+    } catch (...) {
+        return Ort::GetApi().CreateStatus(ORT_FAIL, "expected the call to go on, received an exception without a text; report it");
     }
 }
 
@@ -169,6 +173,8 @@ std::optional<std::string> refusal(const Ort::ConstGraph &given) {
         for (const std::string &name : graph.inputs) inputs.push_back(shapes.at(name));
         const Plan plan(graph, inputs);
         return std::nullopt;
+    } catch (const std::bad_alloc &) {
+        throw;  // says nothing about the graph
     } catch (const std::exception &error) {
         return error.what();
     }
@@ -185,8 +191,10 @@ public:
         Compile = [](OrtEp *self, const OrtGraph **graphs, const OrtNode **nodes, std::size_t count,
                      OrtNodeComputeInfo **infos, OrtNode **) noexcept -> OrtStatus * {
             return guarded([&] {
+                std::vector<std::unique_ptr<Step>> made;  // ONNX Runtime releases none if one fails
                 for (std::size_t i = 0; i < count; i++)
-                    infos[i] = static_cast<Provider *>(self)->compiled(Ort::ConstGraph(graphs[i]), Ort::ConstNode(nodes[i])).release();
+                    made.push_back(static_cast<Provider *>(self)->compiled(Ort::ConstGraph(graphs[i]), Ort::ConstNode(nodes[i])));
+                for (std::size_t i = 0; i < count; i++) infos[i] = made[i].release();
             });
         };
         OnRunStart = [](OrtEp *, const OrtRunOptions *options) noexcept -> OrtStatus * {
@@ -261,7 +269,8 @@ public:
                 *number = 0;
                 for (std::size_t i = 0; i < count && *number < most; i++) {
                     if (Ort::GetApi().HardwareDevice_Type(devices[i]) != OrtHardwareDeviceType_CPU) continue;
-                    require(Ort::GetApi().GetEpApi()->CreateEpDevice(self, devices[i], nullptr, nullptr, &found[(*number)++]));
+                    require(Ort::GetApi().GetEpApi()->CreateEpDevice(self, devices[i], nullptr, nullptr, &found[*number]));
+                    ++*number;
                 }
             });
         };
