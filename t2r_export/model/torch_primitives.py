@@ -159,7 +159,8 @@ class TorchPrimitives(Primitives[Tensor]):
         return x.to(_DTYPES[dtype])
 
     def to_int8(self, x: Tensor) -> Tensor:
-        rounded, given = x.detach().round(), _ROUNDED.get()
+        # in bfloat16 the largest may exceed 127
+        rounded, given = x.detach().round().clamp(-127, 127), _ROUNDED.get()
         if given is not None:
             theirs = next(given)[..., -x.shape[-2] :, :].to(x.dtype)
             last = slice(x.shape[-2] - theirs.shape[-2], None)

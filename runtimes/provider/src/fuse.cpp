@@ -24,7 +24,7 @@ public:
     Graph run() {
         for (std::size_t i = 0; i < graph.nodes.size(); i++) {
             for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_sum, &Fuser::find_gated_half,
-                                    &Fuser::find_attention, &Fuser::find_transposed, &Fuser::find_exp_sum, &Fuser::find_append}) {
+                                    &Fuser::find_attention, &Fuser::find_transposed, &Fuser::find_scaled_rows, &Fuser::find_exp_sum, &Fuser::find_append}) {
                 Match match{i};
                 auto node = (this->*find)(graph.nodes[i], match);
                 if (!node) continue;
@@ -49,7 +49,7 @@ private:
         const auto found = makers.find(value);
         if (found == makers.end() || is_part[found->second]) return nullptr;
         const Node &node = graph.nodes[found->second];
-        static const std::set<std::string> of_one{"Exp", "Sigmoid", "Softmax", "Sqrt", "Tanh", "Transpose"};
+        static const std::set<std::string> of_one{"Cast", "Exp", "Sigmoid", "Softmax", "Sqrt", "Tanh", "Transpose"};
         if (node.op != op || (node.inputs.size() < 2 && of_one.count(node.op) == 0) || uses.at(value) != 1) return nullptr;
         if (std::find(match.begin(), match.end(), found->second) == match.end()) match.push_back(found->second);
         return &node;
@@ -213,6 +213,13 @@ private:
         Node node = made(transposed_product, last, {last.inputs[0], turned->inputs[0]});
         node.attributes["perm"].integers = order->second.integers;
         return node;
+    }
+
+    // integers as float32, times a scale for each row
+    Found find_scaled_rows(const Node &last, Match &match) const {
+        const Node *const cast = last.op == "Mul" ? maker(last.inputs[0], "Cast", match) : nullptr;
+        if (!cast || cast->integer("to", 0) != static_cast<int>(Type::float32)) return std::nullopt;
+        return made(scaled_rows, last, {cast->inputs[0], last.inputs[1]});
     }
 
     // the sum of e^(x - most) along the last axis

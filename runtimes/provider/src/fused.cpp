@@ -168,6 +168,31 @@ void build_state_update(Plan &plan, const Node &node) {
     plan.add(std::move(operation), reads, {plan.add_output(node, 0, Type::float32, dims)});
 }
 
+// Rows of int8, each times its scale.
+struct ScaledRows : Operation {
+    std::size_t count, size;
+
+    void run(Run &run, int part, int parts) const override {
+        const std::int8_t *x = run.at<std::int8_t>(reads[0]);
+        float *y = run.at<float>(writes[0]);
+        for (std::size_t row = begin_of(count, part, parts); row < begin_of(count, part + 1, parts); row++)
+            kernels().scaled(x + row * size, run.at<float>(reads[1])[row], y + row * size, size);
+    }
+};
+
+void build_scaled_rows(Plan &plan, const Node &node) {
+    const ValueId x = plan.input(node, 0), scales = plan.input(node, 1);
+    const Dims dims = plan.value(x).dims;
+    Dims of_rows = dims;
+    if (dims.empty() || last_of(dims) == 0) return build_parts(plan, node);
+    of_rows.back() = 1;
+    if (plan.value(x).type != Type::int8 || !are_float32(plan, {scales}) || plan.value(scales).dims != of_rows) return build_parts(plan, node);
+    ScaledRows operation;
+    operation.size = last_of(dims), operation.count = count_of(of_rows);
+    operation.is_shared = operation.count > 1 && count_of(dims) >= worth_sharing;
+    plan.add(std::move(operation), {x, scales}, {plan.add_output(node, 0, Type::float32, dims)});
+}
+
 // The sum of e^(x - most) per row, in pieces that stay in the cache.
 struct ExpSum : Operation {
     std::size_t count, size;
@@ -206,7 +231,7 @@ void build_exp_sum(Plan &plan, const Node &node) {
 
 const Builders &fused_builders() {
     static const Builders builders{{exp_sum, {build_exp_sum}}, {gated_half, {build_gated_half}}, {rms_norm, {build_rms_norm}},
-                                   {rotation, {build_rotation}}, {state_update, {build_state_update}}};
+                                   {rotation, {build_rotation}}, {scaled_rows, {build_scaled_rows}}, {state_update, {build_state_update}}};
     return builders;
 }
 

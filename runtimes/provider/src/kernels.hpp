@@ -49,6 +49,8 @@ struct Kernels {
                     std::size_t first, std::size_t last);
     // y = x · same + (x with its halves exchanged) · other, all of 2 · half numbers: a rotation of pairs
     void (*rotate)(const float *x, const float *same, const float *other, float *y, std::size_t half);
+    // y = x · scale
+    void (*scaled)(const std::int8_t *x, float scale, float *y, std::size_t n);
     // y (rows, columns) = state · gate + k vᵀ; gate_step: 0 (one number for all rows) or 1 (one per row)
     void (*update)(const float *state, const float *gate, std::size_t gate_step, const float *k, std::size_t rows, const float *v,
                    std::size_t columns, float *y);

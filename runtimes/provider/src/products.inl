@@ -84,6 +84,10 @@ inline void by_rows(const float *b, std::size_t inner, const float *x, std::size
         for (std::size_t v = 0; v < vectors; v++) y[v * stride + row] = dot(x + v * inner, b + row * inner, inner);
 }
 
+void scaled(const std::int8_t *x, float scale, float *y, std::size_t n) {
+    for (std::size_t i = 0; i < n; i++) y[i] = static_cast<float>(x[i]) * scale;
+}
+
 void rotate(const float *x, const float *same, const float *other, float *y, std::size_t half) {
     for (std::size_t i = 0; i < half; i++) y[i] = x[i] * same[i] + x[half + i] * other[i];
     for (std::size_t i = half; i < 2 * half; i++) y[i] = x[i] * same[i] + x[i - half] * other[i];

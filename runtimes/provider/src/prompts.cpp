@@ -1,6 +1,8 @@
 // Operators of graphs over many tokens that step graphs do not need: CumSum, Pad and Scan.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <string>
 
 #include "builders.hpp"
 #include "copies.hpp"
@@ -14,10 +16,21 @@ namespace {
 // Pads x with a constant; the pads are known at planning time.
 void build_pad(Plan &plan, const Node &node) {
     const ValueId x = plan.input(node, 0);
-    const Dims whole = plan.value(x).dims, pads = plan.integers(plan.input(node, 1));
+    const Dims whole = plan.value(x).dims, given = plan.integers(plan.input(node, 1));
     constexpr std::int64_t most = std::int64_t{1} << 32;
-    if (pads.size() != 2 * whole.size() || std::any_of(pads.begin(), pads.end(), [](std::int64_t pad) { return pad < 0 || pad > most; }))
+    Dims axes(whole.size());
+    std::iota(axes.begin(), axes.end(), 0);
+    if (plan.has(node, 3)) axes = plan.integers(plan.input(node, 3));
+    const bool are_sizes = std::all_of(given.begin(), given.end(), [](std::int64_t pad) { return pad >= 0 && pad <= most; });
+    if (given.size() != 2 * axes.size() || axes.size() > whole.size() || !are_sizes)
         refuse(node, "two numbers for each axis, of 0 to 2^32", "others");
+    Dims pads(2 * whole.size());
+    for (std::size_t i = 0; i < axes.size(); i++) {
+        const auto rank = static_cast<std::int64_t>(whole.size());
+        if (axes[i] < -rank || axes[i] >= rank) refuse(node, "an axis of its input", std::to_string(axes[i]));
+        const auto axis = static_cast<std::size_t>(axes[i] < 0 ? axes[i] + rank : axes[i]);
+        pads[axis] += given[i], pads[whole.size() + axis] += given[axes.size() + i];
+    }
     require_float32(plan, node, {x});
     const ValueId number = plan.has(node, 2) ? plan.input(node, 2) : -1;
     if (number != -1 && (plan.value(number).type != Type::float32 || count_of(plan.value(number).dims) != 1))
@@ -155,7 +168,7 @@ const Builders &prompt_builders() {
     using Kind = Attribute::Kind;
     static const Builders builders{
         {"CumSum", {build_sums, 11, 14, 2, 2, {{"exclusive", Kind::integer, {0, 1}}, {"reverse", Kind::integer, {0}}}}},
-        {"Pad", {build_pad, 13, 25, 2, 3, {{"mode", Kind::text, {}, {"constant"}}}}},
+        {"Pad", {build_pad, 13, 25, 2, 4, {{"mode", Kind::text, {}, {"constant"}}}}},
         {"Scan", {build_scan, 11, 25, 3, 3,
                   {{"body", Kind::graph}, {"num_scan_inputs", Kind::integer, {2}},
                    {"scan_input_axes", Kind::integers}, {"scan_output_axes", Kind::integers},

@@ -87,6 +87,16 @@ def test_rotations(seed: int, a: int, b: int, half: int) -> None:
 
 
 @examples
+@given(seed=st.integers(0, 99), a=sizes, b=sizes, size=st.integers(1, 70))
+def test_integers_with_a_scale_for_each_row(seed: int, a: int, b: int, size: int) -> None:
+    random = np.random.default_rng(seed)
+    nodes = [node("Cast", "x", "wide", to=1), node("Mul", "wide scale", "y")]
+    x = random.integers(-128, 128, (a, b, size)).astype(np.int8)
+    assert run(nodes, {"x": x, "scale": normal(random, a, b, 1)}, {}) == 1
+    assert run(nodes, {"x": x, "scale": normal(random, b, 1)}, {}) == 2
+
+
+@examples
 @given(seed=st.integers(0, 99), a=sizes, b=sizes, rows=st.integers(1, 9), columns=st.integers(2, 70))
 def test_updates_of_a_state(seed: int, a: int, b: int, rows: int, columns: int) -> None:
     random = np.random.default_rng(seed)

@@ -144,6 +144,8 @@ def pad(random: np.random.Generator, dims: list[int]) -> None:
     compare("Pad", x, shape_of(0, 0, 0, 0, 0, 0), fixed=[1])
     compare("Pad", x, shape_of(0, 1, 0, 2, 3, 0), np.float32(-0.5), fixed=[1])
     compare("Pad", x[:, :, 0], shape_of(0, 0, c, 0), fixed=[1])
+    compare("Pad", x, shape_of(b, 0), np.float32(0), shape_of(-2), fixed=[1, 3])
+    compare("Pad", x, shape_of(1, c, 2, 0), np.float32(2), shape_of(2, 0), fixed=[1, 3])
 
 
 def scan(random: np.random.Generator, dims: list[int]) -> None:

@@ -112,6 +112,14 @@ def test_rounding_has_the_gradient_of_the_identity() -> None:
     assert not stored["k"].is_floating_point()
 
 
+def test_bfloat16_wraps_no_number() -> None:
+    """There a scale may be less than a 127th of the largest number."""
+    x = torch.randn(4, G, 9, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
+    stored, read = ROWS.stored("k", x, TorchOps(9))
+    assert stored["k"].min() >= -127
+    assert ((read - x).abs() <= 0.02 * x.abs().amax(-1, keepdim=True)).all()
+
+
 def test_every_weight_of_a_student_learns() -> None:
     """Also those that act through rows that left the window."""
     student = convert(
