@@ -8,7 +8,7 @@ import { basename, dirname, join } from "node:path";
 
 import * as ort from "../../runtimes/js/node_modules/onnxruntime-web/dist/ort.wasm.bundle.min.mjs";
 
-const ARRAYS = { float32: Float32Array, int32: Int32Array, int64: BigInt64Array };
+const ARRAYS = { float32: Float32Array, int8: Int8Array, int32: Int32Array, int64: BigInt64Array };
 const [steps, ...graphs] = process.argv.slice(2);
 ort.env.wasm.numThreads = 1;
 
