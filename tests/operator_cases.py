@@ -86,6 +86,8 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "reduce_max": (lambda ops, w, x: ops.reduce_max(x[0]), [Y]),
     "top_k": (lambda ops, w, x: ops.top_k(x[0], 2), [Y]),
     "gather": (lambda ops, w, x: ops.gather(*x), [Y, torch.randint(0, 4, (B, 3, 5, 7))]),
+    "to_int8": (lambda ops, w, x: ops.to_int8(x[0]), [40 * Y.clamp(-3, 3)]),
+    "straight_through": (lambda ops, w, x: ops.straight_through(ops.relu(x[0]), x[0]), [Y]),
     "cast: to int64": (lambda ops, w, x: ops.cast(x[0], "int64"), [PLACES]),
     "cast: to int32": (lambda ops, w, x: ops.cast(x[0], "int32"), [IDS]),
     "cast: to float32": (lambda ops, w, x: ops.cast(x[0], "float32"), [PLACES]),

@@ -89,7 +89,9 @@ class Operators(Recorder, Ops[Value]):
         biases = [layer.bias for layer in layers if layer.bias is not None]
         assert len(biases) in (0, len(layers)), "a bias for all, or for none"
         y = self._gemm(x, self.stacked([layer.weight for layer in layers]), self.stacked(biases) if biases else None)
-        y = self._plus_adapters(x, y, [(self.parameter(layer.weight).name, layer.out_features) for layer in layers])
+        if self.adapters:
+            pieces = [(self.parameter(layer.weight).name, layer.out_features) for layer in layers]
+            y = self._plus_adapters(x, y, pieces)
         return self.split(y, [sum(layer.out_features for layer in group) for group in groups])
 
     def _gemm(self, x: Value, weight: Value, bias: Value | None) -> Value:
@@ -101,7 +103,7 @@ class Operators(Recorder, Ops[Value]):
     def _plus_adapters(self, x: Value, y: Value, pieces: Sequence[tuple[str, Any]]) -> Value:
         """y = W x, plus B A x of each row's adapter. Args: pieces: the weights that W consists of, and their rows."""
         known = [name for name, _ in pieces if name in self.adapters]
-        z = self.by_sequence(x) if known else None
+        z = self._by_sequence(x) if known else None
         if z is None or self.chosen is None:
             return y
         self.adapted |= {*known}
@@ -119,7 +121,7 @@ class Operators(Recorder, Ops[Value]):
             z = self.matmul(z, self.embedding(self.chosen, Value(name, "float32", table.shape)))
         return self.add(y, z.viewed(y.shape))
 
-    def by_sequence(self, x: Value) -> Value | None:
+    def _by_sequence(self, x: Value) -> Value | None:
         """Rows (N, D) as (B, tokens, D); None if they are not those of tokens."""
         raise NotImplementedError
 

@@ -53,7 +53,7 @@ class GraphOps(Operators):
         self._kept = None if self.keep is None else Kept(self._prompt, self.keep)
         return self.settled(x.viewed((product(x.shape[:2]), x.shape[2])))
 
-    def by_sequence(self, x: Value) -> Value | None:
+    def _by_sequence(self, x: Value) -> Value | None:
         if x.shape[0] == self.batch:  # of a step, or the last tokens
             return x.viewed((self.batch, 1, x.shape[1]))
         of_tokens = self.many and x.shape[0] == product([self.batch, self.tokens])  # type: ignore[list-item]

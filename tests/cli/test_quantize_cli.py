@@ -50,7 +50,10 @@ def test_export_quantized(model: Path, tmp_path: Path, capsys: Output) -> None:
     assert "w4: weights " in out
     assert Decoder(tmp_path / "q.onnx").signature.quantization == "w4"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.pt", "q.onnx"]
-    for mistake, known in (("int8:block_size=16", "none"), ("int8-static:head_bits=4", "calibrate_steps, activ")):
+    for mistake, known in (
+        ("int8:block_size=16", "activation_error)"),
+        ("int8-static:head_bits=4", "calibrate_steps, activ"),
+    ):
         _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--quantize", mistake, code=2)
         assert f"options of {mistake.partition(':')[0]} ({known}" in error
     _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--calibrate", model, code=2)
