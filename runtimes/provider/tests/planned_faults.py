@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_t2r as plugin
+
+sys.path.insert(0, str(Path(__file__).parent))  # tox sets PYTHONSAFEPATH
 from one_node import options
 
 EACH = 40  # of the first operations; then one of 4, one of 16, …
