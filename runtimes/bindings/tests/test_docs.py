@@ -50,10 +50,11 @@ def test_rust_has_all_of_the_header() -> None:
         ), name
 
 
+ADAPT = {"t2r_adapt": "callers set the state adapter"}
 ABSENT = {
-    "rust": {"t2r_version": "the loader compares sonames"},
-    "go": {"t2r_version": "the loader compares sonames"},
-    "java": {"t2r_kind_name": "a kind is an enum, which prints itself"},
+    "rust": {"t2r_version": "the loader compares sonames", **ADAPT},
+    "go": {"t2r_version": "the loader compares sonames", **ADAPT},
+    "java": {"t2r_kind_name": "a kind is an enum, which prints itself", **ADAPT},
 }
 
 

@@ -120,6 +120,7 @@ extern "C" {
     ) -> t2r_kind;
 
     pub fn t2r_reset(decoder: *mut t2r_decoder, batch: usize) -> t2r_kind;
+    pub fn t2r_adapt(decoder: *mut t2r_decoder, names: *const *const c_char, count: usize) -> t2r_kind;
     pub fn t2r_step(decoder: *mut t2r_decoder, tokens: *const i64, count: usize, logits: *mut *const f32) -> t2r_kind;
     pub fn t2r_prefill(
         decoder: *mut t2r_decoder,
