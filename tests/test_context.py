@@ -93,6 +93,11 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         verify(small.checkpoint("hybrid"), tmp_path / "out.onnx", steps=5)
 
 
+def test_caches_of_8_bits_have_no_context() -> None:
+    with pytest.raises(UserError, match="float32, for a context; received cache_bits=8; convert the model"):
+        with_context(small.model("softmax_8_bits"), N)
+
+
 def test_a_window_of_the_model_is_no_context() -> None:
     made = small.model("yarn")
     assert context_of(made, [{"parts": []}]) is None
