@@ -11,6 +11,12 @@
 
 namespace t2r::provider {
 
+std::size_t axis_of(const Node &node, std::int64_t axis, std::size_t rank) {
+    const auto size = static_cast<std::int64_t>(rank);
+    if (axis < -size || axis >= size) refuse(node, "an axis of its input", std::to_string(axis));
+    return static_cast<std::size_t>(axis < 0 ? axis + size : axis);
+}
+
 namespace {
 
 // Strided copy.
@@ -77,12 +83,6 @@ void add_moved(Plan &plan, ValueId from, ValueId to, const Dims &dims, const std
                     to_offset, bytes_of(plan.value(from).type));
     operation.is_shared = operation.loops.dims.size() > 1 && count_of(dims) >= worth_sharing;
     plan.add(std::move(operation), {from}, {to});
-}
-
-std::size_t axis_of(const Node &node, std::int64_t axis, std::size_t rank) {
-    const auto size = static_cast<std::int64_t>(rank);
-    if (axis < -size || axis >= size) refuse(node, "an axis of its input", std::to_string(axis));
-    return static_cast<std::size_t>(axis < 0 ? axis + size : axis);
 }
 
 // The part of x at `begins` with the shape `dims`: a view if it is contiguous, else a copy.

@@ -5,6 +5,9 @@
 
 namespace t2r::provider {
 
+// An axis of a value of `rank` dimensions, counted from its end if negative; throws Refused for another.
+std::size_t axis_of(const Node &node, std::int64_t axis, std::size_t rank);
+
 // Copies all of `from` to `to`, in order.
 void add_copy(Plan &plan, ValueId from, ValueId to);
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <string>
 
 #include "builders.hpp"
 #include "copies.hpp"
@@ -26,9 +25,7 @@ void build_pad(Plan &plan, const Node &node) {
         refuse(node, "two numbers for each axis, of 0 to 2^32", "others");
     Dims pads(2 * whole.size());
     for (std::size_t i = 0; i < axes.size(); i++) {
-        const auto rank = static_cast<std::int64_t>(whole.size());
-        if (axes[i] < -rank || axes[i] >= rank) refuse(node, "an axis of its input", std::to_string(axes[i]));
-        const auto axis = static_cast<std::size_t>(axes[i] < 0 ? axes[i] + rank : axes[i]);
+        const std::size_t axis = axis_of(node, axes[i], whole.size());
         pads[axis] += given[i], pads[whole.size() + axis] += given[axes.size() + i];
     }
     require_float32(plan, node, {x});
