@@ -40,6 +40,7 @@ from t2r_export.proof.report import Check, Report
 from t2r_export.proof.side_by_side import SideBySide
 from t2r_export.proof.tolerances import REFERENCES, ROUNDED_ROWS, prompt_tolerance, tolerance
 from t2r_runtime import Decoder
+from t2r_runtime.contract.signature import Signature
 from t2r_runtime.contract.state_spec import ADAPTER
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import SourceReader, Stepper
@@ -88,11 +89,8 @@ def verify(
     source = checkpoint.model if context is None else with_context(checkpoint.model, context)
     model, folds = fold(source)
     unfolded = assemble(source.config, source.state_dict())  # the same weights
-    # a clamped graph is compared with a clamped model
     for each in (model, unfolded):
-        each.end_positions(signature.past_end, signature.max_positions)
-        if signature.input_size is not None:
-            each.read_vectors()
+        _read_as(each, signature)
     _same_interface(decoder, model)
     numbers = {name: signature.adapter(name) for name in adapters or ()}
     eager = unfolded if reference == "float32" else copy.deepcopy(unfolded).double()
@@ -121,13 +119,11 @@ def verify(
         checks.run(encoder_against_eager, both, encoder or Translator(path, provider), bound)
     for name, changed in (adapters or {}).items():
         other = changed() if context is None else with_context(changed(), context)
-        other.end_positions(signature.past_end, signature.max_positions)
-        if signature.input_size is not None:
-            other.read_vectors()
-        both = SideBySide(other, decoder, model.state_spec(), both.generator, adapter=numbers[name])
+        _read_as(other, signature)
+        with_adapter = SideBySide(other, decoder, model.state_spec(), both.generator, adapter=numbers[name])
         own = Checks(other, bound, rounding, f"adapter {name}: ")
-        own.run(from_the_start, both)
-        own.run(sequence_against_steps, both, at_once)
+        own.run(from_the_start, with_adapter)
+        own.run(sequence_against_steps, with_adapter, at_once)
         checks.made += own.made
         checks.redrawn += own.redrawn
     report.redrawn = checks.redrawn
@@ -135,6 +131,13 @@ def verify(
     if errors:
         checks.made.append(Check("folded against unfolded, float64, relative", max(errors), FOLD_TOLERANCE))
     return report
+
+
+def _read_as(model: Transformer, signature: Signature) -> None:
+    """Let the model end, and read, as the graph does: a clamped graph is compared with a clamped model."""
+    model.end_positions(signature.past_end, signature.max_positions)
+    if signature.input_size is not None:
+        model.read_vectors()
 
 
 def _float_products(path: Path) -> bool:
