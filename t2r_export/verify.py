@@ -105,9 +105,7 @@ def verify(
     if context is not None:
         whole = for_length(checkpoint.model, context)
         checks.run(context_against_caches, both, unfolded, whole, min(context, CONTEXT_TOKENS))
-    at_once = prompt_tolerance(provider, signature.quantization, _float_products(Path(path)))
-    if both.rounds and signature.quantization == "none":
-        at_once = ROUNDED_ROWS
+    at_once = prompt_tolerance(provider, signature.quantization, _float_products(Path(path)), both.rounds)
     checks.run(sequence_against_steps, both, at_once)
     if isinstance(decoder, Decoder) and decoder.has_draft_check_graph:
         checks.run(drafts_against_steps, both, decoder, at_once)

@@ -92,17 +92,20 @@ def tolerance(provider: str, quantization: str) -> Tolerance:
     return TOLERANCES[provider, quantization]
 
 
-def prompt_tolerance(provider: str, quantization: str, float_products: bool) -> Tolerance:
+def prompt_tolerance(provider: str, quantization: str, float_products: bool, rounds: bool = False) -> Tolerance:
     """Bounds for prompts and drafts read at once, against steps of the same graph.
 
     Args:
         float_products: whether no product rounds its activations (w8 and w4 at accuracy level 0 or 1), so that only
             float32 rounding remains.
+        rounds: whether states are rounded to integers.
 
     Raises:
         UserError: as `tolerance`.
     """
     bound = tolerance(provider, quantization)
+    if rounds and quantization == "none":
+        return ROUNDED_ROWS
     if provider != "cpu" or quantization not in PROMPTS:
         return bound
     return tolerance(provider, "none") if float_products and quantization != "fp16" else PROMPTS[quantization]
