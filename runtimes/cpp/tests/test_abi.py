@@ -155,6 +155,7 @@ def test_a_newer_program_with_an_older_library(release: Path, grown: Path, tmp_p
 
 def test_what_is_set_and_not_known_is_named(library: Library) -> None:
     decoder, known = Decoder(library, GOLDEN / "tiny.onnx"), library.sampling()
+    known.temperature = 0  # a drawn text may end before its third token
     later = Later.from_buffer_copy(bytes(known) + bytes(16))
     later.known.size = ctypes.sizeof(later)
     assert len(decoder.generate_with([1], 3, later.known)) == 3
