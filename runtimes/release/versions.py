@@ -22,7 +22,6 @@ STATED: Mapping[str, tuple[str, ...]] = {
     "runtimes/cpp/include/t2r.h": (
         r"T2R_VERSION_MAJOR (\d+)\n#define T2R_VERSION_MINOR (\d+)\n#define T2R_VERSION_PATCH (\d+)\n",
     ),
-    "runtimes/java/src/t2r/Native.java": (rf"the version {MINOR}:",),
     "runtimes/cpp/README.md": (rf"find_package\(t2r {MINOR} REQUIRED\)",),
     "docs/embedding.md": (
         rf"find_package\(t2r {MINOR} REQUIRED\)",

@@ -105,7 +105,7 @@ def java(place: Place) -> Programs:
     place.run("make", f"OUT={place.build}", *made)
     run: Command = [*tools, "java", "--enable-native-access=ALL-UNNAMED", "-cp"]
     run.append(f"{place.build / 't2r.jar'}:{place.build / 'programs'}")
-    programs = {"conformance": "conformance.Conformance", "misuse": "Misuse", "story": "Story"}
+    programs = {"conformance": "conformance.Conformance", "layouts": "Layouts", "misuse": "Misuse", "story": "Story"}
     return {name: [*run, main] for name, main in programs.items()}
 
 

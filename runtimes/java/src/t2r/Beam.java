@@ -5,7 +5,7 @@ import java.lang.foreign.MemorySegment;
 
 /** Options of beam search. null means the graph's value. */
 public final class Beam {
-    private static final Fields<Beam> FIELDS = new Fields<Beam>(Native.BEAM)
+    private static final Fields<Beam> FIELDS = new Fields<Beam>(Declarations.BEAM)
             .whole("width", made -> made.width)
             .whole("max_tokens", made -> made.maxTokens)
             .whole("min_tokens", made -> made.minTokens)
@@ -48,6 +48,6 @@ public final class Beam {
     public Beam() {}
 
     MemorySegment given(Arena arena, MemorySegment decoder) throws Throwable {
-        return FIELDS.given(this, arena, (made, size) -> (int) Native.BEAM_DEFAULTS.invokeExact(decoder, made, size));
+        return FIELDS.given(this, arena, (made, size) -> (int) Declarations.BEAM_DEFAULTS.invokeExact(decoder, made, size));
     }
 }

@@ -5,9 +5,9 @@ import static java.lang.foreign.ValueLayout.JAVA_DOUBLE;
 import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
-import static t2r.Native.FILE;
-import static t2r.Native.INFO;
-import static t2r.Native.TENSOR;
+import static t2r.Declarations.FILE;
+import static t2r.Declarations.INFO;
+import static t2r.Declarations.TENSOR;
 import static t2r.Native.at;
 import static t2r.Native.check;
 import static t2r.Native.numbers;
@@ -30,7 +30,7 @@ public final class Decoder extends Handle {
     private long[] written = {};
 
     private Decoder(MemorySegment handle) {
-        super(handle, "decoder", Native.CLOSE);
+        super(handle, "decoder", Declarations.CLOSE);
         Info info = info();
         vocabSize = info.vocabSize();
         topK = info.topK();
@@ -45,7 +45,7 @@ public final class Decoder extends Handle {
     public static Decoder open(Path path, Options options) {
         return new Decoder(make(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);
-            check((int) Native.OPEN.invokeExact(arena.allocateFrom(path.toString()), options.given(arena), opened));
+            check((int) Declarations.OPEN.invokeExact(arena.allocateFrom(path.toString()), options.given(arena), opened));
             return opened.get(ADDRESS, 0);
         }));
     }
@@ -66,7 +66,7 @@ public final class Decoder extends Handle {
                 file.set(ADDRESS, at(FILE, "data"), Native.bytes(arena, data));
                 file.set(JAVA_LONG, at(FILE, "bytes"), data.length);
             }
-            check((int) Native.OPEN_MEMORY.invokeExact(given, (long) files.size(), options.given(arena), opened));
+            check((int) Declarations.OPEN_MEMORY.invokeExact(given, (long) files.size(), options.given(arena), opened));
             return opened.get(ADDRESS, 0);
         }));
     }
@@ -75,7 +75,7 @@ public final class Decoder extends Handle {
     public Decoder fork() {
         return new Decoder(use(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);
-            check((int) Native.FORK.invokeExact(handle, opened));
+            check((int) Declarations.FORK.invokeExact(handle, opened));
             return opened.get(ADDRESS, 0);
         }));
     }
@@ -84,7 +84,7 @@ public final class Decoder extends Handle {
     public Decoder copy() {
         return new Decoder(use(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);
-            check((int) Native.COPY.invokeExact(handle, opened));
+            check((int) Declarations.COPY.invokeExact(handle, opened));
             return opened.get(ADDRESS, 0);
         }));
     }
@@ -95,7 +95,7 @@ public final class Decoder extends Handle {
      */
     public void cancel() {
         make(arena -> {
-            check((int) Native.CANCEL.invokeExact(handle));
+            check((int) Declarations.CANCEL.invokeExact(handle));
             return null;
         });
     }
@@ -104,7 +104,7 @@ public final class Decoder extends Handle {
     public String metadata(String key) {
         return use(arena -> {
             MemorySegment value = arena.allocate(ADDRESS);
-            check((int) Native.METADATA.invokeExact(handle, arena.allocateFrom(key), value, MemorySegment.NULL));
+            check((int) Declarations.METADATA.invokeExact(handle, arena.allocateFrom(key), value, MemorySegment.NULL));
             MemorySegment found = value.get(ADDRESS, 0);
             return found.equals(MemorySegment.NULL) ? null : Native.text(found);
         });
@@ -113,7 +113,7 @@ public final class Decoder extends Handle {
     public Info info() {
         return use(arena -> {
             MemorySegment found = arena.allocate(INFO);
-            check((int) Native.GET_INFO.invokeExact(handle, found, INFO.byteSize()));
+            check((int) Declarations.GET_INFO.invokeExact(handle, found, INFO.byteSize()));
             return new Info(
                     found.get(JAVA_LONG, at(INFO, "vocab_size")),
                     found.get(JAVA_LONG, at(INFO, "batch")),
@@ -135,7 +135,7 @@ public final class Decoder extends Handle {
     /** Resets to the start of a text, for batch sequences; 0 keeps the batch. */
     public void reset(long batch) {
         use(arena -> {
-            check((int) Native.RESET.invokeExact(handle, batch));
+            check((int) Declarations.RESET.invokeExact(handle, batch));
             return null;
         });
     }
@@ -144,7 +144,7 @@ public final class Decoder extends Handle {
     public float[] step(long... tokens) {
         return use(arena -> {
             MemorySegment logits = arena.allocate(ADDRESS);
-            check((int) Native.STEP.invokeExact(handle, numbers(arena, tokens), (long) tokens.length, logits));
+            check((int) Declarations.STEP.invokeExact(handle, numbers(arena, tokens), (long) tokens.length, logits));
             return Native.floats(logits.get(ADDRESS, 0), tokens.length * vocabSize);
         });
     }
@@ -156,7 +156,7 @@ public final class Decoder extends Handle {
     public float[] prefill(long[]... rows) {
         return use(arena -> {
             MemorySegment tokens = flat(arena, rows), logits = arena.allocate(ADDRESS);
-            check((int) Native.PREFILL.invokeExact(handle, tokens, (long) rows.length, length(rows), logits));
+            check((int) Declarations.PREFILL.invokeExact(handle, tokens, (long) rows.length, length(rows), logits));
             return Native.floats(logits.get(ADDRESS, 0), rows.length * vocabSize);
         });
     }
@@ -165,7 +165,7 @@ public final class Decoder extends Handle {
     public Top topK(long[]... rows) {
         return use(arena -> {
             MemorySegment tokens = flat(arena, rows), logits = arena.allocate(ADDRESS), chosen = arena.allocate(ADDRESS);
-            check((int) Native.TOP_K.invokeExact(handle, tokens, (long) rows.length, length(rows), logits, chosen));
+            check((int) Declarations.TOP_K.invokeExact(handle, tokens, (long) rows.length, length(rows), logits, chosen));
             long count = rows.length * topK;
             return new Top(Native.floats(logits.get(ADDRESS, 0), count), numbers(chosen.get(ADDRESS, 0), count));
         });
@@ -189,7 +189,7 @@ public final class Decoder extends Handle {
                 MemorySegment.copy(rows[row], 0, vectors, JAVA_FLOAT, row * elements * Float.BYTES, rows[row].length);
             }
             MemorySegment logits = arena.allocate(ADDRESS);
-            check((int) Native.READ_VECTORS.invokeExact(
+            check((int) Declarations.READ_VECTORS.invokeExact(
                     handle, vectors, (long) rows.length, elements / size, size, logits));
             return Native.floats(logits.get(ADDRESS, 0), rows.length * vocabSize);
         });
@@ -198,7 +198,7 @@ public final class Decoder extends Handle {
     /** Drops, repeats or reorders the sequences. The batch becomes the number of rows. */
     public void reorder(long... rows) {
         use(arena -> {
-            check((int) Native.REORDER.invokeExact(handle, numbers(arena, rows), (long) rows.length));
+            check((int) Declarations.REORDER.invokeExact(handle, numbers(arena, rows), (long) rows.length));
             return null;
         });
     }
@@ -214,7 +214,7 @@ public final class Decoder extends Handle {
                 from.setAtIndex(ADDRESS, index, rows[index].decoder().handle);
             }
             long[] places = Stream.of(rows).mapToLong(Row::row).toArray();
-            check((int) Native.TAKE.invokeExact(handle, from, numbers(arena, places), (long) rows.length));
+            check((int) Declarations.TAKE.invokeExact(handle, from, numbers(arena, places), (long) rows.length));
             return null;
         });
     }
@@ -232,7 +232,7 @@ public final class Decoder extends Handle {
         }
         return use(arena -> {
             MemorySegment token = arena.allocate(JAVA_LONG), given = arena.allocateFrom(JAVA_FLOAT, logits);
-            check((int) Native.CHOOSE.invokeExact(handle, given, row, sampling.given(arena, handle), draw, token));
+            check((int) Declarations.CHOOSE.invokeExact(handle, given, row, sampling.given(arena, handle), draw, token));
             return token.get(JAVA_LONG, 0);
         });
     }
@@ -257,7 +257,7 @@ public final class Decoder extends Handle {
             throws Throwable {
         MemorySegment tokens = arena.allocate(ADDRESS), count = arena.allocate(JAVA_LONG);
         written = new long[0];
-        int kind = (int) Native.GENERATE.invokeExact(
+        int kind = (int) Declarations.GENERATE.invokeExact(
                 handle, numbers(arena, prompt), (long) prompt.length, maxTokens, sampling.given(arena, handle), callback,
                 MemorySegment.NULL, tokens, count);
         written = numbers(tokens.get(ADDRESS, 0), count.get(JAVA_LONG, 0));
@@ -282,7 +282,7 @@ public final class Decoder extends Handle {
     private Tensor state(long index) {
         return use(arena -> {
             MemorySegment found = arena.allocate(TENSOR);
-            check((int) Native.STATE.invokeExact(handle, index, found));
+            check((int) Declarations.STATE.invokeExact(handle, index, found));
             return new Tensor(
                     Native.text(found.get(ADDRESS, at(TENSOR, "name"))),
                     Native.text(found.get(ADDRESS, at(TENSOR, "dtype"))),
@@ -309,7 +309,7 @@ public final class Decoder extends Handle {
                 given.set(ADDRESS, at(TENSOR, "data"), Native.bytes(arena, state.data()));
                 given.set(JAVA_LONG, at(TENSOR, "bytes"), state.data().length);
             }
-            check((int) Native.SET_STATES.invokeExact(handle, all, (long) states.size(), position));
+            check((int) Declarations.SET_STATES.invokeExact(handle, all, (long) states.size(), position));
             return null;
         });
     }
@@ -325,7 +325,7 @@ public final class Decoder extends Handle {
     /** Writes the states to a file, and a token that was chosen but not read, or -1. */
     public void save(Path path, long token) {
         use(arena -> {
-            check((int) Native.SAVE.invokeExact(handle, arena.allocateFrom(path.toString()), token));
+            check((int) Declarations.SAVE.invokeExact(handle, arena.allocateFrom(path.toString()), token));
             return null;
         });
     }
@@ -334,7 +334,7 @@ public final class Decoder extends Handle {
     public long load(Path path) {
         return use(arena -> {
             MemorySegment token = arena.allocateFrom(JAVA_LONG, -1);
-            check((int) Native.LOAD.invokeExact(handle, arena.allocateFrom(path.toString()), token));
+            check((int) Declarations.LOAD.invokeExact(handle, arena.allocateFrom(path.toString()), token));
             return token.get(JAVA_LONG, 0);
         });
     }
@@ -343,7 +343,7 @@ public final class Decoder extends Handle {
     public byte[] saveMemory(long token) {
         return use(arena -> {
             MemorySegment data = arena.allocate(ADDRESS), size = arena.allocate(JAVA_LONG);
-            check((int) Native.SAVE_MEMORY.invokeExact(handle, token, data, size));
+            check((int) Declarations.SAVE_MEMORY.invokeExact(handle, token, data, size));
             return Native.bytes(data.get(ADDRESS, 0), size.get(JAVA_LONG, 0));
         });
     }
@@ -352,7 +352,7 @@ public final class Decoder extends Handle {
     public long loadMemory(byte[] snapshot) {
         return use(arena -> {
             MemorySegment data = Native.bytes(arena, snapshot), token = arena.allocateFrom(JAVA_LONG, -1);
-            check((int) Native.LOAD_MEMORY.invokeExact(handle, data, (long) snapshot.length, token));
+            check((int) Declarations.LOAD_MEMORY.invokeExact(handle, data, (long) snapshot.length, token));
             return token.get(JAVA_LONG, 0);
         });
     }
@@ -366,7 +366,7 @@ public final class Decoder extends Handle {
             for (int row = 0; row < sources.length; row++) {
                 MemorySegment.copy(sources[row], 0, tokens, JAVA_LONG, row * longest * Long.BYTES, sources[row].length);
             }
-            check((int) Native.ENCODE_SOURCES.invokeExact(
+            check((int) Declarations.ENCODE_SOURCES.invokeExact(
                     handle, tokens, numbers(arena, lengths), (long) sources.length, longest));
             return null;
         });
@@ -376,12 +376,12 @@ public final class Decoder extends Handle {
     public List<Translation> translate(long[] source, Beam beam) {
         return use(arena -> {
             MemorySegment found = arena.allocate(JAVA_LONG);
-            check((int) Native.TRANSLATE.invokeExact(
+            check((int) Declarations.TRANSLATE.invokeExact(
                     handle, numbers(arena, source), (long) source.length, beam.given(arena, handle), found));
             List<Translation> translations = new ArrayList<>();
             MemorySegment tokens = arena.allocate(ADDRESS), count = arena.allocate(JAVA_LONG), score = arena.allocate(JAVA_DOUBLE);
             for (long index = 0; index < found.get(JAVA_LONG, 0); index++) {
-                check((int) Native.TRANSLATION.invokeExact(handle, index, tokens, count, score));
+                check((int) Declarations.TRANSLATION.invokeExact(handle, index, tokens, count, score));
                 translations.add(new Translation(
                         numbers(tokens.get(ADDRESS, 0), count.get(JAVA_LONG, 0)), score.get(JAVA_DOUBLE, 0)));
             }
@@ -393,7 +393,7 @@ public final class Decoder extends Handle {
     public Tokenizer tokenizer() {
         return new Tokenizer(use(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);
-            check((int) Native.OPEN_TOKENIZER.invokeExact(handle, opened));
+            check((int) Declarations.OPEN_TOKENIZER.invokeExact(handle, opened));
             return opened.get(ADDRESS, 0);
         }));
     }
@@ -402,7 +402,7 @@ public final class Decoder extends Handle {
     public Tokenizer sourceTokenizer() {
         return new Tokenizer(use(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);
-            check((int) Native.OPEN_SOURCE_TOKENIZER.invokeExact(handle, opened));
+            check((int) Declarations.OPEN_SOURCE_TOKENIZER.invokeExact(handle, opened));
             return opened.get(ADDRESS, 0);
         }));
     }

@@ -47,9 +47,10 @@ final class Receiver {
             Handle.make(arena -> {
                 MethodType type = MethodType.methodType(void.class, int.class, MemorySegment.class, MemorySegment.class);
                 MethodHandle method = MethodHandles.lookup().findVirtual(Receiver.class, "received", type);
-                MemorySegment called =
-                        log == null ? MemorySegment.NULL : Native.log(method.bindTo(new Receiver(log)), shared);
-                Native.check((int) Native.SET_LOG.invokeExact(called, MemorySegment.NULL, level.ordinal()));
+                MemorySegment called = log == null
+                        ? MemorySegment.NULL
+                        : Native.callback(method.bindTo(new Receiver(log)), Declarations.LOG, shared);
+                Native.check((int) Declarations.SET_LOG.invokeExact(called, MemorySegment.NULL, level.ordinal()));
                 return null;
             });
         } catch (RuntimeException error) {

@@ -2,7 +2,7 @@ package t2r;
 
 import static java.lang.foreign.ValueLayout.ADDRESS;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
-import static t2r.Native.OPTIONS;
+import static t2r.Declarations.OPTIONS;
 import static t2r.Native.at;
 
 import java.lang.foreign.Arena;
@@ -11,7 +11,7 @@ import java.util.List;
 
 /** How a graph is opened. null means the library's default. */
 public final class Options {
-    private static final Fields<Options> FIELDS = new Fields<Options>(Native.OPTIONS)
+    private static final Fields<Options> FIELDS = new Fields<Options>(Declarations.OPTIONS)
             .small("threads", made -> made.threads)
             .small("companions", made -> made.companions == null ? null : Integer.valueOf(made.companions ? 1 : 0))
             .whole("max_state_bytes", made -> made.maxStateBytes)
@@ -42,14 +42,14 @@ public final class Options {
      */
     public static void shareThreads(int threads) {
         Handle.make(arena -> {
-            Native.check((int) Native.SHARE_THREADS.invokeExact(threads));
+            Native.check((int) Declarations.SHARE_THREADS.invokeExact(threads));
             return null;
         });
     }
 
     MemorySegment given(Arena arena) throws Throwable {
         MemorySegment given =
-                FIELDS.given(this, arena, (made, size) -> (int) Native.OPTIONS_DEFAULTS.invokeExact(made, size));
+                FIELDS.given(this, arena, (made, size) -> (int) Declarations.DEFAULTS.invokeExact(made, size));
         given.set(ADDRESS, at(OPTIONS, "config"), Native.words(arena, config));
         given.set(JAVA_LONG, at(OPTIONS, "config_count"), config.size());
         given.set(ADDRESS, at(OPTIONS, "provider"), Native.words(arena, provider));

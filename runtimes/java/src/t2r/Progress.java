@@ -19,7 +19,7 @@ final class Progress {
     MemorySegment stub(Arena arena) throws ReflectiveOperationException {
         MethodType type = MethodType.methodType(int.class, long.class, MemorySegment.class);
         MethodHandle method = MethodHandles.lookup().findVirtual(Progress.class, "next", type);
-        return Native.callback(method.bindTo(this), arena);
+        return Native.callback(method.bindTo(this), Declarations.CALLBACK, arena);
     }
 
     int next(long token, MemorySegment user) {

@@ -2,7 +2,7 @@ package t2r;
 
 import static java.lang.foreign.ValueLayout.ADDRESS;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
-import static t2r.Native.SAMPLING;
+import static t2r.Declarations.SAMPLING;
 import static t2r.Native.at;
 
 import java.lang.foreign.Arena;
@@ -10,7 +10,7 @@ import java.lang.foreign.MemorySegment;
 
 /** How tokens are chosen. null means the graph's value. */
 public final class Sampling {
-    private static final Fields<Sampling> FIELDS = new Fields<Sampling>(Native.SAMPLING)
+    private static final Fields<Sampling> FIELDS = new Fields<Sampling>(Declarations.SAMPLING)
             .real("temperature", made -> made.temperature)
             .whole("top_k", made -> made.topK)
             .real("top_p", made -> made.topP)
@@ -48,7 +48,7 @@ public final class Sampling {
 
     MemorySegment given(Arena arena, MemorySegment decoder) throws Throwable {
         MemorySegment made = FIELDS.given(
-                this, arena, (struct, size) -> (int) Native.SAMPLING_DEFAULTS.invokeExact(decoder, struct, size));
+                this, arena, (struct, size) -> (int) Declarations.SAMPLING_DEFAULTS.invokeExact(decoder, struct, size));
         if (stopTokens != null) {
             made.set(ADDRESS, at(SAMPLING, "stop_tokens"), Native.numbers(arena, stopTokens));
             made.set(JAVA_LONG, at(SAMPLING, "stop_count"), stopTokens.length);

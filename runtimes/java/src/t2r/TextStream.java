@@ -11,13 +11,13 @@ import java.util.List;
 /** Streams text token by token, never half a character. It may outlive its tokenizer. */
 public final class TextStream extends Handle {
     TextStream(MemorySegment handle) {
-        super(handle, "stream", Native.CLOSE_STREAM);
+        super(handle, "stream", Declarations.CLOSE_STREAM);
     }
 
     /** From here on, ends the text before the first of these that occurs. A possible beginning of one is held back. */
     public void stopAt(String... texts) {
         use(arena -> {
-            check((int) Native.STOP_AT.invokeExact(handle, Native.words(arena, List.of(texts)), (long) texts.length));
+            check((int) Declarations.STOP_AT.invokeExact(handle, Native.words(arena, List.of(texts)), (long) texts.length));
             return null;
         });
     }
@@ -26,7 +26,7 @@ public final class TextStream extends Handle {
     public boolean stopped() {
         return use(arena -> {
             MemorySegment found = arena.allocate(JAVA_INT);
-            check((int) Native.STOPPED.invokeExact(handle, found));
+            check((int) Declarations.STOPPED.invokeExact(handle, found));
             return found.get(JAVA_INT, 0) != 0;
         });
     }
@@ -35,7 +35,7 @@ public final class TextStream extends Handle {
     public String feed(long token) {
         return use(arena -> {
             MemorySegment text = arena.allocate(ADDRESS), size = arena.allocate(JAVA_LONG);
-            check((int) Native.FEED.invokeExact(handle, token, text, size));
+            check((int) Declarations.FEED.invokeExact(handle, token, text, size));
             return Native.text(text.get(ADDRESS, 0), size.get(JAVA_LONG, 0));
         });
     }
@@ -44,7 +44,7 @@ public final class TextStream extends Handle {
     public String end() {
         return use(arena -> {
             MemorySegment text = arena.allocate(ADDRESS), size = arena.allocate(JAVA_LONG);
-            check((int) Native.END_STREAM.invokeExact(handle, text, size));
+            check((int) Declarations.END_STREAM.invokeExact(handle, text, size));
             return Native.text(text.get(ADDRESS, 0), size.get(JAVA_LONG, 0));
         });
     }

@@ -15,7 +15,7 @@ import java.nio.charset.StandardCharsets;
 /** Text to tokens and back. It may outlive its decoder. */
 public final class Tokenizer extends Handle {
     Tokenizer(MemorySegment handle) {
-        super(handle, "tokenizer", Native.CLOSE_TOKENIZER);
+        super(handle, "tokenizer", Declarations.CLOSE_TOKENIZER);
     }
 
     /**
@@ -26,7 +26,7 @@ public final class Tokenizer extends Handle {
     public static Tokenizer of(String json, long bosToken) {
         return new Tokenizer(make(arena -> {
             MemorySegment text = utf8(arena, json), opened = arena.allocate(ADDRESS);
-            check((int) Native.MAKE_TOKENIZER.invokeExact(text, text.byteSize(), bosToken, opened));
+            check((int) Declarations.MAKE_TOKENIZER.invokeExact(text, text.byteSize(), bosToken, opened));
             return opened.get(ADDRESS, 0);
         }));
     }
@@ -44,7 +44,7 @@ public final class Tokenizer extends Handle {
     private long[] encode(String text, int special) {
         return use(arena -> {
             MemorySegment bytes = utf8(arena, text), tokens = arena.allocate(ADDRESS), count = arena.allocate(JAVA_LONG);
-            check((int) Native.ENCODE.invokeExact(handle, bytes, bytes.byteSize(), special, tokens, count));
+            check((int) Declarations.ENCODE.invokeExact(handle, bytes, bytes.byteSize(), special, tokens, count));
             return numbers(tokens.get(ADDRESS, 0), count.get(JAVA_LONG, 0));
         });
     }
@@ -53,7 +53,7 @@ public final class Tokenizer extends Handle {
     public String decode(long... tokens) {
         return use(arena -> {
             MemorySegment text = arena.allocate(ADDRESS), size = arena.allocate(JAVA_LONG);
-            check((int) Native.DECODE.invokeExact(handle, numbers(arena, tokens), (long) tokens.length, text, size));
+            check((int) Declarations.DECODE.invokeExact(handle, numbers(arena, tokens), (long) tokens.length, text, size));
             return Native.text(text.get(ADDRESS, 0), size.get(JAVA_LONG, 0));
         });
     }
@@ -62,7 +62,7 @@ public final class Tokenizer extends Handle {
     public TextStream stream(long... prompt) {
         return new TextStream(use(arena -> {
             MemorySegment opened = arena.allocate(ADDRESS);
-            check((int) Native.OPEN_STREAM.invokeExact(handle, numbers(arena, prompt), (long) prompt.length, opened));
+            check((int) Declarations.OPEN_STREAM.invokeExact(handle, numbers(arena, prompt), (long) prompt.length, opened));
             return opened.get(ADDRESS, 0);
         }));
     }
