@@ -82,7 +82,7 @@ LINES = {
     ("t2r_export", "*.py"): 45_250,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_820,
-    ("tests", "*.py"): 59_740,
+    ("tests", "*.py"): 59_855,
     ("benchmarks", "*.py"): 8_000,
     ("docs", "*.md"): 4_745,
 }

@@ -208,6 +208,23 @@ func (d *Decoder) Reset(batch int) error {
 	return d.do(func() C.t2r_kind { return C.t2r_reset(d.handle, C.size_t(batch)) }, nil)
 }
 
+// Adapt chooses the low-rank adapters that the tokens from now on use, by names in the metadata "t2r.adapters", "" for none:
+// one per sequence, or one for all. Rows keep theirs when they move; [Decoder.Reset] chooses none.
+func (d *Decoder) Adapt(names ...string) error {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	given, err := words(names, &pinner)
+	if err != nil {
+		return err
+	}
+	for i, pointers := 0, unsafe.Slice(given, len(names)); i < len(names); i++ {
+		if names[i] == "" {
+			pointers[i] = nil
+		}
+	}
+	return d.do(func() C.t2r_kind { return C.t2r_adapt(d.handle, given, C.size_t(len(names))) }, nil)
+}
+
 // Step reads one token per sequence. It returns the logits of the next token, (batch, VocabSize), row-major.
 func (d *Decoder) Step(tokens ...int64) (logits []float32, err error) {
 	var found *C.float

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from golden import bad, calls, edited, families, history, parts, rows, sentences, texts, translator
+from golden import adapters, bad, calls, edited, families, history, parts, rows, sentences, texts, translator
 from golden.choices import sampling
 from golden.models import MODELS, write_graph
 from golden.texts import Case
@@ -50,6 +50,7 @@ KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (
     families.cases,
     rows.cases,
     calls.cases,
+    adapters.cases,
     translator.cases,
     bad.cases,
 )

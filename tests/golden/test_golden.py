@@ -191,8 +191,8 @@ def test_rows_are_dropped_repeated_and_reordered() -> None:
         assert len(orders[-1]) == 1
 
 
-# kinds of errors that the machine, another thread or a language causes
-OF_NO_FILE = {"provider", "argument", "state", "memory", "cancelled"}
+# kinds of errors that the machine or another thread causes
+OF_NO_FILE = {"provider", "state", "memory", "cancelled"}
 
 
 def test_there_is_every_kind_of_error_that_golden_files_can_cause() -> None:

@@ -37,11 +37,10 @@ def java(place: Place, folder: Path) -> Programs:
     }
 
 
-ADAPT = {"t2r_adapt": "callers set the state adapter"}
 ABSENT = {
-    "rust": {"t2r_version": "the loader compares sonames", **ADAPT},
-    "go": {"t2r_version": "the loader compares sonames", **ADAPT},
-    "java": {"t2r_kind_name": "a kind is an enum, which prints itself", **ADAPT},
+    "rust": {"t2r_version": "the loader compares sonames"},
+    "go": {"t2r_version": "the loader compares sonames"},
+    "java": {"t2r_kind_name": "a kind is an enum, which prints itself"},
 }
 CALLS = {"rust": r"sys::(t2r_\w+)\(", "go": r"C\.(t2r_\w+)\(", "java": r'Declarations\.([A-Z]\w+)|"(t2r_\w+)"'}
 

@@ -153,6 +153,13 @@ t2r_kind one_call(const Decoder &decoder, const std::string &folder, Json::Value
     if (const auto batch = call.find("reset")) return t2r_reset(decoder, static_cast<std::size_t>(batch->integer()));
     if (call.find("generate")) return generate(decoder, call);
     if (const auto file = call.find("load")) return t2r_load(decoder, place(folder, *file).c_str(), nullptr);
+    if (const auto names = call.find("adapt")) {
+        std::vector<std::string> texts;
+        std::vector<const char *> given;
+        names->each([&](Json::Value name) { texts.emplace_back(name.is_null() ? std::string_view() : name.string()); });
+        for (const std::string &text : texts) given.push_back(text.empty() ? nullptr : text.c_str());
+        return t2r_adapt(decoder, given.data(), given.size());
+    }
     if (const auto rows = call.find("reorder")) {
         const std::vector<std::int64_t> order = integers(*rows);
         return t2r_reorder(decoder, order.data(), order.size());

@@ -104,6 +104,7 @@ async function sampling(golden, folder, options) {
 /** Calls by the key that names them. */
 const CALLS = {
   reset: (decoder, { reset }) => decoder.reset(reset),
+  adapt: (decoder, { adapt }) => decoder.adapt(adapt),
   reorder: (decoder, { reorder }) => decoder.reorder(reorder),
   step: (decoder, { step }) => decoder.step(step),
   prefill: (decoder, { prefill }) => decoder.prefill(prefill),

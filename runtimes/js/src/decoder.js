@@ -1,6 +1,7 @@
 /** A step graph as a decoder: tokens in, logits out. The decoder keeps the states. */
 
 import { checkpoint } from "./aborts.js";
+import { ADAPTER, adapterState } from "./adapters.js";
 import { isList, openOptions, watchersOf } from "./arguments.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
@@ -83,6 +84,19 @@ export class Decoder {
     return this.#graphs.alone(() => {
       requireBatch(this.signature, batch, this.#options.maxStateBytes);
       this.#start(batch);
+    });
+  }
+
+  /**
+   * Choose the low-rank adapters that the tokens from now on use, until the next reset; rows keep theirs when they move.
+   * @param {string | null | readonly (string | null)[]} names of `signature.adapters`, null for none: one for all sequences, or one of each
+   * @returns {Promise<void>}
+   * @throws {T2RError} argument
+   */
+  async adapt(names) {
+    return this.#graphs.alone(() => {
+      const state = adapterState(this, names);
+      if (this.signature.adapters) this.#states.assign(ADAPTER, state);
     });
   }
 

@@ -1,5 +1,6 @@
 /** A step graph's metadata as plain data, checked: CONTRACT.md, "Metadata". */
 
+import { areAdapters } from "./adapters.js";
 import { isChatTemplate } from "./chat.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { isFileName } from "./model_file.js";
@@ -27,7 +28,7 @@ const OF_SOURCES = [
   "source_states", "start_states", "source_vocab_size", "source_tokenizer", "max_source", "source_length", "start_tokens",
   "banned_tokens",
 ];
-const OPTIONAL = ["generation", "chat_template", "input_size", "hidden_size"];
+const OPTIONAL = ["generation", "chat_template", "input_size", "hidden_size", "adapters"];
 
 /**
  * @param {Map<string, string>} metadata
@@ -49,14 +50,14 @@ export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
   }
   const keys = metadata.has(PREFIX + "source_states") ? [...KEYS, ...OF_SOURCES] : KEYS;
   const found = Object.fromEntries(keys.map((key) => [key, read(metadata, key)]));
-  const [generation, chat, size, hidden] = OPTIONAL.map((key) => (metadata.has(PREFIX + key) ? read(metadata, key) : undefined));
-  const problem = malformed({ ...found, generation, chat_template: chat, input_size: size, hidden_size: hidden });
+  const [generation, chat, size, hidden, adapters] = OPTIONAL.map((key) => (metadata.has(PREFIX + key) ? read(metadata, key) : undefined));
+  const problem = malformed({ ...found, generation, chat_template: chat, input_size: size, hidden_size: hidden, adapters });
   if (problem) throw bad("metadata of the contract's form", `a bad value of ${problem}`, "export the model again");
   const states = [...found.states, ...(found.source_states ?? [])];
   requireBounded(states, maxStateBytes);
   const options = generation ? camelCased(generation) : null;
   const given = { generation: options, chatTemplate: chat ?? null, inputSize: size ?? null, hiddenSize: hidden ?? null };
-  const own = { ...given, sourceStates: found.source_states ?? null, allStates: states };
+  const own = { ...given, adapters: adapters ?? null, sourceStates: found.source_states ?? null, allStates: states };
   return /** @type {any} */ (Object.freeze({ ...camelCased(found), ...own }));
 }
 
@@ -107,6 +108,7 @@ function malformed(s) {
     generation: () => s.generation === undefined || isGeneration(s.generation, s.source_states !== undefined),
     input_size: () => s.input_size === undefined || isWhole(s.input_size, 1, MAX_VOCABULARY),
     hidden_size: () => s.hidden_size === undefined || isWhole(s.hidden_size, 1, MAX_VOCABULARY),
+    adapters: () => s.adapters === undefined || areAdapters(s.adapters, s.states),
     role: () => ROLES.includes(s.role),
     graphs: () => isObject(s.graphs) && Object.values(s.graphs).every(isFileName) &&
       (s.role === "step" || !Object.keys(s.graphs).length),

@@ -1,5 +1,6 @@
 /** Snapshot files of states, byte-identical in every language: contract/snapshots.md. */
 
+import { checkAdapters } from "./adapters.js";
 import { isList } from "./arguments.js";
 import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { SIZES, product } from "./signature.js";
@@ -136,6 +137,7 @@ export function checkStates(signature, states) {
     const expected = "the states of this graph, of one batch and one length of caches";
     throw refused(expected, printable(problems.join("; ")), "take them from the same model");
   }
+  checkAdapters(signature, states);
   return { batch: letters.B ?? 1, length: letters.T ?? 0 };
 }
 

@@ -41,6 +41,12 @@ export class States {
     this.#source = new Map((constant ?? []).map(made));
   }
 
+  /** Replace one state by one of the same form. */
+  assign(name, state) {
+    this.#past.get(name).dispose?.();
+    this.#past.set(name, this.#made(state));
+  }
+
   /** Copies of all states: name → {dtype, dims, bytes}. */
   async fetch() {
     const found = new Map();

@@ -58,6 +58,7 @@
  * @property {ChatTemplate | null} chatTemplate of a chat model
  * @property {number | null} inputSize elements of the vectors that `readVectors` takes; null: the graph reads tokens
  * @property {number | null} hiddenSize elements of the output `hidden`, which is not used here; null: there is none
+ * @property {readonly string[] | null} adapters names of low-rank adapters, which `adapt` chooses; null: there are none
  * @property {number | null} topK
  * @property {"step" | "prefill" | "draft_check" | "encoder"} role
  * @property {Readonly<Record<string, string>>} graphs

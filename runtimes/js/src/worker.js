@@ -50,7 +50,7 @@ const CALLS = {
     };
     return decoder.generate(prompt, maxTokens, options, { onToken, signal });
   },
-  ...Object.fromEntries(["reset", "step", "state", "setState", "reorder", "saveState", "close"].map(
+  ...Object.fromEntries(["reset", "adapt", "step", "state", "setState", "reorder", "saveState", "close"].map(
     (name) => [name, (_, ...args) => decoder[name](...args)])),
   ...Object.fromEntries(["prefill", "readVectors", "topK", "loadState"].map(
     (name) => [name, ({ signal }, given) => decoder[name](given, { signal })])),

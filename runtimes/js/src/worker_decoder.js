@@ -83,6 +83,11 @@ export class WorkerDecoder {
     return this.#ask("reset", [batch]);
   }
 
+  /** As Decoder.adapt. @param {string | null | readonly (string | null)[]} names @returns {Promise<void>} */
+  async adapt(names) {
+    return this.#ask("adapt", [names]);
+  }
+
   /** As Decoder.step. @param {number | import("./types.js").Tokens} ids @returns {Promise<Float32Array>} */
   async step(ids) {
     return this.#ask("step", [ids]);

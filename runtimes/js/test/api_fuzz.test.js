@@ -55,7 +55,7 @@ test("a decoder", async () => {
   const ended = () => one([null, undefined, () => false, any()]);
   const parts = () => one([any, () => [[decoder, any()]], () => [[any(), [0]]], () => [[decoder, [0]], any()]])();
   const methods = {
-    reset: [any], step: [any], prefill: [any], topK: [any], setState: [someStates, any], reorder: [any], take: [parts], saveState: [any], loadState: [any],
+    reset: [any], adapt: [any], step: [any], prefill: [any], topK: [any], setState: [someStates, any], reorder: [any], take: [parts], saveState: [any], loadState: [any],
     generate: [any, () => one(FEW), any, ended, any],
   };
   for (const [name, kinds] of Object.entries(methods)) await tried(name, calling(decoder, name, ...kinds));

@@ -47,6 +47,7 @@ export async function used(bytes: Uint8Array): Promise<string> {
   const cache = new PrefixCache(decoder.fork(), { maxBytes: 1 << 20, block: 64 });
   story += (await cache.generate([1, 3], 4)).length + cache.reused;
   await decoder.take([[decoder, [0, 0]]]);
+  await decoder.adapt([null, decoder.signature.adapters?.[0] ?? null]);
   const { signal } = new AbortController();
   story += (await decoder.prefill([1], { signal })).length + (await batch.add([1], 2, {}, { signal }));
   for await (const token of decoder.stream([1], 2, {}, { signal })) story += token;

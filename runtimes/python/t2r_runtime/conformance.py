@@ -145,6 +145,7 @@ def _options(given: Mapping[str, Any]) -> Sampling:
 
 CALLS: dict[str, Callable[[Decoder, Mapping[str, Any], Path], Any]] = {
     "reset": lambda decoder, call, _: decoder.reset(call["reset"]),
+    "adapt": lambda decoder, call, _: decoder.adapt(call["adapt"]),
     "reorder": lambda decoder, call, _: decoder.reorder(call["reorder"]),
     "step": lambda decoder, call, _: decoder.step(call["step"]),
     "prefill": lambda decoder, call, _: decoder.prefill(call["prefill"]),

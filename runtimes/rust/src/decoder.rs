@@ -178,6 +178,15 @@ impl Decoder {
         check(unsafe { sys::t2r_reset(self.handle, batch) })
     }
 
+    /// Choose the low-rank adapters that the tokens from now on use, by names in the metadata `t2r.adapters`, `None` for none:
+    /// one per sequence, or one for all. Rows keep theirs when they move; [`Decoder::reset`] chooses none.
+    pub fn adapt(&mut self, names: &[Option<&str>]) -> Result<()> {
+        let texts = Words::new(names.iter().flatten())?;
+        let mut given = texts.pointers.iter();
+        let given: Vec<_> = names.iter().map(|name| name.and_then(|_| given.next()).map_or(ptr::null(), |&text| text)).collect();
+        check(unsafe { sys::t2r_adapt(self.handle, given.as_ptr(), given.len()) })
+    }
+
     /// Read one token per sequence. Returns the logits of the next token, (batch, vocab_size).
     pub fn step(&mut self, tokens: &[i64]) -> Result<&[f32]> {
         let mut logits = ptr::null();

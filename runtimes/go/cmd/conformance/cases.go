@@ -48,6 +48,7 @@ type golden struct {
 // call is a call of a decoder, named by the fields that are present, and its result.
 type call struct {
 	Reset     *int
+	Adapt     []string // null: ""
 	Reorder   *[]int64
 	Step      []int64
 	Prefill   [][]int64
@@ -201,6 +202,8 @@ func (c call) do(decoder *t2r.Decoder, folder string) (logits []float32, err err
 	switch {
 	case c.Reset != nil:
 		err = decoder.Reset(*c.Reset)
+	case c.Adapt != nil:
+		err = decoder.Adapt(c.Adapt...)
 	case c.Reorder != nil:
 		err = decoder.Reorder(*c.Reorder...)
 	case c.Load != "":

@@ -174,6 +174,8 @@ final class Cases {
         }
         if (call.has("reset")) {
             decoder.reset(call.whole("reset"));
+        } else if (call.has("adapt")) {
+            decoder.adapt(call.texts("adapt"));
         } else if (call.has("reorder")) {
             decoder.reorder(call.wholes("reorder"));
         } else if (call.has("load")) {

@@ -64,6 +64,10 @@ record Golden(Map<String, Object> pairs) {
         return wholes(at(key));
     }
 
+    String[] texts(String key) {
+        return list(key).toArray(String[]::new);
+    }
+
     long[][] rows(String key) {
         return list(key).stream().map(Golden::wholes).toArray(long[][]::new);
     }

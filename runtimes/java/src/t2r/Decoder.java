@@ -16,6 +16,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.SequencedMap;
 import java.util.function.LongPredicate;
@@ -136,6 +137,20 @@ public final class Decoder extends Handle {
     public void reset(long batch) {
         use(arena -> {
             check((int) Declarations.RESET.invokeExact(handle, batch));
+            return null;
+        });
+    }
+
+    /**
+     * Chooses the low-rank adapters that the tokens from now on use, by names in the metadata "t2r.adapters", null for none.
+     * Rows keep theirs when they move; {@link #reset} chooses none.
+     *
+     * @param names one per sequence, or one for all
+     */
+    public void adapt(String... names) {
+        use(arena -> {
+            MemorySegment given = Native.words(arena, Arrays.asList(names));
+            check((int) Declarations.ADAPT.invokeExact(handle, given, (long) names.length));
             return null;
         });
     }

@@ -88,10 +88,13 @@ final class Native {
         return made;
     }
 
-    /** Zero-terminated texts. */
+    /** Zero-terminated texts; NULL for null. */
     static MemorySegment words(Arena arena, List<String> texts) {
         MemorySegment made = arena.allocate(ADDRESS, Math.max(texts.size(), 1));
         for (int index = 0; index < texts.size(); index++) {
+            if (texts.get(index) == null) {
+                continue;
+            }
             if (texts.get(index).indexOf('\0') >= 0) {
                 throw new T2rException(
                         Kind.ARGUMENT, "expected a text; received one with a zero byte in it; leave that out");

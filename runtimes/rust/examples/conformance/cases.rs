@@ -140,6 +140,9 @@ fn call(decoder: &mut Decoder, call: &Json, golden: &Json, folder: &Path) -> Out
         Ok(())
     } else if let Some(rows) = call.get("reset") {
         Ok(decoder.reset(rows.whole()? as usize)?)
+    } else if let Some(names) = call.get("adapt") {
+        let names: Vec<_> = names.list()?.iter().map(|name| name.text().ok()).collect();
+        Ok(decoder.adapt(&names)?)
     } else if let Some(rows) = call.get("reorder") {
         Ok(decoder.reorder(&rows.wholes()?)?)
     } else if let Some(file) = call.get("load") {
