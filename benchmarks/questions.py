@@ -1,7 +1,7 @@
 """Short questions and needles, asked of graphs of chat models: the tables of models/smollm2-135m/README.md.
 
     python benchmarks/questions.py models/smollm2-135m/questions.tsv TEACHER.onnx GRAPH.onnx … [--needles TEXT]
-        [--answers ANSWERS.tsv]
+        [--lengths 16,64,128,256,512] [--answers ANSWERS.tsv]
 
 A line of questions has a question, the right answers separated by / and a kind. Answers are greedy, of at most 40
 tokens, each in a conversation of its own. One is right if it has a right answer as whole words, in any case. `as the
@@ -29,7 +29,7 @@ from t2r_runtime.cli.chat import Conversation
 from t2r_runtime.errors import UserError
 
 TOKENS = 40
-NEEDLES, LENGTHS = 20, (16, 64, 128, 256, 512)  # per length; tokens
+NEEDLES, LENGTHS = 20, "16,64,128,256,512"  # per length; tokens
 NAMES = ("Amber", "Birch", "Cedar", "Delta", "Ember", "Falcon", "Garnet", "Harbor", "Indigo", "Juniper")
 
 
@@ -53,16 +53,21 @@ def read_questions(path: Path) -> list[Question]:
     return [Question(question, tuple(answers.split("/")), kind) for question, answers, kind in rows]
 
 
-def needles(text: str, tokenizer: Tokenizer) -> Iterator[Question]:
-    """`NEEDLES` questions per length whose answer stands that many tokens before them, in pieces of `text`."""
+def needles(text: str, tokenizer: Tokenizer, lengths: Sequence[int], count: int = NEEDLES) -> Iterator[Question]:
+    """`count` questions per length whose answer stands that many tokens before them, in pieces of `text`."""
     ids, chance = tokenizer.encode(text, special_tokens=False), random.Random(0)
-    for length in LENGTHS:
-        for _ in range(NEEDLES):
+    for length in lengths:
+        for _ in range(count):
             name, number = chance.choice(NAMES), str(chance.randrange(1000, 10000))
             start = chance.randrange(len(ids) - length)
             between = tokenizer.decode(ids[start : start + length])
             question = f"What is the number of room {name}?"
             yield Question(f"The number of room {name} is {number}.\n{between}\n{question}", (number,), f"{length:,}")
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers separated by commas."""
+    return [int(each) for each in text.split(",")]
 
 
 def answer(decoder: Decoder, tokenizer: Tokenizer, message: str) -> str:
@@ -93,12 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("questions", type=Path)
     parser.add_argument("graphs", type=Path, nargs="+")
     parser.add_argument("--needles", type=Path, help="text between needles and questions")
+    parser.add_argument("--lengths", type=numbers, default=numbers(LENGTHS), help="tokens between needle and question")
     parser.add_argument("--answers", type=Path, help="write all answers, a question per line")
     given = parser.parse_args(arguments)
     questions, answers = read_questions(given.questions), []
     tokenizer = Tokenizer.of(Decoder(given.graphs[0]).signature)
-    sets = [questions, list(needles(given.needles.read_text("utf-8"), tokenizer)) if given.needles else []]
-    asked = [question for each in sets for question in each]
+    text = given.needles.read_text("utf-8") if given.needles else None
+    asked = [*questions, *(needles(text, tokenizer, given.lengths) if text is not None else ())]
     for graph in given.graphs:
         decoder = Decoder(graph)
         answers.append([answer(decoder, tokenizer, q.message) for q in tqdm(asked, graph.stem, file=sys.stderr)])

@@ -79,11 +79,11 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 45_250,
+    ("t2r_export", "*.py"): 45_270,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_820,
-    ("tests", "*.py"): 59_855,
-    ("benchmarks", "*.py"): 8_000,
+    ("tests", "*.py"): 59_930,
+    ("benchmarks", "*.py"): 8_110,
     ("docs", "*.md"): 4_745,
 }
 # allowed in every room

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from t2r_export.batches.batch import window_batch, window_batches
+from t2r_export.batches.batch import Batch, window_batch, window_batches
 from t2r_export.config.layer import LayerConfig, mixer_of
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.parts import PartConfig
@@ -25,7 +25,7 @@ from t2r_export.data.shards import Corpus
 from t2r_export.errors import CheckFailed
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
-from t2r_export.quality.evaluate import evaluate
+from t2r_export.quality.evaluate import BATCH_TOKENS, evaluate
 from t2r_export.training.centering import center
 from t2r_export.training.cheapest import cheapest, require_room
 from t2r_export.training.layerwise import Transfer
@@ -58,7 +58,7 @@ class Trial:
     steps: int = 300  # of transfer, per mixer
     batch: int = 4  # windows per step
     window: int = 256  # tokens per window; limited by the model's positions
-    valid: int = 32  # maximum windows of the valid part, evenly spread
+    valid: int = 32  # maximum windows of the valid part, evenly spread; fewer if they must be longer
     seed: int = 0  # of the order of windows
 
 
@@ -100,13 +100,13 @@ def choose(
     """
     teacher.require_decoder("to choose mixers for by its text", "name the mixer for t2r convert")
     window = corpus.row or min(trial.window, teacher.config.max_positions or trial.window)
-    batches = window_batches(held_out_windows(corpus.valid, window, trial.valid))
     windows = Windows(corpus.train, window, trial.batch, trial.seed)
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]
     fixed = sum(s.bytes(1, length) for s in teacher.state_spec()) - sum(option.bytes for option in kept)
     tried = list(candidates)
     if not tried:
         raise UserError("at least one mixer to try", "none", "name one")
+    batches = _held_out(corpus, teacher, tried, window, trial)
     sizes = [[state_bytes(model.blocks[n], length) for model in (teacher, *tried)] for n in range(len(kept))]
     require_room(sizes, budget - fixed, budget)  # before any is trained
     base = evaluate(teacher, batches).nats
@@ -134,6 +134,23 @@ def choose(
         evaluate(model, batches).nats,
         trained * trial.steps * trial.batch * window,
     )
+
+
+def _held_out(
+    corpus: Corpus, teacher: Transformer, tried: Sequence[Transformer], window: int, trial: Trial
+) -> list[Batch]:
+    """Batches of the valid part: windows of `window` tokens, or of twice what the largest candidate holds.
+
+    In shorter ones, a window and the tokens that it forgets would cost nothing. They are not longer than the model's
+    positions and the text, and as many as have the tokens of `trial`, at least one.
+    """
+    held = max(mixer.memory_length() for model in tried for block in model.blocks for mixer in block.mixers)
+    length = window
+    if not corpus.row and held > 1:
+        limits = [2 * held, teacher.config.max_positions, len(corpus.valid) - 1]
+        length = max(window, min(limit for limit in limits if limit is not None))
+    count = max(1, trial.valid * window // length)
+    return window_batches(held_out_windows(corpus.valid, length, count), max(1, BATCH_TOKENS // length))
 
 
 def state_bytes(block: Block, length: int) -> int:

@@ -48,21 +48,20 @@ def test_shares_are_of_what_the_first_graph_knows() -> None:
 
 def test_needle_stands_before_the_question() -> None:
     tokenizer = Tokenizer(letter_tokenizer(LETTERS), len(LETTERS))
-    asked = list(questions.needles("abc" * 500, tokenizer))
-    assert [question.kind for question in asked[:: questions.NEEDLES]] == [f"{n:,}" for n in questions.LENGTHS]
+    asked = list(questions.needles("abc" * 500, tokenizer, [3, 1200], 4))
+    assert [question.kind for question in asked] == ["3"] * 4 + ["1,200"] * 4
     for question in asked:
         needle, between, _ = question.message.split("\n")
         assert question.answers[0] in needle and len(between) == int(question.kind.replace(",", ""))
 
 
-def test_graphs_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "LENGTHS", (3,))
+def test_graphs_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph = graphs.save(
         tmp_path / "g.onnx", tokenizer=letter_tokenizer(LETTERS[: graphs.VOCABULARY]), chat_template=CHAT
     )
     (tmp_path / "set.tsv").write_text("abc\ta\tfew\nbad\tb/c\tfew\n")
     (tmp_path / "text").write_text("abadcafe")
-    options = ["--needles", str(tmp_path / "text"), "--answers", str(tmp_path / "out.tsv")]
+    options = ["--needles", str(tmp_path / "text"), "--lengths", "3", "--answers", str(tmp_path / "out.tsv")]
     questions.main([str(tmp_path / "set.tsv"), str(graph), str(graph), *options])
     printed = capsys.readouterr().out
     assert "| few | 2 |" in printed and f"| 3 | {questions.NEEDLES} |" in printed

@@ -59,7 +59,7 @@ def test_cost_per_layer() -> None:
     assert [type(option.mixer) for option in found.options] == [
         SoftmaxConfig, WindowConfig, WindowConfig, LinearConfig
     ] * 3  # fmt: skip
-    rows = held_out_windows(corpus().valid, 8)[[0, 3, 7, 11]]
+    rows = held_out_windows(corpus().valid, 10, 3)  # twice what WIDE holds; in all as many tokens as TRIAL names
     assert found.teacher_nats == nats(teacher, rows)
     for option in found.options:
         if option.mixer == NARROW:
@@ -79,7 +79,7 @@ def test_chosen_model_fits_budget() -> None:
     assert [option.layer for option in found.chosen] == [0, 1, 2]
     mine = {p.data_ptr() for p in found.model.parameters()}
     assert not mine & {p.data_ptr() for p in teacher.parameters()}
-    rows = held_out_windows(corpus().valid, 8)[[0, 3, 7, 11]]
+    rows = held_out_windows(corpus().valid, 10, 3)  # twice what WIDE holds; in all as many tokens as TRIAL names
     assert found.nats == pytest.approx(nats(found.model, rows), abs=1e-9)
     assert found.nats != found.teacher_nats
 
@@ -127,6 +127,14 @@ def test_windows_limited_by_positions() -> None:
     teacher = small.model(dataclasses.replace(small.CONFIGS["softmax"], max_positions=6))
     found = choose(teacher, [convert(teacher, LINEAR)], corpus(), 1 << 20, LENGTH, TRIAL)
     assert found.tokens == 3 * 2 * 6
+
+
+@pytest.mark.parametrize("window, length", [(3, 8), (12, 24), (70, 99)])
+def test_valid_windows_are_longer_than_what_candidates_hold(window: int, length: int) -> None:
+    """Twice the window, at least those of training, at most the text."""
+    _, found = chosen(1 << 20, NARROW, WindowConfig(window=window, sinks=0))
+    rows = held_out_windows(corpus().valid, length, max(1, TRIAL.valid * TRIAL.window // length))
+    assert found.teacher_nats == nats(small.model(texts.TEACHER), rows)
 
 
 def test_transfer_reduces_loss() -> None:
