@@ -46,17 +46,20 @@ int within_groups(const std::string &root, int most) {
     return most;
 }
 
-}  // namespace
-
-int usable_threads([[maybe_unused]] const std::string &root) {
+// The number of cores that this process may use; 0 where the system does not say.
+int cores_of_process() {
 #ifdef __linux__
     cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores) == 0) {
-        const int usable = within_groups(root, CPU_COUNT(&cores));
-        if (usable < static_cast<int>(std::thread::hardware_concurrency())) return usable;
-    }
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
 #endif
     return 0;
+}
+
+}  // namespace
+
+int usable_threads(const std::string &root) {
+    const int usable = within_groups(root, cores_of_process());
+    return usable < static_cast<int>(std::thread::hardware_concurrency()) ? usable : 0;
 }
 
 }  // namespace t2r

@@ -87,7 +87,7 @@ struct OfTwo : Operation {
     void run(Run &run, int part, int parts) const override {
         const float *a = run.at<float>(reads[0]), *b = run.at<float>(reads[1]);
         float *y = run.at<float>(writes[0]);
-        const auto [a_step, b_step] = loops.strides.back();
+        const std::size_t a_step = loops.strides.back()[0], b_step = loops.strides.back()[1];
         const std::size_t inner = loops.inner();
         if (loops.dims.size() == 1) {
             const std::size_t first = begin_of(inner, part, parts, 16), last = begin_of(inner, part + 1, parts, 16);

@@ -21,8 +21,8 @@ void hide(char *begin, std::size_t bytes) { ASAN_POISON_MEMORY_REGION(begin, byt
 void show(char *begin, std::size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(begin, bytes), std::memset(begin, 0xff, bytes); }
 #else
 constexpr std::size_t margin = 0;
-void hide(char *, std::size_t) {}
-void show(char *, std::size_t) {}
+[[maybe_unused]] void hide(char *, std::size_t) {}
+[[maybe_unused]] void show(char *, std::size_t) {}
 #endif
 
 constexpr std::size_t aligned = 64;

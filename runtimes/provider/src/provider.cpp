@@ -222,7 +222,7 @@ private:
                 const std::lock_guard<std::mutex> lock(refused);
                 last_refusal = *why;
             }
-            require(Ort::GetApi().Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, why->c_str(), ORT_TSTR(__FILE__), __LINE__, "claim"));
+            require(Ort::GetApi().Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, why->c_str(), ORT_FILE, __LINE__, "claim"));
             return;
         }
         std::vector<const OrtNode *> all(nodes.begin(), nodes.end());

@@ -81,6 +81,15 @@ int cores_of_groups(const std::string &root, int most) {
     return most;
 }
 
+// The number of cores that this process may use; 0 where the system does not say.
+int cores_of_process() {
+#ifdef __linux__
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
+#endif
+    return 0;
+}
+
 }  // namespace
 
 void Team::Meeting::meet() {
@@ -170,10 +179,7 @@ std::shared_ptr<Team> team_of(int threads) {
 }
 
 int usable_cores(const std::string &root) {
-#ifdef __linux__
-    cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores) == 0) return cores_of_groups(root, CPU_COUNT(&cores));
-#endif
+    if (const int cores = cores_of_process()) return cores_of_groups(root, cores);
     const unsigned cores_of_machine = std::thread::hardware_concurrency();
     return cores_of_machine ? static_cast<int>(cores_of_machine) : 1;
 }

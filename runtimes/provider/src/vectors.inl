@@ -157,7 +157,7 @@ inline float dot(const float *a, const float *b, std::size_t n) {
     return total((parts[0] + parts[1]) + (parts[2] + parts[3])) + rest;
 }
 
-inline Wide larger(Wide a, Wide b) { return (b > a) | (b != b) ? b : a; }
+inline Wide larger(Wide a, Wide b) { return ((b > a) | (b != b)) ? b : a; }
 
 // NaN propagates.
 float max(const float *x, std::size_t n) {
