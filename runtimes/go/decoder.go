@@ -3,6 +3,9 @@
 // It is a layer over libt2r (runtimes/cpp). Every failure is an *[Error]: a kind, and one line. The caller owns what a call
 // returns. A handle is used by one goroutine at a time: concurrent use is an error, and so is use after Close. A handle that
 // is not closed keeps its memory until the program ends.
+//
+// A call that runs the graph takes a [context.Context]. When that ends, also within a step, the call does, and returns the
+// context's Err(). The decoder then has the states of its last complete step, and [Info] has the number of tokens read.
 package t2r
 
 // #cgo LDFLAGS: -lt2r
@@ -11,6 +14,7 @@ package t2r
 import "C"
 
 import (
+	"context"
 	"runtime"
 	"slices"
 	"unsafe"
@@ -134,12 +138,6 @@ func (d *Decoder) Copy() (*Decoder, error) {
 	return opened(handle)
 }
 
-// Cancel ends the decoder's running call, from another goroutine or a callback: it fails with KindCancelled, even within a
-// step. Without one, nothing happens.
-func (d *Decoder) Cancel() error {
-	return try(func() C.t2r_kind { return C.t2r_cancel(d.handle) })
-}
-
 // Metadata is the graph's metadata under a key, such as "t2r.chat_template"; "" if there is none.
 func (d *Decoder) Metadata(key string) (value string, err error) {
 	name := C.CString(key)
@@ -226,9 +224,9 @@ func (d *Decoder) Adapt(names ...string) error {
 }
 
 // Step reads one token per sequence. It returns the logits of the next token, (batch, VocabSize), row-major.
-func (d *Decoder) Step(tokens ...int64) (logits []float32, err error) {
+func (d *Decoder) Step(ctx context.Context, tokens ...int64) (logits []float32, err error) {
 	var found *C.float
-	err = d.do(func() C.t2r_kind {
+	err = d.run(ctx, func() C.t2r_kind {
 		return C.t2r_step(d.handle, numbers(tokens), C.size_t(len(tokens)), &found)
 	}, func() { logits = copied[float32](found, len(tokens)*d.vocabSize) })
 	return logits, err
@@ -236,27 +234,27 @@ func (d *Decoder) Step(tokens ...int64) (logits []float32, err error) {
 
 // Prefill reads equally many tokens of each sequence, many per run if there is a prefill graph. It returns the logits of
 // the next token, (batch, VocabSize).
-func (d *Decoder) Prefill(rows ...[]int64) (logits []float32, err error) {
+func (d *Decoder) Prefill(ctx context.Context, rows ...[]int64) (logits []float32, err error) {
 	tokens, length, err := flat(rows)
 	if err != nil {
 		return nil, err
 	}
 	var found *C.float
-	err = d.do(func() C.t2r_kind {
+	err = d.run(ctx, func() C.t2r_kind {
 		return C.t2r_prefill(d.handle, numbers(tokens), C.size_t(len(rows)), C.size_t(length), &found)
 	}, func() { logits = copied[float32](found, len(rows)*d.vocabSize) })
 	return logits, err
 }
 
 // TopK is Prefill, but returns only the largest logits, (batch, TopK), and their tokens.
-func (d *Decoder) TopK(rows ...[]int64) (logits []float32, chosen []int64, err error) {
+func (d *Decoder) TopK(ctx context.Context, rows ...[]int64) (logits []float32, chosen []int64, err error) {
 	tokens, length, err := flat(rows)
 	if err != nil {
 		return nil, nil, err
 	}
 	var largest *C.float
 	var found *C.int64_t
-	err = d.do(func() C.t2r_kind {
+	err = d.run(ctx, func() C.t2r_kind {
 		return C.t2r_top_k(d.handle, numbers(tokens), C.size_t(len(rows)), C.size_t(length), &largest, &found)
 	}, func() {
 		logits = copied[float32](largest, len(rows)*d.topK)
@@ -267,7 +265,7 @@ func (d *Decoder) TopK(rows ...[]int64) (logits []float32, chosen []int64, err e
 
 // ReadVectors is for a graph that reads vectors, which the calls for tokens refuse: it reads equally many of each sequence,
 // row-major, Info.InputSize elements each. One is a step. It returns the next logits, (batch, VocabSize).
-func (d *Decoder) ReadVectors(rows ...[]float32) (logits []float32, err error) {
+func (d *Decoder) ReadVectors(ctx context.Context, rows ...[]float32) (logits []float32, err error) {
 	size, elements := max(d.inputSize, 1), 0 // a graph of tokens refuses the call
 	if len(rows) > 0 {
 		elements = len(rows[0])
@@ -279,7 +277,7 @@ func (d *Decoder) ReadVectors(rows ...[]float32) (logits []float32, err error) {
 	}
 	vectors := append(slices.Concat(rows...), 0) // never NULL
 	var found *C.float
-	err = d.do(func() C.t2r_kind {
+	err = d.run(ctx, func() C.t2r_kind {
 		return C.t2r_read_vectors(d.handle, (*C.float)(unsafe.SliceData(vectors)), C.size_t(len(rows)), C.size_t(elements/size),
 			C.size_t(size), &found)
 	}, func() { logits = copied[float32](found, len(rows)*d.vocabSize) })

@@ -5,6 +5,7 @@ package t2r
 import "C"
 
 import (
+	"context"
 	"runtime"
 	"runtime/cgo"
 	"unsafe"
@@ -56,14 +57,14 @@ func (s Sampling) given(pinner *runtime.Pinner) C.t2r_sampling {
 }
 
 // Generate reads a prompt, and generates up to maxTokens tokens. The last is chosen but not read: begin the next call with
-// it. callback gets each token as it is chosen, and false ends the text there; it may be nil. On an error, the tokens
-// chosen before it are returned too.
-func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, callback func(token int64) bool) (written []int64, err error) {
+// it. callback gets each token as it is chosen, and false ends the text there; it may be nil. On an error, and when ctx ends,
+// the tokens chosen before are returned too.
+func (d *Decoder) Generate(ctx context.Context, prompt []int64, maxTokens int64, sampling Sampling, callback func(token int64) bool) (written []int64, err error) {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
 	given := sampling.given(&pinner)
 	var called C.t2r_callback
-	progress := &progress{callback: callback}
+	progress := &progress{ctx: ctx, callback: callback}
 	user := cgo.NewHandle(progress)
 	defer user.Delete()
 	if callback != nil {
@@ -71,7 +72,7 @@ func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, c
 	}
 	var tokens *C.int64_t
 	var count C.size_t
-	err = d.do(func() C.t2r_kind {
+	err = d.run(ctx, func() C.t2r_kind {
 		kind := C.t2r_generate(d.handle, numbers(prompt), C.size_t(len(prompt)), C.int64_t(maxTokens), &given, called,
 			unsafe.Pointer(&user), &tokens, &count)
 		written = copied[int64](tokens, int(count))
@@ -79,6 +80,9 @@ func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, c
 	}, nil)
 	if progress.panicked != nil {
 		panic(progress.panicked)
+	}
+	if err == nil {
+		err = progress.ended
 	}
 	return written, err
 }
@@ -101,7 +105,9 @@ func (d *Decoder) Choose(logits []float32, row int, sampling Sampling, draw int6
 
 // progress is a callback passed through C. A panic must not unwind through C.
 type progress struct {
+	ctx      context.Context
 	callback func(int64) bool
+	ended    error // of the context, in the callback: no more tokens are chosen
 	panicked any
 }
 
@@ -113,5 +119,7 @@ func t2rCallback(token C.int64_t, user unsafe.Pointer) (goOn C.int) {
 			goOn = 0
 		}
 	}()
-	return C.int(number(progress.callback(int64(token))))
+	proceed := progress.callback(int64(token))
+	progress.ended = progress.ctx.Err()
+	return C.int(number(proceed && progress.ended == nil))
 }

@@ -3,6 +3,8 @@ package t2r
 // #include <t2r.h>
 import "C"
 
+import "context"
+
 // EarlyStopping says when a search ends before its MaxTokens.
 type EarlyStopping int32
 
@@ -59,7 +61,7 @@ type Translation struct {
 }
 
 // EncodeSources reads sources; the start tokens of their translations come next. The batch becomes the number of sources.
-func (d *Decoder) EncodeSources(sources ...[]int64) error {
+func (d *Decoder) EncodeSources(ctx context.Context, sources ...[]int64) error {
 	longest, lengths := 0, make([]int64, len(sources))
 	for row, source := range sources {
 		lengths[row] = int64(len(source))
@@ -69,16 +71,16 @@ func (d *Decoder) EncodeSources(sources ...[]int64) error {
 	for row, source := range sources {
 		copy(tokens[row*longest:], source)
 	}
-	return d.do(func() C.t2r_kind {
+	return d.run(ctx, func() C.t2r_kind {
 		return C.t2r_encode_sources(d.handle, numbers(tokens), numbers(lengths), C.size_t(len(sources)), C.size_t(longest))
 	}, nil)
 }
 
 // Translate translates a source by beam search, best first.
-func (d *Decoder) Translate(source []int64, beam Beam) ([]Translation, error) {
+func (d *Decoder) Translate(ctx context.Context, source []int64, beam Beam) ([]Translation, error) {
 	given := beam.given()
 	var found C.size_t
-	err := d.do(func() C.t2r_kind {
+	err := d.run(ctx, func() C.t2r_kind {
 		return C.t2r_translate(d.handle, numbers(source), C.size_t(len(source)), &given, &found)
 	}, nil)
 	translations := make([]Translation, int(found))

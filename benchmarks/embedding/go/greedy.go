@@ -2,6 +2,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -60,7 +61,7 @@ func answer(decoder *t2r.Decoder, token int64, timed bool, count int) error {
 	}
 	for turn := 0; turn < count; turn++ {
 		before := time.Now()
-		logits, err := decoder.Step(token)
+		logits, err := decoder.Step(context.Background(), token)
 		if err != nil {
 			return err
 		}

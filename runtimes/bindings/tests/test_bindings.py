@@ -144,6 +144,16 @@ def test_a_library_of_another_release(run: Run, language: str, tmp_path: Path) -
     assert "expected libt2r.so of the version 0.1; received 0.2; update t2r.jar and libt2r together" in told
 
 
+def test_contexts(run: Run, language: str) -> None:
+    """What Go's calls return whose context ends before, in a callback, while they read, and at a deadline."""
+    if language != "go":
+        return
+    said = run("misuse", GOLDEN, "contexts").stdout.decode().splitlines()
+    gone = ("context canceled", "context deadline exceeded")
+    before = [line for why in gone for line in (f"{why} 0", *[" ".join([why] * 3)] * 2, "0")]
+    assert said == [*before, "8 of 8", *(f"{why} true 1" for why in gone)]
+
+
 def test_a_story(run: Run, language: str) -> None:
     """As Python writes it, piece by piece; and what is wrong with a graph or a text in one line."""
     graph, prompt = GOLDEN / "bytes.onnx", "abc"

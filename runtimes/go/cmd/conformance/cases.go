@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 
 	"t2r.internal/t2r"
 )
+
+var ctx = context.Background()
 
 // kinds of cases: runtimes/contract/conformance.md.
 var kinds = map[string]func(golden, string){
@@ -93,7 +96,7 @@ func trace(g golden, folder string) {
 		options := got(decoder.Sampling()).Greedy()
 		options.StopTokens = []int64{}
 		ok(decoder.Reset(1))
-		same(got(decoder.Generate(g.Greedy.Prompt, int64(len(g.Greedy.Tokens)), options, nil)), g.Greedy.Tokens, "greedy tokens")
+		same(got(decoder.Generate(ctx, g.Greedy.Prompt, int64(len(g.Greedy.Tokens)), options, nil)), g.Greedy.Tokens, "greedy tokens")
 	}
 }
 
@@ -106,7 +109,7 @@ func pieces(decoder *t2r.Decoder, g golden, lengths []int) {
 		if length == 1 {
 			found = step(decoder, g.IDs, read)
 		} else {
-			found = got(decoder.Prefill(g.IDs.tokens(read, read+length)...))
+			found = got(decoder.Prefill(ctx, g.IDs.tokens(read, read+length)...))
 		}
 		read += length
 		near(found, g.Logits.column(read-1), g.Tolerance.Logits, fmt.Sprintf("logits after %d tokens", read))
@@ -124,7 +127,7 @@ func (g golden) end() (states map[string]array) {
 func top(decoder *t2r.Decoder, g golden) {
 	set(decoder, g.Start)
 	for t := 0; t < int(g.IDs.Shape[1]); t++ {
-		logits, tokens, err := decoder.TopK(g.IDs.tokens(t, t+1)...)
+		logits, tokens, err := decoder.TopK(ctx, g.IDs.tokens(t, t+1)...)
 		ok(err)
 		near(logits, g.Top.Logits.column(t), g.Tolerance.Logits, "largest logits")
 		same(tokens, whole(g.Top.Tokens.column(t)), "largest tokens")
@@ -143,14 +146,15 @@ func sampling(g golden, folder string) {
 		decode(raw, &text)
 		for _, callback := range []func(int64) bool{nil, func(int64) bool { return true }} {
 			ok(decoder.Reset(1))
-			found := got(decoder.Generate(text.Prompt, text.MaxTokens, t2r.Sampling(text.Options), callback))
+			found := got(decoder.Generate(ctx, text.Prompt, text.MaxTokens, t2r.Sampling(text.Options), callback))
 			same(found, text.Tokens, fmt.Sprintf("tokens of %v with a callback %v", text.Prompt, callback != nil))
 		}
 		if len(text.Tokens) > 1 {
 			ok(decoder.Reset(1))
-			cancel := func(int64) bool { return decoder.Cancel() == nil }
-			found, err := decoder.Generate(text.Prompt, text.MaxTokens, t2r.Sampling(text.Options), cancel)
-			require(err != nil, "a text that is not cancelled")
+			ending, cancel := context.WithCancel(ctx)
+			first := func(int64) bool { cancel(); return true }
+			found, err := decoder.Generate(ending, text.Prompt, text.MaxTokens, t2r.Sampling(text.Options), first)
+			same(err, context.Canceled, "the error of a text that is cancelled")
 			same(found, text.Tokens[:1], "tokens before it was cancelled")
 		}
 	}
@@ -209,11 +213,11 @@ func (c call) do(decoder *t2r.Decoder, folder string) (logits []float32, err err
 	case c.Load != "":
 		_, err = decoder.Load(filepath.Join(folder, c.Load))
 	case c.Step != nil:
-		logits, err = decoder.Step(c.Step...)
+		logits, err = decoder.Step(ctx, c.Step...)
 	case c.Prefill != nil:
-		logits, err = decoder.Prefill(c.Prefill...)
+		logits, err = decoder.Prefill(ctx, c.Prefill...)
 	case c.TopK != nil:
-		_, _, err = decoder.TopK(c.TopK...)
+		_, _, err = decoder.TopK(ctx, c.TopK...)
 	default:
 		err = c.generate(decoder)
 	}
@@ -230,7 +234,7 @@ func (c call) generate(decoder *t2r.Decoder) error {
 			return seen < c.EndsAt
 		}
 	}
-	tokens, err := decoder.Generate(*c.Generate, c.MaxTokens, t2r.Sampling(given), callback)
+	tokens, err := decoder.Generate(ctx, *c.Generate, c.MaxTokens, t2r.Sampling(given), callback)
 	if err == nil {
 		same(tokens, c.Tokens, "tokens")
 	}
@@ -330,10 +334,10 @@ func translator(g golden, folder string) {
 		options := t2r.DefaultOptions()
 		options.Companions = companions
 		decoder := got(t2r.OpenWith(filepath.Join(folder, g.Graph), options))
-		ok(decoder.EncodeSources(g.Sources...))
+		ok(decoder.EncodeSources(ctx, g.Sources...))
 		compare(decoder, g.States, g.Tolerance)
 		for _, search := range g.Searches {
-			found := got(decoder.Translate(search.Source, beam(decoder, search.Beam)))
+			found := got(decoder.Translate(ctx, search.Source, beam(decoder, search.Beam)))
 			same(len(found), len(search.Translations), "translations found")
 			for i, wanted := range search.Translations {
 				same(found[i].Tokens, wanted.Tokens, "a translation")
@@ -406,11 +410,11 @@ func attempt(one file, folder string) error {
 	case "snapshot":
 		_, err = decoder.Load(filepath.Join(folder, one.File))
 	case "generate":
-		_, err = decoder.Generate([]int64{1}, 3, got(decoder.Sampling()), nil)
+		_, err = decoder.Generate(ctx, []int64{1}, 3, got(decoder.Sampling()), nil)
 	case "prefill":
-		_, err = decoder.Prefill(one.Tokens...)
+		_, err = decoder.Prefill(ctx, one.Tokens...)
 	case "translate":
-		_, err = decoder.Translate(one.Source, beam(decoder, one.Beam))
+		_, err = decoder.Translate(ctx, one.Source, beam(decoder, one.Beam))
 	default:
 		err = fmt.Errorf("a call that is not known, %s", one.Call)
 	}

@@ -74,7 +74,7 @@ func whole(numbers []float64) []int64 {
 
 // step reads one token per sequence, those of one T.
 func step(decoder *t2r.Decoder, ids array, t int) []float32 {
-	return got(decoder.Step(whole(ids.column(t))...))
+	return got(decoder.Step(ctx, whole(ids.column(t))...))
 }
 
 func near(found []float32, wanted []float64, bound float64, what string) {

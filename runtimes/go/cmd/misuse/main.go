@@ -2,12 +2,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"sync/atomic"
 
 	"t2r.internal/t2r"
 )
+
+var ctx = context.Background()
 
 var misuses = map[string]func(folder string) error{
 	"no-file":         func(folder string) error { return opened(folder + "/nowhere.onnx") },
@@ -23,15 +26,15 @@ var misuses = map[string]func(folder string) error{
 		return decoder.SetStates(states, 0)
 	},
 	"prefill-graph": func(folder string) error { return opened(folder + "/bad/role.onnx") },
-	"token":         func(folder string) error { return second(open(folder, "tiny").Step(17)) },
-	"batch":         func(folder string) error { return second(open(folder, "tiny").Step(1, 2)) },
+	"token":         func(folder string) error { return second(open(folder, "tiny").Step(ctx, 17)) },
+	"batch":         func(folder string) error { return second(open(folder, "tiny").Step(ctx, 1, 2)) },
 	"rows": func(folder string) error {
-		return second(open(folder, "tiny").Prefill([]int64{1, 2}, []int64{1}))
+		return second(open(folder, "tiny").Prefill(ctx, []int64{1, 2}, []int64{1}))
 	},
 	"position": func(folder string) (err error) {
 		decoder := open(folder, "ends")
 		for step := 0; step <= 40 && err == nil; step++ {
-			_, err = decoder.Step(1, 2)
+			_, err = decoder.Step(ctx, 1, 2)
 		}
 		return err
 	},
@@ -44,7 +47,7 @@ var misuses = map[string]func(folder string) error{
 	"closed": func(folder string) error {
 		decoder := open(folder, "tiny")
 		decoder.Close()
-		return second(decoder.Step(1))
+		return second(decoder.Step(ctx, 1))
 	},
 	"closed-tokenizer": func(folder string) error {
 		tokenizer := must(open(folder, "bytes").Tokenizer())
@@ -53,13 +56,13 @@ var misuses = map[string]func(folder string) error{
 	},
 	"two-threads": func(folder string) error {
 		decoder, inside, done := open(folder, "tiny"), make(chan bool), make(chan bool)
-		go decoder.Generate([]int64{1}, 2, greedy(decoder), func(int64) bool { inside <- true; return <-done })
+		go decoder.Generate(ctx, []int64{1}, 2, greedy(decoder), func(int64) bool { inside <- true; return <-done })
 		<-inside
-		return second(decoder.Step(1))
+		return second(decoder.Step(ctx, 1))
 	},
 	"from-a-callback": func(folder string) (err error) {
 		decoder := open(folder, "tiny")
-		decoder.Generate([]int64{1}, 2, greedy(decoder), func(int64) bool { _, err = decoder.Step(1); return false })
+		decoder.Generate(ctx, []int64{1}, 2, greedy(decoder), func(int64) bool { _, err = decoder.Step(ctx, 1); return false })
 		return err
 	},
 	"provider": func(folder string) error {
@@ -79,7 +82,7 @@ var misuses = map[string]func(folder string) error{
 	"long-source": func(folder string) error {
 		options := t2r.DefaultOptions()
 		options.MaxSource = 2
-		return must(t2r.OpenWith(folder+"/translator.onnx", options)).EncodeSources([]int64{1, 2, 3})
+		return must(t2r.OpenWith(folder+"/translator.onnx", options)).EncodeSources(ctx, []int64{1, 2, 3})
 	},
 	"no-graph-in-memory": func(string) error {
 		files := []t2r.File{{Name: "tiny.onnx", Data: []byte("no graph")}}
@@ -94,33 +97,29 @@ var misuses = map[string]func(folder string) error{
 	"copied": func(folder string) error {
 		decoder := open(folder, "ends")
 		for step := 0; step < 40; step++ {
-			must(decoder.Step(1, 2))
+			must(decoder.Step(ctx, 1, 2))
 		}
-		return second(must(decoder.Copy()).Step(1, 2))
+		return second(must(decoder.Copy()).Step(ctx, 1, 2))
 	},
 	"taken": func(folder string) error {
 		decoder := open(folder, "tiny")
-		must(decoder.Step(1))
+		must(decoder.Step(ctx, 1))
 		if err := decoder.Take(t2r.Row{Decoder: decoder}, t2r.Row{Decoder: must(decoder.Fork())}); err != nil {
 			return err
 		}
-		logits := must(decoder.Step(1, 2))
+		logits := must(decoder.Step(ctx, 1, 2))
 		must(decoder.Choose(logits[len(logits)/2:], 1, greedy(decoder), 0))
 		return decoder.Take(t2r.Row{Decoder: open(folder, "tiny")})
 	},
-	"cancelled": func(folder string) error {
-		decoder := open(folder, "tiny")
-		cancel := func(int64) bool { return decoder.Cancel() == nil }
-		return second(decoder.Generate([]int64{1}, 2, greedy(decoder), cancel))
-	},
+	"contexts": contexts,
 	"vectors": func(folder string) error {
 		decoder := open(folder, "ear")
 		decoder.Reset(2)
 		given, other := []float32{0.5, 1, -1, 2, 0, 1, 1, 0, 0, -2}, []float32{3, 1, 0, 1, 1, 0.25, 1, 1, 2, 3}
-		for _, logit := range must(decoder.ReadVectors(given, other)) {
+		for _, logit := range must(decoder.ReadVectors(ctx, given, other)) {
 			fmt.Println(logit)
 		}
-		return second(decoder.ReadVectors(given[:6], other[:6]))
+		return second(decoder.ReadVectors(ctx, given[:6], other[:6]))
 	},
 	"log": func(folder string) error {
 		var count atomic.Int64
@@ -137,9 +136,9 @@ var misuses = map[string]func(folder string) error{
 		decoder := open(folder, "tiny")
 		func() {
 			defer func() { fmt.Println(recover()) }()
-			decoder.Generate([]int64{1}, 5, greedy(decoder), func(int64) bool { panic("mine") })
+			decoder.Generate(ctx, []int64{1}, 5, greedy(decoder), func(int64) bool { panic("mine") })
 		}()
-		return second(decoder.Step(1)) // no longer in use
+		return second(decoder.Step(ctx, 1)) // no longer in use
 	},
 }
 

@@ -1,14 +1,16 @@
-// story GRAPH PROMPT: a story as it is written, piece by piece.
+// story GRAPH PROMPT: a story as it is written, piece by piece, until it is interrupted.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/signal"
 
 	"t2r.internal/t2r"
 )
 
-func story(graph, prompt string) error {
+func story(ctx context.Context, graph, prompt string) error {
 	decoder, err := t2r.Open(graph)
 	if err != nil {
 		return err
@@ -33,7 +35,7 @@ func story(graph, prompt string) error {
 		return err
 	}
 	fmt.Print(prompt)
-	_, err = decoder.Generate(tokens, 200, sampling.Greedy(), func(token int64) bool {
+	_, err = decoder.Generate(ctx, tokens, 200, sampling.Greedy(), func(token int64) bool {
 		piece, err := stream.Feed(token)
 		fmt.Print(piece)
 		return err == nil
@@ -51,7 +53,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: story GRAPH PROMPT")
 		os.Exit(2)
 	}
-	if err := story(os.Args[1], os.Args[2]); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := story(ctx, os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err) // one line: its kind, what was expected, what was received, what to do
 		os.Exit(2)
 	}
