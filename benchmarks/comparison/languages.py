@@ -42,7 +42,7 @@ def run(
 def rust(prefix: Path, work: Path) -> Sequence[str | Path]:
     flags = {
         "CARGO_TARGET_DIR": str(work),
-        "LIBRARY_PATH": str(prefix / "lib"),
+        "T2R_DIR": str(prefix),
         "RUSTFLAGS": _linked(prefix, "-Clink-arg="),
     }
     manifest = SOURCES / "rust" / "Cargo.toml"

@@ -35,6 +35,7 @@ class Place:
         self.build.mkdir(parents=True, exist_ok=True)
         self.environment = {
             **os.environ,
+            "T2R_DIR": f"{prefix}",
             "CPATH": f"{prefix / 'include'}",
             "LIBRARY_PATH": f"{prefix / 'lib'}",
             "LD_LIBRARY_PATH": f"{prefix / 'lib'}",

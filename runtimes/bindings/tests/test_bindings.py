@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bindings_build import Place
 from cpp_build import GOLDEN, HERE, Run, headers
 from golden_faults import cross_states, exchange_merges, write_late_sampler
 from misuses import MISUSES, UNSAYABLE, check
@@ -142,6 +144,30 @@ def test_a_library_of_another_release(run: Run, language: str, tmp_path: Path) -
     subprocess.run(compiler, check=True, timeout=60)
     told = run("misuse", GOLDEN, "token", status=1, library=tmp_path).stderr.decode()
     assert "expected libt2r.so of the version 0.1; received 0.2; update t2r.jar and libt2r together" in told
+
+
+def test_the_library_is_found_or_named(place: Place, prefix: Path, language: str, tmp_path: Path) -> None:
+    """build.rs finds libt2r by pkg-config too, and says in one line what is missing or of another release."""
+    if language != "rust":
+        return
+    own, other = prefix / "lib" / "pkgconfig", tmp_path / "other"
+    other.mkdir()
+    (other / "t2r.pc").write_text(re.sub("Version: .*", "Version: 0.7.2", (own / "t2r.pc").read_text()))
+
+    def told(**variables: str) -> str:
+        unset = {name: value for name, value in place.environment.items() if name != "T2R_DIR"}
+        known = {**unset, "CARGO_TARGET_DIR": str(tmp_path / "target"), **variables}
+        command = [shutil.which("cargo", path=known["PATH"]), "check", "--locked", "--jobs", "2", "--quiet"]
+        done = subprocess.run(command, env=known, cwd=place.source, capture_output=True, text=True, timeout=200)
+        assert (done.returncode == 0) == (not done.stderr)
+        return done.stderr
+
+    assert "expected libt2r 0.1, the C library of t2r-export; received none from pkg-config; " in told(
+        PKG_CONFIG_LIBDIR=str(tmp_path)
+    )
+    assert "expected libt2r 0.1; received 0.7.2; install" in told(PKG_CONFIG_PATH=str(other))
+    assert f"the folder lib of T2R_DIR={tmp_path}; received none; set T2R_DIR" in told(T2R_DIR=str(tmp_path))
+    assert told(PKG_CONFIG_PATH=str(own)) == ""
 
 
 def test_contexts(run: Run, language: str) -> None:
