@@ -65,8 +65,8 @@ def conversion(
     Args:
         mixer: the new mixer, such as `LinearConfig(32)` for T2R with 32 features per head. Weights shared with softmax
             attention (projections of q, k, v and output) are kept; weights without a counterpart are dropped.
-        layers: `all`, `softmax` (only the softmax layers), `none`, `every:N` (keep every Nth layer softmax) or layer
-            numbers such as `0,2,5`. Converting twice gives layers of two kinds.
+        layers: `all`, `softmax` (layers of softmax attention that are no windows), `none`, `every:N` (keep every Nth
+            layer softmax) or numbers such as `0,2,5`. Converting twice gives layers of two kinds.
         seed: seed of the new parameters.
         cross: new cross-attention of the chosen layers of a translator; None keeps it. For merged layers see
             t2r_export.lab.merge.
@@ -78,7 +78,7 @@ def conversion(
     config = model.config
     if config.encoder is None and (cross is not None or encoder is not None):
         raise UserError("a translator, to convert cross-attention", "a decoder alone", "leave out cross and encoder")
-    chosen = choose_layers(layers, [_is_softmax(_mixing(layer, "layers")) for layer in config.layers])
+    chosen = choose_layers(layers, [_is_softmax(_mixing(layer, "layers"), windows=False) for layer in config.layers])
     changes: dict[str, Any] = {
         "layers": mapped(
             config.layers, lambda n, old: _changed(n, old, n in chosen, _rotating(mixer, old, config), cross)
@@ -240,8 +240,8 @@ def _mixing(layer: LayerConfig, group: str) -> PartConfig | None:
     return next((part for part in layer.mixers if part.group == group), None)
 
 
-def _is_softmax(part: PartConfig | None) -> bool:
-    return isinstance(getattr(part, "inside", None), SoftmaxConfig | WindowConfig)
+def _is_softmax(part: PartConfig | None, windows: bool = True) -> bool:
+    return isinstance(getattr(part, "inside", None), SoftmaxConfig | WindowConfig if windows else SoftmaxConfig)
 
 
 def _merged(layer: LayerConfig, merge: JointConfig, number: int) -> LayerConfig:

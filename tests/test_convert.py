@@ -96,6 +96,15 @@ def test_weights_go_to_parts_of_their_kind() -> None:
         reshape(source, dataclasses.replace(config, vocab_size=9))
 
 
+def test_sizes_by_layer() -> None:
+    """Converting again gives other layers another size; `softmax` leaves windows as they are."""
+    first = convert(teacher(layers=3), WindowConfig(window=5), "1")
+    both = convert(first, WindowConfig(window=3), "softmax")
+    assert [mixer.window for mixer in small.mixers(both.config) if isinstance(mixer, WindowConfig)] == [3, 5, 3]
+    again = convert(both, WindowConfig(window=2), "1")  # by its number, a window is converted too
+    assert [mixer.window for mixer in small.mixers(again.config) if isinstance(mixer, WindowConfig)] == [3, 2, 3]
+
+
 def test_options() -> None:
     source = small.model(dataclasses.replace(LLAMA.with_attention(kv_heads=small.H), layers=(SOFTMAX,)))
     made = convert(source, LinearConfig(3, True, "drop", 0.5, Guard("add", 0.1)))

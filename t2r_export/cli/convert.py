@@ -39,7 +39,7 @@ def mixer_options(function: F) -> F:
             "--layers",
             default="all",
             show_default=True,
-            help="Layers to convert: all, softmax (of a hybrid), none, every:N (keep every Nth) or 0,2,5.",
+            help="Layers to convert: all, softmax (not windows), none, every:N (keep every Nth) or 0,2,5.",
         ),
         click.option(
             "--mixer",

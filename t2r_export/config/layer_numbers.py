@@ -13,7 +13,7 @@ def choose_layers(text: str, softmax: Sequence[bool]) -> set[int]:
     `every:N` converts all but every Nth: of eight layers, `every:4` leaves 3 and 7.
 
     Args:
-        softmax: whether each layer is softmax attention, full or windowed.
+        softmax: whether each layer is full softmax attention.
 
     Raises:
         UserError: another form, or numbers that the model lacks.
