@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all test-cpp test-arm64 test-bindings test-js test-release web web-chat bench bench-embedding \
-	clean
+.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all test-cpp test-arm64 test-bindings test-js test-release verify-release web web-chat \
+	bench bench-embedding clean onnxruntime provider-headers
 
 # The toolchain, the runtime with its server, and our execution provider where it can be built; then where the programs are.
 install: $(VENV)/.installed
@@ -35,25 +35,32 @@ demo-translate: $(VENV)/.installed
 # Python wheel with the headers of Debian 13's package.
 PREFIX ?= build/libt2r
 ifdef T2R_ONNXRUNTIME_ROOT
-ONNXRUNTIME = -DT2R_ONNXRUNTIME_ROOT=$(T2R_ONNXRUNTIME_ROOT)
-libt2r:
+ONNXRUNTIME = -DT2R_ONNXRUNTIME_ROOT=$(abspath $(T2R_ONNXRUNTIME_ROOT))
+onnxruntime:
 else
 ONNXRUNTIME = -DT2R_ONNXRUNTIME_ROOT=$(CURDIR)/build/debian/onnxruntime/usr \
 	-DT2R_ONNXRUNTIME_LIBRARY=$(firstword $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.1.*))
-libt2r: $(VENV)/.installed
+onnxruntime: $(VENV)/.installed
 	$(BIN)/python .ci/debian.py --alone trixie build/debian/onnxruntime libonnxruntime-dev
 endif
+libt2r: onnxruntime
 	cmake -S runtimes/cpp -B build/cpp/libt2r -DT2R_TESTS=OFF -DCMAKE_INSTALL_LIBDIR=lib $(ONNXRUNTIME)
 	cmake --build build/cpp/libt2r --parallel 2
 	cmake --install build/cpp/libt2r --prefix $(PREFIX)
 
-# All packages with SHA256SUMS and a bill of materials in RELEASE, an empty folder. It needs cmake, a C++ compiler, npm, cargo
-# and a JDK of 22 or later; `make release ARGUMENTS="--only go js"` builds some. ONNX Runtime is as for libt2r.
+# All packages with SHA256SUMS, a bill of materials and a statement of provenance in RELEASE, an empty folder. It needs cmake,
+# a C++ compiler, npm, cargo and a JDK of 22 or later; `make release ARGUMENTS="--only go js"` builds some. ONNX Runtime is as for libt2r.
 RELEASE ?= build/release
 export T2R_ONNXRUNTIME_INCLUDE ?= $(CURDIR)/build/debian/headers/usr/include/onnxruntime
-release: libt2r $(VENV)/.release
+provider-headers: $(VENV)/.installed
 	test -d $(T2R_ONNXRUNTIME_INCLUDE) || $(BIN)/python .ci/debian.py --alone forky build/debian/headers libonnxruntime-dev
-	PYTHONPATH=runtimes $(BIN)/python -m release $(RELEASE) $(ARGUMENTS)
+release: libt2r provider-headers $(VENV)/.release
+	PYTHONPATH=runtimes $(BIN)/python -m release build $(RELEASE) $(ARGUMENTS)
+
+# Check the files in RELEASE, build its packages again from the commit that is checked out, with what `make release` needs as
+# far as it is there, and compare them byte by byte. `make verify-release ARGUMENTS=--only` builds none.
+verify-release: onnxruntime provider-headers $(VENV)/.release
+	PYTHONPATH=runtimes $(BIN)/python -m release verify $(RELEASE) --cmake="$(ONNXRUNTIME)" $(ARGUMENTS)
 
 # Our execution provider t2r for CPUs, in .venv. It needs a C++ compiler; ONNX Runtime's headers are of Debian's package, or
 # in T2R_ONNXRUNTIME_INCLUDE.

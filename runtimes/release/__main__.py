@@ -1,56 +1,55 @@
-"""Build all packages, SHA256SUMS and sbom.cdx.json into one folder; run by `make release`."""
+"""Build a release, or verify one; run by `make release` and `make verify-release`."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 
-from release import bill, packages, versions
-
-
-def release(out: Path, names: list[str], tools: packages.Tools) -> None:
-    """Build the packages `names` into the folder `out`.
-
-    Raises:
-        ValueError: the versions differ, or `out` is not empty.
-        RuntimeError: a program failed.
-    """
-    version = versions.version()
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()):
-        raise ValueError(f"expected an empty folder; received {out}, which contains files; remove them")
-    with tempfile.TemporaryDirectory() as work:
-        built = {name: packages.build(name, out, Path(work), version, tools) for name in names}
-    bill.write(out, built, version, tools)
-    files = sorted(path for path in out.rglob("*") if path.is_file())
-    lines = [f"{bill.sha256(path)}  {path.relative_to(out).as_posix()}\n" for path in files]
-    (out / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+from release import packages
+from release.verify import verify
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="release", description=__doc__)
-    parser.add_argument("out", type=Path, help="output folder, empty or new")
-    parser.add_argument(
-        "--only", nargs="+", choices=packages.PACKAGES, default=list(packages.PACKAGES), help="packages to build"
-    )
-    parser.add_argument("--jdk", type=shlex.split, default=[], help="command prefix for javac and jar")
-    parser.add_argument(
-        "--cmake", type=shlex.split, default=[], help="options of cmake, such as the path of ONNX Runtime"
-    )
-    parser.add_argument(
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for name, purpose in (
+        ("build", "build all packages, SHA256SUMS, sbom.cdx.json and provenance.intoto.json into a folder"),
+        ("verify", "check the files of a release, build it again from its commit, and compare byte by byte"),
+    ):
+        verb = verbs.add_parser(name, help=purpose, description=purpose)
+        verb.add_argument("folder", type=Path, help="empty or new" if name == "build" else "a release")
+        verb.add_argument(
+            "--only", nargs="*", choices=packages.PACKAGES, help=f"packages to {name}; after verify also none"
+        )
+        verb.add_argument("--jdk", type=shlex.split, default=[], help="command prefix for javac and jar")
+        verb.add_argument(
+            "--cmake", type=shlex.split, default=[], help="options of cmake, such as the path of ONNX Runtime"
+        )
+    verbs.choices["build"].add_argument(
         "--build", type=Path, default=packages.Tools.build, help="build folder of libt2r, reused if present"
     )
     arguments = parser.parse_args()
-    tools = packages.Tools(jdk=arguments.jdk, cmake=arguments.cmake, build=arguments.build.resolve())
     try:
-        release(arguments.out.resolve(), arguments.only, tools)
+        run(arguments)
     except (ValueError, RuntimeError, OSError) as error:
         print(f"release: {error}", file=sys.stderr)  # noqa: T201
         return 2
     return 0
+
+
+def run(arguments: argparse.Namespace) -> None:
+    folder = arguments.folder.resolve()
+    if arguments.verb == "verify":
+        for line in verify(folder, arguments.only, packages.Tools(jdk=arguments.jdk, cmake=arguments.cmake)):
+            print(line, flush=True)  # noqa: T201
+        return
+    from release.assemble import release  # with the packages of .[release], which verify does not need
+
+    names = list(packages.PACKAGES) if arguments.only is None else arguments.only
+    tools = packages.Tools(jdk=arguments.jdk, cmake=arguments.cmake, build=arguments.build.resolve())
+    release(folder, names, tools)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import re
 import tomllib
@@ -19,17 +18,13 @@ from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
 
-from release.packages import PACKAGES, Tools
+from release.files import ARCHIVES, BILL, sha256
+from release.packages import PACKAGES, Tools, linked
 from release.stage import date
 from release.versions import ROOT
 
 LICENSE = "Apache-2.0"
-ARCHIVES = {".whl", ".gz", ".tgz", ".crate", ".zip", ".jar", ".deb"}  # other files of a release describe these
 CONTAINED = {"unicode": ("Unicode Character Database", "Unicode-3.0"), "onnxruntime": ("onnxruntime", "MIT")}
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def write(out: Path, built: Mapping[str, Sequence[Path]], version: str, tools: Tools) -> None:
@@ -49,7 +44,7 @@ def write(out: Path, built: Mapping[str, Sequence[Path]], version: str, tools: T
             bom.register_dependency(artifact, dependencies)
     bom.components.update(artifacts, needed.values())
     bom.register_dependency(project, artifacts)
-    make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_to_file(str(out / "sbom.cdx.json"), indent=2)
+    make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_to_file(str(out / BILL), indent=2)
 
 
 def _artifact(name: str, path: Path, out: Path, version: str, tools: Tools) -> Component:
@@ -83,9 +78,8 @@ def _contained(what: str, file: str, tools: Tools) -> Component:
 
 def _onnxruntime(tools: Tools) -> str | None:
     """The version of ONNX Runtime that libt2r was linked with, from its file name; None if the name has none."""
-    cache = (tools.build / "CMakeCache.txt").read_text(encoding="utf-8")
-    found = re.search(r"T2R_ONNXRUNTIME_FOUND_LIBRARY:\w+=(.*)", cache)
-    number = re.search(r"\d+\.\d+\.\d+", Path(found[1]).resolve().name) if found else None
+    library = linked(tools)
+    number = re.search(r"\d+\.\d+\.\d+", library.name) if library else None
     return number[0] if number else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from release import archives
-from release.stage import date, moment, stage
+from release.stage import LEGAL, date, moment, stage
 from release.versions import ROOT
 
 Command = Sequence[str | Path]
+SAME = {"LC_ALL": "C.UTF-8", "TZ": "UTC"}  # on every machine, for the same bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +42,15 @@ class Build:
         """Run a program in the staged folder, or in `folder`.
 
         Raises:
-            RuntimeError: it failed; the message has its output.
+            RuntimeError: there is no such program, or it failed; the message has its output.
         """
         words = [str(word) for word in command]
-        known = {**os.environ, "SOURCE_DATE_EPOCH": str(date()), **environment}
-        done = subprocess.run(words, cwd=folder or self.stage, env=known, capture_output=True, text=True)
+        known = {**os.environ, **SAME, "SOURCE_DATE_EPOCH": str(date()), **environment}
+        if shutil.which(words[0], path=known["PATH"]) is None:
+            raise RuntimeError(f"expected the program {words[0]} on the PATH; received none; install it")
+        done = subprocess.run(
+            words, cwd=folder or self.stage, env=known, umask=0o022, capture_output=True, text=True, errors="replace"
+        )
         if done.returncode:
             raise RuntimeError(f"expected {' '.join(words)} to succeed; received:\n{done.stdout}{done.stderr}")
 
@@ -94,7 +100,7 @@ def java(build: Build) -> None:
     place = build.stage.with_name("built")
     programs = [f"{name.upper()}={' '.join(map(str, [*build.tools.jdk, name]))}" for name in ("javac", "jar")]
     variables = (f"OUT={place}", f"VERSION={build.version}", f"DATE={moment()}")
-    build.run("make", "jar", *variables, *programs, LC_ALL="C.UTF-8")
+    build.run("make", "jar", *variables, *programs)
     shutil.copy(place / "t2r.jar", build.out / f"t2r-{build.version}.jar")
 
 
@@ -109,15 +115,24 @@ def c(build: Build) -> None:
     shutil.rmtree(build.out / "_CPack_Packages")
 
 
+def linked(tools: Tools) -> Path | None:
+    """The library of ONNX Runtime that libt2r was linked with; None if its build folder has none."""
+    cache = (tools.build / "CMakeCache.txt").read_text(encoding="utf-8")
+    found = re.search(r"T2R_ONNXRUNTIME_FOUND_LIBRARY:\w+=(.*)", cache)
+    return Path(found[1]).resolve() if found else None
+
+
 PACKAGES: Mapping[str, Package] = {
-    "t2r-export": Package(".", "pypi", python, ("t2r_export", "README.md", "pyproject.toml"), "t2r-export"),
+    "t2r-export": Package(".", "pypi", python, ("t2r_export", "README.md", "pyproject.toml", *LEGAL), "t2r-export"),
     "t2r-runtime": Package("runtimes/python", "pypi", python, name="t2r-runtime"),
     "provider": Package("runtimes/provider", "pypi", python, name="onnxruntime-ep-t2r"),
     "c": Package("runtimes/cpp", "generic", c, contains=("unicode", "onnxruntime")),
     "rust": Package("runtimes/rust", "cargo", cargo),
     "go": Package("runtimes/go", "golang", go, name="t2r.internal/t2r"),
     "java": Package("runtimes/java", "generic", java),
-    "js": Package("runtimes/js", "npm", npm, ("src", "package.json", "tsconfig.json", "README.md"), "t2r-runtime"),
+    "js": Package(
+        "runtimes/js", "npm", npm, ("src", "package.json", "tsconfig.json", "README.md", *LEGAL), "t2r-runtime"
+    ),
 }
 
 

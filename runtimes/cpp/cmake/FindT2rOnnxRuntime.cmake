@@ -26,12 +26,14 @@ find_package_handle_standard_args(
 
 if(T2rOnnxRuntime_FOUND AND NOT TARGET T2r::onnxruntime)
   set(library ${T2R_ONNXRUNTIME_FOUND_LIBRARY})
-  if(library MATCHES "\\.so\\.[0-9.]+$")
-    # the wheel has only the file; the loader and the linker need its soname and its short name
+  get_filename_component(file ${library} REALPATH)
+  if(NOT library MATCHES "^/(usr/)?lib" AND file MATCHES "\\.so(\\.[0-9]+)(\\.[0-9]+)?[0-9.]*$")
+    # the wheel has only the file; the loader and the linker need its soname and its short name. A release has them, but the
+    # library's path in the build must not depend on the release's. Debian's soname has the minor version.
     set(links ${CMAKE_BINARY_DIR}/onnxruntime)
     file(MAKE_DIRECTORY ${links})
-    foreach(name libonnxruntime.so.1 libonnxruntime.so)
-      file(CREATE_LINK ${library} ${links}/${name} SYMBOLIC)
+    foreach(version "" "${CMAKE_MATCH_1}" "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
+      file(CREATE_LINK ${file} ${links}/libonnxruntime.so${version} SYMBOLIC)
     endforeach()
     set(library ${links}/libonnxruntime.so)
   endif()

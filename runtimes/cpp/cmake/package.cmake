@@ -1,11 +1,6 @@
 # Files installed beside the library in every package, and `cpack`: a relocatable archive, and a Debian package.
 
-# the licence and the notices are beside this project in an archive of its sources, and at the root of the repository
-foreach(name LICENSE NOTICE)
-  find_file(T2R_${name} ${name} HINTS ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/../.. NO_DEFAULT_PATH REQUIRED)
-  mark_as_advanced(T2R_${name})
-endforeach()
-install(FILES README.md ${T2R_LICENSE} ${T2R_NOTICE} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/t2r)
+install(FILES README.md LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/t2r)
 if(NOT T2R_ONNXRUNTIME_FILE MATCHES "^/(usr/)?lib")
   # notices of the ONNX Runtime installed beside libt2r: a release has them at its root, a wheel above the library's folder
   get_filename_component(T2R_ONNXRUNTIME_HOME ${T2R_ONNXRUNTIME_FILE} DIRECTORY)
@@ -21,7 +16,7 @@ set(CPACK_PACKAGE_VENDOR t2r-export)
 set(CPACK_PACKAGE_CONTACT t2r-export)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Run the graphs of t2r-export: a library for C and C++, with ONNX Runtime beside it")
 set(CPACK_PACKAGE_FILE_NAME t2r-${PROJECT_VERSION}-${T2R_SYSTEM})
-set(CPACK_RESOURCE_FILE_LICENSE ${T2R_LICENSE})
+set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_CURRENT_SOURCE_DIR}/LICENSE)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_GENERATOR TGZ)
 find_program(T2R_SHLIBDEPS dpkg-shlibdeps)

@@ -1,4 +1,4 @@
-"""Fixtures: a release that is built once, and a graph exported by its wheel."""
+"""Fixtures: a release that is built once, the same tree in another folder, and a graph exported by the wheel."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from bindings_build import Place, jdk
 from cpp_build import ROOT, build, onnxruntime_options
 from documented import documented, reason
-from installs import Released, environment, pip
-from release import packages
-from release.__main__ import release
+from installs import Released, environment, output, pip, program
+from release import packages, rebuild
+from release.assemble import release
 
 from t2r_runtime import Decoder, Sampling, Tokenizer
 
@@ -25,13 +25,13 @@ SKIPPED = (pytest.skip.Exception, pytest.fail.Exception)
 @pytest.fixture(scope="session")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
     folder = build("release", "-DCMAKE_INSTALL_LIBDIR=lib")  # shared with the tests of C++
-    missing, prefix, tools = {}, [], Place(folder, "rust")
+    missing, prefix, place = {}, [], Place(folder, "rust")
     if shutil.which("npm") is None:
         missing["js"] = "no npm on the PATH"
     if not Path(os.environ.get("T2R_ONNXRUNTIME_INCLUDE", "/nowhere"), "onnxruntime_ep_c_api.h").is_file():
         missing["provider"] = "no headers of ONNX Runtime 1.23 or later in $T2R_ONNXRUNTIME_INCLUDE"
     try:
-        tools.find("cargo", "T2R_RUST", "usr/bin", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")
+        place.find("cargo", "T2R_RUST", "usr/bin", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")
     except SKIPPED as error:
         missing["rust"] = str(error)
     try:
@@ -39,12 +39,36 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
     except SKIPPED as error:
         missing["java"] = str(error)
     out = tmp_path_factory.mktemp("release")
+    environment = {name: place.environment[name] for name in ("PATH", "LD_LIBRARY_PATH")}
+    tools = packages.Tools(jdk=prefix, cmake=onnxruntime_options(), build=folder)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("PATH", "LD_LIBRARY_PATH"):
-            patch.setenv(name, tools.environment[name])
-        names = [name for name in packages.PACKAGES if name not in missing]
-        release(out, names, packages.Tools(jdk=prefix, cmake=onnxruntime_options(), build=folder))
-    return Released(out, missing)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        release(out, [name for name in packages.PACKAGES if name not in missing], tools)
+    return Released(out, missing, tools, environment)
+
+
+@pytest.fixture(scope="session")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree in another folder, where what is not committed is."""
+    place = rebuild.clone(ROOT, tmp_path_factory.mktemp("elsewhere") / "with-a-longer-name" / "tree")
+    for name in filter(None, output(ROOT, "git", "ls-files", "-zmo", "--exclude-standard").split("\0")):
+        (place / name).unlink(missing_ok=True)
+        if (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+    if output(place, "git", "status", "--porcelain"):
+        output(place, "git", "add", "--all")
+        output(place, "git", "-c", "user.name=t2r", "-c", "user.email=t2r", "commit", "--quiet", "-m", "changes")
+    return place
+
+
+@pytest.fixture(scope="session")
+def small(copied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release of two packages that are built without other programs, from that commit."""
+    out = tmp_path_factory.mktemp("small") / "release"
+    program(copied, "build", out, "--only", "t2r-runtime", "go")
+    return out
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bindings_build import refuse
+from release.packages import Tools
 
 BARE = {"PATH": os.environ["PATH"]}
 
@@ -23,6 +26,8 @@ class Released:
 
     out: Path
     missing: Mapping[str, str]
+    tools: Tools
+    environment: Mapping[str, str]  # of these tools
 
     def file(self, package: str, pattern: str) -> Path:
         """The artifact that matches a pattern; skips the test if its toolchain is missing."""
@@ -59,8 +64,27 @@ def output(folder: Path, *command: object, **more: str) -> str:
     return done.stdout
 
 
+def program(tree: Path, *words: object, code: int = 0, **more: str) -> str:
+    """Run the program `release` of a tree, which must end with an exit status; returns what it prints."""
+    command = [sys.executable, "-m", "release", *map(str, words)]
+    known = {**BARE, "PYTHONPATH": str(tree / "runtimes"), **more}
+    done = subprocess.run(command, cwd=tree, env=known, capture_output=True, text=True, timeout=200)
+    assert done.returncode == code, (words, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
 def unpacked(archive: Path, place: Path) -> Path:
     """Unpack an archive; returns its only folder."""
     shutil.unpack_archive(archive, place, "gztar", filter="data")
     [folder] = place.iterdir()
     return folder
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The files of an archive."""
+    if path.suffix in (".whl", ".jar", ".zip"):
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    with tarfile.open(path) as packed:
+        members = [(member.name, packed.extractfile(member)) for member in packed if member.isfile()]
+        return {name: file.read() for name, file in members if file is not None}
