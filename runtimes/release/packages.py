@@ -109,7 +109,8 @@ def c(build: Build) -> None:
     archives.sources(build.stage, build.out, f"t2r-{build.version}-source")
     place = build.tools.build
     configure = ("cmake", "-S", ROOT / "runtimes" / "cpp", "-B", place, "-DCMAKE_INSTALL_LIBDIR=lib")
-    build.run(*configure, *build.tools.cmake)
+    new = () if (place / "CMakeCache.txt").exists() else ("-DT2R_TESTS=OFF",)  # no package contains the tests
+    build.run(*configure, *new, *build.tools.cmake)
     build.run("cmake", "--build", place, "--parallel", "2", "--target", "t2r", "t2r_static")
     build.run("cpack", "-B", build.out, folder=place)
     shutil.rmtree(build.out / "_CPack_Packages")
