@@ -119,7 +119,7 @@ def c(build: Build) -> None:
 def linked(tools: Tools) -> Path | None:
     """The library of ONNX Runtime that libt2r was linked with; None if its build folder has none."""
     cache = (tools.build / "CMakeCache.txt").read_text(encoding="utf-8")
-    found = re.search(r"T2R_ONNXRUNTIME_FOUND_LIBRARY:\w+=(.*)", cache)
+    found = re.search(r"T2R_ONNXRUNTIME_(?:FOUND_)?LIBRARY:\w+=(.+)", cache)
     return Path(found[1]).resolve() if found else None
 
 

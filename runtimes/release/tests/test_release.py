@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+import onnxruntime
 import pytest
 from cpp_build import ROOT
 from installs import Released, contents, output
@@ -87,6 +88,8 @@ def test_bill_of_materials(released: Released) -> None:
             ".deb": {"Unicode Character Database", "onnxruntime"},
             ".gz": {"Unicode Character Database"} if "source" in name else contained,
         }.get(path.suffix, set()), name
+        linked = {part.get("version") for part in parts[name].get("components", ()) if part["name"] == "onnxruntime"}
+        assert linked <= {onnxruntime.__version__}, name
     [wheel] = released.out.glob("t2r_runtime-*.whl")
     assert {ref.partition(" ")[0] for ref in dependencies[wheel.name]} == {
         f"needed:pypi//{name}" for name in ("numpy", "onnxruntime", "tokenizers")
