@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all test-cpp test-arm64 test-bindings test-js test-release verify-release web web-chat \
+.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all test-cpp test-arm64 test-platforms test-bindings test-js test-release verify-release web web-chat \
 	bench bench-embedding clean onnxruntime provider-headers
 
 # The toolchain, the runtime with its server, and our execution provider where it can be built; then where the programs are.
@@ -50,6 +50,7 @@ libt2r: onnxruntime
 
 # All packages with SHA256SUMS, a bill of materials and a statement of provenance in RELEASE, an empty folder. It needs cmake,
 # a C++ compiler, npm, cargo and a JDK of 22 or later; `make release ARGUMENTS="--only go js"` builds some. ONNX Runtime is as for libt2r.
+# zig compiles for others with ARGUMENTS="--platforms linux-aarch64 windows-x86_64 macos-arm64"; pip downloads their ONNX Runtime.
 RELEASE ?= build/release
 export T2R_ONNXRUNTIME_INCLUDE ?= $(CURDIR)/build/debian/headers/usr/include/onnxruntime
 provider-headers: $(VENV)/.installed
@@ -93,6 +94,10 @@ test-cpp: $(VENV)/.tox
 # The golden files and our execution provider on emulated arm64 processors. Run `make test` first, as above.
 test-arm64: $(VENV)/.tox
 	$(BIN)/tox run -e arm64
+
+# What zig compiles for Windows, in Wine, and for macOS, which is not run. Run `make test` first, as above.
+test-platforms: $(VENV)/.tox
+	$(BIN)/tox run -e platforms
 
 # Rust, Go and Java over the C++ runtime, with toolchains of this machine or of Debian. Run `make test` first, as above.
 test-bindings: $(VENV)/.tox

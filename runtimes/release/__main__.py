@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from release import packages
+from release import packages, platforms
 from release.verify import verify
 
 
@@ -30,6 +30,9 @@ def main() -> int:
     verbs.choices["build"].add_argument(
         "--build", type=Path, default=packages.Tools.build, help="build folder of libt2r, reused if present"
     )
+    verbs.choices["build"].add_argument(
+        "--platforms", nargs="+", choices=platforms.PLATFORMS, default=[], help="other platforms that zig compiles for"
+    )
     arguments = parser.parse_args()
     try:
         run(arguments)
@@ -48,7 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
     from release.assemble import release  # with the packages of .[release], which verify does not need
 
     names = list(packages.PACKAGES) if arguments.only is None else arguments.only
-    tools = packages.Tools(jdk=arguments.jdk, cmake=arguments.cmake, build=arguments.build.resolve())
+    others = [platforms.PLATFORMS[name] for name in arguments.platforms]
+    tools = packages.Tools(jdk=arguments.jdk, cmake=arguments.cmake, build=arguments.build.resolve(), others=others)
     release(folder, names, tools)
 
 

@@ -20,6 +20,7 @@ from packageurl import PackageURL
 
 from release.files import ARCHIVES, BILL, sha256
 from release.packages import PACKAGES, Tools, linked
+from release.platforms import PLATFORMS
 from release.stage import date
 from release.versions import ROOT
 
@@ -60,9 +61,16 @@ def _artifact(name: str, path: Path, out: Path, version: str, tools: Tools) -> C
         purl=PackageURL(package.kind, space or None, last, version, {"file_name": path.name}),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256(path))],
         licenses=[LicenseFactory().make_from_string(LICENSE)],
-        properties=[Property(name="t2r:file", value=file)],
+        properties=[Property(name="t2r:file", value=file), *_ran(path.name)],
         components=[_contained(one, file, tools) for one in package.contains if binary or one == "unicode"],
     )
+
+
+def _ran(file: str) -> Iterator[Property]:
+    """Where a library for another platform was run."""
+    for platform in PLATFORMS.values():
+        if platform.label in file or platform.tag in file:
+            yield Property(name="t2r:run", value=platform.ran or "no: built only")
 
 
 def _contained(what: str, file: str, tools: Tools) -> Component:

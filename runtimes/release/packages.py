@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from release import archives
+from release import archives, platforms
 from release.stage import LEGAL, date, moment, stage
 from release.versions import ROOT
 
@@ -27,6 +27,7 @@ class Tools:
     jdk: Command = ()  # command prefix for javac and jar
     cmake: Command = ()  # options of cmake, such as the path of ONNX Runtime
     build: Path = ROOT / "build" / "cpp" / "libt2r"  # build folder of libt2r, reused if present
+    others: Sequence[platforms.Platform] = ()  # besides this one
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,15 @@ def python(build: Build) -> None:
         archives.undated(path)
 
 
+def provider(build: Build) -> None:
+    """The same, and copies of the wheel with the libraries of other platforms."""
+    python(build)
+    for each in build.tools.others:
+        [native] = build.out.glob("onnxruntime_ep_t2r-*-linux_*.whl")
+        library = platforms.provider(each, build.tools.build.parent / each.name)
+        platforms.wheel(native, library, each, build.out)
+
+
 def npm(build: Build) -> None:
     """Pack the JavaScript package; a TypeScript compiler, installed above the stage, generates its types."""
     above = build.stage.parent
@@ -112,7 +122,10 @@ def c(build: Build) -> None:
     new = () if (place / "CMakeCache.txt").exists() else ("-DT2R_TESTS=OFF",)  # no package contains the tests
     build.run(*configure, *new, *build.tools.cmake)
     build.run("cmake", "--build", place, "--parallel", "2", "--target", "t2r", "t2r_static")
-    build.run("cpack", "-B", build.out, folder=place)
+    options = (*build.tools.cmake, "-DT2R_TESTS=OFF", "-DCMAKE_INSTALL_LIBDIR=lib")
+    others = [platforms.libt2r(each, place.parent / each.name, *options) for each in build.tools.others]
+    for folder in (place, *others):
+        build.run("cpack", "-B", build.out, folder=folder)
     shutil.rmtree(build.out / "_CPack_Packages")
 
 
@@ -126,7 +139,7 @@ def linked(tools: Tools) -> Path | None:
 PACKAGES: Mapping[str, Package] = {
     "t2r-export": Package(".", "pypi", python, ("t2r_export", "README.md", "pyproject.toml", *LEGAL), "t2r-export"),
     "t2r-runtime": Package("runtimes/python", "pypi", python, name="t2r-runtime"),
-    "provider": Package("runtimes/provider", "pypi", python, name="onnxruntime-ep-t2r"),
+    "provider": Package("runtimes/provider", "pypi", provider, name="onnxruntime-ep-t2r"),
     "c": Package("runtimes/cpp", "generic", c, contains=("unicode", "onnxruntime")),
     "rust": Package("runtimes/rust", "cargo", cargo),
     "go": Package("runtimes/go", "golang", go, name="t2r.internal/t2r"),

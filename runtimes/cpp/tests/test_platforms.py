@@ -6,6 +6,7 @@ test_arm64.py. zig and ONNX Runtime's wheels are those of release/platforms.py.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -25,9 +26,7 @@ OPTIONS = ("-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",)  # otherwise as in a release
 
 @pytest.fixture(scope="module", autouse=True)
 def unpacked() -> None:
-    try:
-        import ziglang
-    except ImportError:
+    if importlib.util.find_spec("ziglang") is None:
         (pytest.fail if STRICT else pytest.skip)("no zig here: pip install ziglang")
 
 
@@ -109,13 +108,16 @@ def test_built_and_run(name: str, tmp_path: Path) -> None:
     subprocess.run(["cmake", "--install", built, "--prefix", tmp_path], check=True, capture_output=True)
     installed = {path.name for path in tmp_path.rglob("*") if path.parent.name in ("lib", "bin")}
     CHECKS[name](built, plugin, runtime)
-    assert installed >= {
-        "windows-x86_64": {"libt2r.dll", "libt2r.dll.a", "onnxruntime.dll", "onnxruntime.lib"},
-        "macos-arm64": {"libt2r.dylib", "libt2r.0.1.dylib", "libonnxruntime.1.dylib"},
-    }[name]
+    assert (
+        installed
+        >= {
+            "windows-x86_64": {"libt2r.dll", "libt2r.dll.a", "onnxruntime.dll", "onnxruntime.lib"},
+            "macos-arm64": {"libt2r.dylib", "libt2r.0.1.dylib", "libonnxruntime.1.dylib"},
+        }[name]
+    )
 
 
 def test_every_platform_is_checked() -> None:
     ran = {name for name, platform in platforms.PLATFORMS.items() if platform.ran}
-    assert {*CHECKS, "linux-aarch64"} == {*platforms.PLATFORMS} and ran == {"linux-aarch64", "windows-x86_64"}
+    assert {*CHECKS, "linux-aarch64"} == {*platforms.PLATFORMS} and ran == {"windows-x86_64"}
     assert (ROOT / "runtimes" / "cpp" / "tests" / "test_arm64.py").is_file()
