@@ -84,7 +84,7 @@ LINES = {
     ("runtimes/python/t2r_runtime", "*.py"): 15_820,
     ("tests", "*.py"): 59_930,
     ("benchmarks", "*.py"): 8_110,
-    ("docs", "*.md"): 4_754,
+    ("docs", "*.md"): 4_757,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
