@@ -12,9 +12,10 @@ set(T2R_SYSTEM_windows Windows)
 set(T2R_SYSTEM_macos Darwin)
 set(CMAKE_SYSTEM_NAME ${T2R_SYSTEM_${CMAKE_MATCH_2}})
 if(CMAKE_SYSTEM_NAME STREQUAL "Darwin")
-  # cmake sets it by the version of the macOS that it runs on
+  # cmake sets the first by the version of the macOS that it runs on; zig's linker knows no bundles
   set(CMAKE_USER_MAKE_RULES_OVERRIDE ${CMAKE_BINARY_DIR}/zig-rules.cmake)
-  file(WRITE ${CMAKE_USER_MAKE_RULES_OVERRIDE} "set(CMAKE_SHARED_LIBRARY_RUNTIME_C_FLAG -Wl,-rpath,)\n")
+  file(WRITE ${CMAKE_USER_MAKE_RULES_OVERRIDE} "set(CMAKE_SHARED_LIBRARY_RUNTIME_C_FLAG -Wl,-rpath,)
+set(CMAKE_SHARED_MODULE_CREATE_CXX_FLAGS -dynamiclib)\n")
 endif()
 
 set(CMAKE_C_COMPILER ${T2R_ZIG} cc -target ${T2R_ZIG_TARGET})
