@@ -82,7 +82,7 @@ LINES = {
     ("t2r_export", "*.py"): 45_270,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_820,
-    ("tests", "*.py"): 59_930,
+    ("tests", "*.py"): 60_053,
     ("benchmarks", "*.py"): 8_110,
     ("docs", "*.md"): 4_757,
 }
