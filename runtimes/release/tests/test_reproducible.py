@@ -18,7 +18,7 @@ from release.packages import PACKAGES
 
 # packages that take the longest: one of them in each run of .ci/run, all of them without T2R_TURN
 LONG = ("c", "provider")
-OTHERS = {"TZ": "Asia/Kolkata", "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
+OTHERS = {"TZ": "Asia/Kolkata", "LC_ALL": "C"}
 
 
 def turns(turn: str | None) -> set[str]:
