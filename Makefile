@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all coverage test-cpp test-arm64 test-platforms test-bindings test-js test-release verify-release web web-chat \
+.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all coverage fuzz test-cpp test-arm64 test-platforms test-bindings test-js test-release verify-release web web-chat \
 	bench bench-embedding clean onnxruntime provider-headers
 
 # The toolchain, the runtime with its server, and our execution provider where it can be built; then where the programs are.
@@ -90,6 +90,13 @@ test-all: $(VENV)/.tox
 # Build and test the C++ runtime with cmake. Run `make test` first: it uses its packages.
 test-cpp: $(VENV)/.tox
 	$(BIN)/tox run -e cpp
+
+# The fuzzer of libt2r for HOURS or MINUTES at the lowest priority; build/fuzz keeps its files, and the next run continues
+# there. Run `make test-cpp` first: it uses its compiler.
+HOURS ?= 1
+fuzz: $(VENV)/.tox
+	$(BIN)/tox exec -e cpp -- python runtimes/cpp/tests/fuzz_hours.py \
+		$(if $(MINUTES),--minutes $(MINUTES),--hours $(HOURS)) $(ARGUMENTS)
 
 # Lines and branches of libt2r and t2r_runtime that the tests run, into runtimes/COVERAGE.md. Run `make test` first, as above.
 coverage: $(VENV)/.tox
