@@ -106,7 +106,7 @@ coverage: $(VENV)/.tox
 test-arm64: $(VENV)/.tox
 	$(BIN)/tox run -e arm64
 
-# What zig compiles for Windows, in Wine, and for macOS, which is not run. Run `make test` first, as above.
+# What zig compiles for arm64, in qemu, for Windows, in Wine, and for macOS, which is not run. Run `make test` first, as above.
 test-platforms: $(VENV)/.tox
 	$(BIN)/tox run -e platforms
 

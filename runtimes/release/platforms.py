@@ -46,7 +46,7 @@ PLATFORMS: Mapping[str, Platform] = {
             "manylinux_2_28_aarch64",
             "libonnxruntime.so.1.*",
             "libt2r_provider.so",
-            "",
+            "Linux on x86-64, qemu-user 10",
         ),
         Platform(
             "windows-x86_64",
