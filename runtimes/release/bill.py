@@ -105,7 +105,7 @@ def _needs(name: str) -> Iterator[Component]:
         for full, version in {**described["dependencies"], **described["peerDependencies"]}.items():
             space, _, last = full.rpartition("/")
             yield _needed("npm", space or None, last, version)
-    elif name != "c":
+    elif name not in ("c", "java"):
         yield _needed("generic", None, "t2r", "of the same minor version")  # libt2r
 
 

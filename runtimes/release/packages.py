@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -18,6 +19,9 @@ from release.versions import ROOT
 
 Command = Sequence[str | Path]
 SAME = {"LC_ALL": "C.UTF-8", "TZ": "UTC"}  # on every machine, for the same bytes
+# platforms whose libraries the jar gets, as Java names them, and these libraries
+JAVA_PLATFORMS = {("Linux", "x86_64"): "linux-x86-64", ("Linux", "aarch64"): "linux-arm64"}
+JAVA_LIBRARIES = ("libt2r.so", "libonnxruntime.so.1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +111,20 @@ def go(build: Build) -> None:
 
 
 def java(build: Build) -> None:
-    place = build.stage.with_name("built")
+    """Build the jar, with libt2r and ONNX Runtime for this system in it."""
+    place, natives, prefix = (build.stage.with_name(name) for name in ("built", "natives", "installed"))
+    here = platform.system(), platform.machine()
+    if here not in JAVA_PLATFORMS:
+        raise RuntimeError(f"expected Linux on x86-64 or arm64 for the jar; received {here}; leave java out by --only")
+    _build_libt2r(build)
+    build.run("cmake", "--install", build.tools.build, "--strip", "--prefix", prefix)
+    (natives / JAVA_PLATFORMS[here]).mkdir(parents=True)
+    for name in JAVA_LIBRARIES:
+        shutil.copy(prefix / "lib" / name, natives / JAVA_PLATFORMS[here])
+    for path in prefix.glob("share/doc/t2r/onnxruntime-*"):
+        shutil.copy(path, build.stage)
     programs = [f"{name.upper()}={' '.join(map(str, [*build.tools.jdk, name]))}" for name in ("javac", "jar")]
-    variables = (f"OUT={place}", f"VERSION={build.version}", f"DATE={moment()}")
+    variables = (f"OUT={place}", f"NATIVES={natives}", f"VERSION={build.version}", f"DATE={moment()}")
     build.run("make", "jar", *variables, *programs)
     shutil.copy(place / "t2r.jar", build.out / f"t2r-{build.version}.jar")
 
@@ -117,16 +132,21 @@ def java(build: Build) -> None:
 def c(build: Build) -> None:
     """Write the sources, a relocatable archive for this system and, on Debian, a package for /opt/t2r."""
     archives.sources(build.stage, build.out, f"t2r-{build.version}-source")
+    _build_libt2r(build)
+    options = (*build.tools.cmake, "-DT2R_TESTS=OFF", "-DCMAKE_INSTALL_LIBDIR=lib")
+    place = build.tools.build
+    others = [platforms.libt2r(each, place.parent / each.name, *options) for each in build.tools.others]
+    for folder in (place, *others):
+        build.run("cpack", "-B", build.out, folder=folder)
+    shutil.rmtree(build.out / "_CPack_Packages")
+
+
+def _build_libt2r(build: Build) -> None:
     place = build.tools.build
     configure = ("cmake", "-S", ROOT / "runtimes" / "cpp", "-B", place, "-DCMAKE_INSTALL_LIBDIR=lib")
     new = () if (place / "CMakeCache.txt").exists() else ("-DT2R_TESTS=OFF",)  # no package contains the tests
     build.run(*configure, *new, *build.tools.cmake)
     build.run("cmake", "--build", place, "--parallel", "2", "--target", "t2r", "t2r_static")
-    options = (*build.tools.cmake, "-DT2R_TESTS=OFF", "-DCMAKE_INSTALL_LIBDIR=lib")
-    others = [platforms.libt2r(each, place.parent / each.name, *options) for each in build.tools.others]
-    for folder in (place, *others):
-        build.run("cpack", "-B", build.out, folder=folder)
-    shutil.rmtree(build.out / "_CPack_Packages")
 
 
 def linked(tools: Tools) -> Path | None:
@@ -143,7 +163,7 @@ PACKAGES: Mapping[str, Package] = {
     "c": Package("runtimes/cpp", "generic", c, contains=("unicode", "onnxruntime")),
     "rust": Package("runtimes/rust", "cargo", cargo),
     "go": Package("runtimes/go", "golang", go, name="t2r.internal/t2r"),
-    "java": Package("runtimes/java", "generic", java),
+    "java": Package("runtimes/java", "generic", java, contains=("unicode", "onnxruntime")),
     "js": Package(
         "runtimes/js", "npm", npm, ("src", "package.json", "tsconfig.json", "README.md", *LEGAL), "t2r-runtime"
     ),

@@ -30,7 +30,7 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
     "provider": ("cmake", "c++"),
     "c": ("cmake", "c++"),
     "rust": ("cargo",),
-    "java": ("javac",),
+    "java": ("javac", "cmake", "c++"),
     "js": ("node", "npm"),
 }
 MODULES: Mapping[str, Sequence[str]] = {

@@ -98,13 +98,16 @@ def jdk() -> Command:
     return [ROOT / ".ci" / "debian_java", folder]
 
 
+def java_tools() -> list[str]:
+    """Variables of the Makefile."""
+    return [f"{name.upper()}={' '.join(map(str, [*jdk(), name]))}" for name in ("javac", "jar")]
+
+
 def java(place: Place) -> Programs:
     """The jar, and the programs on the class path."""
-    tools = jdk()
     place.environment["LC_ALL"] = "C.UTF-8"  # what Java writes its output in
-    made = [f"{name.upper()}={' '.join(map(str, [*tools, name]))}" for name in ("javac", "jar")]
-    place.run("make", f"OUT={place.build}", *made)
-    run: Command = [*tools, "java", "--enable-native-access=ALL-UNNAMED", "-cp"]
+    place.run("make", f"OUT={place.build}", *java_tools())
+    run: Command = [*jdk(), "java", "--enable-native-access=ALL-UNNAMED", "-cp"]
     run.append(f"{place.build / 't2r.jar'}:{place.build / 'programs'}")
     programs = {"conformance": "conformance.Conformance", "layouts": "Layouts", "misuse": "Misuse", "story": "Story"}
     return {name: [*run, main] for name, main in programs.items()}

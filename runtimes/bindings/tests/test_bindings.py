@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from bindings_build import Place
+from bindings_build import Place, Programs, java_tools, jdk
 from cpp_build import GOLDEN, HERE, Run, headers
 from golden_faults import cross_states, exchange_merges, write_late_sampler
 from misuses import MISUSES, UNSAYABLE, check
@@ -168,6 +169,34 @@ def test_the_library_is_found_or_named(place: Place, prefix: Path, language: str
     assert "expected libt2r 0.1; received 0.7.2; install" in told(PKG_CONFIG_PATH=str(other))
     assert f"the folder lib of T2R_DIR={tmp_path}; received none; set T2R_DIR" in told(T2R_DIR=str(tmp_path))
     assert told(PKG_CONFIG_PATH=str(own)) == ""
+
+
+def test_libraries_in_the_jar(place: Place, prefix: Path, programs: Programs, language: str, tmp_path: Path) -> None:
+    """They are unpacked and removed; without those of this platform, the error names the jar's."""
+    if language != "java":
+        return
+    own = tmp_path / "natives" / "linux-x86-64"
+    own.mkdir(parents=True)
+    for name in ("libt2r.so", "libonnxruntime.so.1"):
+        (own / name).symlink_to((prefix / "lib" / name).resolve())
+    jar, other, temporary = (tmp_path / name for name in ("t2r.jar", "other.jar", "temporary"))
+    temporary.mkdir()
+    place.run("make", "jar", f"OUT={tmp_path}", f"NATIVES={own.parent}", *java_tools())
+    with zipfile.ZipFile(jar) as read, zipfile.ZipFile(other, "w") as written:
+        for name in read.namelist():
+            if not name.startswith("natives/linux"):
+                written.writestr(name, b"plan9-mips/libt2r.so\n" if name == "natives/index" else read.read(name))
+    unset = {name: value for name, value in place.environment.items() if name != "LD_LIBRARY_PATH"}
+
+    def story(path: Path, status: int) -> str:
+        command = [*jdk(), "java", f"-Djava.io.tmpdir={temporary}", "--enable-native-access=ALL-UNNAMED", "-cp"]
+        words = [*map(str, command), f"{path}:{place.build / 'programs'}", "Story", str(GOLDEN / "bytes.onnx"), "abc"]
+        done = subprocess.run(words, env=unset, capture_output=True, text=True, timeout=100)
+        assert done.returncode == status, done
+        return done.stdout + done.stderr
+
+    assert story(jar, 0).startswith("abc") and not [path for path in temporary.iterdir() if path.name.startswith("t2r")]
+    assert "in the jar for linux-x86-64; received neither, platforms in the jar: plan9-mips; set " in story(other, 1)
 
 
 def test_contexts(run: Run, language: str) -> None:

@@ -86,6 +86,7 @@ def test_bill_of_materials(released: Released) -> None:
         contained = {part["name"] for part in parts[name].get("components", ())}
         assert contained == {
             ".deb": {"Unicode Character Database", "onnxruntime"},
+            ".jar": {"Unicode Character Database", "onnxruntime"},
             ".gz": {"Unicode Character Database"} if "source" in name else contained,
         }.get(path.suffix, set()), name
         linked = {part.get("version") for part in parts[name].get("components", ()) if part["name"] == "onnxruntime"}
@@ -154,5 +155,5 @@ def test_folder_with_files_is_refused(
 
 
 def test_output_of_a_failed_program_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="expected make jar .* to succeed; received:"):
-        release(tmp_path, ["java"], Tools(jdk=["false"]))
+    with pytest.raises(RuntimeError, match="expected cmake .* to succeed; received:"):
+        release(tmp_path / "out", ["java"], Tools(cmake=["--wrong"], build=tmp_path / "build"))

@@ -16,8 +16,8 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import java.util.SequencedMap;
 import java.util.function.LongPredicate;
 import java.util.stream.LongStream;
@@ -149,7 +149,13 @@ public final class Decoder extends Handle {
      */
     public void adapt(String... names) {
         use(arena -> {
-            MemorySegment given = Native.words(arena, Arrays.asList(names));
+            List<String> texts = Stream.of(names).map(name -> Objects.requireNonNullElse(name, "")).toList();
+            MemorySegment given = Native.words(arena, texts);
+            for (int row = 0; row < names.length; row++) {
+                if (names[row] == null) {
+                    given.setAtIndex(ADDRESS, row, MemorySegment.NULL);
+                }
+            }
             check((int) Declarations.ADAPT.invokeExact(handle, given, (long) names.length));
             return null;
         });

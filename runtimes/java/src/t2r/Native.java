@@ -25,12 +25,17 @@ final class Native {
     private static final SymbolLookup LIBRARY = library();
 
     private static SymbolLookup library() {
-        String name = System.getProperty("t2r.library", System.mapLibraryName("t2r"));
+        String given = System.getProperty("t2r.library"), name = given == null ? System.mapLibraryName("t2r") : given;
+        SymbolLookup own = given == null ? Natives.open() : null;
+        if (own != null) {
+            return fitting(own, name + " in the jar");
+        }
         try {
             return fitting(SymbolLookup.libraryLookup(name, Arena.global()), name);
         } catch (IllegalArgumentException error) {
-            throw new UnsatisfiedLinkError("expected " + name + " where the system looks for libraries; "
-                    + "received none; set LD_LIBRARY_PATH, or -Dt2r.library=FILE");
+            throw new UnsatisfiedLinkError("expected " + name + " where the system looks for libraries, or in the jar for "
+                    + Natives.PLATFORM + "; received neither, platforms in the jar: " + Natives.platforms()
+                    + "; set LD_LIBRARY_PATH, or -Dt2r.library=FILE");
         }
     }
 
@@ -88,13 +93,10 @@ final class Native {
         return made;
     }
 
-    /** Zero-terminated texts; NULL for null. */
+    /** Zero-terminated texts. */
     static MemorySegment words(Arena arena, List<String> texts) {
         MemorySegment made = arena.allocate(ADDRESS, Math.max(texts.size(), 1));
         for (int index = 0; index < texts.size(); index++) {
-            if (texts.get(index) == null) {
-                continue;
-            }
             if (texts.get(index).indexOf('\0') >= 0) {
                 throw new T2rException(
                         Kind.ARGUMENT, "expected a text; received one with a zero byte in it; leave that out");
