@@ -8,7 +8,7 @@ namespace {
 
 const Form *form_of(const std::string &op) {
     for (const Builders *table : {&elementwise_builders(), &copy_builders(), &product_builders(), &quantized_builders(),
-                                  &reduction_builders(), &fused_builders(), &known_builders(), &prompt_builders(), &attention_builders()}) {
+                                  &reduction_builders(), &fused_builders(), &known_builders(), &prompt_builders(), &attention_builders(), &window_builders()}) {
         const auto found = table->find(op);
         if (found != table->end()) return &found->second;
     }

@@ -49,5 +49,6 @@ const Builders &fused_builders();
 const Builders &known_builders();
 const Builders &prompt_builders();
 const Builders &attention_builders();
+const Builders &window_builders();
 
 }  // namespace t2r::provider

@@ -23,14 +23,7 @@ public:
 
     Graph run() {
         for (std::size_t i = 0; i < graph.nodes.size(); i++) {
-            for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_sum, &Fuser::find_gated_half,
-                                    &Fuser::find_attention, &Fuser::find_transposed, &Fuser::find_scaled_rows, &Fuser::find_exp_sum, &Fuser::find_append}) {
-                Match match{i};
-                auto node = (this->*find)(graph.nodes[i], match);
-                if (!node) continue;
-                replace(i, std::move(*node), match);
-                break;
-            }
+            while (replace_at(i)) {}
         }
         Graph result = std::move(graph);
         std::vector<Node> left;
@@ -43,6 +36,20 @@ public:
 private:
     using Match = std::vector<std::size_t>;  // indices of the nodes to fuse
     using Found = std::optional<Node>;
+
+    // Whether a pattern ends at the node, which is then replaced.
+    bool replace_at(std::size_t i) {
+        for (const auto find : {&Fuser::find_norm, &Fuser::find_rotation, &Fuser::find_update, &Fuser::find_sum, &Fuser::find_gated_half,
+                                &Fuser::find_attention, &Fuser::find_transposed, &Fuser::find_scaled_rows, &Fuser::find_exp_sum, &Fuser::find_append,
+                                &Fuser::find_window_scores, &Fuser::find_window_sum}) {
+            Match match{i};
+            auto node = (this->*find)(graph.nodes[i], match);
+            if (!node) continue;
+            replace(i, std::move(*node), match);
+            return true;
+        }
+        return false;
+    }
 
     // The node that makes the value, added to the match, if its operator is `op` and the value is read once; else null.
     const Node *maker(const std::string &value, const char *op, Match &match) const {
@@ -230,9 +237,53 @@ private:
         return less ? Found(made(exp_sum, last, less->inputs)) : std::nullopt;
     }
 
+    // The inputs of a node that reads a window's rows, added to its others: of the rows, and of their scales if there are any, the cache,
+    // the new row, and the sizes of the split that takes the oldest row. Names the first two outputs of the node. Adds to the match.
+    bool reads_window(const std::string &rows, Node &node, Match &match) const {
+        const Node *const scaled = maker(rows, scaled_rows, match);
+        const std::vector<std::string> caches = scaled ? scaled->inputs : std::vector<std::string>{rows};
+        for (const std::string &cache : caches) {
+            const auto found = makers.find(cache);
+            if (found == makers.end() || is_part[found->second] || results.count(cache) == 0 || uses.at(cache) != 2) return false;
+            const Node &joined = graph.nodes[found->second];
+            if (joined.op != "Concat" || joined.inputs.size() != 2 || joined.integer("axis", 0) != 2) return false;
+            match.push_back(found->second);
+            const Node *const halves = maker(joined.inputs[0], "Split", match);
+            if (!halves || halves->outputs.size() != 2 || halves->outputs[1] != joined.inputs[0] || halves->integer("axis", 0) != 2) return false;
+            const auto evicted = uses.find(halves->outputs[0]);
+            if (evicted != uses.end() && evicted->second != 0) return false;  // another node reads the oldest row
+            for (const std::string &input : {halves->inputs[0], joined.inputs[1], halves->inputs[1]}) node.inputs.push_back(input);
+        }
+        node.outputs = {caches[0], scaled ? caches[1] : "", node.outputs[0]};
+        node.inputs.resize(7);
+        return true;
+    }
+
+    // q kᵀ, where k is a window, whose rows may be rotated
+    Found find_window_scores(const Node &last, Match &match) const {
+        if (last.op != transposed_product) return std::nullopt;
+        Node node = made(window_scores, last, {last.inputs[0]});
+        const Node *const turned = maker(last.inputs[1], rotation, match);
+        if (!reads_window(turned ? turned->inputs[0] : last.inputs[1], node, match)) return std::nullopt;
+        if (turned) node.inputs.insert(node.inputs.end(), turned->inputs.begin() + 1, turned->inputs.end());
+        if (turned) node.attributes["axis"].integer = turned->integer("axis", 0);
+        return node;
+    }
+
+    // weights · v, where v is a window
+    Found find_window_sum(const Node &last, Match &match) const {
+        if (last.op != "MatMul") return std::nullopt;
+        Node node = made(window_sum, last, {last.inputs[0]});
+        return reads_window(last.inputs[1], node, match) ? Found(node) : std::nullopt;
+    }
+
     void replace(std::size_t last, Node node, Match &match) {
         std::sort(match.begin(), match.end());
-        for (const std::size_t part : match) node.parts.push_back(graph.nodes[part]), is_part[part] = part != last;
+        for (const std::size_t part : match) {
+            for (const std::string &input : graph.nodes[part].inputs) uses[input]--;
+            node.parts.push_back(graph.nodes[part]), is_part[part] = part != last;
+        }
+        for (const std::string &input : node.inputs) uses[input]++;
         graph.nodes[last] = std::move(node);
     }
 

@@ -27,6 +27,13 @@ struct QuantizedVector {
     std::int32_t *sums;        // of the numbers, per block
 };
 
+// Rows (count, size) of int8, each with a scale, or of float32.
+struct StoredRows {
+    const void *numbers;
+    const float *scales;  // per row, or null: float32
+    std::size_t count, size;
+};
+
 // Number of groups of `maxima`.
 inline constexpr std::size_t maxima_groups = 64;
 
@@ -57,6 +64,12 @@ struct Kernels {
     // y[v · stride + r] = (row r of b) · (vector v of x), of `inner` numbers, for r in [first, last)
     void (*row_products)(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last,
                          float *y, std::size_t stride);
+    // y[v · stride + r] = (row r) · (query v of q); with `same` and `other`, tables of their rows, each is rotated as by `rotate`
+    void (*row_scores)(const StoredRows &rows, const float *same, const float *other, const float *q, std::size_t queries, float *y,
+                       std::size_t stride);
+    // y (queries, size) += weights · rows, columns [first, last), where weights[v · stride + r] is row r's for query v
+    void (*add_rows)(const StoredRows &rows, const float *weights, std::size_t queries, std::size_t stride, float *y, std::size_t first,
+                     std::size_t last);
     void (*quantize)(const float *x, const QuantizedMatrix &for_matrix, const QuantizedVector &y);
     // y[v · stride + r] = (row r of w) · (vector v), for r in [first, last)
     void (*quantized_product)(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,

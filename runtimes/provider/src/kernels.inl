@@ -10,3 +10,4 @@
 #include "vectors.inl"
 
 #include "products.inl"
+#include "windows.inl"

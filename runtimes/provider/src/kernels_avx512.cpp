@@ -116,6 +116,6 @@ void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::
 
 }  // namespace
 
-extern const Kernels avx512_kernels{"avx512", unary, binary, sum, max, maxima, above, product, rotate, scaled, update, row_products, quantize, quantized_product};
+extern const Kernels avx512_kernels{"avx512", unary, binary, sum, max, maxima, above, product, rotate, scaled, update, row_products, row_scores, add_rows, quantize, quantized_product};
 
 }  // namespace t2r::provider

@@ -106,6 +106,40 @@ void quantized(int bits, std::size_t block, std::size_t columns, std::size_t row
     }
 }
 
+// Rows of int8 with scales, or of float32, for several queries.
+void stored(std::size_t count, std::size_t size, std::size_t queries, bool has_scales) {
+    const std::vector<float> wide = normals(count * size), scales = normals(count), q = normals(queries * size), weights = normals(queries * count);
+    const std::vector<float> same = normals(count * size), other = normals(count * size);
+    std::vector<std::int8_t> narrow(count * size);
+    for (std::int8_t &each : narrow) each = static_cast<std::int8_t>(random_bits());
+    const StoredRows rows{has_scales ? static_cast<const void *>(narrow.data()) : wide.data(), has_scales ? scales.data() : nullptr, count, size};
+    const auto number = [&](std::size_t row, std::size_t i) {
+        return has_scales ? double(narrow[row * size + i]) * scales[row] : double(wide[row * size + i]);
+    };
+    std::vector<float> y(queries * count), turned(queries * count), sums(queries * size, 1.0f);
+    kernels().row_scores(rows, nullptr, nullptr, q.data(), queries, y.data(), count);
+    if (size % 2 == 0) kernels().row_scores(rows, same.data(), other.data(), q.data(), queries, turned.data(), count);
+    divided(size, 32, [&](std::size_t first, std::size_t last) { kernels().add_rows(rows, weights.data(), queries, count, sums.data(), first, last); });
+    for (std::size_t query = 0; query < queries; query++) {
+        for (std::size_t row = 0; row < count; row++) {
+            Sum plain, rotated;
+            for (std::size_t i = 0; i < size; i++) {
+                const std::size_t across = (i + size / 2) % size, at = row * size + i;
+                plain.add(number(row, i) * q[query * size + i]);
+                rotated.add(number(row, i) * same[at] * q[query * size + i]), rotated.add(number(row, across) * other[at] * q[query * size + i]);
+            }
+            plain.expect(y[query * count + row], "row_scores by count, size, queries", count, size, queries);
+            if (size % 2 == 0) rotated.expect(turned[query * count + row], "rotated row_scores by count, size, queries", count, size, queries);
+        }
+        for (std::size_t i = 0; i < size; i++) {
+            Sum sum;
+            sum.add(1);
+            for (std::size_t row = 0; row < count; row++) sum.add(number(row, i) * weights[query * count + row]);
+            sum.expect(sums[query * size + i], "add_rows by count, size, queries", count, size, queries);
+        }
+    }
+}
+
 // Kernels whose results other tests cover.
 void loops(std::size_t n) {
     const std::vector<float> x = normals(2 * n), same = normals(2 * n), other = normals(2 * n), rows = normals(3), state = normals(3 * n);
@@ -137,6 +171,10 @@ int main() {
     for (const std::size_t rows : {1, 2, 3, 5, 8, 9, 17, 33, 67})
         for (const std::size_t inner : {1, 2, 5, 17, 257})
             for (const std::size_t columns : {1, 3, 8, 15, 17, 33, 49, 260}) products(rows, inner, columns);
+    for (const std::size_t count : {1, 2, 33})
+        for (const std::size_t size : {1, 6, 31, 34, 64, 97, 130})
+            for (const std::size_t queries : {1, 2, 3, 4, 9})
+                for (const bool has_scales : {false, true}) stored(count, size, queries, has_scales);
     for (const int bits : {4, 8})
         for (const std::size_t block : {32, 64, 128, 512, 1024, 4096})
             for (const std::size_t columns : {1, 33, 65, 127, 300, 1025, 1300})

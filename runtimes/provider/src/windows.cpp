@@ -1,0 +1,179 @@
+// A window's keys or values in a step: the oldest row leaves, a new one enters, and all are read once for all queries of their head.
+// The rows are float32, or int8 with a scale for each.
+#include <algorithm>
+#include <cstring>
+
+#include "builders.hpp"
+#include "fuse.hpp"
+#include "kernels.hpp"
+#include "loops.hpp"
+
+namespace t2r::provider {
+
+namespace {
+
+constexpr std::size_t piece = 32;    // rows that one task scores, in all heads of a sequence: the rotations stay in the cache
+constexpr std::size_t columns = 32;  // that one task sums
+
+// The shapes of a window: q or weights (batch, heads, queries, ·), rows (batch, heads, length, size).
+struct Window {
+    std::size_t batch, heads, queries, length, size;
+    bool has_scales;
+
+    std::size_t bytes() const { return size * (has_scales ? 1 : sizeof(float)); }  // of a row
+
+    // The rows of a cache. reads: the cache, the new row, the cache's scales, the new scale, from `first` on.
+    StoredRows rows(const char *numbers, const float *scales, std::size_t count) const { return {numbers, has_scales ? scales : nullptr, count, size}; }
+};
+
+// Writes the rows [first, last) of a head's cache, of `bytes` each: the old ones move by one.
+void shift(const char *past, const char *added, char *to, std::size_t head, std::size_t length, std::size_t bytes, std::size_t first, std::size_t last) {
+    const std::size_t begin = head * length, old = std::min(last, length - 1);
+    if (first < old) std::memcpy(to + (begin + first) * bytes, past + (begin + first + 1) * bytes, (old - first) * bytes);
+    if (last == length && first < last) std::memcpy(to + (begin + length - 1) * bytes, added + head * bytes, bytes);
+}
+
+// Reads: the cache, its new row, both scales (if any), q, and both parts of the rotation (if any). Writes: the cache, its scales, scores.
+struct WindowScores : Operation {
+    Window of;
+    bool is_rotated;
+
+    std::size_t tasks() const { return of.batch * ((of.length + piece - 1) / piece); }
+
+    void run(Run &run, int part, int parts) const override {
+        const std::size_t pieces = (of.length + piece - 1) / piece;
+        for (std::size_t task = begin_of(tasks(), part, parts); task < begin_of(tasks(), part + 1, parts); task++) {
+            const std::size_t first = task % pieces * piece, last = std::min(first + piece, of.length);
+            for (std::size_t head = task / pieces * of.heads; head < (task / pieces + 1) * of.heads; head++) score(run, head, first, last);
+        }
+    }
+
+    void score(Run &run, std::size_t head, std::size_t first, std::size_t last) const {
+        const std::size_t scales = of.has_scales ? 2 : 0, begin = head * of.length + first;
+        shift(run.at<char>(reads[0]), run.at<char>(reads[1]), run.at<char>(writes[0]), head, of.length, of.bytes(), first, last);
+        if (scales) shift(run.at<char>(reads[2]), run.at<char>(reads[3]), run.at<char>(writes[1]), head, of.length, sizeof(float), first, last);
+        const float *const scale = scales ? run.at<float>(writes[1]) + begin : nullptr;
+        const auto turned = [&](std::size_t read) { return is_rotated ? run.at<float>(reads[read + scales]) + first * of.size : nullptr; };
+        kernels().row_scores(of.rows(run.at<char>(writes[0]) + begin * of.bytes(), scale, last - first), turned(3), turned(4),
+                             run.at<float>(reads[2 + scales]) + head * of.queries * of.size, of.queries,
+                             run.at<float>(writes.back()) + head * of.queries * of.length + first, of.length);
+    }
+};
+
+// Reads: the cache, its new row, both scales (if any), and the weights. Writes: the cache, its scales, the weighted sum of its rows.
+struct WindowSum : Operation {
+    Window of;
+
+    void run(Run &run, int part, int parts) const override {
+        const std::size_t groups = (of.size + columns - 1) / columns, tasks = of.batch * of.heads * groups, scales = of.has_scales ? 2 : 0;
+        for (std::size_t task = begin_of(tasks, part, parts); task < begin_of(tasks, part + 1, parts); task++) {
+            const std::size_t head = task / groups, group = task % groups, first = group * columns, last = std::min(first + columns, of.size);
+            const std::size_t from = of.length * group / groups, end = of.length * (group + 1) / groups;
+            const char *const past = run.at<char>(reads[0]), *const added = run.at<char>(reads[1]);
+            shift(past, added, run.at<char>(writes[0]), head, of.length, of.bytes(), from, end);
+            if (scales) shift(run.at<char>(reads[2]), run.at<char>(reads[3]), run.at<char>(writes[1]), head, of.length, sizeof(float), from, end);
+            const float *const weights = run.at<float>(reads.back()) + head * of.queries * of.length;
+            float *const y = run.at<float>(writes.back()) + head * of.queries * of.size;
+            for (std::size_t query = 0; query < of.queries; query++) std::fill(y + query * of.size + first, y + query * of.size + last, 0.0f);
+            const float *const old = scales ? run.at<float>(reads[2]) + head * of.length + 1 : nullptr;
+            const float *const latest = scales ? run.at<float>(reads[3]) + head : nullptr;
+            kernels().add_rows(of.rows(past + (head * of.length + 1) * of.bytes(), old, of.length - 1), weights, of.queries, of.length, y, first, last);
+            kernels().add_rows(of.rows(added + head * of.bytes(), latest, 1), weights + of.length - 1, of.queries, of.length, y, first, last);
+        }
+    }
+};
+
+// The rows of a node, whose inputs from `first` on are the cache, its new row, the sizes of the split that takes the oldest row, and the
+// same of the scales, if there are any. Their shapes are those of `of`; empty if they are not.
+bool reads_rows(const Plan &plan, const Node &node, std::size_t first, Window &of, std::vector<ValueId> &reads) {
+    of.has_scales = plan.has(node, first + 3);
+    for (std::size_t at = first; at < first + (of.has_scales ? 6 : 3); at += 3) {
+        const bool are_numbers = at == first;
+        const ValueId past = plan.input(node, at), added = plan.input(node, at + 1), sizes = plan.input(node, at + 2);
+        const Type type = are_numbers && of.has_scales ? Type::int8 : Type::float32;
+        Dims dims = plan.value(past).dims;
+        if (dims.size() != 4 || count_of(dims) == 0 || plan.value(past).type != type || plan.value(added).type != type) return false;
+        const auto size = [&](std::size_t axis) { return static_cast<std::size_t>(dims[axis]); };
+        if (are_numbers)
+            of.batch = size(0), of.heads = size(1), of.length = size(2), of.size = size(3);
+        else if (size(0) != of.batch || size(1) != of.heads || size(2) != of.length || size(3) != 1)
+            return false;
+        if (!plan.is_known(sizes) || plan.integers(sizes) != Dims{1, dims[2] - 1}) return false;
+        dims[2] = 1;
+        if (plan.value(added).dims != dims) return false;
+        reads.push_back(past), reads.push_back(added);
+    }
+    return true;
+}
+
+// Whether x is float32 of the shape (batch, heads, ·, last).
+bool is_by_head(const Plan &plan, ValueId x, const Window &of, std::size_t last) {
+    const Dims &dims = plan.value(x).dims;
+    const auto is = [&](std::size_t axis, std::size_t size) { return static_cast<std::size_t>(dims[axis]) == size; };
+    return plan.value(x).type == Type::float32 && dims.size() == 4 && is(0, of.batch) && is(1, of.heads) && dims[2] > 0 && is(3, last);
+}
+
+// The cache and its scales after the step, and a result (batch, heads, queries, last).
+std::vector<ValueId> outputs(Plan &plan, const Node &node, const Window &of, const std::vector<ValueId> &reads, std::size_t last) {
+    std::vector<ValueId> written;
+    for (std::size_t i = 0; i < (of.has_scales ? 2 : 1); i++) {
+        const Value past = plan.value(reads[2 * i]);
+        written.push_back(plan.add_output(node, i, past.type, past.dims));
+    }
+    Dims result;
+    for (const std::size_t size : {of.batch, of.heads, of.queries, last}) result.push_back(static_cast<std::int64_t>(size));
+    written.push_back(plan.add_output(node, 2, Type::float32, result));
+    return written;
+}
+
+bool is_worth_sharing(const Window &of) { return of.batch * of.heads * of.length * of.size >= worth_sharing; }
+
+// Inputs: q, the rows, and the rotation of each row and the sizes of its halves (or none). Outputs: the cache, its scales, the scores.
+void build_scores(Plan &plan, const Node &node) {
+    WindowScores operation;
+    Window &of = operation.of;
+    std::vector<ValueId> reads;
+    const ValueId q = plan.input(node, 0);
+    if (!reads_rows(plan, node, 1, of, reads) || !is_by_head(plan, q, of, of.size)) return build_parts(plan, node);
+    of.queries = static_cast<std::size_t>(plan.value(q).dims[2]);
+    reads.push_back(q);
+    operation.is_rotated = plan.has(node, 7);
+    if (operation.is_rotated) {
+        const auto half = static_cast<std::int64_t>(of.size / 2), axis = node.integer("axis", 0);
+        const ValueId sizes = plan.input(node, 9);
+        if (of.size % 2 || (axis != -1 && axis != 3) || !plan.is_known(sizes) || plan.integers(sizes) != Dims{half, half}) return build_parts(plan, node);
+        for (const std::size_t at : {7, 8}) {
+            const ValueId turned = plan.input(node, at);
+            const Dims dims = plan.value(turned).dims;
+            const auto rank = dims.size();
+            if (plan.value(turned).type != Type::float32 || rank < 2 || rank > 4 || count_of(dims) != of.length * of.size ||
+                static_cast<std::size_t>(dims[rank - 1]) != of.size || static_cast<std::size_t>(dims[rank - 2]) != of.length)
+                return build_parts(plan, node);
+            reads.push_back(turned);
+        }
+    }
+    operation.is_shared = operation.tasks() > 1 && is_worth_sharing(of);
+    plan.add(operation, reads, outputs(plan, node, of, reads, of.length));
+}
+
+// Inputs: the weights and the rows. Outputs: the cache, its scales, the sum.
+void build_sum(Plan &plan, const Node &node) {
+    WindowSum operation;
+    Window &of = operation.of;
+    std::vector<ValueId> reads;
+    const ValueId weights = plan.input(node, 0);
+    if (!reads_rows(plan, node, 1, of, reads) || !is_by_head(plan, weights, of, of.length)) return build_parts(plan, node);
+    of.queries = static_cast<std::size_t>(plan.value(weights).dims[2]);
+    reads.push_back(weights);
+    operation.is_shared = of.batch * of.heads * of.size > columns && is_worth_sharing(of);
+    plan.add(operation, reads, outputs(plan, node, of, reads, of.size));
+}
+
+}  // namespace
+
+const Builders &window_builders() {
+    static const Builders builders{{window_scores, {build_scores}}, {window_sum, {build_sum}}};
+    return builders;
+}
+
+}  // namespace t2r::provider

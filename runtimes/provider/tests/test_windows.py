@@ -1,0 +1,216 @@
+"""Windows of stored rows: one operation scores their rows, another sums them, as ONNX Runtime computes it with separate nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_ep_t2r as plugin
+import pytest
+import torch
+from one_node import on_provider, options, same_results, several
+from onnx import NodeProto, TensorProto, helper
+
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import HybridConfig, MixerConfig, WindowConfig
+from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.uniform import UniformConfig
+from t2r_export.export import export
+from t2r_export.model.transformer import Transformer
+from t2r_runtime import Decoder
+
+MASKED = -1e9
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
+
+
+def shifted(name: str) -> list[NodeProto]:
+    return [
+        node("Split", f"past_{name} row", f"old_{name} rest_{name}", axis=2),
+        node("Concat", f"rest_{name} {name}", f"present_{name}", axis=2),
+    ]
+
+
+def rows(name: str, bits: int, whole: str) -> list[NodeProto]:
+    """A window and its new row, as they are stored → the window as it is read, `whole`."""
+    if bits == 32:
+        first, second = shifted(name)
+        second.output[0] = whole
+        return [first, second]
+    return [
+        *shifted(name),
+        *shifted(f"{name}_scale"),
+        node("Cast", f"present_{name}", f"wide_{name}", to=TensorProto.FLOAT),
+        node("Mul", f"wide_{name} present_{name}_scale", whole),
+    ]
+
+
+def attention(bits: int, rotates: bool, sinks: int) -> list[NodeProto]:
+    """q (B, G, R, D), windows of k and v, bias (B, 1, 1, sinks + W) → y (B, G, R, V). With sinks, their scores and values are given."""
+    keys, scores = "present_k" if bits == 32 else "keys", "joined" if sinks else "s"
+    turned = [
+        node("Split", f"{keys} halves", "left right", axis=3),
+        node("Mul", f"{keys} same", "kept"),
+        node("Concat", "right left", "exchanged", axis=3),
+        node("Mul", "exchanged other", "more"),
+        node("Add", "kept more", "rotated"),
+    ]
+    values = "present_v" if bits == 32 else "values"
+    return [
+        *rows("k", bits, keys),
+        *rows("v", bits, values),
+        *(turned if rotates else []),
+        node("Transpose", "rotated" if rotates else keys, "turned", perm=[0, 1, 3, 2]),
+        node("MatMul", "q turned", "s"),
+        *([node("Concat", "sink_s s", "joined", axis=3)] if sinks else []),
+        node("Add", f"{scores} bias", "biased"),
+        node("Softmax", "biased", "weights", axis=-1),
+        *([node("Split", "weights parts", "of_sinks of_window", axis=3)] if sinks else []),
+        *([node("MatMul", "of_sinks sink_v", "y_sinks")] if sinks else []),
+        node("MatMul", f"{'of_window' if sinks else 'weights'} {values}", "y_window" if sinks else "y"),
+        *([node("Add", "y_sinks y_window", "y")] if sinks else []),
+    ]
+
+
+def given(
+    bits: int, sinks: int, batch: int, heads: int, queries: int, window: int, size: int, width: int, empty: int = 0
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs and constants; of the rows, the first `empty` are zeros."""
+    random = np.random.default_rng(window + size)
+
+    def normal(*shape: int) -> np.ndarray:
+        return random.standard_normal(shape).astype(np.float32)
+
+    feeds = {"q": normal(batch, heads, queries, size), "bias": np.zeros((batch, 1, 1, sinks + window), np.float32)}
+    feeds["bias"][..., sinks : sinks + empty - 1] = MASKED
+    for name, last in (("k", size), ("v", width)):
+        for part, count in ((f"past_{name}", window), (name, 1)):
+            numbers = random.integers(-127, 128, (batch, heads, count, last)).astype(np.int8)
+            feeds[part] = numbers if bits == 8 else normal(batch, heads, count, last)
+            if bits == 8:
+                feeds[f"{part}_scale"] = np.abs(normal(batch, heads, count, 1)) / 127
+        for part in (f"past_{name}", f"past_{name}_scale"):
+            if part in feeds:
+                feeds[part][:, :, :empty] = 0
+    constants = {"row": np.array([1, window - 1]), "halves": np.array([size // 2, size - size // 2])}
+    constants |= {"same": normal(1, 1, window, size), "other": normal(1, 1, window, size)}
+    if sinks:
+        feeds |= {"sink_s": normal(batch, heads, queries, sinks), "sink_v": normal(batch, heads, sinks, width)}
+        constants["parts"] = np.array([sinks, window])
+    return feeds, constants
+
+
+def model(nodes: list[NodeProto], feeds: dict[str, np.ndarray], constants: dict[str, np.ndarray]) -> bytes:
+    used = {name for each in nodes for name in each.input}
+    made = helper.make_model(helper.make_graph([], "", [], []))
+    made.ParseFromString(several(nodes, feeds, {name: x for name, x in constants.items() if name in used}))
+    names = [output for each in nodes for output in each.output if output.startswith("present_")]
+    made.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    whole: bytes = made.SerializeToString()
+    return whole
+
+
+SIZES = [  # batch, heads, queries, window, size, width
+    (1, 3, 3, 37, 64, 64),
+    (2, 1, 1, 2, 6, 5),
+    (1, 2, 9, 33, 20, 7),
+    (3, 2, 4, 64, 34, 33),
+    (2, 3, 5, 130, 128, 71),
+]
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+@pytest.mark.parametrize("rotates", [True, False])
+@pytest.mark.parametrize("sinks", [0, 4])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_as_onnx_runtime_computes_it(bits: int, rotates: bool, sinks: int, sizes: tuple[int, ...]) -> None:
+    for empty in (0, 1, sizes[3]):  # in the first step, no row is there yet
+        feeds, constants = given(bits, sinks, *sizes, empty=empty)
+        same_results(model(attention(bits, rotates, sinks), feeds, constants), feeds, bound=1e-5)
+        assert plugin.get_operations() == (10 if sinks else 4)  # scores, bias, softmax, sum; four copies and two of sinks
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+def test_the_number_of_threads_changes_nothing(bits: int) -> None:
+    feeds, constants = given(bits, 4, 2, 3, 3, 200, 64, 96)
+    made = model(attention(bits, True, 4), feeds, constants)
+    one, *others = (on_provider(made, feeds, threads) for threads in (1, 2, 3, 5))
+    for other in others:
+        for ours, theirs in zip(other, one, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+def test_others_stay_separate(bits: int) -> None:
+    """More rows than one, a rotation of other parts or of all rows alike, and a cache that another node reads."""
+    feeds, constants = given(bits, 0, 2, 3, 3, 9, 12, 8)
+    two = {name: np.concatenate([x, x], 2) if name[0] in "kv" else x for name, x in feeds.items()}
+    nodes = attention(bits, True, 0)
+    of_two = constants | {"row": np.array([2, 7])}
+    alike = constants | {"same": constants["same"][:, :, :1], "other": constants["other"][:, :, :1]}
+    for x, fixed in ((two, of_two), (feeds, alike)):
+        same_results(model(nodes, x, fixed), x, bound=1e-5)
+        assert plugin.get_operations() > 4
+    read = [*nodes[:-1], node("ReduceMax", "present_v axes", "extra", keepdims=1), nodes[-1]]
+    if bits == 8:
+        read[-2].input[0] = "present_v_scale"
+    same_results(model(read, feeds, constants | {"axes": np.array([2])}), feeds, bound=1e-5)
+    assert plugin.get_operations() > 5
+
+
+CONFIGS: dict[str, tuple[MixerConfig, ...]] = {
+    "int8": (WindowConfig(7, sinks=4, cache_bits=8), WindowConfig(1, cache_bits=8), WindowConfig(18, cache_bits=8)),
+    "float32": (WindowConfig(7, sinks=4), WindowConfig(1), WindowConfig(18)),
+    "hybrid": (HybridConfig(6, feature_size=8, cache_bits=8), HybridConfig(5, feature_size=8)),
+}
+
+
+def exported(folder: Path, *layers: MixerConfig) -> Path:
+    torch.manual_seed(3)
+    heads = HeadsConfig(heads=6, kv_heads=2, head_size=10, positions=RotaryConfig())
+    config = UniformConfig(
+        vocab_size=71, width=30, ffn_size=22, layers=layers, max_positions=None, position="none", attention=heads
+    )
+    trained = Transformer(config.build())
+    for parameter in trained.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    checkpoint.save(folder / "m.pt", trained, None, {"origin": "random weights"})
+    export(checkpoint.load(folder / "m.pt"), folder / "g.onnx", ExportConfig())
+    return folder / "g.onnx"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_steps_of_exported_windows(name: str, tmp_path: Path) -> None:
+    """Each step from the states that ONNX Runtime has; a number near the middle of two levels may be rounded to either."""
+    path, random = exported(tmp_path, *CONFIGS[name]), np.random.default_rng(1)
+    theirs, ours = Decoder(path, threads=1), Decoder(path, "t2r", threads=2)
+    for decoder in (theirs, ours):
+        decoder.reset(2)
+    for position in range(23):
+        ours.set_state(theirs.state(), position)
+        ids = random.integers(0, 71, 2)
+        expected, found = theirs.step(ids), ours.step(ids)
+        bound = 1e-4 if name == "float32" else 2e-2
+        np.testing.assert_allclose(found, expected, rtol=0, atol=bound * float(np.abs(expected).max()))
+        for state, numbers in theirs.state().items():
+            apart = np.abs(ours.state()[state].astype(np.float64) - numbers.astype(np.float64))
+            assert apart.max() <= (1 if numbers.dtype == np.int8 else bound * max(1, float(np.abs(numbers).max()))), state
+
+
+def test_exported_windows_are_recognised(tmp_path: Path) -> None:
+    """A layer's operations: unfused, a window takes 20 more."""
+    counts = []
+    for layers in (2, 3):
+        path = exported(tmp_path, *[WindowConfig(9, sinks=4, cache_bits=8)] * layers)
+        session = ort.InferenceSession(str(path), options(1))
+        decoder = Decoder(path, "t2r", threads=1)
+        decoder.step([1])
+        counts.append(plugin.get_operations())
+        del session
+    assert counts[1] - counts[0] <= 60, counts
