@@ -22,9 +22,9 @@ public:
     }
 
     Graph run() {
-        for (std::size_t i = 0; i < graph.nodes.size(); i++) {
-            while (replace_at(i)) {}
-        }
+        for (std::size_t i = 0; i < graph.nodes.size(); i++)
+            while (replace_at(i)) {
+            }
         Graph result = std::move(graph);
         std::vector<Node> left;
         for (std::size_t i = 0; i < result.nodes.size(); i++)
@@ -250,8 +250,6 @@ private:
             match.push_back(found->second);
             const Node *const halves = maker(joined.inputs[0], "Split", match);
             if (!halves || halves->outputs.size() != 2 || halves->outputs[1] != joined.inputs[0] || halves->integer("axis", 0) != 2) return false;
-            const auto evicted = uses.find(halves->outputs[0]);
-            if (evicted != uses.end() && evicted->second != 0) return false;  // another node reads the oldest row
             for (const std::string &input : {halves->inputs[0], joined.inputs[1], halves->inputs[1]}) node.inputs.push_back(input);
         }
         node.outputs = {caches[0], scaled ? caches[1] : "", node.outputs[0]};
@@ -277,11 +275,23 @@ private:
         return reads_window(last.inputs[1], node, match) ? Found(node) : std::nullopt;
     }
 
+    // A split of a window, of whose oldest row others make use: a node that copies this row alone stays in its place.
+    void keep_oldest(std::size_t split, Node &part) {
+        Node whole = graph.nodes[split], node = made(window_oldest, whole, whole.inputs);
+        node.outputs.resize(1), part.outputs[0] += " again", whole.outputs[1] += " again";
+        for (const std::string &input : node.inputs) uses[input]++;
+        node.parts.push_back(std::move(whole));
+        graph.nodes[split] = std::move(node), is_part[split] = false;
+    }
+
     void replace(std::size_t last, Node node, Match &match) {
         std::sort(match.begin(), match.end());
         for (const std::size_t part : match) {
             for (const std::string &input : graph.nodes[part].inputs) uses[input]--;
             node.parts.push_back(graph.nodes[part]), is_part[part] = part != last;
+            const std::string &first = graph.nodes[part].outputs[0];
+            if ((node.op == window_scores || node.op == window_sum) && graph.nodes[part].op == "Split" && uses.count(first) && uses.at(first))
+                keep_oldest(part, node.parts.back());
         }
         for (const std::string &input : node.inputs) uses[input]++;
         graph.nodes[last] = std::move(node);

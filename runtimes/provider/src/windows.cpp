@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "builders.hpp"
+#include "copies.hpp"
 #include "fuse.hpp"
 #include "kernels.hpp"
 #include "loops.hpp"
@@ -22,7 +23,6 @@ struct Window {
 
     std::size_t bytes() const { return size * (has_scales ? 1 : sizeof(float)); }  // of a row
 
-    // The rows of a cache. reads: the cache, the new row, the cache's scales, the new scale, from `first` on.
     StoredRows rows(const char *numbers, const float *scales, std::size_t count) const { return {numbers, has_scales ? scales : nullptr, count, size}; }
 };
 
@@ -83,8 +83,8 @@ struct WindowSum : Operation {
     }
 };
 
-// The rows of a node, whose inputs from `first` on are the cache, its new row, the sizes of the split that takes the oldest row, and the
-// same of the scales, if there are any. Their shapes are those of `of`; empty if they are not.
+// Adds the rows of a node to `reads` and sets their shapes: its inputs from `first` on are the cache, its new row, the sizes of the split
+// that takes the oldest row, and the same of the scales, if there are any. False if the shapes are not a window's.
 bool reads_rows(const Plan &plan, const Node &node, std::size_t first, Window &of, std::vector<ValueId> &reads) {
     of.has_scales = plan.has(node, first + 3);
     for (std::size_t at = first; at < first + (of.has_scales ? 6 : 3); at += 3) {
@@ -169,10 +169,19 @@ void build_sum(Plan &plan, const Node &node) {
     plan.add(operation, reads, outputs(plan, node, of, reads, of.size));
 }
 
+// Inputs: a cache and the sizes of the split that takes its oldest row, the output.
+void build_oldest(Plan &plan, const Node &node) {
+    const ValueId past = plan.input(node, 0), sizes = plan.input(node, 1);
+    Dims dims = plan.value(past).dims;
+    if (dims.size() != 4 || dims[2] == 0 || !plan.is_known(sizes) || plan.integers(sizes) != Dims{1, dims[2] - 1}) return build_parts(plan, node);
+    dims[2] = 1;
+    add_copy_part(plan, past, plan.add_output(node, 0, plan.value(past).type, dims), dims);
+}
+
 }  // namespace
 
 const Builders &window_builders() {
-    static const Builders builders{{window_scores, {build_scores}}, {window_sum, {build_sum}}};
+    static const Builders builders{{window_scores, {build_scores}}, {window_sum, {build_sum}}, {window_oldest, {build_oldest}}};
     return builders;
 }
 

@@ -69,7 +69,9 @@ def preloaded(folder: Path, library: str, *command: str) -> subprocess.Completed
 def test_nothing_beyond_a_value_is_touched(build: Path) -> None:
     """Runs other tests again, in a Python process with preloaded sanitizers."""
     built(build, "t2r_provider")
-    tests = [str(HERE / "tests" / f"test_{name}.py") for name in ("claims", "backend", "caches", "windows", "random_graphs")]
+    tests = [
+        str(HERE / "tests" / f"test_{name}.py") for name in ("claims", "backend", "caches", "windows", "random_graphs")
+    ]
     ended = preloaded(build, "t2r_provider", "-m", "pytest", "-q", "--timeout", "0", *tests)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-6000:]
 
