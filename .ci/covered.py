@@ -1,7 +1,8 @@
 """Measure which lines and branches of the runtimes the tests run: covered.py [--write] [PART...].
 
-A part is python or libt2r; without one, both. The figures are compared with those of runtimes/COVERAGE.md, or with
---write written there. Exit 1 if the aim is missed, or if a file below it has no reason there.
+A part is python or libt2r; without one, both, or the one whose turn T2R_TURN=K/N is. The figures are compared with
+those of runtimes/COVERAGE.md, or with --write written there. Exit 1 if the aim is missed, or if a file below it has no
+reason there.
 
 libt2r is built by clang, which counts regions of the source: T2R_CLANG and T2R_LLVM are the folders where .ci/debian.py
 unpacked clang-14 and llvm-14. gcc's counters have branches of the compiler's own too.
@@ -233,9 +234,15 @@ def written(measured: Mapping[str, Counts], page: str) -> str:
     return page
 
 
+def turn(parts: list[str]) -> list[str]:
+    """All parts, or those with number K, counting to N again and again, where T2R_TURN is K/N."""
+    number, _, count = os.environ.get("T2R_TURN", "0/1").partition("/")
+    return [part for n, part in enumerate(parts) if n % int(count) == int(number)]
+
+
 def main(arguments: list[str]) -> int:
     parts = {"python": python, "libt2r": libt2r}
-    names = [name for name in arguments if name != "--write"] or list(parts)
+    names = [name for name in arguments if name != "--write"] or turn(list(parts))
     if not set(names) <= set(parts):
         raise SystemExit(f"expected parts among {', '.join(parts)}; received {', '.join(names)}")
     measured = {name: parts[name]() for name in names}

@@ -86,3 +86,13 @@ def test_files_are_those_of_the_runtimes(covered: ModuleType) -> None:
     for part, folder in folders.items():
         for pattern in covered.READERS[part].split():
             assert list((ROOT / folder).glob(pattern)), pattern
+
+
+def test_parts_take_turns(covered: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("T2R_TURN", raising=False)
+    assert covered.turn(["a", "b"]) == ["a", "b"]
+    found = []
+    for number in range(3):
+        monkeypatch.setenv("T2R_TURN", f"{number}/3")
+        found.append(covered.turn(["a", "b"]))
+    assert found == [["a"], ["b"], []]
