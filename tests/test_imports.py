@@ -84,7 +84,7 @@ LINES = {
     ("runtimes/python/t2r_runtime", "*.py"): 15_820,
     ("tests", "*.py"): 60_053,
     ("benchmarks", "*.py"): 8_110,
-    ("docs", "*.md"): 4_757,
+    ("docs", "*.md"): 4_758,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
