@@ -168,7 +168,8 @@ def options_reference() -> str:
         "Rules that all verbs share: [commands](../commands.md). `t2r VERB --help` prints the same.",
         f"`t2r-run`, the program of t2r-runtime, has the verbs {names}, with the options below.",
     ]
-    top = click.Context(t2r, info_name="t2r")
+    # a command keeps the names of its help from its first context: the program's own
+    top = click.Context(t2r, info_name="t2r", help_option_names=["-h", "--help"])
     for verb in VERBS:
         command = t2r.get_command(top, verb)
         context = click.Context(command, info_name=verb, parent=top)
