@@ -58,6 +58,7 @@ def test_a_file_below_the_aim_needs_a_reason(covered: ModuleType) -> None:
     counts["libt2r"] |= {"npy.cpp": covered.Count((56, 60), (20, 20)), "utf8.cpp": covered.Count((1, 3), (1, 3))}
     (said,) = covered.problems(counts, PAGE)
     assert said == "libt2r/npy.cpp: expected the aim, or a reason on the page; received 93.3 % of 60 | 100.0 % of 20"
+    assert covered.problems(counts, PAGE, of_files=False) == []
 
 
 def test_a_new_part_has_the_aim(covered: ModuleType) -> None:
