@@ -12,7 +12,7 @@ from t2r_export.cli.given import check_given
 from t2r_export.cli.output import base_option, note_each, shorter, table, with_error
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import EVAL_TOKENS, LEAST_LENGTH, LENGTH, PARTS, FinetuneConfig, usual_length
-from t2r_export.paths import check_base, existing_model, text_files
+from t2r_export.paths import ADAPTERS, check_base, existing_model, text_files
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
@@ -23,6 +23,7 @@ from t2r_runtime.outputs import GRAPHS
 from t2r_runtime.session.refusals import existing_graph
 
 FILE = click.Path(path_type=Path)
+HEAD = ("length", "nats/token", "perplexity", "its last quarter", "tokens")
 
 
 @click.command("evaluate")
@@ -62,6 +63,12 @@ FILE = click.Path(path_type=Path)
     metavar="BEAM",
     help="Translate the sources of TEXT with this beam width and compute BLEU; 1 is greedy.",
 )
+@click.option(
+    "--teacher",
+    type=FILE,
+    metavar="MODEL",
+    help="Also the nats above this model on the same windows, with the standard error of the paired differences.",
+)
 @fields(ExportConfig, "past_end")
 @fields(FinetuneConfig, "split")
 @providers.option
@@ -76,6 +83,7 @@ def command(
     windows: int,
     eval_tokens: int,
     bleu: int | None,
+    teacher: Path | None,
     past_end: str,
     provider: providers.Provider,
     base: Path | None,
@@ -111,6 +119,8 @@ def command(
         raise UserError("windows across documents, as every evaluation reads", "pack=false", "leave it out")
     existing_model(model)
     check_base(model, base)
+    if teacher is not None:
+        existing_model(teacher)
     text_files([text])
 
     from t2r_export.checkpoints import checkpoint
@@ -124,7 +134,16 @@ def command(
     with progress("tokens", 0) as on_progress:
         corpus = read_corpus([text], loaded.tokenizer, loaded.config, *how, on_progress=on_progress)
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
-    found = evaluate_lengths(loaded.model.to(choose_device("auto")), corpus.part(part), sizes, windows, eval_tokens)
+    device = choose_device("auto")
+    beside = None if teacher is None else checkpoint.load(teacher, base=base if teacher.suffix == ADAPTERS else None)
+    found = evaluate_lengths(
+        loaded.model.to(device),
+        corpus.part(part),
+        sizes,
+        windows,
+        eval_tokens,
+        None if beside is None else beside.model.to(device),
+    )
     rows = [
         [
             e.length,
@@ -132,13 +151,14 @@ def command(
             f"{e.perplexity:.2f}",
             with_error(e.end_nats, e.end_standard_error),
             f"{e.tokens:,}",
+            *([] if e.above is None else [with_error(e.above, e.above_standard_error, "+")]),
         ]
         for e in found
     ]
     show(
         as_json,
         {"model": model, "part": part, "lengths": found},
-        table(rows, ["length", "nats/token", "perplexity", "its last quarter", "tokens"]),
+        table(rows, [*HEAD, *([] if teacher is None else ["above the teacher"])]),
     )
 
 

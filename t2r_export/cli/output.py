@@ -73,10 +73,10 @@ def downloaded(model: Path, download: bool) -> None:
     of_hub(model)
 
 
-def with_error(nats: float, standard_error: float | None) -> str:
-    """Format nats per token, with the standard error if it is known and finite."""
+def with_error(nats: float, standard_error: float | None, sign: str = "") -> str:
+    """Format nats per token, with the standard error if it is known and finite; with sign "+" always with one."""
     known = standard_error is not None and math.isfinite(standard_error)
-    return f"{nats:.4f}" + (f" ± {standard_error:.4f}" if known else "")
+    return f"{nats:{sign}.4f}" + (f" ± {standard_error:.4f}" if known else "")
 
 
 def note_each(lines: Sequence[str]) -> None:

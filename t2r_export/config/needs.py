@@ -73,7 +73,7 @@ NEEDS: dict[str, dict[str, Need]] = {
     "finetune": FINETUNE,
     "export": _each("check calibrate", _SCHEME),
     "evaluate": {
-        **_each("lengths part windows past_end base", _A_TEXT),
+        **_each("lengths part windows teacher past_end base", _A_TEXT),
         "split": _A_PART,
         "bleu": _files("a .tsv of sources and translations", lambda o: o["text"].suffix == ".tsv"),
         "eval_tokens": _files(

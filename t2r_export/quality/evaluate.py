@@ -88,6 +88,8 @@ class AtLength:
     tokens: int
     standard_error: float  # of nats over windows; NaN for a single one
     end_standard_error: float
+    above: float | None = None  # nats per token above the teacher's on the same windows
+    above_standard_error: float | None = None  # of the paired differences; smaller than those of the two models
 
     @property
     def perplexity(self) -> float:
@@ -95,7 +97,12 @@ class AtLength:
 
 
 def evaluate_lengths(
-    model: Transformer, tokens: Tensor | IntArray, lengths: Sequence[int], count: int = 0, most: int = 0
+    model: Transformer,
+    tokens: Tensor | IntArray,
+    lengths: Sequence[int],
+    count: int = 0,
+    most: int = 0,
+    teacher: Transformer | None = None,
 ) -> list[AtLength]:
     """Evaluate in windows of several lengths over the same tokens; windows start from the initial state.
 
@@ -104,12 +111,18 @@ def evaluate_lengths(
         lengths: predicted tokens per window, at least LEAST_LENGTH.
         count: maximum windows per length, evenly spread; 0: all.
         most: maximum predicted tokens per length, at least one window; 0: all.
+        teacher: a model with the same tokens, to compare with window by window.
 
     Raises:
-        UserError: a length beyond the model's positions or the text.
+        UserError: a length beyond the models' positions or the text, or another vocabulary of the teacher.
     """
-    model.require_decoder("to measure on a text", "pass it a .tsv of pairs")
-    limit = model.reach
+    models = [model] if teacher is None else [model, teacher]
+    for each in models:
+        each.require_decoder("to measure on a text", "pass it a .tsv of pairs")
+    sizes = [each.config.vocab_size for each in models]
+    if len(set(sizes)) > 1:
+        raise UserError(f"a teacher with {sizes[0]} tokens", str(sizes[1]), "name the model that it was converted from")
+    limit = min((each.reach for each in models if each.reach is not None), default=None)
     for length in lengths:
         if not LEAST_LENGTH <= length <= (limit or length):
             received, end = str(length), "" if limit is None else f" to {limit}, the model's last position"
@@ -117,17 +130,24 @@ def evaluate_lengths(
     for length in lengths:
         check_length(tokens, length, "text to measure on")
     windows = ((length, count, windows_of(most, length)) for length in lengths)
-    return [_at_length(model, held_out_windows(tokens, *which)) for which in windows]
+    return [_at_length(model, held_out_windows(tokens, *which), teacher) for which in windows]
 
 
-def _at_length(model: Transformer, windows: Tensor) -> AtLength:
+def _at_length(model: Transformer, windows: Tensor, teacher: Transformer | None) -> AtLength:
     length = windows.shape[1] - 1
-    losses = torch.cat([token_losses(model, part) for part in windows.split(max(1, BATCH_TOKENS // length))])
-    tail = losses[:, -(length // 4) :]
-    (nats, error), (end, end_error) = (
-        mean_and_error(part.sum(1), torch.full((len(part),), part.shape[1])) for part in (losses, tail)
-    )
-    return AtLength(length, nats, end, losses.numel(), error, end_error)
+
+    def losses_of(one: Transformer) -> Tensor:
+        return torch.cat([token_losses(one, part) for part in windows.split(max(1, BATCH_TOKENS // length))])
+
+    losses = losses_of(model)
+    (nats, error), (end, end_error) = (over_windows(part) for part in (losses, losses[:, -(length // 4) :]))
+    above = (None, None) if teacher is None else over_windows(losses - losses_of(teacher))
+    return AtLength(length, nats, end, losses.numel(), error, end_error, *above)
+
+
+def over_windows(losses: Tensor) -> tuple[float, float]:
+    """Mean of (N, T) float64 and its standard error, the rows being a random sample."""
+    return mean_and_error(losses.sum(1), torch.full((len(losses),), losses.shape[1]))
 
 
 @torch.no_grad()

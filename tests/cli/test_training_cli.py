@@ -92,6 +92,15 @@ def test_finetune_on_sampled_tokens(converted: Path, folder: Path, tmp_path: Pat
     assert out.splitlines()[0].split()[:3] == ["length", "nats/token", "perplexity"]
     words = out.splitlines()[1].split()
     assert (words[0], words[2], words[-1]) == ("10", "±", "30")
+    paired = ["evaluate", tmp_path / "tuned.pt", ids, "--lengths", "8", "--teacher", teacher]
+    nats = [
+        json.loads(run(capsys, "evaluate", each, *paired[2:5], "--json")[0])["lengths"][0]
+        for each in (paired[1], teacher)
+    ]
+    beside = json.loads(run(capsys, *paired, "--json")[0])["lengths"][0]
+    assert beside["above"] == pytest.approx(nats[0]["nats"] - nats[1]["nats"], abs=1e-9) != 0
+    assert 0 < beside["above_standard_error"] < sum(each["standard_error"] for each in nats)
+    assert f"{beside['above']:+.4f} ± " in run(capsys, *paired)[0].splitlines()[1]
     _, err = run(capsys, "sample", teacher, tmp_path / "ids.txt", "--tokens", 9, code=2)
     assert err.startswith("t2r: expected a name for a file of token ids that ends in .npy; ")
     _, err = run(capsys, "evaluate", teacher, ids, "--lengths", "8;16", code=2)

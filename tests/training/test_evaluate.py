@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -91,3 +92,9 @@ def test_invalid_lengths_are_refused() -> None:
         evaluate_lengths(small.model("rotary_keep"), tokens, [3])
     with pytest.raises(UserError, match="at least 201 tokens of text to measure on; received 100"):
         evaluate_lengths(small.model("rotary_keep"), tokens, [200])
+
+
+def test_a_teacher_has_the_same_tokens() -> None:
+    teacher = small.model(replace(small.GPT2, vocab_size=small.VOCABULARY + 3))
+    with pytest.raises(UserError, match=f"a teacher with {small.VOCABULARY} tokens; received {small.VOCABULARY + 3}"):
+        evaluate_lengths(small.model(), torch.zeros(50, dtype=torch.int64), [small.T], teacher=teacher)
