@@ -128,15 +128,20 @@ def bytes_per_second() -> float:
 
 def write_folder(name: str, folder: Path) -> int:
     """Write a folder of a model with random weights; returns the number of parameters."""
+    model = random_model(name)
+    model.save_pretrained(folder)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def random_model(name: str) -> Any:
+    """A model of transformers with random weights."""
     import torch
     import transformers
 
     family, changes = SIZES[name]
     torch.manual_seed(0)
     config = getattr(transformers, f"{TEXT_CONFIGS.get(family, family)}Config")(**changes)
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
-    model.save_pretrained(folder)
-    return sum(parameter.numel() for parameter in model.parameters())
+    return getattr(transformers, f"{family}ForCausalLM")(config)
 
 
 def whole(*arguments: Any) -> tuple[float, int]:

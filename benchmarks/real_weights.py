@@ -1,9 +1,10 @@
 """Nats per token and differences of logits of graphs of one model from its float32 graph: docs/real-weights.md.
 
-    python benchmarks/real_weights.py TEXT FLOAT32.onnx [GRAPH.onnx …] [--windows 8]
+    python benchmarks/real_weights.py TEXT FLOAT32.onnx [GRAPH.onnx …] [--windows 8] [--llama MODEL.gguf]
 
 All graphs read the same evenly spread windows of TEXT side by side, by steps from the initial state. A deviation is the
-standard deviation of the float32 logits at a token.
+standard deviation of the float32 logits at a token. `--llama` adds llama.cpp on the file that the graphs were made of,
+which reads a window at once; it needs llama-cpp-python, of the extra `peers`.
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("graphs", type=Path, nargs="+")
     parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--llama", type=Path)
     arguments = parser.parse_args()
-    decoders = [Decoder(graph) for graph in arguments.graphs]
+    decoders: list[Decoder | Llama] = [Decoder(graph) for graph in arguments.graphs]
     tokens = read_tokens(arguments.text, decoders[0].signature)
     rows = held_out_windows(tokens, LENGTH, arguments.windows).numpy()
+    files = [(graph.stem, size(graph)) for graph in arguments.graphs]
+    if arguments.llama is not None:
+        decoders.append(Llama(arguments.llama, rows[:, :-1]))
+        files.append(("llama.cpp", arguments.llama.stat().st_size))
     sums = np.zeros((len(decoders), 3))  # nats, KL, equal greedy tokens
     worst = np.zeros(len(decoders))
     for decoder in decoders:
@@ -53,11 +59,32 @@ def main() -> None:
         f"| graph | weights | nats/token on {count:,} | change | KL | same greedy token | worst logit, in deviations |"
     )
     print("|---|---|---|---|---|---|---|")
-    for graph, (nats, divergence, equal), far in zip(arguments.graphs, sums / count, worst, strict=True):
+    for (name, weights), (nats, divergence, equal), far in zip(files, sums / count, worst, strict=True):
         print(
-            f"| {graph.stem} | {size(graph) / 1e6:.1f} MB | {nats:.4f} | {nats * count / sums[0, 0] - 1:+.2%} "
+            f"| {name} | {weights / 1e6:.1f} MB | {nats:.4f} | {nats * count / sums[0, 0] - 1:+.2%} "
             f"| {divergence:.4f} | {equal:.1%} | {far:.2f} |",
         )
+
+
+class Llama:
+    """llama.cpp on a GGUF file. It reads the rows (B, N) at once, and answers in steps, as a Decoder."""
+
+    def __init__(self, path: Path, rows: npt.NDArray[np.int64]) -> None:
+        import llama_cpp
+
+        llama = llama_cpp.Llama(str(path), n_ctx=rows.shape[1], logits_all=True, verbose=False)
+        logits = []
+        for row in rows.tolist():
+            llama.reset()
+            llama.eval(row)
+            logits.append(llama.scores[: len(row)].copy())
+        self._steps = iter(np.stack(logits, 1))
+
+    def reset(self, batch: int) -> None:
+        pass
+
+    def step(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return next(self._steps)
 
 
 def log_probabilities(logits: npt.NDArray[np.float32]) -> Logs:

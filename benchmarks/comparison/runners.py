@@ -21,10 +21,15 @@ FEW = 5  # tokens read before states are scaled
 def scaled(states: Mapping[str, NDArray[Any]], read: int, context: int) -> dict[str, NDArray[Any]]:
     """States after `read` tokens scaled to the size expected after `context` tokens: S and z are sums over tokens.
 
-    Reaches position 100,000 without reading it. Gated sums would be smaller, at the same speed. Integers are positions.
+    Reaches position 100,000 without reading it. Gated sums would be smaller, at the same speed. Wide integers are
+    positions, those of 8 bits are keys and values of a window, all of whose rows are read in any case.
     """
     return {
-        name: value * np.float32(context / read) if value.dtype.kind == "f" else np.full_like(value, context)
+        name: value * np.float32(context / read)
+        if value.dtype.kind == "f"
+        else np.full_like(value, context)
+        if value.dtype.itemsize > 1
+        else value
         for name, value in states.items()
     }
 
@@ -67,7 +72,8 @@ class T2R:
         self._ids = random_ids(self._batch, self._vocabulary)
 
     def place(self, context: int) -> None:
-        few = min(FEW, context)
+        grows = any(spec.grows for spec in self._decoder.signature.states)
+        few = context if grows else min(FEW, context)
         self.read(few)
         self._place = scaled(self._decoder.state(), few, context)
         self._context = context
