@@ -12,10 +12,12 @@ from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each, shorter, size
 from t2r_export.config.finetune import LENGTH, usual_length
 from t2r_export.paths import check_outputs, existing_model
+from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
+from t2r_runtime.outputs import GRAPHS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,6 +61,7 @@ FILE = click.Path(path_type=Path)
     help="Sampling temperature; 1 samples from the model's distribution.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed of the sampling.")
+@providers.option
 @json_option
 def command(
     model: Path,
@@ -70,6 +73,7 @@ def command(
     length: int | None,
     temperature: float,
     seed: int,
+    provider: providers.Provider,
     as_json: bool,
 ) -> None:
     """Sample text from MODEL, the teacher, as token ids for t2r finetune … --data OUT.npy.
@@ -84,7 +88,7 @@ def command(
         return write_pairs(model, out, sources, beam, as_json)
     assert tokens is not None
     if chats:
-        return write_chats(model, out, tokens, length, temperature, seed, as_json)
+        return write_chats(model, out, provider, tokens, length, temperature, seed, as_json)
     check_outputs([("file of token ids", out)], [existing_model(model)])
 
     from t2r_export.checkpoints import checkpoint
@@ -100,14 +104,21 @@ def command(
 
 
 def write_chats(
-    model: Path, out: Path, tokens: int, length: int | None, temperature: float, seed: int, as_json: bool
+    model: Path,
+    out: Path,
+    provider: providers.Provider,
+    tokens: int,
+    length: int | None,
+    temperature: float,
+    seed: int,
+    as_json: bool,
 ) -> None:
     """Sample conversations and write one per row."""
     check_outputs([("file of token ids", out)], [existing_model(model)])
 
     from t2r_export.quality.chats import open_chat_model
 
-    chat = open_chat_model(model)
+    chat = open_chat_model(providers.decoder_alone(model, provider, None) if model.suffix in GRAPHS else model)
     note_each(chat.notes)
     length = length or shorter(usual_length(chat.reach))
     with progress("tokens written", tokens) as on_progress:

@@ -86,6 +86,7 @@ NEEDS: dict[str, dict[str, Need]] = {
     "sample": {
         "beam": Need("--sources", lambda o: o["sources"] is not None),
         **_each("chats length temperature seed", Need("--tokens", lambda o: o["tokens"] is not None)),
+        "provider": Need("--chats, and an exported graph", lambda o: o["chats"] and o["model"].suffix in _GRAPH),
     },
     "save": {
         "provider": Need("--as compiled", lambda o: o["form"][0] == "compiled"),

@@ -17,10 +17,8 @@ from t2r_export.model.device import choose_device
 from t2r_export.model.sample import check_sizes
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import existing_model
-from t2r_export.quality.translations import is_graph
 from t2r_runtime import Decoder, Tokenizer
 from t2r_runtime.errors import UserError
-from t2r_runtime.session.refusals import existing_graph
 
 MESSAGES = ("first-question", "first-answer", "second-question", "second-answer")  # found again in the rendered text
 
@@ -42,17 +40,16 @@ class ChatModel:
         return sample_conversations(self.start, self.turns, count, length, temperature, seed, on_progress)
 
 
-def open_chat_model(model: Path) -> ChatModel:
-    """Open a checkpoint or an exported graph to sample conversations from.
+def open_chat_model(model: Path | Decoder) -> ChatModel:
+    """Open a checkpoint, or take an opened graph, to sample conversations from.
 
     Raises:
         UserError: a model that cannot be read, or has no tokenizer or no fitting chat template.
     """
-    if is_graph(model):
-        decoder = Decoder(existing_graph(model))
-        decoder.signature.require_tokens()
-        turns = chat_turns(Tokenizer.of(decoder.signature), decoder.signature.eos_tokens)
-        return ChatModel(turns, lambda batch: _by_graph(decoder, batch), decoder.signature.reach)
+    if isinstance(model, Decoder):
+        model.signature.require_tokens()
+        turns = chat_turns(Tokenizer.of(model.signature), model.signature.eos_tokens)
+        return ChatModel(turns, lambda batch: _by_graph(model, batch), model.signature.reach)
     loaded = checkpoint.load(existing_model(model))
     loaded.model.require_decoder("to sample conversations from", "pass it sources to translate")
     if loaded.tokenizer is None:

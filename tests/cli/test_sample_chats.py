@@ -45,6 +45,8 @@ def test_conversations_of_checkpoint_and_graph_are_equal(tmp_path: Path, capsys:
         shown = json.loads(line)
         assert shown["tokens"] == 400 and shown["conversations"] == 8 <= shown["sampled"]
         rows[source] = np.load(out)
+    _, err = run(capsys, "sample", graph, out, "--tokens", 9, "--chats", "--provider", "cpu:arena=0", code=2)
+    assert "arena" in err  # the graph opens on that provider, which has no such option
     assert np.array_equal(rows[model], rows[graph]) and rows[model].shape == (8, 50)
     comma, stop, a, b = (LETTERS.index(letter) for letter in ",.ab")
     for row in rows[model].tolist():
